@@ -10,7 +10,7 @@ JOBS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo 
 # Several test processes with several threads each would fight for the cores. Byte code is kept even where
 # the environment forbids it: without it each of the hundreds of processes that tests start compiles everything.
 TEST_ENV := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
-CODE := src tests training
+CODE := src tests tools training
 # $(call debian,PACKAGE): install it where that is allowed; fails where it is not.
 debian = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	&& echo "── parley: installing Debian's $(1) for the tests" \
@@ -116,8 +116,8 @@ lint: $(STAMP) ## ruff, the import rules, and biome where npm ci has put it
 type: $(STAMP) ## mypy
 	@.venv/bin/mypy
 
-bench: $(STAMP) ## measure; ARGS="relay" or ARGS="session"
-	@.venv/bin/parley bench $(ARGS)
+bench: $(STAMP) ## benches for developers; ARGS="relay" or ARGS="session"
+	@$(PY) -m tools.bench $(ARGS)
 
 web: $(STAMP) ## generate the wire types and JSON Schema
 	@$(PY) -m parley.protocol.export

@@ -18,7 +18,7 @@ from parley.cli.bench.duplex_material import Material, own
 from parley.cli.bench.duplex_plot import as_svg
 from parley.cli.bench.duplex_score import TalkOutcome, percentile, rate, share
 from parley.cli.bench.duplex_talk import SimulatedLoudspeaker, SimulatedMicrophone
-from parley.cli.bench.session import server
+from parley.cli.bench.server import server
 from parley.cli.bench.talkers import DIALECTS
 from parley.client.events import Interruption, Piece, Speaking
 from parley.client.half_duplex import HalfDuplexClient

@@ -1,4 +1,4 @@
-"""`parley bench interruption`: what it counts, and interruptions of a real server."""
+"""`python -m tools.bench interruption`: what it counts, and interruptions of a real server."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from tests.support.noises import spoken
 from tests.support.processes import serving
-
-from parley.cli.bench.interruption import (
+from tools.bench.interruption import (
     ConcurrentTalks,
     FenceLoudspeaker,
     InterruptionOutcome,
     as_line,
 )
+
 from parley.cli.bench.talkers import TALKERS, HistoryCut
 from parley.client.events import Interruption, Listening, Piece, Speaking, Thinking
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm

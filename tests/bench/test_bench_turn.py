@@ -1,12 +1,12 @@
-"""`parley bench turn`: the parts of a turn, inside and over the wire."""
+"""`python -m tools.bench turn`: the parts of a turn, inside and over the wire."""
 
 from __future__ import annotations
 
 import pytest
 from tests.support.noises import spoken
+from tools.bench.turn import AFTER, SILENCE_MS, inside, through
 
-from parley.cli.bench.session import server
-from parley.cli.bench.turn import AFTER, SILENCE_MS, inside, through
+from parley.cli.bench.server import server
 from parley.models.parrot import Parrot
 
 

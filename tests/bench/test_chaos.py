@@ -1,4 +1,4 @@
-"""`parley bench chaos` and `parley bench hour`: what they count, and that they find a fault."""
+"""`python -m tools.bench chaos` and `hour`: what they count, and that they find a fault."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import random
 import time
 
 import pytest
+from tools.bench import chaos, hour
+from tools.bench.breakable import BreakableNetwork
+from tools.bench.chaos import ChaosPlan, ChaosReport
+from tools.bench.chaos_servers import Outage, Servers
+from tools.bench.chaos_talks import is_right_but_cut
 
-from parley.cli.bench import chaos, hour
-from parley.cli.bench.breakable import BreakableNetwork
-from parley.cli.bench.chaos import ChaosPlan, ChaosReport
-from parley.cli.bench.chaos_servers import Outage, Servers
-from parley.cli.bench.chaos_talks import is_right_but_cut
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 
 PLAN = ChaosPlan(("duplex",), "parrot", 1, 0, 0, 0, 0, 0, 1, 1)

@@ -1,8 +1,7 @@
 import pytest
-
-from parley.cli.bench import relay_resume
-from parley.cli.bench.relay import RelayReport, Tally, describe, measure
-from parley.cli.bench.relay_resume import ResumeCost
+from tools.bench import relay_resume
+from tools.bench.relay import RelayReport, Tally, describe, measure
+from tools.bench.relay_resume import ResumeCost
 
 
 @pytest.mark.slow

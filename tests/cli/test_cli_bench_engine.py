@@ -1,4 +1,4 @@
-"""`parley bench engine` at a small size: it runs, and sees waiting for the interpreter's lock."""
+"""`python -m tools.bench engine` at a small size: it runs, and measures lock waits."""
 
 import dataclasses
 import sys
@@ -6,17 +6,17 @@ import threading
 import time
 
 import pytest
-
-from parley.cli.bench import engine
-from parley.cli.bench.figures import Figures
-from parley.cli.bench.host_waits import HostWaits, IdleDevice, ThreadTimes
-from parley.cli.bench.paced_model import (
+from tools.bench import engine
+from tools.bench.host_waits import HostWaits, IdleDevice, ThreadTimes
+from tools.bench.paced_model import (
     LOOKS,
     TOKENS,
     PacedModel,
     Timings,
     paper_costs,
 )
+
+from parley.cli.bench.figures import Figures
 from parley.engine.segments import Audio, Mark, Marker
 from parley.engine.work import Prefill, Stage, StartSession, StepUnit
 from parley.media.pcm import Pcm

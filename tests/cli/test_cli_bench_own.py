@@ -1,9 +1,10 @@
-"""`parley bench session` and `parley bench model`, on small numbers."""
+"""`python -m tools.bench session` and `parley bench model`, on small numbers."""
 
 import pytest
 from tests.support.small_minicpmo import small_model
+from tools.bench import session, units
 
-from parley.cli.bench import model, session, units
+from parley.cli.bench import model
 from parley.cli.bench.figures import Figures, histogram
 from parley.client.events import Listening, Speaking
 from parley.engine.work import Window

@@ -1,6 +1,6 @@
-"""`parley bench recording`, on small numbers."""
+"""`python -m tools.bench recording`, on small numbers."""
 
-from parley.cli.bench import recording
+from tools.bench import recording
 
 
 async def test_units_and_lists_are_measured(tmp_path):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tests.support.paced_calls import PacedCall
 from tests.support.sessions import worker_harness
+from tools.bench.interruption import speakers
 
-from parley.cli.bench.interruption import speakers
 from parley.cli.bench.talkers import DIALECTS
 from parley.clock import ManualClock
 from parley.errors import SetupError
@@ -28,8 +28,8 @@ INTO_CHUNKS = 5
 
 @pytest.fixture(scope="module")
 def words() -> tuple[Samples, ...]:
-    """Those of `parley bench interruption`: the first moments of these voices are alike, so that
-    each may be taken for an echo of the other."""
+    """Those of `python -m tools.bench interruption`: the first moments of these voices are
+    alike, so that each may be taken for an echo of the other."""
     try:
         return speakers()
     except SetupError as error:

@@ -28,7 +28,7 @@ from parley.settings import LimitSettings
 SLOTS = 6
 SERVER_WINDOW_S = LimitSettings().resume_window_s
 MOST_CUTS = 10
-"""Per dialect, spread over the conversation; `parley bench chaos` makes thousands."""
+"""Per dialect, spread over the conversation; `python -m tools.bench chaos` makes thousands."""
 
 
 @pytest.fixture

@@ -1,11 +1,12 @@
-"""`parley bench`: what things cost, measured on this machine.
+"""`parley bench`: measurements that operators make of a server, a model or a card.
 
-A bench is imported only when it is the one asked for; some need a model's packages, some do not.
+Benches that only developers of parley need are in `tools/bench` of the repository.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any, Final
 
 import typer
@@ -13,56 +14,62 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 BENCHES: Final = {
-    "relay": "What the gateway adds to a conversation, and how many it carries.",
-    "session": "What the whole stack adds around a model that answers at once.",
     "model": "How many conversations a device carries.",
     "gpu": "Everything about the full-size model that only a GPU can show.",
-    "engine": "What the engine thread waits for while sessions talk beside it.",
-    "units": "Whether an hour of units stays as fast and as small as its first minute.",
-    "load": "What many conversations at once notice of a server that runs, anywhere.",
-    "duplex": "Whether a server is good to talk to: takeover, latency, interruptions, noise.",
-    "interruption": "How soon answers end for somebody who speaks up, many times over.",
-    "turn": "From the end of speech to the first sound that can be heard, part by part.",
+    "load": "What many conversations at once experience on any running server.",
+    "duplex": "How good a server is to talk to: takeover, latency, interruptions, noise.",
     "noise": "What stops an answer and should not: coughs, music, a crowd, its own echo.",
-    "attack": "What live sessions notice while one client misbehaves.",
-    "dialects": "CPU that a second of sound costs the worker, dialect by dialect.",
-    "chaos": "What conversations lose when connections break and gateways die.",
-    "hour": "An hour of conversation with a cut every minute: memory, clocks, late units.",
-    "recording": "What a recorded unit costs its session, and how fast lists are.",
+    "attack": "What live sessions experience while one client misbehaves.",
 }
 
 
-class _Benches(TyperGroup):
-    """Loads the module `parley.cli.bench.<name>` and its function of the same name."""
+def group(package: str, benches: Mapping[str, str], description: str) -> typer.Typer:
+    """A command with one verb per bench: `NAME` is the function of that name in `package.NAME`.
 
-    _chosen: str | None = None
+    A bench is imported only when it is the one asked for: some need a model's packages.
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(BENCHES)
+    Args:
+        benches: names, and what each measures.
+    """
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        self._chosen = args[0] if args else None
-        return super().resolve_command(ctx, args)
+    class Benches(TyperGroup):
+        _chosen: str | None = None
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in BENCHES:
-            return None
-        inner = typer.Typer(add_completion=False)
-        if cmd_name == self._chosen:
-            module = importlib.import_module(f"{__name__}.{cmd_name}")
-            inner.command(cmd_name)(getattr(module, cmd_name))
-        else:
-            inner.command(cmd_name, help=BENCHES[cmd_name])(_unchosen)
-        return get_command(inner)
+        def list_commands(self, ctx: Any) -> list[str]:
+            return list(benches)
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            self._chosen = args[0] if args else None
+            return super().resolve_command(ctx, args)
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            if cmd_name not in benches:
+                return None
+            inner = typer.Typer(add_completion=False)
+            if cmd_name == self._chosen:
+                module = importlib.import_module(f"{package}.{cmd_name}")
+                inner.command(cmd_name)(getattr(module, cmd_name))
+            else:
+                inner.command(cmd_name, help=benches[cmd_name])(_unchosen)
+            return get_command(inner)
+
+    made = typer.Typer(
+        cls=Benches,
+        no_args_is_help=True,
+        help=description,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    made.callback()(_root)
+    return made
+
+
+def _root() -> None:
+    return
 
 
 def _unchosen() -> None:
     raise AssertionError("only the chosen bench is called")
 
 
-app = typer.Typer(cls=_Benches, no_args_is_help=True, help="Measure.")
-
-
-@app.callback()
-def _root() -> None:
-    """Measure, on this machine."""
+app = group(__name__, BENCHES, "Run benchmarks.")

@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import os
 import platform
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ import uvloop
 
 from parley.cli.bench.attackers import ATTACKS
 from parley.cli.bench.figures import Figures
-from parley.cli.bench.session import server
+from parley.cli.bench.server import child, server
 from parley.client.duplex import DuplexClient
 from parley.client.events import Ended, Listening, Problem, Speaking
 from parley.errors import ParleyError
@@ -87,7 +86,7 @@ async def measure(kinds: list[str], sessions: int, seconds: float) -> None:
             quiet = await clients.watch(seconds)
             typer.echo(_line("quiet", quiet, quiet))
             for kind in kinds:
-                async with _attacker(kind, url, seconds):
+                async with child("parley.cli.bench.attackers", kind, url, str(seconds)):
                     seen = await clients.watch(seconds)
                 typer.echo(_line(kind, seen, quiet))
                 await asyncio.sleep(REST_S)
@@ -166,22 +165,6 @@ class _Clients:
                         return
                     seen.answers_ms.append(1000 * (time.perf_counter() - began))
                     due = max(due + 1.0, time.monotonic())
-
-
-@contextlib.asynccontextmanager
-async def _attacker(kind: str, url: str, seconds: float) -> AsyncIterator[None]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "parley.cli.bench.attackers", kind, url, str(seconds)),
-    )
-    try:
-        yield
-    finally:
-        try:
-            async with asyncio.timeout(10.0):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
 
 
 def _memory_mb() -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""`parley bench session`: what the server adds around a model that answers at once.
+"""`python -m tools.bench session`: what the server adds around a model that answers at once.
 
 The parrot needs no time to think, so whatever passes between the last sample in and the first
 sample out is ours. Measured twice: inside one process (engine and view), and from a client through
@@ -8,35 +8,27 @@ a server of its own, gateway and worker, over the loopback device.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import json
-import os
-import re
-import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Annotated
 
 import typer
 
 from parley.cli.bench.figures import Figures
 from parley.cli.bench.model import SPEECH_UNITS, made_up_speech
+from parley.cli.bench.server import server
 from parley.client.duplex import DuplexClient
 from parley.client.events import Ended, Listening, Problem, Ready, Speaking
-from parley.errors import InferenceFailed, SetupError
+from parley.errors import InferenceFailed
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.models.parrot import Parrot
 from parley.protocol.values import DuplexConfig
 from parley.views.processor import UnifiedProcessor
 
-START_LIMIT_S = 60.0
-
 _VOICE = made_up_speech(1)
 _SILENCE = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
-_READY = re.compile(r"ready(?: after .*?)?: (https?://\S+)")
 
 
 def session(
@@ -115,82 +107,6 @@ async def through(url: str, units: int) -> list[float]:
             context_tokens = await _answer(events, context_tokens)
             durations_ms.append(1000 * (time.perf_counter() - begin_s))
     return durations_ms
-
-
-@contextlib.asynccontextmanager
-async def server(
-    slots: int, *, model: str = "parrot", recording: bool = True
-) -> AsyncIterator[str]:
-    """A server with a model on a free port, data in a folder that is removed; gives its URL.
-
-    Args:
-        recording: whether it keeps what is said; clients may decline where their dialect can.
-    """
-    words = ("serve", "--model", model, "--slots", str(slots), "--workers", "1")
-    with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
-        async with running(*words, data_dir=Path(folder) / "data", recording=recording) as url:
-            yield url
-
-
-@contextlib.asynccontextmanager
-async def running(
-    *words: str,
-    data_dir: Path,
-    recording: bool = True,
-    variables: Mapping[str, str] | None = None,
-) -> AsyncIterator[str]:
-    """A process that serves clients on a free port: `words` begin with `serve` or `gateway`.
-
-    Args:
-        variables: settings as environment variables.
-    """
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "parley", *words, "--http", "--host", "127.0.0.1"),
-        *("--port", "0", "--log-level", "warning", "--log-format", "text"),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        env=os.environ
-        | {
-            "PARLEY_STORAGE__DATA_DIR": str(data_dir),
-            "PARLEY_STORAGE__RECORDING": str(recording).lower(),
-        }
-        | dict(variables or {}),
-    )
-    reading: asyncio.Task[None] | None = None
-    try:
-        assert process.stdout is not None
-        url = await _url_of(process.stdout)
-        # Somebody has to read on, or the server blocks once the pipe is full.
-        reading = asyncio.create_task(_drain(process.stdout), name="server output")
-        yield url
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        try:
-            async with asyncio.timeout(START_LIMIT_S):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-        if reading is not None:
-            await reading
-
-
-async def _url_of(output: asyncio.StreamReader) -> str:
-    try:
-        async with asyncio.timeout(START_LIMIT_S):
-            async for line in output:
-                found = _READY.search(line.decode(errors="replace"))
-                if found:
-                    return found[1]
-    except TimeoutError:
-        raise SetupError(f"The server was not ready within {START_LIMIT_S:g} s.") from None
-    raise SetupError("The server ended before it was ready.", hint="Its own words are above.")
-
-
-async def _drain(output: asyncio.StreamReader) -> None:
-    while await output.read(65536):
-        pass
 
 
 async def _answer(events: AsyncIterator[object], before: int) -> int:

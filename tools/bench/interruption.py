@@ -1,4 +1,4 @@
-"""`parley bench interruption`: how soon an answer ends for somebody who speaks up, many times over.
+"""`python -m tools.bench interruption`: how soon an answer ends when the user speaks up.
 
 Conversations side by side, each in real time with chunks as a microphone brings them: somebody
 speaks, hears the beginning of the answer, and speaks again; that is what the next answer is to.
@@ -28,7 +28,7 @@ from parley.cli.bench.duplex_talk import (
     SimulatedLoudspeaker,
     SimulatedMicrophone,
 )
-from parley.cli.bench.session import server
+from parley.cli.bench.server import server
 from parley.cli.bench.talkers import DIALECTS, HistoryCut, Told, client_of
 from parley.client.connection import AccessOptions
 from parley.client.events import Interruption, Listening, Piece, Speaking, Thinking

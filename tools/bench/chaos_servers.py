@@ -1,5 +1,5 @@
-"""Gateway and workers of `parley bench chaos` and `parley bench hour`, as processes that can be
-killed and frozen."""
+"""Gateway and workers of the benches `chaos` and `hour`, as processes that can be killed and
+frozen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import os
 import secrets
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 import httpx
 
+from parley.cli.bench.server import start
 from parley.errors import SetupError
 from parley.gateway import store_file
 
@@ -78,7 +78,6 @@ class Servers:
             probe.bind(("127.0.0.1", 0))
             self._port = int(probe.getsockname()[1])
         self._environment = {
-            **os.environ,
             "PARLEY_SECURITY__WORKER_SECRET": secrets.token_hex(16),
             # Not every dialect lets its client say so.
             "PARLEY_STORAGE__RECORDING": "false",
@@ -330,11 +329,10 @@ class Servers:
                 file = files.enter_context(path.open("wb"))
                 says = {"stdout": file, "stderr": file}
             level = "error" if self._logs is None else "info"
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "parley", *words, "--log-level", level),
+            process = await start(
+                *("parley", *words, "--log-level", level),
+                variables=self._environment,
                 cwd=self._folder,
-                env=self._environment,
-                stdin=asyncio.subprocess.DEVNULL,
                 **says,
             )
         self._processes.append(process)

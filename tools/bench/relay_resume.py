@@ -1,4 +1,4 @@
-"""`parley bench relay --resume`: what it costs the gateway that sessions can be gone on with.
+"""`python -m tools.bench relay --resume`: what resuming costs the gateway.
 
 Duplex sessions of the SDK run once a second each, half of the time spoken to, on gateways and
 parrots of their own: one that offers no resuming, one that keeps no copies of sessions, one that
@@ -18,9 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from parley.cli.bench.chaos_servers import Servers
+from tools.bench.chaos_servers import Servers
+from tools.bench.processes import rss_mb, threads_cpu_s
+
 from parley.cli.bench.model import made_up_speech
-from parley.cli.bench.processes import rss_mb, threads_cpu_s
 from parley.client.duplex import DuplexClient
 from parley.errors import ParleyError, SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm

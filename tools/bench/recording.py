@@ -1,4 +1,4 @@
-"""`parley bench recording`: what a recorded unit costs its session, and how fast lists are.
+"""`python -m tools.bench recording`: what a recorded unit costs its session.
 
 A unit here is one second of sound in and out and a camera picture of typical size. The session's
 side is what the event loop spends; the writer's side is what one thread needs until it is on disk.

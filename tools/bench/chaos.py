@@ -1,4 +1,4 @@
-"""`parley bench chaos`: what conversations lose when connections break and servers die.
+"""`python -m tools.bench chaos`: what conversations lose when connections break and servers die.
 
 Gateway and workers are processes of this machine. Conversations are spoken in lock-step, so that
 each has one right outcome, which an uncut one shows first. Then connections are cut, after every
@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from tools.bench.breakable import BreakableNetwork
+from tools.bench.chaos_servers import Outage, Servers
+from tools.bench.chaos_talks import TALKS, is_right_but_cut, word_of
 
-from parley.cli.bench.breakable import BreakableNetwork
-from parley.cli.bench.chaos_servers import Outage, Servers
-from parley.cli.bench.chaos_talks import TALKS, is_right_but_cut, word_of
 from parley.cli.bench.figures import Figures
 from parley.client.events import Event, Reconnected, Reconnecting
 from parley.errors import BadInput, ParleyError, SetupError

@@ -1,4 +1,4 @@
-"""`parley bench dialects`: CPU that a second of sound costs the worker, dialect by dialect.
+"""`python -m tools.bench dialects`: CPU that a second of sound costs the worker, by dialect.
 
 One session after the other sends silence, or noise, to a server of its own, whose parrot thinks
 nothing of it and which records nothing. What the worker spends beyond its idle time is parsing,
@@ -21,11 +21,11 @@ from typing import Annotated, Any, Final
 import numpy as np
 import numpy.typing as npt
 import typer
+from tools.bench.processes import cpu_s
 from websockets.asyncio.client import ClientConnection, connect
 
 from parley.cli.bench.noises import at_level
-from parley.cli.bench.processes import cpu_s
-from parley.cli.bench.session import server
+from parley.cli.bench.server import server
 from parley.errors import SetupError
 from parley.media.pcm import Samples
 

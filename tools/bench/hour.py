@@ -1,4 +1,4 @@
-"""`parley bench hour`: an hour of conversation over the wire, with a cut every minute.
+"""`python -m tools.bench hour`: an hour of conversation over the wire, with a cut every minute.
 
 One duplex session on a gateway and a worker of its own says something every few seconds and is
 silent in between, in real time. Once a minute its connection is dropped or left half-open, and the
@@ -21,12 +21,12 @@ from typing import Annotated, Final
 
 import msgspec
 import typer
+from tools.bench.breakable import BreakableNetwork
+from tools.bench.chaos_servers import Servers
+from tools.bench.processes import rss_mb
 
-from parley.cli.bench.breakable import BreakableNetwork
-from parley.cli.bench.chaos_servers import Servers
 from parley.cli.bench.figures import Figures
 from parley.cli.bench.model import made_up_speech
-from parley.cli.bench.processes import rss_mb
 from parley.client.duplex import DuplexClient
 from parley.client.events import Ended, Listening, Problem, Reconnected, Speaking
 from parley.errors import ParleyError

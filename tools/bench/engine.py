@@ -1,4 +1,4 @@
-"""`parley bench engine`: what the engine thread waits for while sessions talk beside it.
+"""`python -m tools.bench engine`: what the engine thread waits for while sessions talk beside it.
 
 Engine and sessions share a process, and so the interpreter's lock. Here a worker runs in this
 process as it does in production, with a gateway and clients in others; its model launches as much
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +27,8 @@ from typing import Annotated, Final
 
 import typer
 import uvloop
-
-from parley import logs
-from parley.cli.bench import model as bench_model
-from parley.cli.bench.figures import Figures
-from parley.cli.bench.host_waits import queued_s
-from parley.cli.bench.paced_model import (
+from tools.bench.host_waits import queued_s
+from tools.bench.paced_model import (
     UNIT_STEPS,
     Costs,
     Launches,
@@ -39,7 +36,11 @@ from parley.cli.bench.paced_model import (
     Timings,
     paper_costs,
 )
-from parley.cli.bench.session import running
+
+from parley import logs
+from parley.cli.bench import model as bench_model
+from parley.cli.bench.figures import Figures
+from parley.cli.bench.server import child, running
 from parley.engine.work import Stage
 from parley.errors import SetupError
 from parley.settings import load
@@ -303,23 +304,13 @@ async def _clients(
     url: str, sessions: int, seconds: int
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Clients in a process of their own, once all conversations have begun."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "parley.cli.bench.engine_clients"),
-        *(url, str(sessions), str(seconds)),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
+    words = (url, str(sessions), str(seconds))
+    async with child("tools.bench.engine_clients", *words, stdout=PIPE) as process:
         assert process.stdout is not None
         async with asyncio.timeout(START_S):
             if await process.stdout.readline() != b"ready\n":
-                raise SetupError("The clients did not begin.", hint="The lines above say why.")
+                raise SetupError("The clients did not start.", hint="The lines above say why.")
         yield process
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-            await process.wait()
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""The conversations of `parley bench chaos`: one in each dialect that can be gone on with.
+"""The conversations of `python -m tools.bench chaos`: one in each dialect that can be gone on with.
 
 They are spoken in lock-step, so that each has one right outcome. Three are spoken by the SDK; the
 others have no client in it, and are spoken by one that knows their messages as JSON.
@@ -16,8 +16,8 @@ from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
+from tools.bench.breakable import BreakableNetwork
 
-from parley.cli.bench.breakable import BreakableNetwork
 from parley.client.access import Access
 from parley.client.duplex import DuplexClient, UnitClient
 from parley.client.events import (

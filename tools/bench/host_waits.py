@@ -1,4 +1,4 @@
-"""What the engine thread waits for, told apart, for `parley bench engine`.
+"""What the engine thread waits for, told apart, for `python -m tools.bench engine`.
 
 A thread computes, waits for a processor, or waits for the interpreter's lock; Linux tells how long
 it has run, how long it was in run queues, and how often it gave its processor up. From that follows

@@ -1,4 +1,4 @@
-"""`parley bench relay`: what the gateway adds to a conversation, and how many it carries.
+"""`python -m tools.bench relay`: what the gateway adds to a conversation, and how many it carries.
 
 Duplex sessions of real-size messages run once a second each: a client sends a second of sound (with
 a camera frame if asked) and a worker that needs no time answers with a second of sound. Gateway,
@@ -14,20 +14,21 @@ import os
 import platform
 import random
 import ssl
-import sys
 import tempfile
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 import typer
 import uvloop
+from tools.bench import relay_resume
+from tools.bench.processes import rss_mb, threads_cpu_s
+from tools.bench.relay_parts import raise_file_limit
 
-from parley.cli.bench import relay_resume
 from parley.cli.bench.figures import Figures
-from parley.cli.bench.processes import rss_mb, threads_cpu_s
-from parley.cli.bench.relay_parts import raise_file_limit
+from parley.cli.bench.server import START_LIMIT_S, child
 from parley.errors import SetupError
 from parley.transport import (
     Connection,
@@ -244,30 +245,13 @@ class _Clients:
 
 @contextlib.asynccontextmanager
 async def _part(*words: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "parley.cli.bench.relay_parts",
-        *words,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(60.0):
+    async with child("tools.bench.relay_parts", *words, stdin=PIPE, stdout=PIPE) as process:
+        assert process.stdout is not None
+        async with asyncio.timeout(START_LIMIT_S):
             url = (await process.stdout.readline()).decode().strip()
         if not url:
             raise SetupError(f"The {words[0]} did not start.", hint="The lines above say why.")
         yield process, url
-    finally:
-        process.stdin.close()
-        try:
-            async with asyncio.timeout(10.0):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
 
 
 def _ws(url: str) -> str:

@@ -1,4 +1,4 @@
-"""`parley bench turn`: from the end of speech to the first sound that can be heard, part by part.
+"""`python -m tools.bench turn`: from the end of speech to the first sound, part by part.
 
 Measured twice in half-duplex. Inside this process, step by step: what the model needs from the end
 of an utterance on. And over the wire, in real time, with a server of its own: when the detector has
@@ -21,7 +21,7 @@ from parley.cli.bench.duplex import READY_S
 from parley.cli.bench.duplex_material import bundled_words
 from parley.cli.bench.duplex_talk import SimulatedLoudspeaker, SimulatedMicrophone
 from parley.cli.bench.figures import Figures
-from parley.cli.bench.session import server
+from parley.cli.bench.server import server
 from parley.client.events import Piece, Thinking
 from parley.client.half_duplex import HalfDuplexClient
 from parley.engine import Engine

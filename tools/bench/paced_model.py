@@ -1,4 +1,4 @@
-"""A model for `parley bench engine`: the parrot's answers at the cost of the full-size model.
+"""A model for the bench `engine`: the parrot's answers at the cost of the full-size model.
 
 Each step launches as many small operators as the roofline counts for the published model, and a
 stand-in for an asynchronous device, one number, says when their kernels would have been done; the
@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import torch
+from tools.bench.host_waits import HostWaits, IdleDevice, IdleSplit, ThreadTimes
 
-from parley.cli.bench.host_waits import HostWaits, IdleDevice, IdleSplit, ThreadTimes
 from parley.engine.model import Job, Memory, ModelSpec
 from parley.engine.work import Checkpoint, OutputPiece, Result, Stage, StepUnit, Work
 from parley.models.minicpmo45.roofline.meter import Count

@@ -1,6 +1,6 @@
-"""The clients of `parley bench engine`, in a process of their own.
+"""The clients of `python -m tools.bench engine`, in a process of their own.
 
-`python -m parley.cli.bench.engine_clients GATEWAY_URL SESSIONS SECONDS`: as many conversations in
+`python -m tools.bench.engine_clients GATEWAY_URL SESSIONS SECONDS`: as many conversations in
 turn of the dialects, each with a picture a second where its dialect has pictures, speak and are
 silent for so long. Prints `ready` when all have begun, and then how many answers came.
 """
@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import uvloop
 from PIL import Image
+from tools.bench.relay_parts import raise_file_limit
 
 from parley.cli.bench.model import SPEECH_UNITS, made_up_picture, made_up_speech
-from parley.cli.bench.relay_parts import raise_file_limit
 from parley.cli.bench.talkers import AnyTalker, OpenAILiveTalker, OpenAIRealtimeTalker, send
 from parley.client.duplex import DuplexClient, UnitClient
 from parley.client.events import Listening, Speaking

@@ -1,4 +1,4 @@
-"""`parley bench units`: does the last minute of a long conversation cost what the first did?
+"""`python -m tools.bench units`: how the cost of a unit changes over a conversation.
 
 One duplex conversation, unit after unit as fast as the model answers, with a sliding window. What
 should stay flat is watched: the time of a unit, and the memory of the process.

@@ -1,6 +1,6 @@
-"""The other processes of `parley bench relay`: a real gateway, and a worker that only answers.
+"""The other processes of the bench `relay`: a real gateway, and a worker that only answers.
 
-`python -m parley.cli.bench.relay_parts gateway [CERTIFICATE_FOLDER]` and
+`python -m tools.bench.relay_parts gateway [CERTIFICATE_FOLDER]` and
 `… worker GATEWAY_URL SLOTS DOWN_BYTES`. Each prints its address as its first line and ends when its
 standard input does.
 """
