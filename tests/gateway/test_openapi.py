@@ -19,6 +19,7 @@ ADMIN = {"authorization": "Bearer the-admin"}
 LONG = {
     "/api/chat",
     "/v1/chat/completions",
+    "/v1/responses",
     "/v1/audio/speech",
     "/v1/audio/transcriptions",
 }

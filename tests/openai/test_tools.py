@@ -151,7 +151,6 @@ async def test_a_spoken_chat_does_not_say_its_calls():
     [
         (TalkingModel(), {}, "tools"),
         (CallingModel(SUNNY), {"tool_choice": "required"}, "tool_choice"),
-        (CallingModel(SUNNY), {"parallel_tool_calls": False}, "parallel_tool_calls"),
     ],
 )
 async def test_what_cannot_be_held_is_refused(model, more, param):

@@ -44,8 +44,10 @@ from parley.gateway.http.files import WebFiles, web_files
 from parley.gateway.http.openai import chat as openai_chat
 from parley.gateway.http.openai import models as openai_models
 from parley.gateway.http.openai import realtime as openai_realtime
+from parley.gateway.http.openai import responses as openai_responses
 from parley.gateway.http.openai import speech as openai_speech
 from parley.gateway.http.openai import transcriptions as openai_transcriptions
+from parley.gateway.http.openai.kept_responses import KeptResponses
 from parley.gateway.http.openai.sources import Sources
 from parley.gateway.http.openai.voices import VoiceNames
 from parley.gateway.runtime import MIB, GatewayRuntime
@@ -102,6 +104,7 @@ def make_app(
     limits = {
         "/api/chat": int(settings.limits.chat_frame_mb * MIB),
         openai_chat.PATH: int(settings.limits.chat_frame_mb * MIB),
+        openai_responses.PATH: int(settings.limits.chat_frame_mb * MIB),
         openai_transcriptions.PATH: openai_transcriptions.BODY_BYTES,
         "/api/assets/ref_audio": voices.BODY_BYTES,
         "/api/sessions/*/upload-recording": sessions.BODY_BYTES,
@@ -155,6 +158,7 @@ def _add_routes(
         queue_settings=settings.queue,
     )
     models = openai_models.ModelList(runtime.worker_pool, runtime.clock)
+    sources = Sources(may_fetch=settings.security.fetch_urls)
     voice_names = VoiceNames(runtime.admission, runtime.authenticator, runtime.voices)
     for router in (
         status.routes(
@@ -183,8 +187,20 @@ def _add_routes(
             forwarder=forwarder,
             metrics=runtime.metrics,
             models=models,
-            sources=Sources(may_fetch=settings.security.fetch_urls),
+            sources=sources,
             voices=voice_names,
+        ),
+        openai_responses.routes(
+            forwarder=forwarder,
+            kept=KeptResponses(
+                runtime.state,
+                runtime.admission,
+                runtime.authenticator,
+                is_on=settings.storage.recording,
+            ),
+            metrics=runtime.metrics,
+            models=models,
+            sources=sources,
         ),
         openai_models.routes(models=models),
         openai_realtime.routes(

@@ -26,7 +26,7 @@ from parley.protocol.kinds import Kind
 from parley.recording import retention, store
 from parley.recording.finish import recover
 from parley.recording.layout import Folder, RecordingFolders
-from parley.recording.retention import RetentionReport
+from parley.recording.retention import DAY_S, RetentionReport
 from parley.recording.store import BrokenRecording
 from parley.settings import StorageSettings
 
@@ -208,6 +208,8 @@ class Maintenance:
                 dry_run=dry_run,
             )
         if not dry_run:
+            if days >= 0:
+                await self._state.expire_responses(now_s - days * DAY_S)
             facts = {**report.as_dict(), "at_s": now_s}
             facts.pop("victims")
             log.info("recordings cleaned up", **facts)
@@ -228,6 +230,7 @@ async def refresh(state: State, folders: RecordingFolders) -> None:
     rows, gone = await asyncio.to_thread(_look, folders, known, unsettled)
     await state.index(rows)
     await state.forget(gone)
+    await state.forget_responses_of(gone)
 
 
 def _look(

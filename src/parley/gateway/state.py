@@ -76,6 +76,18 @@ MIGRATIONS: Final = (
         PRIMARY KEY (key_id, day)
     ) STRICT;
     """,
+    """
+    CREATE TABLE responses (
+        id TEXT PRIMARY KEY,
+        owner TEXT NOT NULL,
+        created_s REAL NOT NULL,
+        recording_id TEXT,
+        size INTEGER NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX responses_by_owner ON responses (owner, created_s DESC, id);
+    CREATE INDEX responses_by_recording ON responses (recording_id);
+    """,
 )
 
 Role = Literal["talk", "operate", "admin"]
@@ -354,6 +366,58 @@ class State:
             (limit, offset),
         )
         return int(total), [Row(*(*row[:7], bool(row[7]), row[8])) for row in rows]
+
+    # ---- kept responses --------------------------------------------------------------------
+
+    async def keep_response(
+        self,
+        response_id: str,
+        owner: str,
+        created_s: float,
+        recording_id: str | None,
+        body: bytes,
+    ) -> None:
+        """Keep a response of `/v1/responses`, for its owner."""
+        await self._do(
+            "INSERT INTO responses (id, owner, created_s, recording_id, size, body) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            (response_id, owner, created_s, recording_id, len(body), body),
+        )
+
+    async def response(self, response_id: str, owner: str) -> bytes | None:
+        """A kept response; None if it does not exist, or belongs to another owner."""
+        rows = await self._all(
+            "SELECT body FROM responses WHERE id = ? AND owner = ?", (response_id, owner)
+        )
+        return bytes(rows[0][0]) if rows else None
+
+    async def forget_response(self, response_id: str) -> None:
+        """Delete a kept response."""
+        await self._do("DELETE FROM responses WHERE id = ?", (response_id,))
+
+    async def forget_responses_of(self, recording_ids: Iterable[str]) -> None:
+        """Delete the responses whose sessions had these recordings."""
+        await self._many(
+            "DELETE FROM responses WHERE recording_id = ?", [(one,) for one in recording_ids]
+        )
+
+    async def trim_responses(self, *, each_bytes: int, each: int, all_bytes: int) -> None:
+        """Delete the oldest responses beyond what one owner, and all together, may have."""
+        for group, limit_bytes, limit in (
+            ("PARTITION BY owner", each_bytes, each),
+            ("", all_bytes, 2**62),
+        ):
+            order = f"OVER ({group} ORDER BY created_s DESC, id)"
+            await self._do(
+                "DELETE FROM responses WHERE id IN (SELECT id FROM ("
+                f"SELECT id, sum(size) {order} AS held, row_number() {order} AS number "
+                "FROM responses) WHERE held > ? OR number > ?)",
+                (limit_bytes, limit),
+            )
+
+    async def expire_responses(self, before_s: float) -> None:
+        """Delete responses that were made before a time."""
+        await self._do("DELETE FROM responses WHERE created_s < ?", (before_s,))
 
     # ---- statements ------------------------------------------------------------------------
 

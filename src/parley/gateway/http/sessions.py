@@ -292,6 +292,7 @@ def routes(
         found = find(session_id, to_change=True)
         await asyncio.to_thread(store.delete, found.folder)
         await state.forget([found.folder.recording_id])
+        await state.forget_responses_of([found.folder.recording_id])
         return Deleted()
 
     return router

@@ -10,21 +10,33 @@ import asyncio
 import base64
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import msgspec
 import numpy as np
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from parley.errors import InvalidRequest
 from parley.gateway.acquisition import Departed
 from parley.gateway.http.chat_forwarder import ChatForwarder
 from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, openai_problems
 from parley.gateway.http.large import read_body
 from parley.gateway.http.openai import completions, docs
+from parley.gateway.http.openai.answering import (
+    AnswerBegun,
+    AnswerCall,
+    AnswerEnded,
+    AnswerPiece,
+    AnswerSound,
+    AnswerWords,
+    MakeBody,
+    answer,
+    body_maker,
+    check_abilities,
+    sound_of,
+)
 from parley.gateway.http.openai.completions import Completion, StopFinder
 from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.sources import Sources
@@ -33,17 +45,14 @@ from parley.gateway.http.openai.voices import VoiceNames
 from parley.gateway.http.routing import Router
 from parley.gateway.large_json import read_aside
 from parley.gateway.metrics import Metrics
-from parley.media.encoder import Encoder, SoundFormat, encode_whole, open_encoder
+from parley.media.encoder import SoundFormat, encode_whole, open_encoder
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
-from parley.protocol import chat, codec
-from parley.protocol.values import ToolCallPart, has_to_call
-from parley.transport import Message
+from parley.protocol import chat
+from parley.protocol.values import ToolCallPart
 
 PATH: Final = "/v1/chat/completions"
 BODY_NAME: Final = "http completions"
 EMPTY: Final = np.zeros(0, np.float32)
-MakeBody = Callable[[], Awaitable[Message]]
-"""Makes the message for the worker."""
 
 
 @dataclass(slots=True)
@@ -158,12 +167,6 @@ def calls_of(done: chat.Done) -> tuple[ToolCallPart, ...]:
     return done.tool_calls or ()
 
 
-def sound_of(text: str | None) -> Pcm:
-    """Sound as a worker sends it."""
-    data = b"" if text is None else codec.from_base64(text, field="audio_data")
-    return Pcm(np.frombuffer(data, "<f4").astype(np.float32), OUTPUT_RATE_HZ)
-
-
 def format_of(asked: Completion) -> SoundFormat:
     """The format of the sound asked for."""
     form = asked.audio.format if asked.audio else "wav"
@@ -199,27 +202,17 @@ def routes(
         # Refused before anybody waits for it.
         if asked.is_spoken:
             open_encoder(format_of(asked))
-        if asked.offered and not models.can("tools"):
-            raise InvalidRequest("The model that is loaded cannot call tools.", field="tools")
-        if has_to_call(asked.offered) and not models.can("tool_choice"):
-            raise InvalidRequest(
-                "The model that is loaded cannot be made to call a tool: tool_choice is "
-                '"auto" or "none".',
-                field="tool_choice",
-            )
+        check_abilities(asked, models)
         named = asked.audio.voice if asked.audio else "default"
         voice = await voices.find(request, named) if asked.is_spoken else None
         told = AnswerSoFar(_light(asked), models.current, int(forwarder.clock.time()))
         forwarder.check_room(request)
 
-        async def make_body() -> Message:
-            """Fetched and decoded once its sender has a session to spend on it."""
-            whole = await sources.completed(asked)
-            return await asyncio.to_thread(_body, whole, voice)
-
+        make_body = body_maker(asked, sources, voice)
         if asked.stream:
-            pieces = _streamed(forwarder, request, make_body, told)
-            return PiecesResponse(pieces, media_type=EVENTS, metrics=metrics)
+            encoder = open_encoder(format_of(asked)) if asked.is_spoken else None
+            pieces = answer(forwarder, request, BODY_NAME, make_body, told.asked, encoder=encoder)
+            return PiecesResponse(_streamed(pieces, told), media_type=EVENTS, metrics=metrics)
         try:
             return JSONResponse(await _whole(forwarder, request, make_body, told))
         except Departed:
@@ -231,11 +224,6 @@ def routes(
 async def _read(request: Request) -> Completion:
     raw = await read_body(request)
     return await read_aside(len(raw), lambda: completions.read(raw))
-
-
-def _body(asked: Completion, voice: str | None) -> Message:
-    whole = completions.request_of(asked, voice=voice)
-    return Message.client_text(bytearray(msgspec.json.encode(whole)))
 
 
 def _light(asked: Completion) -> Completion:
@@ -250,15 +238,15 @@ async def _whole(
     finder = StopFinder(asked.stops)
     text, sounds = "", list[Pcm]()
     with forwarder.visit(request, BODY_NAME) as session_id:
-        async with forwarder.forward(request, session_id, await make_body()) as answer:
-            async with contextlib.aclosing(answer.messages()) as messages:
+        async with forwarder.forward(request, session_id, await make_body()) as pending:
+            async with contextlib.aclosing(pending.messages()) as messages:
                 async for message in messages:
                     if isinstance(message, chat.Chunk):
-                        text += finder.add(message.text_delta or "", found=answer.stop)
+                        text += finder.add(message.text_delta or "", found=pending.stop)
                         if not finder.is_found:
                             sounds.append(sound_of(message.audio_data))
                     if isinstance(message, chat.Done):
-                        done = message
+                        done = _first_call(message, asked)
             if not asked.stops:
                 text, sounds = done.text, [sound_of(done.audio_data)]
     text += finder.rest()
@@ -272,61 +260,37 @@ async def _whole(
     return told.completion(text, done, audio=audio, is_cut=finder.is_found)
 
 
+def _first_call(done: chat.Done, asked: Completion) -> chat.Done:
+    """Without the calls beyond what was asked for."""
+    calls = calls_of(done)
+    kept = tuple(call for index, call in enumerate(calls) if asked.takes_call(index))
+    return done if len(kept) == len(calls) else msgspec.structs.replace(done, tool_calls=kept)
+
+
 async def _streamed(
-    forwarder: ChatForwarder, request: Request, make_body: MakeBody, told: AnswerSoFar
+    pieces: AsyncGenerator[AnswerPiece, None], told: AnswerSoFar
 ) -> AsyncGenerator[bytes, None]:
     asked = told.asked
-    finder = StopFinder(asked.stops)
-    encoder = open_encoder(format_of(asked)) if asked.is_spoken else None
-    with forwarder.visit(request, BODY_NAME) as session_id:
-        async with (
-            forwarder.forward(request, session_id, await make_body()) as answer,
-            contextlib.aclosing(answer.messages()) as messages,
-        ):
-            async for message in messages:
-                match message:
-                    case chat.PrefillDone():
-                        first = {} if asked.is_spoken else {"content": ""}
-                        yield told.chunk({"role": "assistant", **first, "refusal": None})
-                    case chat.Chunk() if not finder.is_found:
-                        text = finder.add(message.text_delta or "", found=answer.stop)
-                        async for piece in _said(told, text, encoder, message):
-                            yield piece
-                    case chat.ToolCall(is_final=False) if not finder.is_found:
-                        rest = finder.rest()
-                        if rest:
-                            yield told.text_chunk(rest)
-                        yield told.call_chunk(message)
-                    case chat.Done():
-                        async for piece in _ended(told, finder, encoder, message):
-                            yield piece
-                    case _:
-                        pass
-
-
-async def _said(
-    told: AnswerSoFar, text: str, encoder: Encoder | None, chunk: chat.Chunk
-) -> AsyncGenerator[bytes, None]:
-    if text:
-        yield told.text_chunk(text)
-    if encoder is not None and chunk.audio_data is not None:
-        data = await asyncio.to_thread(encoder.add, sound_of(chunk.audio_data))
-        if data:
-            yield told.sound_chunk(data)
-
-
-async def _ended(
-    told: AnswerSoFar, finder: StopFinder, encoder: Encoder | None, done: chat.Done
-) -> AsyncGenerator[bytes, None]:
-    rest = finder.rest()
-    if rest:
-        yield told.text_chunk(rest)
-    if encoder is not None:
-        data = await asyncio.to_thread(encoder.finish)
-        if data:
-            yield told.sound_chunk(data)
-        yield told.chunk({"audio": {"id": told.audio_id, "expires_at": told.created_s}})
-    yield told.chunk({}, finish_reason(done, is_cut=finder.is_found))
-    if told.asked.stream_options.include_usage:
-        yield told.usage_chunk(done)
+    async with contextlib.aclosing(pieces):
+        async for piece in pieces:
+            match piece:
+                case AnswerBegun():
+                    first = {} if asked.is_spoken else {"content": ""}
+                    yield told.chunk({"role": "assistant", **first, "refusal": None})
+                case AnswerWords(text):
+                    yield told.text_chunk(text)
+                case AnswerSound(data):
+                    yield told.sound_chunk(data)
+                case AnswerCall(call):
+                    if not call.is_final:
+                        yield told.call_chunk(call)
+                case AnswerEnded(done, is_cut):
+                    if asked.is_spoken:
+                        ending = {"id": told.audio_id, "expires_at": told.created_s}
+                        yield told.chunk({"audio": ending})
+                    yield told.chunk({}, finish_reason(done, is_cut=is_cut))
+                    if asked.stream_options.include_usage:
+                        yield told.usage_chunk(done)
+                case _ as never:
+                    assert_never(never)
     yield DONE

@@ -153,6 +153,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     web_search_options: Any = None
+    store: bool | None = None
 
     @property
     def is_spoken(self) -> bool:
@@ -169,6 +170,10 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     def offered(self) -> tuple[values.Tool, ...]:
         """The functions that may be called."""
         return values.chosen_tools(self.tools or (), self.tool_choice, field="tool_choice")
+
+    def takes_call(self, index: int) -> bool:
+        """True unless one call at most was asked for, and this is a later one."""
+        return index == 0 or self.parallel_tool_calls is not False
 
     @property
     def limit_tokens(self) -> int | None:
@@ -225,11 +230,6 @@ def check(asked: Completion) -> None:
     if not asked.tools and asked.tool_choice not in (None, "auto", "none"):
         raise InvalidRequest("tool_choice goes with tools.", field="tool_choice")
     _ = asked.offered  # a choice that is none is told here
-    if asked.tools and asked.parallel_tool_calls is False:
-        raise InvalidRequest(
-            "Calls cannot be kept to one: parallel_tool_calls must be true.",
-            field="parallel_tool_calls",
-        )
     if asked.logprobs or asked.top_logprobs:
         raise InvalidRequest("Log probabilities are not available.", field="logprobs")
     if asked.logit_bias:
@@ -365,6 +365,7 @@ def request_of(asked: Completion, *, voice: str | None) -> chat.Request:
         streaming=asked.stream or bool(asked.stops),
         generation=generation,
         tts=values.ChatTts(ref_audio_path=voice) if asked.is_spoken else None,
+        record=asked.store is not False,
         seed=None if asked.seed is None else asked.seed % 2**63,
         tools=asked.offered,
     )

@@ -190,3 +190,116 @@ TRANSCRIPTION_ANSWER: Final[dict[str, Any]] = {
         "text/event-stream": {"schema": _EVENT},
     },
 }
+
+RESPONSE_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["input"],
+                    "properties": {
+                        "model": {"type": "string", "maxLength": 200},
+                        "input": {
+                            "description": "text, or items: messages, function_call, "
+                            "function_call_output, item_reference",
+                            "oneOf": [
+                                {"type": "string"},
+                                {"type": "array", "items": {"type": "object"}},
+                            ],
+                        },
+                        "instructions": {"type": "string"},
+                        "stream": {"type": "boolean", "default": False},
+                        "store": {"type": "boolean", "default": True},
+                        "previous_response_id": {"type": "string"},
+                        "max_output_tokens": {"type": "integer", "minimum": 1},
+                        "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+                        "top_p": {"type": "number", "minimum": 0, "maximum": 1},
+                        "tools": {"type": "array", "items": {"type": "object"}, "maxItems": 128},
+                        "tool_choice": {"oneOf": [{"type": "string"}, {"type": "object"}]},
+                        "parallel_tool_calls": {"type": "boolean", "default": True},
+                        "text": {"type": "object", "description": "format: text, json_schema, …"},
+                        "metadata": {"type": "object"},
+                    },
+                },
+                "example": {"model": "pocket", "input": "What is the capital of Italy?"},
+            }
+        },
+    }
+}
+
+RESPONSE_ANSWER: Final[dict[str, Any]] = {
+    "description": "The response; with `stream` its events.",
+    "content": {
+        "application/json": {
+            "schema": {"type": "object", "required": ["id", "object", "status", "output"]},
+            "example": {
+                "id": "resp_0123456789abcdef0123456789abcdef",
+                "object": "response",
+                "created_at": 1795283000,
+                "status": "completed",
+                "model": "pocket",
+                "output": [
+                    {
+                        "id": "msg_0123456789abcdef0123456789abcdef000",
+                        "type": "message",
+                        "role": "assistant",
+                        "status": "completed",
+                        "content": [
+                            {
+                                "type": "output_text",
+                                "text": "The capital of Italy is Rome.",
+                                "annotations": [],
+                                "logprobs": [],
+                            }
+                        ],
+                    }
+                ],
+                "usage": {"input_tokens": 12, "output_tokens": 7, "total_tokens": 19},
+            },
+        },
+        "text/event-stream": {"schema": _EVENT},
+    },
+}
+
+DELETED_RESPONSE: Final[dict[str, Any]] = {
+    "description": "It is deleted.",
+    "content": {
+        "application/json": {
+            "example": {
+                "id": "resp_0123456789abcdef0123456789abcdef",
+                "object": "response",
+                "deleted": True,
+            }
+        }
+    },
+}
+
+INPUT_ITEMS: Final[dict[str, Any]] = {
+    "description": "A page of the items.",
+    "content": {
+        "application/json": {
+            "example": {
+                "object": "list",
+                "data": [
+                    {
+                        "id": "msg_0123456789abcdef0123456789abcdefi00",
+                        "type": "message",
+                        "role": "user",
+                        "status": "completed",
+                        "content": [{"type": "input_text", "text": "Hello!"}],
+                    }
+                ],
+                "first_id": "msg_0123456789abcdef0123456789abcdefi00",
+                "last_id": "msg_0123456789abcdef0123456789abcdefi00",
+                "has_more": False,
+            }
+        }
+    },
+}
+
+CANCELLED_RESPONSE: Final[dict[str, Any]] = {
+    "description": "Never: see 400.",
+    "content": {"application/json": {"example": {}}},
+}

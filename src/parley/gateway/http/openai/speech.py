@@ -21,7 +21,7 @@ from parley.gateway.http.chat_forwarder import ChatForwarder, PendingAnswer
 from parley.gateway.http.errors import openai_problems
 from parley.gateway.http.large import read_body
 from parley.gateway.http.openai import docs
-from parley.gateway.http.openai.chat import sound_of
+from parley.gateway.http.openai.answering import sound_of
 from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.stream import EVENTS, PiecesResponse, event
 from parley.gateway.http.openai.voices import VoiceNames

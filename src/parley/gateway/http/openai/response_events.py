@@ -1,0 +1,307 @@
+"""The response object and its events, written while an answer comes in. Pure.
+
+Every event is a value with its `type` and `sequence_number`; the order is the published one, which
+the SDKs check. Source: OpenAI API reference, responses and their streaming events.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from parley.errors import ParleyError
+from parley.gateway.http.openai.response_request import Item, ResponseRequest
+from parley.protocol import chat
+
+Event = dict[str, Any]
+
+PREFIX: Final = "resp_"
+INNER_CHARS: Final = 32
+"""What follows the prefix, in an id of a response and in those of its items."""
+ARGUMENT_CHARS: Final = 40
+"""Length of the pieces of a call's arguments, which are known as a whole when they are told."""
+
+
+def encode(event: Event) -> bytes:
+    """A server-sent event, with its name."""
+    name: str = event["type"]
+    return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
+
+
+class ResponseWriter:
+    """One response, from its first event to its last.
+
+    Args:
+        response_id: begins with `PREFIX`; what follows begins the ids of its items.
+        stored: whether it will be kept.
+    """
+
+    def __init__(
+        self,
+        asked: ResponseRequest,
+        *,
+        response_id: str,
+        model: str,
+        created_s: int,
+        stored: bool,
+    ) -> None:
+        self._asked = asked
+        self.response_id = response_id
+        self._model, self._created_s, self._stored = model, created_s, stored
+        self._number = 0
+        self.output: list[Item] = []
+        self._text: str | None = None
+        """Of the message that is open; None: none is."""
+        self._calls: dict[int, tuple[str, str, str]] = {}
+        """Id, name and arguments of calls that are being written."""
+
+    # ---- events ----------------------------------------------------------------------------
+
+    def begin(self) -> list[Event]:
+        """The response has started."""
+        made = self.response("in_progress")
+        return [self._event("response.created", response=made),
+                self._event("response.in_progress", response=made)]  # fmt: skip
+
+    def words(self, text: str) -> list[Event]:
+        """More text."""
+        events = self._open_message() if self._text is None else []
+        assert self._text is not None
+        self._text += text
+        return [*events, self._event(
+            "response.output_text.delta", **self._place(), content_index=0, delta=text, logprobs=[]
+        )]  # fmt: skip
+
+    def call(self, piece: chat.ToolCall) -> list[Event]:
+        """Part of a call. It is told when it is whole: what does not become a call comes as
+        text."""
+        call_id, name, arguments = self._calls.pop(piece.index, (piece.id, "", ""))
+        arguments += piece.arguments_delta
+        if not piece.is_final:
+            self._calls[piece.index] = (call_id, piece.name or name, arguments)
+            return []
+        if not _is_object(arguments):
+            return []
+        return [*self._close_message("completed"), *self._told_call(call_id, name, arguments)]
+
+    def end(self, done: chat.Done, *, is_cut: bool) -> list[Event]:
+        """The answer is complete: everything but the last event, for which see `last`."""
+        is_limit = done.ending == "limit" and not is_cut
+        return self._close_message("incomplete" if is_limit else "completed")
+
+    def last(self, done: chat.Done, *, is_cut: bool) -> Event:
+        """The last event, with the whole response."""
+        is_limit = done.ending == "limit" and not is_cut
+        status = "incomplete" if is_limit else "completed"
+        made = self.response(
+            status,
+            usage=usage(done),
+            incomplete_details={"reason": "max_output_tokens"} if is_limit else None,
+        )
+        return self._event(f"response.{status}", response=made)
+
+    def failed(self, error: ParleyError) -> list[Event]:
+        """The answer broke off."""
+        events = self._close_message("incomplete")
+        code = "rate_limit_exceeded" if error.http_status == 429 else "server_error"
+        made = self.response("failed", error={"code": code, "message": str(error)})
+        return [*events, self._event("response.failed", response=made)]
+
+    # ---- the object ------------------------------------------------------------------------
+
+    def response(
+        self,
+        status: str,
+        *,
+        usage: dict[str, Any] | None = None,
+        error: dict[str, str] | None = None,
+        incomplete_details: dict[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """The response as it is now. What has no effect here is told as null."""
+        asked = self._asked
+        return {
+            "id": self.response_id,
+            "object": "response",
+            "created_at": self._created_s,
+            "status": status,
+            "background": False,
+            "error": error,
+            "incomplete_details": incomplete_details,
+            "instructions": asked.instructions,
+            "max_output_tokens": asked.max_output_tokens,
+            "max_tool_calls": asked.max_tool_calls,
+            "metadata": {name: _text(value) for name, value in asked.metadata.items()},
+            "model": self._model,
+            "output": [*self.output],
+            "parallel_tool_calls": asked.parallel_tool_calls,
+            "previous_response_id": asked.previous_response_id,
+            "prompt_cache_key": asked.prompt_cache_key,
+            "reasoning": {"effort": None, "summary": None},
+            "safety_identifier": asked.safety_identifier,
+            "service_tier": "default",
+            "store": self._stored,
+            "temperature": asked.temperature,
+            "text": {"format": _format(asked.text.format)},
+            "tool_choice": _choice(asked.tool_choice),
+            "tools": [
+                {"strict": None, "parameters": None, "description": None, "type": "function"} | tool
+                for tool in asked.tools
+            ],
+            "top_logprobs": 0,
+            "top_p": asked.top_p,
+            "truncation": "disabled",
+            "usage": usage,
+            "user": asked.user,
+        }
+
+    # ---- items -----------------------------------------------------------------------------
+
+    def _open_message(self) -> list[Event]:
+        self._text = ""
+        item = _message(self._item_id("msg"), "in_progress", None)
+        self.output.append(item)
+        return [
+            self._event("response.output_item.added", output_index=len(self.output) - 1, item=item),
+            self._event(
+                "response.content_part.added", **self._place(), content_index=0, part=_part("")
+            ),
+        ]
+
+    def _close_message(self, status: str) -> list[Event]:
+        if self._text is None:
+            return []
+        text, self._text = self._text, None
+        place = self._place()
+        item = self.output[-1] = _message(place["item_id"], status, text)
+        index = place["output_index"]
+        return [
+            self._event(
+                "response.output_text.done", **place, content_index=0, text=text, logprobs=[]
+            ),
+            self._event("response.content_part.done", **place, content_index=0, part=_part(text)),
+            self._event("response.output_item.done", output_index=index, item=item),
+        ]
+
+    def _told_call(self, call_id: str, name: str, arguments: str) -> list[Event]:
+        item_id = self._item_id("fc")
+        index = len(self.output)
+        item = {
+            "id": item_id,
+            "type": "function_call",
+            "status": "completed",
+            "call_id": call_id,
+            "name": name,
+            "arguments": arguments,
+        }
+        self.output.append(item)
+        place = {"item_id": item_id, "output_index": index}
+        begun = {**item, "status": "in_progress", "arguments": ""}
+        return [
+            self._event("response.output_item.added", output_index=index, item=begun),
+            *(
+                self._event("response.function_call_arguments.delta", **place, delta=piece)
+                for piece in _pieces(arguments)
+            ),
+            self._event(
+                "response.function_call_arguments.done", **place, name=name, arguments=arguments
+            ),
+            self._event("response.output_item.done", output_index=index, item=item),
+        ]
+
+    def _item_id(self, prefix: str) -> str:
+        return f"{prefix}_{self.response_id.removeprefix(PREFIX)}{len(self.output):03d}"
+
+    def _place(self) -> dict[str, Any]:
+        """Where the open message is."""
+        return {"item_id": self.output[-1]["id"], "output_index": len(self.output) - 1}
+
+    def _event(self, kind: str, **fields: Any) -> Event:
+        number, self._number = self._number, self._number + 1
+        return {"type": kind, "sequence_number": number, **fields}
+
+
+def usage(done: chat.Done) -> dict[str, Any]:
+    """The tokens of an answer."""
+    return {
+        "input_tokens": done.input_tokens,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": done.generated_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": done.input_tokens + done.generated_tokens,
+    }
+
+
+def replayed(asked: ResponseRequest, response: dict[str, Any]) -> Iterator[Event]:
+    """The events of a response that is complete, as its stream had them, each text in one piece.
+
+    Args:
+        asked: the request it answered.
+    """
+    writer = ResponseWriter(
+        asked,
+        response_id=response["id"],
+        model=response["model"],
+        created_s=response["created_at"],
+        stored=True,
+    )
+    yield from writer.begin()
+    for index, item in enumerate(response["output"]):
+        if item["type"] == "message":
+            for part in item["content"]:
+                yield from writer.words(part["text"])
+            yield from writer._close_message(item["status"])
+        else:
+            yield from writer.call(
+                chat.ToolCall(index=index, id=item["call_id"], name=item["name"])
+            )
+            yield from writer.call(
+                chat.ToolCall(
+                    index=index,
+                    id=item["call_id"],
+                    arguments_delta=item["arguments"],
+                    is_final=True,
+                )
+            )
+    yield writer._event(f"response.{response['status']}", response=response)
+
+
+def _part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _message(item_id: str, status: str, text: str | None) -> Item:
+    content = [] if text is None else [_part(text)]
+    return {
+        "id": item_id,
+        "type": "message",
+        "role": "assistant",
+        "status": status,
+        "content": content,
+    }
+
+
+def _pieces(arguments: str) -> Iterator[str]:
+    for place in range(0, len(arguments), ARGUMENT_CHARS):
+        yield arguments[place : place + ARGUMENT_CHARS]
+
+
+def _format(given: dict[str, Any] | None) -> dict[str, Any]:
+    return {"type": "text"} if given is None else given
+
+
+def _choice(given: Any) -> Any:
+    return "auto" if given is None else given
+
+
+def _text(value: str | float) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,436 @@
+"""A request of the Responses API as a chat completion's. Pure: values in, values out.
+
+Items become messages, so that everything behind this module (limits, sources, tools, streaming) is
+the same for both interfaces. What needs a service of OpenAI's own is refused by name. Source:
+OpenAI API reference, responses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from parley.errors import BadInput, InvalidRequest, MissingField
+from parley.gateway.http.openai import completions
+from parley.gateway.http.openai.completions import Completion
+from parley.protocol import codec, values
+
+ITEMS_MOST: Final = 2048
+METADATA_MOST: Final = 16
+
+FIELDS: Final = {
+    "response_format": "text.format",
+    "messages": "input",
+    "image_url": "input_image.image_url",
+    "max_completion_tokens": "max_output_tokens",
+}
+"""What chat completions call a field, and what it is called here."""
+
+Item = dict[str, Any]
+"""An item as it crosses the wire and as it is kept."""
+
+
+# ---- items ---------------------------------------------------------------------------------
+
+
+class InputText(msgspec.Struct, tag="input_text", frozen=True):
+    """Words of the user or of the system."""
+
+    text: values.Text
+
+
+class OutputText(msgspec.Struct, tag="output_text", frozen=True):
+    """Words of an earlier answer."""
+
+    text: values.Text
+
+
+class PlainText(msgspec.Struct, tag="text", frozen=True):
+    """Words, named as chat completions name them."""
+
+    text: values.Text
+
+
+class Refusal(msgspec.Struct, tag="refusal", frozen=True):
+    """What an earlier answer declined to do."""
+
+    refusal: values.Text
+
+
+class InputImage(msgspec.Struct, tag="input_image", frozen=True):
+    """A picture, by a data URL or an address."""
+
+    image_url: str | dict[str, Any] | None = None
+    file_id: str | None = None
+    detail: str = "auto"
+
+
+class InputSound(msgspec.Struct, tag="input_audio", frozen=True):
+    """A sound file."""
+
+    input_audio: completions.InputAudio
+
+
+class InputVideo(msgspec.Struct, tag="input_video", frozen=True):
+    """A clip: our addition, the counterpart of `video_url` in chat completions."""
+
+    video_url: str
+
+
+class InputFile(msgspec.Struct, tag="input_file", frozen=True):
+    """A document, which is not read here."""
+
+    file_data: str | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
+
+
+Part = (
+    InputText | OutputText | PlainText | Refusal | InputImage | InputSound | InputVideo | InputFile
+)
+Content = values.Text | tuple[Part, ...]
+
+
+class InputMessage(msgspec.Struct, tag="message", frozen=True):
+    """A message of either side."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+
+
+class FunctionCallItem(msgspec.Struct, tag="function_call", frozen=True):
+    """A call in an earlier answer."""
+
+    call_id: Annotated[str, Meta(max_length=128)]
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    arguments: values.Text = "{}"
+
+
+class FunctionOutputItem(msgspec.Struct, tag="function_call_output", frozen=True):
+    """What a called function returned."""
+
+    call_id: Annotated[str, Meta(max_length=128)]
+    output: Content
+
+
+class ReferenceItem(msgspec.Struct, tag="item_reference", frozen=True):
+    """An item of a kept response, by its id."""
+
+    id: Annotated[str, Meta(max_length=200)]
+
+
+class ReasoningItem(msgspec.Struct, tag="reasoning", frozen=True):
+    """What a reasoning model thought, which agents send back; the models here have none of it."""
+
+
+InputItem = InputMessage | FunctionCallItem | FunctionOutputItem | ReferenceItem | ReasoningItem
+
+
+# ---- the request ---------------------------------------------------------------------------
+
+
+class FunctionTool(msgspec.Struct, frozen=True):
+    """A function that may be called; other kinds of tools run at OpenAI."""
+
+    name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,128}$")]
+    type: Literal["function"] = "function"
+    description: values.Text | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class TextOptions(msgspec.Struct, frozen=True):
+    """The format of the answer's text."""
+
+    format: dict[str, Any] | None = None
+    verbosity: str | None = None
+
+
+Metadata = dict[
+    Annotated[str, Meta(max_length=64)],
+    Annotated[str, Meta(max_length=512)] | int | float | bool,
+]
+
+
+class ResponseRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /v1/responses`."""
+
+    model: Annotated[str, Meta(max_length=200)] = "default"
+    input: values.Text | Annotated[tuple[InputItem, ...], Meta(max_length=ITEMS_MOST)] = ()
+    instructions: values.Text | None = None
+    stream: bool = False
+    stream_options: completions.StreamOptions = completions.StreamOptions()
+    store: bool = True
+    previous_response_id: Annotated[str, Meta(max_length=200)] | None = None
+    background: bool = False
+    conversation: Any = None
+    prompt: Any = None
+    max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
+    temperature: values.Temperature | None = None
+    top_p: values.Probability | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] = 0
+    tools: Annotated[tuple[dict[str, Any], ...], Meta(max_length=values.TOOLS_MOST)] = ()
+    tool_choice: Any = None
+    parallel_tool_calls: bool = True
+    text: TextOptions = TextOptions()
+    reasoning: Any = None
+    include: tuple[str, ...] = ()
+    truncation: Literal["auto", "disabled"] = "disabled"
+    metadata: Metadata = {}
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    service_tier: str | None = None
+    # Ours, as in chat completions.
+    top_k: Annotated[int, Meta(ge=0)] | None = None
+    seed: int | None = None
+
+
+def _adjust(value: dict[str, Any]) -> None:
+    items = value.get("input")
+    for item in items if isinstance(items, list) else ():
+        # Messages may come without a type; chat completions' roles are the same.
+        if isinstance(item, dict) and "type" not in item and "role" in item:
+            item["type"] = "message"
+
+
+def _refused(sentence: str, where: str) -> BadInput:
+    return InvalidRequest(sentence, field=where)
+
+
+SHAPE: Final = codec.Shape(
+    ResponseRequest, adjust=_adjust, failed=_refused, absent=lambda where: MissingField(where)
+)
+TOOL: Final = codec.Shape(FunctionTool, failed=_refused, absent=lambda where: MissingField(where))
+_items: Final = codec.Converter(tuple[InputItem, ...])
+
+
+def read(raw: bytes | bytearray) -> tuple[ResponseRequest, list[Item]]:
+    """A request's body, and its input as items that can be kept.
+
+    Raises:
+        BadInput: it is not a request, or asks for something that this server cannot do; `field`
+            says what.
+    """
+    value = codec.parse(raw)
+    if not isinstance(value, dict):
+        raise InvalidRequest("A response request must be a JSON object.")
+    if value.get("input") is None and value.get("previous_response_id") is None:
+        raise MissingField("input")
+    given = value.get("input")
+    asked: ResponseRequest = codec.read(value, SHAPE)
+    _check(asked)
+    if isinstance(given, str):
+        return asked, [{"type": "message", "role": "user", "content": given}]
+    return asked, [
+        {"type": "message", **item} if "type" not in item else item for item in given or ()
+    ]
+
+
+def _check(asked: ResponseRequest) -> None:
+    absent = {
+        "background": "This server answers while the client waits: background must be false.",
+        "conversation": "Conversation objects are not available here: use previous_response_id.",
+        "prompt": "Prompt templates are kept by OpenAI: send instructions and input.",
+    }
+    for name, sentence in absent.items():
+        if getattr(asked, name):
+            raise InvalidRequest(sentence, field=name)
+    if asked.top_logprobs or "message.output_text.logprobs" in asked.include:
+        name = "top_logprobs" if asked.top_logprobs else "include"
+        raise InvalidRequest("Log probabilities are not available.", field=name)
+    if len(asked.metadata) > METADATA_MOST:
+        raise InvalidRequest(
+            f"metadata may have {METADATA_MOST} entries, got {len(asked.metadata)}.",
+            field="metadata",
+        )
+
+
+# ---- translation ---------------------------------------------------------------------------
+
+
+def completion_of(asked: ResponseRequest, items: Sequence[Item]) -> Completion:
+    """The same request as a chat completion.
+
+    Args:
+        items: everything said so far, references resolved.
+
+    Raises:
+        InvalidRequest: an item, a tool or an option that this server cannot do.
+    """
+    told = messages_of(items)
+    if asked.instructions is not None:
+        told = [completions.Message(role="system", content=asked.instructions), *told]
+    if not told:
+        raise InvalidRequest("input has no items.", field="input")
+    tools, choice = tools_of(asked)
+    made = Completion(
+        model=asked.model,
+        messages=tuple(told),
+        stream=True,
+        max_completion_tokens=asked.max_output_tokens,
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        top_k=asked.top_k,
+        seed=asked.seed,
+        response_format=format_of(asked.text.format),
+        tools=tools or None,
+        tool_choice=choice,
+        parallel_tool_calls=asked.parallel_tool_calls,
+        store=asked.store,
+    )
+    try:
+        completions.check(made)
+    except InvalidRequest as error:
+        raise renamed(error) from None
+    return made
+
+
+def renamed(error: InvalidRequest) -> InvalidRequest:
+    """An error about a chat completion, with the field as it is called here."""
+    name = FIELDS.get(error.field or "")
+    if name is None:
+        return error
+    return InvalidRequest(str(error).replace(str(error.field), name), field=name)
+
+
+def format_of(given: dict[str, Any] | None) -> dict[str, Any] | None:
+    """`text.format` as `response_format`, which nests what is flat here."""
+    if given is None or given.get("type") != "json_schema":
+        return given
+    inner = {name: value for name, value in given.items() if name != "type"}
+    return {"type": "json_schema", "json_schema": inner}
+
+
+def tools_of(asked: ResponseRequest) -> tuple[tuple[values.Tool, ...], Any]:
+    """The functions that may be called, and the choice among them, as chat completions have it.
+
+    Raises:
+        InvalidRequest: a tool that is not a function.
+    """
+    functions: list[FunctionTool] = []
+    for index, tool in enumerate(asked.tools):
+        kind = tool.get("type", "function")
+        if kind != "function":
+            raise InvalidRequest(
+                f'tools[{index}].type must be "function", got "{str(kind)[:40]}": other tools run '
+                "at OpenAI.",
+                field=f"tools[{index}].type",
+            )
+        function: FunctionTool = codec.read(tool, TOOL)
+        functions.append(function)
+    choice = asked.tool_choice
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        named = choice.get("tools")
+        allowed = {each.get("name") for each in named or () if isinstance(each, dict)}
+        functions = [each for each in functions if each.name in allowed]
+        choice = choice.get("mode", "auto")
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        choice = {"type": "function", "function": {"name": choice.get("name")}}
+    tools = tuple(
+        values.Tool(
+            function=values.ToolFunction(
+                name=each.name, description=each.description, parameters=each.parameters
+            )
+        )
+        for each in functions
+    )
+    return tools, choice
+
+
+def messages_of(items: Sequence[Item]) -> list[completions.Message]:
+    """Items as messages. Calls join the assistant's message before them, as chat completions have
+    it.
+
+    Raises:
+        InvalidRequest: an item that this server cannot read.
+    """
+    told: list[completions.Message] = []
+    for item in _read_items(items):
+        match item:
+            case InputMessage(role, content):
+                told.append(completions.Message(role=role, content=_content(content)))
+            case FunctionCallItem():
+                told = _with_call(told, item)
+            case FunctionOutputItem(call_id, output):
+                told.append(
+                    completions.Message(role="tool", tool_call_id=call_id, content=_content(output))
+                )
+            case ReferenceItem(item_id):
+                raise InvalidRequest(f"There is no item '{item_id}'.", field="input")
+            case ReasoningItem():
+                pass
+    return told
+
+
+def _read_items(items: Sequence[Item]) -> tuple[InputItem, ...]:
+    try:
+        return _items.convert(items)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"input: {error}"[:300], field="input") from None
+
+
+def _with_call(
+    told: list[completions.Message], item: FunctionCallItem
+) -> list[completions.Message]:
+    function = completions.CalledFunction(item.name, item.arguments)
+    call = completions.CalledTool(item.call_id, function)
+    if told and told[-1].role == "assistant":
+        before = told[-1]
+        calls = (*(before.tool_calls or ()), call)
+        return [*told[:-1], msgspec.structs.replace(before, tool_calls=calls)]
+    return [*told, completions.Message(role="assistant", tool_calls=(call,))]
+
+
+def _content(content: Content) -> values.Text | tuple[completions.Content, ...]:
+    if isinstance(content, str):
+        return content
+    parts = tuple(map(_part, content))
+    # A single text is what chat completions' clients write as a string.
+    if len(parts) == 1 and isinstance(parts[0], completions.TextContent):
+        return parts[0].text
+    return parts
+
+
+def _part(part: Part) -> completions.Content:
+    match part:
+        case InputText(text) | OutputText(text) | PlainText(text):
+            return completions.TextContent(text)
+        case Refusal(refusal):
+            return completions.RefusalContent(refusal)
+        case InputSound(audio):
+            return completions.AudioContent(audio)
+        case InputVideo(url):
+            return completions.VideoContent(completions.VideoUrl(url))
+        case InputImage(image_url=url, detail=detail):
+            if isinstance(url, dict):
+                url = url.get("url")
+            if not isinstance(url, str):
+                raise InvalidRequest(
+                    "Files are not kept here: send the picture in image_url, as a data URL.",
+                    field="input_image.file_id",
+                )
+            return completions.ImageContent(completions.ImageUrl(url, detail))
+        case InputFile():
+            raise InvalidRequest(
+                "Documents cannot be read here: send their text as input_text, or pictures of "
+                "their pages as input_image.",
+                field="input_file",
+            )
+
+
+def referenced(items: Sequence[Item]) -> list[str]:
+    """The ids of items that are only named."""
+    found = (item["id"] for item in items if item.get("type") == "item_reference")
+    return [each for each in found if isinstance(each, str)]
+
+
+def size_of(items: Sequence[Item]) -> int:
+    """Bytes of items as JSON."""
+    return len(json.dumps(items, ensure_ascii=False).encode())

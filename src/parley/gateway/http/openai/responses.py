@@ -1,0 +1,314 @@
+"""`/v1/responses`: the interface that today's SDKs of OpenAI use first.
+
+A response is a chat like any other: its items become messages, and what the worker answers becomes
+items and events. Source: OpenAI API reference, responses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import msgspec
+from fastapi import Query, Request
+from fastapi.responses import JSONResponse, Response
+
+from parley.errors import InvalidRequest, ParleyError
+from parley.gateway.acquisition import Departed
+from parley.gateway.http.chat_forwarder import ChatForwarder
+from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, openai_problems
+from parley.gateway.http.large import read_body
+from parley.gateway.http.openai import docs, response_request
+from parley.gateway.http.openai.answering import (
+    AnswerCall,
+    AnswerEnded,
+    AnswerPiece,
+    AnswerWords,
+    answer,
+    body_maker,
+    check_abilities,
+)
+from parley.gateway.http.openai.kept_responses import KeptBody, KeptResponses
+from parley.gateway.http.openai.models import ModelList
+from parley.gateway.http.openai.response_events import (
+    INNER_CHARS,
+    PREFIX,
+    Event,
+    ResponseWriter,
+    encode,
+    replayed,
+)
+from parley.gateway.http.openai.response_request import Item, ResponseRequest
+from parley.gateway.http.openai.sources import Sources
+from parley.gateway.http.openai.stream import EVENTS, PiecesResponse
+from parley.gateway.http.routing import Router
+from parley.gateway.large_json import read_aside
+from parley.gateway.metrics import Metrics
+from parley.protocol import chat
+
+PATH: Final = "/v1/responses"
+BODY_NAME: Final = "http responses"
+
+
+class NotInBackground(InvalidRequest):
+    """Only responses that are made in the background can be cancelled, and none is here."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Cannot cancel a synchronous response: close the connection to stop it.",
+            field="response_id",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """One response that is being made."""
+
+    request: Request
+    asked: ResponseRequest
+    items: list[Item]
+    writer: ResponseWriter
+    kept: KeptResponses
+    stored: bool
+
+    async def events(
+        self, pieces: AsyncGenerator[AnswerPiece, None], metrics: Metrics
+    ) -> AsyncGenerator[Event, None]:
+        """All events of the response.
+
+        Raises:
+            ParleyError, Departed: before the first event; later errors are events of a stream.
+        """
+        writer = self.writer
+        has_begun = False
+        try:
+            async with contextlib.aclosing(pieces):
+                async for piece in pieces:
+                    if not has_begun:
+                        has_begun = True
+                        for event in writer.begin():
+                            yield event
+                    for event in self._told(piece):
+                        yield event
+                    if isinstance(piece, AnswerEnded):
+                        yield await self._last(piece)
+        except ParleyError as error:
+            if not has_begun or not self.asked.stream:
+                raise
+            metrics.error(error.code)
+            for event in writer.failed(error):
+                yield event
+
+    def _told(self, piece: AnswerPiece) -> list[Event]:
+        match piece:
+            case AnswerWords(text):
+                return self.writer.words(text)
+            case AnswerCall(call):
+                return self.writer.call(call)
+            case AnswerEnded(done, is_cut):
+                return self.writer.end(done, is_cut=is_cut)
+            case _:
+                return []
+
+    async def _last(self, ended: AnswerEnded) -> Event:
+        event = self.writer.last(ended.done, is_cut=ended.is_cut)
+        if self.stored:
+            event["response"]["store"] = await self._keep(event["response"], ended.done)
+        return event
+
+    async def _keep(self, response: dict[str, Any], done: chat.Done) -> bool:
+        light = msgspec.structs.replace(self.asked, input=())
+        recording = done.recording_session_id
+        return await self.kept.keep(
+            self.request,
+            KeptBody(self.items, response, light),
+            recording if isinstance(recording, str) else None,
+        )
+
+
+def routes(
+    *,
+    forwarder: ChatForwarder,
+    kept: KeptResponses,
+    metrics: Metrics,
+    models: ModelList,
+    sources: Sources,
+) -> Router:
+    """Routes for responses."""
+    router = Router(tags=["openai"])
+
+    @router.post(
+        PATH,
+        responses={
+            200: docs.RESPONSE_ANSWER,
+            **openai_problems(400, 403, 413, 429, 502, 503, 504),
+        },
+        openapi_extra=docs.RESPONSE_BODY,
+        response_class=Response,
+        response_model=None,
+    )
+    async def respond(request: Request) -> Response:
+        """Answer; with `stream` as server-sent events. Waits in the queue; hanging up cancels. Any
+        `model` is accepted: the loaded one answers, and is named."""
+        forwarder.check(request)
+        asked, given, size = await _read(request)
+        said = await kept.conversation(request, asked, given)
+        whole = await read_aside(size, lambda: response_request.completion_of(asked, said))
+        check_abilities(whole, models)
+        forwarder.check_room(request)
+        inner = secrets.token_hex(INNER_CHARS // 2)
+        stored = kept.keeps(asked, given)
+        answering = Answering(
+            request,
+            asked,
+            [_with_id(item, inner, index) for index, item in enumerate(given)],
+            ResponseWriter(
+                asked,
+                response_id=PREFIX + inner,
+                model=models.current,
+                created_s=int(forwarder.clock.time()),
+                stored=stored,
+            ),
+            kept,
+            stored,
+        )
+        make_body = body_maker(whole, sources, None)
+        light = msgspec.structs.replace(whole, messages=())
+        pieces = answer(forwarder, request, BODY_NAME, make_body, light)
+        events = answering.events(pieces, metrics)
+        if asked.stream:
+            return PiecesResponse(_encoded(events), media_type=EVENTS, metrics=metrics)
+        try:
+            return await _whole(events)
+        except Departed:
+            return Response(status_code=CLIENT_CLOSED_STATUS)
+
+    @router.get(
+        PATH + "/{response_id}",
+        responses={200: docs.RESPONSE_ANSWER, **openai_problems(404)},
+        response_class=Response,
+        response_model=None,
+    )
+    async def retrieve(
+        request: Request,
+        response_id: str,
+        stream: bool = False,
+        starting_after: int | None = Query(None, ge=0),
+    ) -> Response:
+        """A response that was kept; with `stream` as its events, from one on."""
+        found = await kept.find(request, response_id)
+        if not stream:
+            return JSONResponse(found.response)
+        first = 0 if starting_after is None else starting_after + 1
+
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            for event in replayed(found.asked, found.response):
+                if event["sequence_number"] >= first:
+                    yield encode(event)
+
+        return PiecesResponse(pieces(), media_type=EVENTS, metrics=metrics)
+
+    @router.delete(
+        PATH + "/{response_id}",
+        responses={200: docs.DELETED_RESPONSE, **openai_problems(403, 404)},
+    )
+    async def delete(request: Request, response_id: str) -> dict[str, Any]:
+        """Delete a response that was kept. Its recording has a life of its own."""
+        forwarder.admission.check_origin(request.headers)
+        await kept.forget(request, response_id)
+        return {"id": response_id, "object": "response", "deleted": True}
+
+    @router.post(
+        PATH + "/{response_id}/cancel",
+        responses={200: docs.CANCELLED_RESPONSE, **openai_problems(400, 403, 404)},
+        response_class=Response,
+        response_model=None,
+    )
+    async def cancel(request: Request, response_id: str) -> Response:
+        """Always refused: a response is made while its client waits, and ends when it hangs up."""
+        forwarder.admission.check_origin(request.headers)
+        await kept.find(request, response_id)
+        raise NotInBackground
+
+    @router.get(
+        PATH + "/{response_id}/input_items",
+        responses={200: docs.INPUT_ITEMS, **openai_problems(400, 404)},
+    )
+    async def input_items(
+        request: Request,
+        response_id: str,
+        after: str | None = None,
+        limit: int = Query(20, ge=1, le=100),
+        order: Literal["asc", "desc"] = "desc",
+    ) -> dict[str, Any]:
+        """What a response that was kept was asked, newest first."""
+        found = await kept.find(request, response_id)
+        items = [_listed(item) for item in found.input]
+        if order == "desc":
+            items.reverse()
+        if after is not None:
+            places = [index for index, item in enumerate(items) if item["id"] == after]
+            if not places:
+                raise InvalidRequest(f"There is no item '{after[:80]}'.", field="after")
+            items = items[places[0] + 1 :]
+        page = items[:limit]
+        return {
+            "object": "list",
+            "data": page,
+            "first_id": page[0]["id"] if page else None,
+            "last_id": page[-1]["id"] if page else None,
+            "has_more": len(items) > limit,
+        }
+
+    return router
+
+
+async def _read(request: Request) -> tuple[ResponseRequest, list[Item], int]:
+    """A request, its input as items, and the bytes it had."""
+    raw = await read_body(request)
+    asked, items = await read_aside(len(raw), lambda: response_request.read(raw))
+    return asked, items, len(raw)
+
+
+async def _encoded(events: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:
+    async with contextlib.aclosing(events):
+        async for event in events:
+            yield encode(event)
+
+
+async def _whole(events: AsyncGenerator[Event, None]) -> Response:
+    """The response of the last event."""
+    async with contextlib.aclosing(events):
+        async for event in events:
+            last = event
+    return JSONResponse(last["response"])
+
+
+PREFIXES: Final = {"function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+
+
+def _with_id(item: Item, inner: str, index: int) -> Item:
+    """An item of the input with an id; its client may have given it one."""
+    if item.get("id"):
+        return item
+    prefix = PREFIXES.get(item.get("type", ""), "msg")
+    # Its number does not meet those of the output's items.
+    return {**item, "id": f"{prefix}_{inner}i{index:02d}"}
+
+
+def _listed(item: Item) -> Item:
+    """An item of the input as it is listed: complete, its content in parts."""
+    if item.get("type") != "message":
+        return {"status": "completed", **item}
+    content = item.get("content")
+    if isinstance(content, str):
+        is_answer = item.get("role") == "assistant"
+        part: dict[str, Any] = {"type": "output_text" if is_answer else "input_text"}
+        part["text"] = content
+        if is_answer:
+            part["annotations"] = []
+        content = [part]
+    return {"status": "completed", **item, "content": content}

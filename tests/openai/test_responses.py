@@ -1,0 +1,448 @@
+"""`/v1/responses` with OpenAI's own Python client, unchanged but for address and key: every answer
+and event parsed strictly, and the same input for the model as through chat completions."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import httpx
+import pytest
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+from tests.openai.talking_model import MALFORMED, OSLO, ROME, CallingModel, TalkingModel
+from tests.openai.test_rest import client_of, red_picture, talking
+from tests.support.sounds import speak
+from tests.support.stack import running_stack
+
+import openai
+from parley.media.wav import encode_wav
+
+EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
+TOOL: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Weather of a city",
+    "parameters": PARAMETERS,
+    "strict": True,
+}
+KEEPING = {"recording": True}
+SUNNY = ["It ", "is ", "sunny."]
+QUESTION = "What is the weather?"
+
+
+def strict(model: Any, value: Any) -> None:
+    """Every field that the types require is there, nothing is coerced."""
+    TypeAdapter(model).validate_python(value.model_dump(), strict=False)
+
+
+async def events_of(client: Any, **asked: Any) -> list[Any]:
+    stream = await client.responses.create(model="m", stream=True, **asked)
+    events = [event async for event in stream]
+    for event in events:
+        EVENT.validate_python(json.loads(event.model_dump_json()))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    return events
+
+
+# ---- text ----------------------------------------------------------------------------------
+
+
+async def test_the_first_example_of_the_readme():
+    model = TalkingModel()
+    async with talking(model) as (_, client):
+        response = await client.responses.create(
+            model="gpt-5.2",
+            instructions="You are a coding assistant that talks like a pirate.",
+            input="How do I check if a Python object is an instance of a class?",
+        )
+
+    Response.model_validate(response.model_dump(), strict=False)
+    assert response.output_text == "One two three. "
+    assert (response.status, response.model) == ("completed", "talking")
+    assert response.usage is not None
+    assert response.usage.output_tokens == 3
+    assert response.usage.total_tokens == response.usage.input_tokens + 3
+    assert any("pirate" in words for words in model.contexts[0])
+
+
+async def test_a_stream_has_every_event_in_its_published_order():
+    async with talking() as (_, client):
+        events = await events_of(client, input="hi")
+
+    kinds = [event.type for event in events]
+    assert kinds == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        *["response.output_text.delta"] * 3,
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    last = events[-1].response
+    assert last.output_text == "One two three. "
+    assert events[0].response.id == last.id
+    assert events[0].response.status == "in_progress"
+    assert events[2].item.id == events[4].item_id == last.output[0].id
+
+
+async def test_the_stream_helper_accumulates_what_comes():
+    async with (
+        talking() as (_, client),
+        client.responses.stream(model="m", input="hi") as stream,
+    ):
+        async for _ in stream:
+            pass
+        final = await stream.get_final_response()
+
+    assert final.output_text == "One two three. "
+
+
+async def test_a_limit_makes_it_incomplete():
+    async with talking(TalkingModel(answer="one two three four")) as (_, client):
+        response = await client.responses.create(model="m", input="hi", max_output_tokens=2)
+        events = await events_of(client, input="hi", max_output_tokens=2)
+
+    assert response.status == "incomplete"
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+    assert response.output[0].status == "incomplete"  # type: ignore[union-attr]
+    assert events[-1].type == "response.incomplete"
+
+
+# ---- the same input ------------------------------------------------------------------------
+
+
+async def test_the_same_conversation_is_the_same_input_for_the_model_through_both():
+    model = CallingModel(*[SUNNY] * 2)
+    picture = f"data:image/png;base64,{base64.b64encode(red_picture()).decode()}"
+    wav = {"data": base64.b64encode(encode_wav(speak(1.0))).decode(), "format": "wav"}
+    function = {name: TOOL[name] for name in ("name", "description", "parameters")}
+    chat: list[Any] = [
+        {"role": "system", "content": "Be brief."},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "look and listen"},
+                {"type": "image_url", "image_url": {"url": picture}},
+                {"type": "input_audio", "input_audio": wav},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": "I look.",
+            "tool_calls": [
+                {
+                    "id": name,
+                    "type": "function",
+                    "function": {"name": "get_weather", "arguments": arguments},
+                }
+                for name, arguments in (("a", '{"city": "Rome"}'), ("b", '{"city": "Oslo"}'))
+            ],
+        },
+        {"role": "tool", "tool_call_id": "a", "content": "sunny"},
+        {"role": "tool", "tool_call_id": "b", "content": "snow"},
+        {"role": "user", "content": "And now?"},
+    ]
+    items: list[Any] = [
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "look and listen"},
+                {"type": "input_image", "image_url": picture, "detail": "auto"},
+                {"type": "input_audio", "input_audio": wav},
+            ],
+        },
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {
+            "type": "message",
+            "id": "msg_1",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": "I look.", "annotations": []}],
+        },
+        *(
+            {
+                "type": "function_call",
+                "id": f"fc_{name}",
+                "call_id": name,
+                "name": "get_weather",
+                "arguments": arguments,
+            }
+            for name, arguments in (("a", '{"city": "Rome"}'), ("b", '{"city": "Oslo"}'))
+        ),
+        {"type": "function_call_output", "call_id": "a", "output": "sunny"},
+        {
+            "type": "function_call_output",
+            "call_id": "b",
+            "output": [{"type": "input_text", "text": "snow"}],
+        },
+        {"role": "user", "content": "And now?"},
+    ]
+    async with talking(model) as (_, client):
+        await client.chat.completions.create(
+            model="m", messages=chat, tools=[{"type": "function", "function": function}], seed=1
+        )
+        await client.responses.create(
+            model="m", instructions="Be brief.", input=items, tools=[TOOL], extra_body={"seed": 1}
+        )
+
+    assert model.contexts[0] == model.contexts[1]
+    assert model.asked[0].sampling == model.asked[1].sampling
+    assert "I look." in "".join(model.contexts[0])
+
+
+async def test_pictures_and_sound_reach_the_model():
+    picture = f"data:image/png;base64,{base64.b64encode(red_picture()).decode()}"
+    wav = {"data": base64.b64encode(encode_wav(speak(1.0))).decode(), "format": "wav"}
+    async with running_stack() as running, client_of(running) as client:
+        response = await client.responses.create(
+            model="m",
+            input=[
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "input_text", "text": "look"},
+                        {"type": "input_image", "image_url": picture, "detail": "auto"},
+                        {"type": "input_audio", "input_audio": wav},  # type: ignore[list-item]
+                    ],
+                }
+            ],
+        )
+
+    assert "I saw 1 picture of 32 by 32." in response.output_text
+    assert response.output_text.startswith("You spoke for 1.")
+
+
+# ---- functions -----------------------------------------------------------------------------
+
+
+async def test_two_calls_their_results_and_the_answer():
+    model = CallingModel(["Let ", "me ", "look.", "\n", *ROME, "\n", *OSLO], SUNNY)
+    async with talking(model) as (_, client):
+        first = await client.responses.create(model="m", input=QUESTION, tools=[TOOL])
+        calls = [item for item in first.output if item.type == "function_call"]
+        said: list[Any] = [{"role": "user", "content": QUESTION}]
+        said += [item.model_dump(exclude_none=True) for item in first.output]
+        said += [
+            {"type": "function_call_output", "call_id": call.call_id, "output": text}
+            for call, text in zip(calls, ("sunny", "snow"), strict=True)
+        ]
+        second = await client.responses.create(model="m", input=said, tools=[TOOL])
+
+    assert [item.type for item in first.output] == ["message", "function_call", "function_call"]
+    assert [json.loads(call.arguments) for call in calls] == [{"city": "Rome"}, {"city": "Oslo"}]
+    assert first.output_text == "Let me look.\n"
+    assert second.output_text == "It is sunny."
+    assert "<tool_response>\nsnow\n</tool_response>" in model.contexts[1]
+
+
+async def test_streamed_calls_are_items_with_rising_indices():
+    async with talking(CallingModel(["Look. ", *ROME, *OSLO])) as (_, client):
+        events = await events_of(client, input=QUESTION, tools=[TOOL])
+
+    added = [e for e in events if e.type == "response.output_item.added"]
+    done = [e for e in events if e.type == "response.function_call_arguments.done"]
+    deltas = [e for e in events if e.type == "response.function_call_arguments.delta"]
+    assert [(e.output_index, e.item.type) for e in added] == [
+        (0, "message"),
+        (1, "function_call"),
+        (2, "function_call"),
+    ]
+    assert [json.loads(e.arguments) for e in done] == [{"city": "Rome"}, {"city": "Oslo"}]
+    assert "".join(e.delta for e in deltas if e.output_index == 1) == done[0].arguments
+    assert [item.type for item in events[-1].response.output] == [e.item.type for e in added]
+
+
+async def test_a_malformed_call_is_text_and_never_an_item():
+    async with talking(CallingModel(MALFORMED)) as (_, client):
+        events = await events_of(client, input=QUESTION, tools=[TOOL])
+
+    assert [item.type for item in events[-1].response.output] == ["message"]
+    assert events[-1].response.output_text == "".join(MALFORMED)
+
+
+async def test_one_call_at_most_where_parallel_calls_are_not_wanted():
+    async with talking(CallingModel([*ROME, *OSLO], [*ROME, *OSLO])) as (_, client):
+        response = await client.responses.create(
+            model="m", input=QUESTION, tools=[TOOL], parallel_tool_calls=False
+        )
+        chat = await client.chat.completions.create(
+            model="m",
+            messages=[{"role": "user", "content": QUESTION}],
+            tools=[{"type": "function", "function": {"name": "get_weather"}}],
+            parallel_tool_calls=False,
+        )
+
+    assert [item.type for item in response.output] == ["function_call"]
+    assert response.parallel_tool_calls is False
+    assert len(chat.choices[0].message.tool_calls or []) == 1
+
+
+async def test_of_allowed_tools_only_these_are_offered():
+    model = CallingModel(SUNNY)
+    other = {**TOOL, "name": "other"}
+    async with talking(model) as (_, client):
+        response = await client.responses.create(
+            model="m",
+            input=QUESTION,
+            tools=[TOOL, other],  # type: ignore[list-item]
+            tool_choice={
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [{"type": "function", "name": "other"}],
+            },
+        )
+
+    assert len(response.tools) == 2
+    words = "".join(model.contexts[0])
+    assert '"other"' in words
+    assert '"get_weather"' not in words
+
+
+# ---- what is kept --------------------------------------------------------------------------
+
+
+async def test_a_response_is_continued_by_its_id():
+    model = TalkingModel()
+    async with talking(model, storage=KEEPING) as (_, client):
+        first = await client.responses.create(
+            model="m", instructions="Be kind.", input="my name is Anna"
+        )
+        second = await client.responses.create(
+            model="m", input="what is my name", previous_response_id=first.id
+        )
+        third = await client.responses.create(
+            model="m", input="again", previous_response_id=second.id
+        )
+
+    assert third.previous_response_id == second.id
+    words = "".join(model.contexts[2])
+    assert words.index("Anna") < words.index("One two") < words.index("what is my name")
+    assert words.index("what is my name") < words.index("again")
+    # Instructions are of one response only.
+    assert "Be kind." not in words
+
+
+async def test_it_is_read_listed_replayed_and_deleted():
+    async with talking(storage=KEEPING) as (_, client):
+        made = await client.responses.create(
+            model="m",
+            input=[{"role": "user", "content": "one"}, {"role": "user", "content": "two"}],
+            metadata={"topic": "test"},
+        )
+        found = await client.responses.retrieve(made.id)
+        items = await client.responses.input_items.list(made.id, order="asc", limit=1)
+        pages = [item async for item in items]
+        replay = [e async for e in await client.responses.retrieve(made.id, stream=True)]
+        rest = [
+            e async for e in await client.responses.retrieve(made.id, stream=True, starting_after=3)
+        ]
+        with pytest.raises(openai.BadRequestError, match="synchronous"):
+            await client.responses.cancel(made.id)
+        await client.responses.delete(made.id)
+        with pytest.raises(openai.NotFoundError) as gone:
+            await client.responses.retrieve(made.id)
+        with pytest.raises(openai.BadRequestError) as lost:
+            await client.responses.create(model="m", input="x", previous_response_id=made.id)
+
+    assert found.model_dump() == made.model_dump()
+    assert [item.content[0].text for item in pages] == ["one", "two"]  # type: ignore[union-attr]
+    assert replay[0].type == "response.created"
+    assert replay[-1].type == "response.completed"
+    assert [e.sequence_number for e in rest] == list(range(4, len(replay)))
+    assert gone.value.type == "invalid_request_error"
+    assert lost.value.code == "previous_response_not_found"
+    assert lost.value.param == "previous_response_id"
+
+
+async def test_items_are_referred_to_by_their_ids():
+    model = TalkingModel()
+    async with talking(model, storage=KEEPING) as (_, client):
+        first = await client.responses.create(model="m", input="hello")
+        await client.responses.create(
+            model="m",
+            input=[
+                {"role": "user", "content": "hello"},
+                {"type": "item_reference", "id": first.output[0].id or ""},
+                {"role": "user", "content": "go on"},
+            ],
+        )
+        with pytest.raises(openai.BadRequestError, match="There is no item") as strange:
+            await client.responses.create(
+                model="m", input=[{"type": "item_reference", "id": "msg_strange"}]
+            )
+
+    assert "One two three." in "".join(model.contexts[1])
+    assert strange.value.param == "input"
+
+
+async def test_what_is_not_to_be_stored_is_neither_kept_nor_recorded():
+    async with talking(storage=KEEPING) as (running, client):
+        made = await client.responses.create(model="m", input="hi", store=False)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(made.id)
+        recordings = [*running.runtime.folders]
+
+    assert made.store is False
+    assert recordings == []
+
+
+async def test_without_recording_nothing_is_kept_and_the_error_says_so():
+    async with talking() as (_, client):
+        made = await client.responses.create(model="m", input="hi")
+        with pytest.raises(openai.BadRequestError, match="keeps no responses"):
+            await client.responses.create(model="m", input="x", previous_response_id=made.id)
+
+    assert made.store is False
+
+
+async def test_a_response_goes_with_its_recording():
+    async with talking(storage=KEEPING) as (running, client):
+        made = await client.responses.create(model="m", input="hi")
+        (folder,) = [*running.runtime.folders]
+        async with httpx.AsyncClient(base_url=running.url) as http:
+            deleted = await http.delete(f"/api/sessions/{folder.recording_id}")
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(made.id)
+
+    assert deleted.status_code == 200
+
+
+# ---- errors --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"background": True}, "background"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"temperature": 7}, "temperature"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"input": []}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input_file"),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_by_name(asked, param):
+    async with talking() as (_, client):
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.responses.create(**{"model": "m", "input": "hi", **asked})
+
+    assert refused.value.param == param
+    assert refused.value.type == "invalid_request_error"
+
+
+async def test_a_model_without_tools_says_which_one_has_them():
+    async with talking() as (_, client):
+        with pytest.raises(openai.BadRequestError, match="--llm") as refused:
+            await client.responses.create(model="m", input="hi", tools=[TOOL])
+
+    assert refused.value.param == "tools"
