@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
+from tests.support import units
 
 from parley.clock import ManualClock
 from parley.dialects import events
@@ -56,9 +57,9 @@ SERVER_EVENTS: tuple[events.ServerEvent, ...] = (
     events.ToolCallStarted(1, "c2", "f", "i4", "i3"),
     events.ToolCallDone(1, ToolCallPart(name="f", arguments="", id="c2"), False),
     events.ResponseEnded("r1", "i2", "Hi", is_spoken=True, ending=Ending.DONE),
-    events.UnitDone(0, False, "Hi", SOUND, False, 40),
-    events.UnitDone(1, False, "", Pcm.empty(OUTPUT_RATE_HZ), True, 50),
-    events.UnitDone(2, True, "", Pcm.empty(OUTPUT_RATE_HZ), False, 60),
+    units.done(0, text="Hi", pcm=SOUND, context_tokens=40),
+    units.done(1, end_of_turn=True, context_tokens=50),
+    units.done(2, is_listen=True, context_tokens=60),
     events.SessionPaused(60.0),
     events.SessionResumed(),
     events.SessionInterrupted(),

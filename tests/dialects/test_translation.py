@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.support import units
 from tests.support.dialects import connection
 from tests.support.sessions import pcm64
 
@@ -254,15 +256,7 @@ def test_a_payload_that_is_too_large_spoils_the_message_and_not_the_connection()
 
 
 def unit(**more) -> UnitDone:
-    values: dict = {
-        "index": 3,
-        "is_listen": False,
-        "text": "hi",
-        "pcm": Pcm.empty(24_000),
-        "end_of_turn": False,
-        "context_tokens": 99,
-    }
-    return UnitDone(**{**values, **more})
+    return units.done(3, **{"text": "hi", "context_tokens": 99, **more})
 
 
 def test_speech_without_sound_has_an_empty_string():
@@ -289,7 +283,7 @@ LONG = Pcm(np.linspace(-0.5, 0.5, 30_720, dtype=np.float32), 24_000)
 
 
 def test_sound_longer_than_a_second_becomes_a_further_shorter_delta():
-    speaking = unit(pcm=LONG, end_of_turn=True, costs_ms={"all": 50.0})
+    speaking = unit(pcm=LONG, end_of_turn=True, cost_all_ms=50.0)
 
     deltas = written(connection("realtime"), speaking)
     results = written(duplex(), speaking)
@@ -316,7 +310,7 @@ def test_sound_longer_than_a_second_becomes_a_further_shorter_delta():
 
 
 def test_a_result_says_when_it_was_sent_and_what_it_cost():
-    (result,) = written(duplex(), unit(costs_ms={"llm": 12.34, "all": 50.0}, time_ms=4321))
+    (result,) = written(duplex(), replace(unit(cost_llm_ms=12.34, cost_all_ms=50.0), time_ms=4321))
 
     assert result["server_send_ts"] == ManualClock().time()
     assert (result["cost_llm_ms"], result["cost_all_ms"]) == (12.3, 50.0)

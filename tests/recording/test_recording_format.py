@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from tests.support import units
 from tests.support.recordings import tone
 
 from parley.clock import ManualClock
@@ -43,12 +44,12 @@ from parley.dialects.events import (
     UnitDone,
 )
 from parley.errors import InferenceFailed
-from parley.media.pcm import Pcm
 from parley.media.wav import encode_wav
 from parley.protocol.content import Message
 from parley.protocol.kinds import Kind
 from parley.protocol.values import DuplexConfig, Generation, TextPart
 from parley.recording.layout import RecordingFolders
+from parley.results import PrefillResult
 from parley.worker.recording import Recordings
 
 KEPT = Path(__file__).parent / "data/format.json"
@@ -65,17 +66,21 @@ def _unit(index: int, *, speaks: bool, ends: bool = False, heard: bool = True) -
     given = AudioInput(tone(0.05, 16_000), (JPEG, PNG)[: index + 1], index == 0, index or None)
     return UnitDone(
         index=index,
-        is_listen=not speaks,
-        text=f"wörd {index}" if speaks else "",
-        pcm=tone(0.04, 24_000) if speaks else Pcm.empty(24_000),
-        end_of_turn=ends,
-        context_tokens=100 + index,
-        costs_ms={"prefill": 1.23456, "llm": 2, "tts": 3.5, "all": 7.0},
+        result=units.result(
+            is_listen=not speaks,
+            text=f"wörd {index}" if speaks else "",
+            pcm=tone(0.04, 24_000) if speaks else None,
+            end_of_turn=ends,
+            context_tokens=100 + index,
+            cost_encode_ms=1.23456,
+            cost_llm_ms=2,
+            cost_tts_ms=3.5,
+            cost_all_ms=7.0,
+            text_tokens=4,
+            speech_tokens=25 if speaks else 0,
+            prefilled=PrefillResult(0, 0, vision_slices=1, vision_tokens=64),
+        ),
         wall_ms=12.3456,
-        text_tokens=4,
-        speech_tokens=25 if speaks else 0,
-        vision_slices=1,
-        vision_tokens=64,
         unit=given if heard else None,
     )
 

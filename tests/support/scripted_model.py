@@ -75,7 +75,8 @@ class ScriptedJob:
             case Finalize():
                 self.result = FinalizeResult(length)
             case _:
-                ending = Ending.CANCELLED if self.is_cancelled else Ending.DONE
+                ending = Ending.SPOKE if isinstance(self.work, StepUnit) else Ending.DONE
+                ending = Ending.CANCELLED if self.is_cancelled else ending
                 self.result = GenerateResult(ending, "x" * self.steps, True, self.steps, 0, length)
 
 

@@ -25,10 +25,11 @@ from parley.dialects.events import AudioInput, DuplexSetup, SessionEnded, Sessio
 from parley.gateway.maintenance import refresh
 from parley.gateway.state import State
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
-from parley.protocol.kinds import Kind
+from parley.protocol.kinds import Ending, Kind
 from parley.recording import timeline
 from parley.recording.layout import RecordingFolders
 from parley.recording.lines import HeadLine
+from parley.results import UnitResult
 from parley.worker.recording import Recordings
 
 FRAME_BYTES = 30_000
@@ -102,13 +103,20 @@ def _unit(index: int, generator: np.random.Generator) -> UnitDone:
     frame = b"\xff\xd8" + generator.bytes(FRAME_BYTES)
     return UnitDone(
         index=index,
-        is_listen=False,
-        text="some words ",
-        pcm=Pcm(said, OUTPUT_RATE_HZ),
-        end_of_turn=index % 7 == 6,
-        context_tokens=100 * index,
+        result=UnitResult(
+            ending=Ending.SPOKE,
+            is_listen=False,
+            text="some words ",
+            pcm=Pcm(said, OUTPUT_RATE_HZ),
+            end_of_turn=index % 7 == 6,
+            text_tokens=10,
+            speech_tokens=25,
+            context_tokens=100 * index,
+            cost_encode_ms=30.0,
+            cost_llm_ms=100.0,
+            cost_all_ms=200.0,
+        ),
         unit=AudioInput(Pcm(heard, INPUT_RATE_HZ), (frame,)),
-        costs_ms={"prefill": 30.0, "llm": 100.0, "all": 200.0},
     )
 
 

@@ -179,11 +179,12 @@ class DuplexDialect(SoundDialect, LegacyDialect):
     def _results(self, unit: UnitDone) -> list[duplex.Result]:
         """What a unit came to; where its sound is longer than a second, in several results. The
         measurements are in the first."""
-        first, others = in_seconds(unit.pcm)
-        ends = unit.end_of_turn
-        if unit.is_listen:
+        result = unit.result
+        if result.is_listen:
             self.sound.forget()
-            ends = False
+            return [self._result(unit, "")]
+        first, others = in_seconds(result.pcm)
+        ends = result.end_of_turn
         results = [self._result(unit, self.sound.text(first, ends=ends and not others))]
         results += [
             duplex.Result(
@@ -191,33 +192,35 @@ class DuplexDialect(SoundDialect, LegacyDialect):
                 audio_data=self.sound.text(each, ends=ends and each is others[-1]) or "",
                 current_time=unit.time_ms,
                 unit_index=unit.index,
-                kv_cache_length=unit.context_tokens,
+                kv_cache_length=result.context_tokens,
                 server_send_ts=self.context.clock.time(),
             )
             for each in others
         ]
-        results[-1] = msgspec.structs.replace(results[-1], end_of_turn=unit.end_of_turn)
+        if others:
+            results[0] = msgspec.structs.replace(results[0], end_of_turn=False)
+            results[-1] = msgspec.structs.replace(results[-1], end_of_turn=ends)
         return results
 
     def _result(self, unit: UnitDone, sound: str | None) -> duplex.Result:
-        costs = {name: round(ms, 1) for name, ms in unit.costs_ms.items()}
+        result = unit.result
         return duplex.Result(
-            is_listen=unit.is_listen,
-            text=unit.text,
+            is_listen=result.is_listen,
+            text=result.text,
             audio_data=sound or "",
+            end_of_turn=result.end_of_turn,
             current_time=unit.time_ms,
             unit_index=unit.index,
-            cost_llm_ms=costs.get("llm", 0.0),
-            cost_tts_prep_ms=costs.get("tts_prep", 0.0),
-            cost_tts_ms=costs.get("tts", 0.0),
-            cost_token2wav_ms=costs.get("token2wav", 0.0),
-            cost_all_ms=costs.get("all", 0.0),
+            cost_llm_ms=round(result.cost_llm_ms, 1),
+            cost_tts_ms=round(result.cost_tts_ms, 1),
+            cost_token2wav_ms=round(result.cost_token2wav_ms, 1),
+            cost_all_ms=round(result.cost_all_ms, 1),
             wall_clock_ms=round(unit.wall_ms, 1),
-            n_tokens=unit.text_tokens,
-            n_tts_tokens=unit.speech_tokens,
-            kv_cache_length=unit.context_tokens,
-            vision_slices=unit.vision_slices,
-            vision_tokens=unit.vision_tokens,
+            n_tokens=result.text_tokens,
+            n_tts_tokens=result.speech_tokens,
+            kv_cache_length=result.context_tokens,
+            vision_slices=result.prefilled.vision_slices,
+            vision_tokens=result.prefilled.vision_tokens,
             server_send_ts=self.context.clock.time(),
         )
 

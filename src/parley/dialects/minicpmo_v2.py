@@ -219,10 +219,11 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
     def _deltas(self, unit: UnitDone) -> list[wire.Delta]:
         """A unit, one kind per message."""
         kinds: list[dict[str, Any]] = []
-        if not unit.is_listen:
+        result = unit.result
+        if not result.is_listen:
             self._response_id = self._response_id or make_id("resp")
-            kinds += _spoken(unit.text, unit.pcm)
-        if unit.is_listen or unit.end_of_turn:
+            kinds += _spoken(result.text, result.pcm)
+        if result.is_listen or result.end_of_turn:
             kinds.append({"kind": "listen"})
         common: dict[str, Any] = {
             "session_id": self.session_id,
@@ -233,7 +234,7 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
             "server_send_ts": round(self.context.clock.time(), 3),
         }
         chunk = self._count(unit)
-        if unit.is_listen or unit.end_of_turn:
+        if result.is_listen or result.end_of_turn:
             self._response_id = ""
         if kinds:
             kinds[0] |= {"chunk_usage": chunk, "usage": self._total()}
@@ -244,9 +245,9 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
         chunk = {
             "text": 0,
             "audio": math.ceil(AUDIO_TOKENS_PER_S * heard_s),
-            "vision": unit.vision_tokens,
-            "text_out": unit.text_tokens,
-            "audio_out": unit.speech_tokens,
+            "vision": unit.result.prefilled.vision_tokens,
+            "text_out": unit.result.text_tokens,
+            "audio_out": unit.result.speech_tokens,
         }
         for name, count in chunk.items():
             self._usage[name] += count
@@ -319,19 +320,19 @@ def _usage(counts: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _metrics(unit: UnitDone) -> dict[str, Any]:
-    costs = {name: round(value, 2) for name, value in unit.costs_ms.items()}
+    result = unit.result
     return {
         "backend": "parley",
-        "kv_cache_length": unit.context_tokens,
-        "prefill_ms": costs.get("prefill", 0.0),
-        "generate_ms": round(costs.get("all", 0.0) - costs.get("prefill", 0.0), 2),
+        "kv_cache_length": result.context_tokens,
+        "prefill_ms": round(result.cost_encode_ms, 2),
+        "generate_ms": round(result.cost_all_ms - result.cost_encode_ms, 2),
         "wall_clock_ms": round(unit.wall_ms, 2),
-        "cost_llm_ms": costs.get("llm", 0.0),
-        "cost_tts_prep_ms": costs.get("tts_prep", 0.0),
-        "cost_tts_ms": costs.get("tts", 0.0),
-        "cost_token2wav_ms": costs.get("token2wav", 0.0),
-        "n_tokens": unit.text_tokens,
-        "n_tts_tokens": unit.speech_tokens,
-        "vision_slices": unit.vision_slices,
-        "vision_tokens": unit.vision_tokens,
+        "cost_llm_ms": round(result.cost_llm_ms, 2),
+        "cost_tts_prep_ms": 0.0,
+        "cost_tts_ms": round(result.cost_tts_ms, 2),
+        "cost_token2wav_ms": round(result.cost_token2wav_ms, 2),
+        "n_tokens": result.text_tokens,
+        "n_tts_tokens": result.speech_tokens,
+        "vision_slices": result.prefilled.vision_slices,
+        "vision_tokens": result.prefilled.vision_tokens,
     }

@@ -263,12 +263,13 @@ class OpenAILiveDialect(OpenAIDialect):
         begins_ms = self._heard_ms
         self._heard_ms += 1000 if unit.unit is None else unit.unit.pcm.duration_ms
         found: list[msgspec.Struct] = []
-        if not unit.is_listen:
-            sounds = in_pieces(unit.pcm, PIECE_MS if self._is_paced else 1000)
+        result = unit.result
+        if not result.is_listen:
+            sounds = in_pieces(result.pcm, PIECE_MS if self._is_paced else 1000)
             ends_ms = begins_ms + sum(sound.duration_ms for sound in sounds)
-            if unit.text:
+            if result.text:
                 found.append(
-                    wire.OutputTranscript(delta=unit.text, start_ms=begins_ms, end_ms=ends_ms)
+                    wire.OutputTranscript(delta=result.text, start_ms=begins_ms, end_ms=ends_ms)
                 )
             at_ms = begins_ms
             for sound in sounds:

@@ -53,6 +53,7 @@ from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.protocol import realtime
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
+from parley.results import UnitResult
 
 SHORT_SAMPLES: Final = 240
 """Ten milliseconds."""
@@ -162,12 +163,12 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
                         audio_format=self.sound.told,
                     ),
                 )
-            case UnitDone(is_listen=True):
+            case UnitDone():
+                if not event.result.is_listen:
+                    return self._deltas(event.result)
                 self._is_in_turn = False
                 self.sound.forget()
-                return (realtime.Listen(kv_cache_length=event.context_tokens),)
-            case UnitDone():
-                return self._deltas(event)
+                return (realtime.Listen(kv_cache_length=event.result.context_tokens),)
             case UserTranscribed():
                 if not self._wants_transcript:
                     return ()
@@ -190,7 +191,7 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
                 # Requests, turns, pauses: this dialect has no such words.
                 return ()
 
-    def _deltas(self, unit: UnitDone) -> list[realtime.AudioDelta]:
+    def _deltas(self, unit: UnitResult) -> list[realtime.AudioDelta]:
         """What was said in a unit; where its sound is longer than a second, in several deltas."""
         first, others = in_seconds(unit.pcm)
         if first is None and not self.extensions:
@@ -208,7 +209,7 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
             for index, sound in enumerate(sounds)
         ]
 
-    def _pause(self, unit: UnitDone) -> Pcm:
+    def _pause(self, unit: UnitResult) -> Pcm:
         """Silence for text that has no sound (yet), because a delta always has sound: a whole
         second in the middle of a turn, next to nothing in its first and last delta, which may be
         shorter. Source: service.md 4.5, output audio length."""

@@ -88,8 +88,10 @@ class WireSound:
         return codec.to_base64(self._encoder.encode(sound, ends=ends)) or None
 
 
-def in_pieces(pcm: Pcm, length_ms: int) -> list[Pcm]:
-    """Sound in pieces of at most that length."""
+def in_pieces(pcm: Pcm | None, length_ms: int) -> list[Pcm]:
+    """Sound in pieces of at most that length; none where there is no sound."""
+    if pcm is None:
+        return []
     size = pcm.rate_hz * length_ms // 1000
     return [pcm.slice(start, start + size) for start in range(0, len(pcm), size)]
 
@@ -100,10 +102,8 @@ def in_seconds(pcm: Pcm | None) -> tuple[Pcm | None, list[Pcm]]:
     No delta holds more than a second, also where a model says more in one go: at the end of a turn
     the speech decoder gives up what it held back. Source: service.md 4.5.
     """
-    if pcm is None or not len(pcm):
-        return None, []
-    first, *others = in_pieces(pcm, 1000)
-    return first, others
+    pieces = in_pieces(pcm, 1000)
+    return (pieces[0], pieces[1:]) if pieces else (None, [])
 
 
 def reference(data: bytes | None) -> Sound | None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar, cast
 
 from parley.clock import Clock, SystemClock
-from parley.engine.handle import Decoding
+from parley.engine.handle import Answering, Decoding
 from parley.engine.loop import (
     CanRollBack,
     Clear,
@@ -36,6 +36,7 @@ from parley.engine.work import (
     StartResult,
     StartSession,
     StepUnit,
+    UnitResult,
     WholeUnit,
 )
 from parley.errors import InferenceFailed, ParleyError, ServiceUnavailable, SetupError, SlotLost
@@ -295,9 +296,9 @@ class EngineSlotHandle:
     def step_unit(self, command: StepUnit, *, due_s: float | None = None) -> Decoding:
         return self._submit(command, due_s)
 
-    def unit(self, command: WholeUnit, *, due_s: float | None = None) -> Decoding:
+    def unit(self, command: WholeUnit, *, due_s: float | None = None) -> Answering[UnitResult]:
         self._require_room(command.prefill.segments)
-        return self._submit(command, due_s)
+        return cast(Answering[UnitResult], self._submit(command, due_s))
 
     async def finalize(self, *, due_s: float | None = None) -> FinalizeResult:
         return await self._run(Finalize(), FinalizeResult, due_s)

@@ -6,7 +6,7 @@ The engine's own classes satisfy them; tests may pass a fake.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from parley.engine.model import ModelSpec
 from parley.engine.segments import Segment
@@ -20,24 +20,21 @@ from parley.engine.work import (
     StartResult,
     StartSession,
     StepUnit,
+    UnitResult,
     WholeUnit,
 )
 
+R = TypeVar("R", bound=GenerateResult, covariant=True)
 
-class Decoding(Protocol):
-    """An answer in progress. Iterate for its pieces; `result` waits for its end.
 
-    Abandoning the iteration (break, cancellation of the task) does not stop the model: call
-    `cancel`, then await `result`, which ends within a few steps.
-    """
-
-    def __aiter__(self) -> AsyncIterator[OutputPiece]: ...
+class Answering(Protocol[R]):
+    """An answer in progress; `result` waits for its end."""
 
     def cancel(self) -> None:
         """Ask the model to finish now. Safe from any task, any number of times."""
         ...
 
-    async def result(self) -> GenerateResult:
+    async def result(self) -> R:
         """The outcome, once all pieces are there (they stay readable).
 
         Raises:
@@ -45,6 +42,16 @@ class Decoding(Protocol):
             SlotLost: the slot was closed meanwhile.
         """
         ...
+
+
+class Decoding(Answering[GenerateResult], Protocol):
+    """An answer that comes in pieces: iterate for them.
+
+    Abandoning the iteration (break, cancellation of the task) does not stop the model: call
+    `cancel`, then await `result`, which ends within a few steps.
+    """
+
+    def __aiter__(self) -> AsyncIterator[OutputPiece]: ...
 
 
 class SlotHandle(Protocol):
@@ -93,8 +100,8 @@ class SlotHandle(Protocol):
 
     def step_unit(self, command: StepUnit, *, due_s: float | None = None) -> Decoding: ...
 
-    def unit(self, command: WholeUnit, *, due_s: float | None = None) -> Decoding:
-        """Prefill and decision in one request; the result has `prefilled`."""
+    def unit(self, command: WholeUnit, *, due_s: float | None = None) -> Answering[UnitResult]:
+        """Prefill and decision in one request."""
         ...
 
     async def finalize(self, *, due_s: float | None = None) -> FinalizeResult: ...

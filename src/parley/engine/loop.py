@@ -31,6 +31,7 @@ from parley.engine.work import (
     PrefillResult,
     Result,
     Stage,
+    UnitResult,
     WholeUnit,
     Work,
 )
@@ -91,6 +92,7 @@ class Request:
     Args:
         key: the slot and the generation of its holder.
         sink: where results go.
+        pieces: of a whole unit's answer, which come with its result.
         due_s: monotonic deadline; None means no hurry.
     """
 
@@ -102,6 +104,7 @@ class Request:
     job: Job | None = None
     checkpoint: Checkpoint | None = None
     prefilled: PrefillResult | None = None
+    pieces: list[OutputPiece] = field(default_factory=list)
     waiting_since_s: float = 0.0
     spent_ms: dict[Stage, float] = field(default_factory=dict)
 
@@ -385,7 +388,9 @@ class EngineLoop:
     def _hand_out(self, request: Request) -> None:
         assert request.job is not None
         pieces = request.job.take_pieces()
-        if pieces:
+        if isinstance(request.command, WholeUnit):
+            request.pieces += pieces
+        elif pieces:
             request.sink.pieces(pieces)
         if request.job.stage is None:
             result = request.job.result
@@ -484,8 +489,8 @@ class EngineLoop:
 def _completed(result: Result, request: Request) -> Result:
     if isinstance(result, PrefillResult):
         return dataclasses.replace(result, timings=request.spent_ms, checkpoint=request.checkpoint)
-    if isinstance(result, GenerateResult):
-        return dataclasses.replace(result, timings=request.spent_ms, prefilled=request.prefilled)
+    if isinstance(result, GenerateResult) and request.prefilled is not None:
+        return UnitResult.of(result, request.prefilled, request.pieces, request.spent_ms)
     return dataclasses.replace(result, timings=request.spent_ms)
 
 

@@ -1,42 +1,30 @@
-"""What a handle may ask of a slot, and what comes back.
+"""Commands for a slot; `parley.results` has their results.
 
 Values only: no tensors, no tasks. Work on one slot runs strictly in the order it was asked for.
-Times are monotonic seconds; durations in replies are milliseconds per stage.
+Times are monotonic seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Literal, Protocol
+from typing import Literal
 
 from parley.engine.segments import Segment
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Ending as Ending
 from parley.protocol.kinds import Mode
 from parley.protocol.values import CHAT_GENERATION, REPETITION_PENALTY, DuplexConfig
-
-
-class Stage(Enum):
-    """Kinds of device work. All slots ready for the same stage move in one step."""
-
-    ENCODE = "encode"
-    """Audio and vision encoders."""
-    PREFILL = "prefill"
-    """Input tokens into the context."""
-    DECODE = "decode"
-    """One text token per slot."""
-    SPEECH = "speech"
-    """One (or a fixed few) speech tokens per slot."""
-    VOCODE = "vocode"
-    """Speech tokens to samples; also voice preparation."""
-    FINALIZE = "finalize"
-    """Terminators and window after an answer."""
-
-
-Timings = Mapping[Stage, float]
-"""Milliseconds spent in each stage on behalf of one piece of work."""
+from parley.results import Checkpoint as Checkpoint
+from parley.results import FinalizeResult as FinalizeResult
+from parley.results import GenerateResult as GenerateResult
+from parley.results import OutputPiece as OutputPiece
+from parley.results import PrefillResult as PrefillResult
+from parley.results import Result as Result
+from parley.results import Stage as Stage
+from parley.results import StartResult as StartResult
+from parley.results import Timings as Timings
+from parley.results import UnitChoices as UnitChoices
+from parley.results import UnitResult as UnitResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +73,6 @@ class StartSession:
     seed: int | None = None
     window: Window = Window()
     duplex: DuplexConfig = field(default_factory=DuplexConfig)
-
-
-class Checkpoint(Protocol):
-    """A remembered point of one slot's context. Opaque, cheap, valid until the slot starts another
-    session or its window moves past it."""
-
-    @property
-    def row(self) -> int: ...
-
-    @property
-    def context_tokens(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,87 +151,3 @@ class Finalize:
 
 
 Work = StartSession | Prefill | Generate | StepUnit | Finalize
-
-
-@dataclass(frozen=True, slots=True)
-class StartResult:
-    """The slot is empty and its voice is ready."""
-
-    seed: int
-    timings: Timings = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillResult:
-    """`added_tokens` went into the context, which now holds `context_tokens`.
-
-    Args:
-        heard: the words of the sound in it, where the model makes any (`ModelSpec.transcribes`).
-        chosen: what the model decided in it, as values, for `Prefill.again`; None: the model takes
-            none, and decides the same from the same seed.
-    """
-
-    added_tokens: int
-    context_tokens: int
-    vision_slices: int = 0
-    vision_tokens: int = 0
-    timings: Timings = field(default_factory=dict)
-    checkpoint: Checkpoint | None = None
-    heard: str = ""
-    chosen: object = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OutputPiece:
-    """A part of an answer, in order: text that is now final, sound that is now final (24 kHz), or
-    both."""
-
-    text: str = ""
-    pcm: Pcm | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GenerateResult:
-    """What an answer came to.
-
-    Args:
-        text: everything said in this answer (reply: the whole turn; unit: this second).
-        end_of_turn: duplex: the turn ended in this unit; reply: the model ended it.
-        text_tokens, speech_tokens: how many were produced and used.
-        context_tokens: length of the context now (duplex: before settling).
-        heard: the words of the sound that this answer is about, where the model makes any while it
-            answers (`ModelSpec.transcribes`); duplex: in the unit in which the
-            answer is begun, whose first sound may come in the next.
-        problem: what kept a part behind the model (a language model at an address) from answering,
-            and what to do, as a sentence for the client; "" where nothing did.
-        chosen: as in `PrefillResult`.
-        needs_sound_s: how much of the live sound that came last is still to be listened to: the
-            utterance that goes on. What came before has become `chosen`; None: all is needed.
-        prefilled: the unit's own prefill (`WholeUnit`), whose time is part of `timings`; None: a
-            prefill was a request of its own.
-    """
-
-    ending: Ending
-    text: str
-    end_of_turn: bool
-    text_tokens: int
-    speech_tokens: int
-    context_tokens: int
-    timings: Timings = field(default_factory=dict)
-    heard: str = ""
-    problem: str = ""
-    chosen: object = None
-    needs_sound_s: float | None = None
-    prefilled: PrefillResult | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FinalizeResult:
-    """Bookkeeping done; `dropped_tokens` were forgotten by the window."""
-
-    context_tokens: int
-    dropped_tokens: int = 0
-    timings: Timings = field(default_factory=dict)
-
-
-Result = StartResult | PrefillResult | GenerateResult | FinalizeResult

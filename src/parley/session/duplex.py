@@ -52,13 +52,14 @@ from parley.errors import (
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Phase
 from parley.protocol.values import FRAMES_LIMIT
+from parley.results import UnitChoices, UnitResult
 from parley.session.interruption import Interruptions
 from parley.session.mailbox import OWN_BY_TIME, Cutter, Mailbox, PendingUnit
 from parley.session.opened import Voices, no_voices, open_frames, open_voice
 from parley.session.session import Session
 from parley.session.silence import DEADLINE, MODEL_S, SilenceWatch
 from parley.vad import DetectorFactory
-from parley.views.duplex import KEPT_UNITS, DuplexView, UnitChoices, UnitResult
+from parley.views.duplex import KEPT_UNITS, DuplexView
 
 FAILURES_LIMIT: Final = 3
 """So many failed units in a row end the session. Source: service.md 4.4, 4.5."""
@@ -529,43 +530,26 @@ class DuplexRunner:
         due_s = unit.received_s + view.spec.unit_s
         written = tuple(self._written)
         heard = dataclasses.replace(unit.heard, text="\n".join(written))
-        result = await self._ask(heard, due_s)
+        decided = await self._ask(heard, due_s)
         if not self._settles_late:
             await self._settle()
         now_s = clock.monotonic()
         self._silence.end()
         if now_s > due_s:
             self._silence.late(now_s - due_s)
-        is_listen, text = result.is_listen, result.text
-        audio = result.audio or Pcm.empty(view.spec.output_rate_hz)
-        end_of_turn = result.end_of_turn
+        result = decided
         if self._interruptions.is_cut:
             # The unit was under way when it was interrupted, or is the first that listens again.
-            self._interruptions.is_cut = not is_listen
+            self._interruptions.is_cut = not decided.is_listen
             self._unsent_units += 1
-            is_listen, text, audio, end_of_turn = True, "", audio.slice(0, 0), True
-        self._goes_on = not is_listen and not end_of_turn and len(audio) > 0
-        self._say(text, audio, is_listen=is_listen)
+            result = decided.silenced()
+        self._goes_on = result.pcm is not None and not result.end_of_turn
+        self._say(result)
         done = UnitDone(
             index=self._units,
-            is_listen=is_listen,
-            text=text,
-            pcm=audio,
-            end_of_turn=end_of_turn,
-            context_tokens=result.kv_cache_length,
+            result=result,
             time_ms=round(1000 * (now_s - self._ready_s)),
-            costs_ms={
-                "prefill": result.cost_encode_ms,
-                "llm": result.cost_llm_ms,
-                "tts": result.cost_tts_ms,
-                "token2wav": result.cost_token2wav_ms,
-                "all": result.cost_all_ms,
-            },
             wall_ms=1000 * (now_s - unit.received_s),
-            text_tokens=result.n_tokens,
-            speech_tokens=result.n_tts_tokens,
-            vision_slices=result.vision_slices,
-            vision_tokens=result.vision_tokens,
             unit=heard,
         )
         self._units += 1
@@ -574,7 +558,7 @@ class DuplexRunner:
         del self._written[: len(written)]
         self._session.log(
             lambda: Decided(
-                heard, result.is_listen, result.text, result.chosen, result.needs_sound_s
+                heard, decided.is_listen, decided.text, decided.chosen, decided.needs_sound_s
             )
         )
         if result.heard:
@@ -582,7 +566,7 @@ class DuplexRunner:
         self._session.emit(done)
         if result.problem:
             self._session.emit(Failed(UpstreamFailed(result.problem)))
-        self._last_tokens = result.kv_cache_length
+        self._last_tokens = result.context_tokens
         # The writer sends the result while the model settles; the next unit waits for both.
         await self._settle()
 
@@ -621,10 +605,11 @@ class DuplexRunner:
             again=again,
         )
 
-    def _say(self, text: str, audio: Pcm, *, is_listen: bool) -> None:
+    def _say(self, result: UnitResult) -> None:
         """Count what the client is about to hear."""
-        if not is_listen:
-            self._interruptions.say(text, audio, audio.duration_ms)
+        if not result.is_listen:
+            audio = result.pcm or Pcm.empty(self._view.spec.output_rate_hz)
+            self._interruptions.say(result.text, audio, audio.duration_ms)
         elif not self._interruptions.playback.is_heard:
             self._interruptions.playback.begin()
 

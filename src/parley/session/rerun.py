@@ -186,12 +186,12 @@ class _Rerun:
         found.check(index, "mode", recorded.mode, now)
         found.check(index, "text", recorded.text or "", result.text)
         found.check(index, "end of turn", bool(recorded.end_of_turn), bool(result.end_of_turn))
-        found.check(index, "sound", line.said_sha256 or None, _print(result.audio))
+        found.check(index, "sound", line.said_sha256 or None, _print(result.pcm))
         found.check(
             index,
             "context tokens",
             recorded.timing.kv_cache_length,
-            result.kv_cache_length,
+            result.context_tokens,
         )
 
     # ---- half-duplex -----------------------------------------------------------------------

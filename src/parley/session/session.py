@@ -273,10 +273,10 @@ class Session:
 
     def _watch_context(self, done: UnitDone) -> None:
         limit = self._dialect.context_tokens
-        if self.rolls_over or limit is None or done.context_tokens < NEARLY_FULL * limit:
+        tokens = done.result.context_tokens
+        if self.rolls_over or limit is None or tokens < NEARLY_FULL * limit:
             return
-        per_unit = done.context_tokens / (done.index + 1)
-        self.go_away((limit - done.context_tokens) / per_unit, "context")
+        self.go_away((limit - tokens) / (tokens / (done.index + 1)), "context")
 
     def drop_output(self) -> float:
         """Send nothing more of the answer in progress than is under way already; returns how many

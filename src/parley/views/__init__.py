@@ -1,9 +1,10 @@
 """One model used in three ways, over one slot; the public in-process Python API."""
 
 from parley.protocol.values import Generation, TextPart
+from parley.results import UnitResult
 from parley.views.chat import ChatAnswer, ChatView
 from parley.views.content import AudioPart, ImagePart, Message, Part, VideoPart
-from parley.views.duplex import DuplexView, UnitPrefill, UnitResult
+from parley.views.duplex import DuplexView, UnitPrefill
 from parley.views.half_duplex import HalfDuplexView, Rollback, TurnRequest
 from parley.views.processor import UnifiedProcessor
 from parley.views.turns import StreamingChunk

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from parley.engine.handle import Decoding, SlotHandle
+from parley.engine.handle import Answering, SlotHandle
 from parley.engine.model import ModelSpec
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import (
@@ -20,22 +21,26 @@ from parley.engine.work import (
     Ending,
     FinalizeResult,
     GenerateResult,
-    OutputPiece,
     Prefill,
     PrefillResult,
     Stage,
     StartSession,
     StepUnit,
+    Timings,
+    UnitChoices,
+    UnitResult,
     WholeUnit,
     Window,
 )
 from parley.errors import InferenceFailed, InvalidRequest, SlotLost
 from parley.media.image import Pixels
-from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
 from parley.media.resample import resample
 from parley.protocol.values import DuplexConfig
 
 log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=GenerateResult)
 
 DEFAULT_PROMPT = "Streaming Omni Conversation."
 """Source: sessions.md 4.1, view level."""
@@ -52,68 +57,6 @@ class UnitPrefill:
     success: bool
     reason: str = ""
     prefilled: PrefillResult | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class UnitChoices:
-    """What a model decided about a unit; see `engine.work.Prefill.again`."""
-
-    prefill: object = None
-    step: object = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class UnitResult:
-    """What the model made of a unit. Source of the fields: sessions.md 4.8.
-
-    Args:
-        audio: 24 kHz; None when listening, or when there is none (yet).
-        heard: the words that it answers, where the model makes any; in the unit that begins the
-            answer.
-        problem: why a part behind the model did not answer; "" where nothing went wrong.
-        chosen: what the model decided about the unit, for `again`; None: it takes none.
-        needs_sound_s: as in `GenerateResult`.
-        end_of_turn: the model has finished what it was saying. After `stop` true with `is_listen`.
-        current_time: units so far.
-        kv_cache_length: context tokens before settling.
-        timings: milliseconds per stage, prefill included.
-    """
-
-    is_listen: bool
-    text: str
-    audio: Pcm | None
-    end_of_turn: bool
-    current_time: int
-    kv_cache_length: int
-    n_tokens: int = 0
-    n_tts_tokens: int = 0
-    vision_slices: int = 0
-    vision_tokens: int = 0
-    timings: Mapping[Stage, float] = field(default_factory=dict)
-    heard: str = ""
-    problem: str = ""
-    chosen: UnitChoices | None = None
-    needs_sound_s: float | None = None
-
-    @property
-    def cost_llm_ms(self) -> float:
-        return self.timings.get(Stage.PREFILL, 0.0) + self.timings.get(Stage.DECODE, 0.0)
-
-    @property
-    def cost_encode_ms(self) -> float:
-        return self.timings.get(Stage.ENCODE, 0.0)
-
-    @property
-    def cost_tts_ms(self) -> float:
-        return self.timings.get(Stage.SPEECH, 0.0)
-
-    @property
-    def cost_token2wav_ms(self) -> float:
-        return self.timings.get(Stage.VOCODE, 0.0)
-
-    @property
-    def cost_all_ms(self) -> float:
-        return sum(self.timings.values())
 
 
 KEPT_UNITS = 4
@@ -144,7 +87,7 @@ class DuplexView:
         self._segments: tuple[Segment, ...] = ()
         self._kept: deque[_Unit] = deque(maxlen=KEPT_UNITS)
         self._heard: PrefillResult | None = None
-        self._decoding: Decoding | None = None
+        self._decoding: Answering[GenerateResult] | None = None
         self._needs_finalize = False
         self._is_prepared = False
         self._is_stopped = False
@@ -268,12 +211,10 @@ class DuplexView:
             Prefill(self._segments, takes_checkpoint=True, again=again and again.prefill),
             StepUnit(force_listen, again=again and again.step),
         )
-        self._decoding = self._slot.unit(unit, due_s=due_s)
-        decoded, pieces = await self._decided(self._decoding)
-        assert decoded.prefilled is not None, "a unit has both results"
-        self._unit_start = decoded.prefilled.checkpoint
+        result = await self._decided(self._slot.unit(unit, due_s=due_s))
+        self._unit_start = result.prefilled.checkpoint
         self._units += 1
-        return self._result(decoded.prefilled, decoded, pieces, decoded.timings)
+        return self._counted(result)
 
     async def generate(
         self,
@@ -293,56 +234,35 @@ class DuplexView:
         heard, self._heard = self._heard, None
         if heard is None:
             return self._nothing(end_of_turn=False)
-        decoding = self._decoding = self._slot.step_unit(
+        decoding = self._slot.step_unit(
             StepUnit(force_listen, again=again and again.step),
             due_s=self._due_s if due_s is None else due_s,
         )
         try:
-            decoded, pieces = await self._decided(decoding)
+            decided = await self._decided(decoding)
         except InferenceFailed as failure:
             await self._back_to_unit_start(failure)
             raise
-        return self._result(heard, decoded, pieces, _add(heard.timings, decoded.timings))
+        pieces = [piece async for piece in decoding]
+        timings = _add(heard.timings, decided.timings)
+        return self._counted(UnitResult.of(decided, heard, pieces, timings))
 
-    async def _decided(self, decoding: Decoding) -> tuple[GenerateResult, list[OutputPiece]]:
+    async def _decided(self, answering: Answering[R]) -> R:
+        """What became of an answer, which `stop` can cut short."""
+        self._decoding = answering
         try:
-            pieces = [piece async for piece in decoding]
-            return await decoding.result(), pieces
+            return await answering.result()
         finally:
-            decoding.cancel()
+            answering.cancel()
             self._decoding = None
 
-    def _result(
-        self,
-        heard: PrefillResult,
-        decoded: GenerateResult,
-        pieces: Sequence[OutputPiece],
-        timings: Mapping[Stage, float],
-    ) -> UnitResult:
+    def _counted(self, result: UnitResult) -> UnitResult:
+        """The result of the unit that was just decided, which can be gone back to."""
         self._needs_finalize = True
-        sounds = [piece.pcm for piece in pieces if piece.pcm is not None and len(piece.pcm)]
-        is_listen = decoded.ending is not Ending.SPOKE
-        was_stopped = decoded.ending is Ending.CANCELLED
         if self._unit_start is not None:
-            text = None if is_listen else decoded.text
+            text = None if result.is_listen else result.text
             self._kept.append(_Unit(self._unit_start, self._segments, text))
-        return UnitResult(
-            is_listen=is_listen,
-            text="" if is_listen else decoded.text,
-            audio=join(sounds, OUTPUT_RATE_HZ) if sounds and not is_listen else None,
-            end_of_turn=decoded.end_of_turn or was_stopped,
-            current_time=self._units,
-            kv_cache_length=decoded.context_tokens,
-            n_tokens=decoded.text_tokens,
-            n_tts_tokens=decoded.speech_tokens,
-            vision_slices=heard.vision_slices,
-            vision_tokens=heard.vision_tokens,
-            timings=timings,
-            heard=heard.heard or decoded.heard,
-            problem=decoded.problem,
-            chosen=_choices(heard.chosen, decoded.chosen),
-            needs_sound_s=decoded.needs_sound_s,
-        )
+        return replace(result, current_time=self._units)
 
     async def catch_up(self) -> None:
         """Do what was left undone while units were done again. Between two units."""
@@ -405,10 +325,10 @@ class DuplexView:
 
     async def _decide_again(self, unit: _Unit, command: StepUnit) -> None:
         prefill = Prefill(unit.segments, takes_checkpoint=True)
-        decoded, _ = await self._decided(self._slot.unit(WholeUnit(prefill, command)))
+        decided = await self._decided(self._slot.unit(WholeUnit(prefill, command)))
         await self._slot.finalize()
-        if decoded.prefilled is not None and decoded.prefilled.checkpoint is not None:
-            self._kept.append(_Unit(decoded.prefilled.checkpoint, unit.segments, command.say))
+        if decided.prefilled.checkpoint is not None:
+            self._kept.append(_Unit(decided.prefilled.checkpoint, unit.segments, command.say))
 
     def set_break(self) -> None:
         """Published name. Interrupting is done with `force_listen`; the flag is only kept."""
@@ -507,7 +427,10 @@ class DuplexView:
         return tuple(segments)
 
     def _nothing(self, *, end_of_turn: bool) -> UnitResult:
-        return UnitResult(True, "", None, end_of_turn, self._units, self.kv_cache_length)
+        decided = GenerateResult(Ending.LISTEN, "", end_of_turn, 0, 0, self.kv_cache_length)
+        return replace(
+            UnitResult.of(decided, PrefillResult(0, 0), (), {}), current_time=self._units
+        )
 
     async def _back_to_unit_start(self, failure: InferenceFailed) -> None:
         checkpoint, self._unit_start = self._unit_start, None
@@ -517,13 +440,9 @@ class DuplexView:
             await self._slot.roll_back(checkpoint)
 
 
-def _add(first: Mapping[Stage, float], second: Mapping[Stage, float]) -> dict[Stage, float]:
+def _add(first: Timings, second: Timings) -> dict[Stage, float]:
     return {
         stage: first.get(stage, 0.0) + second.get(stage, 0.0)
         for stage in Stage
         if stage in first or stage in second
     }
-
-
-def _choices(prefill: object, step: object) -> UnitChoices | None:
-    return None if prefill is None and step is None else UnitChoices(prefill, step)

@@ -120,7 +120,7 @@ class SessionMeter:
         """See `Observer`."""
         match event:
             case UnitDone():
-                self.tokens += event.text_tokens + event.speech_tokens
+                self.tokens += event.result.text_tokens + event.result.speech_tokens
             case AnswerDone():
                 self.tokens += event.generated_tokens
             case _:

@@ -357,7 +357,8 @@ class SessionRecorder:
         self._journal.put(Entry(line))
 
     def _unit(self, done: UnitDone, at_ms: float) -> None:
-        if self._was_speaking and done.is_listen:
+        result = done.result
+        if self._was_speaking and result.is_listen:
             self._turn += 1
         files: Media = {}
         line = UnitLine(
@@ -381,14 +382,14 @@ class SessionRecorder:
                 frames.append(path)
             if frames:
                 line.user_frame, line.frames = frames[0], frames
-        speech = done.pcm if len(done.pcm) else None
+        speech = result.pcm
         if speech is not None:
             line.result.ai_audio = layout.unit_audio(self._turn, done.index)
             line.result.ai_audio_duration_ms = speech.duration_ms
             files[line.result.ai_audio] = speech
         self._journal.put(Entry(line, files, inputs, speech))
-        self._was_speaking = not done.is_listen and not done.end_of_turn
-        if done.end_of_turn:
+        self._was_speaking = not result.is_listen and not result.end_of_turn
+        if result.end_of_turn:
             self._turn += 1
 
     def _turn_started(self, event: TurnStarted, at_s: float, at_ms: float) -> None:
@@ -447,24 +448,23 @@ class SessionRecorder:
 
 
 def _result(done: UnitDone) -> RecordedResult:
-    costs = done.costs_ms
+    result = done.result
     timing = UnitTiming(
-        prefill_ms=_ms(costs.get("prefill")),
-        llm_ms=_ms(costs.get("llm")),
-        tts_prep_ms=_ms(costs.get("tts_prep")),
-        tts_ms=_ms(costs.get("tts")),
-        token2wav_ms=_ms(costs.get("token2wav")),
-        all_ms=_ms(costs.get("all")),
+        prefill_ms=_ms(result.cost_encode_ms),
+        llm_ms=_ms(result.cost_llm_ms),
+        tts_ms=_ms(result.cost_tts_ms),
+        token2wav_ms=_ms(result.cost_token2wav_ms),
+        all_ms=_ms(result.cost_all_ms),
         wall_clock_ms=_ms(done.wall_ms),
-        n_tokens=done.text_tokens,
-        n_tts_tokens=done.speech_tokens,
-        kv_cache_length=done.context_tokens,
-        vision_slices=done.vision_slices,
-        vision_tokens=done.vision_tokens,
+        n_tokens=result.text_tokens,
+        n_tts_tokens=result.speech_tokens,
+        kv_cache_length=result.context_tokens,
+        vision_slices=result.prefilled.vision_slices,
+        vision_tokens=result.prefilled.vision_tokens,
     )
-    if done.is_listen:
+    if result.is_listen:
         return RecordedResult("LISTEN", timing)
-    return RecordedResult("SPEAK", timing, done.text, done.end_of_turn)
+    return RecordedResult("SPEAK", timing, result.text, result.end_of_turn)
 
 
 def _ms(value: float | None) -> float:

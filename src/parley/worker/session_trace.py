@@ -22,7 +22,8 @@ from parley.dialects.events import (
 from parley.tracing import OFF, TraceSpan, Tracing, now_ns
 from parley.worker.lease import LeasedSlot
 
-STAGES: Final = ("prefill", "llm", "tts_prep", "tts", "token2wav")
+STAGES: Final = {"prefill": "encode", "llm": "llm", "tts": "tts", "token2wav": "token2wav"}
+"""Names of spans, and of the costs that they show (`UnitResult`)."""
 NS_OF_MS: Final = 1_000_000
 
 
@@ -79,10 +80,10 @@ class SessionTrace:
             "unit",
             begin,
             end,
-            {"parley.unit": done.index, "parley.listens": done.is_listen},
+            {"parley.unit": done.index, "parley.listens": done.result.is_listen},
         )
-        costs = {name: done.costs_ms.get(name, 0.0) for name in STAGES}
-        rest_ms = max(0.0, done.costs_ms.get("all", 0.0) - sum(costs.values()))
+        costs = {name: getattr(done.result, f"cost_{of}_ms") for name, of in STAGES.items()}
+        rest_ms = max(0.0, done.result.cost_all_ms - sum(costs.values()))
         wait_ms = max(0.0, done.wall_ms - sum(costs.values()) - rest_ms)
         at = begin
         for name, ms in (("wait", wait_ms), *costs.items(), ("other", rest_ms)):

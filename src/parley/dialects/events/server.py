@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from parley.dialects.events.client import AudioInput, ClientEvent
@@ -12,6 +11,7 @@ from parley.media.pcm import Pcm
 from parley.protocol.kinds import Ending
 from parley.protocol.legacy import CloseReason
 from parley.protocol.values import InterruptionState, SilenceReason, ToolCallPart
+from parley.results import UnitResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,27 +238,16 @@ class UnitDone:
 
     Args:
         index: counts processed units from 0.
-        pcm: what is to be heard; empty when listening or when no sound is ready yet.
+        result: as the engine made it; silenced where nothing of it may be heard.
         time_ms: session time when the unit was complete.
-        costs_ms: milliseconds per stage: `prefill`, `llm`, `tts_prep`, `tts`, `token2wav`, `all`.
         wall_ms: from receipt of the sound to the result.
-        context_tokens: as reported to clients, before settling.
         unit: what it was an answer to (for observers).
     """
 
     index: int
-    is_listen: bool
-    text: str
-    pcm: Pcm
-    end_of_turn: bool
-    context_tokens: int
+    result: UnitResult
     time_ms: int = 0
-    costs_ms: Mapping[str, float] = field(default_factory=dict)
     wall_ms: float = 0.0
-    text_tokens: int = 0
-    speech_tokens: int = 0
-    vision_slices: int = 0
-    vision_tokens: int = 0
     unit: AudioInput | None = None
 
 
