@@ -28,7 +28,7 @@ def citations() -> list[tuple[str, str, str]]:
             text = re.sub(r"\n\s*(?:#|//|\*)? *", " ", path.read_text())
             for match in CITED.finditer(text):
                 before = text[max(0, match.start() - 20) : match.start()]
-                if before.endswith(("understand/", "do/", "protocols/")):
+                if before.endswith(("understand/", "do/", "protocols/", "log/")):
                     continue
                 where = str(path.relative_to(ROOT))
                 sections = SECTIONS.match(match["after"])

@@ -30,7 +30,7 @@ def test_a_histogram_counts_by_doublings():
     }
 
 
-async def test_the_house_is_measured_inside_one_process():
+async def test_the_server_is_measured_inside_one_process():
     figures = await session.measure(20, 1, wire=False)
 
     assert set(figures) == {"engine and view", "mode switch"}
@@ -50,7 +50,7 @@ async def test_the_further_piece_of_a_turns_end_is_no_answer_to_the_next_unit():
 
 
 @pytest.mark.slow
-async def test_the_house_is_measured_over_the_wire():
+async def test_the_server_is_measured_over_the_wire():
     figures = await session.measure(20, 2, wire=True)
 
     assert figures["over the wire, 2"].count == 40

@@ -28,7 +28,7 @@ from parley.settings import ModelSettings, SecuritySettings, Settings, load
 pytestmark = pytest.mark.starts_python
 
 
-class House:
+class Executing:
     """An executor over small Python children, and what became of them."""
 
     def __init__(
@@ -78,25 +78,25 @@ WAITER = "import os, signal; print('up', os.environ['N'], flush=True); signal.pa
 
 
 async def test_output_appears_with_the_workers_name_in_front():
-    runtime = House(WAITER, workers=2)
+    executing = Executing(WAITER, workers=2)
 
-    async with runtime.running():
-        lines = {await runtime.next_line(), await runtime.next_line()}
+    async with executing.running():
+        lines = {await executing.next_line(), await executing.next_line()}
 
     assert lines == {"worker 0 │ up 0", "worker 1 │ up 1"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
 async def test_a_worker_killed_by_any_signal_is_replaced(number: signal.Signals):
-    runtime = House(WAITER)
+    executing = Executing(WAITER)
 
-    async with runtime.running():
-        await runtime.next_line()
-        first = runtime.executor.pids[0]
+    async with executing.running():
+        await executing.next_line()
+        first = executing.executor.pids[0]
         os.kill(first, number)
-        ended = await runtime.next_news("ended")
-        await runtime.next_line()
-        second = runtime.executor.pids[0]
+        ended = await executing.next_news("ended")
+        await executing.next_line()
+        second = executing.executor.pids[0]
 
     assert ended.why == f"killed by {number.name}"
     assert second != first
@@ -106,19 +106,19 @@ async def test_a_stopped_worker_is_killed_and_replaced_after_its_last_sign_of_li
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("parley.executor.local.CHECK_EVERY_S", 0.05)
-    runtime = House(WAITER, limits={"heartbeat_limit_s": 0.3})
+    executing = Executing(WAITER, limits={"heartbeat_limit_s": 0.3})
 
-    async with runtime.running():
-        await runtime.next_line()
-        first = runtime.executor.pids[0]
+    async with executing.running():
+        await executing.next_line()
+        first = executing.executor.pids[0]
         for _ in range(10):
-            runtime.executor.alive(0, first)
+            executing.executor.alive(0, first)
             await asyncio.sleep(0.06)
-        still = runtime.executor.pids[0]
+        still = executing.executor.pids[0]
         os.kill(first, signal.SIGSTOP)
-        ended = await runtime.next_news("ended")
-        await runtime.next_line()
-        second = runtime.executor.pids[0]
+        ended = await executing.next_news("ended")
+        await executing.next_line()
+        second = executing.executor.pids[0]
 
     assert still == first
     assert ended.why == "hung: no heartbeat for 0.3 s"
@@ -129,36 +129,36 @@ async def test_a_worker_that_is_never_ready_is_killed_and_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("parley.executor.local.CHECK_EVERY_S", 0.05)
-    runtime = House(WAITER, limits={"loading_limit_s": 0.5, "heartbeat_limit_s": 60})
+    executing = Executing(WAITER, limits={"loading_limit_s": 0.5, "heartbeat_limit_s": 60})
 
-    async with runtime.running():
-        ended = await runtime.next_news("ended")
-        await runtime.next_news("started")
+    async with executing.running():
+        ended = await executing.next_news("ended")
+        await executing.next_news("started")
 
     assert ended.why == "hung: not ready after 0.5 s"
 
 
 async def test_a_worker_whose_set_up_is_wrong_is_not_started_again():
-    runtime = House("import sys; print('no such model'); sys.exit(2)")
+    executing = Executing("import sys; print('no such model'); sys.exit(2)")
 
-    async with runtime.running() as watching:
+    async with executing.running() as watching:
         await asyncio.wait_for(watching, HANG_S)
 
-    assert (await runtime.next_news("given_up")).why == "exit code 2"
-    assert await runtime.next_line() == "worker 0 │ no such model"
+    assert (await executing.next_news("given_up")).why == "exit code 2"
+    assert await executing.next_line() == "worker 0 │ no such model"
 
 
 async def test_a_worker_that_keeps_dying_is_started_later_and_later():
-    runtime = House("raise SystemExit(1)")
+    executing = Executing("raise SystemExit(1)")
 
-    async with runtime.running():
-        waits = [(await runtime.next_news("ended")).retry_in_s for _ in range(4)]
+    async with executing.running():
+        waits = [(await executing.next_news("ended")).retry_in_s for _ in range(4)]
 
     assert waits == pytest.approx([0.01, 0.02, 0.04, 0.08])
 
 
 async def test_stopping_leaves_no_process_not_even_a_stubborn_helper():
-    runtime = House(
+    executing = Executing(
         """
         import signal, subprocess, sys
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -168,11 +168,11 @@ async def test_stopping_leaves_no_process_not_even_a_stubborn_helper():
         """
     )
 
-    await runtime.executor.start()
-    watching = asyncio.create_task(runtime.executor.watch())
-    helper = int((await runtime.next_line()).rpartition(" ")[2])
-    worker = runtime.executor.pids[0]
-    await runtime.executor.stop(0.1)
+    await executing.executor.start()
+    watching = asyncio.create_task(executing.executor.watch())
+    helper = int((await executing.next_line()).rpartition(" ")[2])
+    worker = executing.executor.pids[0]
+    await executing.executor.stop(0.1)
     await asyncio.gather(watching)
 
     assert not psutil.pid_exists(worker)
@@ -185,12 +185,12 @@ ANOTHER = "import os; print('another', os.environ['N'], flush=True); os._exit(2)
 async def test_a_prepared_process_becomes_the_first_child(monkeypatch: pytest.MonkeyPatch):
     answer = "import os; print('mine', os.environ['N'], 'json' in __import__('sys').modules)"
     prepared = await _prepared(answer, monkeypatch)
-    runtime = House(ANOTHER, prepared=prepared)
+    executing = Executing(ANOTHER, prepared=prepared)
 
-    async with runtime.running() as watching:
-        assert await runtime.next_line() == "worker 0 │ mine 0 True"
+    async with executing.running() as watching:
+        assert await executing.next_line() == "worker 0 │ mine 0 True"
         # It ended, and is replaced as any child is.
-        assert await runtime.next_line() == "worker 0 │ another 0"
+        assert await executing.next_line() == "worker 0 │ another 0"
         await asyncio.wait_for(watching, HANG_S)
 
 
@@ -198,10 +198,10 @@ async def test_a_prepared_process_that_has_died_is_not_missed(monkeypatch: pytes
     prepared = await _prepared("", monkeypatch)
     prepared.kill()
     await prepared.wait()
-    runtime = House(ANOTHER, prepared=prepared)
+    executing = Executing(ANOTHER, prepared=prepared)
 
-    async with runtime.running():
-        assert await runtime.next_line() == "worker 0 │ another 0"
+    async with executing.running():
+        assert await executing.next_line() == "worker 0 │ another 0"
 
 
 async def test_a_prepared_process_that_is_not_taken_is_ended(monkeypatch: pytest.MonkeyPatch):
@@ -227,12 +227,14 @@ async def _prepared(program: str, monkeypatch: pytest.MonkeyPatch):
 
 
 async def test_a_very_long_line_does_not_stop_the_copying():
-    runtime = House("import os; print('x' * 200_000); print('after', flush=True); os._exit(2)")
+    executing = Executing(
+        "import os; print('x' * 200_000); print('after', flush=True); os._exit(2)"
+    )
 
-    async with runtime.running() as watching:
+    async with executing.running() as watching:
         await asyncio.wait_for(watching, HANG_S)
 
-    lines = [runtime.lines.get_nowait() for _ in range(runtime.lines.qsize())]
+    lines = [executing.lines.get_nowait() for _ in range(executing.lines.qsize())]
     assert lines[-1] == "worker 0 │ after"
 
 

@@ -153,19 +153,19 @@ async def all_gone(pids: list[int]) -> None:
 
 
 async def test_more_workers_than_gpus_wait_and_a_new_node_takes_them(cluster: Any) -> None:
-    async with on_ray(cluster, 3, "waits") as house, house.watched():
+    async with on_ray(cluster, 3, "waits") as on_cluster, on_cluster.watched():
         # A worker may be connected before its executor has heard that it waits no longer.
-        await until(lambda: house.usable == 2 and len(house.pool.waiting) == 1, PROCESS_S)
-        async with house.gateway.http() as http:
+        await until(lambda: on_cluster.usable == 2 and len(on_cluster.pool.waiting) == 1, PROCESS_S)
+        async with on_cluster.gateway.http() as http:
             status = (await http.get("/status")).json()
         (why,) = status["waiting_workers"].values()
         # On this thread: Ray sets signal handlers.
         added = cluster.add_node(num_cpus=2, num_gpus=1)
 
-        await until(lambda: house.usable == 3, PROCESS_S)
-        pids = house.pids()
+        await until(lambda: on_cluster.usable == 3, PROCESS_S)
+        pids = on_cluster.pids()
         cluster.remove_node(added, allow_graceful=False)
-        await until(lambda: house.usable == 2 and house.pool.waiting, PROCESS_S)
+        await until(lambda: on_cluster.usable == 2 and on_cluster.pool.waiting, PROCESS_S)
 
     assert why == "waiting for a GPU in the cluster"
     await all_gone(pids)
@@ -174,15 +174,15 @@ async def test_more_workers_than_gpus_wait_and_a_new_node_takes_them(cluster: An
 async def test_a_lost_nodes_worker_begins_again_on_a_spare_one(cluster: Any) -> None:
     added = [cluster.add_node(num_cpus=2, num_gpus=1)]
     try:
-        async with on_ray(cluster, 3, "spare") as house, house.watched():
-            await until(lambda: house.usable == 3, PROCESS_S)
-            before = house.pids()
+        async with on_ray(cluster, 3, "spare") as on_cluster, on_cluster.watched():
+            await until(lambda: on_cluster.usable == 3, PROCESS_S)
+            before = on_cluster.pids()
             # On this thread: Ray sets signal handlers.
             added.append(cluster.add_node(num_cpus=2, num_gpus=1))
             cluster.remove_node(added.pop(0), allow_graceful=False)
-            await until(lambda: house.usable < 3, PROCESS_S)
-            await until(lambda: house.usable == 3, PROCESS_S)
-            after = house.pids()
+            await until(lambda: on_cluster.usable < 3, PROCESS_S)
+            await until(lambda: on_cluster.usable == 3, PROCESS_S)
+            after = on_cluster.pids()
     finally:
         for node in added:
             cluster.remove_node(node, allow_graceful=False)
@@ -201,30 +201,30 @@ def asked_for() -> int:
 async def test_people_who_wait_bring_more_workers_and_an_idle_one_is_given_back(
     cluster: Any,
 ) -> None:
-    async with on_ray(cluster, 2, "scaled") as house:
-        pool, queue = house.pool, house.gateway.runtime.queue
+    async with on_ray(cluster, 2, "scaled") as on_cluster:
+        pool, queue = on_cluster.pool, on_cluster.gateway.runtime.queue
 
         def look() -> Demand:
             idle = frozenset(worker.hello.index for worker in pool if worker.is_empty)
             return Demand(len(queue), len(pool.leases), 1, idle)
 
         policy = Scaling(1, 2, up_after_s=1.0, down_after_s=3.0)
-        async with house.watched(scaling=policy, look=look, retire=pool.retire):
-            await until(lambda: house.usable == 1, PROCESS_S)
-            alone, asked = house.pids(), [asked_for()]
+        async with on_cluster.watched(scaling=policy, look=look, retire=pool.retire):
+            await until(lambda: on_cluster.usable == 1, PROCESS_S)
+            alone, asked = on_cluster.pids(), [asked_for()]
             async with (
-                connect(house.gateway.ws("/ws/duplex/omni_1")) as one,
-                connect(house.gateway.ws("/ws/duplex/omni_2")) as two,
+                connect(on_cluster.gateway.ws("/ws/duplex/omni_1")) as one,
+                connect(on_cluster.gateway.ws("/ws/duplex/omni_2")) as two,
             ):
                 assert (await hear(one))["type"] == "queue_done"
                 while (await hear(two))["type"] != "queue_done":
                     assert len(queue) == 1
                 asked.append(asked_for())
-                both = house.pids()
+                both = on_cluster.pids()
                 # The first to hang up leaves the other's worker alone.
                 await one.close()
-                await until(lambda: house.pids_of("retired"), PROCESS_S)
-                assert house.usable == 1
+                await until(lambda: on_cluster.pids_of("retired"), PROCESS_S)
+                assert on_cluster.usable == 1
                 asked.append(asked_for())
                 await say(two, type="prepare")
                 assert (await hear(two))["type"] == "prepared"
@@ -238,14 +238,14 @@ async def test_people_who_wait_bring_more_workers_and_an_idle_one_is_given_back(
 
 
 async def test_workers_that_a_smaller_server_does_not_want_end(cluster: Any) -> None:
-    async with on_ray(cluster, 2, "smaller") as house:
-        async with house.watched(stop=False):
-            await until(lambda: house.usable == 2, PROCESS_S)
-            before = house.pids()
-        house.workers = 1
-        async with house.watched():
-            await until(lambda: house.usable == 1, PROCESS_S)
-            (kept,) = house.pids()
+    async with on_ray(cluster, 2, "smaller") as on_cluster:
+        async with on_cluster.watched(stop=False):
+            await until(lambda: on_cluster.usable == 2, PROCESS_S)
+            before = on_cluster.pids()
+        on_cluster.workers = 1
+        async with on_cluster.watched():
+            await until(lambda: on_cluster.usable == 1, PROCESS_S)
+            (kept,) = on_cluster.pids()
             assert kept in before
             names = [one["name"] for one in ray.util.list_named_actors(all_namespaces=True)]
             assert names == ["parley-smaller-0"]
@@ -253,10 +253,10 @@ async def test_workers_that_a_smaller_server_does_not_want_end(cluster: Any) -> 
 
 
 async def test_an_actor_killed_in_a_session_is_told_and_replaced(cluster: Any) -> None:
-    async with on_ray(cluster, 1, "killed") as house, house.watched():
-        await until(lambda: house.usable == 1, PROCESS_S)
-        (pid,) = house.pids()
-        async with connect(house.gateway.ws("/ws/duplex/omni_1")) as socket:
+    async with on_ray(cluster, 1, "killed") as on_cluster, on_cluster.watched():
+        await until(lambda: on_cluster.usable == 1, PROCESS_S)
+        (pid,) = on_cluster.pids()
+        async with connect(on_cluster.gateway.ws("/ws/duplex/omni_1")) as socket:
             assert (await hear(socket))["type"] == "queue_done"
             await say(socket, type="prepare")
             assert (await hear(socket))["type"] == "prepared"
@@ -265,26 +265,26 @@ async def test_an_actor_killed_in_a_session_is_told_and_replaced(cluster: Any) -
             actor_process.kill()
             # The worker ends in order with its actor, or is lost: the client is told either way.
             told = await hear(socket)
-        await until(lambda: house.usable == 1 and house.pids() != [pid], PROCESS_S)
-        async with connect(house.gateway.ws("/ws/duplex/omni_2")) as socket:
+        await until(lambda: on_cluster.usable == 1 and on_cluster.pids() != [pid], PROCESS_S)
+        async with connect(on_cluster.gateway.ws("/ws/duplex/omni_2")) as socket:
             assert (await hear(socket))["type"] == "queue_done"
-        pids = house.pids()
+        pids = on_cluster.pids()
 
     assert told["code"] in ("worker_lost", "service_unavailable")
     await all_gone([pid, *pids])
 
 
 async def test_a_new_driver_finds_its_workers_and_starts_no_doubles(cluster: Any) -> None:
-    async with on_ray(cluster, 2, "adopted") as house:
-        async with house.watched(stop=False):
-            await until(lambda: house.usable == 2, PROCESS_S)
-            before = house.pids()
-        house.news.clear()
-        async with house.watched():
-            await until(lambda: len(house.news) == 2, PROCESS_S)
+    async with on_ray(cluster, 2, "adopted") as on_cluster:
+        async with on_cluster.watched(stop=False):
+            await until(lambda: on_cluster.usable == 2, PROCESS_S)
+            before = on_cluster.pids()
+        on_cluster.news.clear()
+        async with on_cluster.watched():
+            await until(lambda: len(on_cluster.news) == 2, PROCESS_S)
 
-            assert {news.pid for news in house.news if news.kind == "started"} == set(before)
-            assert house.pids() == before
+            assert {news.pid for news in on_cluster.news if news.kind == "started"} == set(before)
+            assert on_cluster.pids() == before
             names = [one["name"] for one in ray.util.list_named_actors(all_namespaces=True)]
             assert sorted(names) == ["parley-adopted-0", "parley-adopted-1"]
         await all_gone(before)
@@ -295,8 +295,8 @@ async def test_a_node_with_another_version_is_refused(
 ) -> None:
     monkeypatch.setattr("parley.executor.ray.__version__", "99.0")
     lines: list[str] = []
-    async with on_ray(cluster, 1, "skew") as house:
-        executor = house.make()
+    async with on_ray(cluster, 1, "skew") as on_cluster:
+        executor = on_cluster.make()
         executor._write = lambda index, line: lines.append(line)
         await executor.start()
         try:
@@ -305,7 +305,7 @@ async def test_a_node_with_another_version_is_refused(
             await executor.stop(1.0)
 
     # On a busy machine Ray may take long enough to be waited for.
-    assert [news.kind for news in house.news if news.kind != "waiting"] == ["given_up"]
+    assert [news.kind for news in on_cluster.news if news.kind != "waiting"] == ["given_up"]
     assert "the gateway 99.0" in lines[0]
 
 

@@ -111,7 +111,7 @@ LIMITS = {
     "bfloat16": Limits(0.08, 0.06),
     "bfloat16, int8": Limits(0.08, 0.06),
 }
-"""About twice what was measured on a CPU (docs/log.md)."""
+"""About twice what was measured on a CPU (docs/log/minicpmo45.md)."""
 
 
 def name_of(precision: Precision) -> str:

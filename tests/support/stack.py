@@ -1,7 +1,7 @@
 """The whole server on loopback: a real gateway and real workers, all in the test's event loop.
 
 What crosses processes (kill, stop, restart) is tested with `serve` as a child process instead;
-see tests/runtime/test_processes.py.
+see tests/system/test_processes.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.support import gateways
 
 from parley.engine.model import Model
 from parley.gateway.main import Gateway
-from parley.gateway.runtime import GatewayRuntime as GatewayHouse
+from parley.gateway.runtime import GatewayRuntime
 from parley.settings import Settings
 from parley.worker.main import WorkerProcess
 
@@ -60,7 +60,7 @@ async def running_stack(
     settings = gateways.settings(**parts)
     gateway = Gateway(
         settings,
-        make_runtime=lambda s: GatewayHouse(s, dial_policy=gateways.QUICK, probe_every_s=0.05),
+        make_runtime=lambda s: GatewayRuntime(s, dial_policy=gateways.QUICK, probe_every_s=0.05),
     )
     running = RunningStack(gateway, settings)
     started = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What house tests say and hear on a socket."""
+"""What tests send and receive on a socket."""
 
 from __future__ import annotations
 

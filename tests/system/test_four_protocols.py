@@ -73,12 +73,12 @@ async def test_half_duplex_hears_the_end_of_speech_and_answers(
 ) -> None:
     kinds: list[str] = []
     messages: list[dict[str, Any]] = []
-    async with connect(server.ws("/ws/half_duplex/hdx_house"), max_size=None) as socket:
+    async with connect(server.ws("/ws/half_duplex/hdx_server"), max_size=None) as socket:
         assert (await hear(socket))["type"] == "queue_done"
         await socket.send(json.dumps({"type": "prepare", "system_prompt": "You are kind."}))
         prepared = await hear(socket)
         assert prepared["type"] == "prepared"
-        assert prepared["session_id"] == "hdx_house"
+        assert prepared["session_id"] == "hdx_server"
         assert prepared["timeout_s"] == 180
         await asyncio.sleep(0.6)  # the cold-start guard is half a second of real time
         step = INPUT_RATE_HZ // 2
@@ -118,7 +118,7 @@ async def test_duplex_gives_one_result_per_second_and_speaks_when_spoken_to(
     server: RunningStack, spoken: Pcm
 ) -> None:
     frame = b64(encode_jpeg(np.full((48, 64, 3), 90, np.uint8)))
-    async with connect(server.ws("/ws/duplex/omni_house"), max_size=None) as socket:
+    async with connect(server.ws("/ws/duplex/omni_server"), max_size=None) as socket:
         assert (await hear(socket))["type"] == "queue_done"
         await socket.send(json.dumps({"type": "prepare", "config": {"force_listen_count": 0}}))
         prepared = await hear(socket)

@@ -57,7 +57,7 @@ async def run(*command: str, folder: Path, ws_url: str) -> tuple[str, str]:
     """What the program wrote to standard output and standard error; it must exit cleanly."""
     environment = {
         **os.environ,
-        "HOUSE_WS_URL": ws_url,
+        "SERVER_WS_URL": ws_url,
         "PYTHONPATH": str(CLIENTS / "shims"),
         "PYTHONUNBUFFERED": "1",
         "SSL_CERT_FILE": str(folder / "cert.pem"),

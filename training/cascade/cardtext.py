@@ -159,7 +159,7 @@ def as_markdown(book: Book, busy: str) -> str:
         line("control or inner text shown", str(shown), "never", len(texts), shown == 0),
         line("its voice: words wrong by an independent recogniser; band",
              "3.6 [1.6, 6.0] and 4.4 % [2.5, 6.5]; 12 kHz", "8 %; 11 kHz", 25, True,
-             "these weights, measured before by `training.cascade.voicecard`: docs/log.md"),
+             "these weights, measured before by `training.cascade.voicecard`: docs/log/pocket.md"),
         *cost_lines(book),
     ]  # fmt: skip
     by_voice = []

@@ -17,7 +17,7 @@ Obligations that `tests/contracts/model.py` checks for every model:
 - checkpoints: after `roll_back(checkpoint)` the row behaves as if nothing had happened since,
   random state included;
 - a failed or dropped job harms its own row only; it is never stepped again, the next `start` on its
-  row replaces it, and `open`ing (work `Opening`) makes any row usable again;
+  row replaces it, and `StartSession` makes any row usable again;
 - lengths commit last: a `step` that raises has not advanced any row, so it may be repeated with
   fewer jobs;
 - `close` gives back what a conversation took; a thousand conversations take no more memory than

@@ -3,8 +3,8 @@
 Turn-based, it says in a sentence how long and how loud you spoke, what it saw and what you wrote,
 and plays your own voice back. In duplex it listens while you speak; one silent unit later it
 replays you second by second, and what you say meanwhile is not heard (without headphones it would
-answer itself for ever). No weights, no torch, every step at once, so whatever time passes is the
-house's own.
+answer itself for ever). No weights, no torch, every step at once, so the time that passes is the
+server's own.
 
 Contexts are counted as MiniCPM-o would count them, near enough to run into the same limits: 10
 tokens per second of sound, 64 + 2 per picture or slice, one per word or Chinese character.

@@ -15,7 +15,7 @@ out: what it says of speech after a short pause depends on the pause.
 A window that waits or is not heard is as likely speech as the last one heard, which was almost
 surely none. What is heard depends on the sound alone, not on when a snapshot is taken.
 
-Measured on speech with a clean, a noisy and a telephone's background: docs/log.md.
+Measured on speech with a clean, a noisy and a telephone's background: docs/log/conversation.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Final
 ARENAS: Final = 2
 """Pools from which threads take memory. What one of them frees stays in its pool, and by default
 there are eight for each core: with `pocket`, a call took 96 MB more, and 5 to 10 MB more with every
-quarter of an hour. Source: docs/log.md."""
+quarter of an hour. Source: docs/log/minicpmo45.md."""
 
 _ARENA_MAX: Final = -8
 """`M_ARENA_MAX` of malloc.h."""

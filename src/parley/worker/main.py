@@ -81,7 +81,7 @@ SWITCH_INTERVAL_S: Final = 0.00005
 """How long a thread of a worker keeps the interpreter's lock while another waits for it. The
 engine thread lets it go with every operator and every wait for the device, and then waits for
 whoever reads messages. Python's own 5 ms cost it several times as much. Source: `parley bench
-engine`, docs/log.md."""
+engine`, docs/log/minicpmo45.md."""
 
 STEP_LIMIT_S: Final = 60.0
 CPU_STEP_LIMIT_S: Final = 600.0

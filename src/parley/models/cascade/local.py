@@ -29,7 +29,7 @@ FAITH = 3.0
 """Added to the logit of the next token of a note that is being copied."""
 TOKEN_COST, BLOCK_COST, READ_COST, READ_TOKENS = 4, 5, 5, 10
 """Hundredths of a second of one core: a token, a block, and a piece of the prompt with one more for
-each `READ_TOKENS`. Source: docs/log.md, Xeon of 2023 at 2.3 GHz."""
+each `READ_TOKENS`. Source: docs/log/pocket.md, Xeon of 2023 at 2.3 GHz."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

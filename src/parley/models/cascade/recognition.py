@@ -22,8 +22,8 @@ from parley.models.cascade.whisper import RATE_HZ, Whisper, log_mel
 
 SHORT_S, SHORT_WINDOW_S = 11.0, 12.0
 """Utterances up to the first are heard in a window of the second: a third of the time, and on 40
-recordings of a person 3.1 % of the words wrong instead of 3.7 (docs/log.md). Repetitions, which
-short windows invite, are stopped below."""
+recordings of a person 3.1 % of the words wrong instead of 3.7 (docs/log/pocket.md).
+Repetitions, which short windows invite, are stopped below."""
 LONGEST_S = 28.0
 """What is heard at once; longer utterances are cut where they are quietest."""
 UNSURE = -0.4

@@ -1,7 +1,7 @@
 // What a page has and node has not, so that the printed programs run as printed:
 //   node --experimental-websocket browser.cjs PROGRAM
 //
-// HOUSE_WS_URL: the server. SPEECH: 16 kHz mono float32 samples, raw, that the microphone hears.
+// SERVER_WS_URL: the server. SPEECH: 16 kHz mono float32 samples, raw, that the microphone hears.
 // REFERENCE: the same, for the reference voice. On standard output, one JSON line per server
 // message with its type and the length of its sound, and one per piece that was played.
 "use strict";
@@ -32,7 +32,7 @@ define(
   "WebSocket",
   class extends Real {
     constructor(url) {
-      super(url.replace("wss://the-house", process.env.HOUSE_WS_URL));
+      super(url.replace("wss://the-server", process.env.SERVER_WS_URL));
       this.addEventListener("message", (event) => {
         const message = JSON.parse(event.data);
         const { type } = message;
@@ -50,7 +50,7 @@ define(
   },
 );
 
-define("location", { host: "the-house" });
+define("location", { host: "the-server" });
 define("getRefAudioBase64", () => toBase64(samplesOf(process.env.REFERENCE)));
 define("playAudio", (text) => report({ type: "(played)", sound: text.length }));
 define("getPlaybackRemaining", () => 0);

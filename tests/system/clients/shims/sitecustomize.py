@@ -3,7 +3,7 @@
 Python imports this module by itself when its folder is on the path. Two things do not hold in a
 test: the server is not at localhost:8006, and `soundfile.read(path, samplerate=16000)` is refused
 for files that carry their own rate (soundfile allows it for raw files only). So addresses are
-redirected to `HOUSE_WS_URL`, and the rate is converted, which is what the programs mean.
+redirected to `SERVER_WS_URL`, and the rate is converted, which is what the programs mean.
 """
 
 import os
@@ -25,7 +25,7 @@ def read(file, *arguments, samplerate=None, **options):
 
 def connect(url, *arguments, **options):
     return _connect(
-        url.replace("wss://localhost:8006", os.environ["HOUSE_WS_URL"]),
+        url.replace("wss://localhost:8006", os.environ["SERVER_WS_URL"]),
         *arguments,
         proxy=None,
         **options,

@@ -1,4 +1,4 @@
-"""The speech_output: text states to speech tokens, several conversations in one batch.
+"""The speech decoder: text states to speech tokens, several conversations in one batch.
 
 A small Llama that reads what the language model said (text embedding plus projected hidden state)
 and produces 25 speech tokens per second. This file is the network with its slot caches. The layers
