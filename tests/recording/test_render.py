@@ -12,6 +12,7 @@ import pytest
 import soundfile
 from tests.support.recordings import JPEG, a_unit, begun, head, recorded, tone
 
+from parley.media.pcm import Pcm
 from parley.protocol.kinds import Kind
 from parley.recording import store
 from parley.recording.finish import recover
@@ -27,9 +28,10 @@ from parley.recording.lines import (
     TurnLine,
     UnitLine,
 )
-from parley.recording.placing import Caption, place
+from parley.recording.placing import Said, place
 from parley.recording.render import make, srt, vtt, wrap
 from parley.recording.render_queue import RenderQueue, pending
+from parley.recording.speech_times import SpeechTimes
 
 MADE = ("merged_replay.wav", "merged_replay.srt", "merged_replay.vtt", "merged_replay.mp4")
 
@@ -121,7 +123,8 @@ def test_half_duplex_turns_lie_where_they_were_spoken():
 
 
 def test_subtitles_carry_no_commands():
-    text = srt([Caption("<b>x</b> {\\an8}\n\n2\n00:00 --> 00:01\x1b[31m", 0.0, 1.25)])
+    evil = "<b>x</b> {\\an8}\n\n2\n00:00 --> 00:01\x1b[31m"
+    text = srt([Said("assistant", evil, 0.0, 1.25)])
 
     assert text.splitlines()[1] == "00:00:00,000 --> 00:00:01,250"
     assert len(text.splitlines()) == 3
@@ -129,15 +132,15 @@ def test_subtitles_carry_no_commands():
 
 
 def test_subtitles_say_who_said_what_where_both_sides_have_words():
-    user, ours = [Caption("What & when?", 0.0, 1.0)], [Caption("Now.", 1.5, 2.0)]
+    said = [Said("user", "What & when?", 0.0, 1.0), Said("assistant", "Now.", 1.5, 2.8)]
 
-    assert [line for line in srt(ours, user).splitlines() if ":" in line and "-->" not in line] == [
+    assert [line for line in srt(said).splitlines() if ":" in line and "-->" not in line] == [
         "User: What & when?",
         "Assistant: Now.",
     ]
-    assert vtt(ours, user).split("\n\n")[0] == "WEBVTT"
-    assert "<v User>What &amp; when?" in vtt(ours, user)
-    assert "00:00:01.500 --> 00:00:02.000\n<v Assistant>Now." in vtt(ours, user)
+    assert vtt(said).split("\n\n")[0] == "WEBVTT"
+    assert "<v User>What &amp; when?" in vtt(said)
+    assert "00:00:01.500 --> 00:00:02.800\n<v Assistant>Now." in vtt(said)
 
 
 def test_what_was_heard_and_written_is_captioned_where_it_was_said():
@@ -157,6 +160,54 @@ def test_what_was_heard_and_written_is_captioned_where_it_was_said():
         ("What is the time?", 3.0, 5.0)
     ]
     assert [(one.text, one.end_s) for one in units.user_captions] == [("Look", 1.5), ("Hello", 2.1)]
+
+
+def test_a_long_answer_is_shown_in_parts_each_for_its_share():
+    text = "one two three four five six seven eight nine ten " * 4
+
+    times = [
+        line for line in srt([Said("assistant", text, 10.0, 20.0)]).splitlines() if "-->" in line
+    ]
+
+    assert len(times) == 3
+    assert times[0].startswith("00:00:10,000 -->")
+    assert times[-1].endswith("--> 00:00:20,000")
+
+
+def test_what_both_said_has_the_times_of_their_speech():
+    heard = HeardLine(2, 3100.0, "Count to four", 1250, 2400)
+    units = [unit(0, 1.0), unit(1, 2.0), unit(2, 3.0), heard]
+    answer = [
+        unit(3, 4.0, said_ms=900, text="1, 2,"),
+        unit(4, 5.0, said_ms=600, text=" 3, 4.", end_of_turn=True),
+        unit(5, 6.0, said_ms=900, text="And more"),
+        NoteLine("interrupted", 6500.0),
+    ]
+
+    said = place(head("x"), [*units, *answer]).said
+
+    assert [(one.who, one.text, one.start_s, one.end_s, one.is_interrupted) for one in said] == [
+        ("user", "Count to four", 1.25, 2.4, False),
+        ("assistant", "1, 2, 3, 4.", 4.2, 5.8, False),
+        ("assistant", "And more", 6.2, 6.5, True),
+    ]
+
+
+def test_when_somebody_spoke_is_found_in_the_sound_over_the_noise_of_the_room():
+    rng = np.random.default_rng(1)
+    sound = rng.normal(0, 0.004, 6 * 16_000).astype(np.float32)
+    t = np.arange(16_000 * 2) / 16_000
+    sound[24_000:56_000] += (0.2 * np.sin(2 * np.pi * 180 * t)).astype(np.float32)
+    sound[4_000:4_400] += 0.3
+    times = SpeechTimes()
+    for second in range(6):
+        times.feed(Pcm(sound[second * 16_000 : (second + 1) * 16_000], 16_000), second + 1.0)
+
+    found = times.take()
+
+    assert found is not None
+    assert found == pytest.approx((1.5, 3.5), abs=0.05)
+    assert times.take() is None
 
 
 def test_lines_break_between_words_and_between_chinese_characters():

@@ -656,12 +656,13 @@ const scenarios = {
     await page.getByText('Saved').waitFor();
   },
 
-  async look_again({ page, context }) {
+  async look_again({ page, context, model }) {
     const wire = wiretap(page);
     await page.goto('/audio_duplex');
     await mainButton(page).click();
     await activity(page, 'speaking');
     await activity(page, 'listening');
+    const heard = await page.locator('p-transcript .you .said').allTextContents();
     await hangUp(page);
     const spoken = wire.got
       .filter(({ message }) => message.type === 'response.output_audio.delta')
@@ -674,7 +675,17 @@ const scenarios = {
     await viewer.locator('.cells li').first().waitFor();
     const read = (await viewer.locator('.said .line.assistant p').allTextContents()).join('');
     assert.equal(read.replace(/\s/g, ''), spoken.replace(/\s/g, ''), 'the conversation has all of it');
-    const text = (await viewer.locator('.cells .words > span:not(.small)').allTextContents()).join('');
+    if (model === 'pocket') {
+      // What the person said is there, with the time at which it was said: the speech begins the file.
+      const yours = await viewer.locator('.said .line.you p').allTextContents();
+      assert.ok(heard.length > 0 && heard.every((words, i) => words === yours[i]), `${heard} became ${yours}`);
+      assert.equal(await viewer.locator('h1').textContent(), yours[0]);
+      const { said } = await (await fetch(`${viewer.url().replace('/s/', '/api/sessions/')}/recording`)).json();
+      const [question, answer] = said;
+      assert.ok(question.end_ms > question.start_ms + 400 && question.end_ms <= answer.start_ms, JSON.stringify(said));
+      assert.match(await viewer.locator('.said .line.assistant').first().textContent(), /\d ms/);
+    }
+    const text = (await viewer.locator('.cells .words > span:not(.small, .user)').allTextContents()).join('');
     assert.equal(text.replace(/\s/g, ''), spoken.replace(/\s/g, ''));
     await until(viewer, () => document.querySelector('.media audio')?.readyState > 0);
     await viewer.locator('.cells li[data-mode="speak"] .time').first().click();

@@ -29,7 +29,7 @@ FILES = ("browser", "calls", "extras", "firefox", "lines", "pages", "whole")
 RECORDED = ["look_again", "below_a_path"]
 """Scenarios that look at recordings, whose server renders them: one after the other."""
 FIREFOX = ["firefox"]
-ANSWERED = ["half_duplex", "duplex_gapless", "chat", "omni"]
+ANSWERED = ["half_duplex", "duplex_gapless", "chat", "omni", "look_again"]
 """Scenarios in which an answer is heard, asked of the shipped model too once it has weights."""
 
 SCENARIO_S = 300

@@ -10,8 +10,11 @@ import json
 import os
 from pathlib import Path
 
+from msgspec import UNSET
+
 from parley import logs
-from parley.recording import lines, timeline
+from parley.protocol.kinds import Kind
+from parley.recording import lines, placing, timeline
 from parley.recording.layout import Folder, RecordingFolders, write_atomically
 from parley.recording.lines import HeadLine
 from parley.recording.timeline import MetaJson
@@ -48,11 +51,23 @@ def finish(folder: Folder, *, recovered: bool = False, is_owner: bool = False) -
             return None
         meta = timeline.build_meta(head, journal, recovered=recovered)
         recording = timeline.build_recording(head, journal)
+        if head.app_type is not Kind.CHAT:
+            recording.said = [_published(one) for one in placing.place(head, journal.lines).said]
         _keep_aside(folder.meta)
         # Last: its existence marks the recording as complete.
         write_atomically(folder.meta, timeline.encode_file(meta))
         write_atomically(folder.recording, timeline.encode_file(recording))
         return meta
+
+
+def _published(said: placing.Said) -> timeline.RecordedSaid:
+    return timeline.RecordedSaid(
+        said.who,
+        said.text.strip(),
+        round(1000 * said.start_s),
+        round(1000 * said.end_s),
+        said.is_interrupted or UNSET,
+    )
 
 
 def _keep_aside(meta: Path) -> None:

@@ -178,12 +178,18 @@ class AnswerLine(msgspec.Struct, tag_field="kind", tag="answer"):
 
 
 class HeardLine(msgspec.Struct, tag_field="kind", tag="heard"):
-    """What the user was heard to say. `index`: of the turn, or of the unit that begins the
-    answer."""
+    """What the user was heard to say.
+
+    Args:
+        index: of the turn, or of the unit that begins the answer.
+        from_ms, until_ms: when it was said, where that is known.
+    """
 
     index: int
     at_ms: Number
     text: str
+    from_ms: Number | UnsetType = UNSET
+    until_ms: Number | UnsetType = UNSET
 
 
 class NoteLine(msgspec.Struct, tag_field="kind", tag="note"):

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
+from msgspec import UNSET
 
 from parley.protocol.kinds import Kind
 from parley.recording import timeline
@@ -60,13 +61,29 @@ class Caption:
 
 
 @dataclass(slots=True)
+class Said:
+    """What one side said in one go, of which every kind of subtitles is made."""
+
+    who: Literal["user", "assistant"]
+    text: str
+    start_s: float
+    end_s: float
+    is_interrupted: bool = False
+
+
+@dataclass(slots=True)
 class Plan:
-    """Pieces in order of start, and the total length. `captions` are the assistant's."""
+    """Pieces in order of start, and the total length.
+
+    Args:
+        captions: the assistant's as they grow below a film; `said`: both sides' as a whole.
+    """
 
     user: list[PlacedPiece] = field(default_factory=list)
     assistant: list[PlacedPiece] = field(default_factory=list)
     captions: list[Caption] = field(default_factory=list)
     user_captions: list[Caption] = field(default_factory=list)
+    said: list[Said] = field(default_factory=list)
     frames: list[tuple[float, str]] = field(default_factory=list)
     length_s: float = 0.0
 
@@ -78,6 +95,7 @@ def place(head: HeadLine, lines: Sequence[Line]) -> Plan:
     ends += [caption.end_s for caption in (*plan.captions, *plan.user_captions)]
     ends += [at_s for at_s, _ in plan.frames]
     plan.length_s = max(ends, default=0.0) + TAIL_S
+    plan.said.sort(key=lambda one: one.start_s)
     return plan
 
 
@@ -89,6 +107,7 @@ class _AssistantTrack:
         self._free_s = 0.0
         self._text = ""
         self._is_open = False
+        self._said: Said | None = None
 
     def say(self, text: str, sound: PlacedPiece | None, at_s: float, *, ends: bool = False) -> None:
         start_s = at_s
@@ -96,6 +115,7 @@ class _AssistantTrack:
             start_s = max(at_s, self._free_s)
             self._free_s = start_s + sound.length_s
             self._plan.assistant.append(replace(sound, start_s=start_s))
+        self._note(text, start_s, 0.0 if sound is None else self._free_s)
         if text:
             self._text += text
             self._caption(start_s)
@@ -106,7 +126,16 @@ class _AssistantTrack:
 
     def end(self) -> None:
         """End the turn; the next text begins a new caption."""
-        self._text, self._is_open = "", False
+        self._text, self._is_open, self._said = "", False, None
+
+    def _note(self, text: str, start_s: float, end_s: float) -> None:
+        if self._said is None:
+            if not text:
+                return
+            self._said = Said("assistant", "", start_s, start_s)
+            self._plan.said.append(self._said)
+        self._said.text += text
+        self._said.end_s = max(self._said.end_s, end_s)
 
     def interrupt(self, at_s: float) -> None:
         """Cut everything that would be heard after `at_s`."""
@@ -118,6 +147,9 @@ class _AssistantTrack:
             kept.append(replace(piece, length_s=length_s))
         self._plan.assistant[:] = kept
         self._free_s = min(self._free_s, at_s)
+        for one in self._plan.said:
+            if one.who == "assistant" and one.end_s > at_s:
+                one.end_s, one.is_interrupted = max(at_s, one.start_s), True
         captions = self._plan.captions
         captions[:] = [
             replace(one, end_s=min(one.end_s, max(at_s, one.start_s))) for one in captions
@@ -145,9 +177,12 @@ def _units(lines: Iterable[Line]) -> Plan:
         if isinstance(line, NoteLine) and line.name == "interrupted":
             assistant.interrupt(line.at_ms / 1000)
         if isinstance(line, HeardLine):
-            # The model says what was said, not when: since the last time, and not long ago.
+            # Where nothing tells when it was said: since the last time, and not long ago.
             start_s = max(said_s, line.at_ms / 1000 - HEARD_S)
-            said_s = _write(plan, line.text, start_s, line.at_ms / 1000)
+            end_s = line.at_ms / 1000
+            if line.from_ms is not UNSET and line.until_ms is not UNSET:
+                start_s, end_s = line.from_ms / 1000, line.until_ms / 1000
+            said_s = _write(plan, line.text, start_s, end_s)
         if not isinstance(line, UnitLine):
             continue
         receive_s = line.receive_ts_ms / 1000
@@ -194,7 +229,8 @@ def _turns(head: HeadLine, lines: Sequence[Line]) -> Plan:
         heard_s = plan.user[-1].start_s if asked.audio and plan.user else asked_s
         words = "\n".join(each for each in (asked.text, asked.transcript) if each)
         if is_live and words:
-            _write(plan, words, heard_s, max(asked_s, heard_s + CAPTION_STAYS_S))
+            end_s = plan.user[-1].end_s if asked.audio and plan.user else asked_s
+            _write(plan, words, heard_s, max(end_s, heard_s))
         plan.frames += [(asked_s, path) for path in (asked.images or [])[:1]]
         offset_s = 0.0
         for said in turn.said:
@@ -211,8 +247,10 @@ def _turns(head: HeadLine, lines: Sequence[Line]) -> Plan:
 
 def _write(plan: Plan, text: str, start_s: float, end_s: float) -> float:
     """A caption of the user's; gives its end."""
-    plan.user_captions.append(Caption(text, start_s, max(end_s, start_s)))
-    return max(end_s, start_s)
+    end_s = max(end_s, start_s)
+    plan.user_captions.append(Caption(text, start_s, end_s))
+    plan.said.append(Said("user", text, start_s, end_s))
+    return end_s
 
 
 def _seconds(samples: SamplePlace) -> float:

@@ -16,6 +16,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import textwrap
 import wave
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
@@ -33,7 +34,7 @@ from parley.media.wav import load
 from parley.recording import lines, store
 from parley.recording.layout import Folder, write_atomically
 from parley.recording.lines import HeadLine, Line, TurnLine
-from parley.recording.placing import Caption, PlacedPiece, Plan, place
+from parley.recording.placing import PlacedPiece, Plan, Said, place
 from parley.recording.render_queue import tell
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ FRAME_PIXELS: Final = 16_000_000
 CODECS: Final = ("libx264", "libopenh264", "mpeg4")
 CAPTION_LINES: Final = 2
 SRT_CHARS: Final = 84
+LEAST_SHOWN_S: Final = 1.2
+"""A subtitle stays at least this long."""
 """Two lines of a film."""
 
 Int16 = npt.NDArray[np.int16]
@@ -76,9 +79,9 @@ def make(folder: Folder, progress: Progress = lambda share: None) -> list[Path]:
         write_wav(folder, plan)
         made.append(folder.replay_wav)
     progress(0.3)
-    if plan.captions or plan.user_captions:
-        write_atomically(folder.subtitles, srt(plan.captions, plan.user_captions).encode())
-        write_atomically(folder.web_subtitles, vtt(plan.captions, plan.user_captions).encode())
+    if plan.said:
+        write_atomically(folder.subtitles, srt(plan.said).encode())
+        write_atomically(folder.web_subtitles, vtt(plan.said).encode())
         made += [folder.subtitles, folder.web_subtitles]
     # A gateway on its own machine may lack the packages for video; audio always works.
     if plan.frames and all(importlib.util.find_spec(name) for name in ("av", "PIL")):
@@ -174,35 +177,39 @@ def clean(text: str) -> str:
 _HARMLESS = str.maketrans({"<": "‹", ">": "›", "{": "(", "}": ")", "\\": "/"})
 
 
-def srt(captions: Sequence[Caption], user: Sequence[Caption] = ()) -> str:
-    """Captions in SubRip format; where both sides have words, each says whose they are."""
+def srt(said: Sequence[Said]) -> str:
+    """Subtitles in SubRip format; where both sides have words, each says whose they are."""
     blocks: list[str] = []
-    for name, caption, text in _by_time(captions, user):
-        times = f"{_stamp(caption.start_s, ',')} --> {_stamp(caption.end_s, ',')}"
-        said = f"{name}: {text}" if user else text
-        blocks.append(f"{len(blocks) + 1}\n{times}\n{said}\n")
+    has_both = any(one.who == "user" for one in said)
+    for name, start_s, end_s, text in _cues(said):
+        times = f"{_stamp(start_s, ',')} --> {_stamp(end_s, ',')}"
+        line = f"{name}: {text}" if has_both else text
+        blocks.append(f"{len(blocks) + 1}\n{times}\n{line}\n")
     return "\n".join(blocks)
 
 
-def vtt(captions: Sequence[Caption], user: Sequence[Caption] = ()) -> str:
-    """Captions in WebVTT format, each with its speaker's voice tag."""
+def vtt(said: Sequence[Said]) -> str:
+    """Subtitles in WebVTT format, each with its speaker's voice tag."""
     blocks = ["WEBVTT\n"]
-    for name, caption, text in _by_time(captions, user):
-        times = f"{_stamp(caption.start_s, '.')} --> {_stamp(caption.end_s, '.')}"
+    for name, start_s, end_s, text in _cues(said):
+        times = f"{_stamp(start_s, '.')} --> {_stamp(end_s, '.')}"
         escaped = text.replace("&", "&amp;")
         blocks.append(f"{times}\n<v {name}>{escaped}\n")
     return "\n".join(blocks)
 
 
-def _by_time(
-    captions: Sequence[Caption], user: Sequence[Caption]
-) -> Iterator[tuple[str, Caption, str]]:
-    """Both sides' captions that can be seen: speaker, caption, text."""
-    both = [("User", one) for one in user] + [("Assistant", one) for one in captions]
-    for name, caption in sorted(both, key=lambda one: one[1].start_s):
-        text = clean(caption.text)[-SRT_CHARS:].strip()
-        if text and caption.end_s > caption.start_s:
-            yield name, caption, text
+def _cues(said: Sequence[Said]) -> Iterator[tuple[str, float, float, str]]:
+    """What can be read: speaker, start, end, text. A long answer comes in parts, each for as long
+    as its share of the text."""
+    for one in said:
+        parts = textwrap.wrap(clean(one.text), SRT_CHARS)
+        total = sum(map(len, parts))
+        start_s = one.start_s
+        for part in parts:
+            end_s = start_s + (one.end_s - one.start_s) * len(part) / total
+            shown_s = max(end_s, start_s + LEAST_SHOWN_S) if len(parts) == 1 else end_s
+            yield one.who.capitalize(), start_s, shown_s, part
+            start_s = end_s
 
 
 def _stamp(seconds: float, point: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -80,10 +80,21 @@ class RecordedEvent(msgspec.Struct):
     why: str | UnsetType = UNSET
 
 
+class RecordedSaid(msgspec.Struct):
+    """What one side said in one go, and when: milliseconds since the session was ready."""
+
+    who: Literal["user", "assistant"]
+    text: str
+    start_ms: Number
+    end_ms: Number
+    interrupted: bool | UnsetType = UNSET
+
+
 class RecordingJson(msgspec.Struct):
     """`recording.json`: `chunks` for duplex, `turns` for the other kinds.
 
     Args:
+        said: of a live session, what both sides said; subtitles have the same times.
         lost_entries, damaged_entries: entries that were not written or cannot be read.
         merged_replay, merged_replay_video, frontend_replay: names of rendered and uploaded files,
             added when the recording is served; never in the file.
@@ -98,6 +109,7 @@ class RecordingJson(msgspec.Struct):
     damaged_entries: int | UnsetType = UNSET
     chunks: list[RecordedChunk] | UnsetType = UNSET
     turns: list[RecordedTurn] | UnsetType = UNSET
+    said: list[RecordedSaid] | UnsetType = UNSET
     events: list[RecordedEvent] = []
     merged_replay: str | UnsetType = UNSET
     merged_replay_video: str | UnsetType = UNSET

@@ -58,6 +58,7 @@ from parley.recording.lines import (
     UnitTiming,
 )
 from parley.recording.render_queue import pending
+from parley.recording.speech_times import SpeechTimes
 from parley.recording.timeline import TITLE_CHARS
 from parley.session import recorded
 
@@ -182,6 +183,7 @@ class SessionRecorder:
         self._began_s = 0.0
         self._turn = 0
         self._was_speaking = False
+        self._speech_times = SpeechTimes()
         self._asked_s = 0.0
         self._first_ms: float | None = None
 
@@ -231,7 +233,7 @@ class SessionRecorder:
                 # What it answers is in the recording before.
                 return
             case UserTranscribed():
-                self._journal.put(Entry(HeardLine(event.index, at_ms, event.text)))
+                self._heard(event, at_ms)
             case OutputDelta():
                 self._said(event.text, event.pcm, at_s, at_ms)
             case AnswerDone():
@@ -374,6 +376,7 @@ class SessionRecorder:
             if len(done.unit.pcm):
                 line.user_audio = layout.user_audio(done.index)
                 files[line.user_audio] = done.unit.pcm
+                self._speech_times.feed(done.unit.pcm, line.receive_ts_ms / 1000)
                 inputs = (done.unit.pcm,)
             frames = []
             for number, frame in enumerate(done.unit.frames):
@@ -391,6 +394,13 @@ class SessionRecorder:
         self._was_speaking = not result.is_listen and not result.end_of_turn
         if result.end_of_turn:
             self._turn += 1
+
+    def _heard(self, event: UserTranscribed, at_ms: float) -> None:
+        line = HeardLine(event.index, at_ms, event.text)
+        times = self._speech_times.take()
+        if times is not None:
+            line.from_ms, line.until_ms = (round(1000 * each) for each in times)
+        self._journal.put(Entry(line))
 
     def _turn_started(self, event: TurnStarted, at_s: float, at_ms: float) -> None:
         self._asked_s, self._first_ms = at_s, None

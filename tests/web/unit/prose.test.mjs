@@ -2,7 +2,8 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { parseFormula } from '../../../src/parley/web/elements/formula.js';
-import { lastBlock, makeParser, withoutDirections } from '../../../src/parley/web/elements/markdown.js';
+import { lastBlock, makeParser } from '../../../src/parley/web/elements/markdown.js';
+import { withoutDirections } from '../../../src/parley/web/talk/captions.js';
 import MarkdownIt from '../../../src/parley/web/vendor/markdown-it.js';
 import temml from '../../../src/parley/web/vendor/temml.js';
 

@@ -11,12 +11,6 @@
 /** Quotes and lists in each other; what is deeper is not shown. */
 const DEEPEST = 100;
 
-/** Signs that change the direction of what follows: a model's text must not reorder the page. */
-const DIRECTIONS = /[\u202a-\u202e\u2066-\u2069]/g;
-
-/** @param {string} text */
-export const withoutDirections = (text) => text.replace(DIRECTIONS, '');
-
 /** @param {string} line @returns {[open: string, close: string] | null} marks of a formula that has lines of its own */
 function fenceOf(line) {
   if (line.startsWith('$$')) return ['$$', '$$'];

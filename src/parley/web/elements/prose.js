@@ -7,7 +7,8 @@
  */
 
 import { copy, h } from './dom.js';
-import { lastBlock, makeParser, withoutDirections } from './markdown.js';
+import { withoutDirections } from '../talk/captions.js';
+import { lastBlock, makeParser } from './markdown.js';
 
 /** @typedef {import('./markdown.js').Token} Token */
 

@@ -8,6 +8,7 @@ import { factsOf } from '../elements/model.js';
 import { barrierNotice, notice } from '../elements/notice.js';
 import { describe, remember } from '../elements/recents.js';
 import { mountShell } from '../elements/shell/shell.js';
+import { titleOf } from '../talk/captions.js';
 import { about } from '../wire/about.js';
 import { chosenApi } from '../wire/api.js';
 import { CallClock } from './call/clock.js';
@@ -169,8 +170,7 @@ function onPhase(page, before, phase) {
 function keepWords({ calls }) {
   const { recordingId, liveSince } = calls.state;
   const said = calls.current?.captions.list ?? [];
-  const first = said.find((/** @type {any} */ { who, text }) => who !== 'note' && text)?.text ?? '';
-  describe(recordingId, { words: first.slice(0, 80), seconds: Math.round((performance.now() - liveSince) / 1000) });
+  describe(recordingId, { words: titleOf(said), seconds: Math.round((performance.now() - liveSince) / 1000) });
 }
 
 /** @param {CallPage} page @param {{mic: number, voice: number}} levels */

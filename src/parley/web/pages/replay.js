@@ -11,7 +11,8 @@ import { mountShell } from '../elements/shell/shell.js';
 import { HttpError, request, requestIfAny } from '../wire/http.js';
 import { at, here } from '../wire/root.js';
 import { clock, date, has, t } from '../words/words.js';
-import { cellsOf, conversationOf, titleOf } from './replay/cells.js';
+import { titleOf } from '../talk/captions.js';
+import { cellsOf, conversationOf } from './replay/cells.js';
 import { Conversation } from './replay/conversation.js';
 import { Timeline } from './replay/timeline.js';
 import '../elements/player/player.js';
@@ -87,7 +88,7 @@ async function wait(state) {
 /** @param {any} meta @param {any} recording */
 function draw(meta, recording) {
   const cells = cellsOf(recording);
-  const said = conversationOf(cells);
+  const said = conversationOf(cells, recording);
   const timeline = new Timeline(cells, asset);
   const conversation = new Conversation(said, { asset, jump: (seconds) => timeline.jump(seconds) });
   timeline.onMark = (seconds) => conversation.mark(seconds);

@@ -25,6 +25,28 @@
 /** So much of what was said goes into a call that continues another, in characters. */
 const CARRY_LIMIT = 4000;
 
+/** Longer names are cut in lists. */
+const TITLE_SIGNS = 60;
+
+/**
+ * What a conversation is called in lists and on its own page: the first words of the person, or else of anybody.
+ * @param {{who: string, text: string}[]} said
+ */
+export function titleOf(said) {
+  const words = said.filter(({ who, text }) => who !== 'note' && text);
+  const text = (words.find(({ who }) => who === 'you') ?? words[0])?.text.trim() ?? '';
+  return text.length > TITLE_SIGNS ? `${text.slice(0, TITLE_SIGNS - 2).trimEnd()}…` : text;
+}
+
+/** Signs that change the direction of what follows: nobody's words may reorder the page. */
+const DIRECTIONS = /[\u202a-\u202e\u2066-\u2069]/g;
+
+/** @param {string} text */
+export const withoutDirections = (text) => text.replace(DIRECTIONS, '');
+
+/** What a person was heard to say, without the quotation marks that some recognisers put around it. @param {string} text */
+export const asSaid = (text) => withoutDirections(text.trim().replace(/^["“](.*)["”]$/s, '$1'));
+
 /** The end of the word in which `at` lies: half a word is hard to read. @param {string} text @param {number} at */
 function wordEnd(text, at) {
   let end = Math.min(text.length, Math.round(at));
@@ -164,7 +186,8 @@ export class Captions extends EventTarget {
       delete caption.key;
       this.#yours.set(id, caption);
     }
-    Object.assign(caption, { text, heard: text.length, isComplete: isFinal, untilS: this.#atS() });
+    const words = asSaid(text);
+    Object.assign(caption, { text: words, heard: words.length, isComplete: isFinal, untilS: this.#atS() });
     if (isFinal) this.#yours.delete(id);
     this.#changed();
   }
@@ -188,7 +211,7 @@ export class Captions extends EventTarget {
       this.#turns.set(turn, entry);
       if (this.#turns.size > 20) this.#turns.delete(this.#turns.keys().next().value ?? -1);
     }
-    entry.track.add(text, samples);
+    entry.track.add(withoutDirections(text), samples);
     entry.caption.text = entry.track.text;
     this.#changed();
   }

@@ -1,3 +1,5 @@
+import { asSaid } from '../../talk/captions.js';
+
 /**
  * A recording of the server as values: its units or turns, and the conversation that they make.
  *
@@ -40,7 +42,7 @@ function unit(chunk, i) {
     aiAudio: chunk.result?.ai_audio,
     images: chunk.user_frame ? [chunk.user_frame] : [],
     video: undefined,
-    userText: chunk.user_text ?? chunk.result?.input_transcript ?? '',
+    userText: [chunk.user_text, chunk.user_transcript].filter(Boolean).join('\n'),
     text: chunk.result?.text ?? '',
     mode: String(chunk.result?.mode ?? '').toUpperCase() === 'SPEAK' ? 'speak' : 'listen',
     isEnd: Boolean(chunk.result?.end_of_turn),
@@ -89,8 +91,41 @@ function saidInTurn(cell) {
   ];
 }
 
-/** What both said, in order. @param {Cell[]} cells @returns {Said[]} */
-export function conversationOf(cells) {
+/**
+ * What both said, as the server has timed it: every kind of subtitles has the same times.
+ * @param {any[]} list @param {Cell[]} cells @returns {Said[]}
+ */
+function timed(list, cells) {
+  /** @type {Said[]} */
+  const said = [];
+  for (const { who, text, start_ms: startMs, end_ms: endMs, interrupted = false } of list) {
+    const fromS = startMs / 1000;
+    const before = said.at(-1);
+    const isAnswer = who === 'assistant' && before?.who === 'you';
+    // A picture that was written about; of a film every second has one.
+    const shown = cells.find(
+      ({ at, length, userText, images }) => at <= fromS && fromS < at + length && userText && images,
+    );
+    said.push({
+      who: who === 'user' ? 'you' : 'assistant',
+      text: who === 'user' ? asSaid(text) : text,
+      fromS,
+      untilS: endMs / 1000,
+      images: who === 'user' ? (shown?.images ?? []) : [],
+      isInterrupted: interrupted,
+      latencyMs: isAnswer && fromS > before.untilS ? Math.round((fromS - before.untilS) * 1000) : null,
+    });
+  }
+  return said;
+}
+
+/** What both said, in order. @param {Cell[]} cells @param {any} [recording] @returns {Said[]} */
+export function conversationOf(cells, recording) {
+  return Array.isArray(recording?.said) ? timed(recording.said, cells) : derived(cells);
+}
+
+/** The same of a recording without those times. @param {Cell[]} cells @returns {Said[]} */
+function derived(cells) {
   /** @type {Said[]} */
   const said = [];
   /** @type {Said | null} */
@@ -132,11 +167,4 @@ export function conversationOf(cells) {
     }
   }
   return said.map((one) => ({ ...one, text: one.text.trim() }));
-}
-
-/** The first words that anybody wrote down. @param {Said[]} said */
-export function titleOf(said) {
-  const first = said.find(({ who, text }) => who === 'you' && text) ?? said.find(({ text }) => text);
-  const words = first?.text ?? '';
-  return words.length > 60 ? `${words.slice(0, 58).trimEnd()}…` : words;
 }
