@@ -1,4 +1,5 @@
 import itertools
+import random
 
 import pytest
 from hypothesis import given
@@ -323,3 +324,17 @@ def test_text_that_has_to_be_looked_at_is_no_whole_message(payload: bytes):
     data = frame(TEXT, payload, mask=True)
 
     assert FrameReader(masked=True, limit_bytes=1 << 24).whole(data) is None
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_large_message_is_opened_piece_by_piece_to_the_same(masked: bool) -> None:
+    payload = random.Random(3).randbytes((2 << 20) + 7)
+    reader = FrameReader(masked=masked, limit_bytes=1 << 30)
+    data = frame(BINARY, payload, mask=masked)
+
+    pieces = [data[at : at + 70_001] for at in range(0, len(data), 70_001)]
+    (message,) = [event for piece in pieces for event in reader.feed(piece)]
+
+    assert isinstance(message, Message)
+    assert message.large_payload() == message.payload() == payload
+    assert Message.client_text(bytearray(payload)).large_payload() == payload

@@ -241,7 +241,7 @@ class Dialect(ABC):
         """Last word of the queue."""
         return None
 
-    def check_request(self, frame: bytes | str) -> None:
+    def check_request(self, frame: bytes | bytearray | str) -> None:
         """Look at the message that comes before the place in the queue (`asks_first`), so that
         nobody waits in vain, and take from it how the client wants to be spoken to.
 

@@ -73,7 +73,7 @@ class ChatDialect(LegacyDialect):
             raise InvalidRequest("The first message must be a chat request.")
         raise WrongPhase(type_name, phase)
 
-    def check_request(self, frame: bytes | str) -> None:
+    def check_request(self, frame: bytes | bytearray | str) -> None:
         self._request(frame)
 
     def early(self, type_name: str) -> Early:
@@ -85,7 +85,7 @@ class ChatDialect(LegacyDialect):
             return StopRequested() if _is_stop(frame) else None
         return requested(self._request(frame))
 
-    def _request(self, frame: bytes | str) -> chat.Request:
+    def _request(self, frame: bytes | bytearray | str) -> chat.Request:
         message = chat.decode_client(frame)
         if isinstance(message, chat.Stop):
             raise InvalidRequest("The first message must be a chat request.")

@@ -23,7 +23,7 @@ from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.large_json import read_aside
 from parley.gateway.queue import Ticket
 from parley.protocol import codec, openai
-from parley.transport import Closure, Connection, ConnectionClosed, Message
+from parley.transport import LARGE_BYTES, Closure, Connection, ConnectionClosed, Message
 
 SHUTTING_DOWN: Final = "The server is shutting down."
 
@@ -179,7 +179,7 @@ class QueueWaiter(ClientWatch[Message]):
     async def _check_request(self, message: Message) -> None:
         if not message.is_text:
             raise InvalidJson
-        await read_aside(message.size, lambda: self._dialect.check_request(message.payload()))
+        await read_aside(message.size, lambda: self._dialect.check_request(_content(message)))
 
     async def _early(self, message: Message) -> None:
         """A message that comes while there is no session yet."""
@@ -187,7 +187,7 @@ class QueueWaiter(ClientWatch[Message]):
             raise InvalidJson
         dialect = self._dialect
         try:
-            name = await read_aside(message.size, lambda: codec.type_of(message.payload()))
+            name = await read_aside(message.size, lambda: codec.type_of(_content(message)))
         except ParleyError:
             if dialect.asks_first:
                 return
@@ -242,6 +242,10 @@ def _send_frame(connection: Connection, frame: str | bytes) -> None:
     # Sound in binary messages is agreed upon with a worker, so nothing of it is said here.
     assert isinstance(frame, str)
     connection.send_text(frame.encode())
+
+
+def _content(message: Message) -> bytes | bytearray:
+    return message.payload() if message.size <= LARGE_BYTES else message.large_payload()
 
 
 def _why(closure: Closure) -> str:

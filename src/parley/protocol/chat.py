@@ -195,7 +195,7 @@ def request_from(value: Any) -> Request:
     return request
 
 
-def decode_client(raw: bytes | str) -> ClientMessage:
+def decode_client(raw: bytes | bytearray | str) -> ClientMessage:
     """Read one frame of a client.
 
     Raises:

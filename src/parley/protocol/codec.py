@@ -29,6 +29,11 @@ from parley.errors import (
     TooLarge,
     UnknownEvent,
 )
+from parley.protocol import long_base64
+from parley.protocol.long_base64 import LongBase64
+
+LONG_BYTES: Final = 1 << 20
+"""Messages up to this size are parsed as they are: it takes about 2 ms."""
 
 SAMPLE_BYTES: Final = 4
 """One float32 sample, little-endian."""
@@ -57,23 +62,27 @@ class _Tagged(msgspec.Struct):
 
 
 _tagged = msgspec.json.Decoder(_Tagged)
-_encoder = msgspec.json.Encoder()
+_encoder = msgspec.json.Encoder(enc_hook=long_base64.whole)
 
 
 def parse(raw: bytes | bytearray | str) -> Any:
-    """JSON text to plain values.
+    """JSON text to plain values. Long base64 in a message above `LONG_BYTES` is `LongBase64`, and
+    `raw` must stay as it is for as long as that is used.
 
     Raises:
         InvalidJson: not JSON, not UTF-8, or nested so deeply that the parser gives up.
-        InvalidPayload: more than `MESSAGE_DEPTH_LIMIT` levels.
+        InvalidPayload: more than `MESSAGE_DEPTH_LIMIT` levels, or megabytes that are not base64.
     """
+    found: dict[str, str] = {}
+    if len(raw) > LONG_BYTES:
+        raw, found = long_base64.cut_out(raw)
     try:
         value = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         raise InvalidJson from None
     if _is_deeper(value, raw, MESSAGE_DEPTH_LIMIT):
         raise InvalidPayload("The message is nested too deeply.")
-    return value
+    return long_base64.put_back(value, found) if found else value
 
 
 def _is_deeper(value: Any, raw: bytes | bytearray | str, limit: int) -> bool:
@@ -98,13 +107,16 @@ def _is_deeper(value: Any, raw: bytes | bytearray | str, limit: int) -> bool:
     return True
 
 
-def type_of(raw: bytes | str) -> str:
+def type_of(raw: bytes | bytearray | str) -> str:
     """The message type of a frame, without building the rest: cheap also for large frames.
 
     Raises:
         InvalidJson: not JSON.
         UnknownEvent: JSON, but no object with a `type` that is a string.
+        InvalidPayload: megabytes that are not base64.
     """
+    if len(raw) > LONG_BYTES:
+        raw, _ = long_base64.cut_out(raw)
     try:
         name = _tagged.decode(raw).type
     except msgspec.ValidationError:
@@ -114,6 +126,13 @@ def type_of(raw: bytes | str) -> str:
     if not isinstance(name, str):
         raise UnknownEvent("(none)")
     return name
+
+
+def encode_media(message: object) -> bytearray:
+    """A message that may hold `LongBase64`, as JSON; written piece by piece."""
+    marks = long_base64.Marks()
+    encoded = msgspec.json.encode(message, enc_hook=marks)
+    return long_base64.spliced(encoded, marks.found)
 
 
 def encode(message: msgspec.Struct) -> str:
@@ -149,7 +168,7 @@ def encode_for(message: msgspec.Struct, *, extensions: bool) -> str | None:
     ours, when_known = _marked(type(message))
     if not ours and not when_known:
         return encode(message)
-    fields = msgspec.to_builtins(message)
+    fields = msgspec.to_builtins(message, enc_hook=long_base64.whole)
     for name in ours:
         fields.pop(name, None)
     for name in when_known:
@@ -379,6 +398,8 @@ def from_base64(text: str, *, field: str, limit_bytes: int | None = None) -> byt
     size = len(text) * 3 // 4
     if limit_bytes is not None and size - 2 > limit_bytes:
         raise TooLarge(field, size, limit_bytes)
+    if isinstance(text, LongBase64):
+        return _from_pieces(text, field)
     bare = text.rstrip("=") if text.endswith("=") else text
     if len(bare) % 4 == 1 or len(text) - len(bare) > 2:
         raise InvalidPayload(f"{field} is not valid base64.", field=field)
@@ -386,6 +407,16 @@ def from_base64(text: str, *, field: str, limit_bytes: int | None = None) -> byt
         return binascii.a2b_base64(bare + "=" * (-len(bare) % 4), strict_mode=True)
     except (binascii.Error, ValueError):
         raise InvalidPayload(f"{field} is not valid base64.", field=field) from None
+
+
+def _from_pieces(text: LongBase64, field: str) -> bytes:
+    data = bytearray()
+    for piece in text.pieces():
+        if len(data) % 3:
+            # Padding ended the piece before.
+            raise InvalidPayload(f"{field} is not valid base64.", field=field)
+        data += from_base64(piece, field=field)
+    return bytes(data)
 
 
 def pcm_bytes(text: str, *, field: str, limit_bytes: int | None = None) -> bytes:

@@ -44,6 +44,7 @@ SMALL_MESSAGE_BYTES = 16 << 10
 
 _SMALL_PIECE_BYTES = 16 << 10
 _MERGED_PIECE_BYTES = 64 << 10
+_OPENED_BYTES = 1 << 20
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 
@@ -91,6 +92,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     def payload(self) -> bytes:
         """The content, unmasked and joined: a copy, for the few who read messages."""
         return _open(b"".join(self.parts))
+
+    def large_payload(self) -> bytearray:
+        """The same, made piece by piece: in a thread it does not keep the interpreter for long."""
+        return _open_large(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,6 +466,30 @@ def parse_close(payload: bytes) -> tuple[int, str]:
 def can_travel(code: int) -> bool:
     """Whether a close code may appear on the wire (RFC 6455, 7.4)."""
     return 1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999
+
+
+def _open_large(message: Message) -> bytearray:
+    """The payload of a message of one frame."""
+    first = message.parts[0]
+    second = first[1]
+    length = second & 0x7F
+    header = 2 + (2 if length == 126 else 8 if length == 127 else 0)
+    key = b""
+    if second & 0x80:
+        key = bytes(first[header : header + 4])
+        header += 4
+    plain = bytearray(message.size)
+    at = 0
+    for part in message.parts:
+        whole = memoryview(part)[header if part is first else 0 :]
+        for start in range(0, len(whole), _OPENED_BYTES):
+            piece = whole[start : start + _OPENED_BYTES]
+            if key and key != NO_MASK:
+                turned = at % 4
+                piece = memoryview(apply_mask(piece, key[turned:] + key[:turned]))
+            plain[at : at + len(piece)] = piece
+            at += len(piece)
+    return plain
 
 
 def _open(data: bytes) -> bytes:

@@ -7,7 +7,7 @@ from typing import Final
 
 from parley.errors import TooLarge
 from parley.session.socket import Disconnected
-from parley.transport import Connection, ConnectionClosed
+from parley.transport import LARGE_BYTES, Connection, ConnectionClosed, Message
 
 TURN_MESSAGES: Final = 8
 """Messages of one session that are read before other sessions have their turn."""
@@ -37,9 +37,15 @@ class GatewaySocket:
             raise Disconnected(end.closure.code) from end
         if message.size > self._limit_bytes:
             raise TooLarge("The message", message.size, self._limit_bytes)
-        payload = message.payload()
+        if message.size <= LARGE_BYTES:
+            return self._content(message, message.payload())
+        # Piece by piece: in a thread, the other sessions' turns come between.
+        payload = await asyncio.to_thread(message.large_payload)
+        return await asyncio.to_thread(self._content, message, payload)
+
+    def _content(self, message: Message, payload: bytes | bytearray) -> str | bytes:
         if not message.is_text:
-            return payload
+            return bytes(payload)
         try:
             return payload.decode()
         except UnicodeDecodeError as error:

@@ -102,7 +102,7 @@ def _checked(raw: bytearray) -> Message:
     asked = chat.request_from(value)
     if len(raw) <= READ_ON_LOOP_BYTES or "type" in value:
         whole = msgspec.structs.replace(asked, streaming=False)
-        return Message.client_text(bytearray(msgspec.json.encode(whole)))
+        return Message.client_text(codec.encode_media(whole))
     # Not encoded again: that would need the same memory twice. Of two equal names the last counts.
     end = raw.rindex(b"}")
     raw[end:] = b',"streaming":false}'

@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 import numpy as np
 from fastapi import Request
 
@@ -107,7 +106,7 @@ def body_maker(asked: Completion, sources: Sources, voice: str | None) -> MakeBo
 
 def _body(asked: Completion, voice: str | None) -> Message:
     whole = completions.request_of(asked, voice=voice)
-    return Message.client_text(bytearray(msgspec.json.encode(whole)))
+    return Message.client_text(codec.encode_media(whole))
 
 
 async def answer(

@@ -23,6 +23,7 @@ from parley.gateway.authenticator import Authenticator
 from parley.gateway.http.openai.response_events import INNER_CHARS, PREFIX
 from parley.gateway.http.openai.response_request import Item, ResponseRequest, referenced, size_of
 from parley.gateway.state import State
+from parley.protocol import codec
 
 ONE_BYTES: Final = 8 << 20
 """A larger response is not kept."""
@@ -92,7 +93,7 @@ class KeptResponses:
     async def keep(self, request: Request, kept: KeptBody, recording_id: str | None) -> bool:
         """Keep a response; False if the disk refuses."""
         response = kept.response
-        body = await asyncio.to_thread(msgspec.json.encode, kept)
+        body = bytes(await asyncio.to_thread(codec.encode_media, kept))
         try:
             await self.state.keep_response(
                 response["id"], self._owner(request), response["created_at"], recording_id, body

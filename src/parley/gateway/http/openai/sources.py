@@ -8,7 +8,6 @@ resolved once, every address it has must be public, and the connection goes to o
 from __future__ import annotations
 
 import asyncio
-import base64
 import ipaddress
 import socket
 from dataclasses import dataclass
@@ -104,7 +103,8 @@ class Sources:
                 data = await _get(url, address, field, limit_bytes)
         except (httpx.HTTPError, OSError, TimeoutError) as error:
             raise AddressRefused(f"{field} could not be fetched.", field=field) from error
-        return "data:application/octet-stream;base64," + base64.b64encode(data).decode()
+        text = await asyncio.to_thread(codec.to_base64, data)
+        return f"data:application/octet-stream;base64,{text}"
 
 
 async def public_address(url: str, *, field: str) -> str:
@@ -181,9 +181,13 @@ async def _get(url: str, address: str, field: str, limit_bytes: int) -> bytes:
 
 
 async def _as_wav(audio: completions.InputAudio) -> completions.InputAudio:
+    """Decoded and encoded in threads: it may be megabytes."""
     field = "input_audio.data"
-    data = codec.from_base64(audio.data, field=field, limit_bytes=values.AUDIO_LIMIT_BYTES)
-    return completions.InputAudio(base64.b64encode(await wav_of(data)).decode())
+    data = await asyncio.to_thread(
+        lambda: codec.from_base64(audio.data, field=field, limit_bytes=values.AUDIO_LIMIT_BYTES)
+    )
+    wav = await wav_of(data)
+    return completions.InputAudio(await asyncio.to_thread(codec.to_base64, wav))
 
 
 async def wav_of(data: bytes) -> bytes:
@@ -195,7 +199,7 @@ async def wav_of(data: bytes) -> bytes:
     """
     limit_s = float(values.AUDIO_LIMIT_S)
     pcm = await decoder.aside(lambda: decoder.shared().sound(data, limit_s=limit_s))
-    return encode_whole("wav", pcm)
+    return await asyncio.to_thread(encode_whole, "wav", pcm)
 
 
 def _parts(asked: completions.Completion) -> list[completions.Content]:
