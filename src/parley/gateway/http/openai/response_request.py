@@ -7,7 +7,6 @@ OpenAI API reference, responses.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -433,4 +432,4 @@ def referenced(items: Sequence[Item]) -> list[str]:
 
 def size_of(items: Sequence[Item]) -> int:
     """Bytes of items as JSON."""
-    return len(json.dumps(items, ensure_ascii=False).encode())
+    return len(codec.encode_media(items))
