@@ -152,6 +152,11 @@ class Dialect(ABC):
     refuses_by_status: ClassVar[bool] = False
     """Whether a refusal is an HTTP status in place of the upgrade (see `refuse_upgrade`), for
     protocols that have no message for it."""
+    leaves_open: ClassVar[tuple[type[ParleyError], ...]] = (BadInput, UpstreamFailed)
+    """Errors after which a session stays open; any other ends it. The second is a server behind the
+    model that did not answer once."""
+    closes_after: ClassVar[tuple[type[ParleyError], ...]] = ()
+    """Those of them that end it all the same."""
 
     can_be_rebuilt: ClassVar[bool] = True
     """Whether another worker can go on with its sessions."""
@@ -353,9 +358,8 @@ class Dialect(ABC):
         """An error as a message."""
 
     def answer(self, failure: ParleyError) -> Reply:
-        """What happens after an error in a session: bad input, and a server behind the model that
-        did not answer once, leave it open; the rest ends it."""
-        stays = isinstance(failure, BadInput | UpstreamFailed)
+        """What happens after an error in a session; see `leaves_open`."""
+        stays = isinstance(failure, self.leaves_open) and not isinstance(failure, self.closes_after)
         close_code = None if stays else failure.close_code
         return Reply((self.error(failure),), close_code, str(failure))
 

@@ -26,7 +26,7 @@ from parley.dialects.sound import in_seconds, pcm_text
 from parley.errors import ContextFull, InvalidRequest, ParleyError, WrongPhase
 from parley.protocol import chat, codec
 from parley.protocol.kinds import Ending, Kind, Phase
-from parley.protocol.legacy import CLOSE_SENTENCES, CloseReason, Stopped
+from parley.protocol.legacy import CloseReason
 
 _STOP: Final = frozenset({"stop"})
 
@@ -40,6 +40,15 @@ class ChatDialect(LegacyDialect):
     """One request, one answer. The request may ask for extensions, too."""
 
     name = "chat"
+    close_codes: ClassVar[Mapping[CloseReason, int]] = {
+        **LegacyDialect.close_codes,
+        "timeout": 1008,
+        "context_full": 1008,
+    }
+    ends: ClassVar[Mapping[str, tuple[str, str]]] = {
+        **LegacyDialect.ends,
+        "error": ("The request failed.", "inference_error"),
+    }
     paths = (chat.PATH,)
     kind = Kind.CHAT
     accepts: ClassVar[Mapping[Phase, frozenset[str]]] = {
@@ -136,22 +145,8 @@ class ChatDialect(LegacyDialect):
         code = 1008 if isinstance(failure, ContextFull) else failure.close_code
         return Reply((self.error(failure),), code, str(failure))
 
-    def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
-        message: msgspec.Struct
-        match reason:
-            case "stopped":
-                message, code = Stopped(session_id=self.session_id), 1000
-            case "timeout":
-                text = f"No request within {elapsed_s:g} seconds."
-                message, code = phrase(text, "timeout"), 1008
-            case "context_full":
-                message, code = phrase("The context is full.", "context_full"), 1008
-            case "server_shutdown":
-                text = "The server is shutting down."
-                message, code = phrase(text, "service_unavailable"), 1001
-            case "error":
-                message, code = phrase("The request failed.", "inference_error"), 1011
-        return Reply((message,), code, CLOSE_SENTENCES[reason])
+    def timed_out(self, elapsed_s: float) -> msgspec.Struct:
+        return phrase(f"No request within {elapsed_s:g} seconds.", "timeout")
 
 
 def _chunks(delta: OutputDelta) -> Sequence[chat.Chunk]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Final, assert_never
 
@@ -30,7 +31,7 @@ from parley.dialects.events import (
     VideoInput,
 )
 from parley.dialects.formatted import SoundDialect
-from parley.dialects.legacy import LegacyDialect, extra, phrase, written
+from parley.dialects.legacy import LegacyDialect, extra, written
 from parley.dialects.sound import in_seconds, reference, within
 from parley.errors import (
     BadInput,
@@ -70,6 +71,8 @@ class DuplexDialect(SoundDialect, LegacyDialect):
     }
     """A `prepare` that comes while queued is kept and applied after `queue_done`."""
     extra_types = frozenset({"input_text"})
+    leaves_open = (BadInput, InferenceFailed)
+    closes_after = (InvalidJson, TooLarge, BadSessionId, SlotLost)
     heard_field = "audio_base64"
     said_field = "audio_data"
 
@@ -87,6 +90,8 @@ class DuplexDialect(SoundDialect, LegacyDialect):
             NotReady: sound or a frame before `prepared`.
             WrongPhase: anything else.
         """
+        if type_name in self.accepts.get(phase, ()) and type_name not in self.extra_types:
+            return
         self.check_known(type_name)
         if type_name in self.accepts.get(phase, ()):
             return
@@ -227,41 +232,22 @@ class DuplexDialect(SoundDialect, LegacyDialect):
     # ---- errors and the end ----------------------------------------------------------------
 
     def answer(self, failure: ParleyError) -> Reply:
-        """What happens after `failure`.
-
-        Bad input and a failed unit leave the session open; a third failed unit in a row is for the
-        session to end with `closed("error")`.
-        """
-        match failure:
-            case ContextFull():
-                messages = (self.error(failure), Stopped(session_id=self.session_id))
-                return Reply(messages, 1000, CLOSE_SENTENCES["context_full"])
-            case InvalidJson() | TooLarge() | BadSessionId() | SlotLost():
-                return Reply((self.error(failure),), failure.close_code, str(failure))
-            case BadInput() | InferenceFailed():
-                return Reply((self.error(failure),))
-            case _:
-                return Reply((self.error(failure),), failure.close_code, str(failure))
+        """What happens after `failure`; a third failed unit in a row is for the session to end with
+        `closed("error")`."""
+        if isinstance(failure, ContextFull):
+            messages = (self.error(failure), Stopped(session_id=self.session_id))
+            return Reply(messages, 1000, CLOSE_SENTENCES["context_full"])
+        return super().answer(failure)
 
     def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
-        messages: tuple[msgspec.Struct, ...]
-        code = 1000
-        match reason:
-            case "stopped":
-                messages = (Stopped(session_id=self.session_id),)
-            case "timeout":
-                text = f"The session ended after {elapsed_s:.0f} seconds."
-                messages = (duplex.Timeout(reason=text, elapsed_s=round(elapsed_s, 1)),)
-            case "context_full":
-                full = phrase("The context is full.", "context_full")
-                messages = (full, Stopped(session_id=self.session_id))
-            case "server_shutdown":
-                messages = (phrase("The server is shutting down.", "service_unavailable"),)
-                code = 1001
-            case "error":
-                messages = (phrase("The session failed.", "inference_error"),)
-                code = 1011
-        return Reply(messages, code, CLOSE_SENTENCES[reason])
+        told = super().closed(reason, elapsed_s=elapsed_s)
+        if reason != "context_full":
+            return told
+        return replace(told, messages=(*told.messages, Stopped(session_id=self.session_id)))
+
+    def timed_out(self, elapsed_s: float) -> msgspec.Struct:
+        text = f"The session ended after {elapsed_s:.0f} seconds."
+        return duplex.Timeout(reason=text, elapsed_s=round(elapsed_s, 1))
 
 
 def _setup(message: duplex.Prepare, *, cuts_by_time: bool) -> DuplexSetup:

@@ -8,7 +8,7 @@ from typing import ClassVar, Final, assert_never
 
 import msgspec
 
-from parley.dialects.base import Reply, SessionContext
+from parley.dialects.base import SessionContext
 from parley.dialects.events import (
     AudioInput,
     ClientEvent,
@@ -33,7 +33,7 @@ from parley.errors import AlreadyPrepared, NotPrepared, ParleyError, UnknownEven
 from parley.media.pcm import from_float32_bytes
 from parley.protocol import half_duplex, values
 from parley.protocol.kinds import Kind, Phase
-from parley.protocol.legacy import CLOSE_SENTENCES, CloseReason, InputText, Stopped
+from parley.protocol.legacy import InputText
 from parley.protocol.values import Generation, TextPart
 
 VOICE_PROMPT: Final = "Mimic the voice from the audio sample."
@@ -44,6 +44,7 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
     """Turns. `prepare` may ask for extensions, too."""
 
     name = "half_duplex"
+    leaves_open = ()
     paths = (half_duplex.PATH,)
     kind = Kind.HALF_DUPLEX
     accepts: ClassVar[Mapping[Phase, frozenset[str]]] = {
@@ -182,28 +183,8 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
             return phrase(f"Unknown type: {(failure.type_name or '')[:80]}", failure.code)
         return super().error(failure)
 
-    def answer(self, failure: ParleyError) -> Reply:
-        """The error, then always the end (service.md 4.3)."""
-        return Reply((self.error(failure),), failure.close_code, str(failure))
-
-    def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
-        """The end of a session. `elapsed_s`: since the last sound, for `timeout`."""
-        message: msgspec.Struct
-        code = 1000
-        match reason:
-            case "stopped":
-                message = Stopped(session_id=self.session_id)
-            case "timeout":
-                message = half_duplex.Timeout(elapsed_s=round(elapsed_s, 1))
-            case "context_full":
-                message = phrase("The context is full.", "context_full")
-            case "server_shutdown":
-                message = phrase("The server is shutting down.", "service_unavailable")
-                code = 1001
-            case "error":
-                message = phrase("The session failed.", "inference_error")
-                code = 1011
-        return Reply((message,), code, CLOSE_SENTENCES[reason])
+    def timed_out(self, elapsed_s: float) -> msgspec.Struct:
+        return half_duplex.Timeout(elapsed_s=round(elapsed_s, 1))
 
 
 def _setup(message: half_duplex.Prepare) -> HalfDuplexSetup:

@@ -7,6 +7,8 @@ Source: service.md 2.4, 4.0, 4.7.
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 import msgspec
@@ -22,7 +24,15 @@ from parley.dialects.events import (
 from parley.dialects.sound import within
 from parley.errors import MissingField, ParleyError
 from parley.protocol import legacy
-from parley.protocol.legacy import Error, Queued, QueueDone, QueueUpdate
+from parley.protocol.legacy import (
+    CLOSE_CODES,
+    CLOSE_SENTENCES,
+    CloseReason,
+    Error,
+    Queued,
+    QueueDone,
+    QueueUpdate,
+)
 from parley.protocol.values import QueuePlace
 
 
@@ -31,6 +41,13 @@ class LegacyDialect(Dialect):
 
     keeps: ClassVar[frozenset[str]] = frozenset({"prepare"})
     ignores: ClassVar[frozenset[str]] = frozenset({"client_diagnostic"})
+    close_codes: ClassVar[Mapping[CloseReason, int]] = CLOSE_CODES
+    ends: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "context_full": ("The context is full.", "context_full"),
+        "server_shutdown": ("The server is shutting down.", "service_unavailable"),
+        "error": ("The session failed.", "inference_error"),
+    }
+    """Text and code of the error with which a session ends."""
     wants_transcript = False
     """Whether the client asked for what it was heard to say."""
 
@@ -51,6 +68,21 @@ class LegacyDialect(Dialect):
         if not self.wants_transcript:
             return ()
         return (legacy.InputTranscript(index=event.index, text=event.text),)
+
+    def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
+        """The end of a session. `elapsed_s`: what ran out, for `timeout`."""
+        match reason:
+            case "stopped":
+                message: msgspec.Struct = legacy.Stopped(session_id=self.session_id)
+            case "timeout":
+                message = self.timed_out(elapsed_s)
+            case "context_full" | "server_shutdown" | "error":
+                message = phrase(*self.ends[reason])
+        return Reply((message,), self.close_codes[reason], CLOSE_SENTENCES[reason])
+
+    @abstractmethod
+    def timed_out(self, elapsed_s: float) -> msgspec.Struct:
+        """The session ends because time ran out."""
 
     def cancelled(self) -> Reply:
         return Reply((phrase("Cancelled", "cancelled"),), 1000, "cancelled")

@@ -77,6 +77,8 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
     """A `session.update` that comes while queued is kept and applied after `session.queue_done`. A
     failed update leads back to `CONNECTED`."""
     extra_types = frozenset({"conversation.item.create"})
+    leaves_open = (BadInput, InferenceFailed)
+    closes_after = (TooLarge, BadSessionId)
     heard_field = said_field = "audio"
     keeps = frozenset({"session.update"})
     ignores = frozenset({"client_diagnostic"})
@@ -239,12 +241,10 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
                 return Reply((), failure.close_code, str(failure))
             case ContextFull():
                 return self.closed("context_full")
-            case TooLarge() | BadSessionId() | Refused() | SlowClient():
-                return Reply((self.error(failure),), failure.close_code, str(failure))
             case SlotLost():
                 return self._broken(failure)
-            case BadInput() | InferenceFailed():
-                return Reply((self.error(failure),))
+            case BadInput() | InferenceFailed() | Refused() | SlowClient():
+                return super().answer(failure)
             case _:
                 return self._broken(failure)
 

@@ -208,13 +208,6 @@ def decode_client(raw: bytes | bytearray | str) -> ClientMessage:
     return request_from(value)
 
 
-_server = msgspec.json.Decoder(ServerMessage)
-
-
-def decode_server(raw: bytes | str) -> ServerMessage:
-    """Read one frame of a server. Raises UnknownEvent for types of later versions."""
-    message: ServerMessage = codec.decode_with(_server, raw)
-    return message
-
-
+MESSAGES: Final[codec.Messages[ClientMessage, ServerMessage]] = codec.Messages({}, ServerMessage)
+decode_server = MESSAGES.decode_server
 encode = codec.encode

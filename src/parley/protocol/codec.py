@@ -1,8 +1,9 @@
 """Bytes ↔ messages: JSON that cannot hurt, base64 that is strict, and errors that name the field.
 
-Every dialect reads a frame in the same four steps: parse the JSON, move aliases to their published
-names, drop nulls (`null` means absent), convert to the dialect's struct. `Shape` holds what
-differs. Knows no dialect and no numpy; PCM stays bytes here.
+A message as it is published is decoded straight into its struct. Any other is read in four steps:
+parse the JSON, move aliases to their published names, drop nulls (`null` means absent), convert to
+the struct, or name the field that is wrong. `Shape` describes one message, `Messages` has those of
+a protocol. Knows no dialect and no numpy; PCM stays bytes here.
 
 Source: service.md 4.0 (common rules) and 4.7 (aliases).
 """
@@ -15,7 +16,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import inspect
@@ -52,6 +53,8 @@ _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`$")
 
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
+Client = TypeVar("Client")
+Server = TypeVar("Server")
 
 
 # ---- JSON ----------------------------------------------------------------------------------
@@ -230,6 +233,8 @@ class Shape:
         struct: what it becomes.
         aliases: other names of its fields.
         adjust: last change to the object before conversion, e.g. lifting a nested field.
+        lifts: fields that `adjust` changes although they fit as they are.
+        usual: fields whose absence `adjust` looks at.
         failed: the error for a wrong value at `field` (a dotted path), given the sentence.
         absent: the error for a required field that is not there.
     """
@@ -237,14 +242,74 @@ class Shape:
     struct: type[msgspec.Struct]
     aliases: Aliases = field(default_factory=dict)
     adjust: Callable[[dict[str, Any]], None] | None = None
+    lifts: frozenset[str] = frozenset()
+    usual: frozenset[str] = frozenset()
     failed: Callable[[str, str], BadInput] = lambda sentence, where: InvalidPayload(
         sentence, field=where
     )
     absent: Callable[[str], BadInput] = MissingField
     converter: Converter[msgspec.Struct] = field(init=False, repr=False, compare=False)
+    decoder: msgspec.json.Decoder[msgspec.Struct] = field(init=False, repr=False, compare=False)
+    indirect: frozenset[str] = field(init=False, repr=False, compare=False)
+    """Fields with which a message is not decoded straight into the struct."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "converter", Converter(self.struct))
+        object.__setattr__(self, "decoder", msgspec.json.Decoder(self.struct))
+        others = (name for names in self.aliases.values() for name in names)
+        object.__setattr__(self, "indirect", self.lifts.union(others))
+
+
+class Messages(Generic[Client, Server]):
+    """The messages of one protocol.
+
+    Args:
+        shapes: those of clients, by type.
+        server: those of servers: a struct, or several.
+    """
+
+    _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+    def __init__(self, shapes: Mapping[str, Shape], server: Any) -> None:
+        self.shapes = shapes
+        self._by_tag = {f'"{name}"'.encode(): (name, shape) for name, shape in shapes.items()}
+        self._server: msgspec.json.Decoder[Server] = msgspec.json.Decoder(server)
+
+    def decode_client(
+        self, raw: bytes | str, check: Callable[[str], None] = lambda type_name: None
+    ) -> Client:
+        """Read one frame of a client.
+
+        Args:
+            check: called with a known type before the rest is looked at; raises to refuse it.
+
+        Raises:
+            InvalidJson: not JSON.
+            UnknownEvent: not an object, no type, or none that the protocol knows.
+            BadInput: whatever the shape's `failed` and `absent` make.
+        """
+        try:
+            fields = self._fields.decode(raw)
+            name, shape = self._by_tag[bytes(fields["type"])]
+        except (msgspec.MsgspecError, RecursionError, UnicodeError, KeyError):
+            return self._read(raw, check)
+        check(name)
+        brackets = raw.count("{") + raw.count("[") if isinstance(raw, str) else DEPTH_LIMIT + 1
+        is_plain = shape.indirect.isdisjoint(fields) and shape.usual <= fields.keys()
+        if is_plain and brackets <= DEPTH_LIMIT:
+            try:
+                return cast(Client, shape.decoder.decode(raw))
+            except msgspec.ValidationError:
+                # It may have nulls, or be as some clients write it; else the reading says why not.
+                pass
+        return self._read(raw, check)
+
+    def _read(self, raw: bytes | str, check: Callable[[str], None]) -> Client:
+        return cast(Client, read_typed(raw, self.shapes, check))
+
+    def decode_server(self, raw: bytes | str) -> Server:
+        """Read one frame of a server, for clients: see `decode_with`."""
+        return decode_with(self._server, raw)
 
 
 def read(value: dict[str, Any], shape: Shape) -> Any:

@@ -13,7 +13,6 @@ Source: service.md 4.4 and 4.7.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -320,6 +319,7 @@ SHAPES: Final[dict[str, codec.Shape]] = {
             "config": ("voice_config",),
         },
         adjust=_adjust_prepare,
+        lifts=frozenset({"system_content", "config"}),
         failed=_refused,
     ),
     "audio_chunk": codec.Shape(
@@ -329,6 +329,7 @@ SHAPES: Final[dict[str, codec.Shape]] = {
             "frame_base64_list": ("video_frames", "frames", "frame_base64", "frame"),
         },
         adjust=_adjust_chunk,
+        usual=frozenset({"audio_base64"}),
         absent=_missing,
     ),
     "video_frame": codec.Shape(
@@ -347,28 +348,8 @@ SHAPES: Final[dict[str, codec.Shape]] = {
 }
 
 
-def decode_client(
-    raw: bytes | str, check: Callable[[str], None] = lambda type_name: None
-) -> ClientMessage:
-    """Read one frame of a client.
-
-    Args:
-        check: called with its type before the rest is looked at; raises to refuse it.
-
-    Raises:
-        InvalidJson, UnknownEvent, MissingField, InvalidConfig, InvalidPayload.
-    """
-    message: ClientMessage = codec.read_typed(raw, SHAPES, check)
-    return message
-
-
-_server = msgspec.json.Decoder(ServerMessage)
-
-
-def decode_server(raw: bytes | str) -> ServerMessage:
-    """Read one frame of a server. Raises UnknownEvent for types of later versions."""
-    message: ServerMessage = codec.decode_with(_server, raw)
-    return message
-
-
+MESSAGES: Final[codec.Messages[ClientMessage, ServerMessage]] = codec.Messages(
+    SHAPES, ServerMessage
+)
+decode_client, decode_server = MESSAGES.decode_client, MESSAGES.decode_server
 encode = codec.encode

@@ -13,7 +13,6 @@ Source: service.md 4.3 and 4.7.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -221,6 +220,7 @@ SHAPES: Final[dict[str, codec.Shape]] = {
             "ref_audio_base64": ("ref_audio", "ref_audio_data"),
         },
         adjust=_adjust_prepare,
+        lifts=frozenset({"system_content"}),
         failed=_refused,
     ),
     "audio_chunk": codec.Shape(AudioChunk, aliases={"audio_base64": ("audio", "audio_data")}),
@@ -229,28 +229,8 @@ SHAPES: Final[dict[str, codec.Shape]] = {
 }
 
 
-def decode_client(
-    raw: bytes | str, check: Callable[[str], None] = lambda type_name: None
-) -> ClientMessage:
-    """Read one frame of a client.
-
-    Args:
-        check: called with its type before the rest is looked at; raises to refuse it.
-
-    Raises:
-        InvalidJson, UnknownEvent, MissingField, InvalidConfig, InvalidPayload.
-    """
-    message: ClientMessage = codec.read_typed(raw, SHAPES, check)
-    return message
-
-
-_server = msgspec.json.Decoder(ServerMessage)
-
-
-def decode_server(raw: bytes | str) -> ServerMessage:
-    """Read one frame of a server. Raises UnknownEvent for types of later versions."""
-    message: ServerMessage = codec.decode_with(_server, raw)
-    return message
-
-
+MESSAGES: Final[codec.Messages[ClientMessage, ServerMessage]] = codec.Messages(
+    SHAPES, ServerMessage
+)
+decode_client, decode_server = MESSAGES.decode_client, MESSAGES.decode_server
 encode = codec.encode

@@ -13,7 +13,6 @@ Source: service.md 4.5-4.7.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -359,7 +358,9 @@ SESSION_ALIASES: Final[codec.Aliases] = {
 }
 
 SHAPES: Final[dict[str, codec.Shape]] = {
-    "session.update": codec.Shape(SessionUpdate, adjust=_adjust_update),
+    "session.update": codec.Shape(
+        SessionUpdate, adjust=_adjust_update, lifts=frozenset({"session"})
+    ),
     "input_audio_buffer.append": codec.Shape(
         Append,
         aliases={
@@ -373,28 +374,8 @@ SHAPES: Final[dict[str, codec.Shape]] = {
 }
 
 
-def decode_client(
-    raw: bytes | str, check: Callable[[str], None] = lambda type_name: None
-) -> ClientMessage:
-    """Read one frame of a client.
-
-    Args:
-        check: called with its type before the rest is looked at; raises to refuse it.
-
-    Raises:
-        InvalidJson, UnknownEvent, MissingField, InvalidPayload.
-    """
-    message: ClientMessage = codec.read_typed(raw, SHAPES, check)
-    return message
-
-
-_server = msgspec.json.Decoder(ServerMessage)
-
-
-def decode_server(raw: bytes | str) -> ServerMessage:
-    """Read one frame of a server. Raises UnknownEvent for types of later versions."""
-    message: ServerMessage = codec.decode_with(_server, raw)
-    return message
-
-
+MESSAGES: Final[codec.Messages[ClientMessage, ServerMessage]] = codec.Messages(
+    SHAPES, ServerMessage
+)
+decode_client, decode_server = MESSAGES.decode_client, MESSAGES.decode_server
 encode = codec.encode
