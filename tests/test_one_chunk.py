@@ -16,10 +16,10 @@ FILES = sorted(set(re.findall(r"`((?:web|session|worker|vad)/[\w/-]+\.(?:py|js))
 
 # Calls of parley's own functions per unit, a coroutine that continues counted again. Most of them
 # may go: 350 is the aim, 430 with resume. Raise none of these; lower them when a change allows it.
-BUDGET = {"listened": 410, "spoke": 480}
-BUDGET_WITH_RESUME = {"listened": 620, "spoke": 690}
-FUNCTIONS_BUDGET = 225
-FUNCTIONS_BUDGET_WITH_RESUME = 290
+BUDGET = {"listened": 360, "spoke": 420}
+BUDGET_WITH_RESUME = {"listened": 575, "spoke": 640}
+FUNCTIONS_BUDGET = 197
+FUNCTIONS_BUDGET_WITH_RESUME = 262
 
 
 @pytest.fixture(scope="module")

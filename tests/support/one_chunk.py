@@ -24,8 +24,14 @@ BEGIN, END = "<!-- traced: begin -->", "<!-- traced: end -->"
 ROUNDS = 4
 # A unit is over when nothing of it is left to run: the engine has closed it and both sides sleep.
 _CALM_S = 0.15
-# What runs while nobody speaks (probes, heartbeats) is no part of a unit.
-_IDLE_S = 1.5
+# Probes and timers, several times in a second. Heartbeats are rare: the least of several units has
+# none of them.
+_TIMERS = (
+    "gateway/worker_control.py",
+    "gateway/worker_pool.py",
+    "gateway/main.py",
+    "worker/main.py",
+)
 
 
 @dataclass(frozen=True)
@@ -64,15 +70,12 @@ async def trace(*, resume: bool = False) -> OneChunk:
             await hear_until(socket, "queue_done")
             await say(socket, type="prepare", config={"force_listen_count": 0}, **options)
             await hear_until(socket, "prepared")
-            calls.start()
-            await asyncio.sleep(_IDLE_S)
-            beside = set(calls.stop())
             for sound in [LOUD, *[LOUD, QUIET, QUIET, QUIET] * ROUNDS]:
                 calls.start()
                 await say(socket, type="audio_chunk", audio_base64=sound)
                 _, result = await hear_until(socket, "result")
                 await asyncio.sleep(_CALM_S)
-                heard = [name for name in calls.stop() if name not in beside]
+                heard = [name for name in calls.stop() if not name.startswith(_TIMERS)]
                 seen[result["is_listen"]].append(heard)
     # The first ones do what is done once.
     return OneChunk(_traced(seen[True][2:]), _traced(seen[False][1:]))

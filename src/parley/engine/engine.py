@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar, cast
 
 from parley.clock import Clock, SystemClock
-from parley.engine.handle import Decoding, PendingAnswer
+from parley.engine.handle import AwaitedResult, Decoding
 from parley.engine.loop import (
     CanRollBack,
     Clear,
@@ -296,9 +296,9 @@ class EngineSlotHandle:
     def step_unit(self, command: StepUnit, *, due_s: float | None = None) -> Decoding:
         return self._submit(command, due_s)
 
-    def unit(self, command: WholeUnit, *, due_s: float | None = None) -> PendingAnswer[UnitResult]:
+    def unit(self, command: WholeUnit, *, due_s: float | None = None) -> AwaitedResult[UnitResult]:
         self._require_room(command.prefill.segments)
-        return cast(PendingAnswer[UnitResult], self._submit(command, due_s))
+        return cast(AwaitedResult[UnitResult], self._submit(command, due_s))
 
     async def finalize(self, *, due_s: float | None = None) -> FinalizeResult:
         return await self._run(Finalize(), FinalizeResult, due_s)

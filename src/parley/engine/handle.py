@@ -27,7 +27,7 @@ from parley.engine.work import (
 R = TypeVar("R", bound=GenerateResult, covariant=True)
 
 
-class PendingAnswer(Protocol[R]):
+class AwaitedResult(Protocol[R]):
     """An answer in progress; `result` waits for its end."""
 
     def cancel(self) -> None:
@@ -44,7 +44,7 @@ class PendingAnswer(Protocol[R]):
         ...
 
 
-class Decoding(PendingAnswer[GenerateResult], Protocol):
+class Decoding(AwaitedResult[GenerateResult], Protocol):
     """An answer that comes in pieces: iterate for them.
 
     Abandoning the iteration (break, cancellation of the task) does not stop the model: call
@@ -100,7 +100,7 @@ class SlotHandle(Protocol):
 
     def step_unit(self, command: StepUnit, *, due_s: float | None = None) -> Decoding: ...
 
-    def unit(self, command: WholeUnit, *, due_s: float | None = None) -> PendingAnswer[UnitResult]:
+    def unit(self, command: WholeUnit, *, due_s: float | None = None) -> AwaitedResult[UnitResult]:
         """Prefill and decision in one request."""
         ...
 

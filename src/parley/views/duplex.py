@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from parley.engine.handle import PendingAnswer, SlotHandle
+from parley.engine.handle import AwaitedResult, SlotHandle
 from parley.engine.model import ModelSpec
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import (
@@ -87,7 +87,7 @@ class DuplexView:
         self._segments: tuple[Segment, ...] = ()
         self._kept: deque[_Unit] = deque(maxlen=KEPT_UNITS)
         self._heard: PrefillResult | None = None
-        self._decoding: PendingAnswer[GenerateResult] | None = None
+        self._decoding: AwaitedResult[GenerateResult] | None = None
         self._needs_finalize = False
         self._is_prepared = False
         self._is_stopped = False
@@ -247,7 +247,7 @@ class DuplexView:
         timings = _add(heard.timings, decided.timings)
         return self._counted(UnitResult.of(decided, heard, pieces, timings))
 
-    async def _decided(self, answering: PendingAnswer[R]) -> R:
+    async def _decided(self, answering: AwaitedResult[R]) -> R:
         """What became of an answer, which `stop` can cut short."""
         self._decoding = answering
         try:
