@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from random import Random
 
 import pytest
 
+from parley.models import pocket_data
 from parley.models.cascade.numerals import as_digits, as_ordinal, in_words
+from parley.models.cascade.voice.lexicon import Lexicon
 from parley.models.cascade.voice.reading import cut, read_out
+from parley.settings import ModelSettings
+
+FORMS = Path(__file__).parent / "reading.txt"
+
+
+def forms() -> list[tuple[str, str]]:
+    """Written forms with their wanted reading."""
+    lines = FORMS.read_text("utf-8").splitlines()
+    pairs = [line.rsplit(" | ", 1) for line in lines if line and not line.startswith("# ")]
+    return [(written.replace("\\n", "\n"), said) for written, said in pairs]
+
+
+def words_of(text: str) -> str:
+    """What is said, without stops and pauses."""
+    return " ".join(word for word in read_out(text) if word[0].isalpha())
+
+
+@pytest.mark.parametrize(("written", "said"), forms())
+def test_a_written_form_is_read_as_people_say_it(written, said):
+    assert words_of(written) == said
+
+
+def test_the_table_has_at_least_300_different_forms():
+    assert len({written for written, _ in forms()}) >= 300
 
 
 @pytest.mark.parametrize(
@@ -70,3 +98,45 @@ def test_what_streams_is_cut_like_the_whole(seed):
     assert rest == ""
     assert "".join(whole) == "".join(streamed) == text
     assert streamed == whole
+
+
+def test_clauses_of_code_stay_whole_and_are_said_in_two_words():
+    text = "Like this:\n```python\nfor a in b:\n    print(a)\n```\nThat is all."
+
+    clauses, rest = cut(text, is_last=True)
+
+    assert rest == ""
+    assert clauses == [
+        "Like this:\n",
+        "```python\nfor a in b:\n    print(a)\n```\n",
+        "That is all.",
+    ]
+    assert words_of(clauses[1]) == "a block of code"
+
+
+@pytest.mark.parametrize("sign", ["\n", "- ", "(", "`", "$1", "a-", "| ", "1 ", "**a", "0"])
+def test_no_text_takes_long_to_read(sign):
+    text = (sign * 8000)[:8000]
+
+    before = time.process_time()
+    read_out(text)
+    cut(text, is_last=True)
+
+    assert time.process_time() - before < 3
+
+
+def test_any_signs_at_all_are_read():
+    r = Random(7)
+    signs = "aAbIVX019 .,:;-–/$€%°'\"()[]*_#@&+=^~|<>\n½²éß→"
+    for _ in range(2000):
+        text = "".join(r.choice(signs) for _ in range(r.randrange(40)))
+        assert all(word[0].isascii() or word == "—" for word in read_out(text)), text
+
+
+def test_what_accents_and_several_letters_sound_like():
+    folder = pocket_data.folder(ModelSettings(name="cascade"))
+    assert folder is not None
+    lexicon = Lexicon(folder / "lexicon.xz")
+
+    assert lexicon.read(read_out("café")) == lexicon.read(["cafe"])
+    assert lexicon.read(read_out("CDs")) == "sˈi dˈiz"

@@ -32,11 +32,12 @@ _LETTER_NAMES = dict(
     )
 )
 _WEAK = {
-    "a": "ə", "the": "ðə", "an": "ən", "of": "əv", "to": "tə", "and": "ænd", "i": "I", "for": "fɔɹ",
-    "in": "ɪn", "is": "ɪz", "it": "ɪt", "you": "ju", "at": "æt", "as": "æz", "or": "ɔɹ", "by": "bI",
-    "read": "ɹˈid", "live": "lˈɪv", "use": "jˈuz", "wind": "wˈɪnd", "close": "klˈOz",
-    "lead": "lˈid",
-    "that": "ðæt", "can": "kæn", "was": "wʌz", "parley": "pˈɑɹli", "okay": "ˌOkˈA",
+    "a": "ə", "the": "ðə", "an": "ən", "of": "əv", "to": "tə", "and": "ænd", "i": "I",
+    "for": "fɔɹ", "in": "ɪn", "is": "ɪz", "it": "ɪt", "you": "ju", "at": "æt", "as": "æz",
+    "or": "ɔɹ", "by": "bI", "read": "ɹˈid", "live": "lˈɪv", "use": "jˈuz", "wind": "wˈɪnd",
+    "close": "klˈOz", "lead": "lˈid", "wifi": "wˈIfˌI", "github": "ɡˈɪthˌʌb",
+    "kubernetes": "kˌubəɹnˈɛtiz", "emoji": "ɪmˈOʤi", "json": "ʤˈAsən", "that": "ðæt",
+    "can": "kæn", "was": "wʌz", "parley": "pˈɑɹli", "okay": "ˌOkˈA",
 }  # fmt: skip
 _FROM_ARPABET = {
     "AA": "ɑ", "AE": "æ", "AH": "ʌ", "AO": "ɔ", "AW": "W", "AY": "I", "B": "b", "CH": "ʧ", "D": "d",
@@ -78,8 +79,8 @@ class Lexicon:
         return " ".join(parts)
 
     def _word(self, word: str, following: str) -> str:
-        if len(word) == 1 and word.isupper():
-            return _LETTER_NAMES[word]
+        if word[0].isupper():
+            return self.sounds(word)
         if word in ("the", "to"):
             opens = (
                 following
@@ -90,9 +91,9 @@ class Lexicon:
 
     @functools.lru_cache(maxsize=20_000)  # noqa: B019  (one lexicon per process)
     def sounds(self, word: str) -> str:
-        """One word, lower case, or one capital letter."""
-        if len(word) == 1 and word.isupper():
-            return _LETTER_NAMES[word]
+        """One word, lower case, or one capital letter, also of several: `D's`."""
+        if word[0].isupper():
+            return _LETTER_NAMES[word[0]] + _ending(_LETTER_NAMES[word[0]]) * (len(word) > 1)
         if word in _WEAK:
             return _WEAK[word]
         if word in self._known:
@@ -124,10 +125,7 @@ class Lexicon:
             word.removesuffix("ies") + "y",
         ):
             if stem != word and stem in self._known:
-                base = self._known[stem]
-                if base[-1] in "szʃʒʧʤ":
-                    return base + "ᵻz"
-                return base + ("s" if base[-1] in _VOICELESS else "z")
+                return self._known[stem] + _ending(self._known[stem])
         return None
 
     def _past(self, word: str) -> str | None:
@@ -155,6 +153,13 @@ class Lexicon:
             if len(second) >= 3 and first in self._known and second in self._known:
                 return self._known[first] + self._known[second].replace("ˈ", "ˌ")
         return None
+
+
+def _ending(sounds: str) -> str:
+    """What makes several of a word."""
+    if sounds[-1] in "szʃʒʧʤ":
+        return "ᵻz"
+    return "s" if sounds[-1] in _VOICELESS else "z"
 
 
 _LETTERS = ("<pad>", "<unk>", "</s>", *"abcdefghijklmnopqrstuvwxyz")

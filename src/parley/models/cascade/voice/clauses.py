@@ -1,0 +1,89 @@
+"""Where speech may be cut, from the text alone: what streams is cut like what is whole."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from typing import Final
+
+from parley.models.cascade.voice.written.abbreviations import TITLES
+
+STOPS: Final = ".!?"
+"""What ends a sentence."""
+PAUSES: Final = ",;:—…"
+"""What makes a pause inside one."""
+MIN_WORDS, MAX_WORDS = 3, 14
+"""A clause has at least and, where the text lets it, at most so many words."""
+
+_END: Final = re.compile(r"(?<=[.!?…])[\"')\]*_]*(?=\s)|(?<=[,;:—])(?=\s)|\n")
+_LONG: Final = re.compile(rf"\s*(?:\S+\s+){{{MAX_WORDS + 1}}}\S")
+_FENCE: Final = re.compile(r"^[ \t]*(```|~~~)", re.M)
+_SHORT: Final = (
+    r"no|nos|vs|e\.g|i\.e|approx|fig|figs|vol|ch|sec|pp|pg|ca|cf|al|ave|blvd|inc|dept|est|max|min|"
+    r"[A-Za-z]"
+)
+_GOES_ON: Final = re.compile(rf"(?:^|[\s(\"'])(?:{'|'.join(sorted(TITLES))}|{_SHORT})\.$", re.I)
+"""A stop of an abbreviation, which may stand inside a sentence."""
+_MARKER: Final = re.compile(r"\s*(?:\d{1,3}[.)]|[-*+•]|#{1,6})\s*$")
+"""The sign of a list or a heading: its words follow."""
+_TIES: Final = re.compile(
+    r"(?:[\d%$€£+=×/-]|\b(?:a|an|the|of|to|in|at|by|for|and|or|is|no\.))$", re.I
+)
+"""Words that are not parted from the next where a clause is cut for its length."""
+
+
+def cut(text: str, *, is_last: bool) -> tuple[list[str], str]:
+    """Clauses that are complete, and the rest that waits for more text.
+
+    Joined, they are the text. A block of code is one clause. Depends on the text alone: cutting
+    what streams gives the clauses of the whole.
+    """
+    done: list[str] = []
+    start = 0
+    while (size := _first(text[start:])) > 0:
+        done.append(text[start : start + size])
+        start += size
+    rest = text[start:]
+    if is_last and rest.strip():
+        done.append(rest)
+        rest = ""
+    return done, rest
+
+
+def _first(text: str) -> int:
+    """The length of the first clause; 0 if it is not complete."""
+    is_code = bool(_FENCE.match(text.lstrip("\n")))
+    lead = len(text) - len(text.lstrip())
+    for found in _END.finditer(text, lead):
+        piece = text[: found.end()]
+        if is_code and len(_FENCE.findall(piece)) < 2:
+            continue
+        if not is_code and _is_long(piece):
+            return _place(piece)
+        if _is_end(piece, is_line="\n" in found[0]):
+            return found.end()
+    return _place(text) if not is_code and _is_long(text) else 0
+
+
+def _is_end(piece: str, *, is_line: bool) -> bool:
+    """True if a clause may end here."""
+    if not piece.strip() or _MARKER.fullmatch(piece):
+        return False
+    # A stop belongs to a clause only if what follows is known, or "3." of "3.5" were one.
+    is_stop = piece.rstrip("\"')]*_ ")[-1:] in tuple(STOPS + "…")
+    if is_stop and not is_line and _GOES_ON.search(piece.strip()):
+        return False
+    return is_line or len(piece.split()) >= (1 if is_stop else MIN_WORDS)
+
+
+def _is_long(text: str) -> bool:
+    return _LONG.match(text) is not None
+
+
+def _place(text: str) -> int:
+    """Where a text that is too long is cut: behind a word, not between what belongs together."""
+    ends = [found.end() for found in islice(re.finditer(r"\S+", text), MAX_WORDS)]
+    for end in reversed(ends[MAX_WORDS // 2 :]):
+        if not _TIES.search(text[:end]):
+            return end
+    return ends[-1]

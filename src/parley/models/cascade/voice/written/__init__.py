@@ -1,0 +1,1 @@
+"""How written forms are spoken: rules in the order in which `voice/reading.py` applies them."""

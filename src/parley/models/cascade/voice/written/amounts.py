@@ -1,0 +1,532 @@
+"""Money, units, fractions, ratios, ranges, and the signs of mathematics."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from parley.models.cascade.numerals import as_ordinal, in_words
+from parley.models.cascade.voice.written.spelling import NUMBER, WHOLE, code, number, spelled
+
+_TO: Final = r"\s?[-–—]\s?"
+_SCALES: Final = {
+    "k": "thousand", "K": "thousand", "m": "million", "M": "million", "mn": "million",
+    "mio": "million", "mm": "million", "MM": "million", "bn": "billion", "Bn": "billion",
+    "B": "billion", "b": "billion", "tn": "trillion", "T": "trillion", "trn": "trillion",
+    "million": "million", "billion": "billion", "trillion": "trillion", "thousand": "thousand",
+    "hundred": "hundred", "Million": "million", "Billion": "billion",
+}  # fmt: skip
+_SCALE: Final = (
+    r"(?:[\s-]?(million|billion|trillion|thousand|hundred|Million|Billion|mn|mio|bn|Bn|trn|tn|MM|"
+    r"[kKmMbBT])(?![A-Za-z0-9]))"
+)
+_COINS: Final = {
+    "$": ("dollar", "dollars", "cent", "cents"), "€": ("euro", "euros", "cent", "cents"),
+    "£": ("pound", "pounds", "penny", "pence"), "¥": ("yen", "yen", "sen", "sen"),
+    "₹": ("rupee", "rupees", "paisa", "paise"), "₩": ("won", "won", "jeon", "jeon"),
+    "₽": ("ruble", "rubles", "kopeck", "kopecks"), "₺": ("lira", "lira", "kurus", "kurus"),
+    "₴": ("hryvnia", "hryvnias", "kopiyka", "kopiykas"),
+    "₿": ("bitcoin", "bitcoins", "cent", "cents"), "₪": ("shekel", "shekels", "agora", "agorot"),
+    "₫": ("dong", "dong", "xu", "xu"), "฿": ("baht", "baht", "satang", "satang"),
+    "₱": ("peso", "pesos", "centavo", "centavos"),
+}  # fmt: skip
+_CODES: Final = {
+    "USD": f"{spelled('US')} dollar", "EUR": "euro", "GBP": "pound", "JPY": "yen",
+    "CHF": "swiss franc", "INR": "rupee", "CNY": "yuan", "RMB": "yuan",
+    "AUD": "australian dollar", "CAD": "canadian dollar", "NZD": "new zealand dollar",
+    "HKD": "hong kong dollar", "SGD": "singapore dollar", "SEK": "swedish krona",
+    "NOK": "norwegian krone", "DKK": "danish krone", "PLN": "zloty", "CZK": "czech koruna",
+    "HUF": "forint", "RUB": "ruble", "TRY": "turkish lira", "BRL": "brazilian real",
+    "MXN": "mexican peso", "ZAR": "south african rand", "KRW": "won", "BTC": "bitcoin",
+    "THB": "baht", "US$": f"{spelled('US')} dollar", "A$": "australian dollar",
+    "C$": "canadian dollar", "CA$": "canadian dollar", "AU$": "australian dollar",
+    "HK$": "hong kong dollar", "NZ$": "new zealand dollar", "R$": "brazilian real",
+    "S$": "singapore dollar", "Rs": "rupee", "Rs.": "rupee", "kr": "krone", "zł": "zloty",
+}  # fmt: skip
+_SAME_MANY: Final = frozenset("yen yuan won baht rand lira dong zloty forint".split())
+_SIGN: Final = "[" + "".join(_COINS) + "]"
+_CODE: Final = "(?:" + "|".join(sorted(map(re.escape, _CODES), key=len, reverse=True)) + ")"
+_EURO_STYLE: Final = r"\d{1,3}(?:\.\d{3})*,\d\d(?!\d)"
+_MONEY_NUMBER: Final = rf"(?:{_EURO_STYLE}|{NUMBER})"
+
+
+def read_money(text: str) -> str:
+    """Money in words: `$3.50`, `3,50 €`, `$5 million`, `USD 20`, `$5-10`, `50¢`."""
+    text = re.sub(
+        rf"(?<=\d)(?:\.\d{{3}})+,\d\d(?=\s?{_SIGN})", lambda f: f[0].replace(".", ""), text
+    )
+    text = re.sub(rf"(?<![\w.,-])[-−](?={_SIGN}|{_CODE}\s?\d)", " minus ", text)
+    text = re.sub(
+        rf"({_SIGN})\s?({_MONEY_NUMBER}){_TO}(?!{_SIGN})({_MONEY_NUMBER}){_SCALE}?(?![\d-])",
+        lambda f: f" {number(f[2])} to {_money(f, f[1], f[3], f[4])} ", text,
+    )  # fmt: skip
+    text = re.sub(
+        rf"({_CODE}|{_SIGN})\s?({_MONEY_NUMBER}){_SCALE}?"
+        rf"(?:({_TO})(?=(?:{_CODE}|{_SIGN})\s?\d))?(?!\d)",
+        lambda f: f" {_money(f, f[1], f[2], f[3])}{' to' if f[4] else ''} ", text,
+    )  # fmt: skip
+    text = re.sub(
+        rf"(?<![\w.,])({_MONEY_NUMBER})(?:{_TO}({_MONEY_NUMBER}))?{_SCALE}?\s?"
+        rf"({_SIGN}|{_CODE}(?!\w))",
+        lambda f: (f" {number(f[1])} to " if f[2] else " ")
+        + f"{_money(f, f[4], f[2] or f[1], f[3])} ", text,
+    )  # fmt: skip
+    text = re.sub(rf"({NUMBER})\s?¢", lambda f: f" {_counted(f[1], 'cent', 'cents')} ", text)
+    text = re.sub(
+        r"(?<![\w.,£])(\d{1,2})p\b(?!\s?\()",
+        lambda f: f" {_counted(f[1], 'penny', 'pence')} ",
+        text,
+    )
+    return re.sub(rf"\b({_COIN_ENDS}) ?/ ?(?=(?:{_PER_WORDS})\b)", r"\1 per ", text)
+
+
+_COIN_ENDS: Final = (
+    "dollars?|euros?|pounds?|cents?|pence|yen|francs?|rupees?|yuan|thousand|million|kron[ae]r?"
+)
+_PER_WORDS: Final = (
+    "month|mo|year|yr|week|wk|day|hour|hr|minute|min|second|sec|person|user|seat|night|unit|"
+    "item|piece|page|token|request|call|head|capita|share|sq|lb|kg|km|gallon|gal|litre|liter|"
+    "mile|song|visit|kWh"
+)
+
+
+def _money(found: re.Match[str], sign: str, value: str, scale: str | None) -> str:
+    if "," in value and re.fullmatch(_EURO_STYLE, value):
+        value = value.replace(".", "").replace(",", ".")
+    one, many, small, smalls = _coin(sign)
+    if _is_attributive(found) or "-m" in found[0] or "-b" in found[0]:
+        many = one
+    if scale:
+        return f"{number(value)} {_SCALES[scale]} {many}"
+    whole, _, part = value.replace(",", "").partition(".")
+    if len(part) != 2 or not smalls:
+        return f"{number(value)} {one if value == '1' else many}"
+    said = f"{in_words(int(whole or 0))} {one if int(whole or 0) == 1 else many}"
+    if int(part) == 0:
+        return said
+    rest = f"{in_words(int(part))} {small if int(part) == 1 else smalls}"
+    return f"{said} and {rest}" if int(whole or 0) else rest
+
+
+def _coin(sign: str) -> tuple[str, str, str, str]:
+    if sign in _COINS:
+        return _COINS[sign]
+    one = _CODES[sign]
+    last = one.split()[-1]
+    many = one if last in _SAME_MANY else "koruny" if one.endswith("koruna") else one + "s"
+    cents = ("cent", "cents") if last in ("dollar", "euro", "rand") else ("penny", "pence") if (
+        last == "pound") else ("", "")  # fmt: skip
+    return (one, many, *cents)
+
+
+_NO_NOUNS: Final = frozenset(
+    "a an per and or to for in of is was at from on away each more less with by as than that which "
+    "we you he she they it were are has had left long tall wide high deep between there here below "
+    "above off".split()
+)
+
+
+def _is_attributive(found: re.Match[str]) -> bool:
+    """True if an amount stands before what it describes: a $5 bill, a 5 km walk, a 90° angle."""
+    before = found.string[: found.start()].rstrip().lower()
+    after = found.string[found.end() :]
+    if not re.search(r"(?:^|\s)(?:an?|the|this|that|every|one|each)(?: \w+ to)?$", before):
+        return False
+    following = re.match(r"[ -]([A-Za-z]+)", after)
+    return following is not None and following[1] not in _NO_NOUNS
+
+
+UNITS: Final[dict[str, str | tuple[str, str]]] = {
+    "km": "kilometre", "m": "metre", "cm": "centimetre", "mm": "millimetre", "μm": "micrometre",
+    "nm": "nanometre", "mi": "mile", "yd": "yard", "ft": ("foot", "feet"),
+    "in.": ("inch", "inches"), "kg": "kilogram", "g": "gram", "mg": "milligram",
+    "μg": "microgram", "mcg": "microgram", "t": "tonne", "lb": "pound", "lbs": "pound",
+    "oz": "ounce", "l": "litre", "L": "litre", "ml": "millilitre", "mL": "millilitre",
+    "cl": "centilitre", "dl": "decilitre", "gal": "gallon", "pt": "pint", "qt": "quart",
+    "tbsp": "tablespoon", "tbsp.": "tablespoon", "tsp": "teaspoon", "tsp.": "teaspoon",
+    "mph": ("mile per hour", "miles per hour"),
+    "kph": ("kilometre per hour", "kilometres per hour"),
+    "kmh": ("kilometre per hour", "kilometres per hour"),
+    "mpg": ("mile per gallon", "miles per gallon"), "kn": "knot",
+    "°C": ("degree celsius", "degrees celsius"),
+    "°F": ("degree fahrenheit", "degrees fahrenheit"), "°": "degree", "%": ("percent", "percent"),
+    "‰": ("per mille", "per mille"), "W": "watt", "kW": "kilowatt", "MW": "megawatt",
+    "GW": "gigawatt", "TW": "terawatt", "mW": "milliwatt", "Wh": "watt hour",
+    "kWh": "kilowatt hour", "MWh": "megawatt hour", "GWh": "gigawatt hour", "V": "volt",
+    "mV": "millivolt", "kV": "kilovolt", "mA": "milliamp", "mAh": "milliamp hour",
+    "Ah": "amp hour", "Ω": "ohm", "kΩ": "kilohm", "F": "", "Hz": ("hertz", "hertz"),
+    "kHz": ("kilohertz", "kilohertz"), "MHz": ("megahertz", "megahertz"),
+    "GHz": ("gigahertz", "gigahertz"), "KB": "kilobyte", "kB": "kilobyte", "MB": "megabyte",
+    "GB": "gigabyte", "TB": "terabyte", "PB": "petabyte", "KiB": "kibibyte", "MiB": "mebibyte",
+    "GiB": "gibibyte", "Mb": "megabit", "Gb": "gigabit",
+    "kbps": ("kilobit per second", "kilobits per second"),
+    "Mbps": ("megabit per second", "megabits per second"),
+    "Gbps": ("gigabit per second", "gigabits per second"),
+    "bps": ("bit per second", "bits per second"), "s": "second", "sec": "second",
+    "sec.": "second", "secs": "second", "ms": "millisecond", "μs": "microsecond",
+    "ns": "nanosecond", "min": "minute", "min.": "minute", "mins": "minute", "h": "hour",
+    "hr": "hour", "hr.": "hour", "hrs": "hour", "hrs.": "hour", "wk": "week", "wks": "week",
+    "mo": "month", "yr": "year", "yrs": "year", "J": "joule", "kJ": "kilojoule",
+    "MJ": "megajoule", "cal": "calorie", "kcal": "kilocalorie", "Pa": ("pascal", "pascals"),
+    "hPa": "hectopascal", "kPa": "kilopascal", "MPa": "megapascal", "bar": "bar",
+    "mbar": "millibar", "psi": ("pound per square inch", "pounds per square inch"),
+    "Nm": "newton metre", "kN": "kilonewton", "dB": "decibel", "dBFS": "decibel full scale",
+    "px": "pixel", "dpi": ("dot per inch", "dots per inch"),
+    "ppi": ("pixel per inch", "pixels per inch"),
+    "fps": ("frame per second", "frames per second"),
+    "rpm": ("revolution per minute", "revolutions per minute"),
+    "bpm": ("beat per minute", "beats per minute"),
+    "ppm": ("part per million", "parts per million"),
+    "ppb": ("part per billion", "parts per billion"), "ha": "hectare", "ac": "acre",
+    "MP": "megapixel", "mol": "mole", "mmol": "millimole", "lm": "lumen", "lx": ("lux", "lux"),
+    "hp": ("horsepower", "horsepower"), "ct": "carat", "sq ft": ("square foot", "square feet"),
+    "sq m": "square metre", "sq km": "square kilometre", "sq mi": "square mile",
+    "ly": "light year", "au": ("astronomical unit", "astronomical units"), "fl oz": "fluid ounce",
+    "cc": ("cubic centimetre", "cubic centimetres"),
+    "IU": ("international unit", "international units"), "kt": "kiloton", "eV": "electron volt",
+    "K": ("kelvin", "kelvin"), "A": "amp", "kms": ("kilometre", "kilometres"),
+    "kgs": ("kilogram", "kilograms"), "Mbit": "megabit", "Gbit": "gigabit", "kbit": "kilobit",
+    "sq in": ("square inch", "square inches"), "sq yd": "square yard", "lb.": "pound",
+    "lbs.": "pound", "oz.": "ounce", "ft.": ("foot", "feet"), "yd.": "yard", "mi.": "mile",
+    "gal.": "gallon", "pt.": "pint", "qt.": "quart", "yr.": "year", "yrs.": "year",
+    "mins.": "minute", "secs.": "second", "wks.": "week",
+    "mmHg": ("millimetre of mercury", "millimetres of mercury"), "d": "day", "day": "day",
+    "days": "day", "week": "week", "month": "month", "year": "year", "hour": "hour",
+    "minute": "minute", "second": "second", "people": ("person", "people"),
+    "inch": ("inch", "inches"), "mile": "mile", "miles": "mile", "hours": "hour",
+}  # fmt: skip
+UNITS.pop("F")
+_POWER: Final = {"^2": "square", "2": "square", "^3": "cubic", "3": "cubic"}
+_ONE: Final = "|".join(sorted(map(re.escape, UNITS), key=len, reverse=True))
+_POWERED: Final = (
+    rf"(?:{_ONE})(?:\^[23]|(?<=[a-zμ]m)[23](?!\d)|(?<=ft)[23](?!\d)|(?<=\dm)[23](?!\d))?"
+)
+_UNIT: Final = rf"({_POWERED})(?:/({_POWERED}|capita|person|cup|token|call|head))?"
+_SPACED: Final = r"(?:\s|-)?"
+_AMOUNT: Final = re.compile(
+    rf"(?<![\w.,/])(?<!-)({NUMBER}){_SPACED}{_UNIT}(?![A-Za-z0-9°'])(?!\^|/\w|-[A-Za-z]{{1,2}}\b)"
+)
+_NEED_SPACE: Final = frozenset(("K", "A"))
+_NEED_SUM: Final = frozenset(
+    "d day days week month year hour minute second people inch mile miles hours".split()
+)
+_NOT_JOINED: Final = frozenset("L V W J K".split())
+
+
+def read_units(text: str) -> str:
+    """Numbers with units: `5kg`, `60 km/h`, `5 m²`, `5'10"`, `25%`, `5-km`."""
+    text = re.sub(
+        r"\b((?:\d+ )?\d{1,2}/\d{1,2})\"(?!\w)",
+        lambda f: f"{f[1]} inch{'es' if ' ' in f[1] and not _is_attributive(f) else ''}",
+        text,
+    )
+    text = re.sub(
+        rf"(?<=[\d\"'])\s?[x×]\s?(?={NUMBER}\s?(?:[kcm]?m|ft|in|px|inch|inches)\b|{NUMBER}\")",
+        " by ",
+        text,
+    )
+    text = re.sub(
+        r"(?<![\w'.])(\d{1,2})'(?=\s|$|[.,;])",
+        lambda f: f"{number(f[1])} {'foot' if f[1] == '1' else 'feet'} ",
+        text,
+    )
+    text = re.sub(r"\b[Ss]q\.\s?(ft|m|km|mi|in|yd)\b\.?", r"sq \1", text)
+    text = re.sub(
+        r"(?<![\w.])(\d) ?(?:ft|feet|foot)\.?,? (\d{1,2}) ?(?:in\b\.?|inch(?:es)?)",
+        lambda f: f" {in_words(int(f[1]))} foot {in_words(int(f[2]))} ", text,
+    )  # fmt: skip
+    text = re.sub(
+        r"""(?<![\w.'])(\d)['](\d{1,2})(?:["]|'')?(?!\w)""",
+        lambda f: f" {in_words(int(f[1]))} foot {in_words(int(f[2]))} ", text,
+    )  # fmt: skip
+    text = re.sub(
+        rf"""(?<![\w.'"])({NUMBER})"(?=\s[A-Za-z]|\s?[x×]|[.,;]|$)""",
+        lambda f: f" {_counted(f[1], 'inch', 'inch' if _is_attributive(f) else 'inches')} ", text,
+    )  # fmt: skip
+    text = re.sub(
+        r"(\d)°\s?([NSEW])\b",
+        lambda f: f"{f[1]}° " + {"N": "north", "S": "south", "E": "east", "W": "west"}[f[2]], text,
+    )  # fmt: skip
+    text = re.sub(r"(?<=\d),(?=\d{1,2}\s?(?:%|°|[kcm]?m\b|k?g\b|[kM]?[Ww]\b|l\b))", ".", text)
+    return _AMOUNT.sub(_amount, text)
+
+
+def _amount(found: re.Match[str]) -> str:
+    value, unit, per = found[1], found[2], found[3]
+    gap = found[0][len(value) : len(value) + 1]
+    if (unit in _NEED_SPACE and gap != " ") or (unit in _NEED_SUM and not per):
+        return found[0]
+    if unit in _NOT_JOINED and gap == "-":
+        return found[0]
+    if unit == "in." and not re.match(r"\s*(?:$|[a-z,;x×])", found.string[found.end() :]):
+        return found[0]
+    one, many = _unit(unit)
+    is_one = value == "1" or gap == "-" or _is_attributive(found)
+    said = f" {number(value)} {one if is_one else many}"
+    if per:
+        said += f" per {_unit(per)[0]}"
+    stop = ""
+    if unit.endswith(".") and not found.string[found.end() :].strip():
+        stop = "."
+    return f"{said}{stop} "
+
+
+def _unit(text: str) -> tuple[str, str]:
+    base, power = text, ""
+    found = re.fullmatch(r"(.+?)(\^?[23])", text)
+    if found and found[1] in UNITS:
+        base, power = found[1], _POWER[found[2]]
+    names = UNITS.get(base, base)
+    one, many = (names, names + "s") if isinstance(names, str) else names
+    if power and base in ("s", "sec", "min", "h"):
+        tail = "squared" if power == "square" else "cubed"
+        return f"{one} {tail}", f"{many} {tail}"
+    return (f"{power} {one}".strip(), f"{power} {many}".strip())
+
+
+def _counted(text: str, one: str, many: str) -> str:
+    return f"{number(text)} {one if text == '1' else many}"
+
+
+def read_ranges(text: str) -> str:
+    """A line between numbers: to, minus or nothing."""
+    text = re.sub(
+        rf"({NUMBER})[eE]([+-]?\d+)\b",
+        lambda f: f"{number(f[1])} times ten to the power of {_signed(f[2])} ", text,
+    )  # fmt: skip
+    text = re.sub(
+        rf"\b(50[-/–]50|20/20|80[-/–]20|60[-/–]40|70[-/–]30|90[-/–]10)\b(?![-/\d%]|\s?(?:{_ONE})\b)",
+        lambda f: " ".join(number(one) for one in re.findall(r"\d+", f[1])), text,
+    )  # fmt: skip
+    text = re.sub(r"\b24[/-]7\b", "twenty four seven", text)
+    text = re.sub(r"\b9/11\b", "nine eleven", text)
+    text = re.sub(
+        r"(?<=\d)\s+-\s+(?=\d[\d.,]*\s*(?:[=?]|is\b|equals\b|makes\b|[+×*]))", " minus ", text
+    )
+    text = re.sub(r"(?<=\d)\s+-\s+(?=\d[\d.,]*\s+[a-z%°])", " to ", text)
+    text = re.sub(r"(?<=[=+×*/] )(\S+) - (?=\d)", r"\1 minus ", text)
+    text = re.sub(
+        rf"(?<![\w.,-])({NUMBER})({_POINTED})?[-–—](?={NUMBER}(?!-\d|/\d)(?![\w]*-in-))",
+        r"\1\2 to ",
+        text,
+    )
+    text = re.sub(r"(?<=\d)\s–\s(?=\d)", " to ", text)
+    text = re.sub(r"(?<=[\w)])\s[-−]\s(?=[\w(])(?=\S*\d|\S\b)", " minus ", text)
+    text = re.sub(r"\s?−\s?(?=[\w(.])", " minus ", text)
+    text = re.sub(r"(?<![\w)\].%°-])-(?=\.?\d)", " minus ", text)
+    return re.sub(r"(?<=[a-z])–(?=[A-Za-z])", " ", text)
+
+
+_POINTED: Final = r"%|\s?°[CF]?|\s?(?:k|M|mm|cm|km|kg|m|g|h|s|min|ms|GB|MB|x)"
+_RATED: Final = re.compile(
+    r"\b(?:rate\w*|scor\w*|gave|give|gives|got|pain|rating|graded?|stars?)\b", re.I
+)
+_MINUTE_LIKE: Final = re.compile(r"(?<![\w:.,])(\d+):(\d+)(?::(\d+))?(?![\w:])")
+
+
+def read_fractions(text: str) -> str:
+    """Fractions, ratios, scores: `3/4`, `1 1/2`, `16:9`, `8/10`, `120/80`."""
+    text = re.sub(
+        r"(?<![\w.,/])(\d+)[\s-](\d{1,2})/(\d{1,3})(?![\w/]|[.,]\d)",
+        lambda f: f" {number(f[1])} and {_share(f[2], f[3], is_part=True)} "
+        if int(f[2]) < int(f[3]) else f[0], text,
+    )  # fmt: skip
+    text = re.sub(
+        r"(?<![\w.,/])(\d+(?:\.\d+)?)/(\d+)(?![\w/]|[.,]\d)(?:\s?([a-zA-Z]+))?", _fraction, text
+    )
+    return _MINUTE_LIKE.sub(lambda f: " to ".join(number(one) for one in f.groups() if one), text)
+
+
+def _fraction(found: re.Match[str]) -> str:
+    top, below, noun = found[1], found[2], found[3] or ""
+    tail = found[0][found[0].index(below, len(top)) + len(below) :]
+    is_rated = noun in ("star", "stars", "points") or bool(
+        _RATED.search(found.string[: found.start()][-40:])
+    )
+    if (
+        "." in top
+        or (is_rated and below in ("5", "10", "100", "20"))
+        or (below in ("100",) and int(top) > 1)
+    ):
+        return f" {number(top)} out of {number(below)} {tail}"
+    if below == "10" and top in ("0", "10"):
+        return f" {number(top)} out of ten {tail}"
+    if int(below) < 2 or int(top) >= int(below) or not (
+        int(below) <= 20 or below in ("100", "1000", "32", "64", "50", "25")
+    ):  # fmt: skip
+        return f" {number(top)} over {number(below)} {tail}"
+    share = _share(top, below, is_part=False)
+    unit = UNITS.get(noun)
+    is_thing = noun in (
+        "cup",
+        "cups",
+        "mile",
+        "inch",
+        "hour",
+        "pint",
+        "teaspoon",
+        "tablespoon",
+        "pound",
+        "ounce",
+        "glass",
+    )
+    if (unit and noun not in ("in", "d", "a")) or is_thing:
+        name = _unit(noun)[0] if unit else noun.removesuffix("s") if noun != "glass" else noun
+        article = "an" if name == "hour" or name[0] in "aeio" else "a"
+        return (
+            f" half {article} {name} " if share == "one half" else f" {share} of {article} {name} "
+        )
+    return f" {share} {tail}"
+
+
+def _share(top: str, below: str, *, is_part: bool) -> str:
+    count, size = int(top), int(below)
+    names = {2: ("half", "halves"), 4: ("quarter", "quarters")}
+    if size in names:
+        one, many = names[size]
+    else:
+        one = as_ordinal(size)
+        one = {100: "hundredth", 1000: "thousandth"}.get(size, one)
+        many = one + "s"
+    if count == 1:
+        return f"a {one}" if is_part else f"one {one}"
+    return f"{in_words(count)} {many}"
+
+
+_POWER_NAMES: Final = {"2": "squared", "3": "cubed"}
+_GREEK: Final = dict(
+    zip("αβγδεζηθικλμνξοπρστυφχψω",
+        ("alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho "
+         "sigma tau upsilon phi chi psi omega").split(), strict=True)
+)  # fmt: skip
+_OPERATORS: Final = (
+    ("<=>", " "), ("!=", "≠"), ("==", "="), ("<=", "≤"), (">=", "≥"), ("=>", "→"), ("->", "→"),
+    ("-->", "→"), ("<->", "↔"),
+)  # fmt: skip
+_SIGNS: Final = {
+    "&": " and ", "%": " percent ", "+": " plus ", "=": " equals ", "@": " at ", "#": " number ",
+    "°": " degrees ", "×": " times ", "÷": " divided by ", "*": " ", "_": " ", "|": " ",
+    "\\": " ", "±": " plus or minus ", "∓": " minus or plus ", "√": " the square root of ",
+    "∞": " infinity ", "→": " to ", "⇒": " implies ", "↔": " and ", "←": " from ", "∈": " in ",
+    "∑": " the sum of ", "∫": " the integral of ", "∂": " partial ", "∆": " delta ",
+    "∇": " nabla ", "≡": " is identical to ", "∝": " is proportional to ", "∀": " for all ",
+    "∃": " there exists ", "∪": " union ", "∩": " intersection ", "⊂": " is a subset of ",
+    "∴": " therefore ", "§": " section ", "¶": " paragraph ", "©": " copyright ", "•": " , ",
+    "^": " to the power of ", "Ω": " ohm ", "⌘": " command ", "⌥": " option ", "$": " dollars ",
+    "€": " euros ", "£": " pounds ", "¢": " cents ", "~": " about ", "≈": " about ",
+}  # fmt: skip
+
+
+_COMPARED: Final = {
+    "≥": " is greater than or equal to ", "≤": " is less than or equal to ", "<": " is less than ",
+    ">": " is greater than ", "≠": " is not equal to ", "≈": " is about ", "~": " to ",
+}  # fmt: skip
+
+
+def read_signs(text: str) -> str:
+    """Signs of mathematics, and others that are said."""
+    text = text.replace("&&", "&").replace("||", " or ")
+    for sign, plain in _OPERATORS:
+        text = text.replace(sign, plain)
+    text = re.sub(r"\b([a-z])([a-z])(?=\^)", lambda f: spelled(f[1] + f[2]), text)
+    text = re.sub(r"§§\s?(?=\d)", " sections ", text)
+    text = re.sub(
+        r"(?<![\w.,])(\d{3,4})\s?[x×]\s?(\d{3,4})(?![\w.,]\d)",
+        lambda f: f"{code(f[1])} by {code(f[2])} ", text,
+    )  # fmt: skip
+    text = re.sub(r"(?<=\d)\s?[x×*]\s?(?=\d)", _by_or_times, text)
+    text = re.sub(
+        rf"({NUMBER})x(?=\s*[-+=^)]|\s(?:plus|minus|equals|is)\b)|(?<=[-+=] )({NUMBER})x\b",
+        lambda f: f"{number(f[1] or f[2])} {spelled('x')}", text,
+    )  # fmt: skip
+    text = re.sub(rf"({NUMBER})[x×](?![\w])", lambda f: f"{number(f[1])} times ", text)
+    text = re.sub(
+        r"(?<=\S)\s*\^\{?([-+−]?\w+)\}?",
+        lambda f: f" {_POWER_NAMES[f[1]]} "
+        if f[1] in _POWER_NAMES and not re.search(r"\b10$", f.string[: f.start()])
+        else f" to the power of {_signed(f[1])} ", text,
+    )  # fmt: skip
+    text = re.sub(r"(?<=\w)\s\*\s(?=\w)|(?<=\b[a-z0-9])\*(?=[a-z0-9]\b)", " times ", text)
+    text = re.sub(r"(?<=\d)\s/\s(?=\d)", " divided by ", text)
+    text = re.sub(r"(?<=\d)/(?=\d)", " divided by " if "=" in text else " over ", text)
+    text = re.sub(r"(?<=\d)!(?=\s*[-=+*/)])", " factorial ", text)
+    text = re.sub(
+        r"\b([fgh])\(([a-z]|\d+)\)", lambda f: f"{spelled(f[1])} of {spelled(f[2])}", text
+    )
+    text = re.sub(
+        r"(?<=[\w)])\s?(≥|≤|<|>|≠|≈|(?<=\d)~)\s?(?=[\w.(-]|$)",
+        lambda f: _COMPARED[f[1]], text,
+    )  # fmt: skip
+    for sign, word in (("≥", " at least "), ("≤", " at most "), ("<", " less than "),
+                       (">", " greater than "), ("≠", " not equal to ")):  # fmt: skip
+        text = text.replace(sign, word)
+    text = re.sub(rf"(?<!\w)#(?={WHOLE})", " number ", text)
+    text = re.sub(r"(?<=[a-zA-Z])/(?=[a-zA-Z])|\s/\s", " or ", text)
+    for sign, word in _SIGNS.items():
+        text = text.replace(sign, word)
+    text = text.replace("/", " ")
+    return "".join(f" {_GREEK[sign.lower()]} " if sign.lower() in _GREEK else sign for sign in text)
+
+
+def _by_or_times(found: re.Match[str]) -> str:
+    text = found.string
+    if re.search(r"\d{3}$", text[: found.start()]) and re.match(r"\d{3}", text[found.end() :]):
+        return " by "
+    if "*" in found[0] or "=" in text or "^" in text[found.end() : found.end() + 8]:
+        return " times "
+    if "×" in found[0] and re.search(r"(?<!\d)\d{1,2}$", text[: found.start()]) and re.match(
+        r"\d{1,3}(?!\d)(?!\s?(?:mm|cm|m|inch|px|in)\b)", text[found.end() :]
+    ):  # fmt: skip
+        return " times "
+    return " by "
+
+
+def _signed(text: str) -> str:
+    if not re.fullmatch(r"[-+−]?[0-9]+", text):
+        return text
+    return ("minus " if text[0] in "-−" else "") + number(text.lstrip("+-−"))
+
+
+def read_numbers(text: str) -> str:
+    """Numbers that no other rule took, ordinals and thousands."""
+    text = re.sub(
+        rf"(?<![\w.,])({WHOLE})(?:st|nd|rd|th)\b",
+        lambda f: as_ordinal(int(f[1].replace(",", ""))),
+        text,
+    )
+    text = re.sub(
+        rf"(?<![\w.,])({NUMBER})\s?(k|M|mn|bn)(?![\w/'-])",
+        lambda f: f"{number(f[1])} {_SCALES[f[2]]} ", text,
+    )  # fmt: skip
+    text = re.sub(r"(?<=\d)\+(?=\s|[.,;!?)]|$)", " plus ", text)
+    text = re.sub(r"(?<![A-Za-z'])([A-Za-z])(?=\d)", lambda f: spelled(f[1]), text)
+    text = re.sub(r"(?<=\d)([a-z])(?![A-Za-z'])", lambda f: spelled(f[1]), text)
+    text = re.sub(r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])", " ", text)
+    text = re.sub(r"\d[\d,]*(?:\.\d+)?|\.\d+", _number, text)
+    return text
+
+
+def _number(found: re.Match[str]) -> str:
+    text = found[0].rstrip(",")
+    trailing = found[0][len(text) :]
+    if "," in text and not re.fullmatch(rf"{WHOLE}(?:\.\d+)?", text):
+        return ", ".join(number(part) for part in text.split(",") if part) + trailing
+    return f" {number(text)}{trailing} " if found[0][0] == "." else number(text) + trailing
+
+
+def plain_groups(text: str) -> str:
+    """Thousands apart by spaces, points or apostrophes, as Americans write them."""
+    text = re.sub(
+        r"(?<![\w.,])\d{1,3}(?:\.\d{3}){2,}(?![\d.])", lambda f: f[0].replace(".", ""), text
+    )
+    text = re.sub(r"(?<![\w.,])\d{1,3}(?:['\u202f\u00a0\u2009]\d{3})+(?!\d)",
+                  lambda f: re.sub(r"\D", "", f[0]), text)  # fmt: skip
+    text = re.sub(r"\b\d{1,2}(?:,\d\d)+,\d{3}\b", lambda f: f[0].replace(",", ""), text)
+    text = re.sub(r"\d{19,}", lambda f: " ".join(re.findall(r"\d{1,3}", f[0])), text)
+    text = re.sub(r"[\u00a0\u202f\u2009\u2007\u200a]", " ", text)
+    return re.sub(
+        rf"(?<![\w.,+] )(?<![\w.,+])[1-9]\d{{0,2}}(?: \d{{3}})+"
+        rf"(?=\s?(?:{_ONE}|{_SIGN})(?!\w)|\s(?:people|inhabitants|years|times|users)"
+        r"|(?<= 000)(?![\d ]))",
+        lambda f: f[0].replace(" ", ""), text,
+    )  # fmt: skip

@@ -1,0 +1,80 @@
+"""What all rules of reading share: letters that are spelled, digits one by one, numbers in words.
+
+A rule replaces a written form with the words for it, in lower case. A letter that is spelled is one
+sign of Unicode's private area until all rules are done, so that no later rule takes it for a word.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from parley.models.cascade.numerals import as_ordinal, in_words
+
+_FIRST: Final = 0xE000
+LETTERS: Final = f"[{chr(_FIRST + ord('A'))}-{chr(_FIRST + ord('Z'))}]"
+"""Matches one spelled letter."""
+WHOLE: Final = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
+NUMBER: Final = rf"(?:{WHOLE}(?:\.\d+)?|(?<![\d.])\.\d+)"
+"""A number as it is written: `1,234.5`, `.5`."""
+BEFORE: Final = r"(?<![\w.,])"
+"""No number or word ends here."""
+
+
+def spelled(text: str) -> str:
+    """The letters of a text, each said by its name; digits are left to be read."""
+    return "".join(
+        f" {chr(_FIRST + ord(sign.upper()))} " if sign.isascii() and sign.isalpha() else sign
+        for sign in text
+    )
+
+
+def as_letters(text: str) -> str:
+    """Spelled letters as single capitals."""
+    return re.sub(LETTERS, lambda found: chr(ord(found[0]) - _FIRST), text)
+
+
+def digits(text: str) -> str:
+    """Each digit by itself."""
+    return " ".join(in_words(int(sign)) for sign in text if sign.isdigit())
+
+
+def number(text: str) -> str:
+    """A number as it is written, in words."""
+    text = text.replace(",", "")
+    whole, _, part = text.partition(".")
+    is_code = len(whole) > 15 or (len(whole) > 9 and not whole.endswith("000"))
+    if is_code or (len(whole) > 1 and whole[0] == "0"):
+        said = digits(whole)
+    else:
+        said = in_words(int(whole)) if whole else ""
+    return f"{said} point {digits(part)}".strip() if part else said
+
+
+def ordinal(text: str) -> str:
+    """`3` as third."""
+    return as_ordinal(int(text))
+
+
+def year(text: str) -> str:
+    """Four digits as a year."""
+    century, rest = int(text[:2]), int(text[2:])
+    if century % 10 == 0 and rest < 10:
+        return in_words(int(text))
+    if rest == 0:
+        return f"{in_words(century)} hundred"
+    return f"{in_words(century)} {'oh ' if rest < 10 else ''}{in_words(rest)}"
+
+
+def code(text: str) -> str:
+    """Digits of a name, such as a flight's or a room's: 204 as two oh four."""
+    if len(text) < 3:
+        return number(text)
+    if len(text) == 3 and text[0] != "0":
+        head, rest = in_words(int(text[0])), int(text[1:])
+        if rest == 0:
+            return f"{head} hundred"
+        return f"{head} {'oh ' if rest < 10 else ''}{in_words(rest)}"
+    if len(text) == 4 and text[0] != "0":
+        return in_words(int(text)) if text[1:3] == "00" or text[2:] == "00" else year(text)
+    return digits(text)
