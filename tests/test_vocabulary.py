@@ -1,7 +1,6 @@
 """One name, one thing: public classes that share a name with a class of another module.
 
-Not counted are the structs of the wire (those with a tag, in `parley/protocol`): they are called as
-the protocol calls them, once per dialect, and so they are called in the schemas and in TypeScript.
+The structs of the wire count, too: where two protocols have one word, one of them says which it is.
 """
 
 from __future__ import annotations
@@ -14,18 +13,16 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "parley"
 
 SHARED = {
+    "Chunk": "of a chat's answer, as sent; of a context, in MiniCPM-o",
     "Conversation": "of a row, in two models that do not know each other",
-    "Message": "of a WebSocket; of a request as sent, ours and OpenAI's; of a conversation",
+    "Interrupted": "the answer to a deprecated message; what the detector of interruptions finds",
+    "Message": "of a WebSocket; of a chat as sent; of a conversation with its content",
     "PrefillJob": "of two models that do not know each other",
     "Recogniser": "what the cascade wants, and its Whisper that satisfies it",
     "ReplyJob": "of two models that do not know each other",
-    "Request": "the published chat request, and a command for a slot",
+    "Stop": "the message; the end of a decoder process",
 }
 LIMIT = 8
-
-
-def is_wire_struct(node: ast.ClassDef) -> bool:
-    return any(keyword.arg == "tag" for keyword in node.keywords)
 
 
 def public_classes() -> Iterator[tuple[str, str]]:
@@ -34,8 +31,6 @@ def public_classes() -> Iterator[tuple[str, str]]:
         module = path.relative_to(SOURCE).as_posix()
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                if module.startswith("protocol/") and is_wire_struct(node):
-                    continue
                 yield node.name, module
 
 

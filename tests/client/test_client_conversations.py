@@ -332,8 +332,8 @@ async def test_interruptions_and_holes_of_a_recording_are_told_in_every_live_dia
     )
     for client in clients:
         is_realtime = isinstance(client, RealtimeClient)
-        lost = realtime.SessionRecordingLost if is_realtime else legacy.RecordingLost
-        interruption = realtime.ResponseInterruption if is_realtime else legacy.Interruption
+        lost = realtime.SessionRecordingLost if is_realtime else legacy.RecordingLostMessage
+        interruption = realtime.ResponseInterruption if is_realtime else legacy.InterruptionMessage
         problem = client._translate(lost(entries=4))
         assert isinstance(problem, Problem)
         assert "4 entries" in str(problem.error)

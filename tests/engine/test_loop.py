@@ -4,7 +4,7 @@ import pytest
 from tests.support.scripted_model import ScriptedModel
 
 from parley.clock import ManualClock
-from parley.engine.loop import CanRollBack, Clear, EngineLoop, Request, RollBack, TakeCheckpoint
+from parley.engine.loop import CanRollBack, Clear, EngineLoop, RollBack, SlotRequest, TakeCheckpoint
 from parley.engine.model import DeviceFault
 from parley.engine.segments import Text
 from parley.engine.slots import SlotKey
@@ -67,7 +67,7 @@ class Bench:
         self.loop = EngineLoop(self.model, self.clock, on_fault=lambda: self.faults.append(1))
 
     def submit(self, row, command, due_s=None, generation=1):
-        request = Request(SlotKey(row, generation), command, Notes(), due_s)
+        request = SlotRequest(SlotKey(row, generation), command, Notes(), due_s)
         self.loop.submit(request)
         return request
 

@@ -60,7 +60,7 @@ async def test_addresses_that_lead_elsewhere_are_refused(url, why):
 
 def asking_for(url: str) -> completions.Completion:
     image = completions.ImageContent(completions.ImageUrl(url))
-    message = completions.Message(role="user", content=(image,))
+    message = completions.CompletionMessage(role="user", content=(image,))
     return completions.Completion(model="m", messages=(message,))
 
 
@@ -118,7 +118,7 @@ async def test_what_is_fetched_goes_to_the_worker_as_data(site):
 
     request = completions.request_of(asked, voice=None)
     (part,) = request.messages[0].parts
-    assert isinstance(part, values.ImagePart)
+    assert isinstance(part, values.Base64Image)
     assert base64.b64decode(part.data) == PICTURE
 
 

@@ -33,7 +33,7 @@ def frame(**fields: Any) -> str:
 def test_sound_is_accepted_under_every_documented_name(name: str) -> None:
     assert half_duplex.decode_client(
         frame(type="audio_chunk", **{name: SOUND})
-    ) == half_duplex.AudioChunk(audio_base64=SOUND)
+    ) == half_duplex.HalfDuplexAudioChunk(audio_base64=SOUND)
     assert duplex.decode_client(frame(type="audio_chunk", **{name: SOUND})) == duplex.AudioChunk(
         audio_base64=SOUND
     )
@@ -140,7 +140,7 @@ def test_whole_floats_count_as_integers() -> None:
         frame(type="prepare", config={"generation": {"max_new_tokens": 64.0, "temperature": 1}})
     )
 
-    assert isinstance(message, half_duplex.Prepare)
+    assert isinstance(message, half_duplex.HalfDuplexPrepare)
     assert message.config.generation.max_new_tokens == 64
 
 
@@ -149,7 +149,7 @@ def test_whole_floats_count_as_integers() -> None:
 
 def test_half_duplex_defaults_are_the_published_ones() -> None:
     message = half_duplex.decode_client('{"type":"prepare"}')
-    assert isinstance(message, half_duplex.Prepare)
+    assert isinstance(message, half_duplex.HalfDuplexPrepare)
     config = message.config
 
     assert (

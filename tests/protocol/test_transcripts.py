@@ -16,7 +16,7 @@ from parley.dialects.base import Dialect, Reply
 from parley.errors import BadInput
 from parley.protocol import chat, codec, duplex, half_duplex, realtime
 from parley.protocol.kinds import Phase
-from parley.protocol.values import ImagePart
+from parley.protocol.values import Base64Image
 
 TALKS = read_all()
 
@@ -53,7 +53,7 @@ def phase_after(phase: Phase, dialect: Dialect, type_name: str) -> Phase:
 def open_payloads(message: Any, *, extensions: bool) -> None:
     """Decode what a session would decode."""
     match message:
-        case half_duplex.AudioChunk():
+        case half_duplex.HalfDuplexAudioChunk():
             message.audio_bytes()
         case duplex.AudioChunk():
             message.audio_bytes()
@@ -64,14 +64,14 @@ def open_payloads(message: Any, *, extensions: bool) -> None:
             message.frame_bytes()
         case duplex.VideoFrame():
             message.frame_bytes()
-        case half_duplex.Prepare() | duplex.Prepare():
+        case half_duplex.HalfDuplexPrepare() | duplex.Prepare():
             message.voice_bytes()
         case realtime.SessionUpdate(session=session):
             session.tts_voice_bytes()
         case chat.Request():
             for each in message.messages:
                 for part in each.parts:
-                    if isinstance(part, ImagePart):
+                    if isinstance(part, Base64Image):
                         part.file_bytes()
         case _:
             pass

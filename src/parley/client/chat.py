@@ -44,16 +44,16 @@ from parley.protocol import chat as wire
 from parley.protocol import codec, legacy
 from parley.protocol.chat import Request
 from parley.protocol.values import (
-    AudioPart,
+    Base64Audio,
+    Base64Image,
+    Base64Video,
     ChatGeneration,
     ChatTts,
     ImageOptions,
-    ImagePart,
     Message,
     Part,
     TextPart,
     Tool,
-    VideoPart,
 )
 
 _tools = codec.Converter(Tool)
@@ -261,7 +261,7 @@ class _Exchange:
                 return self._piece(message)
             case wire.Done():
                 return self._answer(message)
-            case legacy.RecordingLost(entries=entries):
+            case legacy.RecordingLostMessage(entries=entries):
                 return Problem(recording_lost(entries))
             case legacy.Stopped():
                 return Ended("stopped")
@@ -316,7 +316,7 @@ def _system(prompt: str | None, voice: Pcm | bytes | None) -> Message | None:
         role="system",
         content=(
             TextPart(text=_HOW_IT_SOUNDS),
-            AudioPart(data=sample),
+            Base64Audio(data=sample),
             TextPart(text=prompt or "You are a helpful assistant. Reply naturally."),
         ),
     )
@@ -327,9 +327,9 @@ def _user(
 ) -> Message:
     if not (images or sounds or clips):
         return Message(role="user", content=text)
-    parts: list[Part] = [ImagePart(data=codec.to_base64(each)) for each in images]
-    parts += [VideoPart(data=codec.to_base64(each)) for each in clips]
-    parts += [AudioPart(data=sound_out(each), sample_rate=INPUT_RATE_HZ) for each in sounds]
+    parts: list[Part] = [Base64Image(data=codec.to_base64(each)) for each in images]
+    parts += [Base64Video(data=codec.to_base64(each)) for each in clips]
+    parts += [Base64Audio(data=sound_out(each), sample_rate=INPUT_RATE_HZ) for each in sounds]
     if text:
         parts.append(TextPart(text=text))
     return Message(role="user", content=tuple(parts))

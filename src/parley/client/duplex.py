@@ -236,7 +236,7 @@ class DuplexClient(UnitClient):
         return self._prepare
 
     def _closing(self) -> msgspec.Struct:
-        return wire.Stop()
+        return legacy.Stop()
 
     def _unit(
         self, audio: str, frames: tuple[str, ...], force_listen: bool, slices: int | None
@@ -268,13 +268,13 @@ class DuplexClient(UnitClient):
                     message.kv_cache_length,
                     self._latency_ms(),
                 )
-            case wire.Paused(timeout=timeout_s):
+            case wire.DuplexPaused(timeout=timeout_s):
                 return Paused(timeout_s)
-            case wire.Resumed():
+            case wire.DuplexResumed():
                 return Resumed()
-            case legacy.Interruption():
+            case legacy.InterruptionMessage():
                 return Interruption(message.state, message.heard_ms, message.text)
-            case legacy.RecordingLost(entries=entries):
+            case legacy.RecordingLostMessage(entries=entries):
                 return Problem(recording_lost(entries))
             case legacy.InputTranscript(text=text):
                 return Transcript(text)

@@ -38,7 +38,7 @@ from parley.protocol import half_duplex as wire
 from parley.protocol import legacy
 from parley.protocol.codec import check_session_id
 from parley.protocol.half_duplex import Config
-from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat, AudioPart, TextPart
+from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat, Base64Audio, TextPart
 
 CHUNK_S: Final = 0.5
 SETTLE_S: Final = 5.0
@@ -97,7 +97,7 @@ class HalfDuplexClient(LiveClient):
             config = msgspec.structs.replace(
                 config, audio_format=audio_format or fitting(self._access)
             )
-        self._prepare = wire.Prepare(
+        self._prepare = wire.HalfDuplexPrepare(
             system_prompt=system_prompt,
             system_content=_content(system_prompt, voice),
             config=config,
@@ -178,7 +178,9 @@ class HalfDuplexClient(LiveClient):
             NotReady: before `Ready`.
             ConnectionLost: the connection is gone.
         """
-        chunk = wire.AudioChunk(audio_base64=self._sound.out(pcm), playback=self._playback())
+        chunk = wire.HalfDuplexAudioChunk(
+            audio_base64=self._sound.out(pcm), playback=self._playback()
+        )
         self._active("audio_chunk").post_live(chunk)
 
     @property
@@ -197,12 +199,12 @@ class HalfDuplexClient(LiveClient):
         return self._prepare
 
     def _closing(self) -> msgspec.Struct:
-        return wire.Stop()
+        return legacy.Stop()
 
     def _translate(self, message: Any) -> Event | None:
         now_s = self._clock.monotonic()
         match message:
-            case wire.Prepared():
+            case wire.HalfDuplexPrepared():
                 self._sound.agree(message.audio_format)
                 return Ready(
                     message.session_id,
@@ -218,9 +220,9 @@ class HalfDuplexClient(LiveClient):
                 self._is_answering, self._is_cut = True, False
                 self._utterances += 1
                 return Thinking(speech_ms)
-            case wire.Chunk():
+            case wire.HalfDuplexChunk():
                 return self._piece(message, now_s)
-            case wire.TurnDone():
+            case wire.HalfDuplexTurnDone():
                 self._is_answering = False
                 # Playback runs from the first sound on; what is left of it must not be heard.
                 started_s = now_s
@@ -236,24 +238,24 @@ class HalfDuplexClient(LiveClient):
                     message.audio_duration_ms or round(1000 * self._turn_sound_s),
                     self._first_sound_ms,
                 )
-            case legacy.Interruption(state=state):
+            case legacy.InterruptionMessage(state=state):
                 if state == "stopped":
                     self._is_cut, self._quiet_until_s = True, now_s
                 return Interruption(state, message.heard_ms, message.text)
-            case legacy.RecordingLost(entries=entries):
+            case legacy.RecordingLostMessage(entries=entries):
                 return Problem(recording_lost(entries))
             case legacy.InputTranscript(text=text):
                 return Transcript(text)
             case legacy.Stopped():
                 return Ended("stopped")
-            case wire.Timeout(elapsed_s=elapsed_s):
+            case wire.HalfDuplexTimeout(elapsed_s=elapsed_s):
                 return Ended("timeout", elapsed_s)
             case legacy.Error():
                 return Problem(as_error(message.code, message.error or message.message))
             case _:
                 return None
 
-    def _piece(self, message: wire.Chunk, now_s: float) -> Piece | None:
+    def _piece(self, message: wire.HalfDuplexChunk, now_s: float) -> Piece | None:
         sound = self._sound.come_in(message.audio_data)
         if sound is not None:
             self._turn_sound_s += sound.duration_s
@@ -266,13 +268,13 @@ class HalfDuplexClient(LiveClient):
 
 def _content(
     prompt: str | None, voice: Pcm | bytes | None
-) -> tuple[TextPart | AudioPart, ...] | None:
+) -> tuple[TextPart | Base64Audio, ...] | None:
     """The published best practice: text, voice, text."""
     data = voice_out(voice)
     if data is None:
         return None
     return (
         TextPart(text="Mimic the voice from the audio sample."),
-        AudioPart(data=data),
+        Base64Audio(data=data),
         TextPart(text=prompt or "You are a helpful assistant. Reply naturally."),
     )

@@ -116,7 +116,7 @@ class RealtimeClient(UnitClient):
         parts = [wire.ItemPart(type="input_image", image_url=image) for image in images]
         if text:
             parts.append(wire.ItemPart(type="input_text", text=text))
-        return wire.ItemCreate(item=wire.WrittenItem(content=tuple(parts)))
+        return wire.ConversationItemCreate(item=wire.WrittenItem(content=tuple(parts)))
 
     def _translate(self, message: Any) -> Event | None:
         match message:
@@ -142,11 +142,11 @@ class RealtimeClient(UnitClient):
                 return Interruption(message.state, message.heard_ms, message.text)
             case wire.SessionRecordingLost(entries=entries):
                 return Problem(recording_lost(entries))
-            case wire.InputTranscript(transcript=text):
+            case wire.InputTranscriptionCompleted(transcript=text):
                 return Transcript(text)
             case wire.SessionClosed(reason=reason):
                 return Ended(reason)
-            case wire.Error(error=body):
+            case wire.RealtimeError(error=body):
                 return Problem(as_error(body.code, body.message))
             case _:
                 return None

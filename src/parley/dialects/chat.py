@@ -26,7 +26,7 @@ from parley.dialects.sound import in_seconds, pcm_text
 from parley.errors import ContextFull, InvalidRequest, ParleyError, WrongPhase
 from parley.protocol import chat, codec
 from parley.protocol.kinds import Ending, Kind, Phase
-from parley.protocol.legacy import CloseReason
+from parley.protocol.legacy import CloseReason, Stop
 
 _STOP: Final = frozenset({"stop"})
 
@@ -96,7 +96,7 @@ class ChatDialect(LegacyDialect):
 
     def _request(self, frame: bytes | bytearray | str) -> chat.Request:
         message = chat.decode_client(frame)
-        if isinstance(message, chat.Stop):
+        if isinstance(message, Stop):
             raise InvalidRequest("The first message must be a chat request.")
         self.extensions = self.extensions or message.extensions
         self._has_tools = bool(message.tools)

@@ -50,11 +50,11 @@ def _content(part: values.Part) -> Content:
     match part:
         case values.TextPart():
             return TextPart(part.text)
-        case values.ImagePart():
+        case values.Base64Image():
             return Picture(part.file_bytes())
-        case values.AudioPart():
+        case values.Base64Audio():
             return Sound(part.audio_bytes(), part.sample_rate)
-        case values.VideoPart():
+        case values.Base64Video():
             return Clip(part.file_bytes(), part.stack_frames)
         case values.ToolCallPart() | values.ToolResultPart():
             return part

@@ -48,7 +48,7 @@ from parley.errors import (
 from parley.media.pcm import from_float32_bytes
 from parley.protocol import duplex, realtime, values
 from parley.protocol.kinds import Kind, Phase
-from parley.protocol.legacy import CLOSE_SENTENCES, CloseReason, InputText, Stopped
+from parley.protocol.legacy import CLOSE_SENTENCES, CloseReason, InputText, Stop, Stopped
 
 AUDIO_PREFIXES: Final = ("adx_", "adx-", "audio_duplex", "audio_")
 """A duplex session whose id starts so brings no video. Source: service.md 4.4."""
@@ -124,7 +124,7 @@ class DuplexDialect(SoundDialect, LegacyDialect):
                 return PauseRequested(message.seconds)
             case duplex.Resume():
                 return ResumeRequested()
-            case duplex.Stop():
+            case Stop():
                 return StopRequested()
             case duplex.Interrupt():
                 return InterruptRequested()
@@ -170,9 +170,9 @@ class DuplexDialect(SoundDialect, LegacyDialect):
             case UnitDone():
                 return self._results(event)
             case SessionPaused():
-                return (duplex.Paused(timeout=event.seconds),)
+                return (duplex.DuplexPaused(timeout=event.seconds),)
             case SessionResumed():
-                return (duplex.Resumed(),)
+                return (duplex.DuplexResumed(),)
             case SessionInterrupted():
                 return (duplex.Interrupted(),)
             case InterruptionChanged() | RecordingLost() | SilenceExplained():

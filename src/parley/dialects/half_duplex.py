@@ -33,7 +33,7 @@ from parley.errors import AlreadyPrepared, NotPrepared, ParleyError, UnknownEven
 from parley.media.pcm import from_float32_bytes
 from parley.protocol import half_duplex, values
 from parley.protocol.kinds import Kind, Phase
-from parley.protocol.legacy import InputText
+from parley.protocol.legacy import InputText, Stop
 from parley.protocol.values import Generation, TextPart
 
 VOICE_PROMPT: Final = "Mimic the voice from the audio sample."
@@ -86,22 +86,22 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
     def decode(self, frame: str, phase: Phase) -> ClientEvent | None:
         message = half_duplex.decode_client(frame, partial(self.check, phase))
         match message:
-            case half_duplex.Prepare():
+            case half_duplex.HalfDuplexPrepare():
                 self.extensions = self.extensions or message.extensions
                 self.wants_transcript = message.config.transcribe
                 self.wants_resume = message.resume
                 self.sound.agree(message.config.audio_format, extensions=self.extensions)
                 return _setup(message)
-            case half_duplex.AudioChunk():
+            case half_duplex.HalfDuplexAudioChunk():
                 return self._input(message)
             case InputText():
                 return written(message)
-            case half_duplex.Stop():
+            case Stop():
                 return StopRequested()
             case _ as never:
                 assert_never(never)
 
-    def _input(self, message: half_duplex.AudioChunk) -> AudioInput | None:
+    def _input(self, message: half_duplex.HalfDuplexAudioChunk) -> AudioInput | None:
         if not message.audio_base64:
             return None
         if self.sound.format.input == "float32":
@@ -118,7 +118,7 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
         match event:
             case SessionReady():
                 return (
-                    half_duplex.Prepared(
+                    half_duplex.HalfDuplexPrepared(
                         session_id=self.session_id,
                         timeout_s=event.idle_s,
                         recording_session_id=event.recording_id or msgspec.UNSET,
@@ -137,7 +137,7 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
                 return self._chunks(event)
             case TurnCompleted():
                 return (
-                    half_duplex.TurnDone(
+                    half_duplex.HalfDuplexTurnDone(
                         turn_index=event.index,
                         text=event.text,
                         interrupted=event.is_interrupted,
@@ -151,13 +151,13 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
                 # Requests, units, pauses: this dialect has no such words.
                 return ()
 
-    def _chunks(self, said: OutputDelta) -> list[half_duplex.Chunk]:
+    def _chunks(self, said: OutputDelta) -> list[half_duplex.HalfDuplexChunk]:
         """A piece of an answer, in chunks of at most a second of sound."""
         if said.index == 0:
             self._extra_chunks = 0
         first, others = in_seconds(said.pcm)
         chunks = [
-            half_duplex.Chunk(
+            half_duplex.HalfDuplexChunk(
                 text_delta=said.text or None,
                 audio_data=self.sound.text(first, ends=said.is_final),
                 chunk_index=said.index + self._extra_chunks,
@@ -168,7 +168,7 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
         for each in others:
             self._extra_chunks += 1
             chunks.append(
-                half_duplex.Chunk(
+                half_duplex.HalfDuplexChunk(
                     audio_data=self.sound.text(each),
                     chunk_index=said.index + self._extra_chunks,
                     duration_ms=each.duration_ms,
@@ -184,10 +184,10 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
         return super().error(failure)
 
     def timed_out(self, elapsed_s: float) -> msgspec.Struct:
-        return half_duplex.Timeout(elapsed_s=round(elapsed_s, 1))
+        return half_duplex.HalfDuplexTimeout(elapsed_s=round(elapsed_s, 1))
 
 
-def _setup(message: half_duplex.Prepare) -> HalfDuplexSetup:
+def _setup(message: half_duplex.HalfDuplexPrepare) -> HalfDuplexSetup:
     config = message.config
     system = _system(message)
     return HalfDuplexSetup(
@@ -204,12 +204,12 @@ def _setup(message: half_duplex.Prepare) -> HalfDuplexSetup:
     )
 
 
-def _voice(message: half_duplex.Prepare) -> Sound | None:
+def _voice(message: half_duplex.HalfDuplexPrepare) -> Sound | None:
     brought = message.voice_bytes() if message.ref_audio_base64 is not None else None
     return None if brought is None else Sound(brought)
 
 
-def _system(message: half_duplex.Prepare) -> tuple[TextPart | Sound, ...]:
+def _system(message: half_duplex.HalfDuplexPrepare) -> tuple[TextPart | Sound, ...]:
     """The system message: `system_content` wins; a prompt with a voice becomes text, voice, text.
 
     Source: service.md 4.3, `prepare`.

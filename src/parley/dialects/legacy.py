@@ -102,10 +102,10 @@ def written(message: legacy.InputText) -> TextInput:
 def extra(event: InterruptionChanged | RecordingLost | SilenceExplained) -> msgspec.Struct:
     """What the three say alike of a running conversation."""
     if isinstance(event, RecordingLost):
-        return legacy.RecordingLost(entries=event.entries)
+        return legacy.RecordingLostMessage(entries=event.entries)
     if isinstance(event, SilenceExplained):
-        return legacy.Status(reason=event.reason, elapsed_ms=event.elapsed_ms)
-    return legacy.Interruption(
+        return legacy.StatusMessage(reason=event.reason, elapsed_ms=event.elapsed_ms)
+    return legacy.InterruptionMessage(
         state=event.state, index=event.index, heard_ms=event.heard_ms, text=event.text
     )
 

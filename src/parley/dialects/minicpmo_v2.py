@@ -175,7 +175,7 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
             self._chunks += 1
         return found
 
-    def _answered(self, event: AnswerDone) -> wire.ResponseDone:
+    def _answered(self, event: AnswerDone) -> wire.ChatResponseDone:
         prefilled = self._prefilled
         spent = {
             "text": event.input_tokens - prefilled.audio_tokens - prefilled.image_tokens,
@@ -188,7 +188,7 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
             self._usage[name] += count
         stamped = self._stamped()
         self._inputs += 1
-        return wire.ResponseDone(
+        return wire.ChatResponseDone(
             **stamped,
             text=event.text,
             audio=pcm_text(event.pcm),

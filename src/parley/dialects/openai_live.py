@@ -119,10 +119,10 @@ class OpenAILiveDialect(OpenAIDialect):
         self.check(phase, str(name))
         message: wire.LiveMessage = codec.read(value, shape)
         match message:
-            case wire.InputAudio(audio=audio):
+            case wire.LiveInputAudio(audio=audio):
                 pcm = within(lambda: pcm16_of(audio, field="audio", rate_hz=openai.RATE_HZ))
                 return LiveRead(message, self._resampler.feed(pcm))
-            case wire.InputImage(image=image):
+            case wire.LiveInputImage(image=image):
                 return LiveRead(
                     message,
                     within(
@@ -143,10 +143,10 @@ class OpenAILiveDialect(OpenAIDialect):
                 if "delegation" in session:
                     self._session["delegation"] = _delegation(session["delegation"])
                 return [self._told(wire.Changed(session=copy.deepcopy(self._session)))]
-            case wire.InputAudio():
+            case wire.LiveInputAudio():
                 pcm = Pcm.silence(len(media), media.rate_hz) if self._is_muted else media
                 return [AudioInput(pcm)]
-            case wire.InputImage():
+            case wire.LiveInputImage():
                 return [VideoInput((media,))]
             case wire.Mute():
                 self._is_muted = True
@@ -254,7 +254,7 @@ class OpenAILiveDialect(OpenAIDialect):
                 return (told,)
             case UserTranscribed():
                 at_ms = self._heard_ms
-                return (wire.InputTranscript(delta=event.text, start_ms=at_ms, end_ms=at_ms),)
+                return (wire.LiveInputTranscript(delta=event.text, start_ms=at_ms, end_ms=at_ms),)
             case _:
                 # Turns and pauses: this dialect has no such words.
                 return ()

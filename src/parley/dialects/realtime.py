@@ -141,7 +141,7 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
                 unit = self.unit_of(message, pcm)
                 # The decoder keeps a few milliseconds back: the first sound is the next message's.
                 return unit if len(pcm) else VideoInput(unit.frames)
-            case realtime.ItemCreate(item=item):
+            case realtime.ConversationItemCreate(item=item):
                 pictures = within(item.image_bytes)
                 if not item.text and not pictures:
                     raise MissingField("item.content")
@@ -175,7 +175,9 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
                 if not self._wants_transcript:
                     return ()
                 item_id = f"item_{event.index}"
-                return (realtime.InputTranscript(item_id=item_id, transcript=event.text),)
+                return (
+                    realtime.InputTranscriptionCompleted(item_id=item_id, transcript=event.text),
+                )
             case InterruptionChanged():
                 return (
                     realtime.ResponseInterruption(
@@ -220,9 +222,9 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
 
     # ---- errors and the end ----------------------------------------------------------------
 
-    def error(self, failure: ParleyError) -> realtime.Error:
+    def error(self, failure: ParleyError) -> realtime.RealtimeError:
         """An error as a message, with one of the published codes where one fits."""
-        return realtime.Error(
+        return realtime.RealtimeError(
             error=realtime.ErrorBody(
                 code=_code(failure),
                 message=str(failure),

@@ -16,8 +16,8 @@ from parley.engine.loop import (
     Clear,
     Command,
     EngineLoop,
-    Request,
     RollBack,
+    SlotRequest,
     Stats,
     TakeCheckpoint,
 )
@@ -373,7 +373,7 @@ class PendingResult:
     """
 
     def __init__(self, handle: EngineSlotHandle, command: Command, due_s: float | None) -> None:
-        self.request = Request(handle.key, command, self, due_s)
+        self.request = SlotRequest(handle.key, command, self, due_s)
         self.value: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._handle = handle
         self._engine = handle._engine

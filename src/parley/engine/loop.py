@@ -86,7 +86,7 @@ Command = Work | WholeUnit | TakeCheckpoint | CanRollBack | RollBack | Clear
 
 
 @dataclass(eq=False, slots=True)
-class Request:
+class SlotRequest:
     """One command for one slot, and what the engine thread knows about it.
 
     Args:
@@ -138,7 +138,7 @@ class EngineLoop:
         self._is_under_way = model.is_under_way if isinstance(model, RunsBeside) else None
         self._clock = clock
         self._on_fault = on_fault
-        self._order: WorkQueue[Request] = WorkQueue(model.rows)
+        self._order: WorkQueue[SlotRequest] = WorkQueue(model.rows)
         self._inbox: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self._wake = threading.Condition()
         self._is_stopping = False
@@ -161,7 +161,7 @@ class EngineLoop:
         began_s = self._step_began_s
         return 0.0 if began_s is None else self._clock.monotonic() - began_s
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: SlotRequest) -> None:
         """Put a request at the end of its slot's queue."""
         if self._prepare_ahead is not None:
             command = request.command
@@ -170,7 +170,7 @@ class EngineLoop:
                 self._prepare_ahead(prefill)
         self._post(self._enqueue, request)
 
-    def cancel(self, request: Request) -> None:
+    def cancel(self, request: SlotRequest) -> None:
         """Finish a request early, ahead of everything that waits."""
         self._post(self._cancel, request)
 
@@ -264,14 +264,14 @@ class EngineLoop:
                 function, arguments = self._inbox.popleft()
             function(*arguments)
 
-    def _enqueue(self, request: Request) -> None:
+    def _enqueue(self, request: SlotRequest) -> None:
         if self._fault is not None:
             request.sink.failed(SlotLost(), 0)
             return
         request.waiting_since_s = self._clock.monotonic()
         self._order.add(request.key.row, request)
 
-    def _cancel(self, request: Request) -> None:
+    def _cancel(self, request: SlotRequest) -> None:
         request.is_cancelled = True
         if request.job is None or self._order.current(request.key.row) is not request:
             return
@@ -302,7 +302,7 @@ class EngineLoop:
                 if self._fault is not None:
                     return
 
-    def _start(self, request: Request) -> None:
+    def _start(self, request: SlotRequest) -> None:
         row, command = request.key.row, request.command
         match command:
             case TakeCheckpoint():
@@ -322,7 +322,7 @@ class EngineLoop:
             case _:
                 self._work(request, command)
 
-    def _work(self, request: Request, work: Work) -> None:
+    def _work(self, request: SlotRequest, work: Work) -> None:
         """Have the model start a piece of work for this request."""
         row = request.key.row
         if isinstance(work, Prefill) and work.takes_checkpoint:
@@ -346,7 +346,7 @@ class EngineLoop:
             ready.append(ReadySlot(row, stage, due_s, request.waiting_since_s, is_under_way))
         return ready
 
-    def _run(self, stage: Stage, requests: list[Request]) -> None:
+    def _run(self, stage: Stage, requests: list[SlotRequest]) -> None:
         try:
             self._step(stage, requests)
         except Exception as error:
@@ -367,7 +367,7 @@ class EngineLoop:
             except Exception as error:
                 self._fail(request, error)
 
-    def _step(self, stage: Stage, requests: list[Request]) -> None:
+    def _step(self, stage: Stage, requests: list[SlotRequest]) -> None:
         jobs = [request.job for request in requests if request.job is not None]
         started_s = self._step_began_s = self._clock.monotonic()
         try:
@@ -385,7 +385,7 @@ class EngineLoop:
             )
             request.waiting_since_s = ended_s
 
-    def _hand_out(self, request: Request) -> None:
+    def _hand_out(self, request: SlotRequest) -> None:
         assert request.job is not None
         pieces = request.job.take_pieces()
         if isinstance(request.command, WholeUnit):
@@ -403,15 +403,15 @@ class EngineLoop:
                 self._durations.extend(request.spent_ms.items())
             self._finish(request, _completed(result, request))
 
-    def _finish(self, request: Request, value: object) -> None:
+    def _finish(self, request: SlotRequest, value: object) -> None:
         self._order.finish(request.key.row)
         request.sink.done(value, self._model.context_tokens(request.key.row))
 
-    def _finish_failed(self, request: Request, error: ParleyError) -> None:
+    def _finish_failed(self, request: SlotRequest, error: ParleyError) -> None:
         self._order.finish(request.key.row)
         request.sink.failed(error, self._guarded_length(request.key.row))
 
-    def _fail(self, request: Request, error: Exception) -> None:
+    def _fail(self, request: SlotRequest, error: Exception) -> None:
         """The model failed on this work: details to the log, an id to the client."""
         with self._stats_lock:
             self._failures += 1
@@ -436,7 +436,7 @@ class EngineLoop:
         if self._fault is not None:
             self._give_up()
 
-    def _undo(self, request: Request) -> None:
+    def _undo(self, request: SlotRequest) -> None:
         if request.checkpoint is not None and self._model.can_roll_back(request.checkpoint):
             self._model.roll_back(request.checkpoint)
 
@@ -486,7 +486,7 @@ class EngineLoop:
         self._failures = 0
 
 
-def _completed(result: Result, request: Request) -> Result:
+def _completed(result: Result, request: SlotRequest) -> Result:
     if isinstance(result, PrefillResult):
         return dataclasses.replace(result, timings=request.spent_ms, checkpoint=request.checkpoint)
     if isinstance(result, GenerateResult) and request.prefilled is not None:

@@ -27,11 +27,13 @@ from parley.protocol.legacy import (
     Queued,
     QueueDone,
     QueueUpdate,
-    RecordingLost,
+    RecordingLostMessage,
+    Stop,
     Stopped,
 )
 from parley.protocol.values import (
     PART_ALIASES,
+    Base64Video,
     ChatGeneration,
     ChatTts,
     ImageOptions,
@@ -39,7 +41,6 @@ from parley.protocol.values import (
     Text,
     ToolCallPart,
     Tools,
-    VideoPart,
 )
 
 PATH: Final = "/ws/chat"
@@ -81,12 +82,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def is_omni(self) -> bool:
         """Whether sound and images are interleaved: as asked, and always with a clip."""
         return self.omni_mode or any(
-            isinstance(part, VideoPart) for message in self.messages for part in message.parts
+            isinstance(part, Base64Video) for message in self.messages for part in message.parts
         )
-
-
-class Stop(msgspec.Struct, tag="stop", frozen=True, kw_only=True):
-    """Stop generating; the answer so far comes in `done` with `stopped` true."""
 
 
 ClientMessage = Request | Stop
@@ -154,7 +151,7 @@ ServerMessage = (
     | Chunk
     | ToolCall
     | Done
-    | RecordingLost
+    | RecordingLostMessage
     | Stopped
     | Error
 )

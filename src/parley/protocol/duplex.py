@@ -30,12 +30,13 @@ from parley.protocol.legacy import (
     Error,
     InputText,
     InputTranscript,
-    Interruption,
+    InterruptionMessage,
     Queued,
     QueueDone,
     QueueUpdate,
-    RecordingLost,
-    Status,
+    RecordingLostMessage,
+    StatusMessage,
+    Stop,
     Stopped,
     adjust_input_text,
 )
@@ -151,10 +152,6 @@ class Resume(msgspec.Struct, tag="resume", frozen=True, kw_only=True):
     """Go on after a pause."""
 
 
-class Stop(msgspec.Struct, tag="stop", frozen=True, kw_only=True):
-    """End the session."""
-
-
 class Interrupt(msgspec.Struct, tag="interrupt", frozen=True, kw_only=True):
     """Deprecated: force one unit to listen. Use `force_listen` in `audio_chunk`."""
 
@@ -218,13 +215,13 @@ class Result(msgspec.Struct, tag="result", frozen=True, kw_only=True):
     server_send_ts: float = 0
 
 
-class Paused(msgspec.Struct, tag="paused", frozen=True, kw_only=True):
+class DuplexPaused(msgspec.Struct, tag="paused", frozen=True, kw_only=True):
     """Resting for at most `timeout` seconds."""
 
     timeout: float
 
 
-class Resumed(msgspec.Struct, tag="resumed", frozen=True, kw_only=True):
+class DuplexResumed(msgspec.Struct, tag="resumed", frozen=True, kw_only=True):
     """Going on."""
 
 
@@ -246,12 +243,12 @@ ServerMessage = (
     | Prepared
     | Result
     | InputTranscript
-    | Paused
-    | Resumed
+    | DuplexPaused
+    | DuplexResumed
     | Interrupted
-    | Interruption
-    | RecordingLost
-    | Status
+    | InterruptionMessage
+    | RecordingLostMessage
+    | StatusMessage
     | Stopped
     | Timeout
     | Error

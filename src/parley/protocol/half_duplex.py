@@ -29,12 +29,13 @@ from parley.protocol.legacy import (
     Error,
     InputText,
     InputTranscript,
-    Interruption,
+    InterruptionMessage,
     Queued,
     QueueDone,
     QueueUpdate,
-    RecordingLost,
-    Status,
+    RecordingLostMessage,
+    StatusMessage,
+    Stop,
     Stopped,
     adjust_input_text,
 )
@@ -43,7 +44,7 @@ from parley.protocol.values import (
     PUBLISHED_FORMAT,
     VOICE_LIMIT_BYTES,
     AudioFormat,
-    AudioPart,
+    Base64Audio,
     InterruptionOptions,
     PlaybackReport,
     Text,
@@ -72,7 +73,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     transcribe: bool = False
 
 
-class Prepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
+class HalfDuplexPrepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
     """First message after `queue_done`. `system_content` wins over `system_prompt`; without either
     the default prompt is used."""
 
@@ -95,12 +96,12 @@ class Prepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
                 self.ref_audio_base64, field="ref_audio_base64", limit_bytes=VOICE_LIMIT_BYTES
             )
         for part in self.system_content or ():
-            if isinstance(part, AudioPart):
+            if isinstance(part, Base64Audio):
                 return part.audio_bytes()
         return None
 
 
-class AudioChunk(msgspec.Struct, tag="audio_chunk", frozen=True, kw_only=True):
+class HalfDuplexAudioChunk(msgspec.Struct, tag="audio_chunk", frozen=True, kw_only=True):
     """About half a second of microphone: base64 float32 PCM, 16 kHz mono. Without sound it is
     ignored. `playback`: where `interruption` is on, how far the answer has been played."""
 
@@ -112,17 +113,13 @@ class AudioChunk(msgspec.Struct, tag="audio_chunk", frozen=True, kw_only=True):
         return codec.pcm_bytes(self.audio_base64, field="audio_base64")
 
 
-class Stop(msgspec.Struct, tag="stop", frozen=True, kw_only=True):
-    """End the session."""
-
-
-ClientMessage = Prepare | AudioChunk | InputText | Stop
+ClientMessage = HalfDuplexPrepare | HalfDuplexAudioChunk | InputText | Stop
 
 
 # ---- server → client -----------------------------------------------------------------------
 
 
-class Prepared(msgspec.Struct, tag="prepared", frozen=True, kw_only=True):
+class HalfDuplexPrepared(msgspec.Struct, tag="prepared", frozen=True, kw_only=True):
     """Ready: send sound. `recording_session_id` is there when the session is recorded. `accepts`:
     what else may be sent."""
 
@@ -145,7 +142,7 @@ class Generating(msgspec.Struct, tag="generating", frozen=True, kw_only=True):
     speech_duration_ms: int
 
 
-class Chunk(msgspec.Struct, tag="chunk", frozen=True, kw_only=True):
+class HalfDuplexChunk(msgspec.Struct, tag="chunk", frozen=True, kw_only=True):
     """The next piece of the answer; either part may be null. The last one, without either, is sent
     only with extensions."""
 
@@ -156,12 +153,12 @@ class Chunk(msgspec.Struct, tag="chunk", frozen=True, kw_only=True):
     is_final: Annotated[bool, EXTENSION] = False
     duration_ms: Annotated[float, EXTENSION] = 0
 
-    def published(self) -> Chunk | None:
+    def published(self) -> HalfDuplexChunk | None:
         """See `codec.encode_for`."""
         return None if self.text_delta is None and self.audio_data is None else self
 
 
-class TurnDone(msgspec.Struct, tag="turn_done", frozen=True, kw_only=True):
+class HalfDuplexTurnDone(msgspec.Struct, tag="turn_done", frozen=True, kw_only=True):
     """The answer is complete: play it, wait about 800 ms, then send sound again."""
 
     turn_index: int
@@ -171,7 +168,7 @@ class TurnDone(msgspec.Struct, tag="turn_done", frozen=True, kw_only=True):
     audio_duration_ms: Annotated[int, EXTENSION] = 0
 
 
-class Timeout(msgspec.Struct, tag="timeout", frozen=True, kw_only=True):
+class HalfDuplexTimeout(msgspec.Struct, tag="timeout", frozen=True, kw_only=True):
     """No sound for too long, or the session reached its total limit."""
 
     elapsed_s: float
@@ -181,17 +178,17 @@ ServerMessage = (
     Queued
     | QueueUpdate
     | QueueDone
-    | Prepared
+    | HalfDuplexPrepared
     | VadState
     | Generating
     | InputTranscript
-    | Chunk
-    | TurnDone
-    | Interruption
-    | RecordingLost
-    | Status
+    | HalfDuplexChunk
+    | HalfDuplexTurnDone
+    | InterruptionMessage
+    | RecordingLostMessage
+    | StatusMessage
     | Stopped
-    | Timeout
+    | HalfDuplexTimeout
     | Error
 )
 
@@ -214,7 +211,7 @@ def _adjust_prepare(value: dict[str, Any]) -> None:
 
 SHAPES: Final[dict[str, codec.Shape]] = {
     "prepare": codec.Shape(
-        Prepare,
+        HalfDuplexPrepare,
         aliases={
             "system_prompt": ("prefix_system_prompt", "instructions"),
             "ref_audio_base64": ("ref_audio", "ref_audio_data"),
@@ -223,7 +220,9 @@ SHAPES: Final[dict[str, codec.Shape]] = {
         lifts=frozenset({"system_content"}),
         failed=_refused,
     ),
-    "audio_chunk": codec.Shape(AudioChunk, aliases={"audio_base64": ("audio", "audio_data")}),
+    "audio_chunk": codec.Shape(
+        HalfDuplexAudioChunk, aliases={"audio_base64": ("audio", "audio_data")}
+    ),
     "input_text": codec.Shape(InputText, adjust=adjust_input_text),
     "stop": codec.Shape(Stop),
 }

@@ -64,13 +64,18 @@ class QueueDone(msgspec.Struct, tag="queue_done", frozen=True, kw_only=True):
     """The wait is over."""
 
 
+class Stop(msgspec.Struct, tag="stop", frozen=True, kw_only=True):
+    """From the client: end the session. In a chat: stop generating; the answer so far comes in
+    `done` with `stopped` true."""
+
+
 class Stopped(msgspec.Struct, tag="stopped", frozen=True, kw_only=True):
     """The session ended because someone asked for it."""
 
     session_id: str = ""
 
 
-class Interruption(msgspec.Struct, tag="interruption", frozen=True, kw_only=True):
+class InterruptionMessage(msgspec.Struct, tag="interruption", frozen=True, kw_only=True):
     """Only where `interruption` was asked for: the client plays more softly while somebody may be
     interrupting (`suspected`), as before when nobody is (`dismissed`), and throws away what it has
     not played when the answer has been ended (`stopped`).
@@ -104,7 +109,7 @@ class InputTranscript(msgspec.Struct, tag="input_transcript", frozen=True, kw_on
     text: str
 
 
-class Status(msgspec.Struct, tag="status", frozen=True, kw_only=True):
+class StatusMessage(msgspec.Struct, tag="status", frozen=True, kw_only=True):
     """Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how
     late). Only with extensions."""
 
@@ -115,7 +120,7 @@ class Status(msgspec.Struct, tag="status", frozen=True, kw_only=True):
         """See `codec.encode_for`."""
 
 
-class RecordingLost(msgspec.Struct, tag="recording_lost", frozen=True, kw_only=True):
+class RecordingLostMessage(msgspec.Struct, tag="recording_lost", frozen=True, kw_only=True):
     """The recording has holes: `entries` could not be written so far. Only with extensions."""
 
     entries: int

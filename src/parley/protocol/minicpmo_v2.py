@@ -211,7 +211,7 @@ class Delta(msgspec.Struct, tag="response.output.delta", frozen=True, kw_only=Tr
     usage: Json | UnsetType = UNSET
 
 
-class ResponseDone(msgspec.Struct, tag="response.done", frozen=True, kw_only=True):
+class ChatResponseDone(msgspec.Struct, tag="response.done", frozen=True, kw_only=True):
     """A chat's answer is complete. `audio`: the whole sound where it was not streamed."""
 
     text: str

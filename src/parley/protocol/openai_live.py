@@ -39,13 +39,17 @@ class SessionChange(OpenAIClientEvent, tag="session.update", frozen=True, kw_onl
     session: Json
 
 
-class InputAudio(OpenAIClientEvent, tag="session.input_audio.append", frozen=True, kw_only=True):
+class LiveInputAudio(
+    OpenAIClientEvent, tag="session.input_audio.append", frozen=True, kw_only=True
+):
     """Sound: base64 of 16-bit samples, 24 kHz, of any length."""
 
     audio: str
 
 
-class InputImage(OpenAIClientEvent, tag="session.input_image.append", frozen=True, kw_only=True):
+class LiveInputImage(
+    OpenAIClientEvent, tag="session.input_image.append", frozen=True, kw_only=True
+):
     """A picture: base64 of a JPEG, PNG or WebP file, or a data URL. Ours."""
 
     image: str
@@ -89,8 +93,8 @@ class LiveClose(OpenAIClientEvent, tag="session.close", frozen=True, kw_only=Tru
 LiveMessage = (
     SessionStart
     | SessionChange
-    | InputAudio
-    | InputImage
+    | LiveInputAudio
+    | LiveInputImage
     | Mute
     | Unmute
     | InstructionsAppend
@@ -103,8 +107,8 @@ SHAPES: Final = {
     for each in (
         SessionStart,
         SessionChange,
-        InputAudio,
-        InputImage,
+        LiveInputAudio,
+        LiveInputImage,
         Mute,
         Unmute,
         InstructionsAppend,
@@ -183,7 +187,7 @@ class OutputTranscript(
     end_ms: int
 
 
-class InputTranscript(
+class LiveInputTranscript(
     LiveServerEvent, tag="session.input_transcript.delta", frozen=True, kw_only=True
 ):
     """What the user was heard to say."""
@@ -194,7 +198,7 @@ class InputTranscript(
 
 
 class SessionInterruption(LiveServerEvent, tag="session.interruption", frozen=True, kw_only=True):
-    """As `legacy.Interruption`: only where the session asked for `interruption`. Ours."""
+    """As `legacy.InterruptionMessage`: only where the session asked for `interruption`. Ours."""
 
     state: InterruptionState
     index: int = 0

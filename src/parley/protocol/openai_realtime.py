@@ -31,7 +31,7 @@ Id = Annotated[str, Meta(min_length=1, max_length=128)]
 # ---- client → server -----------------------------------------------------------------------
 
 
-class SessionUpdate(OpenAIClientEvent, tag="session.update", frozen=True, kw_only=True):
+class SessionUpdateEvent(OpenAIClientEvent, tag="session.update", frozen=True, kw_only=True):
     """Change what is named, keep the rest."""
 
     session: Json
@@ -91,7 +91,7 @@ class ResponseCancel(OpenAIClientEvent, tag="response.cancel", frozen=True, kw_o
 
 
 ClientMessage = (
-    SessionUpdate
+    SessionUpdateEvent
     | AudioAppend
     | AudioCommit
     | AudioClear
@@ -103,7 +103,7 @@ ClientMessage = (
     | ResponseCancel
 )
 CLIENT_TYPES: Final[tuple[type[OpenAIClientEvent], ...]] = (
-    SessionUpdate,
+    SessionUpdateEvent,
     AudioAppend,
     AudioCommit,
     AudioClear,
@@ -146,7 +146,7 @@ ITEM: Final = codec.Shape(MessageItem)
 # ---- server → client -----------------------------------------------------------------------
 
 
-class SessionCreated(OpenAIServerEvent, tag="session.created", frozen=True, kw_only=True):
+class SessionCreatedEvent(OpenAIServerEvent, tag="session.created", frozen=True, kw_only=True):
     """The session as it begins."""
 
     session: Json
@@ -308,7 +308,7 @@ class ContentPartDone(PartEvent, tag="response.content_part.done", frozen=True, 
     part: Json
 
 
-class AudioDelta(PartEvent, tag="response.output_audio.delta", frozen=True, kw_only=True):
+class ResponseAudioDelta(PartEvent, tag="response.output_audio.delta", frozen=True, kw_only=True):
     """Sound: base64 of 16-bit samples, 24 kHz."""
 
     delta: str

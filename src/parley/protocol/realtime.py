@@ -145,7 +145,9 @@ class WrittenItem(msgspec.Struct, frozen=True, kw_only=True):
         return frame_files(images, field="item.content.image_url")
 
 
-class ItemCreate(msgspec.Struct, tag="conversation.item.create", frozen=True, kw_only=True):
+class ConversationItemCreate(
+    msgspec.Struct, tag="conversation.item.create", frozen=True, kw_only=True
+):
     """Only with extensions: written words and pictures for the running call, which are answered
     aloud. Pictures alone go with the next unit."""
 
@@ -159,7 +161,7 @@ class SessionClose(msgspec.Struct, tag="session.close", frozen=True, kw_only=Tru
     reason: Any = None
 
 
-ClientMessage = SessionUpdate | Append | ItemCreate | SessionClose
+ClientMessage = SessionUpdate | Append | ConversationItemCreate | SessionClose
 
 
 # ---- server → client -----------------------------------------------------------------------
@@ -216,7 +218,7 @@ class Listen(msgspec.Struct, tag="response.listen", frozen=True, kw_only=True):
 
 
 class ResponseInterruption(msgspec.Struct, tag="response.interruption", frozen=True, kw_only=True):
-    """As `legacy.Interruption`: only where the session asked for `interruption`."""
+    """As `legacy.InterruptionMessage`: only where the session asked for `interruption`."""
 
     state: InterruptionState
     index: int = 0
@@ -224,7 +226,7 @@ class ResponseInterruption(msgspec.Struct, tag="response.interruption", frozen=T
     text: str = ""
 
 
-class InputTranscript(
+class InputTranscriptionCompleted(
     msgspec.Struct,
     tag="conversation.item.input_audio_transcription.completed",
     frozen=True,
@@ -271,13 +273,13 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
     type: Literal["client_error", "server_error"] = "server_error"
 
 
-class Error(msgspec.Struct, tag="error", frozen=True, kw_only=True):
+class RealtimeError(msgspec.Struct, tag="error", frozen=True, kw_only=True):
     """Something went wrong. Clients without extensions are told the nearest code of the requirement
     text; a code that it lacks stands at the end of `message`."""
 
     error: ErrorBody
 
-    def published(self) -> Error:
+    def published(self) -> RealtimeError:
         """See `codec.encode_for`."""
         body = self.error
         if body.code in PUBLISHED_CODES:
@@ -286,7 +288,7 @@ class Error(msgspec.Struct, tag="error", frozen=True, kw_only=True):
         if nearest is None:
             nearest = "invalid_payload" if body.type == "client_error" else "inference_error"
         message = f"{body.message} ({body.code})"
-        return Error(error=ErrorBody(code=nearest, message=message, type=body.type))
+        return RealtimeError(error=ErrorBody(code=nearest, message=message, type=body.type))
 
 
 PUBLISHED_CODES: Final = frozenset(
@@ -320,12 +322,12 @@ ServerMessage = (
     | SessionCreated
     | AudioDelta
     | Listen
-    | InputTranscript
+    | InputTranscriptionCompleted
     | ResponseInterruption
     | SessionRecordingLost
     | SessionStatus
     | SessionClosed
-    | Error
+    | RealtimeError
 )
 
 
@@ -369,7 +371,7 @@ SHAPES: Final[dict[str, codec.Shape]] = {
         },
         adjust=_adjust_append,
     ),
-    "conversation.item.create": codec.Shape(ItemCreate),
+    "conversation.item.create": codec.Shape(ConversationItemCreate),
     "session.close": codec.Shape(SessionClose),
 }
 

@@ -65,7 +65,7 @@ class TextPart(msgspec.Struct, tag="text", frozen=True):
     text: Text
 
 
-class ImagePart(msgspec.Struct, tag="image", frozen=True, kw_only=True):
+class Base64Image(msgspec.Struct, tag="image", frozen=True, kw_only=True):
     """A still image: base64 of a JPEG, PNG or WebP file."""
 
     data: str
@@ -75,7 +75,7 @@ class ImagePart(msgspec.Struct, tag="image", frozen=True, kw_only=True):
         return codec.image_bytes(self.data, field="image.data", limit_bytes=IMAGE_LIMIT_BYTES)
 
 
-class AudioPart(msgspec.Struct, tag="audio", frozen=True, kw_only=True):
+class Base64Audio(msgspec.Struct, tag="audio", frozen=True, kw_only=True):
     """Sound: base64 of mono float32 samples at `sample_rate`, or of a WAV file."""
 
     data: str
@@ -86,7 +86,7 @@ class AudioPart(msgspec.Struct, tag="audio", frozen=True, kw_only=True):
         return codec.voice_bytes(self.data, field="audio.data", limit_bytes=AUDIO_LIMIT_BYTES)
 
 
-class VideoPart(msgspec.Struct, tag="video", frozen=True, kw_only=True):
+class Base64Video(msgspec.Struct, tag="video", frozen=True, kw_only=True):
     """A clip: base64 of a video file. Frames and sound are taken out by the server."""
 
     data: str
@@ -181,8 +181,8 @@ def has_to_call(tools: tuple[Tool, ...]) -> bool:
 PART_ALIASES: Final[codec.Aliases] = {"data": ("audio_base64", "audio_data", "audio")}
 """Other names of an audio part's `data`."""
 
-Part = TextPart | ImagePart | AudioPart | VideoPart | ToolCallPart | ToolResultPart
-VoicePart = TextPart | AudioPart
+Part = TextPart | Base64Image | Base64Audio | Base64Video | ToolCallPart | ToolResultPart
+VoicePart = TextPart | Base64Audio
 """What may stand in a `system_content` list."""
 
 Role = Literal["system", "user", "assistant"]

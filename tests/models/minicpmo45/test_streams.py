@@ -18,7 +18,7 @@ from tests.support.fake_streams import MAIN, SPEECH, FakeStream, Streams
 from tests.support.small_minicpmo import small_model
 
 from parley.clock import ManualClock
-from parley.engine.loop import EngineLoop, Request
+from parley.engine.loop import EngineLoop, SlotRequest
 from parley.engine.model import RunsBeside
 from parley.engine.slots import SlotKey
 from parley.engine.work import Ending, OutputPiece, Stage, Work
@@ -68,7 +68,7 @@ class Talk:
         model.step = noted  # type: ignore[method-assign]
 
     def ask(self, row: int, works: Sequence[Work]) -> list[Sink]:
-        requests = [Request(SlotKey(row, 1), work, Sink()) for work in works]
+        requests = [SlotRequest(SlotKey(row, 1), work, Sink()) for work in works]
         for request in requests:
             self.loop.submit(request)
         self.requests = requests

@@ -33,7 +33,7 @@ _V2: Final = (
     realtime.SessionQueueDone,
     minicpmo_v2.Created,
     minicpmo_v2.Delta,
-    minicpmo_v2.ResponseDone,
+    minicpmo_v2.ChatResponseDone,
     minicpmo_v2.Closed,
     minicpmo_v2.ErrorMessage,
 )

@@ -156,7 +156,7 @@ class ResponseEvents:
             found.append(wire.TranscriptDelta(**self._place, delta=event.text))
         first, others = in_seconds(event.pcm)
         sounds = [] if first is None else [first, *others]
-        found += [wire.AudioDelta(**self._place, delta=pcm16_text(pcm)) for pcm in sounds]
+        found += [wire.ResponseAudioDelta(**self._place, delta=pcm16_text(pcm)) for pcm in sounds]
         return found
 
     def end(self, event: ResponseEnded) -> list[msgspec.Struct]:

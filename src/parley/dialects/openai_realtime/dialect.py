@@ -147,7 +147,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
     def greet(self) -> Reply:
         """The session, at once: clients wait for it."""
-        return Reply((wire.SessionCreated(session=copy.deepcopy(self._session)),))
+        return Reply((wire.SessionCreatedEvent(session=copy.deepcopy(self._session)),))
 
     # ---- client → server -------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         nulls = _nulls(value)
         message: wire.ClientMessage = codec.read(value, shape)
         match message:
-            case wire.SessionUpdate():
+            case wire.SessionUpdateEvent():
                 # `null` means something here: it switches off.
                 message = msgspec.structs.replace(message, session=nulls.get("session", {}))
                 return Decoded(message)
@@ -181,7 +181,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
     def act(self, decoded: Decoded) -> Sequence[ClientEvent | Reply]:
         found = self._events(decoded)
-        if self._has_begun or isinstance(decoded.message, wire.SessionUpdate):
+        if self._has_begun or isinstance(decoded.message, wire.SessionUpdateEvent):
             return found
         # From here on there is something to record.
         self._has_begun = True
@@ -189,7 +189,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
     def _events(self, decoded: Decoded) -> list[ClientEvent | Reply]:
         match decoded.message:
-            case wire.SessionUpdate(session=session):
+            case wire.SessionUpdateEvent(session=session):
                 return self._update(session)
             case wire.AudioAppend():
                 assert decoded.pcm is not None

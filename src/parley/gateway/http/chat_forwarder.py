@@ -98,7 +98,7 @@ class PendingAnswer:
     def stop(self) -> None:
         """Say no more: what there is of the answer comes as the whole."""
         assert self._upstream.connection is not None
-        self._upstream.connection.send_text(msgspec.json.encode(chat.Stop()))
+        self._upstream.connection.send_text(msgspec.json.encode(legacy.Stop()))
 
     async def _next(self) -> chat.ServerMessage:
         connection = self._upstream.connection

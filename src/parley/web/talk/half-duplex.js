@@ -16,7 +16,7 @@ const RESUME_AFTER_MS = 800;
 
 /**
  * @typedef {import('./state.js').Order & {
- *   options: (said: string) => Omit<import('../wire/protocol.js').half_duplex.Prepare, 'type'>,
+ *   options: (said: string) => Omit<import('../wire/protocol.js').half_duplex.HalfDuplexPrepare, 'type'>,
  *   connection?: object,
  *   isPushToTalk?: boolean,
  *   mayInterrupt?: boolean,

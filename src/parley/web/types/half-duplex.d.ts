@@ -1,4 +1,4 @@
-/** @typedef {import('./protocol.js').half_duplex.Prepare} Prepare */
+/** @typedef {import('./protocol.js').half_duplex.HalfDuplexPrepare} Prepare */
 /** @typedef {import('./protocol.js').half_duplex.ServerMessage} ServerMessage */
 /** What the protocol asks for: half a second at 16 kHz. */
 export const UNIT_SAMPLES: 8000;
@@ -10,7 +10,7 @@ export class HalfDuplexClient extends LegacyConnection {
     constructor(options: Omit<Prepare, "type">, { base, token, sessionId, ...surroundings }?: {
         sessionId?: string;
     } & import("./connection.js").Where);
-    options: Omit<import("./protocol.js").half_duplex.Prepare, "type">;
+    options: Omit<import("./protocol.js").half_duplex.HalfDuplexPrepare, "type">;
     timeoutS: number;
     /** @param {ServerMessage} message */
     onMessage(message: ServerMessage): void;
@@ -18,6 +18,6 @@ export class HalfDuplexClient extends LegacyConnection {
     sendAudio(audio: Float32Array): void;
     end(): void;
 }
-export type Prepare = import("./protocol.js").half_duplex.Prepare;
+export type Prepare = import("./protocol.js").half_duplex.HalfDuplexPrepare;
 export type ServerMessage = import("./protocol.js").half_duplex.ServerMessage;
 import { LegacyConnection } from './legacy.js';

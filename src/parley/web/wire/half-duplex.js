@@ -9,7 +9,7 @@
 import { makeSessionId, socketUrl } from './address.js';
 import { LegacyConnection } from './legacy.js';
 
-/** @typedef {import('./protocol.js').half_duplex.Prepare} Prepare */
+/** @typedef {import('./protocol.js').half_duplex.HalfDuplexPrepare} Prepare */
 /** @typedef {import('./protocol.js').half_duplex.ServerMessage} ServerMessage */
 
 /** What the protocol asks for: half a second at 16 kHz. */

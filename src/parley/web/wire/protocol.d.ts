@@ -10,18 +10,18 @@ export namespace chat {
     text: string;
   }
   /** A still image: base64 of a JPEG, PNG or WebP file. */
-  interface ImagePart {
+  interface Base64Image {
     type: "image";
     data: string;
   }
   /** Sound: base64 of mono float32 samples at `sample_rate`, or of a WAV file. */
-  interface AudioPart {
+  interface Base64Audio {
     type: "audio";
     data: string;
     sample_rate?: number;
   }
   /** A clip: base64 of a video file. Frames and sound are taken out by the server. */
-  interface VideoPart {
+  interface Base64Video {
     type: "video";
     data: string;
     stack_frames?: number;
@@ -42,7 +42,7 @@ export namespace chat {
   /** One turn of a chat history. */
   interface Message {
     role: "assistant" | "system" | "user";
-    content: string | (TextPart | ImagePart | AudioPart | VideoPart | ToolCallPart | ToolResultPart)[];
+    content: string | (TextPart | Base64Image | Base64Audio | Base64Video | ToolCallPart | ToolResultPart)[];
   }
   /** How a chat answer is chosen. */
   interface ChatGeneration {
@@ -94,7 +94,7 @@ export namespace chat {
     say?: string | null;
     tools?: Tool[];
   }
-  /** Stop generating; the answer so far comes in `done` with `stopped` true. */
+  /** From the client: end the session. In a chat: stop generating; the answer so far comes in `done` with `stopped` true. */
   interface Stop {
     type: "stop";
   }
@@ -154,7 +154,7 @@ export namespace chat {
     recording_session_id?: string;
   }
   /** The recording has holes: `entries` could not be written so far. Only with extensions. */
-  interface RecordingLost {
+  interface RecordingLostMessage {
     type: "recording_lost";
     entries: number;
   }
@@ -171,7 +171,7 @@ export namespace chat {
     code: string;
   }
   type ClientMessage = Request | Stop;
-  type ServerMessage = Queued | QueueUpdate | QueueDone | PrefillDone | Chunk | ToolCall | Done | RecordingLost | Stopped | Error;
+  type ServerMessage = Queued | QueueUpdate | QueueDone | PrefillDone | Chunk | ToolCall | Done | RecordingLostMessage | Stopped | Error;
 }
 
 /** Messages on /ws/half_duplex/{session_id} */
@@ -182,7 +182,7 @@ export namespace half_duplex {
     text: string;
   }
   /** Sound: base64 of mono float32 samples at `sample_rate`, or of a WAV file. */
-  interface AudioPart {
+  interface Base64Audio {
     type: "audio";
     data: string;
     sample_rate?: number;
@@ -232,10 +232,10 @@ export namespace half_duplex {
     transcribe?: boolean;
   }
   /** First message after `queue_done`. `system_content` wins over `system_prompt`; without either the default prompt is used. */
-  interface Prepare {
+  interface HalfDuplexPrepare {
     type: "prepare";
     system_prompt?: string | null;
-    system_content?: (TextPart | AudioPart)[] | null;
+    system_content?: (TextPart | Base64Audio)[] | null;
     config?: Config;
     ref_audio_base64?: string | null;
     ref_audio_path?: string | null;
@@ -249,7 +249,7 @@ export namespace half_duplex {
     buffered_ms: number;
   }
   /** About half a second of microphone: base64 float32 PCM, 16 kHz mono. Without sound it is ignored. `playback`: where `interruption` is on, how far the answer has been played. */
-  interface AudioChunk {
+  interface HalfDuplexAudioChunk {
     type: "audio_chunk";
     audio_base64?: string;
     playback?: PlaybackReport;
@@ -260,7 +260,7 @@ export namespace half_duplex {
     text?: string;
     images?: string[];
   }
-  /** End the session. */
+  /** From the client: end the session. In a chat: stop generating; the answer so far comes in `done` with `stopped` true. */
   interface Stop {
     type: "stop";
   }
@@ -287,7 +287,7 @@ export namespace half_duplex {
     type: "queue_done";
   }
   /** Ready: send sound. `recording_session_id` is there when the session is recorded. `accepts`: what else may be sent. */
-  interface Prepared {
+  interface HalfDuplexPrepared {
     type: "prepared";
     session_id: string;
     timeout_s: number;
@@ -312,7 +312,7 @@ export namespace half_duplex {
     text: string;
   }
   /** The next piece of the answer; either part may be null. The last one, without either, is sent only with extensions. */
-  interface Chunk {
+  interface HalfDuplexChunk {
     type: "chunk";
     text_delta: string | null;
     audio_data: string | null;
@@ -322,7 +322,7 @@ export namespace half_duplex {
     duration_ms: number;
   }
   /** The answer is complete: play it, wait about 800 ms, then send sound again. */
-  interface TurnDone {
+  interface HalfDuplexTurnDone {
     type: "turn_done";
     turn_index: number;
     text: string;
@@ -331,7 +331,7 @@ export namespace half_duplex {
     audio_duration_ms: number;
   }
   /** Only where `interruption` was asked for: the client plays more softly while somebody may be interrupting (`suspected`), as before when nobody is (`dismissed`), and throws away what it has not played when the answer has been ended (`stopped`). */
-  interface Interruption {
+  interface InterruptionMessage {
     type: "interruption";
     state: "dismissed" | "stopped" | "suspected";
     index: number;
@@ -339,12 +339,12 @@ export namespace half_duplex {
     text: string;
   }
   /** The recording has holes: `entries` could not be written so far. Only with extensions. */
-  interface RecordingLost {
+  interface RecordingLostMessage {
     type: "recording_lost";
     entries: number;
   }
   /** Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how late). Only with extensions. */
-  interface Status {
+  interface StatusMessage {
     type: "status";
     reason: "no_voice" | "speech_is_heard" | "unit_late" | "waiting_for_model";
     elapsed_ms: number;
@@ -355,7 +355,7 @@ export namespace half_duplex {
     session_id: string;
   }
   /** No sound for too long, or the session reached its total limit. */
-  interface Timeout {
+  interface HalfDuplexTimeout {
     type: "timeout";
     elapsed_s: number;
   }
@@ -366,8 +366,8 @@ export namespace half_duplex {
     message: string;
     code: string;
   }
-  type ClientMessage = Prepare | AudioChunk | InputText | Stop;
-  type ServerMessage = Queued | QueueUpdate | QueueDone | Prepared | VadState | Generating | InputTranscript | Chunk | TurnDone | Interruption | RecordingLost | Status | Stopped | Timeout | Error;
+  type ClientMessage = HalfDuplexPrepare | HalfDuplexAudioChunk | InputText | Stop;
+  type ServerMessage = Queued | QueueUpdate | QueueDone | HalfDuplexPrepared | VadState | Generating | InputTranscript | HalfDuplexChunk | HalfDuplexTurnDone | InterruptionMessage | RecordingLostMessage | StatusMessage | Stopped | HalfDuplexTimeout | Error;
 }
 
 /** Messages on /ws/duplex/{session_id} */
@@ -455,7 +455,7 @@ export namespace duplex {
   interface Resume {
     type: "resume";
   }
-  /** End the session. */
+  /** From the client: end the session. In a chat: stop generating; the answer so far comes in `done` with `stopped` true. */
   interface Stop {
     type: "stop";
   }
@@ -528,12 +528,12 @@ export namespace duplex {
     text: string;
   }
   /** Resting for at most `timeout` seconds. */
-  interface Paused {
+  interface DuplexPaused {
     type: "paused";
     timeout: number;
   }
   /** Going on. */
-  interface Resumed {
+  interface DuplexResumed {
     type: "resumed";
   }
   /** Answer to the deprecated `interrupt`. */
@@ -541,7 +541,7 @@ export namespace duplex {
     type: "interrupted";
   }
   /** Only where `interruption` was asked for: the client plays more softly while somebody may be interrupting (`suspected`), as before when nobody is (`dismissed`), and throws away what it has not played when the answer has been ended (`stopped`). */
-  interface Interruption {
+  interface InterruptionMessage {
     type: "interruption";
     state: "dismissed" | "stopped" | "suspected";
     index: number;
@@ -549,12 +549,12 @@ export namespace duplex {
     text: string;
   }
   /** The recording has holes: `entries` could not be written so far. Only with extensions. */
-  interface RecordingLost {
+  interface RecordingLostMessage {
     type: "recording_lost";
     entries: number;
   }
   /** Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how late). Only with extensions. */
-  interface Status {
+  interface StatusMessage {
     type: "status";
     reason: "no_voice" | "speech_is_heard" | "unit_late" | "waiting_for_model";
     elapsed_ms: number;
@@ -578,7 +578,7 @@ export namespace duplex {
     code: string;
   }
   type ClientMessage = Prepare | AudioChunk | VideoFrame | InputText | Pause | Resume | Stop | Interrupt | ClientDiagnostic;
-  type ServerMessage = Queued | QueueUpdate | QueueDone | Prepared | Result | InputTranscript | Paused | Resumed | Interrupted | Interruption | RecordingLost | Status | Stopped | Timeout | Error;
+  type ServerMessage = Queued | QueueUpdate | QueueDone | Prepared | Result | InputTranscript | DuplexPaused | DuplexResumed | Interrupted | InterruptionMessage | RecordingLostMessage | StatusMessage | Stopped | Timeout | Error;
 }
 
 /** Messages on /v1/realtime */
@@ -662,7 +662,7 @@ export namespace realtime {
     role?: "user";
   }
   /** Only with extensions: written words and pictures for the running call, which are answered aloud. Pictures alone go with the next unit. */
-  interface ItemCreate {
+  interface ConversationItemCreate {
     type: "conversation.item.create";
     item: WrittenItem;
   }
@@ -716,12 +716,12 @@ export namespace realtime {
     kv_cache_length: number;
   }
   /** Only where the session asked for `transcribe` and the model writes down what it hears: what the user said. `item_id` is new for each. */
-  interface InputTranscript {
+  interface InputTranscriptionCompleted {
     type: "conversation.item.input_audio_transcription.completed";
     item_id: string;
     transcript: string;
   }
-  /** As `legacy.Interruption`: only where the session asked for `interruption`. */
+  /** As `legacy.InterruptionMessage`: only where the session asked for `interruption`. */
   interface ResponseInterruption {
     type: "response.interruption";
     state: "dismissed" | "stopped" | "suspected";
@@ -752,12 +752,12 @@ export namespace realtime {
     type: "client_error" | "server_error";
   }
   /** Something went wrong. Clients without extensions are told the nearest code of the requirement text; a code that it lacks stands at the end of `message`. */
-  interface Error {
+  interface RealtimeError {
     type: "error";
     error: ErrorBody;
   }
-  type ClientMessage = SessionUpdate | Append | ItemCreate | SessionClose;
-  type ServerMessage = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | AudioDelta | Listen | InputTranscript | ResponseInterruption | SessionRecordingLost | SessionStatus | SessionClosed | Error;
+  type ClientMessage = SessionUpdate | Append | ConversationItemCreate | SessionClose;
+  type ServerMessage = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | AudioDelta | Listen | InputTranscriptionCompleted | ResponseInterruption | SessionRecordingLost | SessionStatus | SessionClosed | RealtimeError;
 }
 
 /** Messages on the paths of the others, with ?resume=true */

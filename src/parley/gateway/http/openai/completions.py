@@ -101,7 +101,7 @@ class CalledTool(msgspec.Struct, frozen=True):
     type: Literal["function"] = "function"
 
 
-class Message(msgspec.Struct, frozen=True):
+class CompletionMessage(msgspec.Struct, frozen=True):
     """One turn of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -129,7 +129,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """`POST /v1/chat/completions`."""
 
     model: Annotated[str, Meta(max_length=200)]
-    messages: Annotated[tuple[Message, ...], Meta(min_length=1)]
+    messages: Annotated[tuple[CompletionMessage, ...], Meta(min_length=1)]
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     modalities: tuple[Literal["text", "audio"], ...] = ("text",)
@@ -256,11 +256,11 @@ def part_of(content: Content) -> values.Part:
         case TextContent(text) | RefusalContent(text):
             return values.TextPart(text=text)
         case ImageContent(image):
-            return values.ImagePart(data=data_of(image.url, field="image_url"))
+            return values.Base64Image(data=data_of(image.url, field="image_url"))
         case VideoContent(video):
-            return values.VideoPart(data=data_of(video.url, field="video_url"))
+            return values.Base64Video(data=data_of(video.url, field="video_url"))
         case AudioContent(audio):
-            return values.AudioPart(data=audio.data)
+            return values.Base64Audio(data=audio.data)
 
 
 def data_of(url: str, *, field: str) -> str:
@@ -277,7 +277,7 @@ def data_of(url: str, *, field: str) -> str:
     return data
 
 
-def message_of(message: Message) -> values.Message:
+def message_of(message: CompletionMessage) -> values.Message:
     """A message as the chat dialect has it.
 
     Raises:
@@ -321,7 +321,7 @@ def _text(content: values.Text | tuple[Content, ...] | None) -> str:
     return "".join(words)
 
 
-def messages_of(messages: tuple[Message, ...]) -> tuple[values.Message, ...]:
+def messages_of(messages: tuple[CompletionMessage, ...]) -> tuple[values.Message, ...]:
     """All messages; results of tools that follow one another become one message.
 
     Raises:

@@ -36,7 +36,7 @@ Item = dict[str, Any]
 # ---- items ---------------------------------------------------------------------------------
 
 
-class InputText(msgspec.Struct, tag="input_text", frozen=True):
+class ResponseInputText(msgspec.Struct, tag="input_text", frozen=True):
     """Words of the user or of the system."""
 
     text: values.Text
@@ -90,7 +90,14 @@ class InputFile(msgspec.Struct, tag="input_file", frozen=True):
 
 
 Part = (
-    InputText | OutputText | PlainText | Refusal | InputImage | InputSound | InputVideo | InputFile
+    ResponseInputText
+    | OutputText
+    | PlainText
+    | Refusal
+    | InputImage
+    | InputSound
+    | InputVideo
+    | InputFile
 )
 Content = values.Text | tuple[Part, ...]
 
@@ -265,7 +272,7 @@ def completion_of(asked: ResponseRequest, items: Sequence[Item]) -> Completion:
     """
     told = messages_of(items)
     if asked.instructions is not None:
-        told = [completions.Message(role="system", content=asked.instructions), *told]
+        told = [completions.CompletionMessage(role="system", content=asked.instructions), *told]
     if not told:
         raise InvalidRequest("input has no items.", field="input")
     tools, choice = tools_of(asked)
@@ -343,23 +350,25 @@ def tools_of(asked: ResponseRequest) -> tuple[tuple[values.Tool, ...], Any]:
     return tools, choice
 
 
-def messages_of(items: Sequence[Item]) -> list[completions.Message]:
+def messages_of(items: Sequence[Item]) -> list[completions.CompletionMessage]:
     """Items as messages. Calls join the assistant's message before them, as chat completions have
     it.
 
     Raises:
         InvalidRequest: an item that this server cannot read.
     """
-    told: list[completions.Message] = []
+    told: list[completions.CompletionMessage] = []
     for item in _read_items(items):
         match item:
             case InputMessage(role, content):
-                told.append(completions.Message(role=role, content=_content(content)))
+                told.append(completions.CompletionMessage(role=role, content=_content(content)))
             case FunctionCallItem():
                 told = _with_call(told, item)
             case FunctionOutputItem(call_id, output):
                 told.append(
-                    completions.Message(role="tool", tool_call_id=call_id, content=_content(output))
+                    completions.CompletionMessage(
+                        role="tool", tool_call_id=call_id, content=_content(output)
+                    )
                 )
             case ReferenceItem(item_id):
                 raise InvalidRequest(f"There is no item '{item_id}'.", field="input")
@@ -376,15 +385,15 @@ def _read_items(items: Sequence[Item]) -> tuple[InputItem, ...]:
 
 
 def _with_call(
-    told: list[completions.Message], item: FunctionCallItem
-) -> list[completions.Message]:
+    told: list[completions.CompletionMessage], item: FunctionCallItem
+) -> list[completions.CompletionMessage]:
     function = completions.CalledFunction(item.name, item.arguments)
     call = completions.CalledTool(item.call_id, function)
     if told and told[-1].role == "assistant":
         before = told[-1]
         calls = (*(before.tool_calls or ()), call)
         return [*told[:-1], msgspec.structs.replace(before, tool_calls=calls)]
-    return [*told, completions.Message(role="assistant", tool_calls=(call,))]
+    return [*told, completions.CompletionMessage(role="assistant", tool_calls=(call,))]
 
 
 def _content(content: Content) -> values.Text | tuple[completions.Content, ...]:
@@ -399,7 +408,7 @@ def _content(content: Content) -> values.Text | tuple[completions.Content, ...]:
 
 def _part(part: Part) -> completions.Content:
     match part:
-        case InputText(text) | OutputText(text) | PlainText(text):
+        case ResponseInputText(text) | OutputText(text) | PlainText(text):
             return completions.TextContent(text)
         case Refusal(refusal):
             return completions.RefusalContent(refusal)

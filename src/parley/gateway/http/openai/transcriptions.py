@@ -139,7 +139,7 @@ def request_of(wav: bytes, prompt: str) -> chat.Request:
     Args:
         prompt: asks the model to transcribe; "" where it says by itself what it heard.
     """
-    sound = values.AudioPart(data=base64.b64encode(wav).decode())
+    sound = values.Base64Audio(data=base64.b64encode(wav).decode())
     words = (values.TextPart(text=prompt),) if prompt else ()
     return chat.Request(
         messages=(values.Message(role="user", content=(*words, sound)),),
