@@ -49,7 +49,7 @@ class Demand:
 
     @property
     def load(self) -> float:
-        """Calls that run at once, on average (erlang)."""
+        """Concurrent calls, on average (erlang)."""
         return self.users * self.calls_per_hour * self.minutes / 60
 
     @property
@@ -123,7 +123,7 @@ def slots_of_card(unit_ms: Sequence[tuple[int, float]], *, limit_ms: float = 800
     """The largest measured batch whose units come in time, with room for the network.
 
     Args:
-        unit_ms: pairs of sessions at once and the 95th percentile of a unit, as `parley bench
+        unit_ms: pairs of sessions at a time and the 95th percentile of a unit, as `parley bench
             model` and `parley bench load` print them.
     """
     return max((slots for slots, p95_ms in unit_ms if p95_ms <= limit_ms), default=0)
@@ -137,7 +137,7 @@ def cards(slots: int, per_card: int) -> int:
 def table() -> Iterator[str]:
     """The lines of the page's table."""
     yield (
-        "| people | use | calls at once, on average | slots | of them wait at all | p99 wait "
+        "| people | use | concurrent calls, on average | slots | of them wait at all | p99 wait "
         "| cards with 1 / 4 / 8 / 16 slots |"
     )
     yield "|---|---|---|---|---|---|---|"
@@ -154,7 +154,7 @@ def table() -> Iterator[str]:
 
 
 def page_with(lines: Sequence[str], text: str) -> str:
-    """The page with its table made anew."""
+    """The page with its table made again."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + after
@@ -182,7 +182,7 @@ def main(words: Sequence[str] | None = None) -> int:
     demand = Demand(flags.users, flags.calls, flags.minutes, flags.spread)
     slots = flags.slots or slots_needed(demand)
     found = simulate(demand, slots)
-    print(f"{demand.load:.1f} calls at once on average; {slots} slots:")
+    print(f"{demand.load:.1f} concurrent calls on average; {slots} slots:")
     print(
         f"{100 * found.waited_share:.0f} % wait at all, {100 * found.within_limit:.1f} % less than "
         f"{WAIT_LIMIT_S:g} s; p95 {found.p95_s:.0f} s, p99 {found.p99_s:.0f} s"

@@ -1,4 +1,4 @@
-"""What becomes of the strict order when several gateways are active at once: a simulation.
+"""What becomes of the strict order when several gateways are active at the same time: a simulation.
 
     python -m tools.several_gateways --sessions 5000 --workers 100     a table
     python -m tools.several_gateways --write | --check                 the table of PAGE
@@ -218,7 +218,7 @@ def simulate(rush: Rush, rule: type[_Rule], *, seed: int = SEED) -> Fairness:
         else:
             waiters -= 1
             begin(session, slot, now)
-    waits = [begun - came for begun, came in zip(begins, rush.arrivals, strict=True)]
+    waits = [started - came for started, came in zip(begins, rush.arrivals, strict=True)]
     return Fairness(waits, _overtakers(begins), idle_s / (looked_at * len(rush.residuals)))
 
 

@@ -143,7 +143,7 @@ def trust_exactly(pem: str) -> ssl.SSLContext:
     """A client context that accepts the server with this very certificate, by any name.
 
     Raises:
-        ValueError: it is no certificate.
+        ValueError: it is not a certificate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -152,7 +152,7 @@ def trust_exactly(pem: str) -> ssl.SSLContext:
     try:
         context.load_verify_locations(cadata=pem)
     except ssl.SSLError as error:
-        raise ValueError(f"It is no certificate: {error}") from error
+        raise ValueError(f"not a certificate: {error}") from error
     return context
 
 

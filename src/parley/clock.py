@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -43,3 +44,34 @@ class ManualClock:
         """Move both readings forward by `seconds`."""
         self._monotonic_s += seconds
         self._time_s += seconds
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Pauses before repeated attempts: each twice as long as the previous one.
+
+    Args:
+        first_s, last_s: the shortest and the longest pause.
+        settled_s: what ran this long before it ended is started again after `first_s`.
+    """
+
+    first_s: float
+    last_s: float
+    settled_s: float = float("inf")
+    next_s: float = field(init=False)
+    """The pause that `take` returns next."""
+
+    def __post_init__(self) -> None:
+        self.next_s = self.first_s
+
+    def reset(self) -> None:
+        """Begin with the shortest pause again."""
+        self.next_s = self.first_s
+
+    def take(self, ran_s: float = 0.0) -> float:
+        """The pause before the next attempt, in seconds; `ran_s`: how long the last one ran."""
+        if ran_s >= self.settled_s:
+            self.reset()
+        pause_s = self.next_s
+        self.next_s = min(2 * pause_s, self.last_s)
+        return pause_s

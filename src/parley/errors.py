@@ -406,7 +406,7 @@ class SlotLost(InferenceFailed):
 
 class UpstreamFailed(InferenceFailed):
     """A server behind the model, such as a language model of one's own, did not answer; the
-    sentence says what happened and what to do. The session goes on."""
+    sentence says what happened and what to do. The session continues."""
 
     code = "upstream_failed"
     http_status = 502

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def replace_whole(path: Path, data: bytes, *, mode: int) -> None:
-    """Put `data` in place as a whole; nobody may read a key while it is written.
+    """Put `data` in place as a whole; no other user may read a key while it is written.
 
     Raises:
         OSError: it cannot be written.

@@ -1,7 +1,7 @@
 """What is installed here, and the command that adds what is missing.
 
 The distribution is called `parley-voice`: on the public index the name `parley` belongs to another
-project, so no hint may tell anybody to install that. The command fits where the reader stands: in
+project, so no hint may say to install that. The command fits where the reader stands: in
 a clone it installs the clone, after an installation from a wheel file it names that file, elsewhere
 the distribution.
 """
@@ -76,7 +76,7 @@ def clone() -> Path | None:
 
 
 def _pip() -> str:
-    """pip of this interpreter, as short as it may be written in the shell of whoever reads it."""
+    """pip of this interpreter, as short as it may be written in the reader's shell."""
     folder = Path(sys.executable).parent
     pip = folder / ("pip.exe" if os.name == "nt" else "pip")
     if not pip.exists():

@@ -116,7 +116,7 @@ def tell_crashes() -> None:
 
 
 def _is_about_the_server(record: logging.LogRecord) -> bool:
-    """Whether a line tells of more than one client's bad request: anybody can make any number of
+    """True if a line is about more than one client's bad request: clients can make any number of
     those, and the last warnings are few (`Recent`)."""
     return record.msg not in ("Invalid HTTP request received.", "Unsupported upgrade request.")
 
@@ -125,7 +125,7 @@ _is_json = False
 
 
 def is_json() -> bool:
-    """Whether every line on standard error is to be a JSON object."""
+    """True if every line on standard error is a JSON object."""
     return _is_json
 
 
@@ -135,7 +135,7 @@ def get(name: str) -> Any:
 
 
 def report_failure(task: asyncio.Future[Any]) -> None:
-    """A callback of a task that nobody waits for: its failure is logged when it happens."""
+    """A callback for a background task: logs its failure when it happens."""
     error = None if task.cancelled() else task.exception()
     if error is not None:
         name = task.get_name() if isinstance(task, asyncio.Task) else ""

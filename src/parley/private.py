@@ -1,4 +1,4 @@
-"""Folders that only this user may look into: whoever can list recordings knows their ids, and an id
+"""Folders that only this user may look into: who can list recordings knows their ids, and an id
 is the permission to look at one."""
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ log = logs.get(__name__)
 
 
 def keep_private(folder: Path) -> None:
-    """Make a folder for this user alone, and close one that is open to everybody.
+    """Make a folder for this user alone, and close one that is open to all users.
 
-    One that an operator opened to a group, and to nobody else, stays as it is; so does one that is
-    everybody's on purpose, such as `/tmp`.
+    One that an operator opened only to a group stays as it is; so does a shared one such as
+    `/tmp`.
 
     Raises:
         OSError: it cannot be made, or is no folder.

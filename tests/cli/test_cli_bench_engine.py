@@ -35,7 +35,7 @@ def done(model, work):
     return stages
 
 
-def begun(costs=QUICK):
+def started(costs=QUICK):
     model = PacedModel(1, costs)
     done(model, StartSession("duplex", duplex=DuplexConfig(force_listen_count=0)))
     done(model, Prefill((Marker(Mark.UNIT), Audio(Pcm.silence(16000, 16000), "live"))))
@@ -44,14 +44,14 @@ def begun(costs=QUICK):
 
 
 def test_a_unit_takes_the_steps_of_one_that_speaks():
-    stages = done(begun(), StepUnit())
+    stages = done(started(), StepUnit())
 
     assert stages.count(Stage.DECODE) == TOKENS + 1
     assert stages.count(Stage.SPEECH) == LOOKS
 
 
 def test_a_step_waits_for_the_device_that_it_gave_work():
-    model = begun({1: dict.fromkeys(Stage, (0.001, 0.02))})
+    model = started({1: dict.fromkeys(Stage, (0.001, 0.02))})
 
     done(model, StepUnit())
 
@@ -62,7 +62,7 @@ def test_a_step_waits_for_the_device_that_it_gave_work():
 
 
 def test_the_lock_that_another_thread_holds_is_seen():
-    model = begun({1: dict.fromkeys(Stage, (0.02,))})
+    model = started({1: dict.fromkeys(Stage, (0.02,))})
     is_over = False
 
     def compute():
@@ -155,7 +155,7 @@ def test_a_host_that_only_computes_is_its_own_reason(monkeypatch):
 
 
 def test_a_command_waits_from_when_it_could_have_begun():
-    model = begun()
+    model = started()
     work = StepUnit()
     model.prepare_ahead(work)
     time.sleep(0.02)

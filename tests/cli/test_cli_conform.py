@@ -66,8 +66,8 @@ DELTA: dict[str, Any] = {
     ("dialect", "event", "complaint"),
     [
         ("openai_realtime", DELTA | {"output_index": "0"}, "output_index"),
-        ("openai_realtime", {"type": "response.delta"}, "no event"),
-        ("openai_live", {"type": "session.muted", "event_id": "e"}, "no event"),
+        ("openai_realtime", {"type": "response.delta"}, "not an event"),
+        ("openai_live", {"type": "session.muted", "event_id": "e"}, "not an event"),
         ("chat", {"type": "chunk", "text": "x"}, "not its own: text"),
         ("chat", {"type": "hello"}, "no such event"),
         ("duplex", {"type": "result", "is_listen": "yes"}, "bool"),

@@ -62,7 +62,7 @@ which differ between processors."""
 
 
 def matches(promised: str, said: str) -> bool:
-    """Whether something was said as promised: figures and ids may differ, and whether a greeting
+    """True if something was said as promised: figures and ids may differ, and whether a greeting
     asks something back; nothing else."""
     pattern = re.escape(" ".join(promised.split()))
     pattern = pattern.replace(re.escape(_GREETING), re.escape(_GREETING) + _ASKS_BACK)

@@ -42,7 +42,7 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
 
 
 def is_there(path: str, page: Path) -> bool:
-    """True if the repository has it: beside the page, or below any folder."""
+    """True if the repository has it: alongside the page, or below any folder."""
     if Path(path).name in WRITTEN or (page.parent / path).exists() or (ROOT / path).exists():
         return True
     return any(each == path or each.endswith(f"/{path}") for each in files())

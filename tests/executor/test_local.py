@@ -340,7 +340,7 @@ def test_visible_gpus_follow_the_environment_then_the_driver(tmp_path: Path):
 
 
 def _is_gone(pid: int) -> bool:
-    """Whether a process that is not ours ends within some seconds."""
+    """True if a process that is not ours ends within some seconds."""
     try:
         process = psutil.Process(pid)
         process.wait(8)

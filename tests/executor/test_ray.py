@@ -56,7 +56,7 @@ def cluster() -> Iterator[Any]:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             redis = stack.enter_context(redis_server.redis_server(folder))
             patch.setenv("RAY_REDIS_ADDRESS", f"127.0.0.1:{redis.port}")
-            # A node ends itself when the head is away for longer; a busy machine takes its time.
+            # A node stops when the head is away for longer; a busy machine takes its time.
             patch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "600")
         # Nobody looks at a dashboard, reads Ray's own log or adds nodes by themselves here.
         bare = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}

@@ -148,6 +148,19 @@ def test_releasing_twice_frees_one_slot():
     assert len(parts.queue) == 1
 
 
+def test_a_heartbeat_sent_before_the_session_began_does_not_free_its_slot():
+    parts = GatewayParts()
+    worker = parts.worker(slots=3)
+    # The worker is still cleaning up one slot, and has seen neither lease when it reports.
+    leases = [parts.ask(), parts.ask()]
+
+    parts.heartbeats(worker, free=2)
+
+    assert [ticket.state for ticket in leases] == ["leased", "leased"]
+    assert worker.free_slots == 0
+    assert parts.ask().state == "waiting"
+
+
 def test_a_slot_stays_taken_until_the_worker_has_cleaned_up():
     parts = GatewayParts()
     worker = parts.worker()

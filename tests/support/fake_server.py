@@ -24,7 +24,7 @@ from websockets.exceptions import ConnectionClosed
 
 @dataclass
 class Drop:
-    """Instead of a conversation: cut the connection after `after` frames of one, or at once."""
+    """Instead of a conversation: cut the connection after `after` frames of one, or immediately."""
 
     talk: Conversation | None = None
     after: int = 0

@@ -1,8 +1,8 @@
 """Streams of a device, on a CPU: a record of who reads and writes which memory, and in which order
 the device would be free to do it.
 
-A CPU runs everything at once and in order, so nothing goes wrong here. `Streams` notes for every
-operator which stream it was asked on, what it reads and what it writes, and holds a vector clock
+A CPU runs everything immediately and in order, so nothing goes wrong here. `Streams` notes for
+every operator which stream it was asked on, what it reads and writes, and keeps a vector clock
 per stream and one for the host. `Streams.problems` then says what could have gone wrong on a
 device:
 
@@ -149,7 +149,7 @@ class Streams:
         self.memory(tensor).keeps.add(stream)
 
     def read_by_host(self, name: str, tensor: Tensor) -> None:
-        """The host looks at values: at once if they are its own, else it waits for this stream."""
+        """The host looks at values: its own immediately, others after this stream."""
         memory = self._memories.get(tensor.untyped_storage()._cdata)
         if memory is None:
             return

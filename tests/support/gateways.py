@@ -74,7 +74,7 @@ async def running_gateway(
     web: Path | None = None,
     **parts: Any,
 ) -> AsyncIterator[RunningGateway]:
-    """Serve while the block runs; stops at once afterwards."""
+    """Serve while the block runs; stops immediately afterwards."""
     gateway = Gateway(
         settings(**parts),
         make_runtime=lambda s: make_runtime(s, dial_policy=policy, probe_every_s=0.05),

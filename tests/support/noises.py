@@ -1,4 +1,4 @@
-"""What may be heard beside an assistant: coughs, clicks, music, a crowd, its own echo, and people.
+"""Sounds around an assistant: coughs, clicks, music, a crowd, its own echo, and people.
 
 Made by rule from a seed, and of espeak-ng's voices; levels in dB of full scale (RMS).
 """
@@ -40,7 +40,7 @@ def spoken(text: str, voice: str = "en", dbfs: float = -26.0) -> Samples:
 
 
 def crowd(seconds: float, dbfs: float = -36.0, voices: int = 6) -> Samples:
-    """Several people who talk at once."""
+    """Several people who talk at the same time."""
     talks = [talk(20.0, voice, start=start) for start, voice in enumerate(VOICES)]
     return noises.crowd(seconds, talks, dbfs, voices)
 

@@ -1,5 +1,5 @@
 """A call in time that only the test moves: a microphone that sends 100 ms at a time, a loudspeaker
-that plays at once, and somebody who interrupts, in any dialect of live conversation.
+that plays immediately, and somebody who interrupts, in any dialect of live conversation.
 
 What the machine needs to compute takes no time in it, so figures are the server's own rules: how
 long it listens before it is sure, and what it sends when.
@@ -140,7 +140,7 @@ class PacedCall:
 
     @property
     def is_talking(self) -> bool:
-        """Whether something is left to say."""
+        """True if something is left to say."""
         return len(self._said) > 0
 
     async def step(self) -> None:

@@ -109,7 +109,7 @@ def is_fork_server(process: psutil.Process) -> bool:
 
 
 PARROT = ("--http", "--host", "127.0.0.1", "--port", "0", "--model", "parrot")
-"""Flags of a server for tests: a free loopback port, the model that is there at once."""
+"""Flags of a server for tests: a free loopback port, the model that is there immediately."""
 
 
 @contextlib.contextmanager

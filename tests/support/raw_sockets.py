@@ -36,7 +36,7 @@ class RawClient:
         self._received = bytearray()
 
     async def send(self, data: bytes) -> bool:
-        """Whether the server still takes anything."""
+        """True if the server still takes anything."""
         try:
             await self._loop.sock_sendall(self._socket, data)
         except OSError:

@@ -1,4 +1,4 @@
-"""The same short conversation in every dialect that can be gone on with, in lock-step, so that it
+"""The same short conversation in every dialect that can be resumed, in lock-step, so that it
 comes out the same however often it is cut."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ResumedTalk:
 
 
 async def units(client: ResumingClient, make: Callable[[str], Message], last: str) -> None:
-    """Each unit when the one before is answered."""
+    """Each unit when the previous one is answered."""
     for unit in UNITS:
         await client.say(make(unit))
         await client.hear()

@@ -130,7 +130,7 @@ class ResumingClient:
                 answer = await self._next()
             except ConnectionClosed:
                 assert self.socket.close_code != REFUSED_CODE
-                # As clients do: who comes again and again at once is taken for a flood.
+                # As clients do: who comes again and again immediately is taken for a flood.
                 await asyncio.sleep(AGAIN_S)
                 continue
             break

@@ -73,13 +73,13 @@ def wall_seconds() -> dict[str, float]:
 
 
 def computes(worker_id: str, processes: int) -> bool:
-    """Whether a process (`gw0`, `gw1`, …) begins with tests that compute."""
+    """True if a process (`gw0`, `gw1`, …) begins with tests that compute."""
     computing = max(1, processes // 4)
     return int(worker_id.removeprefix("gw")) % processes < computing
 
 
 def is_computing(nodeid: str) -> bool:
-    """Whether a test computes, and may do so at a lower priority than conversations."""
+    """True if a test computes, and may do so at a lower priority than conversations."""
     return nodeid.startswith(COMPUTING) and _file(nodeid) not in TOGETHER
 
 

@@ -10,7 +10,7 @@ RATE_HZ = 16_000
 
 
 def speak(seconds: float, hz: float = 300.0, level: float = 0.3) -> Pcm:
-    """Somebody speaks, as far as loudness goes: a tone."""
+    """The user speaks, as far as loudness goes: a tone."""
     t = np.arange(round(seconds * RATE_HZ)) / RATE_HZ
     return Pcm((level * np.sin(2 * np.pi * hz * t)).astype(np.float32), RATE_HZ)
 

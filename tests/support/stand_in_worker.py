@@ -86,7 +86,7 @@ class StandInWorker:
         self._control: websockets.ClientConnection | None = None
         self._is_silent = False
         self.is_dead = False
-        """Whether it was killed."""
+        """True if it was killed."""
         self._busy = 0
 
     async def __aenter__(self) -> StandInWorker:

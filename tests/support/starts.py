@@ -1,4 +1,4 @@
-"""parley's processes, forked from one that has made their imports instead of started anew.
+"""parley's processes, forked from one that has made their imports instead of started again.
 
 While this is in use, `subprocess` (and asyncio's, which uses it) gives `[sys.executable, "-m",
 "parley…", …]` to a fork server (`tests/support/fork_server.py`), which was started for the first of
@@ -60,7 +60,7 @@ class ForkServer:
         return self._link is not None
 
     def close(self) -> None:
-        """End the fork server; what it has forked goes on."""
+        """End the fork server; what it has forked continues."""
         with self._lock:
             self.is_used = False
             if self._link is not None:
@@ -101,7 +101,7 @@ class ForkServer:
         link = self._connected()
         folder = os.open(cwd if cwd is not None else ".", os.O_RDONLY | os.O_DIRECTORY)
         libc = ctypes.CDLL(None, use_errno=True)
-        # The process, whose parent ends at once, becomes a child of the nearest ancestor that asks.
+        # The process, whose parent ends, becomes a child of the nearest ancestor that asks.
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
             fds = array.array("i", [*streams, folder])
@@ -138,7 +138,7 @@ class ForkServer:
 
 
 def is_ours(words: Sequence[str]) -> bool:
-    """Whether a command is Python with one of parley's modules."""
+    """True if a command is Python with one of parley's modules."""
     if not words or words[0] != sys.executable:
         return False
     words = words[2:] if list(words[1:2]) == ["-P"] else words[1:]

@@ -43,7 +43,7 @@ class Conversation:
 
     @property
     def extensions(self) -> bool:
-        """Whether the client asked for what the requirement texts do not name."""
+        """True if the client asked for what the requirement texts do not name."""
         return "extensions=true" in self.connect
 
     @property

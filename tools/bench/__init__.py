@@ -13,7 +13,7 @@ from parley.cli.bench import group
 BENCHES: Final = {
     "relay": "What the gateway adds to a conversation, and how many it carries.",
     "session": "What the whole stack adds around a model that answers immediately.",
-    "engine": "What the engine thread waits for while sessions talk beside it.",
+    "engine": "What the engine thread waits for while sessions talk alongside it.",
     "units": "How the time and memory of a unit change over a long conversation.",
     "interruption": "How soon answers end when the user speaks up, many times over.",
     "turn": "From the end of speech to the first sound that can be heard, part by part.",

@@ -34,7 +34,7 @@ class BreakableNetwork:
         self.breaks = 0
         self.silent_breaks = 0
         self.is_explained = True
-        """Whether the connection that was lost last had been broken here."""
+        """True if the connection that was lost last had been broken here."""
         self._explained = 0
 
     async def connect(self, access: Access, url: str) -> Socket:

@@ -32,7 +32,7 @@ from parley.errors import BadInput, ParleyError, SetupError
 HANG_S: Final = 300.0
 """A conversation that has not come to its end by then is lost."""
 MORE_CUTS: Final = 2
-"""Cuts of one conversation besides the one whose turn it is."""
+"""Cuts of one conversation in addition to the one whose turn it is."""
 FROZEN_S: Final = (0.1, 2.0)
 WINDOW_S: Final = 240
 """How long sessions wait for their clients."""
@@ -58,7 +58,7 @@ class ChaosReport:
 
     Args:
         lost, twice: messages. `different`: conversations with other messages.
-        recovery_ms: how long it took until the session went on, by what had happened: `cut` from
+        recovery_ms: how long it took until the session continued, by what had happened: `cut` from
             the cut, `gateway` from when the next one listened, `worker` from when a slot was free,
             `frozen …` from the end of that.
         turns_cut: conversations with an answer that ended where its worker died, and was told to.
@@ -108,7 +108,7 @@ class ChaosReport:
 
 @dataclass(frozen=True, slots=True)
 class ChaosPlan:
-    """What is to be done; conversations go on until all of it has been."""
+    """What is to be done; conversations continue until all of it has been."""
 
     dialects: tuple[str, ...]
     model: str
@@ -139,7 +139,7 @@ def chaos(
     double_kills: Annotated[
         int, typer.Option(min=0, help="A gateway and a worker killed in one moment.")
     ] = 0,
-    at_once: Annotated[int, typer.Option(min=1, max=64, help="Conversations at once.")] = 4,
+    at_once: Annotated[int, typer.Option(min=1, max=64, help="Conversations at a time.")] = 4,
     dialect: Annotated[str, typer.Option(help=f"{', '.join(TALKS)} or all.")] = "all",
     model: Annotated[str, typer.Option(help="Model of the workers.")] = "parrot",
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 1,
@@ -247,7 +247,7 @@ class _Chaos:
             await self._cut_talk(names[next(numbers) % len(names)])
 
     async def _disasters(self) -> None:
-        """Kill and freeze, in an order that is drawn, one after the other; and once more where
+        """Kill and freeze, in an order that is drawn, one after the other; and again where
         nobody met it."""
         plan, report = self._plan, self.report
         kinds = ["gateway"] * plan.gateway_kills + ["worker"] * plan.worker_kills
@@ -342,7 +342,7 @@ class _Chaos:
 
     async def _talk(self, name: str, network: BreakableNetwork, breaks: frozenset[int]) -> Outcome:
         """One conversation, broken after those events. One whose server dies before anything was
-        heard is begun anew: nothing was lost."""
+        heard is started over: nothing was lost."""
         while True:
             heard: list[str] = []
             try:
@@ -393,7 +393,7 @@ class _Chaos:
         ][-1:]
 
     def _recovered(self, away_s: float, network: BreakableNetwork) -> None:
-        """A session goes on now; from what?"""
+        """A session continues now; from what?"""
         now_s = time.monotonic()
         lost_s = now_s - away_s
         outage = next((o for o in reversed(self._servers.outages) if _met(o, lost_s, now_s)), None)
@@ -402,7 +402,7 @@ class _Chaos:
             kind = outage.kind
             ended_s = outage.ended_s
             if ended_s is None:
-                # Who is back before this bench knows of the next gateway has found it at once.
+                # Who is back before this bench knows of the next gateway has found it immediately.
                 ended_s = now_s if "gateway" in kind else lost_s
             # Another worker may be there before the client learns that its own one is gone.
             is_lost = kind == "worker" and not network.is_explained
@@ -413,7 +413,7 @@ class _Chaos:
 
 
 def _met(outage: Outage, lost_s: float, back_s: float) -> bool:
-    """Whether it may be why there was no connection from `lost_s` to `back_s`."""
+    """True if it may be why there was no connection from `lost_s` to `back_s`."""
     if outage.began_s > back_s:
         return False
     noticed_s = NOTICED_S[outage.kind in ("worker", "both")]
@@ -432,7 +432,7 @@ def _print(report: ChaosReport, *, as_json: bool) -> None:
         f"{report.conversations} conversations, {report.cuts} cuts ({report.half_open} half-open), "
         f"{report.gateway_kills} gateways and {report.worker_kills} workers killed in "
         f"conversations, {report.double_kills} times both in one moment "
-        f"({report.vain_kills} besides), {report.freezes} frozen, "
+        f"({report.vain_kills} more), {report.freezes} frozen, "
         f"{report.store_kills} copy stores killed"
     )
     typer.echo("cuts by dialect: " + ", ".join(f"{n} {c}" for n, c in report.spread.items()))

@@ -27,7 +27,7 @@ START_S: Final = 120.0
 BUSY_S: Final = 10.0
 """How long a worker that is to be killed may take to get a session."""
 FILLED_S: Final = 2.0
-"""After that a copy store that has just begun has the copies of all sessions again."""
+"""After that a copy store that has just started has the copies of all sessions again."""
 TO_SPARE: Final = 2
 """Workers of which one may be killed: the other one takes its sessions."""
 
@@ -55,7 +55,7 @@ class Servers:
         model: of every worker.
         slots: of each worker.
         workers: how many.
-        environment: settings besides.
+        environment: further settings.
         logs: a folder for what every process says; None: only errors are shown.
     """
 
@@ -150,8 +150,8 @@ class Servers:
 
     async def replace_worker(self, delay_s: float) -> None:
         """Kill the one with most sessions, a moment after it has some, and start another. Its
-        sessions may go on as soon as a slot is free elsewhere, which is at once where there are
-        more slots than conversations. Returns when a worker may be killed again."""
+        sessions may continue as soon as a slot is free elsewhere, immediately if there are more
+        slots than conversations. Returns when a worker may be killed again."""
         async with self._one_at_a_time:
             await self._until_busy()
             await asyncio.sleep(delay_s)
@@ -206,7 +206,7 @@ class Servers:
             return True
 
     async def freeze(self, kind: str, seconds: float) -> None:
-        """Stop a process for so long (SIGSTOP); then it goes on."""
+        """Stop a process for so long (SIGSTOP); then it continues."""
         async with self._one_at_a_time:
             process = self._gateway if kind == "gateway" else next(iter(self._workers.values()))
             assert process is not None

@@ -1,4 +1,4 @@
-"""The conversations of `python -m tools.bench chaos`: one in each dialect that can be gone on with.
+"""The conversations of `python -m tools.bench chaos`: one in each dialect that can be resumed.
 
 They are spoken in lock-step, so that each has one right outcome. Three are spoken by the SDK; the
 others have no client in it, and are spoken by one that knows their messages as JSON.
@@ -247,7 +247,7 @@ async def _v2(client: LiveClient, seen: Seen) -> None:
 
 
 async def _live(client: LiveClient, seen: Seen) -> None:
-    """Nothing is said while the model listens, so mutes mark the time. Somebody speaks all the
+    """Nothing is said while the model listens, so mutes mark the time. The user speaks all the
     while: whether an answer comes before or after a mark is a matter of speed."""
     assert isinstance(client, WireClient)
     for level in LIVE_LEVELS:
@@ -322,7 +322,7 @@ TALKS: Final = {
 
 
 def is_right_but_cut(right: tuple[str, ...], outcome: tuple[str, ...], most: int) -> bool:
-    """Whether an outcome is the right one but for at most so many answers that ended early, after
+    """True if an outcome is the right one but for at most so many answers that ended early, after
     what had been heard of them: a worker that dies while it speaks leaves its turn there."""
     wanted, had = _turns_of(right), _turns_of(outcome)
     if len(wanted) != len(had):

@@ -1,4 +1,4 @@
-"""`python -m tools.bench engine`: what the engine thread waits for while sessions talk beside it.
+"""`python -m tools.bench engine`: what the engine thread waits for while sessions talk.
 
 Engine and sessions share a process, and so the interpreter's lock. Here a worker runs in this
 process as it does in production, with a gateway and clients in others; its model launches as much
@@ -199,7 +199,7 @@ class PaperSecond:
 
 
 def engine(
-    sessions: Annotated[int, typer.Option(min=1, max=64, help="Conversations at once.")] = 32,
+    sessions: Annotated[int, typer.Option(min=1, max=64, help="Conversations at a time.")] = 32,
     seconds: Annotated[int, typer.Option(min=2, max=600, help="How long they talk.")] = 30,
     switch_interval_ms: Annotated[
         float | None,
@@ -207,7 +207,7 @@ def engine(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """What the engine thread waits for while sessions talk beside it."""
+    """What the engine thread waits for while sessions talk alongside it."""
     logs.configure(level="warning", style="text")
     with _switching_every(switch_interval_ms):
         costs = paper_costs(sessions)
@@ -303,7 +303,7 @@ async def _worker(url: str, data_dir: Path, model: PacedModel) -> AsyncIterator[
 async def _clients(
     url: str, sessions: int, seconds: int
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Clients in a process of their own, once all conversations have begun."""
+    """Clients in a process of their own, once all conversations have started."""
     words = (url, str(sessions), str(seconds))
     async with child("tools.bench.engine_clients", *words, stdout=PIPE) as process:
         assert process.stdout is not None

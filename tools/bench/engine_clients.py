@@ -2,7 +2,7 @@
 
 `python -m tools.bench.engine_clients GATEWAY_URL SESSIONS SECONDS`: as many conversations in
 turn of the dialects, each with a picture a second where its dialect has pictures, speak and are
-silent for so long. Prints `ready` when all have begun, and then how many answers came.
+silent for so long. Prints `ready` when all have started, and then how many answers came.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ DOWN_S: Final = 1.0
 QUIET_UNITS: Final = 6
 LATE_MS: Final = 1000.0
 UNSURE_UNITS: Final = 4
-"""More than that cannot wait for an answer at once (one is computed, two wait at the worker, one is
-on its way): an older one was dropped."""
+"""No more can wait for an answer (one is computed, two wait at the worker, one is in flight): an
+older one was dropped."""
 LAST_S: Final = 30.0
 """How long the last answers may take."""
 MEMORY_MB: Final = 16.0

@@ -2,7 +2,7 @@
 
 Conversations side by side, each in real time with chunks as a microphone brings them: somebody
 speaks, hears the beginning of the answer, and speaks again; that is what the next answer is to.
-What is measured is what a person would notice whose player plays at once and without gaps.
+What is measured is what a person would notice whose player plays immediately and without gaps.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from parley.protocol.values import InterruptionOptions
 
 WAIT_S: Final = 10.0
 INTO_S: Final = 0.5
-"""How far into an answer somebody speaks again."""
+"""How far into an answer the user speaks again."""
 
 APART_MS: Final = 100.0
 """What is taken for heard may differ by this from what was played: less than a word."""

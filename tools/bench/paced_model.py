@@ -43,7 +43,7 @@ STAGES: Final[Mapping[Stage, tuple[str, ...]]] = {
 """Steps of the roofline that one step of a stage takes."""
 
 TOKENS: Final = 18
-"""Text tokens of a unit that speaks, besides the one that decides it."""
+"""Text tokens of a unit that speaks, in addition to the one that decides it."""
 
 LOOKS: Final = 5
 """Steps of the speech decoder in such a unit."""
@@ -280,7 +280,7 @@ class PacedJob:
         return None if self._extra else self.inner.result
 
     def take_extra(self) -> bool:
-        """Whether this step is one that the parrot knows nothing of."""
+        """True if this step is one that the parrot knows nothing of."""
         if not self._extra:
             return False
         self._extra.popleft()

@@ -89,7 +89,7 @@ def record(folder: Path, units: int) -> tuple[list[float], list[float]]:
         began_s = time.perf_counter()
         one.observe(event, time.monotonic())
         session_ms.append(1000 * (time.perf_counter() - began_s))
-        # Units come once a second: the writer is always done with the one before.
+        # Units come once a second: the writer is always done with the previous one.
         kept.writer.flush()
         written_ms.append(1000 * (time.perf_counter() - began_s))
     one.observe(SessionEnded("done"), time.monotonic())

@@ -78,7 +78,7 @@ def relay(
     tls: Annotated[bool, typer.Option("--tls", help="Clients come by HTTPS.")] = False,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="What it costs that sessions can be gone on with, instead."),
+        typer.Option("--resume", help="What it costs that sessions can be resumed, instead."),
     ] = False,
     rounds: Annotated[int, typer.Option(min=1, max=100, help="With --resume.")] = 5,
 ) -> None:

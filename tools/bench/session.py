@@ -1,4 +1,4 @@
-"""`python -m tools.bench session`: what the server adds around a model that answers at once.
+"""`python -m tools.bench session`: what the server adds around a model that answers immediately.
 
 The parrot needs no time to think, so whatever passes between the last sample in and the first
 sample out is ours. Measured twice: inside one process (engine and view), and from a client through
@@ -33,13 +33,13 @@ _SILENCE = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
 
 def session(
     units: Annotated[int, typer.Option(min=10, max=500, help="Units per conversation.")] = 200,
-    sessions: Annotated[int, typer.Option(min=1, max=32, help="Conversations at once.")] = 1,
+    sessions: Annotated[int, typer.Option(min=1, max=32, help="Conversations at a time.")] = 1,
     wire: Annotated[
         bool, typer.Option("--wire/--no-wire", help="Also through a server of its own.")
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """What the server adds around a model that answers at once."""
+    """What the server adds around a model that answers immediately."""
     figures = asyncio.run(measure(units, sessions, wire=wire))
     if as_json:
         typer.echo(json.dumps({name: dataclasses.asdict(one) for name, one in figures.items()}))

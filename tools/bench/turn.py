@@ -2,8 +2,7 @@
 
 Measured twice in half-duplex. Inside this process, step by step: what the model needs from the end
 of an utterance on. And over the wire, in real time, with a server of its own: when the detector has
-found the end, when the first words come, and the first sound, as a player that plays at once hears
-it.
+found the end, when the first words come, and when a player without a buffer plays a sound.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ def _logs_json() -> bool:
 
 
 def _log(sentence: str, hint: str) -> None:
-    """The same for whoever parses a server's log."""
+    """The same as a log event, for programs that parse a server's log."""
     from parley import logs
 
     logs.get("parley.cli").error(f"error: {sentence}", **({"hint": hint} if hint else {}))

@@ -1,4 +1,4 @@
-"""What a server says to whoever started it: sentences on a terminal, JSON lines where the log is
+"""What a server prints for its operator: sentences on a terminal, JSON lines where the log is
 JSON, so that every line of its output can be parsed. Said at any log level."""
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def check_torch(settings: Settings) -> Iterator[Finding]:
 
 
 def check_ports(settings: Settings) -> Iterator[Finding]:
-    """Whether the gateway could listen."""
+    """True if the gateway could listen."""
     gateway = settings.gateway
     if gateway.port == 0:
         yield Finding("fine", "port", "a free one is picked at start")
@@ -202,7 +202,7 @@ def check_ports(settings: Settings) -> Iterator[Finding]:
 
 
 def _parley_answers(gateway: GatewaySettings) -> bool:
-    """Whether what holds the port is one of us, in good health."""
+    """True if the port is in use by a healthy parley gateway."""
 
     async def ask() -> bool:
         scheme = "http" if gateway.http else "https"
@@ -296,7 +296,7 @@ def check_disk(settings: Settings) -> Iterator[Finding]:
 
 
 def check_copy_store(settings: Settings) -> Iterator[Finding]:
-    """The file by which a gateway finds the copy store of the one before it."""
+    """The file by which a gateway finds the copy store of its predecessor."""
     gateway, path = settings.gateway, settings.storage.data_dir / store_file.FILE
     if not gateway.copy_store:
         yield Finding("fine", "copy store", "off; gateways keep copies of sessions themselves")
@@ -316,7 +316,7 @@ def check_copy_store(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "note", "copy store", f"{path}: {readable}",
             "Remove it where the next server warns of it: sessions could not outlive "
-            "gateway and worker at once.",
+            "gateway and worker at the same time.",
         )  # fmt: skip
     else:
         yield Finding("fine", "copy store", "none; it begins with the first session to be resumed")

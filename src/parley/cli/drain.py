@@ -23,7 +23,7 @@ def drain(
     ca: reach.Ca = None,
     token: reach.Token = None,
 ) -> None:
-    """Keep new work away from a worker; what runs there goes on, or moves to another worker."""
+    """Keep new work away from a worker. Its sessions continue, or move to another worker."""
     server = RemoteServer.of(url, insecure=insecure, ca=ca, token=token)
     path = f"/api/admin/workers/{quote(worker, safe='')}"
     if restart:

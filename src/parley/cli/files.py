@@ -1,7 +1,7 @@
 """Files that people name on the command line, looked at before a server is asked for anything.
 
-A wrong file is told by its name here; over the wire it would be "the second image", after a place
-in the queue. What fits is passed on as it is: the server knows best what it can decode.
+A wrong file is reported by its name here; over the wire it would be "the second image", after a
+wait in the queue. What fits is passed on as it is: the server knows best what it can decode.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def clip(path: Path) -> bytes:
 
 
 def check_writable(path: Path) -> None:
-    """Whether an answer could be kept there, before there is one.
+    """Check, before there is an answer, that it could be saved there.
 
     Raises:
         SetupError: the folder does not exist or may not be written.

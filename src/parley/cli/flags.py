@@ -22,7 +22,7 @@ Certfile = Annotated[
 Keyfile = Annotated[Path | None, typer.Option("--ssl-keyfile", help="Its private key.")]
 DrainTimeout = Annotated[
     float | None,
-    typer.Option(help="Seconds for which running sessions may go on after SIGTERM; default 0."),
+    typer.Option(help="Seconds that running sessions may continue after SIGTERM; default 0."),
 ]
 LogFormat = Annotated[
     str | None, typer.Option(help="json: one object per line; text; auto: text on a terminal.")

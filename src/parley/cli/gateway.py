@@ -64,7 +64,7 @@ def gateway(
 
 
 async def _run(settings: Settings, read: Callable[[], Settings]) -> bool:
-    """Whether it is to be started again, to stand by for the gateway that replaced it."""
+    """True if it is to be started again, to stand by for the gateway that replaced it."""
     running = Gateway(settings)
     running.reread_by(read, settings)
     running.keeps_sessions = True

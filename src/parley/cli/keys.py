@@ -53,7 +53,7 @@ def create(
     expires_in_days: Annotated[float | None, typer.Option(help="Default: never.")] = None,
     minutes_per_day: Annotated[int | None, typer.Option(help="Of sessions.")] = None,
     tokens_per_day: Annotated[int | None, typer.Option(help="Generated.")] = None,
-    max_sessions: Annotated[int | None, typer.Option(help="At once; default 8.")] = None,
+    max_sessions: Annotated[int | None, typer.Option(help="Immediately; default 8.")] = None,
     per_minute: Annotated[int | None, typer.Option(help="Requests; default 120.")] = None,
     as_json: Json = False,
     url: reach.Url = None,
@@ -89,7 +89,7 @@ def revoke(
     ca: reach.Ca = None,
     token: reach.Token = None,
 ) -> None:
-    """Revoke a key at once; sessions that run go on."""
+    """Revoke a key. Running sessions continue."""
     server = RemoteServer.of(url, insecure=insecure, ca=ca, token=token)
     found = server.ask("DELETE", f"{PATH}/{quote(key_id, safe='')}")
     if as_json:

@@ -15,7 +15,7 @@ def reload(
     ca: reach.Ca = None,
     token: reach.Token = None,
 ) -> None:
-    """Read settings and certificate again; sessions that run go on."""
+    """Read settings and certificate again. Running sessions continue."""
     server = RemoteServer.of(url, insecure=insecure, ca=ca, token=token)
     found = server.ask("POST", "/api/admin/reload")
     problem = found["problem"]

@@ -37,7 +37,7 @@ def serve(
         typer.Option(help="Ray cluster: host:port, auto, or local (a new one on this machine)."),
     ] = None,
     slots: Annotated[
-        str | None, typer.Option(help="Conversations at once per worker, or auto.")
+        str | None, typer.Option(help="Concurrent conversations per worker, or auto.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
     llm: flags.Llm = None,
@@ -88,7 +88,7 @@ def serve(
             hint="Run `parley gateway` on each host, and `parley worker`; or leave "
             "standby.redis_url out.",
         )
-    # Before anything is started: a name that means nothing is told at once.
+    # Before anything is started: an unknown name is reported immediately.
     models.check(settings.model)
     uvloop.run(_run(settings, began_at, read))
     announce(f"ended after {time.monotonic() - began_at:.0f} s")

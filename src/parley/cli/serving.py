@@ -39,7 +39,7 @@ WORKERS_GRACE_S: Final = 5.0
 """The gateway has ended the sessions by then; workers have only themselves to put away."""
 PROGRESS_EVERY_S: Final = 5.0
 _ERROR_LINE: Final = re.compile(r"(^|\"event\": ?\")error: ")
-"""How a worker says that it cannot go on; see `parley.cli.explain`."""
+"""How a worker reports that it cannot continue; see `parley.cli.explain`."""
 
 
 class Serve:

@@ -19,7 +19,7 @@ def ending_on_signals(
     drain: Callable[[], object] | None = None,
     reload: Callable[[], object] | None = None,
 ) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end gracefully, a second signal at once.
+    """Ctrl-C and SIGTERM end gracefully, a second signal immediately.
 
     Args:
         drain: on SIGTERM instead of `stop`.

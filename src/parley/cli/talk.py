@@ -76,10 +76,10 @@ def talk(
         bool, typer.Option("--sample", help="Speak three questions that come with parley.")
     ] = False,
     duplex: Annotated[
-        bool, typer.Option("--duplex", help="Both may speak at once (/ws/duplex).")
+        bool, typer.Option("--duplex", help="Both may speak at the same time (/ws/duplex).")
     ] = False,
     realtime: Annotated[
-        RealtimeMode | None, typer.Option(help="Both may speak at once (/v1/realtime).")
+        RealtimeMode | None, typer.Option(help="Both may speak at the same time (/v1/realtime).")
     ] = None,
     frame: Annotated[
         Path | None,
@@ -223,7 +223,7 @@ class FileSource:
 
     @property
     def is_over(self) -> bool:
-        """Whether the file has been spoken."""
+        """True if the file has been spoken."""
         return self._sent >= len(self._pcm)
 
     async def chunk(self) -> Pcm:
@@ -231,7 +231,7 @@ class FileSource:
         if late_s < 0:
             await asyncio.sleep(-late_s)
         else:
-            # Whoever paused the conversation does not want the backlog at once.
+            # A user who paused the conversation does not want to hear the backlog.
             self._due_s = self._loop.time()
         self._due_s += self._chunk_samples / INPUT_RATE_HZ
         piece = self._pcm.slice(self._sent, self._sent + self._chunk_samples)
@@ -391,7 +391,7 @@ class TalkLoop:
             case Paused(timeout_s=timeout_s):
                 screen.note(f"paused for at most {timeout_s:.0f} s")
             case Resumed():
-                screen.note("going on")
+                screen.note("continuing")
             case Interruption():
                 self._interruption(event)
             case Transcript(text=text):

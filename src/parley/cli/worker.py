@@ -63,7 +63,7 @@ def worker(
     model: Annotated[
         str | None, typer.Option(help="Model name, checkpoint folder or hub id.")
     ] = None,
-    slots: Annotated[str | None, typer.Option(help="Conversations at once, or auto.")] = None,
+    slots: Annotated[str | None, typer.Option(help="Concurrent conversations, or auto.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
     compile: Annotated[
         bool | None, typer.Option(help="Capture steps as CUDA graphs on a GPU.")
@@ -129,7 +129,7 @@ async def _run(settings: Settings, read: Callable[[], Settings]) -> int:
         running.stop,
         running.stop_now,
         drain=lambda: running.stop(settings.worker.drain_timeout_s),
-        # One that belongs to a server is told by its gateway.
+        # The gateway of a server tells its own workers.
         reload=None if is_supervised() else lambda: running.reload(read),
     ):
         return await running.run()
@@ -146,7 +146,7 @@ def _leave_at_last(code: int) -> None:
 
 
 def _begin_again() -> NoReturn:
-    """Become a new process of the same command: nobody else would start one. Where that fails, end
+    """Become a new process of the same command, because no executor starts one. If that fails, end
     so that systemd or a container starts one."""
     log.info("worker begins again", pid=os.getpid())
     sys.stdout.flush()

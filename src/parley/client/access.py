@@ -104,7 +104,7 @@ for _kind in _kinds(ParleyError):
 
 
 def recording_lost(entries: int) -> RemoteError:
-    """What a client is told when its recording gets holes; the session goes on."""
+    """Sent to a client when its recording loses messages; the session continues."""
     sentence = f"The recording has holes: {entries} entries could not be written so far."
     return RemoteError("recording_lost", sentence)
 
@@ -245,7 +245,7 @@ class Access:
         return context
 
     def is_loopback(self) -> bool:
-        """Whether the server is this machine; no proxy is used then."""
+        """True if the server is this machine; no proxy is used then."""
         host = urlsplit(self.socket_url("/")).hostname or ""
         try:
             return ipaddress.ip_address(host).is_loopback

@@ -53,7 +53,7 @@ class Server:
         await self._http.aclose()
 
     async def health(self, *, timeout_s: float | None = None) -> Fields:
-        """Whether it answers at all."""
+        """True if it answers at all."""
         return await self._ask("GET", "/health", timeout_s=timeout_s)
 
     async def status(self, *, timeout_s: float | None = None) -> Fields:
@@ -135,7 +135,7 @@ class Server:
         expires_in_s: float | None = 86_400.0,
         timeout_s: float | None = None,
     ) -> str:
-        """A link for looking at a recording, which does not tell its id; None: never expires."""
+        """A link for viewing a recording that does not contain its id; None: never expires."""
         path = _recording(recording_id, "/share")
         made = await self._ask("POST", path, {"expires_in_s": expires_in_s}, timeout_s=timeout_s)
         return self._access.http_url(str(made["path"]))
@@ -196,13 +196,13 @@ class Server:
         return await self._ask("POST", "/api/admin/keys", body, timeout_s=timeout_s)
 
     async def revoke_key(self, key_id: str, *, timeout_s: float | None = None) -> None:
-        """Revoke a key at once."""
+        """Revoke a key immediately."""
         await self._ask("DELETE", f"/api/admin/keys/{_part(key_id)}", timeout_s=timeout_s)
 
     async def drain(
         self, worker_id: str, draining: bool = True, *, timeout_s: float | None = None
     ) -> None:
-        """Give a worker no new work, or give it work again; what runs there goes on."""
+        """Stop giving a worker new work, or resume; its sessions continue."""
         path = f"/api/admin/workers/{_part(worker_id)}"
         await self._ask("PUT", path, {"draining": draining}, timeout_s=timeout_s)
 

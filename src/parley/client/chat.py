@@ -122,7 +122,7 @@ class ChatClient:
                 refused by the server where its model calls none.
 
         Raises:
-            InvalidRequest: a tool is no function.
+            InvalidRequest: a tool is not a function.
         """
         generation = self._generation
         if temperature is not None:
@@ -150,7 +150,7 @@ class ChatClient:
         timeout_s: float | None = None,
         **attached: Unpack[Attached],
     ) -> Answer:
-        """The whole answer at once; `attached` as in `request`.
+        """The whole answer in one piece; `attached` as in `request`.
 
         Args:
             timeout_s: longest wait, the queue included.

@@ -184,7 +184,7 @@ class Link:
         self._again: deque[str | bytes] = deque()
         self._asides: deque[str] = deque()
         self.sent: SentMessages | None = None
-        """Where the session can be gone on with: what may have to be sent again. From when it is
+        """Where the session can be resumed: what may have to be sent again. From when it is
         set, a broken connection keeps what is posted for the next one."""
         self.frame: Callable[[msgspec.Struct], str | bytes] = codec.encode
         """Makes a message of live sound."""
@@ -203,8 +203,8 @@ class Link:
         return cls(await open_socket(access, path), live_limit)
 
     async def move(self, socket: Socket, again: Sequence[str | bytes]) -> None:
-        """Go on over another socket; `again` is sent first, and then what the connection before did
-        not get round to sending again."""
+        """Continue over another socket: send `again`, then what the previous connection did not
+        send."""
         self._sender.cancel()
         await asyncio.gather(self._sender, return_exceptions=True)
         before, self._socket = self._socket, socket

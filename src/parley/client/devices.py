@@ -50,7 +50,7 @@ def sound_library() -> ModuleType:
 
 
 def has_output() -> bool:
-    """Whether something can be played here."""
+    """True if something can be played here."""
     try:
         library = sound_library()
         library.query_devices(kind="output")
@@ -159,7 +159,7 @@ class Loudspeaker:
             self._waiting.append(pcm.samples)
 
     def duck(self, *, is_ducked: bool) -> None:
-        """Play at a tenth of the level, or as before; for as long as somebody may be
+        """Play at a tenth of the level, or as before; while the user may be
         interrupting."""
         self._gain = DUCKED if is_ducked else 1.0
 

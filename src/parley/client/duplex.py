@@ -173,10 +173,10 @@ class DuplexClient(UnitClient):
         system_prompt: who the model is.
         voice, tts_voice: what it sounds like: sound, or the bytes of a WAV file.
         config: how units are decided.
-        interruption: what happens when somebody speaks while the model does; nothing by default.
+        interruption: what happens when the user speaks while the model does; nothing by default.
         transcribe: ask for what the user was heard to say (`Transcript`).
         record: False asks the server not to keep the session.
-        resume: go on with the session when the connection breaks.
+        resume: resume the session when the connection breaks.
         audio_format: how sound crosses the wire; by default what fits the network (see
             `parley.client.sound.fitting`).
     """
@@ -229,7 +229,7 @@ class DuplexClient(UnitClient):
         self._active("pause").post(wire.Pause(timeout=timeout_s))
 
     async def resume(self) -> None:
-        """Go on; `Resumed` confirms."""
+        """Continue; `Resumed` confirms."""
         self._active("resume").post(wire.Resume())
 
     def _opening(self) -> msgspec.Struct:

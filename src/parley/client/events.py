@@ -1,4 +1,4 @@
-"""What a conversation tells its client, the same words in every dialect.
+"""Events of a conversation, the same in every dialect.
 
 Sound is `Pcm` at 24 kHz; times are in the unit their names say.
 """
@@ -45,7 +45,7 @@ class Reconnecting:
 
 @dataclass(frozen=True, slots=True)
 class Reconnected:
-    """The conversation goes on where it was. `away_s`: how long there was no connection."""
+    """The conversation continues where it was. `away_s`: how long there was no connection."""
 
     away_s: float
 
@@ -145,12 +145,12 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Duplex: going on."""
+    """Duplex: the conversation continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """Where `interruption` was asked for: somebody may be interrupting (play more softly), does not
+    """Where `interruption` was asked for: the user may be interrupting (play more softly), does not
     (play as before), or has (`stopped`: throw away what has not been played).
 
     `heard_ms`, `text`: what the server takes to have been heard of the answer.
@@ -170,7 +170,7 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something was refused or failed, and the session goes on."""
+    """A request was refused or failed; the session continues."""
 
     error: ParleyError
 

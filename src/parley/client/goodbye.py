@@ -19,7 +19,7 @@ ATTEMPTS: Final = 5
 
 
 async def end_session(access: Access, session_id: str) -> bool:
-    """Ask the server by HTTP to end a session that was begun with `resume`; whether it did so
+    """Ask the server by HTTP to end a session that was started with `resume`; whether it did so
     within `LIMIT_S`. Never fails: what is not ended ends by itself when the window is over."""
     address = access.http_url(f"/api/sessions/{session_id}/end")
     transport = access.transport.requests(access) if access.transport else None
@@ -43,6 +43,6 @@ async def end_session(access: Access, session_id: str) -> bool:
                     return True
                 if answer.status_code not in (404, 503):
                     break
-                # A gateway that has just begun learns of its sessions from its workers.
+                # A gateway that has just started learns of its sessions from its workers.
                 await asyncio.sleep(PAUSE_S)
     return False

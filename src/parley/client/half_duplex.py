@@ -58,9 +58,9 @@ class HalfDuplexClient(LiveClient):
         system_prompt: who the model is.
         voice: what it sounds like: sound, or the bytes of a WAV file.
         config: voice detection, generation, speech, idle limit, interruption, transcripts. With
-            `interruption` on, `send_from` goes on while an answer is made and played.
+            `interruption` on, `send_from` continues while an answer is made and played.
         record: False asks the server not to keep the session.
-        resume: go on with the session when the connection breaks.
+        resume: resume the session when the connection breaks.
         audio_format: how sound crosses the wire; by default what fits the network (see
             `parley.client.sound.fitting`).
     """
@@ -120,8 +120,8 @@ class HalfDuplexClient(LiveClient):
         task iterates, and before anybody does.
 
         Args:
-            pcm: sound of any rate and length. Where it has pauses that end a turn, it goes on after
-                the answer, as a person does.
+            pcm: sound of any rate and length. At a pause that ends a turn it
+                waits for the answer, as a person does.
 
         Returns:
             Whether the server heard speech to its end.
@@ -185,13 +185,13 @@ class HalfDuplexClient(LiveClient):
 
     @property
     def is_my_turn(self) -> bool:
-        """Whether to send sound now: not while an answer is made or played, nor shortly after, or
+        """True if to send sound now: not while an answer is made or played, nor shortly after, or
         the server would hear its own voice."""
         return not self._is_answering and self._clock.monotonic() >= self._quiet_until_s
 
     @property
     def may_send(self) -> bool:
-        """Whether the server wants sound now: when it is our turn, and always where interruptions
+        """True if the server wants sound now: when it is our turn, and always where interruptions
         were asked for."""
         return self._may_interrupt or self.is_my_turn
 

@@ -6,7 +6,7 @@
 
 Iterating drives everything: events arrive as the server sends them, and the opening message goes
 out by itself when a worker is assigned. A broken connection is opened again (`Reconnecting`); in
-mid-conversation the session is gone on with (`Reconnected`), for as long as the server keeps it,
+mid-conversation the session is resumed (`Reconnected`), for as long as the server keeps it,
 and `ConnectionLost` is raised where it cannot be.
 """
 
@@ -60,7 +60,7 @@ from parley.protocol.values import PlaybackReport
 BACKOFF_S: Final = 0.5
 SHORTEST_WAIT_S: Final = 0.1
 LONGEST_WAIT_S: Final = 1.0
-"""Between attempts to go on with a session."""
+"""Between attempts to resume a session."""
 TRY_AGAIN_CODES: Final = frozenset({1001, 1006, 1011, 1012})
 """Closes that say nothing against trying again: going away, lost, failed, restarting."""
 
@@ -80,7 +80,7 @@ class LiveClient(ABC):
     _sound_fields: ClassVar[tuple[str, str]]
     """Where this dialect's messages have their sound: the client's, the server's."""
     _error_ends = False
-    """Whether every error is the last message of this dialect."""
+    """True if every error is the last message of this dialect."""
 
     def __init__(
         self, access: Access, path: str, *, clock: Clock | None = None, resume: bool = True
@@ -96,14 +96,14 @@ class LiveClient(ABC):
         self._lost: ConnectionLost | None = None
         self._lost_at = 0.0
         self._coming_back: asyncio.Task[Event] | None = None
-        """Goes on although whoever iterates gives up waiting, and waits again."""
+        """Continues when the iterating task stops waiting and waits again later."""
         self._leaving = False
         self._kept: deque[Event | Exception] = deque()
         self._reading = asyncio.Lock()
         self._news = asyncio.Event()
         self.loudspeaker: Callable[[], float] | None = None
         """Where `interruption` is on: returns how many seconds of the sound that has come have not
-        been played. The server is told with every sound that is sent, and knows what was heard of
+        been played. The server learns it with every sound that is sent, and knows what was heard of
         an answer that is interrupted; without it, it takes sound to be played as it comes."""
         self.phase: str = "closed"
         """`queued`, `connected`, `active` or `closed`, as the server sees it."""
@@ -222,8 +222,8 @@ class LiveClient(ABC):
         self._connected().post(self._closing())
 
     async def close(self) -> None:
-        """Leave. Asks for the end first if nobody has; safe to repeat. While the connection is
-        broken the server is told by HTTP, so that the session gives its slot back at once."""
+        """Leave. Requests the end first unless that was done; safe to repeat. While the connection
+        is broken the request goes by HTTP, so that the session's slot is free immediately."""
         link, self._link = self._link, None
         if link is None:
             return
@@ -232,7 +232,7 @@ class LiveClient(ABC):
             try:
                 link.post(self._closing())
             except ConnectionLost:
-                self._leaving = True  # Nobody is there to be told.
+                self._leaving = True  # The connection is gone.
         self._lost, self.phase = None, "closed"
         coming, self._coming_back = self._coming_back, None
         if coming is not None:
@@ -313,7 +313,7 @@ class LiveClient(ABC):
                 self._link = await Link.open(self._access, self._path, live_limit=self._live_limit)
                 self._link.frame = self._sound.frame
                 if self._returning is not None:
-                    # Numbers begin anew with each session.
+                    # Numbers start over with each session.
                     self._returning = Returning()
                 self.phase = "queued"
                 return
@@ -378,7 +378,7 @@ class LiveClient(ABC):
 
     @property
     def is_reconnecting(self) -> bool:
-        """Whether the connection of a running conversation is broken, and is being made anew. What
+        """True if the connection of a running conversation is broken, and is being made again. What
         is sent meanwhile waits, within the usual limits."""
         return self._lost is not None
 
@@ -393,10 +393,10 @@ class LiveClient(ABC):
         return None if coming.cancelled() else coming.result()
 
     async def _come_back(self) -> Event:
-        """Go on with the session over another connection.
+        """Continue with the session over another connection.
 
         Raises:
-            ParleyError: it does not go on; the loss of the connection, or why not.
+            ParleyError: it does not continue; the loss of the connection, or why not.
         """
         link, returning, lost = self._connected(), self._returning, self._lost
         assert returning is not None

@@ -47,10 +47,10 @@ class RealtimeClient(UnitClient):
         instructions: who the model is.
         voice, tts_voice: what it sounds like: sound, or the bytes of a WAV file.
         config: how units are decided.
-        interruption: what happens when somebody speaks while the model does; nothing by default.
+        interruption: what happens when the user speaks while the model does; nothing by default.
         transcribe: ask for what the user was heard to say (`Transcript`).
         record: False asks the server not to keep the session.
-        resume: go on with the session when the connection breaks.
+        resume: resume the session when the connection breaks.
         audio_format: how sound crosses the wire; by default what fits the network (see
             `parley.client.sound.fitting`).
     """

@@ -1,4 +1,4 @@
-"""What a client needs to go on with its session after a cut.
+"""What a client needs to resume its session after a cut.
 
 Source: docs/protocols/resume.md.
 """
@@ -65,7 +65,7 @@ class SentMessages:
             self._drop()
 
     def take_again(self, number: int) -> list[str | bytes]:
-        """The server, asked anew, has so many: those that are to be sent again."""
+        """The server, asked again, has so many: those that are to be sent again."""
         self.received(number)
         again = list(self._unsure)
         self._unsure.clear()
@@ -93,7 +93,7 @@ class Returning:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the server has given a token."""
+        """True if the server has issued a token."""
         return bool(self._token)
 
     def take(self, frame: str | bytes) -> bool:
@@ -111,7 +111,7 @@ class Returning:
         return True
 
     def due_ack(self) -> DeliveryAck | None:
-        """What the server is to be told now of what has come, if anything."""
+        """The acknowledgement that is due now, if any."""
         is_due = self._seq - self._acknowledged >= ACK_EVERY
         is_due |= self._unacknowledged_bytes >= ACK_BYTES
         return self.ack() if self._token and is_due else None
@@ -122,11 +122,11 @@ class Returning:
         return DeliveryAck(seq=self._seq, generation=self._generation)
 
     async def open(self, socket: Socket) -> list[str | bytes]:
-        """Go on over `socket`; what is to be sent again.
+        """Continue over `socket`; what is to be sent again.
 
         Raises:
             SocketClosed: it broke; try another.
-            RemoteError: the session does not go on.
+            RemoteError: the session does not continue.
         """
         request = ResumeRequest(
             session_id=self.session_id,
@@ -152,5 +152,5 @@ _answer = msgspec.json.Decoder(ResumeGranted | ResumeRefusal)
 
 
 def resume_path(path: str) -> str:
-    """The path of a connection that goes on with a session of `path`."""
+    """The path of a connection that resumes a session of `path`."""
     return f"{path}{'&' if '?' in path else '?'}{QUERY}=true"

@@ -1,4 +1,4 @@
-"""Sound on its way between a client and a server, in the coding the two agreed on."""
+"""Sound on the wire, in the coding that client and server agreed on."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class HalfDuplexTalk(Talk):
 
     @property
     def is_my_turn(self) -> bool:
-        """Whether to send sound now."""
+        """True if to send sound now."""
         return self._client.is_my_turn
 
 
@@ -182,7 +182,7 @@ class DuplexTalk(UnitTalk):
         self._portal.run(self._client.pause(timeout_s))
 
     def resume(self) -> None:
-        """Go on; `Resumed` confirms."""
+        """Continue; `Resumed` confirms."""
         self._portal.run(self._client.resume())
 
 

@@ -37,7 +37,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def is_supervised() -> bool:
-    """Whether an executor started this very process, and starts the next one."""
+    """True if an executor started this very process, and starts the next one."""
     return os.environ.get(SUPERVISED_VARIABLE) == str(os.getpid())
 
 

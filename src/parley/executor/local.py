@@ -25,6 +25,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from parley import logs
+from parley.clock import Backoff
 from parley.executor.base import (
     FIRST_RETRY_S,
     HEARTBEAT_LIMIT_S,
@@ -205,7 +206,7 @@ class LocalExecutor:
 
     async def _keep(self, index: int) -> None:
         loop = asyncio.get_running_loop()
-        retry_s = self._first_retry_s
+        backoff = Backoff(self._first_retry_s, LAST_RETRY_S, SETTLED_S)
         while not self._stopping.is_set():
             child = self._children.get(index)
             if child is None or child.returncode is not None:
@@ -224,14 +225,12 @@ class LocalExecutor:
             if code == RESTART_EXIT_CODE:
                 log.info("worker restarts", worker=index)
                 self._news(WorkerNews("ended", index, child.pid, "restart ordered", 0.0))
-                retry_s = self._first_retry_s
+                backoff.reset()
                 continue
-            if loop.time() - born_at >= SETTLED_S:
-                retry_s = self._first_retry_s
-            log.warning("worker died", worker=index, why=why, retry_in_s=retry_s)
-            self._news(WorkerNews("ended", index, child.pid, why, retry_s))
-            await asyncio.sleep(retry_s)
-            retry_s = min(2 * retry_s, LAST_RETRY_S)
+            pause_s = backoff.take(ran_s=loop.time() - born_at)
+            log.warning("worker died", worker=index, why=why, retry_in_s=pause_s)
+            self._news(WorkerNews("ended", index, child.pid, why, pause_s))
+            await asyncio.sleep(pause_s)
 
     def _forget(self, pid: int) -> str | None:
         """It has ended; why we killed it, if we did."""

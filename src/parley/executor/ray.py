@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from parley import __version__, logs
+from parley.clock import Backoff
 from parley.executor.base import (
     FIRST_RETRY_S,
     HEARTBEAT_LIMIT_S,
@@ -65,6 +66,7 @@ class _Place:
     """One worker: its actor, and what is known of its process."""
 
     actor: Any
+    backoff: Backoff
     asked: Any = None
     """The answer that is outstanding."""
     heard_at: float = 0.0
@@ -77,7 +79,6 @@ class _Place:
     is_given_up: bool = False
     begins_at: float | None = None
     """When its process is started again."""
-    retry_s: float = FIRST_RETRY_S
     why_killed: str = ""
 
 
@@ -157,7 +158,8 @@ class RayExecutor:
 
     async def _add(self, index: int) -> None:
         actor = await asyncio.to_thread(self._actor, index, self._gpus or 0.0)
-        self._places[index] = _Place(actor, heard_at=time.monotonic(), retry_s=self._first_retry_s)
+        backoff = Backoff(self._first_retry_s, LAST_RETRY_S, SETTLED_S)
+        self._places[index] = _Place(actor, backoff, heard_at=time.monotonic())
 
     async def watch(self) -> None:
         """Ask every actor once a second; returns when all workers were given up."""
@@ -265,12 +267,10 @@ class RayExecutor:
             self._news(WorkerNews("given_up", index, place.pid, why))
             return
         if state.returncode == RESTART_EXIT_CODE:
-            place.retry_s, delay_s, why = self._first_retry_s, 0.0, "restart ordered"
+            place.backoff.reset()
+            delay_s, why = 0.0, "restart ordered"
         else:
-            if now - place.born_at >= SETTLED_S:
-                place.retry_s = self._first_retry_s
-            delay_s = place.retry_s
-            place.retry_s = min(2 * place.retry_s, LAST_RETRY_S)
+            delay_s = place.backoff.take(ran_s=now - place.born_at)
             log.warning("worker died", worker=index, why=why, retry_in_s=delay_s)
         self._ended(index, place, why, delay_s)
         place.begins_at = now + delay_s

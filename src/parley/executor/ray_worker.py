@@ -97,7 +97,7 @@ class NodeWorker:
         return NodeWorkerState(pid, returncode, socket.gethostname(), lines)
 
     def kill(self) -> None:
-        """End the worker at once; `state` then says so."""
+        """End the worker immediately; `state` then says so."""
         if self._child is not None:
             _kill_group(self._child.pid)
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from parley import logs
+from parley.clock import Backoff
 
 FIRST_RETRY_S: Final = 1.0
 LAST_RETRY_S: Final = 30.0
@@ -33,15 +34,15 @@ class Supervisor:
 
     async def keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run `work` again whenever it ends, until cancelled."""
-        retry_s = self._first_retry_s
+        backoff = Backoff(self._first_retry_s, LAST_RETRY_S)
         while True:
             if await self._run(name, work):
-                retry_s = self._first_retry_s
+                backoff.reset()
+            pause_s = backoff.take()
             log.error(
-                "maintenance task ended", task=name, why=self.failing[name], retry_in_s=retry_s
+                "maintenance task ended", task=name, why=self.failing[name], retry_in_s=pause_s
             )
-            await asyncio.sleep(retry_s)
-            retry_s = min(2 * retry_s, LAST_RETRY_S)
+            await asyncio.sleep(pause_s)
 
     async def _run(self, name: str, work: Callable[[], Awaitable[None]]) -> bool:
         """One run, to its end; whether it had settled before."""

@@ -1,6 +1,6 @@
 """Presets: prompts and voices by mode, as YAML files that an operator may add to.
 
-Shipped ones lie beside this file, a server's own in `data_dir/presets`; a file there with the same
+Shipped ones are in this folder, a server's own in `data_dir/presets`; a file there with the same
 id replaces a shipped one. Files are read again when they change. Sounds that a preset names must
 lie below the presets folder it comes from; links are not followed. A file that cannot be used is
 left out and reported, and the others stay. Source: service.md 5.4.
@@ -141,14 +141,14 @@ def duration_s(path: Path) -> float | None:
 
 
 def _parse(path: Path, root: Path) -> Preset:
-    import yaml  # files of presets are read when somebody asks for them
+    import yaml  # only when presets are asked for
 
     try:
         facts = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise BadPreset("it is not YAML") from error
     if not isinstance(facts, dict):
-        raise BadPreset("it is no mapping")
+        raise BadPreset("expected a mapping at the top level")
     prompt = facts.get("system_prompt")
     content = facts.get("system_content")
     if (prompt is None) == (content is None):
@@ -170,7 +170,7 @@ def _parse(path: Path, root: Path) -> Preset:
 def _text(facts: dict[str, Any], key: str, default: str) -> str:
     value = facts.get(key, default)
     if not isinstance(value, str):
-        raise BadPreset(f"{key} is no text")
+        raise BadPreset(f"{key} must be a string")
     return value.strip()
 
 
@@ -178,7 +178,7 @@ def _content(content: Any, root: Path) -> tuple[Item, ...]:
     if content is None:
         return ()
     if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
-        raise BadPreset("system_content is no list of items")
+        raise BadPreset("system_content must be a list of items")
     items = []
     for item in content:
         match item.get("type"):

@@ -1,7 +1,7 @@
 """Reference voices: the default one of a server, and those that people registered.
 
 A registered voice is a WAV file (16 kHz, mono, 16 bit) under a random id, with a small JSON file
-beside it. Names never become paths: a voice is found by its id, or by its name in the list.
+alongside it. Names never become paths: a voice is found by its id, or by its name in the list.
 Functions here block on the disk; the gateway and the worker call them in threads.
 
 A voice is its owner's: whoever registered it. The owner is a key, an admin, or somebody without a
@@ -87,7 +87,7 @@ class VoiceUser:
 
     Args:
         key_id: of the key that was shown.
-        client: stands for the address of somebody without a key; tells nothing about it.
+        client: stands for the address of a caller without a key; tells nothing about it.
     """
 
     is_admin: bool = False
@@ -103,21 +103,21 @@ class VoiceUser:
 
     @classmethod
     def named(cls, owner: str) -> VoiceUser:
-        """The one that `owner` names; "" is somebody without a key."""
+        """The one that `owner` names; "" is a caller without a key."""
         kind, _, rest = owner.partition(":")
         return cls(is_admin=owner == "admin", key_id=rest if kind == "key" else None)
 
     def lists(self, card: VoiceCard) -> bool:
-        """Whether it sees a voice in a list, and may call it by name."""
+        """True if it sees a voice in a list, and may call it by name."""
         is_own = self.key_id is not None and card.owner == self.owner
         return self.is_admin or card.published or is_own
 
     def opens(self, card: VoiceCard) -> bool:
-        """Whether it may hear and use a voice whose id it knows."""
+        """True if it may hear and use a voice whose id it knows."""
         return self.lists(card) or card.owner.startswith("client:")
 
     def removes(self, card: VoiceCard) -> bool:
-        """Whether it may delete a voice whose id it knows; everybody knows a published one's."""
+        """True if it may delete a voice whose id it knows; everybody knows a published one's."""
         if self.is_admin or (self.key_id is not None and card.owner == self.owner):
             return True
         return card.owner.startswith("client:") and not card.published

@@ -131,7 +131,7 @@ class ModelSettings(Part):
     )
     overlap_speech: bool = Field(
         False,
-        description="Make speech on a CUDA stream of its own, beside the decode steps of other "
+        description="Make speech on a CUDA stream of its own, alongside the decode steps of other "
         "sessions. Tested on a CPU only: switch it on where `parley bench gpu` shows that it is "
         "equal and faster. Without effect on a CPU.",
     )
@@ -236,8 +236,8 @@ class GatewaySettings(Part):
     drain_timeout_s: float = Field(
         0.0,
         ge=0,
-        description="On SIGTERM sessions that run may go on for this long; newcomers are refused "
-        "meanwhile.",
+        description="On SIGTERM, running sessions may continue for this long; new ones are "
+        "refused.",
     )
     lang: Literal["zh", "en"] | None = Field(None, description="Initial language of the pages.")
     playback_delay_ms: int = Field(
@@ -363,7 +363,7 @@ class LimitSettings(Part):
     copy_session_mb: float = Field(
         64.0,
         ge=0,
-        description="Most that is kept of one session so that another worker can go on "
+        description="Most that is kept of one session so that another worker can continue "
         "with it, where the client asked for resuming: what came of its sound (and, where the "
         "model does not say, the sound, 2 MB a minute), and its pictures; 0: nothing, and such "
         "sessions end with their worker.",
@@ -424,8 +424,8 @@ class SecuritySettings(Part):
     )
     allowed_hosts: tuple[str, ...] = Field(
         (),
-        description="Public DNS names of this server besides those in its certificate, with * "
-        "for any part. Addresses and local names need no entry.",
+        description="Public DNS names of this server that are not in its certificate; * stands for "
+        "any part. Addresses and local names need no entry.",
     )
     worker_secret: str | None = Field(
         None, description="Secret shared by gateway and workers; required unless they use loopback."
@@ -466,7 +466,7 @@ class ForwardAuthSettings(Part):
     operate_groups: tuple[str, ...] = Field(
         (), description="Groups whose members look after the server (role operate)."
     )
-    max_sessions: int = Field(8, ge=1, description="Sessions and tickets at once, each user.")
+    max_sessions: int = Field(8, ge=1, description="Sessions and tickets at a time, each user.")
     per_minute: int = Field(120, ge=1, description="Requests and new sessions, each user.")
     minutes_per_day: int | None = Field(None, ge=1, description="Of sessions, each user.")
     tokens_per_day: int | None = Field(None, ge=1, description="Generated, each user.")
@@ -516,7 +516,7 @@ class WorkerSettings(Part):
     drain_timeout_s: float = Field(
         0.0,
         ge=0,
-        description="On SIGTERM conversations that run on this worker may go on for this long.",
+        description="On SIGTERM, running conversations of this worker may continue for this long.",
     )
     index: int = Field(0, ge=0, description="Number of this worker on its machine.")
     vad: Literal["silero", "energy"] = Field("silero", description="Voice activity detector.")
@@ -623,7 +623,7 @@ class RaySettings(Part):
         "as many as `workers`, always.",
     )
     scale_up_after_s: float = Field(
-        10.0, ge=0, description="How long somebody has waited before more workers are asked for."
+        10.0, ge=0, description="Seconds a client has waited before more workers are requested."
     )
     scale_down_after_s: float = Field(
         600.0, ge=0, description="How long fewer were enough before a worker is given back."

@@ -26,6 +26,7 @@ from websockets.exceptions import (
 )
 
 from parley import logs
+from parley.clock import Backoff
 from parley.errors import SetupError
 from parley.protocol.control import (
     BEAT_EVERY_S,
@@ -188,7 +189,7 @@ class ControlLink:
 
     async def run(self) -> None:
         """Stay connected until cancelled."""
-        retry_s = FIRST_RETRY_S
+        backoff = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
         while True:
             try:
                 self.tls = await self._trust.context()
@@ -201,20 +202,19 @@ class ControlLink:
                     compression=None,
                     proxy=None,
                 ) as socket:
-                    retry_s = FIRST_RETRY_S
+                    backoff.reset()
                     await self._serve(socket)
             except (OSError, EOFError, WebSocketException, WrongCertificate) as error:
                 if isinstance(error, InvalidURI):
                     raise
                 if _stands_by(error):
-                    retry_s = STANDBY_RETRY_S
+                    backoff.next_s = STANDBY_RETRY_S
                     self._note_standby()
                 else:
-                    self._complain(error, retry_s)
+                    self._complain(error, backoff.next_s)
             # Spread out, so that a gateway that returns is not met by all its workers at once.
-            await asyncio.sleep(retry_s * random.uniform(0.8, 1.2))
-            last_s = KEEPING_RETRY_S if self._reporter.is_looked_for else LAST_RETRY_S
-            retry_s = min(last_s, 2 * retry_s)
+            backoff.last_s = KEEPING_RETRY_S if self._reporter.is_looked_for else LAST_RETRY_S
+            await asyncio.sleep(backoff.take() * random.uniform(0.8, 1.2))
 
     def _note_standby(self) -> None:
         if self._complaint != STANDBY_HEADER:

@@ -1,4 +1,4 @@
-"""A microphone into which somebody speaks a file, and a loudspeaker in an empty room."""
+"""A microphone into which the user speaks a file, and a loudspeaker in an empty room."""
 
 import os
 import threading

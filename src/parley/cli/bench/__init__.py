@@ -16,7 +16,7 @@ from typer.main import get_command
 BENCHES: Final = {
     "model": "How many conversations a device carries.",
     "gpu": "Everything about the full-size model that only a GPU can show.",
-    "load": "What many conversations at once experience on any running server.",
+    "load": "What many concurrent conversations experience on any running server.",
     "duplex": "How good a server is to talk to: takeover, latency, interruptions, noise.",
     "noise": "What stops an answer and should not: coughs, music, a crowd, its own echo.",
     "attack": "What live sessions experience while one client misbehaves.",

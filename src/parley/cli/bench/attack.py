@@ -141,7 +141,7 @@ class _Clients:
                 seen.remember(_memory_mb())
                 await asyncio.sleep(HEALTH_EVERY_S)
         seen.broken = sum(task.done() for task in self._live)
-        # What is still on its way belongs to nobody.
+        # What is still in flight belongs to nobody.
         self._seen = Observed()
         return dataclasses.replace(seen, answers_ms=list(seen.answers_ms))
 

@@ -109,7 +109,7 @@ def _post(address: Address, begin: bytes, piece: bytes, until: float) -> None:
 
 
 def slow_body(address: Address, until: float) -> None:
-    """Many bodies of 100 MB: half of each at once, the rest a byte at a time."""
+    """Many bodies of 100 MB: half of each immediately, the rest a byte at a time."""
     head = (
         f"POST /api/chat HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {JSON_BYTES}\r\n\r\n"
     ).encode()

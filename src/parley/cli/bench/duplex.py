@@ -57,7 +57,7 @@ def duplex(
     ca: reach.Ca = None,
     token: reach.Token = None,
 ) -> None:
-    """Hold scripted conversations with a running server, and tell how good it is to talk to.
+    """Hold scripted conversations with a running server, and report how good it is to talk to.
 
     Speech comes from the bundled voice, or from a folder with WAV files in turns/,
     interruptions/ and acknowledgements/. A conversation takes about two minutes.

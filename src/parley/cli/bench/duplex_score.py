@@ -1,7 +1,7 @@
 """What a spoken conversation was like: the measures of `parley bench duplex`, with intervals.
 
 Names and meaning follow Full-Duplex-Bench where it has them; times are those of somebody who
-plays what comes at once and without gaps.
+plays what comes immediately and without gaps.
 
 - takeover rate: of completed turns of the user, how many were answered; a turn that was not is a
   missed turn.

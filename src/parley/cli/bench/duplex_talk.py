@@ -28,7 +28,7 @@ HEARD_DBFS: Final = -60.0
 """What is quieter is no sound of an answer."""
 
 INTO_S: Final = 0.8
-"""How far into an answer somebody interrupts, acknowledges or coughs."""
+"""How far into an answer the user interrupts, acknowledges or coughs."""
 
 STOP_LIMIT_S: Final = 3.0
 """An answer that ends later than this after an interruption began was not stopped by it."""
@@ -52,7 +52,7 @@ class Played:
 
 
 class SimulatedLoudspeaker:
-    """Plays at once and without gaps; what an interruption cuts is not played."""
+    """Plays immediately and without gaps; what an interruption cuts is not played."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -129,7 +129,7 @@ class SimulatedLoudspeaker:
 
 class SimulatedMicrophone:
     """Sends sound in real time, a quiet room where nothing is said. As a microphone does, it loses
-    no time: what could not be sent when it was due follows at once."""
+    no time: what could not be sent when it was due follows immediately."""
 
     def __init__(self, client: AnyTalker, chunk_s: float) -> None:
         self._client = client
@@ -234,7 +234,7 @@ class Scenes:
         await self._loudspeaker.answer(end_s, end_s + self._limit_s)
 
     async def interruption(self, words: Samples, *, mark: Marked | None = None) -> None:
-        """Somebody speaks during an answer, which should stop. An answer that only ran out
+        """The user speaks during an answer, which should stop. An answer that only ran out
         meanwhile says nothing.
 
         Args:
@@ -257,7 +257,7 @@ class Scenes:
             self._observed.interruptions.append(max(0.0, 1000 * (end_s - start_s)))
 
     async def acknowledgement(self, words: Samples) -> None:
-        """Somebody says a word of assent during an answer, which should go on."""
+        """The user says a word of assent during an answer, which should continue."""
         answer = await self._into_answer()
         if answer is None:
             return
@@ -266,7 +266,7 @@ class Scenes:
         self._observed.acknowledgements.append(answer.was_cut)
 
     async def noise(self, samples: Samples) -> None:
-        """Noise during an answer, which should go on."""
+        """Noise during an answer, which should continue."""
         answer = await self._into_answer()
         if answer is None:
             return

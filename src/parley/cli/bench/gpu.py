@@ -1,7 +1,7 @@
 """`parley bench gpu`: everything about the full-size model that only a card can show.
 
-Written where there was no card: whoever has one runs this, and sends or reads what it says. Parts
-are held against the CPU, kernels against their fallback, graphs against the steps they captured,
+Written without access to a card: run this on one, and read or send its report. Parts
+are compared with the CPU, kernels against their fallback, graphs against the steps they captured,
 memory against the plan, and units against their second.
 """
 
@@ -198,7 +198,7 @@ def _one_run(
     is_first: bool,
 ) -> Iterator[Check]:
     """A run's numbers of slots, until one does not load or the time is over."""
-    hurts = "whoever wants as many at once"
+    hurts = "whoever wants as many at a time"
     compared = next((count for count in one.slots if count > 1), None) if is_first else None
     for number, count in enumerate(one.slots):
         name = f"{one.name}: units of {count} conversations"
@@ -256,7 +256,7 @@ def _slots(
     facts = f"answers {measured.answer}; {measured.spoke} of {measured.units} spoken"
     if (paper_s := _on_paper(settings, count, place)) is not None:
         facts += f"; on paper {1000 * paper_s:.0f} ms with full contexts, all in one moment"
-    hurts = f"conversations on a card with {count} at once: they stutter"
+    hurts = f"conversations on a card with {count} at a time: they stutter"
     late = measured.late / measured.units
     yield judged(f"units of {count} conversations answered late", late, 0.0, hurts, facts)
 

@@ -12,7 +12,7 @@ none of them on it:
     card_gb = 24
     model = { quantize = "int4", kv_cache_dtype = "int8" }
 
-Runs go on in order. A number of slots is not begun when it would end behind the limit.
+Runs continue in order. A number of slots is not started when it would end behind the limit.
 """
 
 from __future__ import annotations
@@ -126,5 +126,5 @@ class TimeBudget:
         return float(self.limit_s - (self.clock() - self.begin_s))
 
     def has_room_for(self, units: int) -> bool:
-        """Whether a number of slots, with so many seconds of talking, ends in time."""
+        """True if a number of slots, with so many seconds of talking, ends in time."""
         return self.loading_s + units <= self.left_s

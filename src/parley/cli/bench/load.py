@@ -1,4 +1,4 @@
-"""`parley bench load URL`: many conversations at once with a running server, as people hold them.
+"""`parley bench load URL`: many concurrent conversations with a running server.
 
 Duplex sessions send one second of sound each second, whatever comes back; an answer that comes
 later than its second is a miss. Half-duplex sessions speak a recording and wait for the answer;
@@ -98,7 +98,9 @@ class Load:
 
 def load(
     url: Annotated[str, typer.Argument(help="The server.")],
-    sessions: Annotated[int, typer.Option(min=1, max=10_000, help="Conversations at once.")] = 10,
+    sessions: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Concurrent conversations.")
+    ] = 10,
     seconds: Annotated[float, typer.Option(min=1, help="How long each of them lasts.")] = 30.0,
     dialect: Annotated[
         str, typer.Option(help="duplex, realtime, half_duplex, chat, or all: in turn.")
@@ -158,7 +160,7 @@ def judge(
 
 def show(report: LoadReport) -> None:
     """For people."""
-    typer.echo(f"{report.dialect}, {report.sessions} at once: {report.answers.count} answers")
+    typer.echo(f"{report.dialect}, {report.sessions} at a time: {report.answers.count} answers")
     typer.echo(f"  answer  {report.answers}")
     typer.echo(f"  queue   {report.waits}")
     bad = report.misses + report.unanswered

@@ -39,7 +39,7 @@ SPEECH_UNITS = 4
 """The user speaks for so many units, then is silent for as many."""
 
 ROOM_TOKENS = 256
-"""With less room than this in its context, a conversation begins anew."""
+"""With less room than this in its context, a conversation starts over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ def describe(report: ModelReport) -> str:
     lines = [
         f"{report.slots} slots: {report.units} units, answers {report.answer}; "
         f"{report.late} late, {report.spoke} spoken, device busy {100 * report.busy:.0f} %, "
-        f"memory {report.used_bytes / 2**20:.0f} MiB beside {report.weights_bytes / 2**20:.0f} MiB "
-        "of weights",
+        f"memory {report.used_bytes / 2**20:.0f} MiB on top of "
+        f"{report.weights_bytes / 2**20:.0f} MiB of weights",
         f"  prepare  {report.prepare}",
     ]
     for name, figures in report.stages.items():
@@ -207,7 +207,7 @@ class BenchSession:
         self.frames: list[Pixels] = [made_up_picture()] if load_kind == "worst" else []
 
     async def prepare(self) -> None:
-        """Begin anew."""
+        """Start over."""
         begin_s = self._clock.monotonic()
         await self._view.prepare(
             "You are a helpful assistant.",

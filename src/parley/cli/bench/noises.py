@@ -1,4 +1,4 @@
-"""Sounds beside speech that may be shipped, because a rule makes them from a seed: a quiet room,
+"""Sounds alongside speech that may be shipped, because a rule makes them from a seed: a quiet room,
 coughs and clicks, music; and what becomes of speech in a crowd and from a loudspeaker.
 
 All are mono float32 at 16 kHz; levels in dB of full scale (RMS).
@@ -69,7 +69,7 @@ def music(seconds: float, dbfs: float = -26.0, seed: int = 3) -> Samples:
 def crowd(
     seconds: float, talks: Sequence[Samples], dbfs: float = -36.0, voices: int = 6
 ) -> Samples:
-    """Several people who talk at once, on and on.
+    """Several people who talk at the same time, on and on.
 
     Args:
         talks: what they say, in turn; each begins somewhere else in it.

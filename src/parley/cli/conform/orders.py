@@ -1,4 +1,4 @@
-"""Whether events come in the order of their protocol, and fit to those before them."""
+"""Checks that events come in the order of their protocol, and fit those before them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Table = Mapping[str, Mapping[str, str]]
 
 
 class Order(Protocol):
-    """What was told so far, and what may follow."""
+    """The events so far, and which may follow."""
 
     def see(self, event: Json) -> Iterator[str]:
         """The next event; yields what is wrong with it."""
@@ -160,7 +160,7 @@ class LiveOrder:
             if ends < begins or begins < 0:
                 yield f"{name} lasts from {begins} to {ends} ms"
             if name == "session.output_audio.delta" and begins < self._ends_ms.get(name, 0):
-                yield f"{name} overlaps the one before it"
+                yield f"{name} overlaps the previous one"
             self._ends_ms[name] = ends
 
     def end(self) -> Iterator[str]:
@@ -184,9 +184,9 @@ def sound_problems(text: Any, sample_bytes: int) -> Iterator[str]:
     try:
         data = base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error):
-        yield "its sound is no base64"
+        yield "its sound is not base64"
         return
     if len(data) % sample_bytes:
-        yield f"its sound is no whole number of {8 * sample_bytes}-bit samples"
+        yield f"its sound is not a whole number of {8 * sample_bytes}-bit samples"
     if len(data) > OUTPUT_RATE_HZ * sample_bytes:
         yield f"its sound is longer than a second ({len(data) // sample_bytes} samples)"

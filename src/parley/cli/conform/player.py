@@ -18,7 +18,7 @@ COMPLAINTS_MOST: Final = 20
 
 
 class ScenarioEnded(Exception):
-    """The session cannot go on as scripted; the text says why."""
+    """The session cannot continue as scripted; the text says why."""
 
 
 def order_of(dialect: str) -> Order:
@@ -113,7 +113,7 @@ class Player:
         try:
             event = json.loads(text)
         except ValueError:
-            raise ScenarioEnded(f"a message that is no JSON came: {text[:80]!r}") from None
+            raise ScenarioEnded(f"received a message that is not JSON: {text[:80]!r}") from None
         if not isinstance(event, dict) or not isinstance(event.get("type"), str):
             raise ScenarioEnded(f"a message without a type came: {text[:80]!r}")
         self.told.append(event)

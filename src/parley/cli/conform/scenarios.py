@@ -76,7 +76,9 @@ async def _chat(player: Player) -> None:
 
 async def _chat_mistake(player: Player) -> None:
     await player.say(messages="nothing")
-    player.expect((await player.next())["type"] == "error", "a wrong request is no error")
+    player.expect(
+        (await player.next())["type"] == "error", "a wrong request was not answered with an error"
+    )
     await player.end()
 
 
@@ -113,7 +115,9 @@ async def _realtime(player: Player) -> None:
     await player.until("session.queue_done")
     await player.say(type="input_audio_buffer.append", audio="AAAAAA==")
     error = await player.next()
-    player.expect(error["type"] == "error", "sound before session.created is no error")
+    player.expect(
+        error["type"] == "error", "sound before session.created was not answered with an error"
+    )
     await player.say(type="session.update", session={"instructions": PROMPT})
     await player.until("session.created")
     for chunk in chunks_f32(UNITS):
@@ -230,7 +234,7 @@ async def _realtime_mistake(player: Player) -> None:
     await player.say(**wrong)
     error = await player.next()
     named = (error.get("error") or {}).get("event_id")
-    player.expect(error["type"] == "error", "a wrong item is no error")
+    player.expect(error["type"] == "error", "a wrong item was not answered with an error")
     player.expect(named == "event_mine", "the error does not name the client's event")
     await _ask(player, "Still there?")
     await player.until("response.done")
@@ -258,7 +262,9 @@ async def _live_mistake(player: Player) -> None:
     await player.say(type="session.input_audio.append", audio="AAAA", event_id="mine")
     error = await player.next()
     named = (error.get("error") or {}).get("client_event_id")
-    player.expect(error["type"] == "error", "sound before session.start is no error")
+    player.expect(
+        error["type"] == "error", "sound before session.start was not answered with an error"
+    )
     player.expect(named == "mine", "the error does not name the client's event")
 
 

@@ -1,6 +1,6 @@
-"""Whether an event has the shape that its protocol gives it.
+"""Checks that an event has the shape that its protocol gives it.
 
-OpenAI's events are held against the types of the `openai` package where that is installed, else
+OpenAI's events are compared with the types of the `openai` package where that is installed, else
 against our own structs; all others against our structs, in which no field may be too many.
 """
 
@@ -85,7 +85,7 @@ def _published(module: str, name: str) -> Check:
         try:
             event = adapter.validate_json(text, strict=True)
         except invalid as error:
-            return f"it is no event of {name}: {_reason(error, told.get('type'))}"
+            return f"it is not an event of {name}: {_reason(error, told.get('type'))}"
         known = getattr(event, "type", None)
         return None if known == told.get("type") else f"it was taken for '{known}'"
 
