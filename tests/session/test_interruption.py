@@ -20,8 +20,8 @@ from parley.media.resample import resample
 from parley.protocol.values import InterruptionOptions, PlaybackReport
 from parley.session.deadlines import Deadlines
 from parley.session.interruption import Interruptions
+from parley.turns.interruption import Interrupted
 from parley.vad.energy import EnergyDetector
-from parley.vad.interruption import Interrupted
 
 STOP = {"mode": "stop"}
 SENTENCE = sound(silence(0.5), speak(2.5), silence(1.2))

@@ -26,6 +26,7 @@ from parley.protocol.control import BUSY_STATUS, FromWorker, SessionPhase
 from parley.protocol.kinds import Kind
 from parley.session.session import Session
 from parley.settings import LimitSettings
+from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad import DetectorFactory
 from parley.vad.energy import EnergyDetector
 from parley.worker.host import Host, Identity
@@ -162,6 +163,7 @@ async def worker_harness(
     context_tokens: int = 8192,
     clock: Clock | None = None,
     detectors: DetectorFactory = EnergyDetector,
+    judges: TurnJudges = NO_JUDGES,
     guard_s: float = 0.0,
     cleanup_limit_s: float = 10.0,
     recordings: Recordings | None = None,
@@ -184,6 +186,7 @@ async def worker_harness(
             clock or SystemClock(),
             LimitSettings(**limits),
             detectors,
+            judges,
             guard_s=guard_s,
             cleanup_limit_s=cleanup_limit_s,
             report=reports.append,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -17,6 +17,7 @@ from parley.protocol.values import (
     DEFAULT_SYSTEM_PROMPT,
     TEXT_LIMIT_CHARS,
     TOOLS_MOST,
+    Eagerness,
     Generation,
     InterruptionOptions,
     TextPart,
@@ -43,7 +44,7 @@ EXPIRES_S: Final = 3600
 LIMIT_TOKENS: Final = 2048
 """The longest answer; `inf` means this."""
 EAGER_SILENCE_MS: Final = {"low": 1200, "medium": 800, "auto": 800, "high": 400}
-DEFAULT_VAD: Final = VadOptions(threshold=0.5, min_silence_duration_ms=500)
+DEFAULT_VAD: Final = VadOptions(threshold=0.5, min_silence_duration_ms=500, eagerness="medium")
 SERVER_VAD: Final[dict[str, Any]] = {
     "type": "server_vad",
     "threshold": 0.5,
@@ -285,14 +286,19 @@ def _turn_detection(value: dict[str, Any] | None) -> TurnDetection | None:
     if value["type"] == "server_vad":
         silence_ms = _number(value["silence_duration_ms"], 500, f"{where}.silence_duration_ms")
         threshold = _number(value["threshold"], 0.5, f"{where}.threshold")
+        # A client that names no silence is content with any that fits what was said.
+        is_default = silence_ms == DEFAULT_VAD.min_silence_duration_ms
+        judged: Eagerness | Literal["off"] = "medium" if is_default else "off"
     else:
         eagerness = value["eagerness"] or "auto"
         if eagerness not in EAGER_SILENCE_MS:
             raise InvalidRequest("eagerness is low, medium, high or auto.", field=where)
         silence_ms, threshold = EAGER_SILENCE_MS[eagerness], 0.5
+        judged = "medium" if eagerness == "auto" else eagerness
     vad = VadOptions(
         threshold=min(max(threshold, 0.05), 0.99),
         min_silence_duration_ms=min(max(int(silence_ms), 100), 5000),
+        eagerness=judged,
     )
     return TurnDetection(
         vad,

@@ -274,13 +274,25 @@ class ImageOptions(msgspec.Struct, frozen=True, kw_only=True):
         return images > 1 if self.use_image_id is None else self.use_image_id
 
 
+Eagerness = Literal["low", "medium", "high"]
+"""How sure the server has to be that somebody has finished, before it answers."""
+
+
 class VadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """When someone counts as speaking."""
+    """When someone counts as speaking, and when they have finished.
+
+    Args:
+        eagerness: `low`, `medium` and `high`: the server judges in every pause whether the turn is
+            complete, and waits accordingly, 0.25 to 2.5 s; `off`: `min_silence_duration_ms` of
+            silence ends it; `auto`: `medium` where `min_silence_duration_ms` has its default, else
+            `off`.
+    """
 
     threshold: Annotated[float, Meta(ge=0.05, le=0.99)] = 0.8
     min_speech_duration_ms: Annotated[int, Meta(ge=0, le=5000)] = 128
     min_silence_duration_ms: Annotated[int, Meta(ge=100, le=5000)] = 800
     speech_pad_ms: Annotated[int, Meta(ge=0, le=1000)] = 30
+    eagerness: Eagerness | Literal["auto", "off"] = "auto"
 
 
 VAD_DEFAULTS: Final = VadOptions()

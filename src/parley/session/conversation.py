@@ -61,11 +61,13 @@ from parley.session.half_duplex import TurnLimits
 from parley.session.item_context import ItemContext
 from parley.session.items import ConversationItem, ItemList
 from parley.session.listener import TurnListener
+from parley.session.listening import QUIET
 from parley.session.opened import Voices, no_voices
 from parley.session.response import NothingToCancel, Response, ResponseInProgress
 from parley.session.session import Session
 from parley.session.tool_calls import AnswerCalls
 from parley.session.turn import TURN_DUE_S
+from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad import DetectorFactory
 from parley.views.half_duplex import HalfDuplexView
 
@@ -84,6 +86,7 @@ class ConversationRunner:
         limits: TurnLimits,
         *,
         detectors: DetectorFactory,
+        judges: TurnJudges = NO_JUDGES,
         voices: Voices = no_voices,
         seed: int | None = None,
     ) -> None:
@@ -99,6 +102,7 @@ class ConversationRunner:
             commit=self._commit,
             cut=self._cut_by_speech,
             early=self._take_in_early,
+            judges=judges,
         )
         self._setup = HalfDuplexSetup()
         self._items = ItemList()
@@ -237,6 +241,9 @@ class ConversationRunner:
         """See `Runner`."""
         if deadline == "played":
             self._listener.played()
+            return
+        if deadline == QUIET:
+            self._listener.be_quiet()
             return
         elapsed_s = self._setup.idle_s if deadline == "idle" else self._limits.session_s
         self._session.end(SessionEnded("timeout", elapsed_s=elapsed_s))

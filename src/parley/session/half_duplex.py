@@ -36,11 +36,19 @@ from parley.protocol.values import FRAMES_LIMIT, Generation
 from parley.session.early import EarlyPrefill
 from parley.session.half_duplex_log import Answered, Asked, Cut, TurnRedo, without_old_sound
 from parley.session.interruption import Interruptions
-from parley.session.listening import ColdStart, SoundQueue, find
+from parley.session.listening import (
+    QUIET,
+    ColdStart,
+    SoundQueue,
+    find,
+    silence_of,
+    wait_for_silence,
+)
 from parley.session.opened import Voices, no_voices, open_system, open_turn, open_voice
 from parley.session.session import Session
 from parley.session.silence import DEADLINE, MODEL_S, SPEECH_S, SilenceWatch
 from parley.session.turn import TURN_DUE_S, TurnAnswer
+from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad import (
     DetectorFactory,
     SpeechBegan,
@@ -87,6 +95,7 @@ class HalfDuplexRunner:
         limits: TurnLimits,
         *,
         detectors: DetectorFactory,
+        judges: TurnJudges = NO_JUDGES,
         voices: Voices = no_voices,
         seed: int | None = None,
     ) -> None:
@@ -94,6 +103,7 @@ class HalfDuplexRunner:
         self._view = view
         self._limits = limits
         self._detectors = detectors
+        self._judges = judges
         self._voices = voices
         self._seed = seed
         self._prepared: asyncio.Future[HalfDuplexSetup] = asyncio.get_running_loop().create_future()
@@ -191,6 +201,9 @@ class HalfDuplexRunner:
             self._guard_over.set()
         elif deadline == "played":
             self._changed.set()
+        elif deadline == QUIET and self._finder is not None:
+            self._sounds.put(silence_of(self._finder))
+            self._changed.set()
         elif deadline == "stop":
             # The model is late. For the client the turn is over; sound stays unheard until the
             # model has really stopped.
@@ -236,6 +249,7 @@ class HalfDuplexRunner:
                     continue
                 await self._hear_with(self._finder, pcm)
                 await self._follow(self._finder)
+                wait_for_silence(self._session, self._finder)
                 if not self._cold_start.is_undecided:
                     self._early.follow(self._finder)
         finally:
@@ -249,7 +263,7 @@ class HalfDuplexRunner:
         session.deadlines.set("setup", self._begun_s + self._limits.setup_s)
         prepared = await self._prepared
         session.deadlines.clear("setup")
-        finder = UtteranceFinder(self._detectors(), prepared.vad)
+        finder = self._finder_of(prepared)
         prompt_tokens = await self._prepare(prepared)
         recording_id = await session.recording_id()
 
@@ -265,6 +279,10 @@ class HalfDuplexRunner:
         if prepared.wants_speech and not self._view.spec.can_speak:
             self._silence.tell("no_voice")
         return finder
+
+    def _finder_of(self, prepared: HalfDuplexSetup) -> UtteranceFinder:
+        silence = self._judges.silence(prepared.vad)
+        return UtteranceFinder(self._detectors(), prepared.vad, silence)
 
     async def _hear_with(self, finder: UtteranceFinder, pcm: Pcm) -> None:
         """What the detector finds in the next sound is `_found`."""
@@ -325,7 +343,7 @@ class HalfDuplexRunner:
         """See `RebuildableRunner`."""
         prepared, *turns = log
         self._prepared.set_result(prepared)
-        self._finder = UtteranceFinder(self._detectors(), prepared.vad)
+        self._finder = self._finder_of(prepared)
         await self._prepare(prepared)
         now_s = self._session.clock.monotonic()
         self._turns, self._is_warm = remembered["turns"], remembered["is_warm"]

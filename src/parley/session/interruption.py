@@ -21,14 +21,14 @@ from parley.protocol.values import InterruptionOptions, InterruptionState, Playb
 from parley.session.listening import AT_ONCE_SAMPLES
 from parley.session.playback import Playback
 from parley.session.session import Session
-from parley.vad import DetectorFactory
-from parley.vad.interruption import (
+from parley.turns.interruption import (
     Interrupted,
     InterruptionDetector,
     InterruptionEvent,
     SpeechOver,
     SpeechSuspected,
 )
+from parley.vad import DetectorFactory
 
 PRE_ROLL_S: Final = 0.3
 """What was heard before an interruption began and belongs to it. As `vad.utterance.PRE_ROLL_MS`."""

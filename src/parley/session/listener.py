@@ -20,8 +20,9 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
 from parley.protocol.values import InterruptionOptions, make_id
 from parley.session.early import EarlyPrefill
 from parley.session.interruption import Interruptions
-from parley.session.listening import SoundQueue, find
+from parley.session.listening import SoundQueue, find, silence_of, wait_for_silence
 from parley.session.session import Session
+from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad import DetectorFactory, SpeechBegan, SpeechEnded, UtteranceFinder
 
 MANUAL_S: Final = 300.0
@@ -56,9 +57,11 @@ class TurnListener:
         commit: Callable[[str, Pcm, bool], None],
         cut: Callable[[], None],
         early: Callable[[Pcm], Awaitable[None]],
+        judges: TurnJudges = NO_JUDGES,
     ) -> None:
         self._session = session
         self._detectors = detectors
+        self._judges = judges
         self._commit = commit
         self._cut = cut
         self._early = EarlyPrefill(early)
@@ -109,7 +112,7 @@ class TurnListener:
         self._manual_s = sum(pcm.duration_s for pcm in self._manual)
         self._item_id, self._is_told = remembered["item_id"], remembered["is_told"]
         if detection is not None and remembered["finder"] is not None:
-            self._finder = UtteranceFinder(self._detectors(), detection.vad)
+            self._finder = self._finder_of(detection)
             self._finder.restore(remembered["finder"])
             self._is_watch_due = True
 
@@ -135,6 +138,16 @@ class TurnListener:
             while self._sounds:
                 self._keep(self._sounds.take())
         self._changed.set()
+
+    def _finder_of(self, detection: TurnDetection) -> UtteranceFinder:
+        silence = self._judges.silence(detection.vad)
+        return UtteranceFinder(self._detectors(), detection.vad, silence)
+
+    def be_quiet(self) -> None:
+        """The deadline `QUIET` has passed: the client pauses, and sends nothing any more."""
+        if self._finder is not None and not self.interruptions.is_watching:
+            self._sounds.put(silence_of(self._finder))
+            self._changed.set()
 
     def forget(self) -> None:
         """Forget the sound that is no turn yet."""
@@ -197,7 +210,7 @@ class TurnListener:
                 detection = self._detection
                 if detection is not None and (self._finder is None or self._is_watch_due):
                     if self._finder is None:
-                        self._finder = UtteranceFinder(self._detectors(), detection.vad)
+                        self._finder = self._finder_of(detection)
                         self._start = self._heard_samples
                     self._is_watch_due = False
                     if watch.follow(detection.interruption):
@@ -280,6 +293,7 @@ class TurnListener:
 
         if detection.answers:
             self._early.follow(finder)
+        wait_for_silence(self._session, finder)
 
     def _tell_speech(self, at_sample: int) -> None:
         self._item_id = make_id("item")

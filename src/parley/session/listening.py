@@ -7,6 +7,7 @@ from collections import deque
 from typing import Any, Final
 
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.session.session import Session
 from parley.vad import SpeechBegan, SpeechEnded, UtteranceFinder, VadEvent
 
 BUFFER_S: Final = 120.0
@@ -18,13 +19,35 @@ AT_ONCE_SAMPLES: Final = INPUT_RATE_HZ // 8
 a millisecond for it, and handing it to a thread takes as long again. Clients that stream send
 pieces of 20 to 100 ms."""
 
+QUIET: Final = "quiet"
+"""The deadline of somebody who pauses, and sends nothing any more."""
+
+QUIET_SPARE_S: Final = 0.25
+"""What a network may be late."""
+
 
 async def find(finder: UtteranceFinder, pcm: Pcm) -> list[VadEvent]:
     """What the detector finds in the next sound: at once in a short piece, in a thread in a long
-    one."""
-    if len(pcm) <= AT_ONCE_SAMPLES:
+    one, and where a pause may have to be judged."""
+    if len(pcm) <= AT_ONCE_SAMPLES and not finder.may_judge(len(pcm)):
         return finder.feed(pcm)
     return await asyncio.to_thread(finder.feed, pcm)
+
+
+def wait_for_silence(session: Session, finder: UtteranceFinder) -> None:
+    """Set the deadline `QUIET` by which a client that sends no sound any more has been silent for
+    long enough: sound, not time, ends a turn as long as any comes."""
+    missing = finder.missing_samples
+    if missing is None:
+        session.deadlines.clear(QUIET)
+        return
+    due_s = session.clock.monotonic() + missing / INPUT_RATE_HZ + QUIET_SPARE_S
+    session.deadlines.set(QUIET, due_s)
+
+
+def silence_of(finder: UtteranceFinder) -> Pcm:
+    """The silence that a client did not send, once `QUIET` has passed."""
+    return Pcm.silence(finder.missing_samples or 0, INPUT_RATE_HZ)
 
 
 class SoundQueue:

@@ -520,6 +520,12 @@ class WorkerSettings(Part):
     )
     index: int = Field(0, ge=0, description="Number of this worker on its machine.")
     vad: Literal["silero", "energy"] = Field("silero", description="Voice activity detector.")
+    end_of_turn: str = Field(
+        "model",
+        description="What decides that somebody has finished, where a client leaves it to the "
+        "server: `model` (the network that comes with parley listens to how it was said), "
+        "`silence`, or the path of an ONNX file of Smart Turn's shape.",
+    )
     cleanup_limit_s: float = Field(
         10.0, gt=0, description="Time within which an ended session must release its slot."
     )

@@ -9,6 +9,8 @@ last `reset`.
 - Speaking, and a window falls below `threshold - HYSTERESIS`: a pause begins; any louder window
   ends it. A pause of `min_silence_duration_ms` ends the utterance where the pause began, plus
   `speech_pad_ms`.
+- Who is given a `silence` is asked once in every pause, after `JUDGED_MS` of it, how long this one
+  has to be instead: longer where somebody is likely to go on, shorter where they have finished.
 - Speech shorter than `min_speech_duration_ms`, pause and padding not counted, was noise.
 - After `LONG_MS` the pause that suffices shrinks evenly until `LONGEST_MS`, where none is needed:
   the later it gets, the less good a pause is taken, and nothing that was said is lost.
@@ -19,6 +21,7 @@ Source: service.md 4.3, VAD algorithm.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +35,10 @@ HYSTERESIS = 0.15
 LOWEST_QUIET = 0.01
 """With a very low threshold the hysteresis would reach below zero, and no utterance would end."""
 PRE_ROLL_MS = 300
+JUDGED_MS = 190
+"""Of quiet: three windows. More silence takes half of its sense from what was said before."""
+JUDGED_S = 8
+"""What is judged: so much of the last sound, at most."""
 LONG_MS = 30_000
 LONGEST_MS = 60_000
 
@@ -79,8 +86,20 @@ class UtteranceFinder:
     Memory is bounded by `LONGEST_MS` of sound. Not safe from two threads at once.
     """
 
-    def __init__(self, detector: Detector, options: VadOptions = VAD_DEFAULTS) -> None:
+    def __init__(
+        self,
+        detector: Detector,
+        options: VadOptions = VAD_DEFAULTS,
+        silence: Callable[[Samples], int] | None = None,
+    ) -> None:
+        """Listen from the beginning.
+
+        Args:
+            silence: how many milliseconds of silence end the utterance whose last sound it is
+                given; may take some tens of milliseconds (`may_judge`).
+        """
         self._detector = detector
+        self._judge = silence
         self._threshold = options.threshold
         self._quiet = max(options.threshold - HYSTERESIS, LOWEST_QUIET)
         self._min_speech = options.min_speech_duration_ms * _PER_MS
@@ -105,7 +124,8 @@ class UtteranceFinder:
         if speech_start is None or speech_end is None:
             return None
         is_short = speech_end - speech_start < self._min_speech
-        if is_short or now - speech_end < max(share * self._min_silence, self._pad):
+        least = share * self._min_silence if self._judge is None else JUDGED_MS * _PER_MS
+        if is_short or now - speech_end < max(least, self._pad):
             return None
         return self._cut(speech_start, speech_end, now)
 
@@ -114,6 +134,22 @@ class UtteranceFinder:
         """Where the pause of the open utterance began, if it pauses."""
         return None if self._speech_start is None else self._pause_start
 
+    def may_judge(self, samples: int) -> bool:
+        """Whether hearing so many more samples may take as long as a judgement."""
+        if self._judge is None or self._pause_start is None or self._is_judged:
+            return False
+        heard = self._position + len(self._rest) + samples
+        return heard - self._pause_start >= JUDGED_MS * _PER_MS
+
+    @property
+    def missing_samples(self) -> int | None:
+        """How much more silence ends the open utterance; None: nobody judges, or it does not
+        pause."""
+        if self._judge is None or self._speech_start is None or self._pause_start is None:
+            return None
+        heard = self._position - self._pause_start
+        return max(0, round(self._needed) - heard) + WINDOW_SAMPLES - len(self._rest)
+
     def reset(self) -> None:
         """Forget everything, also a half-heard utterance."""
         self._detector.reset()
@@ -121,6 +157,9 @@ class UtteranceFinder:
         self._position = 0
         self._speech_start: int | None = None
         self._pause_start: int | None = None
+        self._needed: float = self._min_silence
+        """Samples of silence that end the open utterance."""
+        self._is_judged = False
         self._floor = 0
         self._heard: deque[Samples] = deque()
         self._heard_start = 0
@@ -134,6 +173,8 @@ class UtteranceFinder:
             "position": self._position,
             "speech_start": self._speech_start,
             "pause_start": self._pause_start,
+            "needed": self._needed,
+            "is_judged": self._is_judged,
             "floor": self._floor,
             "heard": np.concatenate([np.empty(0, np.float32), *self._heard]),
             "heard_start": self._heard_start,
@@ -147,6 +188,8 @@ class UtteranceFinder:
         self._position = remembered["position"]
         self._speech_start = remembered["speech_start"]
         self._pause_start = remembered["pause_start"]
+        self._needed = remembered.get("needed", self._min_silence)
+        self._is_judged = remembered.get("is_judged", False)
         self._floor = remembered["floor"]
         heard, self._heard_start = remembered["heard"], remembered["heard_start"]
         self._heard.extend(
@@ -190,9 +233,23 @@ class UtteranceFinder:
             self._pause_start = None
         elif self._pause_start is None:
             self._pause_start = start
+            self._needed, self._is_judged = self._min_silence, False
+        self._ask(self._speech_start, end)
 
         if self._is_over(self._speech_start, end):
             events.append(self._end(self._speech_start, end))
+
+    def _ask(self, speech_start: int, now: int) -> None:
+        """How long this pause has to be, once it is known to be one."""
+        pause_start = self._pause_start
+        if self._judge is None or pause_start is None or self._is_judged:
+            return
+        if now - pause_start < JUDGED_MS * _PER_MS:
+            return
+        self._is_judged = True
+        if pause_start - speech_start >= self._min_speech:
+            windows = list(self._heard)[-(JUDGED_S * RATE_HZ // WINDOW_SAMPLES) :]
+            self._needed = self._judge(np.concatenate(windows)) * _PER_MS
 
     def _is_over(self, speech_start: int, now: int) -> bool:
         spoken_ms = (now - speech_start) // _PER_MS
@@ -200,7 +257,7 @@ class UtteranceFinder:
             return True
         if self._pause_start is None:
             return False
-        needed = float(self._min_silence)
+        needed = float(self._needed)
         if spoken_ms > LONG_MS:
             needed *= (LONGEST_MS - spoken_ms) / (LONGEST_MS - LONG_MS)
         return now - self._pause_start >= needed

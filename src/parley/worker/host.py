@@ -51,6 +51,7 @@ from parley.session.session import Observer, RebuildableRunner, Runner, Session
 from parley.session.session_copy import CopyChannel, CopyContext, NoCopies, SessionCopy
 from parley.session.socket import SessionSocket
 from parley.settings import LimitSettings
+from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad import DetectorFactory
 from parley.views.chat import ChatView
 from parley.views.duplex import DuplexView
@@ -131,6 +132,7 @@ class Host:
     Args:
         dialects: what its clients may speak.
         detectors: makes a voice detector for a half-duplex session.
+        judges: whether a user has finished, where more than silence decides.
         voices: finds the registered voices that a session's client may use.
         observers: who watches a session, besides the meter.
         recordings: keeps sessions, where they are to be kept.
@@ -144,6 +146,7 @@ class Host:
     clock: Clock
     limits: LimitSettings
     detectors: DetectorFactory
+    judges: TurnJudges = NO_JUDGES
     cleanup_limit_s: float = 10.0
     guard_s: float = 0.5
     dialects: DialectRegistry = field(default_factory=lambda: registry.installed())
@@ -494,6 +497,7 @@ class Host:
                         guard_s=self.guard_s,
                     ),
                     detectors=self.detectors,
+                    judges=self.judges,
                     voices=voices,
                     seed=seed,
                 )

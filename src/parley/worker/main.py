@@ -48,6 +48,8 @@ from parley.settings import Settings, WorkerSettings
 from parley.settings.tree import split_list
 from parley.tracing import Tracing
 from parley.transport import ConnectionLimits, Keepalive, ServerConnection, link_limits
+from parley.turns import NO_JUDGES, TurnJudges
+from parley.turns.smart_turn import ModelEnd
 from parley.vad import DetectorFactory
 from parley.vad.deferring import deferring
 from parley.vad.energy import EnergyDetector
@@ -209,30 +211,31 @@ class WorkerProcess:
                 # A load cannot be interrupted; the process ends around it.
                 loading.cancel()
                 return DONE
-            model, detectors = loading.result()
+            model, detectors, judges = loading.result()
             async with Engine(model, self._clock) as engine:
-                return await self._work(engine, detectors)
+                return await self._work(engine, detectors, judges)
         finally:
             self._server.should_exit = True
             await serving
             self._listener.close()
             await asyncio.to_thread(decoding.close)
 
-    async def _load(self) -> tuple[Model, DetectorFactory]:
-        """The model and the detector, saying now and then that we are still at it."""
+    async def _load(self) -> tuple[Model, DetectorFactory, TurnJudges]:
+        """Everything that takes long, saying now and then that we are still at it."""
         settings = self._settings
         began_s = time.monotonic()
         _log.info("model loading", model=settings.model.name)
         progress = asyncio.create_task(_say_still_loading(began_s), name="progress")
         try:
             detectors = await _aside(lambda: _load_detector(settings.worker.vad))
+            judges = await _aside(lambda: _load_judges(settings.worker.end_of_turn))
             model = await _aside(self._load_model)
         finally:
             progress.cancel()
         _log.info("model loaded", model=model.spec.name, took_s=_since(began_s))
-        return model, detectors
+        return model, detectors, judges
 
-    async def _work(self, engine: Engine, detectors: DetectorFactory) -> int:
+    async def _work(self, engine: Engine, detectors: DetectorFactory, judges: TurnJudges) -> int:
         settings = self._settings
         began_s = time.monotonic()
         await engine.warm_up()
@@ -255,6 +258,7 @@ class WorkerProcess:
             self._clock,
             settings.limits,
             detectors,
+            judges,
             voices=self._voices_for,
             cleanup_limit_s=settings.worker.cleanup_limit_s,
             recordings=recordings,
@@ -515,6 +519,12 @@ class _Server(uvicorn.Server):
             await self._serve([listener])
         except SystemExit as error:
             raise SetupError("The worker could not listen; the log says why.") from error
+
+
+def _load_judges(end_of_turn: str) -> TurnJudges:
+    if end_of_turn == "silence":
+        return NO_JUDGES
+    return TurnJudges(ModelEnd() if end_of_turn == "model" else ModelEnd(Path(end_of_turn)))
 
 
 def _load_detector(name: str) -> DetectorFactory:

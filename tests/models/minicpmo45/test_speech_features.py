@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from parley.models.mel_filters import mel_filters
+from parley.media.mel_filters import mel_filters
 from parley.models.minicpmo45.token2wav.features import (
     flow_mel,
     resampled,

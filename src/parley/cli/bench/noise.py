@@ -1,6 +1,6 @@
 """`parley bench noise`: what stops an answer and should not, and how soon speech does.
 
-The rules of interruptions (`vad/interruption.py`) with the real detector, as fast as they run, in
+The rules of interruptions (`turns/interruption.py`) with the real detector, as fast as they run, in
 chunks as a microphone brings them: minutes of coughs and clicks, of music, of a crowd 10 dB below
 speech, of the assistant's own echo 20 dB below what is played (also in a room that echoes, and two
 seconds late, as from a client that buffers and does not say so); acknowledgements; sentences.
@@ -22,7 +22,7 @@ from parley.cli.bench.duplex_material import bundled_words
 from parley.cli.bench.noises import at_level, coughs, crowd, echo, in_room, music, room
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
 from parley.protocol.values import BARGE_IN, InterruptionOptions
-from parley.vad.interruption import Interrupted, InterruptionDetector, InterruptionEvent
+from parley.turns.interruption import Interrupted, InterruptionDetector, InterruptionEvent
 from parley.vad.silero import SileroModel
 
 CHUNK_SAMPLES: Final = INPUT_RATE_HZ // 10

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from parley.media.mel_filters import mel_filters
 from parley.media.pcm import Samples
 from parley.models.cascade.int8 import Int8Linear, quantized
-from parley.models.mel_filters import mel_filters
 
 RATE_HZ = 16_000
 HOP, WINDOW, MELS = 160, 400, 80

@@ -187,12 +187,13 @@ export namespace half_duplex {
     data: string;
     sample_rate?: number;
   }
-  /** When someone counts as speaking. */
+  /** When someone counts as speaking, and when they have finished. */
   interface VadOptions {
     threshold?: number;
     min_speech_duration_ms?: number;
     min_silence_duration_ms?: number;
     speech_pad_ms?: number;
+    eagerness?: "high" | "low" | "medium" | "auto" | "off";
   }
   /** How a half-duplex answer is chosen. */
   interface TurnGeneration {

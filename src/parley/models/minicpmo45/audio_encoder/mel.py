@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from parley.models.mel_filters import mel_filters
+from parley.media.mel_filters import mel_filters
 
 Samples = npt.NDArray[np.float32]
 Floor = Literal["dynamic", "fixed"]

@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from parley.models.mel_filters import mel_filters
+from parley.media.mel_filters import mel_filters
 
 Array = npt.NDArray[np.float32]
 Wide = npt.NDArray[np.float64]

@@ -6,7 +6,7 @@ import numpy as np
 from tests.support import noises
 
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
-from parley.vad.echo import WAITING_S, PlayedSound, likeness
+from parley.turns.echo import WAITING_S, PlayedSound, likeness
 
 
 def heard(samples: np.ndarray, at_s: float) -> list[np.ndarray]:

@@ -33,6 +33,7 @@ import numpy.typing as npt
 
 from parley.media.pcm import Pcm, Samples
 from parley.protocol.values import InterruptionOptions
+from parley.turns.echo import PlayedSound
 from parley.vad.base import (
     HALF_SAMPLES,
     RATE_HZ,
@@ -43,7 +44,6 @@ from parley.vad.base import (
     restore,
     snapshot,
 )
-from parley.vad.echo import PlayedSound
 
 BACKCHANNEL_MS: Final = 800
 """So long nobody says "mhm"."""

@@ -9,7 +9,7 @@ from tests.support.timeline import Script, chunks, silence, sound, speak, window
 
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.values import InterruptionOptions
-from parley.vad.interruption import (
+from parley.turns.interruption import (
     Interrupted,
     InterruptionDetector,
     InterruptionEvent,

@@ -1,0 +1,6 @@
+"""Turn-taking: has somebody finished, and do they interrupt. Pure: fed with sound and times."""
+
+from parley.turns.end_of_turn import Combined, EndOfTurn, WordsEnd, silence_ms
+from parley.turns.judges import NO_JUDGES, TurnJudges
+
+__all__ = ["NO_JUDGES", "Combined", "EndOfTurn", "TurnJudges", "WordsEnd", "silence_ms"]

@@ -1,0 +1,85 @@
+"""Has somebody finished what they are saying? Asked once in a pause, after `JUDGED_MS` of quiet.
+
+An `EndOfTurn` gives a probability; `silence_ms` turns it into the silence that is waited for before
+the turn is over: short when it is complete, up to `LONGEST_MS` when the person is likely to go on.
+Parts: words alone (`WordsEnd`), sound (`smart_turn.py`), both (`Combined`). Without any part a
+fixed silence ends a turn, as `vad/utterance.py` does by itself.
+
+Source: docs/understand/turn-taking.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import numpy as np
+
+from parley.media.pcm import Samples
+from parley.protocol.values import Eagerness
+from parley.turns.word_lists import is_unfinished
+
+UNKNOWN: Final = 0.5
+"""The probability of a part that cannot tell."""
+
+_SHIFT: Final = {"low": -1.0, "medium": 0.0, "high": 1.0}
+"""Of the log odds: the threshold of who waits for longer, or less long."""
+
+_LOG_ODDS: Final = (-0.5, 0.0, 1.0, 2.0)
+_SILENCE_MS: Final = (1800.0, 900.0, 448.0, 256.0)
+"""What is waited for at these log odds, evenly in between. Measured on speakers that the model was
+not taught with: docs/understand/turn-taking.md."""
+
+LONGEST_MS: Final = {"low": 2500.0, "medium": 1800.0, "high": 1200.0}
+"""Who is held back is answered after this."""
+
+
+class EndOfTurn(Protocol):
+    """Judges pauses. Shared by all conversations and called from several threads."""
+
+    def judge(self, audio: Samples, words: str) -> float:
+        """How likely somebody has finished, 0 to 1.
+
+        Args:
+            audio: mono float32, 16 kHz, shape (N,): what they said last, with the quiet behind it.
+                Parts look at its last seconds.
+            words: what a recogniser made of it; "" where nobody knows.
+        """
+        ...
+
+
+class WordsEnd:
+    """By the words alone: an unfinished sentence ends in a word that wants another one."""
+
+    def judge(self, audio: Samples, words: str) -> float:
+        """See `EndOfTurn`."""
+        if not words.strip():
+            return UNKNOWN
+        return 0.05 if is_unfinished(words) else 0.6
+
+
+class Combined:
+    """Several parts that know different things: their log odds are added."""
+
+    def __init__(self, parts: Sequence[EndOfTurn]) -> None:
+        self._parts = tuple(parts)
+
+    def judge(self, audio: Samples, words: str) -> float:
+        """See `EndOfTurn`."""
+        together = sum(log_odds(part.judge(audio, words)) for part in self._parts)
+        return 1 / (1 + math.exp(-together))
+
+
+def log_odds(probability: float) -> float:
+    """The logit, bounded."""
+    bounded = min(max(probability, 1e-4), 1 - 1e-4)
+    return math.log(bounded / (1 - bounded))
+
+
+def silence_ms(probability: float, eagerness: Eagerness = "medium") -> int:
+    """How long the quiet has to be, all of it, before a turn is over."""
+    odds = log_odds(probability) + _SHIFT[eagerness]
+    if odds <= _LOG_ODDS[0]:
+        return round(LONGEST_MS[eagerness])
+    return round(min(float(np.interp(odds, _LOG_ODDS, _SILENCE_MS)), LONGEST_MS[eagerness]))

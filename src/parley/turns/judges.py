@@ -1,0 +1,38 @@
+"""What the runners of a worker share to judge turns; loaded once per process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from parley.media.pcm import Samples
+from parley.protocol.values import VAD_DEFAULTS, VadOptions
+from parley.turns.end_of_turn import EndOfTurn, silence_ms
+
+
+@dataclass(frozen=True, slots=True)
+class TurnJudges:
+    """The parts that judge; None: that part is switched off.
+
+    Args:
+        end_of_turn: whether somebody has finished. Without it a fixed silence ends a turn.
+    """
+
+    end_of_turn: EndOfTurn | None = None
+
+    def silence(self, options: VadOptions) -> Callable[[Samples], int] | None:
+        """What `UtteranceFinder` asks in every pause; None: the silence in `options` decides.
+
+        A client that names a silence gets that silence, unless it names an eagerness, too.
+        """
+        end, eagerness = self.end_of_turn, options.eagerness
+        is_default = options.min_silence_duration_ms == VAD_DEFAULTS.min_silence_duration_ms
+        if end is None or eagerness == "off" or (eagerness == "auto" and not is_default):
+            return None
+        level = "medium" if eagerness == "auto" else eagerness
+        return lambda heard: silence_ms(end.judge(heard, ""), level)
+
+
+NO_JUDGES: Final = TurnJudges()
+"""Everything is decided by silence and length."""

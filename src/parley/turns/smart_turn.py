@@ -1,0 +1,114 @@
+"""The end of a turn by its sound: a network of Smart Turn's shape, run by ONNX Runtime.
+
+It runs on one thread, takes Whisper's log-mel features of the last seconds, padded with silence in
+front, and gives one probability. How many seconds the file says itself: its input has the shape
+(1, 80, F), 10 ms each.
+The network that comes with the package has F = 400; Smart Turn v3 has 800.
+
+Source: Smart Turn v3 (Daily, BSD-2-Clause); features as `WhisperFeatureExtractor(chunk_length=8)`
+with `do_normalize`. How ours was made: training/turns/README.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from parley.errors import SetupError
+from parley.media.mel_filters import mel_filters
+from parley.media.pcm import INPUT_RATE_HZ, Samples
+
+BUNDLED: Final = Path(__file__).parent / "data" / "end_of_turn.onnx"
+
+BINS: Final = 80
+HOP: Final = INPUT_RATE_HZ // 100
+_WINDOW: Final = 400
+_FLOOR: Final = 1e-10
+_NORMALISED_S: Final = 8
+"""Levels are taken over so many seconds, whatever the network looks at: as it was taught."""
+
+
+class ModelEnd:
+    """The network, loaded once per process; runs side by side in several threads."""
+
+    def __init__(self, path: Path = BUNDLED) -> None:
+        """Load the network.
+
+        Raises:
+            SetupError: ONNX Runtime is absent, or the file is no network of this shape.
+        """
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise SetupError(
+                "onnxruntime is not installed.",
+                hint="Install the worker's packages again, or set worker.end_of_turn to silence.",
+            ) from error
+        options = onnxruntime.SessionOptions()
+        options.inter_op_num_threads = 1
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3
+        try:
+            self._session: Any = onnxruntime.InferenceSession(
+                str(path), sess_options=options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            raise SetupError(
+                f"The network for the end of a turn could not be loaded from {path}: {error}",
+                hint="worker.end_of_turn is model, silence, or the path of an ONNX file.",
+            ) from error
+        inputs = self._session.get_inputs()
+        shape = inputs[0].shape if len(inputs) == 1 else []
+        if len(shape) != 3 or shape[1] != BINS or not isinstance(shape[2], int):
+            raise SetupError(
+                f"The network at {path} takes {[one.shape for one in inputs]}; "
+                f"one of Smart Turn's shape takes (1, {BINS}, F).",
+                hint="worker.end_of_turn is model, silence, or the path of an ONNX file.",
+            )
+        self._input = inputs[0].name
+        self._frames = shape[2]
+
+    def judge(self, audio: Samples, words: str) -> float:
+        """See `EndOfTurn`; the words are not looked at."""
+        features = log_mel(audio, self._frames)[np.newaxis]
+        (probability, *_) = self._session.run(None, {self._input: features})
+        return float(np.reshape(probability, -1)[0])
+
+
+def log_mel(audio: Samples, frames: int) -> npt.NDArray[np.float32]:
+    """Whisper's features of the end of `audio` (N,): shape (`BINS`, frames)."""
+    count = frames * HOP
+    heard = audio[-count:].astype(np.float32, copy=False)
+    # The mean and the variance with silence in front, as if the network looked at 8 seconds.
+    whole = max(count, _NORMALISED_S * INPUT_RATE_HZ)
+    mean = float(heard.sum(dtype=np.float64)) / whole
+    power = float(np.einsum("n,n->", heard, heard, dtype=np.float64)) / whole
+    half = _WINDOW // 2
+    padded = np.zeros(half + count + half, np.float32)
+    padded[half + count - len(heard) : half + count] = heard
+    padded = (padded - np.float32(mean)) / np.float32(math.sqrt(power - mean * mean + 1e-7))
+    padded[half + count :] = padded[count - 1 + half - 1 : count - 2 : -1]
+    if count == whole:
+        # Silence before it is silence; where nothing comes before, it is reflected.
+        padded[:half] = padded[2 * half : half : -1]
+    parts = np.lib.stride_tricks.sliding_window_view(padded, _WINDOW)[::HOP][:frames]
+    spectra = np.fft.rfft(parts * _hann(), axis=-1)
+    powers = (spectra.real**2 + spectra.imag**2).astype(np.float32)
+    logs = np.log10(np.maximum(powers @ _filters(), _FLOOR)).T
+    found = (np.maximum(logs, logs.max() - 8.0) + 4.0) / 4.0
+    return np.ascontiguousarray(found, np.float32)
+
+
+@functools.cache
+def _hann() -> npt.NDArray[np.float32]:
+    return np.hanning(_WINDOW + 1)[:-1].astype(np.float32)
+
+
+@functools.cache
+def _filters() -> npt.NDArray[np.float32]:
+    return mel_filters(BINS, _WINDOW, INPUT_RATE_HZ, INPUT_RATE_HZ / 2).T.astype(np.float32)

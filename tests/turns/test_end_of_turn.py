@@ -1,0 +1,178 @@
+"""The silence that ends a turn depends on what was said; timelines of scripted probabilities."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from tests.session.test_half_duplex import begun, tell
+from tests.support.sessions import worker_harness
+from tests.support.timeline import Script, chunks, silence, sound, speak, windows
+
+from parley.media.pcm import Pcm
+from parley.protocol.values import VadOptions
+from parley.turns import Combined, TurnJudges, WordsEnd, silence_ms
+from parley.turns.word_lists import (
+    ACKNOWLEDGEMENTS,
+    COMMANDS,
+    UNFINISHED,
+    is_unfinished,
+    plain,
+)
+from parley.vad import SpeechEnded, UtteranceFinder
+from parley.vad.base import WINDOW_SAMPLES
+
+
+class Says:
+    """An end of turn that is told what to find."""
+
+    def __init__(self, *probabilities: float) -> None:
+        self.probabilities = list(probabilities)
+        self.heard: list[int] = []
+
+    def judge(self, audio, words):
+        self.heard.append(len(audio))
+        return self.probabilities[min(len(self.heard), len(self.probabilities)) - 1]
+
+
+def ended_after_ms(probability: float, eagerness="auto", min_silence_ms=800, chunk_s=0.064):
+    """Milliseconds of quiet until 20 windows of speech have become a turn."""
+    says = Says(probability)
+    options = VadOptions(eagerness=eagerness, min_silence_duration_ms=min_silence_ms)
+    finder = UtteranceFinder(
+        Script(windows(20, 0.95), windows(60, 0.0)), options, TurnJudges(says).silence(options)
+    )
+    position = 0
+    for chunk in chunks(Pcm(np.zeros(80 * WINDOW_SAMPLES, np.float32), 16_000), chunk_s):
+        position += len(chunk)
+        if any(isinstance(event, SpeechEnded) for event in finder.feed(chunk)):
+            return (position - 20 * WINDOW_SAMPLES) // 16
+    return None
+
+
+def test_who_has_finished_is_answered_soon_and_who_has_not_is_waited_for():
+    assert ended_after_ms(0.99) == 256
+    assert ended_after_ms(0.75) <= 512
+    assert 900 <= ended_after_ms(0.5) <= 960
+    assert 1800 <= ended_after_ms(0.02) <= 1856
+
+
+def test_the_eager_wait_less_and_the_patient_longer():
+    for probability in (0.02, 0.3, 0.6):
+        low, medium, high = (
+            ended_after_ms(probability, eagerness) for eagerness in ("low", "medium", "high")
+        )
+        assert low >= medium >= high
+    assert 2500 <= ended_after_ms(0.02, "low") <= 2560
+
+
+def test_a_silence_that_a_client_names_is_the_silence_it_gets():
+    assert ended_after_ms(0.99, min_silence_ms=500) == 512
+    assert ended_after_ms(0.01, min_silence_ms=500) == 512
+    assert ended_after_ms(0.01, "off") == 832
+    assert ended_after_ms(0.99, "medium", min_silence_ms=500) == 256
+
+
+def test_a_turn_ends_at_the_same_place_in_chunks_of_any_length():
+    """A client of whole seconds is judged on the same sound."""
+    says = []
+    for chunk_s in (0.02, 0.1, 1.0, 3.0):
+        one = Says(0.1)
+        finder = UtteranceFinder(
+            Script(windows(20, 0.95), windows(60, 0.0)),
+            silence=TurnJudges(one).silence(VadOptions()),
+        )
+        events = []
+        for chunk in chunks(Pcm(np.zeros(80 * WINDOW_SAMPLES, np.float32), 16_000), chunk_s):
+            events += finder.feed(chunk)
+        says.append((one.heard, [event.at_sample for event in events]))
+
+    assert says.count(says[0]) == 4
+
+
+def test_every_pause_is_judged_once_and_speech_that_goes_on_forgets_it():
+    says = Says(0.02, 0.99)
+    parts = (windows(20, 0.95), windows(15, 0.0), windows(10, 0.95), windows(15, 0.0))
+    finder = UtteranceFinder(Script(*parts), silence=TurnJudges(says).silence(VadOptions()))
+    events = finder.feed(Pcm(np.zeros(60 * WINDOW_SAMPLES, np.float32), 16_000))
+
+    assert len(says.heard) == 2
+    # Both stretches are one turn: 960 ms of quiet between them were not its end.
+    (end,) = [event for event in events if isinstance(event, SpeechEnded)]
+    assert end.at_sample == 45 * WINDOW_SAMPLES
+
+
+def test_a_click_is_not_judged():
+    says = Says(0.5)
+    finder = UtteranceFinder(
+        Script(windows(1, 0.95), windows(40, 0.0)), silence=TurnJudges(says).silence(VadOptions())
+    )
+    finder.feed(Pcm(np.zeros(41 * WINDOW_SAMPLES, np.float32), 16_000))
+
+    assert says.heard == []
+
+
+async def test_who_pauses_and_sends_nothing_any_more_is_answered():
+    """A client may stop sending when it has sent its sentence and a little silence."""
+    async with worker_harness(judges=TurnJudges(Says(0.02))) as harness:
+        talk = await begun(harness)
+        tell(talk, sound(silence(0.3), speak(1.0), silence(0.5)), 0.1)
+
+        async with asyncio.timeout(20):
+            done = await talk.until("turn_done")
+
+    assert "You spoke for" in done["text"]
+
+
+async def test_a_sentence_with_a_long_pause_is_one_turn_where_it_is_held_back():
+    pause = sound(silence(0.3), speak(1.0), silence(1.2), speak(1.0), silence(1.0))
+    for judges, turns in ((TurnJudges(Says(0.02, 0.99)), 1), (TurnJudges(), 2)):
+        async with worker_harness(judges=judges) as harness:
+            talk = await begun(harness)
+            tell(talk, pause, 0.1)
+            await talk.until("turn_done")
+            states = [one["speaking"] for one in talk.socket.sent if one["type"] == "vad_state"]
+
+        assert states.count(False) == turns, judges
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["I would like to", "Can you tell me the", "Quiero un café y", "Ich möchte ein", "我想", "मैं"],
+)
+def test_sentences_that_want_another_word_are_unfinished(said):
+    assert is_unfinished(said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["What is the time?", "Why", "Turn it off.", "Quiero un café", "Das reicht", "今天天气很好"],
+)
+def test_whole_sentences_are_not(said):
+    assert not is_unfinished(said)
+
+
+def test_words_and_sound_are_weighed_together():
+    both = Combined([Says(0.7), WordsEnd()])
+
+    assert both.judge(np.zeros(10, np.float32), "all circuits are") < 0.2
+    assert both.judge(np.zeros(10, np.float32), "all circuits are busy now") > 0.7
+    assert both.judge(np.zeros(10, np.float32), "") == pytest.approx(0.7)
+
+
+def test_every_language_has_its_lists_and_no_word_is_in_two_of_them():
+    assert set(COMMANDS) == set(ACKNOWLEDGEMENTS) == set(UNFINISHED)
+    assert {"en", "es", "fr", "de", "zh", "hi"} <= set(COMMANDS)
+    for language in COMMANDS:
+        commands = COMMANDS[language].split("|")
+        acknowledgements = ACKNOWLEDGEMENTS[language].split("|")
+        assert not set(commands) & set(acknowledgements)
+        assert all(word == plain(word) for word in (*commands, *acknowledgements))
+
+
+def test_silences_follow_the_probability():
+    found = [silence_ms(probability) for probability in np.linspace(0, 1, 50)]
+
+    assert found == sorted(found, reverse=True)
+    assert (min(found), max(found)) == (256, 1800)
