@@ -31,7 +31,7 @@ async def test_conversations_are_cut_and_nothing_is_lost() -> None:
     assert report.examples == []
     assert report.faults() == []
     assert report.cuts >= 4
-    assert (report.freezes, report.store_kills) == (1, 1)
+    assert (report.freezes, report.worker_stops) == (1, 1)
     assert set(report.spread) == set(names)
     assert "unexplained" not in report.recovery_ms
 

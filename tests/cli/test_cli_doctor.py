@@ -6,7 +6,6 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 from tests.support.certificates import self_signed
 
@@ -15,9 +14,7 @@ from parley.cli import doctor
 from parley.cli.doctor import Finding
 from parley.client import Server
 from parley.errors import SetupError
-from parley.gateway import store_file
 from parley.models.plan import ModelPlan
-from parley.protocol.copies import StoreAt
 from parley.settings import Settings, load
 
 
@@ -195,17 +192,14 @@ def test_an_unknown_model_is_broken_with_the_known_names() -> None:
     assert "parrot" in finding.advice
 
 
-def test_the_copy_stores_file_is_looked_at(tmp_path: Path) -> None:
-    def found(**more: object) -> Finding:
-        (finding,) = doctor.check_copy_store(settings(storage__data_dir=tmp_path, **more))
+def test_the_place_of_session_logs_is_named(tmp_path: Path) -> None:
+    def found(where: str | None) -> doctor.Finding:
+        made = settings(storage__data_dir=tmp_path, storage__session_logs=where)
+        (finding,) = doctor.check_session_logs(made)
         return finding
 
-    assert "begins with the first session" in found().text
-    assert "off" in found(gateway__copy_store=False).text
-    (tmp_path / store_file.FILE).write_bytes(b"something else")
-    assert (found().grade, found().advice[:9]) == ("note", "Remove it")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        at = StoreAt(taken.getsockname()[1], 1, token="t", secret="s")
-        (tmp_path / store_file.FILE).write_bytes(msgspec.json.encode(at))
-        assert "the next one takes its place" in found().text
+    assert found(str(tmp_path / "logs")).text.startswith("file:")
+    assert (found("off").grade, found("off").text) == ("note", "off")
+    unencrypted = found("redis://other.example:6379/0")
+    assert unencrypted.grade == "broken"
+    assert "unencrypted" in unencrypted.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -17,7 +18,6 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from parley.clock import ManualClock
 from parley.gateway.admission import Admission
-from parley.gateway.copies import Copies
 from parley.gateway.eta import EtaTracker
 from parley.gateway.kept_sessions import KeptSessions, NotRebuilt, NotYetKnown
 from parley.gateway.left_behind import LeftBehind
@@ -25,28 +25,18 @@ from parley.gateway.lost_session import LostSession
 from parley.gateway.moving import Moving
 from parley.gateway.resumption import Resumption
 from parley.gateway.runtime import GatewayRuntime
-from parley.gateway.session_copies import KeptCopy
 from parley.gateway.session_relay import AGAIN_CODE
 from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.control import (
     RESUME_HEADER,
     SESSION_HEADER,
-    CopyPart,
     Heartbeat,
     Hello,
     ResumeState,
     SessionPhase,
 )
-from parley.protocol.copies import (
-    CopyBegun,
-    CopyKept,
-    CopyPiece,
-    DropCopy,
-    MoveCopy,
-    TakeCopy,
-    ToStore,
-)
 from parley.protocol.kinds import Kind, Phase
+from parley.session_log.contract import LoggedSession
 from parley.settings import EtaSettings, SecuritySettings
 from parley.transport import DialFailed
 
@@ -54,7 +44,7 @@ WINDOW_S = 30.0
 
 
 def of_session(phase: Phase, lease_id: str = "lease", session_id: str = "call") -> SessionPhase:
-    resume = ResumeState("duplex", left_s=WINDOW_S, note="")
+    resume = ResumeState("duplex", left_s=WINDOW_S, note="", log_id=lease_id)
     return SessionPhase(
         lease_id, session_id, Kind.AUDIO_DUPLEX, phase, was_ready=True, resume=resume
     )
@@ -70,27 +60,21 @@ class Young:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.pool = WorkerPool(self.clock, EtaTracker(EtaSettings()))
-        self.orders: list[ToStore] = []
-        self.copies = Copies(session_bytes=99, total_bytes=99, about=self._about)
-        self.copies.to_store.listen(self.orders.append)
+        self.dropped: list[str] = []
         self.gone: set[str] = set()
         self.leaving = asyncio.Event()
         self.left_behind = LeftBehind(
-            worker_pool=self.pool, copies=self.copies, is_gone=self._is_gone
+            worker_pool=self.pool, is_gone=self._is_gone, drop_log=self.dropped.append
         )
         self.kept = KeptSessions(
             worker_pool=self.pool,
             admission=Admission(SecuritySettings(), sessions_per_client=8, own_names=()),
             clock=self.clock,
-            copies=self.copies,
+            drop_log=self.dropped.append,
             left_behind=self.left_behind,
             window_s=WINDOW_S,
             hold_s=0.01,
         )
-
-    def _about(self, lease_id: str) -> bytes | None:
-        lease = self.pool.find_lease(lease_id)
-        return None if lease is None else LostSession.of(lease).written()
 
     async def _is_gone(self, url: str) -> bool:
         return url in self.gone
@@ -99,7 +83,7 @@ class Young:
         """Leases of sessions that are rebuilt from here on, each at another worker."""
         rebuilt: list[str] = []
 
-        async def rebuild(lost: LostSession, copy: KeptCopy) -> Lease:
+        async def rebuild(lost: LostSession) -> Lease:
             rebuilt.append(lost.lease_id)
             lease = self.pool.lease(lost.kind, lost.session_id)
             assert lease is not None
@@ -108,15 +92,6 @@ class Young:
 
         self.kept.rebuild = rebuild
         return rebuilt
-
-    async def gives_copies(self) -> None:
-        """Give every copy that is asked for, as the copy store does."""
-        while True:
-            taken = [order for order in self.orders if isinstance(order, TakeCopy)]
-            for order in taken:
-                self.orders.remove(order)
-                self.copies.told(CopyPiece(order.lease_id, "m", state=b"now", is_last=True))
-            await asyncio.sleep(0)
 
     def free_slots(self) -> int:
         (worker,) = self.pool
@@ -168,17 +143,16 @@ async def test_a_session_of_which_its_worker_says_nothing_more_gives_its_slot_ba
     assert (len(gateway.kept), gateway.free_slots()) == (0, 2)
 
 
-async def test_a_worker_that_is_lost_before_it_has_begun_a_copy_of_what_it_rebuilt() -> None:
+async def test_a_worker_that_is_lost_after_it_rebuilt_a_session_is_followed_by_another() -> None:
     gateway = Young()
     first = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
-    gateway.copies.store(CopyPart("lease", 1, fingerprint="m", log=b"said", state=b"now"))
-    rebuilt: list[tuple[list[bytes], bytes]] = []
+    rebuilt: list[str] = []
 
-    async def rebuild(lost: LostSession, copy: KeptCopy) -> Lease:
-        rebuilt.append((copy.log, copy.state))
+    async def rebuild(lost: LostSession) -> Lease:
+        rebuilt.append(lost.log_id)
         lease = gateway.pool.lease(Kind.AUDIO_DUPLEX, "call")
         assert lease is not None
-        lease.resume = ResumeState(lost.dialect, left_s=WINDOW_S, note="")
+        lease.resume = ResumeState(lost.dialect, left_s=WINDOW_S, note="", log_id=lost.log_id)
         return lease.transfer()
 
     gateway.kept.rebuild = rebuild
@@ -191,16 +165,16 @@ async def test_a_worker_that_is_lost_before_it_has_begun_a_copy_of_what_it_rebui
         gateway.pool.gone(worker)
         assert await gateway.kept.find("call") is not None
 
-    assert rebuilt == [([b"said"], b"now")] * 2
+    assert rebuilt == ["lease"] * 2
+    assert gateway.dropped == []
     assert gateway.kept.why_lost("call", None) is None
 
 
 async def test_a_fault_while_a_session_is_rebuilt_loses_it_and_nothing_else() -> None:
     gateway = Young()
     worker = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
-    gateway.copies.store(CopyPart("lease", 1, fingerprint="m", log=b"said", state=b"now"))
 
-    async def rebuild(lost: LostSession, copy: KeptCopy) -> Lease:
+    async def rebuild(lost: LostSession) -> Lease:
         raise KeyError("a mistake of ours")
 
     gateway.kept.rebuild = rebuild
@@ -209,7 +183,7 @@ async def test_a_fault_while_a_session_is_rebuilt_loses_it_and_nothing_else() ->
 
     why = gateway.kept.why_lost("call", None)
     assert why == "The server made a mistake; its log has more."
-    assert len(gateway.copies) == 0
+    assert gateway.dropped == ["lease"]
     with gateway.kept._admission.claim("call"):
         """Its id is free again."""
 
@@ -233,17 +207,14 @@ async def test_a_gateway_that_ends_leaves_what_it_rebuilds_to_the_next_one() -> 
         gateway.pool.welcome(hello(of_session(Phase.ACTIVE, name), worker_id=name), object())
         for name in ("first", "later")
     ]
-    for name in ("first", "later"):
-        gateway.copies.told(CopyBegun(name, 1, "m"))
 
-    async def rebuild(lost: LostSession, copy: KeptCopy) -> Lease:
+    async def rebuild(lost: LostSession) -> Lease:
         began.set()
         # As the queue does, which is closed then.
         await gateway.leaving.wait()
         raise NotRebuilt("The server is shutting down.")
 
     gateway.kept.rebuild = rebuild
-    giving = asyncio.create_task(gateway.gives_copies())
     gateway.pool.left(workers[0])
     await began.wait()
     asking = asyncio.create_task(gateway.kept.find("call"))
@@ -255,9 +226,7 @@ async def test_a_gateway_that_ends_leaves_what_it_rebuilds_to_the_next_one() -> 
     with pytest.raises(NotYetKnown):
         await asking
     await gateway.kept.close()
-    giving.cancel()
-    assert not [order for order in gateway.orders if isinstance(order, DropCopy)]
-    assert len(gateway.copies) == 2
+    assert gateway.dropped == []
 
 
 async def test_a_session_on_its_way_to_another_worker_is_not_ended_where_it_was() -> None:
@@ -265,16 +234,18 @@ async def test_a_session_on_its_way_to_another_worker_is_not_ended_where_it_was(
     gateway.pool.welcome(
         hello(*(of_session(Phase.ACTIVE, each, each) for each in ("on its way", "there"))), object()
     )
-    gateway.copies.told(CopyBegun("on its way", 1, "m"))
+    unlogged = gateway.pool.find_lease("there")
+    assert unlogged is not None
+    assert unlogged.resume is not None
+    unlogged.resume = msgspec.structs.replace(unlogged.resume, log_id="")
 
-    async def rebuild(lost: LostSession, copy: KeptCopy) -> Lease:
+    async def rebuild(lost: LostSession) -> Lease:
         await asyncio.Event().wait()
         raise AssertionError
 
     gateway.kept.rebuild = rebuild
     moving = Moving(
         kept=gateway.kept,
-        copies=gateway.copies,
         rebuilding=None,  # type: ignore[arg-type]
         dispatcher=None,  # type: ignore[arg-type]
         hand_over=None,  # type: ignore[arg-type]
@@ -308,15 +279,12 @@ async def test_a_session_whose_worker_cannot_be_reached_goes_where_it_can(
 ) -> None:
     gateway, ended = Young(), list[str]()
     rebuilt = gateway.rebuilds()
-    giving = asyncio.create_task(gateway.gives_copies())
-    here = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
-    gateway.copies.told(CopyBegun("lease", 1, here.hello.fingerprint))
+    gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
     for model in others:
         there = msgspec.structs.replace(hello(worker_id="other"), model=model)
         gateway.pool.welcome(there, object())
     moving = Moving(
         kept=gateway.kept,
-        copies=gateway.copies,
         rebuilding=None,  # type: ignore[arg-type]
         dispatcher=SimpleNamespace(worker_pool=gateway.pool),  # type: ignore[arg-type]
         hand_over=None,  # type: ignore[arg-type]
@@ -336,7 +304,6 @@ async def test_a_session_whose_worker_cannot_be_reached_goes_where_it_can(
     moving.leave()
     assert ended == (["lease"] if goes else []), "where it was"
     await gateway.kept.close()
-    giving.cancel()
 
 
 @pytest.mark.parametrize(
@@ -371,7 +338,7 @@ async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(tmp_path: Pat
     async with running_gateway(storage={"data_dir": tmp_path}) as gateway:
         runtime, ended, session_id = gateway.runtime, asyncio.Event(), "adx_0123456789abcdef0123"
 
-        async def rebuild(lost: LostSession, copy: KeptCopy) -> Lease:
+        async def rebuild(lost: LostSession) -> Lease:
             try:
                 await asyncio.Event().wait()
             finally:
@@ -379,15 +346,12 @@ async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(tmp_path: Pat
             raise AssertionError
 
         runtime.kept_sessions.rebuild = rebuild
-        part = CopyPart("lease", 1, fingerprint="m", log=b"said", state=b"now")
-        runtime.copies._here.store(part)
-        own = LostSession.read(left().about)
-        lost = msgspec.structs.replace(own, session_id=session_id)
+        lost = LostSession.of_log(msgspec.structs.replace(left(), session_id=session_id))
         runtime.left_behind.lost.notify(lost)
         async with gateway.http() as http:
             stranger = await http.post(f"/api/sessions/{session_id}/end")
             assert runtime.kept_sessions.being_rebuilt(session_id) == lost
-            keyless = msgspec.structs.replace(lost, session_id=f"{session_id}4", key_id=None)
+            keyless = replace(lost, session_id=f"{session_id}4", key_id=None)
             runtime.left_behind.lost.notify(keyless)
             await until(lambda: runtime.kept_sessions.being_rebuilt(keyless.session_id))
             client = await http.post(f"/api/sessions/{keyless.session_id}/end")
@@ -397,36 +361,32 @@ async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(tmp_path: Pat
             await ended.wait()
         await until(lambda: not runtime.kept_sessions.being_rebuilt(keyless.session_id))
         assert runtime.kept_sessions.why_lost(keyless.session_id, None) == "Its client had left."
-        assert len(runtime.copies) == 0
 
 
 # ---- what an earlier gateway left behind ---------------------------------------------------
 
 
-def left(lease_id: str = "lease", *, pid: int = 7) -> CopyKept:
-    """The copy of a session of worker `w`, in the copy store."""
-    about = LostSession(
-        *(lease_id, "call", Kind.AUDIO_DUPLEX, "duplex", "w", "http://127.0.0.1:1"),
+def left(lease_id: str = "lease", *, pid: int = 7, note: str = "") -> LoggedSession:
+    """A session of worker `w` whose log was found."""
+    return LoggedSession(
+        *(lease_id, lease_id, "call", Kind.AUDIO_DUPLEX, "duplex", "w", "http://127.0.0.1:1"),
         worker_pid=pid,
-        address="127.0.0.1",
-        key_id="key",
-        granted_time=0.0,
+        fingerprint="m",
+        note=note or '{"address":"127.0.0.1","key_id":"key","granted_time":0.0}',
     )
-    return CopyKept(lease_id, 1, "m", about.written())
 
 
 async def test_a_session_whose_worker_brings_it_stays_there() -> None:
     gateway = Young()
     rebuilt = gateway.rebuilds()
-    gateway.copies.told(left())
+    gateway.left_behind.found(left())
     with pytest.raises(NotYetKnown):
         await gateway.kept.find("call")
 
     gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
 
     assert await gateway.kept.find("call") is not None
-    assert (rebuilt, gateway.orders) == ([], [])
-    assert gateway.copies.fingerprint("lease") == "m"
+    assert (rebuilt, gateway.dropped) == ([], [])
     await gateway.left_behind.close()
 
 
@@ -436,12 +396,12 @@ async def test_a_session_that_its_worker_does_not_know_any_more_has_ended(is_fir
     rebuilt = gateway.rebuilds()
     if is_first:
         gateway.pool.welcome(hello(), object())
-    gateway.copies.told(left())
+    gateway.left_behind.found(left())
     if not is_first:
         gateway.pool.welcome(hello(), object())
 
     assert gateway.left_behind.find("call") is None
-    assert (rebuilt, gateway.orders) == ([], [DropCopy("lease", 1)])
+    assert (rebuilt, gateway.dropped) == ([], ["lease"])
     await gateway.left_behind.close()
 
 
@@ -451,14 +411,13 @@ async def test_a_session_whose_worker_is_gone_too_goes_on_at_another(
 ) -> None:
     gateway = Young()
     rebuilt = gateway.rebuilds()
-    giving = asyncio.create_task(gateway.gives_copies())
     gateway.pool.welcome(hello(worker_id="v"), object())
     match how:
         case "its process is gone":
             gateway.gone.add("http://127.0.0.1:1")
         case "silent":
             monkeypatch.setattr("parley.gateway.left_behind.COMES_S", 0.0)
-    gateway.copies.told(left(pid=6))
+    gateway.left_behind.found(left(pid=6))
     if how == "another process has its name":
         gateway.pool.welcome(hello(), object())
 
@@ -467,52 +426,45 @@ async def test_a_session_whose_worker_is_gone_too_goes_on_at_another(
 
     assert lease is not None
     assert rebuilt == ["lease"]
-    assert gateway.orders == [
-        MoveCopy("lease", lease.lease_id, LostSession.of(lease).written()),
-    ]
-    giving.cancel()
+    assert gateway.dropped == []
     await gateway.left_behind.close()
 
 
-async def test_of_a_session_that_had_gone_on_before_the_gateway_ended_the_old_copy_goes() -> None:
+async def test_a_session_that_another_worker_brings_is_not_rebuilt() -> None:
     gateway = Young()
     rebuilt = gateway.rebuilds()
 
-    gateway.copies.told(left("before"))
+    gateway.left_behind.found(left("before"))
     gateway.pool.welcome(hello(of_session(Phase.ACTIVE, "after"), worker_id="v"), object())
 
     assert gateway.left_behind.find("call") is None
-    assert (rebuilt, gateway.orders) == ([], [DropCopy("before", 1)])
+    assert (rebuilt, gateway.dropped) == ([], [])
     await gateway.left_behind.close()
 
 
 async def test_one_whose_worker_comes_after_all_is_told_to_end_it() -> None:
     gateway = Young()
     gateway.rebuilds()
-    giving = asyncio.create_task(gateway.gives_copies())
     doubled: list[Lease] = []
     gateway.kept.doubled.listen(doubled.append)
     gateway.gone.add("http://127.0.0.1:1")
     gateway.pool.welcome(hello(worker_id="v"), object())
-    gateway.copies.told(left())
+    gateway.left_behind.found(left())
     await until(lambda: len(gateway.kept))
 
     gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
 
     assert [lease.lease_id for lease in doubled] == ["lease"]
-    giving.cancel()
     await gateway.left_behind.close()
 
 
-async def test_what_cannot_be_read_of_an_earlier_gateway_is_no_session() -> None:
+async def test_a_log_with_a_note_that_is_not_a_gateway_s_is_dropped() -> None:
     gateway = Young()
 
-    gateway.copies.told(CopyKept("lease", 1, "m", b"{}"))
+    gateway.left_behind.found(left(note="[]"))
 
-    assert gateway.left_behind.find_lease("lease") is None
-    gateway.copies.sweep()
-    gateway.copies.sweep()
-    assert gateway.orders == [DropCopy("lease", 1)]
+    assert gateway.left_behind.find("call") is None
+    assert gateway.dropped == ["lease"]
 
 
 # ---- over real sockets ---------------------------------------------------------------------

@@ -14,10 +14,12 @@ import msgspec
 import pytest
 import uvloop
 from tests.support.patience import HANG_S
+from tests.support.session_logs import FakeSessionLogs
 from tests.support.sockets import FakeSocket
 
 from parley.clock import ManualClock
-from parley.protocol.control import CUT_CODE, CopyPart
+from parley.protocol.control import CUT_CODE
+from parley.protocol.kinds import Kind
 from parley.protocol.resume import (
     INPUT_ACK_EVERY,
     REPLACED_CODE,
@@ -25,15 +27,19 @@ from parley.protocol.resume import (
     ResumeServerMessage,
     hash_of,
 )
-from parley.session import copy_feed
+from parley.session import log as session_log
 from parley.session.deadlines import RESUME
 from parley.session.journal import ResumeJournal, ResumeLimits, ResumeTokens
+from parley.session.log import SessionLog
 from parley.session.outbox import OutputLimits
 from parley.session.resumable import UNUSED_WINDOW_S, ResumableSocket, ResumeRefused
-from parley.session.session_copy import CopyContext, SessionCopy
+from parley.session_log.contract import LoggedSession
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocols" / "resume.md"
 LIMITS = ResumeLimits(window_s=30.0, journal_bytes=10_000, journal_s=60.0)
+
+
+LOGGED = LoggedSession("log", "lease", "s", Kind.CHAT, "duplex", "w", "http://w", 1, "same")
 
 
 def message(text: str) -> str:
@@ -43,8 +49,10 @@ def message(text: str) -> str:
 class Bench:
     """A resumable session without a session."""
 
-    def __init__(self, limits: ResumeLimits = LIMITS, copy: SessionCopy | None = None) -> None:
+    def __init__(self, limits: ResumeLimits = LIMITS, logs: FakeSessionLogs | None = None) -> None:
         self.clock = ManualClock()
+        writer = None if logs is None else logs.create(LOGGED)
+        self.log = SessionLog(writer, clock=self.clock, head=lambda: "setup", limit_bytes=1 << 20)
         self.first = FakeSocket()
         self.moved = asyncio.Event()
         self.socket = ResumableSocket(
@@ -54,7 +62,7 @@ class Bench:
             output=OutputLimits(waiting_bytes=1 << 20, stall_s=HANG_S),
             clock=self.clock,
             moved=self.moved.set,
-            copy=copy,
+            log=self.log,
         )
         self.token = ""
         self.tasks: list[asyncio.Task[Any]] = []
@@ -333,75 +341,54 @@ def test_the_examples_of_the_page_are_messages() -> None:
         assert msgspec.to_builtins(msgspec.json.decode(text, type=kind)) == json.loads(text)
 
 
-class KeepsAtOnce:
-    """A gateway that has every part as soon as it is sent, unless it is `late`."""
-
-    is_open = True
-    late = False
-
-    def __init__(self) -> None:
-        self.copy: SessionCopy | None = None
-        self.parts: list[CopyPart] = []
-
-    def send(self, part: CopyPart) -> None:
-        assert self.copy is not None
-        self.parts.append(part)
-        if self.late:
-            return
-        asyncio.get_running_loop().call_soon(
-            lambda copy, number: copy.arrived(number, is_kept=True), self.copy, part.number
-        )
-
-
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_what_is_told_does_not_wait_for_a_copy_of_what_need_not_be_told(loop, monkeypatch):
+def test_a_message_does_not_wait_for_an_update_that_was_put_off(loop, monkeypatch):
     """Also on the loop that workers run on, whose handles are of types of their own."""
-    monkeypatch.setattr(copy_feed, "QUIET_S", 3600.0)
+    monkeypatch.setattr(session_log, "QUIET_S", 3600.0)
     with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(_tell_what_cannot_wait())
+        runner.run(_send_what_cannot_wait())
 
 
 @contextlib.asynccontextmanager
-async def copied() -> AsyncIterator[tuple[Bench, SessionCopy, KeepsAtOnce]]:
-    """A session with a copy that has begun."""
-    gateway = KeepsAtOnce()
-    context = CopyContext(gateway, "same", 1 << 20)
-    gateway.copy = copy = SessionCopy("lease", context, lambda: "setup")
-    bench = Bench(copy=copy)
+async def logged() -> AsyncIterator[tuple[Bench, FakeSessionLogs]]:
+    """A session whose log has begun."""
+    logs = FakeSessionLogs()
+    bench = Bench(logs=logs)
     bench.socket.remember = dict
     try:
         bench.socket.enable()
         bench.socket.log(lambda: "prepared")
         await bench.ready()
-        yield bench, copy, gateway
+        await until(lambda: bench.log.is_current)
+        yield bench, logs
     finally:
         bench.socket.end()
         await asyncio.gather(*bench.tasks, return_exceptions=True)
 
 
-async def _tell_what_cannot_wait() -> None:
-    async with copied() as (bench, copy, _):
+async def _send_what_cannot_wait() -> None:
+    async with logged() as (bench, _):
         for _ in range(2 * INPUT_ACK_EVERY):
             bench.first.say({"type": "sound"})
             await bench.socket.receive()
             bench.socket.handled()
-        assert copy.is_waited_for
+        assert bench.log.is_waited_for
         await bench.socket.send(message("stop"))
 
         assert (await bench.first.until("said"))["text"] == "stop"
 
 
-async def test_a_token_that_is_not_in_the_copy_is_not_told(monkeypatch):
-    monkeypatch.setattr(copy_feed, "COPY_S", 0.05)
-    async with copied() as (bench, copy, gateway):
+async def test_a_token_that_is_not_stored_is_not_sent(monkeypatch):
+    monkeypatch.setattr(session_log, "CURRENT_S", 0.05)
+    async with logged() as (bench, logs):
         token = bench.token
-        gateway.late = True
+        logs.answer = None
 
         early = FakeSocket()
         await bench.socket.attach(early, hash_of(token), 1)
         await until(lambda: early.closed is not None)
-        gateway.late = False
-        copy.moved()
+        logs.answer = "stored"
+        logs.release()
         later = await bench.come_back(1, token)
 
         assert (early.sent, early.closed) == ([], (CUT_CODE, "try again"))
@@ -414,60 +401,65 @@ async def sent_last(bench, text):
 
 
 async def test_a_client_receives_a_message_only_after_it_is_stored():
-    async with copied() as (bench, copy, gateway):
-        await until(lambda: not copy.is_waiting)
-        gateway.late = True
+    async with logged() as (bench, logs):
+        logs.answer = None
         before = len(bench.first.sent)
 
         await bench.socket.send(message("secret"))
         # Less than LATE_S, after which a message is sent although it is not stored.
         await asyncio.sleep(0.3)
         early = bench.first.sent[before:]
-        copy.arrived(gateway.parts[-1].number, is_kept=True)
+        logs.answer = "stored"
+        logs.release()
         await sent_last(bench, "secret")
 
         assert early == []
 
 
-async def test_a_copy_store_that_hangs_does_not_silence_a_conversation(monkeypatch):
-    monkeypatch.setattr(copy_feed, "LATE_S", 0.05)
-    async with copied() as (bench, copy, gateway):
-        gateway.late = True
+async def test_a_backend_that_hangs_does_not_silence_a_conversation(monkeypatch):
+    monkeypatch.setattr(session_log, "LATE_S", 0.05)
+    async with logged() as (bench, logs):
+        stored = bench.log.stored_received(99)
+        logs.answer = None
 
         for text in ("waits", "does not wait"):
             await bench.socket.send(message(text))
             await sent_last(bench, text)
 
-        assert copy.is_waiting
-        assert copy.released_seq < 3
-        # What was not told it keeps.
-        assert bench.socket._feed.safe(1) == copy.received
+        assert not bench.log.is_current
+        # What is not stored the client keeps.
+        assert bench.log.stored_received(99) == stored
 
-        gateway.late = False
-        copy.moved()
-        await until(lambda: copy.released_seq == 3)
-        assert not bench.socket._feed._is_late
+        logs.answer = "stored"
+        logs.release()
+        await until(lambda: bench.log.is_current)
 
 
-async def test_a_session_that_says_nothing_is_copied_to_the_next_gateway():
-    """It has told its client everything, and so has nothing to wait for."""
-    async with copied() as (bench, copy, gateway):
-        await bench.socket.send(message("a"))
-        await bench.first.until("said")
-        await until(lambda: not copy.is_waiting)
-        before = len(gateway.parts)
+async def test_a_backend_that_fails_is_sent_everything_when_it_answers_again(monkeypatch):
+    monkeypatch.setattr(session_log, "REOPEN_S", 0.05)
+    async with logged() as (bench, logs):
+        logs.answer = "unavailable"
+        await bench.socket.send(message("unprotected"))
+        await sent_last(bench, "unprotected")
+        logs.answer = "stored"
+        await until(lambda: bench.log.is_current)
 
-        gateway.is_open = False
-        copy.moved()
-        await asyncio.sleep(0)
-        gateway.is_open = True
-        copy.moved()
-        await until(lambda: len(gateway.parts) > before)
+        assert logs.updates[-1].is_whole
+        assert [each.seq for each in logs.taken[-1].outputs] == [2]
+        assert logs.taken[-1].entries == logs.taken[0].entries
 
-        part = gateway.parts[before]
-        assert (part.number, part.series) == (1, gateway.parts[before - 1].series + 1)
-        assert part.log == b"".join(each.log for each in gateway.parts[:before])
-        assert part.state
+
+@pytest.mark.parametrize("answer", ["full", "dropped", "fenced"])
+async def test_a_session_whose_log_is_gone_goes_on_without_one(answer):
+    async with logged() as (bench, logs):
+        fenced = []
+        bench.log.on_fenced = lambda: fenced.append(True)
+        logs.answer = answer
+        await bench.socket.send(message("after"))
+        await sent_last(bench, "after")
+
+        assert not bench.socket.is_protected
+        assert bool(fenced) == (answer == "fenced")
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -31,7 +31,7 @@ from typing import Any, Final, NoReturn
 MODULES: Final = (
     *("parley.cli.serve", "parley.cli.serving", "parley.cli.gateway", "parley.cli.worker"),
     *("parley.executor.child", "parley.media.decoder_child", "parley.models.parrot"),
-    *("parley.recording.render", "parley.gateway.copy_store", "encodings.idna", "stringprep"),
+    *("parley.recording.render", "parley.session_log.places", "encodings.idna", "stringprep"),
     *("parley.dialects.chat", "parley.dialects.half_duplex", "parley.dialects.duplex"),
     *("parley.dialects.realtime", "parley.dialects.minicpmo_v2", "parley.dialects.openai_live"),
     *("parley.dialects.openai_realtime", "uvicorn.lifespan.on"),

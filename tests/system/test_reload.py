@@ -93,7 +93,6 @@ async def test_what_holds_at_once_holds_for_newcomers_and_cuts_nobody(
     assert report.problem == ""
     assert after.window_s == 7
     assert server.runtime._rebuilding.window_s == 7
-    assert server.runtime.copy_store._settings.waits_s == 7
     assert [await say(each) for each in (before, after)] == ["result", "result"]
     assert (before.resumes, after.resumes) == (0, 0)
     assert (asked.status_code, shown.status_code) == (401, 200)

@@ -14,7 +14,6 @@ from parley.errors import SetupError
 from parley.protocol.control import (
     CONTROL_PATH,
     SECRET_HEADER,
-    CopyStored,
     EndSession,
     Goodbye,
     HandOver,
@@ -39,7 +38,6 @@ class Reporter:
         self.orders: list[object] = []
         self.sessions: list[SessionPhase] = []
         self.heartbeats = 0
-        self.moves = 0
 
     def hello(self) -> Hello:
         return HELLO
@@ -62,14 +60,8 @@ class Reporter:
     def announce_end(self, time_left_s: float) -> None:
         self.announced = time_left_s
 
-    def copy_stored(self, stored: CopyStored) -> None:
-        self.orders.append(stored)
-
     def hand_over(self, order: HandOver) -> None:
         self.orders.append(order)
-
-    def gateway_moved(self) -> None:
-        self.moves += 1
 
     def change_limits(self, limits: Mapping[str, Any]) -> None:
         self.orders.append(limits)

@@ -5,21 +5,20 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import copy
+import dataclasses
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from tests.models.cascade.parts import small_cascade
 from tests.support.long import times
 from tests.support.patience import HANG_S
 from tests.support.resumed_talks import UNITS, comparable
+from tests.support.session_logs import FakeSessionLogs
 from tests.support.sessions import KINDS, Talk, WorkerHarness, worker_harness
 from tests.support.sockets import FakeSocket
 from tests.support.talking import b64
@@ -27,18 +26,17 @@ from tests.support.timeline import silence, sound, speak
 
 from parley.clock import ManualClock, SystemClock
 from parley.errors import ParleyError
-from parley.gateway.rebuilding import _parts
-from parley.gateway.session_copies import KeptCopy
 from parley.media.resample import resample
 from parley.models.parrot import Parrot
-from parley.protocol.control import CopyPart, CopyStored
 from parley.protocol.resume import hash_of
 from parley.recording import lines
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.lines import AnswerLine, HeadLine, TurnLine, UnitLine
-from parley.session import session_copy, state_codec
+from parley.session import state_codec
 from parley.session.duplex import Decided
 from parley.session.half_duplex_log import Asked
+from parley.session.log import decoded
+from parley.session_log.contract import LogContents
 from parley.worker.lease import LeasedSlot
 from parley.worker.recording import Recordings
 
@@ -150,34 +148,11 @@ TALKS: dict[str, tuple[Message, list[Step]]] = {
 }
 
 
-@dataclass
-class Gateway:
-    """Keeps copies; `taken` holds the copy as it was after each part."""
+class GatewayEnd:
+    """The gateway's end of the socket that asks for rebuilding."""
 
-    host: Any
-    is_open = True
-    kept: KeptCopy | None = None
-    taken: list[KeptCopy] = field(default_factory=list)
-
-    def send(self, part: CopyPart) -> None:
-        if part.number == 1:
-            self.kept = KeptCopy(part.fingerprint)
-        assert self.kept is not None
-        self.kept.add(msgspec.msgpack.decode(msgspec.msgpack.encode(part), type=CopyPart))
-        self.taken.append(copy.deepcopy(self.kept))
-        stored = CopyStored(part.lease_id, part.number)
-        asyncio.get_running_loop().call_soon(self.host.copy_stored, stored)
-
-
-class CopyBringer:
-    """The socket by which a copy comes."""
-
-    def __init__(self, kept: KeptCopy) -> None:
-        self._parts = [msgspec.msgpack.encode(part) for part in _parts(kept)]
+    def __init__(self) -> None:
         self.answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-
-    async def receive(self) -> bytes:
-        return self._parts.pop(0)
 
     async def send(self, frame: str) -> None:
         self.answer.set_result(json.loads(frame))
@@ -232,32 +207,32 @@ async def hear_all(
     return everything()
 
 
-async def whole_talk(harness: WorkerHarness, name: Any) -> tuple[list[Message], Gateway]:
-    gateway = Gateway(harness.host)
-    harness.host.copies = gateway
+async def whole_talk(harness: WorkerHarness, name: Any) -> tuple[list[Message], FakeSessionLogs]:
+    logs = harness.host.session_logs = FakeSessionLogs()
     first, steps = TALKS[name]
     talk: Talk = harness.begin(name, extensions=name == "half_duplex")
     talk.say(first)
     await until_true(lambda: [m for m in talk.socket.sent if "resume_token" in m])
     heard = await hear_all(talk.socket, steps, [], 1)
     await talk.over()
-    return heard, gateway
+    return heard, logs
 
 
 async def rebuilt_talk(
     harness: WorkerHarness,
     name: Any,
     number: int,
-    kept: KeptCopy,
+    kept: LogContents,
     whole: list[Message],
     past: Message | None = None,
 ) -> list[Message]:
     """`past`: sent before the worker was lost, and again now."""
     lease = LeasedSlot(f"again-{number}", "session", name, KINDS[name])
-    bringer = CopyBringer(kept)
+    asking = GatewayEnd()
+    harness.host.session_logs = FakeSessionLogs(offered=kept)
     slot = await harness.host.admit(lease)
-    holding = asyncio.create_task(harness.host.rebuild(lease, slot, bringer))  # type: ignore[arg-type]
-    answer = await bringer.answer
+    holding = asyncio.create_task(harness.host.rebuild(lease, slot, asking))  # type: ignore[arg-type]
+    answer = await asking.answer
     assert answer == {"type": "rebuild_result", "problem": ""}
     # Nothing that is not in the copy was told; all of it may have been.
     seq = kept.outputs[-1].seq if kept.outputs else whole[0]["seq"]
@@ -315,15 +290,15 @@ async def test_a_session_of_a_model_that_says_what_it_chose_does_so_too(
 async def test_sound_that_nobody_needs_any_more_is_not_kept(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parley.session.session_copy.LIGHTEN_BYTES", 0)
-    monkeypatch.setattr("parley.session.session_copy.LIGHTEN_GROWTH", 0)
+    monkeypatch.setattr("parley.session.log.COMPACT_BYTES", 0)
+    monkeypatch.setattr("parley.session.log.COMPACT_GROWTH", 0)
     monkeypatch.setattr("parley.session.duplex.KEPT_UNITS", 0)
     async with worker_harness(slots=2, model=small_cascade(rows=2), **UNHURRIED) as harness:
         logs = await goes_on_from_every_copy(harness, name, is_forgetful=False, every=4)
 
     sounds = [
         entry.pcm if isinstance(entry, Asked) else entry.heard.pcm
-        for entry in session_copy.entries(logs[-1])
+        for entry in decoded(logs[-1])
         if isinstance(entry, Asked | Decided)
     ]
     silent = [not pcm.samples.any() for pcm in sounds if len(pcm)]
@@ -332,16 +307,16 @@ async def test_sound_that_nobody_needs_any_more_is_not_kept(
 
 async def goes_on_from_every_copy(
     harness: WorkerHarness, name: str, *, is_forgetful: bool = True, every: int = 1
-) -> list[list[bytes]]:
-    """The logs of those copies.
+) -> list[bytes]:
+    """The logs from which it went on.
 
     Args:
         is_forgetful: what a model says does not depend on what it said before, so an answer that
             was broken off changes no other.
         every: of so many copies one is tried, and the last.
     """
-    whole, gateway = await whole_talk(harness, name)
-    taken, gateway.taken = gateway.taken, []
+    whole, logs = await whole_talk(harness, name)
+    taken = logs.taken
     assert len(taken) >= 6
 
     for number, kept in [*enumerate(taken)][::-every]:
@@ -353,7 +328,7 @@ async def goes_on_from_every_copy(
                 end = next(at for at, m in enumerate(heard) if m.get("interrupted"))
                 heard, right = heard[: end + 1], right[: end + 1]
         assert comparable(heard) == comparable(right), number
-    return [kept.log for kept in taken]
+    return [kept.entries for kept in taken]
 
 
 async def test_sound_sent_while_an_answer_was_said_is_not_heard_after_it(
@@ -367,8 +342,8 @@ async def test_sound_sent_while_an_answer_was_said_is_not_heard_after_it(
 
     # Slow enough for copies in the middle of an answer.
     monkeypatch.setattr(Parrot, "step", step)
-    whole, gateway = await whole_talk(harness, "half_duplex")
-    kept = next(kept for kept in gateway.taken if is_half_said(kept))
+    whole, logs = await whole_talk(harness, "half_duplex")
+    kept = next(kept for kept in logs.taken if is_half_said(kept))
     # It is no multiple of what the detector hears at once, so the next turn would be cut elsewhere.
     past = {"type": "audio_chunk", "audio_base64": b64(sound(silence(0.3)))}
 
@@ -377,7 +352,7 @@ async def test_sound_sent_while_an_answer_was_said_is_not_heard_after_it(
     assert comparable(plain(heard)) == comparable(broken_off(whole, heard))
 
 
-def is_half_said(kept: KeptCopy) -> bool:
+def is_half_said(kept: LogContents) -> bool:
     """Whether the client knew the beginning of an answer."""
     answer = state_codec.decode(kept.state)["runner"].get("answer")
     return bool(answer and answer["text"])
@@ -414,8 +389,8 @@ async def test_the_rest_of_a_recorded_session_is_recorded_as_a_second_part(
         min_free_gb=0,
     )
     async with worker_harness(slots=2, recordings=recordings) as harness:
-        whole, gateway = await whole_talk(harness, name)
-        later = gateway.taken[len(gateway.taken) // 2 :]
+        whole, logs = await whole_talk(harness, name)
+        later = logs.taken[len(logs.taken) // 2 :]
         kept = next(kept for kept in later if not is_half_said(kept))
         await rebuilt_talk(harness, name, 1, kept, whole)
     recordings.close()
@@ -443,21 +418,21 @@ def head_of(folder: Folder) -> HeadLine:
 
 
 async def test_a_client_that_asks_late_finds_the_items_of_before(harness: WorkerHarness) -> None:
-    gateway = harness.host.copies = Gateway(harness.host)
+    logs = harness.host.session_logs = FakeSessionLogs()
     talk = harness.begin("openai_realtime", extensions=False)
     talk.say(written(1))
     talk.say({"type": "response.create", "response": {"output_modalities": ["text"]}})
     await talk.until("response.done")
     talk.say({"type": "session.update", "session": {"type": "realtime", "resume": True}})
     ready = await talk.until("session.updated")
-    await until_true(lambda: gateway.kept is not None)
-    assert gateway.kept is not None
+    await until_true(lambda: logs.taken)
 
     lease = LeasedSlot("again", "session", "openai_realtime", KINDS["openai_realtime"])
-    bringer = CopyBringer(gateway.kept)
+    asking = GatewayEnd()
+    harness.host.session_logs = FakeSessionLogs(offered=logs.taken[-1])
     slot = await harness.host.admit(lease)
-    holding = asyncio.create_task(harness.host.rebuild(lease, slot, bringer))  # type: ignore[arg-type]
-    assert (await bringer.answer)["problem"] == ""
+    holding = asyncio.create_task(harness.host.rebuild(lease, slot, asking))  # type: ignore[arg-type]
+    assert (await asking.answer)["problem"] == ""
     socket = FakeSocket()
     token = hash_of(ready["resume_token"])
     attaching = asyncio.create_task(harness.host.attach("again", socket, token, ready["seq"]))
@@ -475,14 +450,16 @@ async def test_a_client_that_asks_late_finds_the_items_of_before(harness: Worker
 
 
 async def test_a_copy_of_which_something_is_missing_is_refused(harness: WorkerHarness) -> None:
-    _, gateway = await whole_talk(harness, "duplex")
-    kept = gateway.taken[-1]
-    kept.log = [b"".join(kept.log)[:-3]]
+    _, logs = await whole_talk(harness, "duplex")
+    kept = logs.taken[-1]
+    harness.host.session_logs = FakeSessionLogs(
+        offered=dataclasses.replace(kept, entries=kept.entries[:-3])
+    )
     lease = LeasedSlot("again", "session", "duplex", KINDS["duplex"])
     slot = await harness.host.admit(lease)
 
     with pytest.raises(ParleyError):
-        await harness.host.rebuild(lease, slot, CopyBringer(kept))  # type: ignore[arg-type]
+        await harness.host.rebuild(lease, slot, GatewayEnd())  # type: ignore[arg-type]
 
     assert harness.engine.free_slots == 2
 

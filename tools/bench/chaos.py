@@ -66,7 +66,7 @@ class ChaosReport:
             or ended.
         vain_kills: of servers with which nobody was talking.
         double_kills: of a gateway and a worker in one moment.
-        store_kills: of the process that holds the copies of sessions.
+        worker_stops: workers asked to stop (SIGTERM) while others have room.
         not_done: cuts, kills and freezes for which there was no time.
         spread: cuts by dialect.
     """
@@ -79,7 +79,7 @@ class ChaosReport:
     vain_kills: int = 0
     freezes: int = 0
     double_kills: int = 0
-    store_kills: int = 0
+    worker_stops: int = 0
     lost: int = 0
     twice: int = 0
     different: int = 0
@@ -116,7 +116,7 @@ class ChaosPlan:
     gateway_kills: int
     worker_kills: int
     freezes: int
-    store_kills: int
+    worker_stops: int
     double_kills: int
     at_once: int
     seed: int
@@ -133,8 +133,8 @@ def chaos(
     freezes: Annotated[
         int, typer.Option(min=0, help="Gateways and workers stopped for up to 2 s.")
     ] = 0,
-    store_kills: Annotated[
-        int, typer.Option(min=0, help="Copy stores killed (they hold sessions' copies).")
+    worker_stops: Annotated[
+        int, typer.Option(min=0, help="Workers asked to stop (SIGTERM) while others have room.")
     ] = 0,
     double_kills: Annotated[
         int, typer.Option(min=0, help="A gateway and a worker killed in one moment.")
@@ -161,7 +161,7 @@ def chaos(
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)
     plan = ChaosPlan(
-        *(names, model, cuts, gateway_kills, worker_kills, freezes, store_kills, double_kills),
+        *(names, model, cuts, gateway_kills, worker_kills, freezes, worker_stops, double_kills),
         *(at_once, seed),
         limit_s=60 * minutes,
         workers=workers,
@@ -179,7 +179,9 @@ async def run(plan: ChaosPlan) -> ChaosReport:
         SetupError: they do not start, or an uncut conversation comes to nothing.
     """
     # Whoever loses its worker finds a slot at another.
-    workers = max(plan.workers, 2 if plan.worker_kills or plan.double_kills else 1)
+    workers = max(
+        plan.workers, 2 if plan.worker_kills or plan.double_kills or plan.worker_stops else 1
+    )
     environment = {
         # A gateway that takes long to start, because the machine is busy, loses nothing.
         "PARLEY_LIMITS__RESUME_WINDOW_S": str(WINDOW_S),
@@ -230,9 +232,9 @@ class _Chaos:
         self._count_met()
         report.slots_leaked = await self._servers.leaked(WINDOW_S)
         asked = plan.cuts + plan.gateway_kills + plan.worker_kills + plan.double_kills
-        asked += plan.freezes + plan.store_kills
+        asked += plan.freezes + plan.worker_stops
         done = min(plan.cuts, report.cuts) + report.gateway_kills + report.worker_kills
-        done += report.double_kills + report.freezes + report.store_kills
+        done += report.double_kills + report.freezes + report.worker_stops
         report.not_done = asked - done
         return report
 
@@ -251,7 +253,7 @@ class _Chaos:
         nobody met it."""
         plan, report = self._plan, self.report
         kinds = ["gateway"] * plan.gateway_kills + ["worker"] * plan.worker_kills
-        kinds += ["freeze"] * plan.freezes + ["copy store"] * plan.store_kills
+        kinds += ["freeze"] * plan.freezes + ["stop"] * plan.worker_stops
         kinds += ["both"] * plan.double_kills
         self._dice.shuffle(kinds)
         self._is_disaster_left = bool(kinds)
@@ -275,8 +277,9 @@ class _Chaos:
                 await servers.replace_worker(delay_s)
             case "both":
                 await servers.replace_both(delay_s)
-            case "copy store":
-                self.report.store_kills += await servers.replace_copy_store(delay_s)
+            case "stop":
+                await servers.stop_worker(delay_s)
+                self.report.worker_stops += 1
             case _:
                 await asyncio.sleep(delay_s)
                 victim = dice.choice(("gateway", "worker"))
@@ -433,7 +436,7 @@ def _print(report: ChaosReport, *, as_json: bool) -> None:
         f"{report.gateway_kills} gateways and {report.worker_kills} workers killed in "
         f"conversations, {report.double_kills} times both in one moment "
         f"({report.vain_kills} more), {report.freezes} frozen, "
-        f"{report.store_kills} copy stores killed"
+        f"{report.worker_stops} workers asked to stop"
     )
     typer.echo("cuts by dialect: " + ", ".join(f"{n} {c}" for n, c in report.spread.items()))
     typer.echo(

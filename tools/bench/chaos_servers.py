@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 import signal
 import socket
@@ -20,7 +19,6 @@ import httpx
 
 from parley.cli.bench.server import start
 from parley.errors import SetupError
-from parley.gateway import store_file
 
 START_S: Final = 120.0
 """How long servers may take to begin, and slots to become free."""
@@ -170,7 +168,7 @@ class Servers:
 
     async def replace_both(self, delay_s: float) -> None:
         """Kill the gateway and the worker with most sessions in one moment, a moment after it has
-        some, and start others. What they knew is nowhere else but in the copy store."""
+        some, and start others. What they knew is only in the logs of the sessions."""
         async with self._one_at_a_time:
             await self._until_busy()
             await asyncio.sleep(delay_s)
@@ -187,23 +185,20 @@ class Servers:
             self._back(number)
             await asyncio.sleep(FILLED_S)
 
-    async def replace_copy_store(self, delay_s: float) -> bool:
-        """Kill the process that holds the copies of sessions, a moment after there are some.
-        Returns when workers have brought another one their copies; False: there was none."""
+    async def stop_worker(self, delay_s: float) -> None:
+        """Ask the worker with most sessions to stop (SIGTERM), a moment after it has some, and
+        start another. Its sessions move to workers with room."""
         async with self._one_at_a_time:
             await self._until_busy()
             await asyncio.sleep(delay_s)
-            victim = self.copy_store_pid()
-            if victim is None:
-                return False
-            os.kill(victim, signal.SIGKILL)
-
-            async def is_another() -> bool:
-                return self.copy_store_pid() not in (victim, None)
-
-            await self._until(is_another)
-            await asyncio.sleep(FILLED_S)
-            return True
+            busy = await self._busy()
+            victim = self._workers.pop(max(self._workers, key=lambda each: busy.get(each, 0)))
+            number = self._out("stopped")
+            victim.terminate()
+            await victim.wait()
+            self._back(number)
+            await self._start_worker()
+            await self.until_workers(min(self._count, TO_SPARE))
 
     async def freeze(self, kind: str, seconds: float) -> None:
         """Stop a process for so long (SIGSTOP); then it continues."""
@@ -225,11 +220,6 @@ class Servers:
     def _back(self, number: int) -> None:
         before = self.outages[number]
         self.outages[number] = Outage(before.kind, before.began_s, time.monotonic())
-
-    def copy_store_pid(self) -> int | None:
-        """Of the process that holds copies, if there is one, whichever gateway started it."""
-        at = store_file.read(Path(self._folder, "data", store_file.FILE))
-        return at.pid if at is not None and Path(f"/proc/{at.pid}").exists() else None
 
     # ---- what is asked of them -------------------------------------------------------------
 

@@ -1,11 +1,9 @@
-"""`python -m tools.bench relay --resume`: what resuming costs the gateway.
+"""`python -m tools.bench relay --resume`: what resumable sessions cost gateway and worker.
 
 Duplex sessions of the SDK run once a second each, half of the time spoken to, on gateways and
-parrots of their own: one that offers no resuming, one that keeps no copies of sessions, one that
-keeps them in the gateway's own process, and one as it comes, with a copy store. The same sessions
-are held in turn on all of them, several times over; what is compared is the CPU per unit within one
-round, of the gateway and of the copy store apart, so that a machine that is slow for a while is
-slow for all of them.
+parrots of their own: one that offers no resuming, one that logs no sessions, and one with default
+settings. The same sessions are held in turn on all of them, several times over; what is compared is
+the CPU per unit within one round, so that a machine that is slow for a while is slow for all.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tools.bench.chaos_servers import Servers
-from tools.bench.processes import rss_mb, threads_cpu_s
+from tools.bench.processes import threads_cpu_s
 
 from parley.cli.bench.model import made_up_speech
 from parley.client.duplex import DuplexClient
@@ -41,16 +39,14 @@ class Arm:
 
 SERVERS: Final[Mapping[str, Mapping[str, str]]] = {
     "off": {"PARLEY_LIMITS__RESUME_WINDOW_S": "0"},
-    "no copies": {"PARLEY_LIMITS__COPY_SESSION_MB": "0"},
-    "no store": {"PARLEY_GATEWAY__COPY_STORE": "false"},
-    "as it comes": {},
+    "no logs": {"PARLEY_STORAGE__SESSION_LOGS": "off"},
+    "default": {},
 }
 ARMS: Final = (
     Arm("not offered", "off", resume=False),
-    Arm("not used", "as it comes", resume=False),
-    Arm("used, no copies", "no copies", resume=True),
-    Arm("used, no copy store", "no store", resume=True),
-    Arm("used", "as it comes", resume=True),
+    Arm("not used", "default", resume=False),
+    Arm("used, no logs", "no logs", resume=True),
+    Arm("used", "default", resume=True),
 )
 
 
@@ -60,13 +56,11 @@ class ResumeCost:
 
     Args:
         cpu_ms: the gateway's.
-        store_ms: the copy store's; 0 where there is none.
-        store_rss_mb: most memory that the copy store took.
+        worker_ms: the worker's.
     """
 
     cpu_ms: dict[str, list[float]] = field(default_factory=dict)
-    store_ms: dict[str, list[float]] = field(default_factory=dict)
-    store_rss_mb: float = 0.0
+    worker_ms: dict[str, list[float]] = field(default_factory=dict)
 
     def percent_more(self, arm: str, than: str) -> float:
         """The median of the rounds' differences."""
@@ -81,12 +75,10 @@ class ResumeCost:
             more = "" if name == first else f"   {self.percent_more(name, first):+6.1f} %"
             each = " ".join(f"{figure:.3f}" for figure in figures)
             lines.append(f"{name:<20} {statistics.median(figures):.3f} ms{more:<12}   ({each})")
-        lines.append("copy store CPU per unit")
-        for name, figures in self.store_ms.items():
-            if any(figures):
-                each = " ".join(f"{figure:.3f}" for figure in figures)
-                lines.append(f"{name:<20} {statistics.median(figures):.3f} ms{'':<12}   ({each})")
-        lines.append(f"copy store memory    {self.store_rss_mb:.0f} MB at most")
+        lines.append("worker CPU per unit")
+        for name, figures in self.worker_ms.items():
+            each = " ".join(f"{figure:.3f}" for figure in figures)
+            lines.append(f"{name:<20} {statistics.median(figures):.3f} ms{'':<12}   ({each})")
         return "gateway CPU per unit\n" + "\n".join(lines)
 
 
@@ -113,19 +105,17 @@ async def measure(sessions: int, seconds: float, rounds: int) -> ResumeCost:
                 server = servers[arm.server]
                 held = await _hold(server, sessions, seconds, resume=arm.resume)
                 cost.cpu_ms[arm.name].append(held.gateway_ms)
-                cost.store_ms[arm.name].append(held.store_ms)
-                cost.store_rss_mb = max(cost.store_rss_mb, held.store_rss_mb)
+                cost.worker_ms[arm.name].append(held.worker_ms)
                 await server.until_free()
     return cost
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """Milliseconds of CPU per unit, and memory."""
+    """Milliseconds of CPU per unit."""
 
     gateway_ms: float
-    store_ms: float
-    store_rss_mb: float
+    worker_ms: float
 
 
 async def _hold(server: Servers, sessions: int, seconds: float, *, resume: bool) -> _Held:
@@ -136,11 +126,11 @@ async def _hold(server: Servers, sessions: int, seconds: float, *, resume: bool)
     ]
     try:
         await asyncio.sleep(WARM_S)
-        gateway, store = server.gateway_pid, server.copy_store_pid()
-        units, before_s, store_before_s = counts.units, threads_cpu_s(gateway), _cpu_s(store)
+        gateway, worker = server.gateway_pid, server.worker_pid
+        units, before_s, worker_s = counts.units, threads_cpu_s(gateway), threads_cpu_s(worker)
         await asyncio.sleep(seconds)
         units, spent_s = counts.units - units, threads_cpu_s(gateway) - before_s
-        store_s, store_rss_mb = _cpu_s(store) - store_before_s, rss_mb(store or 0) or 0.0
+        worker_s = threads_cpu_s(worker) - worker_s
     finally:
         for talk in talks:
             talk.cancel()
@@ -150,12 +140,7 @@ async def _hold(server: Servers, sessions: int, seconds: float, *, resume: bool)
             raise SetupError(f"A session ended early: {talk.exception()}")
     if not units:
         raise SetupError("No unit was sent; the machine is too busy.")
-    return _Held(1000 * spent_s / units, 1000 * store_s / units, store_rss_mb)
-
-
-def _cpu_s(pid: int | None) -> float:
-    """0 where there is no such process."""
-    return 0.0 if pid is None else threads_cpu_s(pid)
+    return _Held(1000 * spent_s / units, 1000 * worker_s / units)
 
 
 @dataclass(slots=True)

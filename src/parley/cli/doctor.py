@@ -29,8 +29,8 @@ from parley.cli import flags
 from parley.cli.colour import paint, say
 from parley.client import Server
 from parley.errors import ParleyError, SetupError
-from parley.gateway import store_file
 from parley.installation import install_command
+from parley.session_log.places import open_session_logs
 from parley.settings import GatewaySettings, Settings, load
 
 Grade = Literal["fine", "note", "broken"]
@@ -295,31 +295,17 @@ def check_disk(settings: Settings) -> Iterator[Finding]:
         yield Finding("fine", "disk", f"{free_gib:.1f} GiB free at {storage.data_dir}")
 
 
-def check_copy_store(settings: Settings) -> Iterator[Finding]:
-    """The file by which a gateway finds the copy store of its predecessor."""
-    gateway, path = settings.gateway, settings.storage.data_dir / store_file.FILE
-    if not gateway.copy_store:
-        yield Finding("fine", "copy store", "off; gateways keep copies of sessions themselves")
+def check_session_logs(settings: Settings) -> Iterator[Finding]:
+    """Where running sessions are logged, so that another worker can continue them."""
+    try:
+        stored = open_session_logs(settings)
+    except SetupError as error:
+        yield Finding("broken", "session logs", str(error), error.hint or "")
         return
-    if gateway.http and gateway.copies_port is not None:
-        yield Finding(
-            "note", "copy store", f"port {gateway.copies_port} is not used: there is no TLS",
-            "Workers of other machines bring their copies on their control connections.",
-        )  # fmt: skip
-    at = store_file.read(path)
-    if at is not None and asyncio.run(store_file.is_running(at)):
-        yield Finding("fine", "copy store", f"running, process {at.pid}")
-    elif at is not None:
-        yield Finding("fine", "copy store", "ended without a word; the next one takes its place")
-    elif os.path.lexists(path):
-        readable = "it makes no sense, or is not ours to read"
-        yield Finding(
-            "note", "copy store", f"{path}: {readable}",
-            "Remove it where the next server warns of it: sessions could not outlive "
-            "gateway and worker at the same time.",
-        )  # fmt: skip
+    if not stored.name:
+        yield Finding("note", "session logs", "off", "A lost worker loses its sessions.")
     else:
-        yield Finding("fine", "copy store", "none; it begins with the first session to be resumed")
+        yield Finding("fine", "session logs", stored.name)
 
 
 def check_media(settings: Settings) -> Iterator[Finding]:
@@ -428,6 +414,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_ports,
     check_certificate,
     check_disk,
-    check_copy_store,
+    check_session_logs,
     check_sound_devices,
 )

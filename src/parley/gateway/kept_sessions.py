@@ -2,7 +2,7 @@
 
 Somebody has to hold the lease, the session id and the client's place in the counts while nobody is
 connected: until the client is back, the worker has ended the session, or the worker is gone and no
-other one could go on from the copy. Also holds what a worker brings along that an earlier gateway
+other one could continue from its log. Also holds what a worker brings along that an earlier gateway
 leased, and what such a gateway left behind.
 """
 
@@ -19,10 +19,8 @@ from parley import logs
 from parley.clock import Clock
 from parley.errors import Refused
 from parley.gateway.admission import Admission
-from parley.gateway.copies import Copies
 from parley.gateway.left_behind import LeftBehind
 from parley.gateway.lost_session import LostSession
-from parley.gateway.session_copies import KeptCopy
 from parley.gateway.signals import Signal
 from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.kinds import Phase
@@ -72,14 +70,14 @@ class KeptSessions:
         worker_pool: WorkerPool,
         admission: Admission,
         clock: Clock,
-        copies: Copies,
         left_behind: LeftBehind,
+        drop_log: Callable[[str], None],
         window_s: float,
         hold_s: float = HOLD_S,
     ) -> None:
-        self._copies = copies
+        self._drop_log = drop_log
         self._left_behind = left_behind
-        self.rebuild: Callable[[LostSession, KeptCopy], Awaitable[Lease]] | None = None
+        self.rebuild: Callable[[LostSession], Awaitable[Lease]] | None = None
         """Goes on with a session of a lost worker at another one; raises `NotRebuilt`."""
         self.doubled: Signal[Lease] = Signal()
         """A worker that was thought lost brings a session with it that goes on elsewhere."""
@@ -127,17 +125,17 @@ class KeptSessions:
         return lease.lease_id in self._kept
 
     def can_be_rebuilt(self, lease: Lease) -> bool:
-        """Whether there is a copy of a session, should its worker be lost."""
-        return self.rebuild is not None and self._copies.fingerprint(lease.lease_id) is not None
+        """True if another worker could continue a session, should its worker be lost."""
+        return self.rebuild is not None and bool(lease.log_id)
 
     def moved(self, lease_id: str) -> None:
         """What was under this lease goes on under another one; a worker that brings it ends it."""
         _remember(self._moved, lease_id, None, limit=MOVED_LIMIT)
 
-    def find_lost(self, lease_id: str) -> LostSession | None:
-        """One that is being rebuilt, or may have to be, by the lease under which it was lost."""
-        being = (lost for lost, _ in self._rebuilding.values() if lost.lease_id == lease_id)
-        return next(being, None) or self._left_behind.find_lease(lease_id)
+    @property
+    def log_ids(self) -> set[str]:
+        """Logs of sessions that are being rebuilt, or may have to be."""
+        return {lost.log_id for lost, _ in self._rebuilding.values()} | self._left_behind.log_ids
 
     def take(self, lease: Lease) -> Lease | None:
         """The lease for a client that has come back, whoever held it; None: the session has
@@ -190,7 +188,7 @@ class KeptSessions:
         task.cancel()
 
     def leave(self) -> None:
-        """The next gateway rebuilds what is lost from here on, and what was being rebuilt: copies
+        """The next gateway rebuilds what is lost from here on, and what was being rebuilt: logs
         stay where they are. Safe to repeat."""
         self._is_leaving = True
         for lost, task in self._rebuilding.values():
@@ -220,7 +218,7 @@ class KeptSessions:
         if self._is_leaving:
             held.close()
             return
-        if self.rebuild is None or self._copies.fingerprint(lost.lease_id) is None:
+        if self.rebuild is None or not lost.log_id:
             self._lose(lost, held, NOTHING_KEPT)
             return
         self.moved(lost.lease_id)
@@ -231,15 +229,12 @@ class KeptSessions:
 
     async def _go_on(
         self,
-        rebuild: Callable[[LostSession, KeptCopy], Awaitable[Lease]],
+        rebuild: Callable[[LostSession], Awaitable[Lease]],
         lost: LostSession,
         held: ExitStack,
     ) -> None:
         try:
-            copy = await self._copies.take(lost.lease_id)
-            if copy is None:
-                raise NotRebuilt(NOTHING_KEPT)
-            taken = await rebuild(lost, copy)
+            taken = await rebuild(lost)
         except NotRebuilt as error:
             self._lose(lost, held, str(error))
         except asyncio.CancelledError:
@@ -251,14 +246,14 @@ class KeptSessions:
             log.exception("session not rebuilt", session_id=lost.session_id)
             self._lose(lost, held, "The server made a mistake; its log has more.")
         else:
-            self._copies.move(lost.lease_id, taken.lease_id, copy)
             self.keep(taken, held)
         finally:
             del self._rebuilding[lost.session_id]
 
     def _lose(self, lost: LostSession, held: ExitStack, why: str) -> None:
         """It cannot go on anywhere."""
-        self._copies.drop(lost.lease_id)
+        if lost.log_id:
+            self._drop_log(lost.log_id)
         _remember(self._lost, lost.session_id, (lost, why))
         held.close()
 
@@ -302,9 +297,10 @@ class KeptSessions:
 
     def _session_ended(self, lease: Lease, tokens: int) -> None:
         del tokens
-        self._copies.drop(lease.lease_id)
         if lease.resume is None or lease.lease_id in self._moved:
             return
+        if lease.log_id:
+            self._drop_log(lease.log_id)
         _remember(self._ended, lease.session_id, lease)
         self._drop(lease)
 

@@ -1,4 +1,4 @@
-"""Sessions that an earlier gateway had, and of which the copy store has copies.
+"""Sessions that an earlier gateway had, found by their logs.
 
 Most come with their workers: then there is nothing to do. Of a worker that comes without one it has
 ended. One whose worker has died, too, is lost and can be rebuilt, and nobody else knows of it.
@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 
 from parley import logs
-from parley.gateway.copies import Copies
 from parley.gateway.lost_session import LostSession
 from parley.gateway.signals import Signal
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
 from parley.protocol.control import SILENCE_LIMIT_S
+from parley.session_log.contract import LoggedSession
 
 COMES_S: Final = 2 * SILENCE_LIMIT_S
 """How long a worker may take to come to the gateway although its process runs."""
@@ -30,14 +30,19 @@ class LeftBehind:
     """See the module's text. Belongs to the gateway's event loop.
 
     Args:
-        is_gone: whether nobody listens at a worker's address any more.
+        is_gone: True if no process listens at a worker's address any more.
+        drop_log: removes a log.
     """
 
     def __init__(
-        self, *, worker_pool: WorkerPool, copies: Copies, is_gone: Callable[[str], Awaitable[bool]]
+        self,
+        *,
+        worker_pool: WorkerPool,
+        is_gone: Callable[[str], Awaitable[bool]],
+        drop_log: Callable[[str], None],
     ) -> None:
         self._worker_pool = worker_pool
-        self._copies = copies
+        self._drop_log = drop_log
         self._is_gone = is_gone
         self._sessions: dict[str, LostSession] = {}
         self._looking: dict[str, asyncio.Task[None]] = {}
@@ -46,7 +51,6 @@ class LeftBehind:
         """The worker of a session is gone."""
         self.decided: Signal[()] = Signal()
         """What became of one or more is known now."""
-        copies.left_behind.listen(self._found)
         worker_pool.learned.listen(self._learned)
         worker_pool.joined.listen(self._joined)
         worker_pool.ended.listen(lambda lease, tokens: self._learned(lease))
@@ -55,9 +59,10 @@ class LeftBehind:
         """One of which it is not known yet what became of it."""
         return self._sessions.get(session_id)
 
-    def find_lease(self, lease_id: str) -> LostSession | None:
-        """The same by its lease."""
-        return next((one for one in self._sessions.values() if one.lease_id == lease_id), None)
+    @property
+    def log_ids(self) -> set[str]:
+        """Of all of them."""
+        return {one.log_id for one in self._sessions.values()}
 
     async def close(self) -> None:
         """Look for none any more."""
@@ -66,16 +71,15 @@ class LeftBehind:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _found(self, about: bytes) -> None:
+    def found(self, logged: LoggedSession) -> None:
+        """There is a log of this session."""
         try:
-            session = LostSession.read(about)
+            session = LostSession.of_log(logged)
         except msgspec.MsgspecError as error:
-            # Nobody asks for its copy, which is swept.
             log.warning("session of an earlier gateway not understood", why=str(error))
+            self._drop_log(logged.log_id)
             return
-        known = self._worker_pool.find_resumable(session.session_id)
-        if known is not None:
-            self._keep_only(known, session)
+        if self._worker_pool.find_resumable(session.session_id) is not None:
             return
         self._sessions[session.session_id] = session
         worker = self._worker_pool.find(session.worker_id)
@@ -89,15 +93,8 @@ class LeftBehind:
             self._looking[session.worker_id] = task
 
     def _learned(self, lease: Lease) -> None:
-        session = self._sessions.pop(lease.session_id, None)
-        if session is not None:
-            self._keep_only(lease, session)
+        if self._sessions.pop(lease.session_id, None) is not None:
             self.decided.notify()
-
-    def _keep_only(self, lease: Lease, session: LostSession) -> None:
-        """A copy under an earlier lease is of no use: the session went on from it."""
-        if lease.lease_id != session.lease_id:
-            self._copies.drop(session.lease_id)
 
     def _joined(self, worker: Worker) -> None:
         """A worker has said which sessions it has."""
@@ -105,7 +102,7 @@ class LeftBehind:
             if session.worker_pid != worker.hello.pid:
                 self._give_up(session)
             elif self._sessions.pop(session.session_id, None) is not None:
-                self._copies.drop(session.lease_id)
+                self._drop_log(session.log_id)
                 self.decided.notify()
 
     def _of(self, worker_id: str) -> list[LostSession]:

@@ -1,27 +1,38 @@
-"""What has to be known of a session whose worker is gone, so that it can go on at another one."""
+"""What has to be known of a session whose worker is gone, so that another one can continue it."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import msgspec
 
 from parley.gateway.worker_pool import Lease
+from parley.protocol.control import LeaseNote
 from parley.protocol.kinds import Kind
+from parley.session_log.contract import LoggedSession
+
+_note = msgspec.json.Decoder(LeaseNote)
 
 
-class LostSession(msgspec.Struct, frozen=True):
-    """See the module's text. The copy store keeps it with the copy, as JSON, for the next gateway.
+@dataclass(frozen=True, slots=True)
+class LostSession:
+    """See the module.
 
     Args:
-        lease_id: of the lease under which its worker had it.
+        lease_id: of the lease under which its worker ran it.
+        log_id: of its log; "": there is none.
+        fingerprint: version, model and place of logs that a worker must have to continue it.
         worker_pid: a worker may come back under its name as another process.
         address, key_id: where its client was, and the key that it showed.
         granted_time: unix seconds at which it got its slot.
     """
 
     lease_id: str
+    log_id: str
     session_id: str
     kind: Kind
     dialect: str
+    fingerprint: str
     worker_id: str
     worker_url: str
     worker_pid: int
@@ -35,9 +46,11 @@ class LostSession(msgspec.Struct, frozen=True):
         hello = lease.worker.hello
         return cls(
             lease_id=lease.lease_id,
+            log_id=lease.log_id,
             session_id=lease.session_id,
             kind=lease.kind,
             dialect=lease.dialect,
+            fingerprint=hello.fingerprint,
             worker_id=hello.worker_id,
             worker_url=hello.url,
             worker_pid=hello.pid,
@@ -47,17 +60,24 @@ class LostSession(msgspec.Struct, frozen=True):
         )
 
     @classmethod
-    def read(cls, about: bytes) -> LostSession:
-        """As it was written.
+    def of_log(cls, logged: LoggedSession) -> LostSession:
+        """The session of a log that an earlier gateway knew.
 
         Raises:
-            msgspec.MsgspecError: it is something else.
+            msgspec.MsgspecError: its note is not a gateway's.
         """
-        return _decoder.decode(about)
-
-    def written(self) -> bytes:
-        """For the copy store."""
-        return msgspec.json.encode(self)
-
-
-_decoder = msgspec.json.Decoder(LostSession)
+        note = _note.decode(logged.note or "{}")
+        return cls(
+            lease_id=logged.lease_id,
+            log_id=logged.log_id,
+            session_id=logged.session_id,
+            kind=logged.kind,
+            dialect=logged.dialect,
+            fingerprint=logged.fingerprint,
+            worker_id=logged.worker_id,
+            worker_url=logged.worker_url,
+            worker_pid=logged.worker_pid,
+            address=note.address,
+            key_id=note.key_id,
+            granted_time=note.granted_time,
+        )

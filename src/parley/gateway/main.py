@@ -228,7 +228,6 @@ class Gateway:
             log.error("certificate not reloaded; the old one stays", why=str(error))
             return False
         self.runtime.admission.learn_names(own_names(gateway.ssl_certfile))
-        self.runtime.copy_store.reload_certificate()
         log.info("certificate reloaded", fingerprint=self.fingerprint)
         return True
 

@@ -30,8 +30,7 @@ from prometheus_client.metrics_core import (
 )
 
 from parley import __version__
-from parley.gateway.copies import Copies
-from parley.gateway.copy_store_process import CopyStoreProcess
+from parley.gateway.log_sweep import LogSweep
 from parley.gateway.queue import Queue
 from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.control import STAGE_BUCKETS_MS, Durations, Heartbeat, RecordingState
@@ -75,8 +74,7 @@ class Metrics:
         queue: Queue,
         worker_pool: WorkerPool,
         *,
-        copies: Copies | None = None,
-        copy_store: CopyStoreProcess | None = None,
+        session_logs: LogSweep | None = None,
         find_disk_free: Callable[[], int] | None = None,
         count_keys: Callable[[], int] | None = None,
         count_kept: Callable[[], int] = lambda: 0,
@@ -84,8 +82,7 @@ class Metrics:
     ) -> None:
         self._queue = queue
         self._worker_pool = worker_pool
-        self.copies = copies
-        self.copy_store = copy_store
+        self.session_logs = session_logs
         self._rebuilt: Tally[RebuildOutcome] = Tally()
         self.up = Traffic()
         """Clients to workers."""
@@ -172,34 +169,22 @@ class Metrics:
         """Everything in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def _copy_metrics(self) -> Iterable[Metric]:
-        copies, store = self.copies, self.copy_store
-        if copies is None or store is None:
+    def _log_metrics(self) -> Iterable[Metric]:
+        logged = self.session_logs
+        if logged is None:
             return
         yield GaugeMetricFamily(
-            "parley_session_copies", "Sessions that another worker could go on with.",
-            value=len(copies),
-        )  # fmt: skip
-        yield GaugeMetricFamily(
-            "parley_session_copy_bytes", "What their copies take.", value=copies.size
-        )
-        yield CounterMetricFamily(
-            "parley_session_copies_dropped",
-            "Copies that were given up because they took too much.",
-            value=copies.dropped,
+            "parley_session_logs",
+            "Sessions that another worker could continue.",
+            value=logged.count,
         )
         yield GaugeMetricFamily(
-            "parley_copy_store_up",
-            "Whether a process of their own holds the copies; it begins with the first of them.",
-            value=store.is_up,
+            "parley_session_log_bytes", "Size of their logs.", value=logged.size_bytes
         )
         yield CounterMetricFamily(
-            "parley_copy_store_starts", "How often that process was started.", value=store.starts
-        )
-        yield CounterMetricFamily(
-            "parley_copy_store_refused",
-            "Connections to it that did not show that they may be there.",
-            value=copies.refused,
+            "parley_session_logs_dropped",
+            "Logs dropped because all of them together were too large.",
+            value=logged.dropped,
         )
         rebuilt = CounterMetricFamily(
             "parley_sessions_rebuilt", "Sessions of lost workers.", labels=["outcome"]
@@ -212,7 +197,7 @@ class Metrics:
         """Called by the registry."""
         yield GaugeMetricFamily("parley_queue_length", "Tickets waiting.", value=len(self._queue))
         yield GaugeMetricFamily("parley_queue_limit", "Places.", value=self._queue.limit)
-        yield from self._copy_metrics()
+        yield from self._log_metrics()
         leases = self._worker_pool.leases
         yield GaugeMetricFamily("parley_leases", "Slots given out.", value=len(leases))
         running = GaugeMetricFamily("parley_sessions", "Running sessions.", labels=["mode"])

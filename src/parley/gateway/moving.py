@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from parley import logs
-from parley.gateway.copies import Copies
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.kept_sessions import KeptSessions
 from parley.gateway.rebuilding import Rebuilding
@@ -30,7 +29,7 @@ class Moving:
     """See the module's text.
 
     Args:
-        hand_over: stops a session at its worker, with everything in its copy; whether it did.
+        hand_over: stops a session at its worker, with everything in its log; True if it did.
         end: ends a session that goes on elsewhere.
     """
 
@@ -38,14 +37,12 @@ class Moving:
         self,
         *,
         kept: KeptSessions,
-        copies: Copies,
         rebuilding: Rebuilding,
         dispatcher: Dispatcher,
         hand_over: Callable[[Lease], Awaitable[bool]],
         end: Callable[[Lease], None],
     ) -> None:
         self._kept = kept
-        self._copies = copies
         self._rebuilding = rebuilding
         self._dispatcher = dispatcher
         self._hand_over = hand_over
@@ -66,14 +63,13 @@ class Moving:
 
     def move_unreachable(self, lease: Lease) -> None:
         """The worker of this session is alive and cannot be reached: a session without a connection
-        goes on at another one that has room and its copy. Where there is none it stays."""
+        goes on at another one that has room and its log. Where there is none it stays."""
         worker, pool = lease.worker, self._dispatcher.worker_pool
         pool.unreachable(worker)
         current = worker.leases.get(lease.lease_id)
         if current is None or not self._kept.is_kept(current):
             return
-        fingerprint = self._copies.fingerprint(current.lease_id)
-        if fingerprint is not None and pool.with_room(current.kind, fingerprint):
+        if current.log_id and pool.with_room(current.kind, worker.hello.fingerprint):
             log.info("session moves", session_id=current.session_id, worker=worker.worker_id)
             self._part(current)
 
@@ -104,9 +100,7 @@ class Moving:
         await asyncio.gather(*(move(lease_id) for lease_id in list(worker.leases)))
 
     async def _move(self, lease_id: str, lease: Lease) -> None:
-        worker, fingerprint = lease.worker, self._copies.fingerprint(lease_id)
-        if fingerprint is None:
-            return
+        worker, fingerprint = lease.worker, lease.worker.hello.fingerprint
         session_id, reserved = lease.session_id, self._rebuilding.reserved
         ticket = self._rebuilding.ask(lease, fingerprint)
         is_taken = False

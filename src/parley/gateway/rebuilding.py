@@ -1,4 +1,4 @@
-"""Sessions whose worker was lost go on at another one, which does everything again from the copy.
+"""Sessions whose worker was lost go on at another one, which does everything again from the log.
 
 Each takes the next slot that is free, before everybody who waits, on a worker of the same model and
 version; while there is none it waits for as long as a client may stay away.
@@ -7,7 +7,6 @@ version; while there is none it waits for as long as a client may stay away.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -20,21 +19,17 @@ from parley.gateway.kept_sessions import NotRebuilt
 from parley.gateway.lost_session import LostSession
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue import Ticket
-from parley.gateway.session_copies import KeptCopy
 from parley.gateway.signals import Signal
 from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
 from parley.gateway.worker_pool import Lease
 from parley.protocol.control import (
     REBUILD_HEADER,
     LeaseNote,
-    RebuildPart,
     RebuildResult,
     ResumeState,
 )
 from parley.transport import ClientConnection, ConnectionClosed
 
-PIECE_BYTES: Final = 4 << 20
-"""A log is sent in pieces of this size."""
 ANSWER_S: Final = 150.0
 """How long a worker may take to do everything again."""
 
@@ -68,20 +63,20 @@ class Rebuilding:
         self.given_up: Signal[str] = Signal()
         """A lease under which a session may have been rebuilt, while another one is tried."""
 
-    async def rebuild(self, lost: LostSession, copy: KeptCopy) -> Lease:
+    async def rebuild(self, lost: LostSession) -> Lease:
         """Another worker's lease of a session, which waits there for its client.
 
         Raises:
             NotRebuilt: and why.
         """
         began_at = self._clock.monotonic()
-        ticket = self.reserved.pop(lost.session_id, None) or self.ask(lost, copy.fingerprint)
+        ticket = self.reserved.pop(lost.session_id, None) or self.ask(lost, lost.fingerprint)
         try:
             while True:
-                await self._until_leased(ticket, copy, began_at)
+                await self._until_leased(ticket, lost, began_at)
                 lease = ticket.lease
                 assert lease is not None
-                if await self._move(lost, lease, copy, ticket):
+                if await self._move(lost, lease, ticket):
                     break
             took_s = round(self._clock.monotonic() - began_at, 3)
             worker = lease.worker.worker_id
@@ -105,7 +100,7 @@ class Rebuilding:
             fingerprint=fingerprint,
         )
 
-    async def _until_leased(self, ticket: Ticket, copy: KeptCopy, began_at: float) -> None:
+    async def _until_leased(self, ticket: Ticket, lost: LostSession, began_at: float) -> None:
         changed = asyncio.Event()
         stop = ticket.changed.listen(changed.set)
         try:
@@ -114,7 +109,7 @@ class Rebuilding:
                     changed.clear()
                     await changed.wait()
         except TimeoutError:
-            raise NotRebuilt(self._why_none(copy)) from None
+            raise NotRebuilt(self._why_none(lost)) from None
         finally:
             stop()
         if ticket.refusal is not None:
@@ -122,16 +117,16 @@ class Rebuilding:
         if ticket.state != "leased":
             raise NotRebuilt("It was cancelled.")
 
-    def _why_none(self, copy: KeptCopy) -> str:
+    def _why_none(self, lost: LostSession) -> str:
         usable = [worker for worker in self._dispatcher.worker_pool if worker.is_usable]
-        if usable and all(worker.hello.fingerprint != copy.fingerprint for worker in usable):
+        if usable and all(worker.hello.fingerprint != lost.fingerprint for worker in usable):
             there = ", ".join(sorted({worker.hello.fingerprint for worker in usable}))
-            return f"It began on another model or version ({copy.fingerprint}; now {there})."
+            return f"It began on another model or version ({lost.fingerprint}; now {there})."
         return "There was no free slot in time."
 
-    async def _move(self, lost: LostSession, lease: Lease, copy: KeptCopy, ticket: Ticket) -> bool:
-        """Bring the copy to the lease's worker; False: another one is to be tried, or the ticket
-        is refused.
+    async def _move(self, lost: LostSession, lease: Lease, ticket: Ticket) -> bool:
+        """Have the lease's worker continue the session. Returns False if another worker is to be
+        tried, or the ticket is refused.
 
         Raises:
             NotRebuilt: the worker cannot go on with it.
@@ -148,7 +143,7 @@ class Rebuilding:
             extensions=False,
             parameters={},
         )
-        headers[REBUILD_HEADER] = "true"
+        headers[REBUILD_HEADER] = lost.log_id
         async with UpstreamConnection(
             lease, self._settings, dialect=lost.dialect, headers=headers
         ) as upstream:
@@ -160,7 +155,7 @@ class Rebuilding:
                     self._dispatcher.worker_failed(ticket)
                 return False
             try:
-                result = await self._answer(connection, copy)
+                result = await self._answer(connection)
             except ConnectionClosed as error:
                 if error.closure.code != BROKEN_OFF:
                     raise NotRebuilt("The second worker closed the connection.") from None
@@ -171,12 +166,14 @@ class Rebuilding:
         if result.problem:
             raise NotRebuilt(result.problem)
         note = msgspec.json.encode(LeaseNote(lost.address, lost.key_id, lost.granted_time)).decode()
-        lease.resume = ResumeState(lost.dialect, left_s=self.window_s, note=note)
+        lease.resume = ResumeState(
+            lost.dialect, left_s=self.window_s, note=note, log_id=lost.log_id
+        )
         lease.resume_ends_at = self._clock.monotonic() + self.window_s
         return True
 
-    async def _answer(self, connection: ClientConnection, copy: KeptCopy) -> RebuildResult:
-        """What becomes of the copy at a worker.
+    async def _answer(self, connection: ClientConnection) -> RebuildResult:
+        """The worker's result.
 
         Raises:
             ConnectionClosed: it is gone.
@@ -184,20 +181,8 @@ class Rebuilding:
         """
         try:
             async with asyncio.timeout(ANSWER_S):
-                for part in _parts(copy):
-                    await connection.room()
-                    connection.send_binary(msgspec.msgpack.encode(part))
                 return _result.decode((await connection.receive()).payload())
         except TimeoutError:
             raise NotRebuilt("The worker took too long.") from None
         except (msgspec.MsgspecError, ParleyError) as error:
             raise NotRebuilt(f"The worker's answer makes no sense: {error}") from None
-
-
-def _parts(copy: KeptCopy) -> Iterator[RebuildPart]:
-    for piece in copy.log:
-        for at in range(0, len(piece), PIECE_BYTES):
-            yield RebuildPart(log=piece[at : at + PIECE_BYTES])
-    for output in copy.outputs:
-        yield RebuildPart(outputs=(output,))
-    yield RebuildPart(state=copy.state, is_last=True)

@@ -18,15 +18,13 @@ from parley.gateway.admission import Admission
 from parley.gateway.apps import Apps
 from parley.gateway.authenticator import Authenticator
 from parley.gateway.connection_handler import ConnectionHandler
-from parley.gateway.copies import Copies
-from parley.gateway.copy_store_process import CopyStoreProcess
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
 from parley.gateway.forward_auth import ForwardAuth
 from parley.gateway.handover import Handover, store_id
 from parley.gateway.kept_sessions import KeptSessions
 from parley.gateway.left_behind import LeftBehind
-from parley.gateway.lost_session import LostSession
+from parley.gateway.log_sweep import LogSweep
 from parley.gateway.maintenance import Maintenance
 from parley.gateway.metrics import Metrics
 from parley.gateway.moving import Moving
@@ -50,9 +48,9 @@ from parley.media import decoder
 from parley.media.decoder import DecoderLimits
 from parley.private import keep_private
 from parley.protocol.control import SILENCE_LIMIT_S
-from parley.protocol.copies import ServeCopies
 from parley.recording.layout import RecordingFolders, free_bytes
-from parley.settings import ForwardAuthSettings, LimitSettings, Settings
+from parley.session_log.places import open_session_logs
+from parley.settings import ForwardAuthSettings, Settings
 from parley.tracing import Tracing
 from parley.transport import (
     LARGE_BYTES,
@@ -64,7 +62,6 @@ from parley.transport import (
 )
 
 SWEEP_EVERY_S: Final = 1.0
-SWEEP_COPIES_EVERY_S: Final = 30.0
 FORGIVEN_S: Final = 0.5
 """When the sweep itself is later than this, the silence of others is not held against them."""
 SHUTDOWN_S: Final = 20.0
@@ -158,32 +155,16 @@ class GatewayRuntime:
             storage=settings.storage,
             secret=security.worker_secret,
         )
-        bounds = _copy_bounds(limits)
-        self.copies = Copies(
-            **bounds,
-            about=self._about,
-        )
-        gateway = settings.gateway
-        self.copy_store = CopyStoreProcess(
-            ServeCopies(
-                session_bytes=bounds["session_bytes"],
-                total_bytes=bounds["total_bytes"],
-                waits_s=limits.resume_window_s,
-                host=gateway.host,
-                # Never in clear text to other machines.
-                port=None if gateway.http else gateway.copies_port,
-                certificate=str(gateway.ssl_certfile),
-                key=str(gateway.ssl_keyfile),
-            ),
-            self.copies,
-            folder=settings.storage.data_dir,
-            is_on=gateway.copy_store,
+        self.session_logs = open_session_logs(settings)
+        self.log_sweep = LogSweep(
+            self.session_logs,
+            known=self._known_logs,
+            total_bytes=round(limits.session_logs_mb * MIB),
         )
         self.metrics = Metrics(
             self.queue,
             self.worker_pool,
-            copies=self.copies,
-            copy_store=self.copy_store,
+            session_logs=self.log_sweep,
             find_disk_free=lambda: free_bytes(settings.storage.data_dir),
             count_keys=lambda: self.authenticator.keys,
             count_kept=lambda: len(self.kept_sessions),
@@ -193,8 +174,6 @@ class GatewayRuntime:
             worker_pool=self.worker_pool,
             admission=self.admission,
             metrics=self.metrics,
-            copies=self.copies,
-            copy_store=self.copy_store,
             probe_every_s=probe_every_s,
         )
         self.supervisor = Supervisor()
@@ -227,14 +206,16 @@ class GatewayRuntime:
         )
         self.closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.left_behind = LeftBehind(
-            worker_pool=self.worker_pool, copies=self.copies, is_gone=process_is_gone
+            worker_pool=self.worker_pool,
+            is_gone=process_is_gone,
+            drop_log=self.log_sweep.drop,
         )
         self.kept_sessions = KeptSessions(
             worker_pool=self.worker_pool,
             admission=self.admission,
             clock=self.clock,
-            copies=self.copies,
             left_behind=self.left_behind,
+            drop_log=self.log_sweep.drop,
             window_s=limits.resume_window_s,
         )
         self._rebuilding = rebuilding = Rebuilding(
@@ -248,7 +229,6 @@ class GatewayRuntime:
         rebuilding.given_up.listen(self.kept_sessions.moved)
         self.moving = Moving(
             kept=self.kept_sessions,
-            copies=self.copies,
             rebuilding=rebuilding,
             dispatcher=self.dispatcher,
             hand_over=self.worker_control.hand_over,
@@ -300,7 +280,7 @@ class GatewayRuntime:
         )
         self.open_connections.limit = _connections_of_one(settings)
         self.connection_handler.change_limits(limits)
-        self.copies.change_bounds(**_copy_bounds(limits), waits_s=limits.resume_window_s)
+        self.log_sweep.total_bytes = round(limits.session_logs_mb * MIB)
         self._rebuilding.window_s = limits.resume_window_s
         if workers_too:
             self.worker_control.change_limits(limits.model_dump(mode="json"))
@@ -332,13 +312,13 @@ class GatewayRuntime:
                 "worker pool sweep": self._sweep,
                 "recordings of other hosts": self.handover.run,
                 "worker probe": self.worker_control.probe_forever,
-                "copy store": self.copy_store.run,
-                "copies": self._sweep_copies,
+                "session logs": self.log_sweep.run,
             }
             watch = [
                 tasks.create_task(self.supervisor.keep(name, work), name=name)
                 for name, work in maintenance.items()
             ]
+            await self._find_left_behind()
             try:
                 yield {
                     "keepalive": self.keepalive,
@@ -353,6 +333,7 @@ class GatewayRuntime:
                 await self.moving.close()
                 await self.left_behind.close()
                 await self.kept_sessions.close()
+                await self.session_logs.close()
                 await self.maintenance.finish()
                 await asyncio.to_thread(self.recordings.close)
                 await asyncio.to_thread(decoding.close)
@@ -373,7 +354,6 @@ class GatewayRuntime:
             self.closing.set_result(None)
             self.dispatcher.close()
             if keep:
-                self.copy_store.leave()
                 self.moving.leave()
                 self.kept_sessions.leave()
             log.info("shutting down", running=running, waiting=waiting, drain_s=drain_s)
@@ -412,18 +392,24 @@ class GatewayRuntime:
             stop()
         log.info("drained", left=len(self.worker_pool.leases))
 
-    def _about(self, lease_id: str) -> bytes | None:
-        """What the next gateway has to know of a session; None: it is not ours."""
-        lease = self.worker_pool.find_lease(lease_id)
-        if lease is not None:
-            return LostSession.of(lease).written()
-        lost = self.kept_sessions.find_lost(lease_id)
-        return None if lost is None else lost.written()
+    def _known_logs(self) -> set[str]:
+        """Logs of sessions that run or are about to continue."""
+        return {lease.log_id for lease in self.worker_pool.leases} | self.kept_sessions.log_ids
 
-    async def _sweep_copies(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_COPIES_EVERY_S)
-            self.copies.sweep()
+    async def _find_left_behind(self) -> None:
+        """Take over the sessions of an earlier gateway, by their logs. Logs that are older than the
+        window belong to clients who are not expected any more."""
+        if not self.session_logs.claim():
+            log.warning(
+                "session_logs_claimed_by_other_gateway",
+                hint="Two servers use one data folder; this one leaves the other's sessions alone.",
+            )
+            return
+        for stored in await self.session_logs.stored():
+            if stored.has_writer or stored.age_s <= self.settings.limits.resume_window_s:
+                self.left_behind.found(stored.session)
+            else:
+                await self.session_logs.drop(stored.session.log_id)
 
     async def _sweep(self) -> None:
         while True:
@@ -442,14 +428,6 @@ class GatewayRuntime:
                     silent_s=SILENCE_LIMIT_S,
                     sessions=len(worker.leases),
                 )
-
-
-def _copy_bounds(limits: LimitSettings) -> dict[str, int]:
-    """What copies of sessions may take."""
-    return {
-        "session_bytes": round(limits.copy_session_mb * MIB),
-        "total_bytes": round(limits.copies_mb * MIB),
-    }
 
 
 def _connections_of_one(settings: Settings) -> int | None:

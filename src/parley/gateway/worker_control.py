@@ -15,9 +15,7 @@ from starlette.websockets import WebSocket
 
 from parley import __version__, logs
 from parley.errors import ParleyError, ServiceUnavailable, Unauthorized
-from parley.gateway.admission import Admission, is_local, names_loopback
-from parley.gateway.copies import Copies
-from parley.gateway.copy_store_process import CopyStoreProcess
+from parley.gateway.admission import Admission, names_loopback
 from parley.gateway.metrics import Metrics
 from parley.gateway.signals import Signal
 from parley.gateway.tls import worker_context
@@ -26,8 +24,6 @@ from parley.protocol.control import (
     SILENCE_LIMIT_S,
     AnnounceEnd,
     ChangeLimits,
-    CopyPart,
-    CopyStored,
     EndSession,
     FromWorker,
     Goodbye,
@@ -55,7 +51,6 @@ SLOTS_LIMIT: Final = 4096
 log = logs.get(__name__)
 
 _decoder = msgspec.json.Decoder(FromWorker)
-_part = msgspec.msgpack.Decoder(CopyPart)
 
 
 class WorkerControl:
@@ -67,13 +62,8 @@ class WorkerControl:
         worker_pool: WorkerPool,
         admission: Admission,
         metrics: Metrics,
-        copies: Copies,
-        copy_store: CopyStoreProcess,
         probe_every_s: float = PROBE_EVERY_S,
     ) -> None:
-        self._copies = copies
-        self._copy_store = copy_store
-        copy_store.came.listen(self._tell_copy_store)
         self._worker_pool = worker_pool
         self._admission = admission
         self._metrics = metrics
@@ -96,15 +86,10 @@ class WorkerControl:
             peer = websocket.client.host if websocket.client else None
             self._admission.check_worker(peer, websocket.headers)
             hello = await self._hello(connection)
-            is_near = is_local(peer, websocket.headers)
-            worker = self._welcome(hello, connection, is_local=is_near)
-            connection.set_message_limit(COPY_LIMIT_BYTES)
+            worker = self._welcome(hello, connection)
             while self._worker_pool.knows(worker):
                 message = await connection.receive()
-                if message.is_text:
-                    self._heard(worker, _decoder.decode(message.payload()))
-                else:
-                    self._store(worker, _part.decode(message.payload()))
+                self._heard(worker, _decoder.decode(message.payload()))
         except ConnectionClosed:
             pass
         except ParleyError as error:
@@ -243,11 +228,9 @@ class WorkerControl:
             )
         return first
 
-    def _welcome(self, hello: Hello, connection: Connection, *, is_local: bool) -> Worker:
+    def _welcome(self, hello: Hello, connection: Connection) -> Worker:
         worker = self._worker_pool.welcome(hello, connection)
-        worker.is_local = is_local
         self._send(worker, Welcome(__version__, self.store_id))
-        self._tell_copy_store_to(worker)
         if self._limits is not None:
             self._send(worker, ChangeLimits(self._limits))
         log.info(
@@ -280,29 +263,6 @@ class WorkerControl:
                 self._worker_pool.left(worker)
             case Hello():
                 raise Unauthorized("Hello is said once.")
-
-    def _store(self, worker: Worker, part: CopyPart) -> None:
-        """A part of the copy of a session; of one that is not ours nothing is kept or said."""
-        # One that is being closed waits for the answer, too.
-        if part.lease_id not in worker.leases and part.lease_id not in worker.closing:
-            return
-        if worker.hello.dials_copy_store:
-            self._copy_store.want()
-        is_kept = self._copies.store(part)
-        if is_kept is not None:
-            self._send(worker, CopyStored(part.lease_id, part.number, is_kept, part.series))
-
-    def _tell_copy_store(self) -> None:
-        for worker in self._worker_pool:
-            if worker.is_connected:
-                self._tell_copy_store_to(worker)
-
-    def _tell_copy_store_to(self, worker: Worker) -> None:
-        """Where it is, if the worker can reach it."""
-        if worker.hello.dials_copy_store:
-            address = self._copy_store.address(is_local=worker.is_local)
-            if address is not None:
-                self._send(worker, address)
 
     async def _ask(
         self,

@@ -82,6 +82,11 @@ class Lease:
     """Its worker is gone; see `is_lost`."""
     _release: Callable[[Lease], None] = lambda lease: None
 
+    @property
+    def log_id(self) -> str:
+        """Of the log from which another worker can continue its session; "": there is none."""
+        return "" if self.resume is None else self.resume.log_id
+
     def release(self) -> None:
         """Give the slot back."""
         if self.is_held:
@@ -127,8 +132,6 @@ class Worker:
     """It was not heard for longer than the silence limit."""
     is_draining: bool = False
     """An admin wants it empty: what runs goes on, nothing new comes."""
-    is_local: bool = False
-    """Whether its control connection came over loopback."""
     leases: dict[str, Lease] = field(default_factory=dict)
     closing: dict[str, Lease] = field(default_factory=dict)
     """Released, but the worker has not said yet that the slot is clean."""

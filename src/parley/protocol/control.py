@@ -61,9 +61,8 @@ RESUME_HEADER = "x-parley-resume"
 hexadecimal, a space, and the number of the last message that came."""
 
 REBUILD_HEADER = "x-parley-rebuild"
-"""`true` on a session socket that brings the copy of a session whose worker was lost: binary
-messages, each a `RebuildPart`, until one `is_last`; the worker answers with a `RebuildResult` and
-waits for the client's own connection."""
+"""On a session socket that asks a worker to continue the session of a lost one: the id of its log.
+The worker answers with a `RebuildResult` and waits for the client's own connection."""
 
 RESUME_STATUSES: Final[dict[RefusalReason, int]] = {
     "unknown": 404,
@@ -116,6 +115,8 @@ class ResumeState(msgspec.Struct, frozen=True):
     dialect: str
     left_s: float | None = None
     note: str = ""
+    log_id: str = ""
+    """Of the log from which another worker can continue the session; "": there is none."""
 
 
 class SessionPhase(msgspec.Struct, tag="phase", frozen=True):
@@ -160,70 +161,14 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     only one that the gateway accepts from it."""
     sessions: tuple[SessionPhase, ...] = ()
     """Those that are here, for a gateway that was restarted."""
-    dials_copy_store: bool = False
-    """Whether it heeds `CopyStoreAt`."""
+    session_logs: str = ""
+    """Names the place where it logs sessions; workers of the same name see the same logs."""
 
     @property
     def fingerprint(self) -> str:
         """What a worker must be to go on with a session of this one."""
-        return f"parley {self.version}, {self.model}, {self.context_tokens} tokens"
-
-
-class CopiedOutput(msgspec.Struct, frozen=True, array_like=True):
-    """A numbered message of a session to its client."""
-
-    seq: int
-    data: bytes
-    is_text: bool
-
-    @classmethod
-    def of(cls, seq: int, frame: str | bytes) -> CopiedOutput:
-        """The message as it was sent."""
-        is_text = isinstance(frame, str)
-        return cls(seq, frame.encode() if isinstance(frame, str) else frame, is_text)
-
-    @property
-    def frame(self) -> str | bytes:
-        """As it is sent."""
-        return self.data.decode() if self.is_text else self.data
-
-
-class CopyPart(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker adds to the copy of one of its sessions, as MessagePack: to the copy store (see
-    `protocol/copies.py`), or in a binary message on the control socket. What happens later is told
-    to the client only when that is answered with `CopyStored`, so that nothing a client knows is
-    lost with a worker.
-
-    Args:
-        number: 1, 2, 3, …; 1 replaces what there is.
-        fingerprint: what a worker must be to go on with it: version and model.
-        log: what was done since the part before: inputs and what came of them; opaque.
-        state: what the session remembers besides, instead of what it remembered before; opaque.
-            None: as before.
-        outputs: messages since the part before.
-        settled: the client needs no message up to this one any more.
-        series: which first part this one follows: 1, 2, 3, …; a later one replaces an earlier one,
-            also where that was sent another way. 0: a worker that does not count them.
-    """
-
-    lease_id: str
-    number: int
-    fingerprint: str
-    log: bytes = b""
-    state: bytes | None = None
-    outputs: tuple[CopiedOutput, ...] = ()
-    settled: int = 0
-    series: int = 0
-
-
-class RebuildPart(msgspec.Struct, frozen=True, array_like=True):
-    """A piece of the copy of a session on its way to another worker: first the log, piece by piece,
-    then state and outputs."""
-
-    log: bytes = b""
-    state: bytes = b""
-    outputs: tuple[CopiedOutput, ...] = ()
-    is_last: bool = False
+        logs = f", logs in {self.session_logs}" if self.session_logs else ""
+        return f"parley {self.version}, {self.model}, {self.context_tokens} tokens{logs}"
 
 
 class RebuildResult(msgspec.Struct, frozen=True, tag="rebuild_result"):
@@ -301,31 +246,6 @@ class Welcome(msgspec.Struct, tag="welcome", frozen=True):
     """Names the gateway's data folder; a worker that finds the same name in its own shares it."""
 
 
-class CopyStoreAt(msgspec.Struct, tag="copy_store", frozen=True):
-    """Where copies of sessions are to be sent from here on, see `protocol/copies.py`; said to
-    workers that dial it, once a session needs it.
-
-    Args:
-        token: both ends prove that they know it.
-        is_local: it is at 127.0.0.1, without TLS; else at the gateway's host, with its certificate.
-    """
-
-    port: int
-    token: str
-    is_local: bool
-
-
-class CopyStored(msgspec.Struct, tag="copy_stored", frozen=True):
-    """Everything up to part `number` of a series of the copy of a session is here. `is_kept` False:
-    nothing is, and no more is wanted: it would take too much memory. `number` 0: nothing was
-    stored, because the session is not the gateway's."""
-
-    lease_id: str
-    number: int
-    is_kept: bool = True
-    series: int = 0
-
-
 class StopTurn(msgspec.Struct, tag="stop_turn", frozen=True):
     """Silence the answer in progress; the session goes on."""
 
@@ -343,8 +263,8 @@ class EndSession(msgspec.Struct, tag="end_session", frozen=True):
 
 
 class HandOver(msgspec.Struct, tag="hand_over", frozen=True):
-    """Bring the copy of a session up to date between two turns or units, and do nothing more for
-    it: another worker will go on. Answered with whether that was done."""
+    """Bring the log of a session up to date between two turns or units, and do nothing more for
+    it: another worker will continue. Answered with whether that was done."""
 
     request_id: str
     lease_id: str
@@ -371,14 +291,4 @@ class Leave(msgspec.Struct, tag="leave", frozen=True):
 
 
 FromWorker = Hello | SessionPhase | Heartbeat | StopResult | Goodbye
-ToWorker = (
-    Welcome
-    | CopyStoreAt
-    | CopyStored
-    | HandOver
-    | StopTurn
-    | EndSession
-    | AnnounceEnd
-    | ChangeLimits
-    | Leave
-)
+ToWorker = Welcome | HandOver | StopTurn | EndSession | AnnounceEnd | ChangeLimits | Leave

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from parley.protocol.control import CopiedOutput
 from parley.protocol.resume import RefusalReason, hash_of, new_token
+from parley.session_log.contract import StoredOutput
 
 REVOKED_LIMIT: Final = 64
 """Tokens of a session that were replaced are remembered by their hashes, so that their holder is
@@ -82,7 +82,7 @@ class ResumeJournal:
         self._trim(now_s)
 
     def restore(
-        self, outputs: Iterable[CopiedOutput], *, last_seq: int, settled: int, now_s: float
+        self, outputs: Iterable[StoredOutput], *, last_seq: int, settled: int, now_s: float
     ) -> None:
         """Hold what another worker's journal held; must be empty."""
         self.last_seq = self.given_up = settled

@@ -18,7 +18,7 @@ import msgspec
 
 from parley import logs
 from parley.clock import Clock
-from parley.protocol.control import CUT_CODE, CopiedOutput
+from parley.protocol.control import CUT_CODE
 from parley.protocol.resume import (
     INPUT_ACK_EVERY,
     REFUSALS,
@@ -31,12 +31,12 @@ from parley.protocol.resume import (
     as_ack,
     with_fields,
 )
-from parley.session.copy_feed import RETRY_S, CopyFeed, CopyLate
 from parley.session.deadlines import RESUME, Deadlines
 from parley.session.journal import JournalEntry, ResumeJournal, ResumeLimits, ResumeTokens
+from parley.session.log import RETRY_S, LogLate, SessionLog
 from parley.session.outbox import OutputLimits
-from parley.session.session_copy import SessionCopy
 from parley.session.socket import Disconnected, SessionSocket
+from parley.session_log.contract import StoredOutput
 
 UNUSED_WINDOW_S: Final = 1.5
 """A session of which nothing was heard since it was ready waits no longer: nothing can be lost, and
@@ -77,7 +77,7 @@ class ResumableSocket:
         deadlines: of the session; stopped while there is no connection.
         moved: called when the client is about to get a token, and when a connection was lost or
             attached.
-        copy: of the session, at its gateway; what the client is told waits for it.
+        log: of the session; what the client is sent waits until it is stored.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ResumableSocket:
         output: OutputLimits,
         clock: Clock,
         moved: Callable[[], None] = lambda: None,
-        copy: SessionCopy | None = None,
+        log: SessionLog | None = None,
     ) -> None:
         self._session_id = session_id
         self._limits = limits
@@ -110,7 +110,9 @@ class ResumableSocket:
         self._repeated = 0
         """So many that come next have come before."""
         self._told = 0
-        self._feed = CopyFeed(copy, clock=clock, stored=self._copy_stored, state=self._state)
+        self._log = log or SessionLog(None, clock=clock)
+        self._log.on_stored, self._log.state = self._stored, self._state
+        self._log.on_protection = moved
         self._is_restored = False
         self._sent_before: int | None = None
         """Messages that the client had sent when it lost another worker; None: it did not."""
@@ -165,7 +167,7 @@ class ResumableSocket:
         if self._journal is not None or self._limits.window_s <= 0:
             return
         self._journal = ResumeJournal(self._limits)
-        self._feed.use(self._journal)
+        self._log.use(self._journal)
         self._received = 1
         assert self._attached is not None
         self._begin_delivery(self._attached, (), 0)
@@ -177,19 +179,19 @@ class ResumableSocket:
         token, window_s = self._tokens.issue(), self._limits.window_s
         fields = f'"resume_token":"{token}","resume_window_s":{window_s:g}'
         self._ready_text = ready = with_fields(text, fields)
-        self._feed.begin()
+        self._log.begin()
         self._moved()
         return ready
 
     def log(self, entry: Callable[[], Any]) -> None:
-        """Something was done that another worker would have to do again. `entry`: called only where
-        there is a copy."""
-        self._feed.log(entry)
+        """Something was done that another worker would have to do again. `entry` is called only if
+        the session is logged."""
+        self._log.add(entry)
 
     def handled(self) -> None:
         """A message that was received has been acted upon."""
         if self._journal is not None:
-            self._feed.handle()
+            self._log.handle()
 
     async def receive(self) -> str | bytes:
         """The client's next message; waits while there is no connection.
@@ -224,7 +226,7 @@ class ResumableSocket:
                 self._repeated -= 1
                 continue
             self._received += 1
-            if self._feed.safe(self._received) - self._told >= INPUT_ACK_EVERY:
+            if self._log.stored_received(self._received) - self._told >= INPUT_ACK_EVERY:
                 self._news.set()
             return frame
 
@@ -240,10 +242,10 @@ class ResumableSocket:
             return
         is_ready = frame is self._ready_text
         # A message is told with the part that brings it, and so after that state.
-        self._told = self._feed.taken(self._received)
+        self._told = self._log.sent_received(self._received)
         fields = f'"seq":{journal.last_seq + 1},"received":{self._told}'
         journal.add(with_fields(frame, fields), self._clock.monotonic())
-        self._feed.send_soon()
+        self._log.send_soon()
         if is_ready:
             self._ready_text, self._ready_seq = None, journal.last_seq
         self._news.set()
@@ -258,7 +260,7 @@ class ResumableSocket:
             await self._first.close(code, reason)
             return
         self._closing = (code, reason)
-        self._feed.drop()
+        self._finish_log()
         self._news.set()
         while (attached := self._attached) is not None:
             await asyncio.wait({attached.over})
@@ -266,7 +268,7 @@ class ResumableSocket:
     def end(self) -> None:
         """Nothing will come or go any more. Safe to repeat."""
         self._is_over = True
-        self._feed.drop()
+        self._finish_log()
         if self._journal is not None:
             self._journal.acknowledge(self._journal.last_seq)
         self._detach(self._attached)
@@ -279,7 +281,7 @@ class ResumableSocket:
         session remembers is large."""
         self.remember, self.is_between = lambda: None, lambda: True
         self.deadlines.changed = lambda: None
-        self._feed.copy_nothing()
+        self._finish_log()
 
     # ---- another connection ----------------------------------------------------------------
 
@@ -315,7 +317,7 @@ class ResumableSocket:
         journal = self._journal
         assert journal is not None
         before, self._attached = self._attached, None
-        received = self._feed.safe(self._received)
+        received = self._log.stored_received(self._received)
         self._repeated = self._received - received
         if before is not None:
             self._let_go(before)
@@ -332,7 +334,7 @@ class ResumableSocket:
                 received=received,
             )
         ]
-        self._feed.is_changed = True
+        self._log.is_changed = True
         if journal.given_up > seq:
             first.append(ResyncRequired(from_seq=seq + 1, to_seq=journal.given_up))
         attached = self._attached = _Attachment(socket, self._loop.create_future())
@@ -381,7 +383,7 @@ class ResumableSocket:
             if first:
                 # The token in it has to open the session elsewhere, too. Where that is not certain
                 # in time, the client comes once more, with the one that it has.
-                await self._feed.until_current()
+                await self._log.until_current()
             for text in first:
                 await self._send_to(attached.socket, text)
             while True:
@@ -394,7 +396,7 @@ class ResumableSocket:
                         # It holds a token; whoever has the token has this message.
                         journal.acknowledge(seq)
                     self._changed.set()
-                safe = self._feed.safe(self._received)
+                safe = self._log.stored_received(self._received)
                 if safe - self._told >= INPUT_ACK_EVERY:
                     self._told = safe
                     await self._send_to(attached.socket, _text(InputAck(received=self._told)))
@@ -405,8 +407,8 @@ class ResumableSocket:
         except (Disconnected, TimeoutError):
             _log.info("client cut off", sent=seq)
             self._spawn(self._drop(attached.socket))
-        except CopyLate:
-            _log.warning("copy of the session is late", sent=seq)
+        except LogLate:
+            _log.warning("session_log_late", sent_seq=seq)
             self._spawn(self._drop(attached.socket))
         self._detach(attached)
 
@@ -417,13 +419,18 @@ class ResumableSocket:
         if self._is_handed_over:
             return None
         entry = journal.after(seq)
-        is_released = entry is not None and entry.seq <= self._feed.released(journal.last_seq)
+        is_released = entry is not None and entry.seq <= self._log.released(journal.last_seq)
         return entry if is_released else None
 
-    # ---- the copy --------------------------------------------------------------------------
+    # ---- the log ---------------------------------------------------------------------------
+
+    @property
+    def is_protected(self) -> bool:
+        """True if another worker could continue the session."""
+        return self._log.is_protecting
 
     def _state(self) -> dict[str, Any] | None:
-        """What is in the copy besides log and messages."""
+        """What the log holds beyond entries and messages."""
         remembered, journal = self.remember(), self._journal
         if remembered is None or journal is None:
             return None
@@ -431,28 +438,34 @@ class ResumableSocket:
             "tokens": self._tokens.remembered(),
             "ready_seq": self._ready_seq,
             "last_seq": journal.last_seq,
-            "received": self._feed.handled,
+            "received": self._log.handled,
         }
         return {**remembered, **own}
 
-    def _copy_stored(self) -> None:
+    def _finish_log(self) -> None:
+        if self._is_handed_over:
+            self._log.leave()
+        else:
+            self._log.end()
+
+    def _stored(self) -> None:
         self._news.set()
         self._changed.set()
 
     async def hand_over(self) -> bool:
-        """Bring the copy up to date between two turns or units, and stop there; whether that was
-        possible. A client that is attached later goes on all the same."""
+        """Bring the log up to date between two turns or units, and stop there. Returns True if that
+        was possible. A client that is attached later continues all the same."""
         journal = self._journal
-        if journal is None or not self._feed.is_waited_for:
+        if journal is None or not self._log.is_waited_for:
             return False
         self._is_handed_over = True
         began_s = self._loop.time()
         while not self.is_between() and self._loop.time() - began_s < BETWEEN_S:  # noqa: ASYNC110
             await asyncio.sleep(RETRY_S)
-        self._feed.is_changed = True
-        with contextlib.suppress(CopyLate):
-            await self._feed.until_current()
-        if not self._feed.is_current:
+        self._log.is_changed = True
+        with contextlib.suppress(LogLate):
+            await self._log.until_current()
+        if not self._log.is_current:
             self._is_handed_over = False
             self._changed.set()
             self._news.set()
@@ -460,29 +473,29 @@ class ResumableSocket:
         _log.info("session handed over", after=journal.last_seq)
         return True
 
-    def copy_nothing(self) -> None:
-        """No other worker could go on with this session."""
-        self._feed.copy_nothing()
+    def log_nothing(self) -> None:
+        """No other worker could continue this session."""
+        self._log.stop("cannot be rebuilt")
 
     def restore(
-        self, state: dict[str, Any], outputs: Sequence[CopiedOutput], log: Sequence[bytes]
+        self, state: dict[str, Any], outputs: Sequence[StoredOutput], entries: bytes
     ) -> None:
         """Be what another worker's was: nobody is connected, and the window begins.
 
         Args:
-            state: as it was copied.
+            state: as it was logged.
             outputs: those after what the client has acknowledged.
-            log: what the copy of this session begins with.
+            entries: of the other worker's log.
         """
         now_s = self._clock.monotonic()
         self._journal = journal = ResumeJournal(self._limits)
-        self._feed.use(journal)
+        self._log.use(journal)
         self._tokens.restore(state["tokens"])
         self._ready_seq = state["ready_seq"]
         self._received = self._told = state["received"]
         settled = outputs[0].seq - 1 if outputs else state["last_seq"]
         journal.restore(outputs, last_seq=settled, settled=settled, now_s=now_s)
-        self._feed.adopt(log, self._received)
+        self._log.adopt(entries, self._received, journal.last_seq)
         self._is_restored = True
         self._detach(self._attached)
 

@@ -219,20 +219,6 @@ class GatewaySettings(Part):
     ssl_keyfile: Path = Field(
         Path("certs/key.pem"), description="Private key; created on first start if missing."
     )
-    copy_store: bool = Field(
-        True,
-        description="Keep the copies of sessions in a process of their own, which is started with "
-        "the first session whose client asks for resuming; off: in the gateway's, whose processor "
-        "time for such sessions doubles.",
-    )
-    copies_port: int | None = Field(
-        None,
-        ge=1,
-        le=65535,
-        description="Port on which workers of other machines bring the copies of sessions, with "
-        "TLS and the gateway's certificate; it need not be open to anybody else. Unset, or with "
-        "http: they bring them on their control connections. Workers of this machine need none.",
-    )
     drain_timeout_s: float = Field(
         0.0,
         ge=0,
@@ -360,18 +346,18 @@ class LimitSettings(Part):
         description="Sessions whose client asked for resuming have no total length and no full "
         "context: the oldest of a duplex context is forgotten, as in half-duplex.",
     )
-    copy_session_mb: float = Field(
+    session_log_mb: float = Field(
         64.0,
         ge=0,
-        description="Most that is kept of one session so that another worker can continue "
-        "with it, where the client asked for resuming: what came of its sound (and, where the "
-        "model does not say, the sound, 2 MB a minute), and its pictures; 0: nothing, and such "
-        "sessions end with their worker.",
+        description="Largest log of one session whose client asked for resuming. From it another "
+        "worker continues the session: it contains pictures, results and, if the model does not "
+        "report its choices, the audio (2 MB a minute). A session beyond it continues without "
+        "a log and ends with its worker. 0: no session is logged.",
     )
-    copies_mb: float = Field(
+    session_logs_mb: float = Field(
         1024.0,
         ge=0,
-        description="... of all sessions together; beyond it the largest copies are given up.",
+        description="Largest size of all logs together; beyond it the largest are dropped.",
     )
     sessions_per_client: int = Field(32, ge=1, description="Sessions and tickets per address.")
     connections_per_client: int = Field(
@@ -571,6 +557,13 @@ class StorageSettings(Part):
     )
     min_free_gb: float = Field(1.0, ge=0, description="Do not record with less free disk space.")
     replays: bool = Field(True, description="Render every recording when its session ends.")
+    session_logs: str | None = Field(
+        None,
+        description="Where running sessions are logged so that another worker can continue them: a "
+        "folder that gateway and workers of this host share, rediss://host:6379/0 for several "
+        "hosts (redis:// only on this host), or off. Unset: standby.redis_url if that is set and "
+        "encrypted or local, else a folder in memory. Every log is removed when its session ends.",
+    )
 
 
 class LogSettings(Part):

@@ -257,6 +257,7 @@ def _lease(dialect: str, headers: Mapping[str, str]) -> LeasedSlot | None:
             caller=headers.get(CALLER_HEADER, ""),
             trace=headers.get(TRACE_HEADER, ""),
             note=headers.get(NOTE_HEADER, ""),
+            log_id=headers.get(REBUILD_HEADER, ""),
         )
     except ValueError:
         return None

@@ -14,7 +14,6 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
-from urllib.parse import urlsplit
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
@@ -35,9 +34,6 @@ from parley.protocol.control import (
     STANDBY_HEADER,
     AnnounceEnd,
     ChangeLimits,
-    CopyPart,
-    CopyStoreAt,
-    CopyStored,
     EndSession,
     FromWorker,
     Goodbye,
@@ -51,7 +47,6 @@ from parley.protocol.control import (
     ToWorker,
     Welcome,
 )
-from parley.worker.copy_link import CopyLink
 from parley.worker.trust import GatewayTrust, WrongCertificate, remedy
 
 FIRST_RETRY_S = 0.2
@@ -105,16 +100,8 @@ class Reporter(Protocol):
         """Whether there was a session to end."""
         ...
 
-    def copy_stored(self, stored: CopyStored) -> None:
-        """A part of the copy of a session has arrived."""
-        ...
-
     def hand_over(self, order: HandOver) -> None:
         """Another worker will go on with a session; reported when it can."""
-        ...
-
-    def gateway_moved(self) -> None:
-        """A gateway or its copy store has come or gone: copies of sessions begin anew."""
         ...
 
     def announce_end(self, time_left_s: float) -> None:
@@ -161,11 +148,8 @@ class ControlLink:
         self.connected_at = float("-inf")
         """When a gateway was greeted last, on the loop's clock."""
         self._waiting: deque[FromWorker] = deque(maxlen=WAITING_LIMIT)
-        self._parts: deque[CopyPart] = deque()
-        """At most one of each session, because each waits for its answer."""
         self._has_waiting = asyncio.Event()
         self._socket: ClientConnection | None = None
-        self._copy_link = CopyLink(stored=reporter.copy_stored, moved=self._copies_moved)
 
     @property
     def is_connected(self) -> bool:
@@ -176,15 +160,6 @@ class ControlLink:
         """Tell the gateway, if there is one."""
         if self._socket is not None:
             self._waiting.append(message)
-            self._has_waiting.set()
-
-    def send_part(self, part: CopyPart) -> None:
-        """Send a part of the copy of a session to the gateway's copy store, or to the gateway, if
-        there is one."""
-        if self._copy_link.is_connected:
-            self._copy_link.send(part)
-        elif self._socket is not None:
-            self._parts.append(part)
             self._has_waiting.set()
 
     async def run(self) -> None:
@@ -251,9 +226,7 @@ class ControlLink:
         await _send(socket, self._reporter.hello())
         for phase in self._reporter.living():
             await _send(socket, phase)
-        self._parts.clear()
         self._socket = socket
-        self._reporter.gateway_moved()
         self.connected_at = asyncio.get_running_loop().time()
         _log.info("gateway connected", url=self._url)
         tasks = [
@@ -266,18 +239,10 @@ class ControlLink:
                 task.result()
         finally:
             self._socket = None
-            self._parts.clear()
-            self._copy_link.close()
-            self._reporter.gateway_moved()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         _log.info("gateway gone", url=self._url)
-
-    def _copies_moved(self) -> None:
-        """Parts go another way from here on."""
-        self._parts.clear()
-        self._reporter.gateway_moved()
 
     async def _tell(self, socket: ClientConnection) -> None:
         loop = asyncio.get_running_loop()
@@ -296,8 +261,6 @@ class ControlLink:
     async def _flush(self, socket: ClientConnection) -> None:
         while self._waiting:
             await _send(socket, self._waiting.popleft())
-        while self._parts:
-            await socket.send(msgspec.msgpack.encode(self._parts.popleft()))
 
     async def _listen(self, socket: ClientConnection) -> None:
         async for frame in socket:
@@ -324,11 +287,6 @@ class ControlLink:
                     self.report(StopResult(order.request_id, stopped))
             case HandOver():
                 self._reporter.hand_over(order)
-            case CopyStored():
-                self._reporter.copy_stored(order)
-            case CopyStoreAt():
-                host = urlsplit(self._url).hostname or ""
-                self._copy_link.use(order, host, self.tls)
             case AnnounceEnd(time_left_s=left_s):
                 self._reporter.announce_end(left_s)
             case ChangeLimits(limits=limits):

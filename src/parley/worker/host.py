@@ -25,7 +25,6 @@ from parley.engine.model import ModelSpec
 from parley.errors import ParleyError, Refused, ServiceUnavailable, WorkerBusy
 from parley.protocol.control import (
     Ability,
-    CopyStored,
     DeviceMemory,
     EndSession,
     FromWorker,
@@ -44,12 +43,18 @@ from parley.session.conversation import ConversationRunner
 from parley.session.duplex import DuplexRunner, UnitLimits
 from parley.session.half_duplex import HalfDuplexRunner, TurnLimits
 from parley.session.journal import ResumeLimits
+from parley.session.log import SessionLog
 from parley.session.opened import Voices, no_voices
 from parley.session.outbox import OutputLimits
 from parley.session.resumable import ResumableSocket, ResumeRefused
 from parley.session.session import Observer, RebuildableRunner, Runner, Session
-from parley.session.session_copy import CopyChannel, CopyContext, NoCopies, SessionCopy
 from parley.session.socket import SessionSocket
+from parley.session_log.contract import (
+    LoggedSession,
+    NoSessionLogs,
+    SessionLogs,
+    SessionLogWriter,
+)
 from parley.settings import LimitSettings
 from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad import DetectorFactory
@@ -59,7 +64,7 @@ from parley.views.half_duplex import HalfDuplexView
 from parley.worker.finished import FinishedRecordings
 from parley.worker.lease import LeasedSlot
 from parley.worker.meter import SessionMeter, WorkerMeter
-from parley.worker.rebuilding import RebuiltCopy, SessionHead
+from parley.worker.rebuilding import RebuiltSession, SessionHead
 from parley.worker.recording import Recordings, SessionRecorder
 from parley.worker.socket import GatewaySocket
 
@@ -97,7 +102,7 @@ class _Held:
     session: Session | None = None
     meter: SessionMeter | None = None
     socket: ResumableSocket | None = None
-    copy: SessionCopy | None = None
+    log: SessionLog | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +160,8 @@ class Host:
     recordings: Recordings | None = None
     finished: FinishedRecordings | None = None
     report: Callable[[FromWorker], None] = lambda message: None
-    copies: CopyChannel = field(default_factory=NoCopies)
-    """The way by which the gateway gets copies of sessions."""
+    session_logs: SessionLogs = field(default_factory=NoSessionLogs)
+    """Where sessions are logged, so that another worker can continue them."""
     meter: WorkerMeter = field(default_factory=WorkerMeter)
     seed: int | None = None
     """Of sessions that are not recorded; None: each has its own."""
@@ -196,11 +201,11 @@ class Host:
     async def rebuild(
         self, lease: LeasedSlot, slot: EngineSlotHandle, socket: GatewaySocket
     ) -> None:
-        """Go on with a session of a worker that was lost, from the copy that `socket` brings, and
-        hold it to its end. The client comes by `attach`."""
+        """Continue a session of a lost worker from its log, and hold it to its end. The client
+        comes by `attach`."""
         with logs.bind_session(lease.session_id, dialect=lease.dialect):
             held = self._held[lease.lease_id] = _Held(lease)
-            await self._hold(held, socket, slot, rebuilt=RebuiltCopy(socket))
+            await self._hold(held, socket, slot, rebuilt=RebuiltSession(socket))
 
     async def hold(self, lease: LeasedSlot, slot: EngineSlotHandle, socket: SessionSocket) -> None:
         """Hold a session from its accepted socket to its closed one."""
@@ -214,7 +219,7 @@ class Host:
         held: _Held,
         socket: SessionSocket,
         slot: EngineSlotHandle,
-        rebuilt: RebuiltCopy | None = None,
+        rebuilt: RebuiltSession | None = None,
     ) -> None:
         lease = held.lease
         session: Session | None = None
@@ -222,8 +227,12 @@ class Host:
         ended: SessionEnded | None = None
         try:
             self._report(held)
-            if rebuilt is not None:
-                lease = held.lease = await rebuilt.receive(lease)
+            if rebuilt is None:
+                writer = self.session_logs.create(self._logged(lease))
+            else:
+                logged = self._logged(lease)
+                lease, writer = await rebuilt.read(self.session_logs, logged, lease)
+                held.lease = lease
             is_wanted = rebuilt is None or rebuilt.recording_id
             recording = self._begin_recording(lease) if is_wanted else None
             seed = self._new_seed() if recording is None else recording.seed
@@ -251,7 +260,7 @@ class Host:
                 output=output,
                 clock=self.clock,
                 moved=lambda: self._report(held),
-                copy=self._copy(held, seed, recording),
+                log=self._log(held, writer, seed, recording),
             )
             session = held.session = Session(
                 socket=held.socket,
@@ -273,10 +282,10 @@ class Host:
                 recording.tell_lost = lambda entries: session.emit(RecordingLost(entries))
             runner = self._runner(lease, dialect, session, slot, seed)
             if not (isinstance(runner, RebuildableRunner) and dialect.can_be_rebuilt):
-                held.socket.copy_nothing()
+                held.socket.log_nothing()
             else:
-                if held.copy is not None:
-                    held.copy.lighten = runner.without_old_sound
+                assert held.log is not None
+                held.log.without_old_sound = runner.without_old_sound
                 if rebuilt is not None:
                     await self._restore(rebuilt, held.socket, session, runner, recording)
             _log.info("session began", kind=lease.kind, queue_wait_ms=lease.queue_wait_ms)
@@ -290,7 +299,7 @@ class Host:
                 if session is not None:
                     await session.finish()
             finally:
-                held.session = held.copy = None
+                held.session = held.log = None
                 if held.socket is not None:
                     held.socket.forget_session()
             if held.socket is not None:
@@ -298,7 +307,7 @@ class Host:
 
     async def _restore(
         self,
-        rebuilt: RebuiltCopy,
+        rebuilt: RebuiltSession,
         socket: ResumableSocket,
         session: Session,
         runner: RebuildableRunner,
@@ -316,25 +325,45 @@ class Host:
     def _new_seed(self) -> int:
         return secrets.randbelow(2**63) if self.seed is None else self.seed
 
-    def _copy(self, held: _Held, seed: int, recording: SessionRecorder | None) -> SessionCopy:
-        copy = held.copy = SessionCopy(
-            held.lease.lease_id,
-            CopyContext(
-                channel=self.copies,
-                fingerprint=self.hello().fingerprint,
-                limit_bytes=round(self.limits.copy_session_mb * MIB),
-            ),
+    def _logged(self, lease: LeasedSlot) -> LoggedSession:
+        """What a gateway has to know of a session if this worker is lost."""
+        who = self.identity
+        return LoggedSession(
+            log_id=lease.own_log_id,
+            lease_id=lease.lease_id,
+            session_id=lease.session_id,
+            kind=lease.kind,
+            dialect=lease.dialect,
+            worker_id=who.worker_id,
+            worker_url=who.url,
+            worker_pid=who.pid,
+            fingerprint=self.hello().fingerprint,
+            note=lease.note,
+        )
+
+    def _log(
+        self,
+        held: _Held,
+        writer: SessionLogWriter,
+        seed: int,
+        recording: SessionRecorder | None,
+    ) -> SessionLog:
+        held.log = SessionLog(
+            writer,
+            clock=self.clock,
             head=lambda: SessionHead(
                 held.lease, seed, "" if recording is None else recording.kept_as
             ),
+            limit_bytes=round(self.limits.session_log_mb * MIB),
         )
-        return copy
+        held.log.on_fenced = lambda: self._end_fenced(held)
+        return held.log
 
-    def copy_stored(self, stored: CopyStored) -> None:
-        """A part of the copy of a session has arrived."""
-        held = self._held.get(stored.lease_id)
-        if held is not None and held.copy is not None:
-            held.copy.arrived(stored.number, is_kept=stored.is_kept, series=stored.series)
+    def _end_fenced(self, held: _Held) -> None:
+        """Another worker continues the session: give its slot back."""
+        _log.warning("session_fenced", lease_id=held.lease.lease_id)
+        if held.session is not None:
+            held.session.end(SessionEnded("server_shutdown"))
 
     def hand_over(self, order: HandOver) -> None:
         """Another worker will go on with a session; reported when it can."""
@@ -345,12 +374,6 @@ class Host:
         socket = None if held is None else held.socket
         is_done = socket is not None and await socket.hand_over()
         self.report(StopResult(order.request_id, is_done))
-
-    def gateway_moved(self) -> None:
-        """The gateway or its copy store has gone, or there is another."""
-        for held in self._held.values():
-            if held.copy is not None:
-                held.copy.moved()
 
     async def attach(
         self, lease_id: str, socket: SessionSocket, token_hash: str, seq: int, sent: int = 0
@@ -572,7 +595,10 @@ class Host:
         if held.socket is None or not held.socket.is_enabled:
             return None
         return ResumeState(
-            dialect=held.lease.dialect, left_s=held.socket.left_s, note=held.lease.note
+            dialect=held.lease.dialect,
+            left_s=held.socket.left_s,
+            note=held.lease.note,
+            log_id=held.lease.own_log_id if held.socket.is_protected else "",
         )
 
     @property
@@ -620,7 +646,7 @@ class Host:
             sessions=tuple(
                 self._described(held) for held in (*self._held.values(), *self._ended.values())
             ),
-            dials_copy_store=True,
+            session_logs=self.session_logs.name,
         )
 
     def heartbeat(self) -> Heartbeat:
@@ -701,7 +727,7 @@ class Host:
 
         Everything that runs may go on for `drain_s`. Meanwhile, and for `MOVE_S` at least, the
         gateway moves sessions that can resume to other workers; those left are handed over, to go
-        on from their copies when a slot is free. Then requests that are being answered may finish
+        on from their logs when a slot is free. Then requests that are being answered may finish
         within `grace_s`; conversations, which have no end of their own, end.
 
         Args:
@@ -744,11 +770,11 @@ class Host:
         return {
             lease_id: held.socket
             for lease_id, held in self._held.items()
-            if held.copy is not None and held.socket is not None and held.socket.is_enabled
+            if held.socket is not None and held.socket.is_protected
         }
 
     async def _hand_over_rest(self) -> set[str]:
-        """Stop what can resume between two turns or units, with everything in its copy; the leases
+        """Stop what can resume between two turns or units, with everything in its log; the leases
         of these sessions. They are not ended: to the gateway they are lost with this process."""
         if not self._may_move:
             return set()

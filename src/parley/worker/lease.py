@@ -19,6 +19,7 @@ class LeasedSlot:
         caller: who the client is to the voice library; see `CALLER_HEADER`.
         trace: the gateway's span, where it traces; see `parley.tracing`.
         note: for the gateway, as it wrote it.
+        log_id: of the log that the session continues; "": it is new.
     """
 
     lease_id: str
@@ -32,3 +33,9 @@ class LeasedSlot:
     caller: str = ""
     trace: str = ""
     note: str = ""
+    log_id: str = ""
+
+    @property
+    def own_log_id(self) -> str:
+        """Of the session's log: the lease under which it started."""
+        return self.log_id or self.lease_id

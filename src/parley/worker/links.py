@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from parley.protocol.control import CopyPart, FromWorker
+from parley.protocol.control import FromWorker
 from parley.worker.control import ControlLink
 
 
@@ -29,17 +29,6 @@ class GatewayLinks:
         """Tell every gateway that is there."""
         for link in self._links:
             link.report(message)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there is a gateway."""
-        return any(link.is_connected for link in self._links)
-
-    def send(self, part: CopyPart) -> None:
-        """Send every gateway that is there a part of the copy of a session: the active one keeps
-        it."""
-        for link in self._links:
-            link.send_part(part)
 
     async def run(self) -> None:
         """Stay connected until cancelled.

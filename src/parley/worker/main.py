@@ -44,6 +44,7 @@ from parley.protocol.control import DeviceMemory, Welcome
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.render_queue import RenderQueue
 from parley.session.opened import Voices
+from parley.session_log.places import open_session_logs
 from parley.settings import Settings, WorkerSettings
 from parley.settings.tree import split_list
 from parley.tracing import Tracing
@@ -252,6 +253,7 @@ class WorkerProcess:
             certificate=self._pair.pem if self._pair is not None else "",
         )
         recordings = self._recordings(identity.worker_id, engine.spec.name)
+        session_logs = await asyncio.to_thread(open_session_logs, settings)
         host = Host(
             engine,
             identity,
@@ -262,6 +264,7 @@ class WorkerProcess:
             voices=self._voices_for,
             cleanup_limit_s=settings.worker.cleanup_limit_s,
             recordings=recordings,
+            session_logs=session_logs,
             finished=self._finished_recordings,
             observers=self._traced(identity.worker_id),
             seed=settings.model.seed,
@@ -281,7 +284,6 @@ class WorkerProcess:
         )
         self._links = links
         host.report = links.report
-        host.copies = links
         self._host = host
         _log.info("worker ready", worker_id=identity.worker_id, url=identity.url)
         linking = asyncio.create_task(links.run(), name="control links")
@@ -297,6 +299,7 @@ class WorkerProcess:
             for task in (linking, reading):
                 task.cancel()
             await asyncio.gather(linking, reading, return_exceptions=True)
+            await session_logs.close()
             await asyncio.to_thread(recordings.close)
             await asyncio.to_thread(self._replays.close)
             await asyncio.to_thread(self._tracing.close)

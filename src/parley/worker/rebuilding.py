@@ -1,4 +1,4 @@
-"""A session that another worker held, from the copy that its gateway kept."""
+"""A session that another worker ran, continued from its log."""
 
 from __future__ import annotations
 
@@ -11,21 +11,27 @@ import msgspec
 from parley import logs
 from parley.dialects.events import DuplexSetup, HalfDuplexSetup
 from parley.errors import ParleyError, ServiceUnavailable
-from parley.protocol.control import CopiedOutput, RebuildPart, RebuildResult
-from parley.session import session_copy, state_codec
+from parley.protocol.control import RebuildResult
+from parley.session import log as session_log
+from parley.session import state_codec
 from parley.session.recorded import SessionRequest
 from parley.session.resumable import ResumableSocket
 from parley.session.session import RebuildableRunner, Session
+from parley.session_log.contract import (
+    LoggedSession,
+    SessionLogs,
+    SessionLogWriter,
+    StoredOutput,
+)
 from parley.worker.lease import LeasedSlot
 from parley.worker.socket import GatewaySocket
 
-RECEIVE_S: Final = 10.0
-"""How long the copy may take to come."""
+READ_S: Final = 10.0
+"""How long reading the log may take."""
 REBUILD_S: Final = 120.0
 """How long the model may take to do everything again."""
 
 _log = logs.get(__name__)
-_part = msgspec.msgpack.Decoder(RebuildPart)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,55 +47,51 @@ class SessionHead:
     recording_id: str = ""
 
 
-class RebuiltCopy:
+class RebuiltSession:
     """See the module's text.
 
     Args:
-        socket: brings the copy, and is told what comes of it.
+        socket: the gateway's; it is sent the result.
     """
 
     def __init__(self, socket: GatewaySocket) -> None:
         self._socket = socket
-        self._log: list[bytes] = []
+        self._log = b""
         self._entries: list[Any] = []
         self._state: dict[str, Any] = {}
-        self._outputs: list[CopiedOutput] = []
+        self._outputs: tuple[StoredOutput, ...] = ()
         self.seed = 0
         self.recording_id = ""
         """Of the session's beginning; "" where it was not recorded."""
 
-    async def receive(self, lease: LeasedSlot) -> LeasedSlot:
-        """Take the copy; gives `lease` with what the worker before was told of the session.
+    async def read(
+        self, stored: SessionLogs, logged: LoggedSession, lease: LeasedSlot
+    ) -> tuple[LeasedSlot, SessionLogWriter]:
+        """Take the session's log over. Returns the lease with what the lost worker knew of the
+        session, and the writer that continues the log.
 
         Raises:
-            ParleyError: it does not come, or cannot be read.
+            ParleyError: the log cannot be read.
         """
         try:
-            async with asyncio.timeout(RECEIVE_S):
-                await self._receive()
+            async with asyncio.timeout(READ_S):
+                contents, writer = await stored.take_over(logged.log_id, logged)
         except TimeoutError:
-            raise ServiceUnavailable("The copy of the session did not come.") from None
-        head, *self._entries = session_copy.entries(self._log)
+            raise ServiceUnavailable("The log of the session could not be read in time.") from None
+        self._log, self._outputs = contents.entries, contents.outputs
+        self._state = state_codec.decode(contents.state)
+        head, *self._entries = session_log.decoded(contents.entries)
         if not isinstance(head, SessionHead):
-            raise ServiceUnavailable("The copy of the session has no beginning.")
+            raise ServiceUnavailable("The log of the session has no beginning.")
         self.seed, self.recording_id = head.seed, head.recording_id
-        return dataclasses.replace(
-            head.lease, lease_id=lease.lease_id, note=lease.note, trace=lease.trace
+        known = dataclasses.replace(
+            head.lease,
+            lease_id=lease.lease_id,
+            log_id=lease.log_id,
+            note=lease.note,
+            trace=lease.trace,
         )
-
-    async def _receive(self) -> None:
-        is_last = False
-        while not is_last:
-            frame = await self._socket.receive()
-            try:
-                part = _part.decode(frame if isinstance(frame, bytes) else frame.encode())
-            except msgspec.MsgspecError as error:
-                raise ServiceUnavailable(f"The copy cannot be read: {error}") from None
-            if part.log:
-                self._log.append(part.log)
-            self._outputs += part.outputs
-            is_last = part.is_last
-        self._state = state_codec.decode(part.state)
+        return known, writer
 
     @property
     def setup(self) -> SessionRequest | None:
@@ -122,8 +124,8 @@ class RebuiltCopy:
         except ParleyError as error:
             await self.refuse(str(error))
             raise
-        # Only a session that a gateway knows to be here waits for its client: where it could not be
-        # told, the next one has the copy, and another worker goes on from it.
+        # Only a session that a gateway knows to be here waits for its client: otherwise the next
+        # gateway finds the log, and another worker continues from it.
         await self._answer("")
         socket.restore(self._state, self._outputs, self._log)
         took_s = round(session.clock.monotonic() - began_s, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from fastapi import Request, Response
@@ -15,7 +15,6 @@ from pydantic import BaseModel, Field
 from parley import __version__
 from parley.clock import Clock
 from parley.gateway.admission import Admission
-from parley.gateway.copy_store_process import StoreState
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
 from parley.gateway.http.errors import shown
@@ -99,20 +98,17 @@ class RecordingHealth(BaseModel):
     )
 
 
-class CopyHealth(BaseModel):
-    """Whether sessions whose client asked for resuming would outlive their worker."""
+class SessionLogHealth(BaseModel):
+    """Logs from which another worker can continue a session whose client asked for resuming."""
 
-    sessions: int = Field(0, description="with a copy", examples=[3])
-    bytes: int = Field(0, description="that the copies take", examples=[412_000])
-    given_up: int = Field(
-        0, description="copies that took too much, since the gateway started", examples=[0]
+    sessions: int = Field(0, description="with a log", examples=[3])
+    bytes: int = Field(0, description="size of all logs", examples=[412_000])
+    dropped: int = Field(
+        0,
+        description="logs dropped since the gateway started, because all together were too large",
+        examples=[0],
     )
-    store: StoreState = Field(
-        "off", description="the process that holds them; it begins with the first"
-    )
-    problem: str | None = Field(
-        None, description="for admins: why sessions would not outlive gateway and worker at once"
-    )
+    place: Literal["off", "file", "redis"] = Field("off", description="where the logs are")
 
 
 class Status(BaseModel):
@@ -134,7 +130,7 @@ class Status(BaseModel):
     queue_length: int = Field(examples=[0])
     max_queue_size: int = Field(examples=[1000])
     recording: RecordingHealth
-    copies: CopyHealth
+    session_logs: SessionLogHealth
     running_tasks: list[RunningTask]
     workers: list[WorkerInfo]
     certificate_fingerprint: str | None = Field(
@@ -226,17 +222,13 @@ def recording_health(metrics: Metrics, worker_pool: WorkerPool) -> RecordingHeal
     )
 
 
-def copy_health(metrics: Metrics, *, is_admin: bool) -> CopyHealth:
-    """What is kept of running sessions, and where."""
-    copies, store = metrics.copies, metrics.copy_store
-    if copies is None or store is None:
-        return CopyHealth()
-    return CopyHealth(
-        sessions=len(copies),
-        bytes=copies.size,
-        given_up=copies.dropped,
-        store=store.state,
-        problem=store.problem or None if is_admin else None,
+def session_log_health(metrics: Metrics) -> SessionLogHealth:
+    """The logs of running sessions, as the last sweep found them."""
+    logged = metrics.session_logs
+    if logged is None:
+        return SessionLogHealth()
+    return SessionLogHealth(
+        sessions=logged.count, bytes=logged.size_bytes, dropped=logged.dropped, place=logged.place
     )
 
 
@@ -319,7 +311,7 @@ def routes(
             queue_length=len(queue),
             max_queue_size=queue.limit,
             recording=recording_health(metrics, worker_pool),
-            copies=copy_health(metrics, is_admin=admin),
+            session_logs=session_log_health(metrics),
             running_tasks=[running_task(lease, clock, eta) for lease in worker_pool.leases],
             workers=[worker_info(w, is_admin=True) for w in worker_pool] if admin else [],
             certificate_fingerprint=(

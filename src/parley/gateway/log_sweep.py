@@ -1,0 +1,91 @@
+"""Keeps the logs of sessions within their bounds and removes those that belong to no session.
+
+Workers write and remove logs; a gateway only lists and drops them. The largest logs go first, so
+that a client with large sessions costs others nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Literal, cast
+
+from parley import logs
+from parley.session_log.contract import SessionLogs, StoredLog
+
+SWEEP_EVERY_S: Final = 5.0
+STRAY_S: Final = 60.0
+"""A log of no known session, without a writer, is removed when it has not changed for this long."""
+
+log = logs.get(__name__)
+
+
+class LogSweep:
+    """See the module. Belongs to the gateway's event loop.
+
+    Args:
+        known: ids of the logs of sessions that run or are about to continue.
+        total_bytes: most that all logs may take.
+
+    Attributes:
+        count, size_bytes: of all logs at the last sweep.
+        dropped: logs that were dropped because they took too much.
+    """
+
+    def __init__(
+        self, stored: SessionLogs, *, known: Callable[[], set[str]], total_bytes: int
+    ) -> None:
+        self._stored = stored
+        self._known = known
+        self.total_bytes = total_bytes
+        self.count = 0
+        self.size_bytes = 0
+        self.dropped = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def place(self) -> Literal["off", "file", "redis"]:
+        """The kind of backend."""
+        return cast(Literal["off", "file", "redis"], self._stored.name.partition(":")[0] or "off")
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        """Look at all logs once, unless another gateway of the same place does."""
+        if not self._stored.claim():
+            return
+        found = await self._stored.stored()
+        known = self._known()
+        kept: list[StoredLog] = []
+        for each in found:
+            is_stray = each.session.log_id not in known and not each.has_writer
+            if is_stray and each.age_s > STRAY_S:
+                log.info("session_log_removed", session_id=each.session.session_id)
+                await self._stored.drop(each.session.log_id)
+            else:
+                kept.append(each)
+        kept.sort(key=lambda each: each.size_bytes)
+        size = sum(each.size_bytes for each in kept)
+        while kept and size > self.total_bytes:
+            largest = kept.pop()
+            size -= largest.size_bytes
+            self.dropped += 1
+            log.warning(
+                "session_log_dropped",
+                session_id=largest.session.session_id,
+                bytes=largest.size_bytes,
+                hint="limits.session_logs_mb bounds all logs together.",
+            )
+            await self._stored.drop(largest.session.log_id)
+        self.count, self.size_bytes = len(kept), size
+
+    def drop(self, log_id: str) -> None:
+        """Remove the log of a session that cannot continue."""
+        task = asyncio.create_task(self._stored.drop(log_id), name=f"drop log {log_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(logs.report_failure)

@@ -1,0 +1,388 @@
+"""Keeps the log of a session as current as what its client has been sent.
+
+What was done (inputs and their results) is appended; what the session remembers beyond that is one
+state, which each update replaces. A message goes to the client when the update that contains it is
+stored. One update is in flight at a time; it carries everything that is new. While there is nothing
+to send, the state is brought up to date now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from parley import logs
+from parley.clock import Clock
+from parley.protocol.resume import INPUT_ACK_EVERY
+from parley.session import state_codec
+from parley.session.journal import ResumeJournal
+from parley.session_log.contract import (
+    ENTRY_LENGTH_BYTES,
+    AppendResult,
+    LogUpdate,
+    SessionLogWriter,
+    StoredOutput,
+    framed,
+    split_entries,
+)
+
+RETRY_S: Final = 0.01
+"""Interval at which a session that cannot report its state is asked again."""
+CURRENT_S: Final = 5.0
+"""How long a client that comes back waits until the log is current: less than it waits for an
+answer."""
+LATE_S: Final = 2.0
+"""A message waits this long for its update. A backend that hangs must not silence a conversation;
+until it answers, the session is unprotected."""
+REOPEN_S: Final = 1.0
+"""After a backend did not take an update it is tried again this much later."""
+QUIET_S: Final = 1.0
+"""While there is nothing to send, the state is stored at most this often."""
+
+COMPACT_BYTES: Final = 2 << 20
+COMPACT_GROWTH: Final = 1.25
+"""A log of this size (a minute of audio at 16 kHz) drops audio that is no longer needed, and does
+so again when it has grown by this size and this factor."""
+COMPACT_TAIL: Final = 64
+"""Number of the newest entries that the next compaction looks at again."""
+
+_log = logs.get(__name__)
+
+
+class LogLate(Exception):
+    """The log is not current in time."""
+
+
+@dataclass(slots=True)
+class _InFlight:
+    last_seq: int
+    received: int
+
+
+class SessionLog:
+    """See the module. Belongs to the event loop.
+
+    Args:
+        writer: None: the session is not logged.
+        head: the first entry.
+        limit_bytes: largest log; a session beyond it continues without one.
+    """
+
+    def __init__(
+        self,
+        writer: SessionLogWriter | None,
+        *,
+        clock: Clock,
+        head: Callable[[], Any] = lambda: None,
+        limit_bytes: int = 0,
+    ) -> None:
+        self._writer = writer
+        self._clock = clock
+        self._head = head
+        self._limit_bytes = limit_bytes
+        self.on_stored: Callable[[], None] = lambda: None
+        """Called when an update is stored or need not be waited for."""
+        self.on_protection: Callable[[], None] = lambda: None
+        """Called when `is_protecting` has changed."""
+        self.on_fenced: Callable[[], None] = lambda: None
+        """Called when another worker has taken the session over."""
+        self.state: Callable[[], dict[str, Any] | None] = lambda: None
+        """What to remember beyond the log, with `handled` messages received; None: not now."""
+        self.without_old_sound: Callable[[list[Any]], list[Any]] = list
+        """See `RebuildableRunner`."""
+        self.handled = 0
+        """Number of the client's messages that have been acted upon."""
+        self.is_changed = False
+        """True if something other than messages is not stored yet."""
+        self.is_protecting = False
+        """True if another worker could continue the session from this log."""
+        self._journal: ResumeJournal | None = None
+        self._loop = asyncio.get_running_loop()
+        self._pending: list[bytes] = []
+        """Entries with their lengths, as in `_kept`, which have been sent."""
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        self._compacted = 1
+        """Number of entries, the head included, that compaction is done with."""
+        self._compact_at = COMPACT_BYTES
+        self._is_whole_due = True
+        self._in_flight: _InFlight | None = None
+        self._sent_seq = 0
+        self._stored_seq = 0
+        self._received = 0
+        self._received_sent = 0
+        self._is_available = True
+        self._is_late = False
+        self._late: asyncio.TimerHandle | None = None
+        self._reopening: asyncio.TimerHandle | None = None
+        self._sending: asyncio.Handle | None = None
+        self._is_put_off = False
+        """True if `_sending` is a timer. Loops differ in their handles' types."""
+        self._updated_s = clock.monotonic()
+        self._answered = asyncio.Event()
+
+    # ---- what others ask -------------------------------------------------------------------
+
+    @property
+    def is_waited_for(self) -> bool:
+        """True if messages to the client wait until they are stored."""
+        return self.is_protecting and self._is_available
+
+    @property
+    def is_current(self) -> bool:
+        """True if everything is stored."""
+        journal = self._journal
+        if journal is None or not self.is_waited_for:
+            return False
+        return journal.last_seq <= self._stored_seq and self._has_state
+
+    def stored_received(self, received: int) -> int:
+        """Of `received` messages from the client, the number that is stored."""
+        return self._received if self.is_waited_for else received
+
+    def sent_received(self, received: int) -> int:
+        """The same, with the update that is in flight."""
+        return self._received_sent if self.is_waited_for else received
+
+    def released(self, last_seq: int) -> int:
+        """The number of the last message that may go to the client."""
+        return last_seq if self._is_late or not self.is_waited_for else self._stored_seq
+
+    # ---- what happens ----------------------------------------------------------------------
+
+    def use(self, journal: ResumeJournal) -> None:
+        """The client asked for resuming; its messages are in `journal`."""
+        self._journal = journal
+
+    def begin(self) -> None:
+        """From the next message on, what the client is sent has to be stored."""
+        if self._kept_bytes and self._journal is not None and self._writer is not None:
+            self._stored_seq = self._sent_seq = self._journal.last_seq
+            self._protect()
+
+    def add(self, entry: Callable[[], Any]) -> None:
+        """Something was done. `entry` is called only if it is logged."""
+        if self._writer is None or self._journal is None:
+            return
+        if not self._kept_bytes:
+            self._append(self._head())
+        self._append(entry())
+        self.is_changed = True
+        if self._kept_bytes > self._compact_at and self._in_flight is None:
+            self._compact()
+        if self._kept_bytes > self._limit_bytes:
+            self.stop("too large")
+
+    def handle(self) -> None:
+        """A message of the client has been acted upon."""
+        self.handled += 1
+        if self.handled - self._received_sent >= INPUT_ACK_EVERY:
+            self.send_soon()
+
+    def adopt(self, entries: bytes, received: int, writer_seq: int) -> None:
+        """Continue the log of another worker.
+
+        Args:
+            entries: that log.
+            received: number of the client's messages that had been acted upon.
+            writer_seq: number of the last message in it.
+        """
+        self.handled = self._received = self._received_sent = received
+        self.is_changed = True
+        if self._writer is None:
+            return
+        self._pending = [framed(each) for each in split_entries(entries)]
+        self._kept_bytes = len(entries)
+        self._stored_seq = self._sent_seq = writer_seq
+        self._protect()
+        self.send_soon()
+
+    def leave(self) -> None:
+        """Another worker continues the session: the log stays, and this one writes no more."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.leave()
+        self.end()
+
+    def end(self) -> None:
+        """The session is over: nothing of the log remains. Safe to repeat."""
+        self.is_protecting = False
+        self.stop("ended")
+        # They refer to the session, which must not outlive it for its last words.
+        self._head = self.state = self.on_fenced = lambda: None
+        self.without_old_sound = list
+
+    def stop(self, why: str) -> None:
+        """The session continues without a log. Safe to repeat."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.drop()
+        self._pending.clear()
+        self._kept.clear()
+        self._in_flight = None
+        for timer in (self._late, self._reopening):
+            if timer is not None:
+                timer.cancel()
+        if self.is_protecting:
+            _log.info("session_log_stopped", why=why, bytes=self._kept_bytes)
+            self.is_protecting = False
+            self.on_protection()
+        self._notify()
+
+    async def until_current(self) -> None:
+        """Wait until everything but messages is stored, if the session is logged.
+
+        Raises:
+            LogLate: it takes longer than `CURRENT_S`.
+        """
+        try:
+            async with asyncio.timeout(CURRENT_S):
+                while self.is_waited_for and not self._has_state:
+                    self.send_soon()
+                    self._answered.clear()
+                    await self._answered.wait()
+        except TimeoutError:
+            raise LogLate from None
+
+    def send_soon(self, delay_s: float = 0.0) -> None:
+        """Send an update in the loop's next round, or after `delay_s`."""
+        if not self.is_waited_for:
+            return
+        if self._sending is not None:
+            if delay_s or not self._is_put_off:
+                return
+            self._sending.cancel()
+        self._is_put_off = delay_s > 0
+        self._sending = (
+            self._loop.call_later(delay_s, self._send)
+            if delay_s
+            else self._loop.call_soon(self._send)
+        )
+
+    # ---- inside ----------------------------------------------------------------------------
+
+    @property
+    def _has_state(self) -> bool:
+        """True if everything but messages is stored."""
+        return not (self.is_changed or self._in_flight is not None or self._is_whole_due)
+
+    def _protect(self) -> None:
+        self.is_protecting = True
+        self.on_protection()
+
+    def _append(self, entry: Any) -> None:
+        data = framed(state_codec.encode(entry))
+        self._pending.append(data)
+        self._kept_bytes += len(data)
+
+    def _send(self) -> None:
+        """Send what is not stored, unless an update is in flight."""
+        self._sending = None
+        journal = self._journal
+        if journal is None or self._in_flight is not None or not self.is_waited_for:
+            return
+        now_s = self._clock.monotonic()
+        is_due = journal.last_seq > self._stored_seq or self.is_changed or self._is_whole_due
+        if not is_due:
+            if self.handled - self._received_sent < INPUT_ACK_EVERY:
+                return
+            if now_s - self._updated_s < QUIET_S:
+                self.send_soon(QUIET_S - (now_s - self._updated_s))
+                return
+        remembered = self.state()
+        if remembered is None and (journal.has_room or self._is_whole_due):
+            self.send_soon(RETRY_S)
+            return
+        self._updated_s = now_s
+        self._late = self._loop.call_later(LATE_S, self._be_late)
+        self._send_update(journal, remembered)
+
+    def _send_update(self, journal: ResumeJournal, remembered: dict[str, Any] | None) -> None:
+        """Without a state the entries wait for the next one; messages do not."""
+        assert self._writer is not None
+        is_whole, entries, state = self._is_whole_due, b"", None
+        if remembered is not None:
+            state = state_codec.encode(remembered)
+            entries = b"".join((*self._kept, *self._pending) if is_whole else self._pending)
+            self._kept += self._pending
+            self._pending = []
+            self._received_sent = self.handled
+            self.is_changed = False
+        since = 0 if is_whole else self._sent_seq
+        outputs = tuple(
+            StoredOutput.of(one.seq, one.text) for one in journal.kept if one.seq > since
+        )
+        self._is_whole_due = False
+        self._in_flight = in_flight = _InFlight(journal.last_seq, self._received_sent)
+        self._sent_seq = journal.last_seq
+        update = LogUpdate(is_whole, entries, state, outputs, journal.settled)
+        self._writer.append(update, lambda result: self._came(in_flight, result))
+
+    def _came(self, in_flight: _InFlight, result: AppendResult) -> None:
+        """An update was answered."""
+        if in_flight is not self._in_flight:
+            return
+        self._in_flight = None
+        match result:
+            case "stored":
+                self._stored_seq, self._received = in_flight.last_seq, in_flight.received
+                self._notify()
+                self.send_soon()
+            case "unavailable":
+                self._is_available, self._is_whole_due = False, True
+                self._reopening = self._loop.call_later(REOPEN_S, self._reopen)
+                self._notify()
+            case "fenced":
+                self.stop("another worker continues the session")
+                self.on_fenced()
+            case "dropped" | "full":
+                self.stop(result)
+
+    def _reopen(self) -> None:
+        self._is_available = self.is_changed = True
+        self.send_soon()
+
+    def _be_late(self) -> None:
+        self._is_late = True
+        _log.warning("session_log_late", waited_s=LATE_S)
+        self.on_stored()
+
+    def _notify(self) -> None:
+        """Nothing has to be waited for any longer."""
+        if self._late is not None:
+            self._late.cancel()
+        self._late, self._is_late = None, False
+        self._answered.set()
+        self.on_stored()
+
+    def _compact(self) -> None:
+        """Drop audio that is no longer needed. The next update is whole."""
+        before, pending = self._kept_bytes, len(self._pending)
+        log = [*self._kept, *self._pending]
+        tail = [state_codec.decode(each[ENTRY_LENGTH_BYTES:]) for each in log[self._compacted :]]
+        # Entries that stay as they are need not be encoded again.
+        encoded = {id(each): data for each, data in zip(tail, log[self._compacted :], strict=True)}
+        log[self._compacted :] = [
+            encoded.get(id(each)) or framed(state_codec.encode(each))
+            for each in self.without_old_sound(tail)
+        ]
+        self._compacted = max(self._compacted, len(log) - COMPACT_TAIL)
+        count = len(log) - pending
+        self._kept, self._pending = log[:count], log[count:]
+        self._kept_bytes = sum(map(len, log))
+        room = max(COMPACT_BYTES, (COMPACT_GROWTH - 1) * self._kept_bytes)
+        self._compact_at = self._kept_bytes + round(room)
+        if self._kept_bytes < before:
+            self._is_whole_due = True
+        _log.info("session_log_compacted", bytes=self._kept_bytes, before=before)
+
+
+def decoded(entries: bytes) -> Iterable[Any]:
+    """The values of a log's entries.
+
+    Raises:
+        LogUnreadable, InvalidPayload: they cannot be read.
+    """
+    return (state_codec.decode(each) for each in split_entries(entries))

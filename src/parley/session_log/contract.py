@@ -1,0 +1,264 @@
+"""The log of one session: what is written, who writes it, and who may read it.
+
+The worker that runs a session is the only writer of its log. Readers are another worker, which
+takes the log over when the first one is lost, and the gateway, which lists and drops logs. A log
+consists of entries that only grow (requests, inputs and results, encoded by
+`session/state_codec.py`), one state that each update replaces, and the numbered messages that the
+client has not acknowledged. Nothing in this package interprets an entry.
+
+Each take-over starts a new epoch. A writer of an older epoch can no longer append.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from parley.errors import ServiceUnavailable
+from parley.protocol.kinds import Kind
+
+ENTRY_LENGTH_BYTES: Final = 4
+"""In front of each entry of a log."""
+
+AppendResult = Literal["stored", "unavailable", "fenced", "dropped", "full"]
+"""What an update resulted in.
+
+- stored: another process can read it.
+- unavailable: the backend does not answer; a later update may be stored.
+- fenced: another worker has taken the log over.
+- dropped: the gateway removed the log.
+- full: the backend has no room for it.
+"""
+
+
+class LogUnreadable(ServiceUnavailable):
+    """The log of a session is missing, damaged or already taken over."""
+
+
+class LoggedSession(msgspec.Struct, frozen=True):
+    """The session of a log: what a gateway needs to find it another worker.
+
+    Args:
+        log_id: of its log; the first lease's id.
+        lease_id: of the lease under which its worker runs it.
+        fingerprint: version and model that a worker must have to continue it.
+        note: the gateway's own notes, as it sent them with the lease (`LeaseNote` as JSON).
+    """
+
+    log_id: str
+    lease_id: str
+    session_id: str
+    kind: Kind
+    dialect: str
+    worker_id: str
+    worker_url: str
+    worker_pid: int
+    fingerprint: str
+    note: str = ""
+
+
+class StoredOutput(msgspec.Struct, frozen=True, array_like=True):
+    """A numbered message of a session to its client."""
+
+    seq: int
+    data: bytes
+    is_text: bool
+
+    @classmethod
+    def of(cls, seq: int, frame: str | bytes) -> StoredOutput:
+        """The message as it was sent."""
+        is_text = isinstance(frame, str)
+        return cls(seq, frame.encode() if isinstance(frame, str) else frame, is_text)
+
+    @property
+    def frame(self) -> str | bytes:
+        """As it is sent."""
+        return self.data.decode() if self.is_text else self.data
+
+
+@dataclass(frozen=True, slots=True)
+class LogUpdate:
+    """What one append adds. It is stored whole or not at all.
+
+    Args:
+        is_whole: replaces everything that the log holds.
+        entries: new entries, each with its length in front.
+        state: replaces the state; None: the state stays as it is.
+        outputs: new messages to the client.
+        settled: the client needs no message up to this number.
+    """
+
+    is_whole: bool
+    entries: bytes
+    state: bytes | None
+    outputs: tuple[StoredOutput, ...]
+    settled: int
+
+
+@dataclass(slots=True)
+class LogTail:
+    """State and unacknowledged messages of a log. `size`: their bytes."""
+
+    state: bytes = b""
+    outputs: deque[StoredOutput] = field(default_factory=deque)
+    size: int = 0
+
+    def apply(self, update: LogUpdate) -> None:
+        """Take an update in."""
+        if update.is_whole:
+            self.state, self.size = b"", 0
+            self.outputs.clear()
+        if update.state is not None:
+            self.size += len(update.state) - len(self.state)
+            self.state = update.state
+        for output in update.outputs:
+            self.outputs.append(output)
+            self.size += len(output.data)
+        while self.outputs and self.outputs[0].seq <= update.settled:
+            self.size -= len(self.outputs.popleft().data)
+
+
+@dataclass(frozen=True, slots=True)
+class LogContents:
+    """What a log held when it was taken over."""
+
+    session: LoggedSession
+    entries: bytes
+    state: bytes
+    outputs: tuple[StoredOutput, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLog:
+    """A log as the gateway lists it.
+
+    Args:
+        age_s: seconds since its last update.
+        has_writer: True if the process that writes it is alive.
+    """
+
+    session: LoggedSession
+    size_bytes: int
+    age_s: float
+    has_writer: bool
+
+
+class SessionLogWriter(Protocol):
+    """The writing end of one log. Belongs to the event loop."""
+
+    def append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
+        """Store an update and call `done`, immediately or later. Append nothing else until then."""
+        ...
+
+    def drop(self) -> None:
+        """The session has ended: remove the log. Safe to repeat."""
+        ...
+
+    def leave(self) -> None:
+        """Another worker continues the session: leave the log as it is. Safe to repeat."""
+        ...
+
+
+class SessionLogs(Protocol):
+    """A backend: where logs are kept. One contract suite runs against all of them."""
+
+    name: str
+    """Equal for processes that see the same logs; "" for none."""
+
+    def create(self, session: LoggedSession) -> SessionLogWriter:
+        """The writer of a new log. Nothing is stored before its first update."""
+        ...
+
+    async def take_over(
+        self, log_id: str, session: LoggedSession
+    ) -> tuple[LogContents, SessionLogWriter]:
+        """Read a log and continue it as its only writer, in a new epoch. The log stays as it is
+        until the new writer's first update, which must be whole.
+
+        Raises:
+            LogUnreadable: there is no such log, it is damaged, or another worker was faster.
+        """
+        ...
+
+    async def stored(self) -> list[StoredLog]:
+        """All logs."""
+        ...
+
+    async def drop(self, log_id: str) -> None:
+        """Remove a log. Its writer learns it with its next update. Safe to repeat."""
+        ...
+
+    def claim(self) -> bool:
+        """Become the gateway that lists and removes logs here. False: another one is. Safe to
+        repeat."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections and locks."""
+        ...
+
+
+class NoSessionLogs:
+    """Sessions are not logged and end with their worker."""
+
+    name = ""
+
+    def create(self, session: LoggedSession) -> SessionLogWriter:
+        """See `SessionLogs`."""
+        del session
+        return _NoWriter()
+
+    async def take_over(
+        self, log_id: str, session: LoggedSession
+    ) -> tuple[LogContents, SessionLogWriter]:
+        """See `SessionLogs`."""
+        raise LogUnreadable("Sessions are not logged here.")
+
+    async def stored(self) -> list[StoredLog]:
+        """See `SessionLogs`."""
+        return []
+
+    async def drop(self, log_id: str) -> None:
+        """See `SessionLogs`."""
+
+    def claim(self) -> bool:
+        """See `SessionLogs`."""
+        return True
+
+    async def close(self) -> None:
+        """See `SessionLogs`."""
+
+
+class _NoWriter:
+    def append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
+        done("dropped")
+
+    def drop(self) -> None:
+        """Nothing is stored."""
+
+    def leave(self) -> None:
+        """Nothing is stored."""
+
+
+def framed(entry: bytes) -> bytes:
+    """An entry with its length in front."""
+    return len(entry).to_bytes(ENTRY_LENGTH_BYTES, "big") + entry
+
+
+def split_entries(data: bytes) -> Iterator[bytes]:
+    """The entries of `data`, still encoded, without their lengths.
+
+    Raises:
+        LogUnreadable: the last one is incomplete.
+    """
+    at = 0
+    while at < len(data):
+        start = at + ENTRY_LENGTH_BYTES
+        at = start + int.from_bytes(data[at:start], "big")
+        if at > len(data):
+            raise LogUnreadable("The log of the session is damaged.")
+        yield data[start:at]

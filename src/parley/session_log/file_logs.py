@@ -1,0 +1,413 @@
+"""Session logs as files of one folder, for processes of one host.
+
+    <log>.<epoch>.<generation>.entries   entries; each whole update starts a generation
+    <log>.<epoch>.tail                   frames: session, state, messages, length of the entries
+
+An update is stored when `write` has returned: the page cache outlives every process. The writer of
+a log locks its tail, so a lock that can be had means that the writer is dead. A worker that takes a
+log over creates the tail of the next epoch and renames the old one, which fences the old writer.
+Files are readable for this user only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+import stat
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from parley import logs
+from parley.private import keep_private
+from parley.session_log.contract import (
+    AppendResult,
+    LogContents,
+    LoggedSession,
+    LogTail,
+    LogUnreadable,
+    LogUpdate,
+    SessionLogWriter,
+    StoredLog,
+    StoredOutput,
+)
+
+FOLDER_ID: Final = "folder_id"
+"""File that names the folder."""
+GATEWAY: Final = "gateway"
+"""File that the gateway of this folder locks."""
+TAIL: Final = ".tail"
+CLOSED: Final = ".closed"
+"""Suffix of a tail whose epoch is over."""
+ENTRIES: Final = ".entries"
+NEW: Final = ".new"
+HEAD_BYTES: Final = 8
+"""Of a frame of a tail: length and CRC-32 of its body, 4 bytes each."""
+DEAD_BYTES: Final = 1 << 20
+DEAD_SHARE: Final = 3.0
+"""A tail is rewritten when this much of it, and this many times what it needs, is outdated."""
+
+_log = logs.get(__name__)
+
+
+class _Frame(msgspec.Struct, frozen=True, array_like=True):
+    """A frame of a tail. The first one of a file has `session` and everything else.
+
+    Args:
+        generation, entries_bytes: of the file of entries that is valid with this frame.
+    """
+
+    generation: int
+    entries_bytes: int
+    state: bytes | None
+    outputs: tuple[StoredOutput, ...]
+    settled: int
+    session: LoggedSession | None = None
+
+
+_frame_decoder = msgspec.msgpack.Decoder(_Frame)
+
+
+class FileSessionLogs:
+    """The logs in one folder; see `SessionLogs`.
+
+    Raises:
+        OSError: the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        keep_private(folder)
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            raise PermissionError(f"{folder} does not belong to this user")
+        self.folder = folder
+        self.name = f"file:{_folder_id(folder)}"
+        self._claimed: int | None = None
+
+    def create(self, session: LoggedSession) -> SessionLogWriter:
+        """See `SessionLogs`."""
+        return _FileWriter(self.folder, session, epoch=1)
+
+    async def take_over(
+        self, log_id: str, session: LoggedSession
+    ) -> tuple[LogContents, SessionLogWriter]:
+        """See `SessionLogs`."""
+        return await asyncio.to_thread(self._take_over, log_id, session)
+
+    async def stored(self) -> list[StoredLog]:
+        """See `SessionLogs`."""
+        return await asyncio.to_thread(self._stored)
+
+    async def drop(self, log_id: str) -> None:
+        """See `SessionLogs`."""
+        await asyncio.to_thread(_remove, self._files(log_id))
+
+    def claim(self) -> bool:
+        """See `SessionLogs`. Holds until this process ends or closes."""
+        if self._claimed is not None:
+            return True
+        descriptor = os.open(self.folder / GATEWAY, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self._claimed = descriptor
+        return True
+
+    async def close(self) -> None:
+        """See `SessionLogs`."""
+        if self._claimed is not None:
+            os.close(self._claimed)
+            self._claimed = None
+
+    def _files(self, log_id: str) -> list[Path]:
+        return list(self.folder.glob(f"{_stem(log_id)}.*"))
+
+    def _take_over(
+        self, log_id: str, session: LoggedSession
+    ) -> tuple[LogContents, SessionLogWriter]:
+        tails = _tails(self._files(log_id))
+        if not tails:
+            raise LogUnreadable("Nothing of the session was kept.")
+        epoch = tails[0][0] + 1
+        tail = self.folder / f"{_stem(log_id)}.{epoch}{TAIL}"
+        try:
+            os.close(os.open(tail, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            raise LogUnreadable("Another worker continues the session.") from None
+        for _, path in tails:
+            if path.suffix == TAIL:
+                path.rename(path.with_suffix(CLOSED))
+        for old, _ in tails:
+            contents = self._read(self.folder / f"{_stem(log_id)}.{old}{CLOSED}")
+            if contents is not None:
+                return contents, _FileWriter(self.folder, session, epoch=epoch)
+        raise LogUnreadable("The log of the session is damaged.")
+
+    def _read(self, tail: Path) -> LogContents | None:
+        """What one epoch's files hold; None if it ended before its first update."""
+        kept, session, last = LogTail(), None, None
+        for frame in _frames(tail):
+            session = frame.session or session
+            kept.apply(_update(frame))
+            last = frame
+        if last is None or session is None:
+            return None
+        path = _entries_path(tail, last.generation)
+        data = path.read_bytes()[: last.entries_bytes]
+        if len(data) < last.entries_bytes:
+            raise LogUnreadable("The log of the session is damaged.")
+        return LogContents(session, data, kept.state, tuple(kept.outputs))
+
+    def _stored(self) -> list[StoredLog]:
+        found = []
+        for stem in sorted({path.name.split(".")[0] for path in self.folder.glob("*.*")}):
+            with contextlib.suppress(FileNotFoundError):
+                stored = self._describe(stem)
+                if stored is not None:
+                    found.append(stored)
+        return found
+
+    def _describe(self, stem: str) -> StoredLog | None:
+        files = list(self.folder.glob(f"{stem}.*"))
+        tails = _tails(files)
+        session = next(filter(None, (_session_of(path) for _, path in tails)), None)
+        states = [path.stat() for path in files]
+        age_s = time.time() - max((state.st_mtime for state in states), default=0.0)
+        if session is None:
+            if age_s > STRAY_S:
+                _remove(files)
+            return None
+        return StoredLog(
+            session,
+            size_bytes=sum(state.st_size for state in states),
+            age_s=max(0.0, age_s),
+            has_writer=any(_is_locked(path) for _, path in tails if path.suffix == TAIL),
+        )
+
+
+STRAY_S: Final = 60.0
+"""Files without a first update are removed when they are this old."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """An open file. `size`: bytes in it."""
+
+    descriptor: int
+    size: int = 0
+
+    def write(self, data: bytes) -> None:
+        """Append all of `data`."""
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.descriptor, view) :]
+        self.size += len(data)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class _FileWriter:
+    """See `SessionLogWriter`."""
+
+    def __init__(self, folder: Path, session: LoggedSession, *, epoch: int) -> None:
+        self._folder = folder
+        self._session = session
+        self._epoch = epoch
+        self._stem = _stem(session.log_id)
+        self._path = folder / f"{self._stem}.{epoch}{TAIL}"
+        self._kept = LogTail()
+        self._generation = 0
+        self._entries: _Open | None = None
+        self._tail: _Open | None = None
+        self._over: AppendResult | None = None
+        """What every later update results in, once nothing can be stored any more."""
+
+    def append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
+        """See `SessionLogWriter`."""
+        result = self._over or self._append(update)
+        if result != "stored":
+            self._over = result
+        done(result)
+
+    def drop(self) -> None:
+        """See `SessionLogWriter`."""
+        # Before its first update a writer owns nothing: what is there is the lost worker's.
+        is_ours = self._tail is not None and self._is_ours()
+        self._close()
+        if is_ours:
+            _remove(self._folder.glob(f"{self._stem}.*"))
+
+    def leave(self) -> None:
+        """See `SessionLogWriter`."""
+        self._over = self._over or "dropped"
+        self._close()
+
+    def _append(self, update: LogUpdate) -> AppendResult:
+        is_lost = not self._path.exists() if self._tail is None else not self._is_ours()
+        if is_lost and (self._tail is not None or self._epoch > 1):
+            is_taken = any(self._folder.glob(f"{self._stem}.*"))
+            self._close()
+            return "fenced" if is_taken else "dropped"
+        try:
+            self._kept.apply(update)
+            if update.is_whole:
+                self._replace(update.entries)
+            else:
+                self._extend(update)
+        except OSError as error:
+            _log.warning("session_log_write_failed", why=str(error), log_id=self._session.log_id)
+            self.drop()
+            return "full"
+        return "stored"
+
+    def _extend(self, update: LogUpdate) -> None:
+        entries, tail = self._entries, self._tail
+        assert entries is not None, "the first update is whole"
+        assert tail is not None
+        if update.entries:
+            entries.write(update.entries)
+        dead = tail.size - self._kept.size
+        if dead > DEAD_BYTES and dead > DEAD_SHARE * self._kept.size:
+            self._write_tail()
+        else:
+            tail.write(
+                _framed(
+                    _Frame(
+                        self._generation, entries.size, update.state, update.outputs, update.settled
+                    )
+                )
+            )
+
+    def _replace(self, data: bytes) -> None:
+        """Start a generation, and drop what it replaces."""
+        self._generation += 1
+        path = _entries_path(self._path, self._generation)
+        before = self._entries
+        self._entries = _Open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        self._entries.write(data)
+        self._write_tail()
+        if before is not None:
+            before.close()
+        kept = {path.name, self._path.name}
+        _remove(each for each in self._folder.glob(f"{self._stem}.*") if each.name not in kept)
+
+    def _write_tail(self) -> None:
+        """Write a new tail in place of the current one."""
+        assert self._entries is not None
+        frame = _Frame(
+            self._generation,
+            self._entries.size,
+            self._kept.state,
+            tuple(self._kept.outputs),
+            0,
+            self._session,
+        )
+        path = self._path.with_name(self._path.name + NEW)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        before, self._tail = self._tail, _Open(descriptor)
+        if before is not None:
+            before.close()
+        self._tail.write(_framed(frame))
+        path.rename(self._path)
+
+    def _is_ours(self) -> bool:
+        """True while no other worker has taken the log over and the gateway has not dropped it."""
+        assert self._tail is not None
+        try:
+            return self._path.stat().st_ino == os.fstat(self._tail.descriptor).st_ino
+        except FileNotFoundError:
+            return False
+
+    def _close(self) -> None:
+        for opened in (self._entries, self._tail):
+            if opened is not None:
+                opened.close()
+        self._entries = self._tail = None
+
+
+def _folder_id(folder: Path) -> str:
+    path = folder / FOLDER_ID
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(8))
+    return path.read_text().strip()
+
+
+def _stem(log_id: str) -> str:
+    """What the names of a log's files start with, whatever its id contains."""
+    return hashlib.sha256(log_id.encode()).hexdigest()[:32]
+
+
+def _tails(files: Iterable[Path]) -> list[tuple[int, Path]]:
+    """Tails by their epoch, newest first."""
+    named = (path for path in files if path.suffix in (TAIL, CLOSED))
+    return sorted(((_epoch(path), path) for path in named), reverse=True)
+
+
+def _epoch(path: Path) -> int:
+    return int(path.name.split(".")[1])
+
+
+def _entries_path(tail: Path, generation: int) -> Path:
+    return tail.with_name(f"{tail.name.rsplit('.', 1)[0]}.{generation}{ENTRIES}")
+
+
+def _framed(frame: _Frame) -> bytes:
+    body = msgspec.msgpack.encode(frame)
+    return len(body).to_bytes(4, "big") + zlib.crc32(body).to_bytes(4, "big") + body
+
+
+def _frames(path: Path) -> Iterable[_Frame]:
+    """The frames of a tail up to the first one that is torn."""
+    data, at = path.read_bytes(), 0
+    while at + HEAD_BYTES <= len(data):
+        length = int.from_bytes(data[at : at + 4], "big")
+        body = data[at + HEAD_BYTES : at + HEAD_BYTES + length]
+        if len(body) < length or zlib.crc32(body) != int.from_bytes(data[at + 4 : at + 8], "big"):
+            return
+        try:
+            yield _frame_decoder.decode(body)
+        except msgspec.MsgspecError:
+            return
+        at += HEAD_BYTES + length
+
+
+def _session_of(tail: Path) -> LoggedSession | None:
+    """The session in the first frame of a tail."""
+    return next((frame.session for frame in _frames(tail)), None)
+
+
+def _update(frame: _Frame) -> LogUpdate:
+    is_whole = frame.session is not None
+    return LogUpdate(is_whole, b"", frame.state, frame.outputs, frame.settled)
+
+
+def _is_locked(path: Path) -> bool:
+    """True if a living process holds the lock of a tail."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,329 @@
+"""Session logs in Redis or Valkey, for workers and gateways of several hosts.
+
+    {prefix}:{log_id}            hash: epoch, session, state, entries (id of the last valid one)
+    {prefix}:{log_id}:entries    stream of entries
+    {prefix}:{log_id}:outputs    stream of messages to the client, by their number
+    {prefix}:index               hash: size of each log in bytes
+
+Each update is one script, so it is stored whole or not at all, and a writer of an older epoch is
+refused in the same step. Keys expire when no process refreshes them, so nothing remains of a
+session whose processes are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from parley import logs
+from parley.errors import SetupError
+from parley.session_log.contract import (
+    AppendResult,
+    LogContents,
+    LoggedSession,
+    LogUnreadable,
+    LogUpdate,
+    SessionLogWriter,
+    StoredLog,
+    StoredOutput,
+)
+
+ANSWER_S: Final = 2.0
+"""How long Redis may take to answer."""
+REFRESH_S: Final = 20.0
+"""Interval at which a writer keeps its log from expiring."""
+PREFIX: Final = "parley:session"
+
+APPEND: Final = """
+-- KEYS: log, entries, outputs, index
+-- ARGV: epoch, is_whole, session, entries, has_state, state, settled, size, ttl_ms, log_id,
+-- now, outputs...
+local epoch = tonumber(redis.call('hget', KEYS[1], 'epoch'))
+if epoch == nil then
+    if ARGV[2] ~= '1' or ARGV[1] ~= '1' then return 'dropped' end
+elseif epoch ~= tonumber(ARGV[1]) then
+    return 'fenced'
+end
+if ARGV[2] == '1' then
+    redis.call('del', KEYS[2], KEYS[3])
+    redis.call('hset', KEYS[1], 'epoch', ARGV[1], 'session', ARGV[3], 'state', '')
+end
+if #ARGV[4] > 0 then redis.call('xadd', KEYS[2], '*', 'e', ARGV[4]) end
+if ARGV[5] == '1' then redis.call('hset', KEYS[1], 'state', ARGV[6]) end
+for at = 12, #ARGV, 2 do redis.call('xadd', KEYS[3], ARGV[at] .. '-1', 'o', ARGV[at + 1]) end
+if ARGV[7] ~= '0' then redis.call('xtrim', KEYS[3], 'MINID', ARGV[7] .. '-2') end
+redis.call('hset', KEYS[1], 'at', ARGV[11])
+redis.call('hset', KEYS[4], ARGV[10], ARGV[8])
+for at = 1, 3 do redis.call('pexpire', KEYS[at], ARGV[9]) end
+return 'stored'
+"""
+CLAIM: Final = """
+-- KEYS: log, entries, outputs; ARGV: ttl_ms
+if redis.call('exists', KEYS[1]) == 0 then return {} end
+local epoch = redis.call('hincrby', KEYS[1], 'epoch', 1)
+for at = 1, 3 do redis.call('pexpire', KEYS[at], ARGV[1]) end
+return {epoch, redis.call('hget', KEYS[1], 'session'), redis.call('hget', KEYS[1], 'state'),
+    redis.call('xrange', KEYS[2], '-', '+'), redis.call('xrange', KEYS[3], '-', '+')}
+"""
+REFRESH: Final = """
+-- KEYS: log, entries, outputs; ARGV: epoch, ttl_ms, now
+if redis.call('hget', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end
+redis.call('hset', KEYS[1], 'at', ARGV[3])
+for at = 1, 3 do redis.call('pexpire', KEYS[at], ARGV[2]) end
+return 1
+"""
+DROP: Final = """
+-- KEYS: log, entries, outputs, index; ARGV: log_id, epoch ('' for any)
+if ARGV[2] ~= '' and redis.call('hget', KEYS[1], 'epoch') ~= ARGV[2] then return 0 end
+redis.call('del', KEYS[1], KEYS[2], KEYS[3])
+return redis.call('hdel', KEYS[4], ARGV[1])
+"""
+
+_log = logs.get(__name__)
+_session_decoder = msgspec.msgpack.Decoder(LoggedSession)
+_output_decoder = msgspec.msgpack.Decoder(StoredOutput)
+
+
+def is_private(url: str) -> bool:
+    """True if nothing that is sent to this Redis can be read on a network between hosts."""
+    parts = urlsplit(url)
+    return parts.scheme in ("rediss", "unix") or parts.hostname in ("localhost", "127.0.0.1", "::1")
+
+
+class RedisSessionLogs:
+    """The logs of one Redis; see `SessionLogs`.
+
+    Args:
+        url: `rediss://[user:password@]host:port/number`, `redis://localhost…` or `unix://…`.
+        keep_s: how long a log is kept after its writer's last sign of life.
+
+    Raises:
+        SetupError: the address cannot be used, or the package is not installed.
+    """
+
+    def __init__(self, url: str, *, keep_s: float, prefix: str = PREFIX) -> None:
+        try:
+            import redis.asyncio as redis
+            from redis.exceptions import RedisError
+        except ModuleNotFoundError:
+            raise SetupError(
+                "The package 'redis' is not installed.",
+                hint="Install parley with its extra 'redis', or unset storage.session_logs.",
+            ) from None
+        if not is_private(url):
+            raise SetupError(
+                "storage.session_logs would send sessions unencrypted to another host.",
+                hint="Use rediss:// (TLS).",
+            )
+        self.failures: tuple[type[Exception], ...] = (RedisError, OSError, TimeoutError)
+        try:
+            self.redis: Any = redis.Redis.from_url(url)
+        except ValueError as error:
+            raise SetupError(
+                f"storage.session_logs is not an address of a Redis: {error}",
+                hint="It looks like rediss://host:6379/0.",
+            ) from error
+        parts = urlsplit(url)
+        place = f"{parts.hostname}:{parts.port}{parts.path}:{prefix}"
+        self.name = f"redis:{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+        self.ttl_ms = round(1000 * keep_s)
+        self._prefix = prefix
+        self._writers: dict[str, _RedisWriter] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._refreshing: asyncio.Task[None] | None = None
+
+    def create(self, session: LoggedSession) -> SessionLogWriter:
+        """See `SessionLogs`."""
+        return _RedisWriter(self, session, epoch=1)
+
+    async def take_over(
+        self, log_id: str, session: LoggedSession
+    ) -> tuple[LogContents, SessionLogWriter]:
+        """See `SessionLogs`."""
+        try:
+            claimed = await self.ask(CLAIM, self.keys(log_id)[:3], self.ttl_ms)
+            if not claimed:
+                raise LogUnreadable("Nothing of the session was kept.")
+            epoch, head, state, entries, outputs = claimed
+            contents = LogContents(
+                _session_decoder.decode(head),
+                b"".join(fields[b"e"] for fields in map(_fields, entries)),
+                state,
+                tuple(_output_decoder.decode(_fields(each)[b"o"]) for each in outputs),
+            )
+        except self.failures as error:
+            raise LogUnreadable(f"The log of the session cannot be read: {error}") from None
+        except msgspec.MsgspecError:
+            raise LogUnreadable("The log of the session is damaged.") from None
+        return contents, _RedisWriter(self, session, epoch=epoch)
+
+    async def stored(self) -> list[StoredLog]:
+        """See `SessionLogs`."""
+        try:
+            return await self._stored()
+        except self.failures as error:
+            _log.warning("session_logs_not_listed", why=str(error))
+            return []
+
+    async def drop(self, log_id: str) -> None:
+        """See `SessionLogs`."""
+        with contextlib.suppress(*self.failures):
+            await self.ask(DROP, self.keys(log_id), log_id, "")
+
+    def claim(self) -> bool:
+        """See `SessionLogs`. Of several gateways only the active one asks."""
+        return True
+
+    async def close(self) -> None:
+        """See `SessionLogs`."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=ANSWER_S)
+        with contextlib.suppress(*self.failures):
+            await self.redis.aclose()
+
+    def keys(self, log_id: str) -> tuple[str, str, str, str]:
+        """Of a log: hash, entries, outputs; and the index."""
+        key = f"{self._prefix}:{log_id}"
+        return key, f"{key}:entries", f"{key}:outputs", f"{self._prefix}:index"
+
+    async def ask(self, script: str, keys: tuple[str, ...], *arguments: str | bytes | int) -> Any:
+        """Run a script.
+
+        Raises:
+            one of `failures`.
+        """
+        async with asyncio.timeout(ANSWER_S):
+            return await self.redis.eval(script, len(keys), *keys, *arguments)
+
+    def spawn(self, writer: _RedisWriter, work: Any) -> None:
+        """Run a writer's work, and refresh its log from now on."""
+        self._writers[writer.log_id] = writer
+        if self._refreshing is None:
+            self._refreshing = asyncio.create_task(self._refresh(), name="session log refresh")
+            self._refreshing.add_done_callback(logs.report_failure)
+        task = asyncio.create_task(work, name=f"session log {writer.log_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(logs.report_failure)
+
+    def forget(self, writer: _RedisWriter) -> None:
+        """Refresh its log no more."""
+        self._writers.pop(writer.log_id, None)
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            for writer in list(self._writers.values()):
+                with contextlib.suppress(*self.failures):
+                    keys, now = self.keys(writer.log_id)[:3], time.time()
+                    await self.ask(REFRESH, keys, writer.epoch, self.ttl_ms, str(now))
+
+    async def _stored(self) -> list[StoredLog]:
+        async with asyncio.timeout(ANSWER_S):
+            index = await self.redis.hgetall(self.keys("")[3])
+        found, now = [], time.time()
+        for log_id, size in index.items():
+            name = log_id.decode()
+            async with asyncio.timeout(ANSWER_S):
+                head, at = await self.redis.hmget(self.keys(name)[0], "session", "at")
+            if head is None:
+                await self.drop(name)
+                continue
+            age_s = max(0.0, now - float(at))
+            with contextlib.suppress(msgspec.MsgspecError):
+                found.append(
+                    StoredLog(
+                        _session_decoder.decode(head), int(size), age_s, age_s < 2 * REFRESH_S
+                    )
+                )
+        return found
+
+
+class _RedisWriter:
+    """See `SessionLogWriter`."""
+
+    def __init__(self, owner: RedisSessionLogs, session: LoggedSession, *, epoch: int) -> None:
+        self._owner = owner
+        self._head = msgspec.msgpack.encode(session)
+        self.log_id = session.log_id
+        self.epoch = epoch
+        self._size = 0
+        self._is_started = False
+        self._is_over = False
+
+    def append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
+        """See `SessionLogWriter`."""
+        self._is_started = True
+        self._owner.spawn(self, self._append(update, done))
+
+    def drop(self) -> None:
+        """See `SessionLogWriter`."""
+        if self._is_started and not self._is_over:
+            self._is_over = True
+            self._owner.spawn(self, self._drop())
+
+    def leave(self) -> None:
+        """See `SessionLogWriter`."""
+        self._is_over = True
+        self._owner.forget(self)
+
+    async def _append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
+        owner = self._owner
+        if update.is_whole:
+            self._size = 0
+        self._size += len(update.entries)
+        outputs: list[str | bytes] = []
+        for output in update.outputs:
+            outputs += [str(output.seq), msgspec.msgpack.encode(output)]
+        try:
+            result = await owner.ask(
+                APPEND,
+                owner.keys(self.log_id),
+                self.epoch,
+                int(update.is_whole),
+                self._head,
+                update.entries,
+                int(update.state is not None),
+                update.state or b"",
+                update.settled,
+                self._size + len(update.state or b""),
+                owner.ttl_ms,
+                self.log_id,
+                str(time.time()),
+                *outputs,
+            )
+        except owner.failures as error:
+            if "OOM" in str(error):
+                done("full")
+                return
+            _log.warning("session_log_unavailable", why=f"{type(error).__name__}: {error}"[:200])
+            done("unavailable")
+            return
+        match result:
+            case b"stored":
+                done("stored")
+            case b"fenced" | b"dropped":
+                self._is_over = True
+                owner.forget(self)
+                done("fenced" if result == b"fenced" else "dropped")
+
+    async def _drop(self) -> None:
+        owner = self._owner
+        owner.forget(self)
+        with contextlib.suppress(*owner.failures):
+            await owner.ask(DROP, owner.keys(self.log_id), self.log_id, self.epoch)
+
+
+def _fields(message: Any) -> dict[bytes, bytes]:
+    """Of a message of a stream, as the client returns it: its id, and its fields as a flat list."""
+    _, fields = message
+    return dict(zip(fields[::2], fields[1::2], strict=True)) if isinstance(fields, list) else fields

@@ -1,0 +1,302 @@
+"""Every place where sessions are logged keeps the same promises."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.support.patience import HANG_S
+from tests.support.redis_server import RedisServer, redis_server
+
+from parley.protocol.kinds import Kind
+from parley.session_log import file_logs
+from parley.session_log.contract import (
+    AppendResult,
+    LoggedSession,
+    LogUnreadable,
+    LogUpdate,
+    SessionLogs,
+    SessionLogWriter,
+    StoredOutput,
+    framed,
+    split_entries,
+)
+from parley.session_log.file_logs import FileSessionLogs
+from parley.session_log.redis_logs import RedisSessionLogs
+
+
+def logged(log_id: str = "lease/1", pid: int = 1) -> LoggedSession:
+    return LoggedSession(log_id, "lease", "call", Kind.CHAT, "duplex", "w", "http://w", pid, "same")
+
+
+def update(
+    *entries: bytes,
+    whole: bool = False,
+    state: bytes | None = b"state",
+    outputs: tuple[int, ...] = (),
+    settled: int = 0,
+) -> LogUpdate:
+    messages = tuple(StoredOutput.of(seq, f"message {seq}") for seq in outputs)
+    return LogUpdate(whole, b"".join(map(framed, entries)), state, messages, settled)
+
+
+async def append(writer: SessionLogWriter, what: LogUpdate) -> AppendResult:
+    done: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+    writer.append(what, done.set_result)
+    async with asyncio.timeout(HANG_S):
+        return await done
+
+
+@pytest.fixture(params=["file", "redis"])
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SessionLogs]:
+    if request.param == "file":
+        yield FileSessionLogs(tmp_path / "logs")
+        return
+    with redis_server(tmp_path) as server:
+        stored = RedisSessionLogs(server.url, keep_s=60.0)
+        yield stored
+        await stored.close()
+
+
+async def test_a_log_is_read_as_it_was_written(backend: SessionLogs) -> None:
+    writer = backend.create(logged())
+    assert await append(writer, update(b"head", b"one", whole=True, outputs=(1, 2))) == "stored"
+    assert await append(writer, update(b"two", state=b"later", outputs=(3,), settled=1)) == "stored"
+    assert await append(writer, update(state=None, outputs=(4,), settled=2)) == "stored"
+
+    contents, _ = await backend.take_over("lease/1", logged(pid=2))
+
+    assert list(split_entries(contents.entries)) == [b"head", b"one", b"two"]
+    assert contents.state == b"later"
+    assert [(each.seq, each.frame) for each in contents.outputs] == [
+        *((3, "message 3"), (4, "message 4")),
+    ]
+    assert contents.session == logged()
+
+
+async def test_a_whole_update_replaces_everything(backend: SessionLogs) -> None:
+    writer = backend.create(logged())
+    await append(writer, update(b"head", b"sound", whole=True, outputs=(1,)))
+    await append(writer, update(b"head", whole=True, outputs=(2,)))
+    await append(writer, update(b"after"))
+
+    contents, _ = await backend.take_over("lease/1", logged(pid=2))
+
+    assert list(split_entries(contents.entries)) == [b"head", b"after"]
+    assert [each.seq for each in contents.outputs] == [2]
+
+
+async def test_a_writer_whose_log_was_taken_over_can_store_nothing(backend: SessionLogs) -> None:
+    frozen = backend.create(logged())
+    await append(frozen, update(b"head", whole=True))
+    _, writer = await backend.take_over("lease/1", logged(pid=2))
+
+    before = await append(frozen, update(b"too late"))
+    await append(writer, update(b"head", b"continued", whole=True))
+    after = await append(frozen, update(b"much too late", whole=True))
+    frozen.drop()
+
+    assert (before, after) == ("fenced", "fenced")
+    contents, _ = await backend.take_over("lease/1", logged(pid=3))
+    assert list(split_entries(contents.entries)) == [b"head", b"continued"]
+    assert contents.session.worker_pid == 2
+
+
+async def test_a_worker_that_dies_while_it_continues_a_session_is_followed_by_another(
+    backend: SessionLogs,
+) -> None:
+    await append(backend.create(logged()), update(b"head", whole=True, outputs=(1,)))
+    await backend.take_over("lease/1", logged(pid=2))
+
+    contents, writer = await backend.take_over("lease/1", logged(pid=3))
+
+    assert list(split_entries(contents.entries)) == [b"head"]
+    assert await append(writer, update(b"head", whole=True)) == "stored"
+
+
+async def test_a_log_is_gone_with_its_session(backend: SessionLogs, tmp_path: Path) -> None:
+    writer = backend.create(logged())
+    await append(writer, update(b"head", whole=True))
+    assert [each.session for each in await backend.stored()] == [logged()]
+
+    writer.drop()
+    writer.drop()
+    async with asyncio.timeout(HANG_S):
+        while await backend.stored():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    with pytest.raises(LogUnreadable, match="Nothing of the session was kept"):
+        await backend.take_over("lease/1", logged())
+    if isinstance(backend, FileSessionLogs):
+        assert {path.name for path in backend.folder.iterdir()} == {"folder_id"}
+
+
+async def test_a_writer_learns_that_the_gateway_dropped_its_log(backend: SessionLogs) -> None:
+    writer = backend.create(logged())
+    await append(writer, update(b"head", whole=True))
+
+    await backend.drop("lease/1")
+
+    assert await append(writer, update(b"more")) == "dropped"
+    assert await backend.stored() == []
+
+
+async def test_logs_are_listed_with_size_age_and_writer(backend: SessionLogs) -> None:
+    first, second = backend.create(logged("a")), backend.create(logged("b"))
+    await append(first, update(b"head", b"x" * 10_000, whole=True))
+    await append(second, update(b"head", whole=True))
+
+    found = {each.session.log_id: each for each in await backend.stored()}
+
+    assert set(found) == {"a", "b"}
+    assert found["a"].size_bytes > 10_000 > found["b"].size_bytes
+    assert found["a"].has_writer
+    assert found["a"].age_s < HANG_S
+
+
+# ---- files ---------------------------------------------------------------------------------
+
+
+async def test_nobody_else_can_read_the_files_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        logs = FileSessionLogs(tmp_path / "logs")
+        await append(logs.create(logged()), update(b"head", whole=True))
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE(logs.folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in logs.folder.iterdir()} == {0o600}
+
+
+async def test_a_torn_end_of_a_log_is_left_out(tmp_path: Path) -> None:
+    logs = FileSessionLogs(tmp_path)
+    writer = logs.create(logged())
+    await append(writer, update(b"head", whole=True, state=b"first"))
+    await append(writer, update(b"torn", state=b"second"))
+    (tail,) = tmp_path.glob("*.tail")  # noqa: ASYNC240
+    os.truncate(tail, tail.stat().st_size - 3)
+
+    contents, _ = await logs.take_over("lease/1", logged(pid=2))
+
+    assert (list(split_entries(contents.entries)), contents.state) == ([b"head"], b"first")
+
+
+async def test_outdated_states_do_not_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_logs, "DEAD_BYTES", 1000)
+    logs = FileSessionLogs(tmp_path)
+    writer = logs.create(logged())
+    await append(writer, update(b"head", whole=True, outputs=(1,)))
+    for number in range(200):
+        state = number.to_bytes(2, "big") * 100
+        assert await append(writer, update(b"unit", state=state)) == "stored"
+
+    (tail,) = tmp_path.glob("*.tail")  # noqa: ASYNC240
+    assert tail.stat().st_size < 3000
+    contents, _ = await logs.take_over("lease/1", logged(pid=2))
+    assert contents.state == (199).to_bytes(2, "big") * 100
+    assert len(list(split_entries(contents.entries))) == 201
+    assert [each.seq for each in contents.outputs] == [1]
+
+
+async def test_a_full_disk_ends_the_log_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = FileSessionLogs(tmp_path)
+    writer = logs.create(logged())
+    await append(writer, update(b"head", whole=True))
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    assert await append(writer, update(b"more")) == "full"
+    monkeypatch.undo()
+
+    assert await logs.stored() == []
+
+
+async def test_a_killed_writer_leaves_a_log_that_has_no_writer(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from pathlib import Path\n"
+        "from tests.session_log.test_backends import logged, update\n"
+        "from parley.session_log.file_logs import FileSessionLogs\n"
+        "writer = FileSessionLogs(Path(sys.argv[1])).create(logged())\n"
+        "writer.append(update(b'head', whole=True, outputs=(1,)), print)\n"
+        "sys.stdout.flush(); os.kill(os.getpid(), 9)\n"
+    )
+    ran = subprocess.run(  # noqa: ASYNC221
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (-9, b"stored\n"), ran.stderr
+
+    logs = FileSessionLogs(tmp_path)
+    (found,) = await logs.stored()
+    contents, _ = await logs.take_over("lease/1", logged(pid=2))
+
+    assert not found.has_writer
+    assert [each.seq for each in contents.outputs] == [1]
+
+
+async def test_one_gateway_at_a_time_claims_a_folder(tmp_path: Path) -> None:
+    first, second = FileSessionLogs(tmp_path), FileSessionLogs(tmp_path)
+
+    assert (first.claim(), first.claim(), second.claim()) == (True, True, False)
+    await first.close()
+    assert second.claim()
+    assert first.name == second.name
+    await second.close()
+
+
+def test_a_folder_of_another_user_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+
+    with pytest.raises(PermissionError):
+        FileSessionLogs(tmp_path)
+
+
+# ---- Redis ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[RedisServer]:
+    with redis_server(tmp_path) as running:
+        yield running
+
+
+async def test_a_log_expires_when_no_process_refreshes_it(server: RedisServer) -> None:
+    stored = RedisSessionLogs(server.url, keep_s=0.2)
+    writer = stored.create(logged())
+    await append(writer, update(b"head", whole=True, outputs=(1,)))
+
+    async with asyncio.timeout(HANG_S):
+        while await stored.stored():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+    assert await stored.redis.keys("*") == []
+    await stored.close()
+
+
+async def test_a_redis_that_restarted_empty_is_sent_everything_again(server: RedisServer) -> None:
+    stored = RedisSessionLogs(server.url, keep_s=60.0)
+    writer = stored.create(logged())
+    await append(writer, update(b"head", whole=True))
+    server.kill()
+    assert await append(writer, update(b"lost")) == "unavailable"
+    server.start()
+
+    assert await append(writer, update(b"head", b"lost", whole=True)) == "stored"
+    contents, _ = await stored.take_over("lease/1", logged(pid=2))
+
+    assert list(split_entries(contents.entries)) == [b"head", b"lost"]
+    await stored.close()

@@ -1,0 +1,90 @@
+"""A fake backend of session logs: in memory, with what each log held after each update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from parley.session_log.contract import (
+    AppendResult,
+    LogContents,
+    LoggedSession,
+    LogTail,
+    LogUnreadable,
+    LogUpdate,
+    SessionLogWriter,
+    StoredLog,
+)
+
+
+@dataclass(eq=False)
+class FakeSessionLogs:
+    """See the module.
+
+    Attributes:
+        taken: what a log held after each update, in order.
+        updates: all updates.
+        answer: what updates result in; None: they are not answered until `release`.
+    """
+
+    name: str = "fake:1"
+    taken: list[LogContents] = field(default_factory=list)
+    updates: list[LogUpdate] = field(default_factory=list)
+    answer: AppendResult | None = "stored"
+    offered: LogContents | None = None
+    waiting: list[Callable[[AppendResult], None]] = field(default_factory=list)
+
+    def create(self, session: LoggedSession) -> SessionLogWriter:
+        return _FakeWriter(self, session)
+
+    async def take_over(
+        self, log_id: str, session: LoggedSession
+    ) -> tuple[LogContents, SessionLogWriter]:
+        if self.offered is None:
+            raise LogUnreadable("Nothing of the session was kept.")
+        return self.offered, _FakeWriter(self, session)
+
+    def release(self, answer: AppendResult = "stored") -> None:
+        """Answer what waits."""
+        waiting, self.waiting = self.waiting, []
+        for done in waiting:
+            done(answer)
+
+    async def stored(self) -> list[StoredLog]:
+        return []
+
+    async def drop(self, log_id: str) -> None:
+        """Nothing is found by its id here."""
+
+    def claim(self) -> bool:
+        return True
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class _FakeWriter:
+    def __init__(self, owner: FakeSessionLogs, session: LoggedSession) -> None:
+        self._owner = owner
+        self._session = session
+        self._entries = b""
+        self._tail = LogTail()
+
+    def append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
+        owner = self._owner
+        owner.updates.append(update)
+        self._entries = update.entries if update.is_whole else self._entries + update.entries
+        self._tail.apply(update)
+        owner.taken.append(
+            LogContents(self._session, self._entries, self._tail.state, tuple(self._tail.outputs))
+        )
+        if owner.answer is None:
+            owner.waiting.append(done)
+        else:
+            done(owner.answer)
+
+    def drop(self) -> None:
+        """What was taken stays for the test."""
+
+    def leave(self) -> None:
+        """What was taken stays for the test."""
