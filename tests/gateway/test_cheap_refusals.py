@@ -6,7 +6,9 @@ import pytest
 from tests.support.gateways import running_gateway
 from tests.support.raw_sockets import WS_HEAD, raw_client
 
+from parley.gateway import metrics
 from parley.gateway.authenticator import COOKIE, _cookie
+from parley.gateway.http import openapi
 from parley.gateway.http.auth import _token
 
 GET = b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n%s\r\n"
@@ -167,3 +169,22 @@ async def test_other_versions_and_upgrades_with_a_body_get_400(request_bytes: by
         answer = await client.rest()
 
     assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_what_anybody_may_ask_for_is_made_once(monkeypatch: pytest.MonkeyPatch):
+    made = []
+
+    def counting(name, work):
+        def make(*arguments, **options):
+            made.append(name)
+            return work(*arguments, **options)
+
+        return make
+
+    for module, name in ((metrics, "generate_latest"), (openapi, "JSONResponse")):
+        monkeypatch.setattr(module, name, counting(name, getattr(module, name)))
+    async with running_gateway() as gateway, gateway.http() as http:
+        for path, name in (("/metrics", "generate_latest"), ("/openapi.json", "JSONResponse")):
+            for _ in range(30):
+                assert (await http.get(path)).status_code == 200
+            assert 1 <= made.count(name) <= 12

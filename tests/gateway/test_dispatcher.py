@@ -11,7 +11,7 @@ from parley.clock import ManualClock
 from parley.errors import QueueFull, ServiceUnavailable, WorkerConnectFailed
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
-from parley.gateway.queue import Queue, Ticket
+from parley.gateway.queue import STEPS_BACK, Queue, Ticket
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
 from parley.protocol.control import Heartbeat, Hello, SessionPhase
 from parley.protocol.kinds import Kind, Phase
@@ -35,8 +35,8 @@ class GatewayParts:
         hello = Hello(name, f"http://{name}", slots, "parrot", "cpu", "1", pid, **more)
         return self.worker_pool.welcome(hello, object())
 
-    def ask(self, kind="chat", name: str = "") -> Ticket:
-        return self.dispatcher.submit(Kind(kind), session_id=name)
+    def ask(self, kind="chat", name: str = "", **who) -> Ticket:
+        return self.dispatcher.submit(Kind(kind), session_id=name, **who)
 
     def says(self, worker: Worker, lease, phase, **more) -> None:
         self.worker_pool.phase(
@@ -75,6 +75,73 @@ def test_order_is_strict_across_kinds_of_tasks():
     assert [ticket.state for ticket in others] == ["leased", "waiting", "waiting"]
     assert [ticket.position for ticket in others] == [0, 1, 2]
     assert len(worker.leases) == 1
+
+
+def served(parts: GatewayParts, tickets: list[Ticket]) -> list[Ticket]:
+    """The order in which the tickets get the only slot."""
+    order: list[Ticket] = []
+    while len(order) < len(tickets):
+        for ticket in tickets:
+            if ticket.state == "leased" and ticket not in order:
+                order.append(ticket)
+                held(ticket).release()
+    return order
+
+
+def test_one_address_with_many_tickets_does_not_stand_in_front_of_the_others():
+    parts = GatewayParts()
+    hog = [parts.ask(address="10.0.0.1") for _ in range(32)]
+    guests = [parts.ask(address=f"10.0.1.{number}") for number in range(5)]
+    assert [guest.position for guest in guests] == [2, 3, 4, 5, 6]
+    parts.worker()
+
+    order = served(parts, [*hog, *guests])
+
+    assert order == [hog[0], *guests, *hog[1:]]
+
+
+def test_an_address_with_a_session_stands_behind_one_without():
+    parts = GatewayParts()
+    parts.worker()
+    talking = parts.ask(address="10.0.0.1")
+    again = parts.ask(address="10.0.0.1")
+    guest = parts.ask(address="10.0.0.2")
+
+    held(talking).release()
+
+    assert (guest.state, again.state) == ("leased", "waiting")
+
+
+def test_tickets_of_one_caller_are_served_as_they_came():
+    """Whatever it had when each of them joined; an address of IPv6 is one with its /64."""
+    parts = GatewayParts()
+    parts.worker()
+    running = parts.ask(address="2001:db8::1")
+    tickets = [parts.ask(address=f"2001:db8::{number}") for number in range(2, 6)]
+    held(running).release()
+    tickets += [parts.ask(address="2001:db8::9") for _ in range(3)]
+
+    assert served(parts, tickets) == tickets
+
+
+def test_keys_share_places_wherever_they_come_from():
+    parts = GatewayParts()
+    hog = [parts.ask(address=f"10.0.0.{number}", key_id="k1") for number in range(3)]
+    guest = parts.ask(address="10.0.0.0", key_id="k2")
+    parts.worker()
+
+    assert served(parts, [*hog, guest]) == [hog[0], guest, *hog[1:]]
+
+
+def test_a_ticket_is_overtaken_by_so_many_at_most():
+    parts = GatewayParts(limit=10_000)
+    hog = [parts.ask(address="10.0.0.1") for _ in range(2)]
+    guests = [parts.ask(address=f"10.1.{n // 250}.{n % 250}") for n in range(3 * STEPS_BACK)]
+    parts.worker()
+
+    order = served(parts, [*hog, *guests])
+
+    assert order.index(hog[1]) == STEPS_BACK
 
 
 def test_order_is_strict_when_only_the_second_could_be_served():

@@ -18,8 +18,9 @@ from websockets.asyncio.client import connect
 from parley.errors import OriginForbidden, TooManySessions, Unauthorized
 from parley.gateway.admission import Admission
 from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
+from parley.protocol.networks import network_of
 from parley.settings import SecuritySettings
-from parley.transport.clients import OpenConnections, network_of
+from parley.transport.clients import OpenConnections
 from parley.transport.http import BoundedHttp
 
 

@@ -25,7 +25,7 @@ from parley.gateway.authenticator import Authenticator, Caller
 from parley.gateway.http.half_duplex import is_long
 from parley.gateway.queue import new_ticket_id
 from parley.gateway.rates import CALLERS_KEPT, RateLimit
-from parley.transport.clients import network_of
+from parley.protocol.networks import network_of
 
 PROXY = {"trust_proxy": True}
 """So that tests can come from any address."""

@@ -3,7 +3,9 @@
 import asyncio
 from typing import cast
 
+import httpx
 import msgspec
+import pytest
 
 from parley.protocol.control import LeaseNote
 from parley.transport import Connection, Message
@@ -41,3 +43,26 @@ def test_decoders_count_clients_by_the_network_of_the_address_in_the_note():
 
     assert app._network(note) == "2001:db8::/64"
     assert app._network("") == app._network("{") == ""
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"host": "localhost:9"}, 200),
+        ({"host": "[::1]:9"}, 200),
+        ({"host": "gpu7.example.com:9"}, 200),
+        ({"host": "worker-0.parley.svc.cluster.local"}, 200),
+        ({"host": "rebound.example.org"}, 421),
+        ({"host": "gpu7.example.com.evil.org"}, 421),
+        ({"host": ""}, 421),
+        ({"origin": "https://rebound.example.org"}, 403),
+        ({"origin": "http://127.0.0.1:9"}, 403),
+        ({"origin": "null"}, 403),
+    ],
+)
+async def test_a_worker_answers_no_page_and_to_no_other_name(headers, status):
+    guarded = app.make_app(lambda: None, name="gpu7.example.com")
+    transport = httpx.ASGITransport(guarded)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9") as http:
+        assert (await http.get("/health", headers=headers)).status_code == status

@@ -24,8 +24,9 @@ from parley.errors import (
     Unauthorized,
 )
 from parley.protocol.control import SECRET_HEADER
+from parley.protocol.networks import network_of
 from parley.settings import SecuritySettings
-from parley.transport import network_of
+from parley.transport.hosts import host_name, is_private_name
 
 PORTS = {"http": 80, "https": 443}
 
@@ -64,7 +65,7 @@ class Admission:
         self._gather_names()
 
     def _gather_names(self) -> None:
-        listed = (_hostname(origin) or "" for origin in self._security.allowed_origins)
+        listed = (host_name(origin) or "" for origin in self._security.allowed_origins)
         names = (*self._own_names, *self._security.allowed_hosts, *listed)
         self._names = frozenset(name.lower() for name in names if name)
 
@@ -97,7 +98,7 @@ class Admission:
         host = headers.get("host")
         if host is None:
             return  # HTTP/1.0; no browser
-        name = (_hostname(f"//{host}") or "").lower().rstrip(".")
+        name = (host_name(f"//{host}") or "").lower().rstrip(".")
         if is_private_name(name) or any(fnmatchcase(name, known) for known in self._names):
             return
         raise HostForbidden(name)
@@ -179,7 +180,7 @@ class Admission:
         if self._security.trust_proxy or any(name in headers for name in FORWARDED_HEADERS):
             return False
         # The Host header is checked too: a site may point its own name at 127.0.0.1.
-        if not is_loopback(peer) or not _names_loopback(_hostname(f"//{headers.get('host', '')}")):
+        if not is_loopback(peer) or not _names_loopback(host_name(f"//{headers.get('host', '')}")):
             return False
         origin = headers.get("origin")
         if origin is None:
@@ -188,7 +189,7 @@ class Admission:
             self.check_origin(headers)
         except OriginForbidden:
             return False
-        return _names_loopback(_hostname(origin))
+        return _names_loopback(host_name(origin))
 
     def is_operator(self, peer: str | None, headers: Mapping[str, str]) -> bool:
         """Who may look after the server: admins, and holders of a key with the role `operate`."""
@@ -235,7 +236,7 @@ class Admission:
 
     def check_worker_url(self, url: str) -> None:
         """Without a shared secret sessions are sent to this machine only."""
-        if not self._security.worker_secret and not _names_loopback(_hostname(url)):
+        if not self._security.worker_secret and not _names_loopback(host_name(url)):
             raise Unauthorized("Workers on other hosts need a shared secret.")
 
 
@@ -254,17 +255,6 @@ def is_local(peer: str | None, headers: Mapping[str, str]) -> bool:
     return is_loopback(peer) and not any(name in headers for name in FORWARDED_HEADERS)
 
 
-def is_private_name(name: str) -> bool:
-    """Whether no stranger can make a host name lead here: an address, or a name outside the public
-    DNS. Source: RFC 6761, RFC 6762; `internal` is reserved by ICANN."""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        last = name.rpartition(".")[2]
-        return bool(name) and ("." not in name or last in ("localhost", "local", "internal"))
-    return True
-
-
 def _place(url: str) -> tuple[str, int | None] | None:
     """Host and port of an origin; None when it has no host."""
     try:
@@ -277,18 +267,11 @@ def _place(url: str) -> tuple[str, int | None] | None:
 
 def names_loopback(url: str) -> bool:
     """Whether a URL leads to this machine."""
-    return _names_loopback(_hostname(url))
+    return _names_loopback(host_name(url))
 
 
 def _names_loopback(hostname: str | None) -> bool:
     return hostname == "localhost" or is_loopback(hostname)
-
-
-def _hostname(url: str) -> str | None:
-    try:
-        return urlsplit(url).hostname
-    except ValueError:
-        return None
 
 
 def _last_entry(headers: Mapping[str, str], name: str) -> str:

@@ -27,7 +27,7 @@ from parley.errors import RateLimited, Unauthorized
 from parley.gateway.admission import is_loopback
 from parley.gateway.rates import RateLimit
 from parley.gateway.state import Key, Role
-from parley.transport import network_of
+from parley.protocol.networks import network_of
 
 KEY_PREFIX: Final = "pk_"
 SESSION_PREFIX: Final = "st_"

@@ -86,7 +86,7 @@ class Dispatcher:
             address=address,
             key_id=key_id,
         )
-        self.queue.join(ticket)
+        self.queue.join(ticket, held=self.worker_pool.held_by(ticket.caller))
         if owner is not None:
             owner.add_done_callback(lambda _: self.cancel(ticket))
         self.run()

@@ -1,7 +1,11 @@
 """Who waits, in which order.
 
-Pure bookkeeping: one line for all kinds of sessions, first come first served, bounded. Knows
-neither workers nor sockets. Source: service.md 2.1.
+Pure bookkeeping: one queue for all kinds of sessions, first come first served, bounded. A caller
+(a key, else an address) that has sessions or tickets already stands further back with the next one:
+`STEPS_BACK` places for each, as if it had come that much later. So one caller with many tickets
+cannot hold up all others, nobody is overtaken without end, and the order is strict among tickets of
+one caller and among callers that have one each. Knows neither workers nor sockets. Source:
+service.md 2.1.
 """
 
 from __future__ import annotations
@@ -10,13 +14,17 @@ import bisect
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from parley.errors import ParleyError, QueueFull
 from parley.gateway.signals import Signal
-from parley.gateway.worker_pool import Lease
+from parley.gateway.worker_pool import Lease, caller_of
 from parley.protocol.kinds import Kind
 from parley.protocol.values import QueuePlace
+
+STEPS_BACK: Final = 64
+"""Arrivals of other callers that may overtake a ticket, for each session or ticket that its caller
+has already."""
 
 TicketState = Literal["waiting", "leased", "cancelled", "refused"]
 
@@ -45,8 +53,8 @@ class Ticket:
     fingerprint: str | None = None
     """Only a worker of this model and version will do (`Hello.fingerprint`); None: any."""
     ticket_id: str = field(default_factory=new_ticket_id)
-    number: int = 0
-    """In the order in which tickets joined the queue."""
+    order: int = 0
+    """Tickets are served by it, smallest first."""
     position: int = 0
     estimated_wait_s: float | None = 0.0
     state: TicketState = "waiting"
@@ -57,6 +65,11 @@ class Ticket:
     refusals: int = 0
     """How many leases of this ticket led to a worker that had no room."""
     changed: Signal[()] = field(default_factory=Signal[()])
+
+    @property
+    def caller(self) -> str:
+        """Whose it is, where places are shared; "": nobody's in particular."""
+        return caller_of(self.address, self.key_id)
 
     def place(self, queue_length: int) -> QueuePlace:
         """Where it stands, as dialects say it."""
@@ -82,18 +95,25 @@ class Queue:
     def __iter__(self) -> Iterator[Ticket]:
         return iter(self._tickets)
 
-    def join(self, ticket: Ticket) -> None:
-        """Take the last place.
+    def join(self, ticket: Ticket, *, held: int = 0) -> None:
+        """Take the last place that is the caller's.
+
+        Args:
+            held: sessions that the caller has.
 
         Raises:
             QueueFull: `limit` tickets wait already.
         """
         self.check_room()
         self._joined += 1
-        ticket.number = self._joined
-        self._tickets.append(ticket)
+        ticket.order = self._joined
+        if ticket.caller:
+            own = [each.order for each in self._tickets if each.caller == ticket.caller]
+            ticket.order += STEPS_BACK * (held + len(own))
+            # Of its own, the one that came first is served first.
+            ticket.order = max(ticket.order, max(own, default=0))
+        self._insert(ticket)
         ticket.state = "waiting"
-        ticket.position = len(self._tickets)
 
     def check_room(self) -> None:
         """Whether `join` would take a ticket now. Raises QueueFull."""
@@ -105,8 +125,7 @@ class Queue:
         that return, the one that came first stands first."""
         ticket.state = "waiting"
         ticket.lease = None
-        bisect.insort(self._tickets, ticket, key=lambda one: one.number)
-        self._number()
+        self._insert(ticket)
 
     def leave(self, ticket: Ticket) -> bool:
         """Take a ticket out, wherever it stands; false if it does not wait."""
@@ -121,6 +140,11 @@ class Queue:
     def find(self, ticket_id: str) -> Ticket | None:
         """The waiting ticket of that id."""
         return next((ticket for ticket in self._tickets if ticket.ticket_id == ticket_id), None)
+
+    def _insert(self, ticket: Ticket) -> None:
+        """Behind those of its order."""
+        bisect.insort(self._tickets, ticket, key=lambda one: one.order)
+        self._number()
 
     def _number(self) -> None:
         for position, ticket in enumerate(self._tickets, start=1):

@@ -29,6 +29,7 @@ from parley.protocol.control import (
     SessionPhase,
 )
 from parley.protocol.kinds import Kind, Phase, WorkerState
+from parley.protocol.networks import network_of
 
 FORGET_AFTER_S: Final = 600.0
 """How long an absent worker stays in the lists."""
@@ -200,6 +201,12 @@ class Loading:
     """0: it is about to be started."""
 
 
+def caller_of(address: str, key_id: str | None) -> str:
+    """Whose a session or a ticket is, where callers share places: its key's, else those of its
+    address, or /64 of IPv6; "": nobody's in particular."""
+    return f"key {key_id}" if key_id else network_of(address)
+
+
 class WorkerPool:
     """All workers, their slots and leases."""
 
@@ -238,6 +245,11 @@ class WorkerPool:
 
     def __len__(self) -> int:
         return len(self._workers)
+
+    def held_by(self, caller: str) -> int:
+        """Sessions of a caller; see `caller_of`."""
+        leases = (lease for worker in self._workers.values() for lease in worker.leases.values())
+        return sum(caller_of(lease.address, lease.key_id) == caller for lease in leases)
 
     def knows(self, worker: Worker) -> bool:
         """Whether `worker` is still one of us: it has not left, was not forgotten or replaced."""

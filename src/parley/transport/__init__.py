@@ -5,7 +5,7 @@ A `Connection` is all that others see of a WebSocket: `receive`, `send_text`, `p
 """
 
 from parley.transport.client import ClientConnection, DialFailed, dial
-from parley.transport.clients import OpenConnections, network_of
+from parley.transport.clients import OpenConnections
 from parley.transport.connection import Connection
 from parley.transport.framing import ITEMS_LIMIT, LARGE_BYTES, Message
 from parley.transport.http import BoundedHttp
@@ -35,5 +35,4 @@ __all__ = [
     "connection_of",
     "dial",
     "link_limits",
-    "network_of",
 ]

@@ -14,7 +14,8 @@ from typing import Any, Final
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from parley.transport.clients import OpenConnections, network_of
+from parley.protocol.networks import network_of
+from parley.transport.clients import OpenConnections
 
 HEAD_LIMIT_S: Final = 20.0
 """From the connection to the end of its first request's head; later ones have uvicorn's keep-alive

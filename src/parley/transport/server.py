@@ -23,7 +23,8 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from parley import logs
-from parley.transport.clients import OpenConnections, network_of
+from parley.protocol.networks import network_of
+from parley.transport.clients import OpenConnections
 from parley.transport.connection import Connection, as_transport
 from parley.transport.keepalive import Keepalive
 from parley.transport.limits import Budget, ConnectionLimits

@@ -14,9 +14,11 @@ from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
 from parley import logs
@@ -45,12 +47,14 @@ from parley.protocol.control import (
     LeaseNote,
 )
 from parley.protocol.kinds import Kind
+from parley.protocol.networks import network_of
 from parley.protocol.resume import REFUSED_CODE
 from parley.recording.store import StillRecording
 from parley.session.resumable import ResumeRefused
 from parley.session.socket import Disconnected
 from parley.tracing import TRACE_HEADER
-from parley.transport import connection_of, network_of
+from parley.transport import connection_of
+from parley.transport.hosts import host_name, is_private_name
 from parley.worker.finished import FinishedRecordings, tar_bytes, tar_files, tar_pieces
 from parley.worker.host import Host
 from parley.worker.lease import LeasedSlot
@@ -80,13 +84,15 @@ def make_app(
     *,
     secret: str | None = None,
     finished: FinishedRecordings | None = None,
-) -> Starlette:
+    name: str = "",
+) -> ASGIApp:
     """The worker's application.
 
     Args:
         find_host: the host, once the model is there.
         secret: what the gateway must send in `SECRET_HEADER`. Without one only loopback may call.
         finished: recordings that the gateway may take over.
+        name: of this worker in the gateway's address for it.
     """
 
     async def session(socket: WebSocket) -> None:
@@ -132,7 +138,28 @@ def make_app(
         return JSONResponse(LOADING if host is None else host.health())
 
     routes = [Route("/health", health), WebSocketRoute(SESSION_PATH, session)]
-    return Starlette(routes=routes + (_recording_routes(finished, secret) if finished else []))
+    app = Starlette(routes=routes + (_recording_routes(finished, secret) if finished else []))
+    return _NoPages(app, name.lower())
+
+
+class _NoPages:
+    """ASGI middleware that answers no browser: neither a page of any origin, nor one of a site that
+    has pointed its own public name at this machine."""
+
+    def __init__(self, app: ASGIApp, name: str) -> None:
+        self._app = app
+        self._name = name
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = None
+        if scope["type"] in ("http", "websocket"):
+            headers = Headers(scope=scope)
+            named = (host_name(f"//{headers.get('host', '')}") or "").rstrip(".")
+            if "origin" in headers:
+                refusal = PlainTextResponse("Pages may not talk to a worker.", 403)
+            elif "host" in headers and named != self._name and not is_private_name(named):
+                refusal = PlainTextResponse("This worker has another name.", 421)
+        await (refusal or self._app)(scope, receive, send)
 
 
 def _recording_routes(finished: FinishedRecordings, secret: str | None) -> list[BaseRoute]:

@@ -49,6 +49,7 @@ from parley.settings import Settings, WorkerSettings
 from parley.settings.tree import split_list
 from parley.tracing import Tracing
 from parley.transport import ConnectionLimits, Keepalive, ServerConnection, link_limits
+from parley.transport.hosts import host_name
 from parley.turns import NO_JUDGES, TurnJudges
 from parley.turns.smart_turn import ModelEnd
 from parley.vad import DetectorFactory
@@ -156,7 +157,12 @@ class WorkerProcess:
 
     def _config(self, secret: str | None) -> uvicorn.Config:
         config = uvicorn.Config(
-            make_app(lambda: self._host, secret=secret, finished=self._finished_recordings),
+            make_app(
+                lambda: self._host,
+                secret=secret,
+                finished=self._finished_recordings,
+                name=host_name(self._url) or "",
+            ),
             http="httptools",
             ws=ServerConnection,
             lifespan="off",

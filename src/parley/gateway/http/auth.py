@@ -29,7 +29,7 @@ from parley.gateway.metrics import Metrics
 from parley.gateway.state import AuditEntry, State
 from parley.media import decoder
 from parley.protocol.control import CONTROL_PATH, VOICE_PATH
-from parley.transport import network_of
+from parley.protocol.networks import network_of
 
 OPEN_PATHS: Final = ("/", "/health", "/ready", "/docs", "/openapi.json", "/api/token")
 OPEN_FOLDERS: Final = ("/static/", "/docs/", "/s/", f"/api/sessions/{SHARE_PREFIX}")

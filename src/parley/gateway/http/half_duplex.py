@@ -20,7 +20,7 @@ from parley.gateway.rates import RateLimit
 from parley.gateway.worker_control import WorkerControl
 from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.kinds import Kind
-from parley.transport import network_of
+from parley.protocol.networks import network_of
 
 KIND: Final = Kind.HALF_DUPLEX
 LONG_ID_CHARACTERS: Final = 22

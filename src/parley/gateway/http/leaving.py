@@ -20,7 +20,7 @@ from parley.gateway.kept_sessions import KeptSessions
 from parley.gateway.rates import RateLimit
 from parley.gateway.worker_control import WorkerControl
 from parley.gateway.worker_pool import WorkerPool
-from parley.transport import network_of
+from parley.protocol.networks import network_of
 
 ENDED: Final = "The session was ended."
 

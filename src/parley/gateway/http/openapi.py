@@ -15,7 +15,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from parley.gateway.http.auth import is_open
 from parley.gateway.http.errors import OPENAI_PREFIX, openai_type
@@ -87,14 +87,17 @@ def install(app: FastAPI, *, needs_key: bool, has_admin_token: bool) -> None:
             secure(app.openapi_schema, needs_key=needs_key, has_admin_token=has_admin_token)
         return app.openapi_schema
 
-    async def served(request: Request) -> JSONResponse:
+    made: list[bytes] = []
+
+    async def served(request: Request) -> Response:
         async with making:
-            if app.openapi_schema is None:
+            if not made:
                 for route in app.routes:
                     if isinstance(route, LateRoute):
                         route.examine()
                         await asyncio.sleep(0)
-            return JSONResponse(await asyncio.to_thread(document))
+                made.append(await asyncio.to_thread(lambda: bytes(JSONResponse(document()).body)))
+        return Response(made[0], media_type=JSON)
 
     app.openapi = document  # type: ignore[method-assign]
     app.add_route(PATH, served, include_in_schema=False)
