@@ -5,6 +5,7 @@ Components receive the values they need, never this tree.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -175,6 +176,11 @@ class ModelSettings(Part):
         20.0, gt=0, description="Longest wait for the next text from that address."
     )
     llm_images: bool = Field(False, description="The model at that address accepts images.")
+    llm_extra: str = Field(
+        "",
+        description="Further fields of each request to that address, as a JSON object, such as "
+        '{"chat_template_kwargs": {"enable_thinking": false}}; null leaves a field out.',
+    )
     asr: str = Field(
         "own",
         description="Speech recognizer of --model cascade: own, or a Whisper (folder or hub id; "
@@ -196,11 +202,33 @@ class ModelSettings(Part):
     )
     behaviour: ModelBehaviour = ModelBehaviour()
 
+    @field_validator("llm_extra")
+    @classmethod
+    def _is_object(cls, value: str) -> str:
+        _json_object(value)
+        return value
+
+    @property
+    def llm_fields(self) -> dict[str, Any]:
+        """What `llm_extra` says."""
+        return _json_object(self.llm_extra)
+
 
 def split_list(value: Any) -> Any:
     """Split a list from the environment or a flag, which is comma-separated."""
     if isinstance(value, str):
         return tuple(each.strip() for each in value.split(",") if each.strip())
+    return value
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text or "{}")
+    except ValueError as error:
+        raise ValueError(f"expected a JSON object, got {text[:40]!r} ({error})") from error
+    if not isinstance(value, dict):
+        # Pydantic takes nothing else from a validator.
+        raise ValueError(f"expected a JSON object, got {text[:40]!r}")  # noqa: TRY004
     return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,10 @@ class Script:
         raw: bytes to send instead of a stream.
         headers: of a refusal.
         is_cut: the stream ends without saying so.
+        is_mute: not even a status is sent until the test ends.
+        thinks: pieces of thought are sent every 20 ms until the client has gone.
+        finish: why the answer ends.
+        gone: set when the client has closed its connection before the answer was over.
     """
 
     words: list[str] = field(default_factory=lambda: ["Hello ", "from ", "far away."])
@@ -34,6 +39,10 @@ class Script:
     raw: bytes | None = None
     headers: dict[str, str] = field(default_factory=dict)
     is_cut: bool = False
+    is_mute: bool = False
+    thinks: bool = False
+    finish: str | None = None
+    gone: threading.Event = field(default_factory=threading.Event)
     requests: list[dict[str, Any]] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -62,18 +71,37 @@ def scripted_endpoint(script: Script) -> Iterator[str]:
             if script.raw is not None:
                 self._send(200, script.raw, "text/html")
                 return
+            if script.is_mute:
+                self._wait_until_gone()
+                return
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
             self.end_headers()
             if script.hangs:
                 self.wfile.flush()
-                script.over.wait(30)
+                self._wait_until_gone()
                 return
+            while script.thinks and not self._is_gone():
+                thought = {"choices": [{"delta": {"reasoning_content": "Hm. "}}]}
+                self.wfile.write(f"data: {json.dumps(thought)}\n\n".encode())
             words = [{"choices": [{"delta": {"content": word}}]} for word in script.words]
             for chunk in script.events or words:
                 self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
+            if script.finish:
+                end = {"choices": [{"delta": {}, "finish_reason": script.finish}]}
+                self.wfile.write(f"data: {json.dumps(end)}\n\n".encode())
             if not script.is_cut:
                 self.wfile.write(b"data: [DONE]\n\n")
+
+        def _wait_until_gone(self) -> None:
+            while not script.over.is_set() and not self._is_gone():
+                pass
+
+        def _is_gone(self) -> bool:
+            readable, _, _ = select.select([self.connection], [], [], 0.02)
+            if readable and not self.connection.recv(1):
+                script.gone.set()
+            return script.gone.is_set()
 
         def _send(self, status: int, body: bytes, kind: str) -> None:
             self.send_response(status)

@@ -19,10 +19,11 @@ from parley.models.cascade.remote import RemoteWriter
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.writer import Draft, readable
 
-TAGS = ("<|", "|>", "<perception>", "</perception>", "<unit>", "<think>", "</think>", "\n")
-SIGNS = (*TAGS, "(note:")
+TAGS = ("<|", "|>", "<perception>", "</perception>", "<unit>", "<think>", "</think>")
+SIGNS = (*TAGS, "\n", "(note:")
 PIECES = (
     *TAGS,
+    "\n",
     "<|im_end|>",
     "<|listen|>",
     "(note",
@@ -70,6 +71,7 @@ class ScriptedStream:
     """Words of a server that come in pieces of any size."""
 
     problem = None
+    finish = ""
 
     def __init__(self, pieces: list[str]) -> None:
         self.pieces: queue.Queue[StreamPiece | None] = queue.Queue()
@@ -106,7 +108,9 @@ def test_words_of_somebody_elses_server_show_none_either(parts: list[str], size:
         ("Use a spoon (note that it is hot).", "Use a spoon (note that it is hot)."),
         ("Well<|im_end|>", "Well"),
         ("3 < 4 and 5 > 2.", "3 < 4 and 5 > 2."),
-        ("One\ntwo", "One two"),
+        ("One\ntwo", "One\ntwo"),
+        ("```\n<div>\n  a |> b\n```\nDone<|im_end|>", "```\n<div>\n  a |> b\n```\nDone"),
+        ("Use `List<string>` here.<unit>", "Use `List<string>` here."),
     ],
 )
 def test_a_foreign_models_words_are_left_as_they_are(said: str, shown: str) -> None:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.contracts.conversations import Cast, quiet, turn, unit, voice
 from tests.models.cascade.endpoint import Script, scripted_endpoint
-from tests.models.cascade.parts import LoudnessRecogniser, SizeEyes, ToneSpeaker, result_of
+from tests.models.cascade.parts import (
+    LoudnessRecogniser,
+    SizeEyes,
+    ToneSpeaker,
+    memory_of,
+    result_of,
+)
 
 from parley.engine.segments import Audio, Text
 from parley.engine.work import Ending, Finalize, Generate, StartSession, StepUnit, Work
@@ -26,6 +34,7 @@ from parley.protocol.values import (
     ToolResultPart,
     chosen_tools,
 )
+from parley.settings import ModelSettings
 from parley.vad.energy import EnergyDetector
 from parley.views.tools import call_text, result_text, section
 
@@ -120,7 +129,7 @@ def test_silence_is_told_by_voice():
     assert "model.llm_timeout_s" in result_of(outcome).problem
 
 
-def test_an_address_where_nobody_is_is_told_by_voice():
+def test_an_unreachable_address_is_reported_by_voice():
     outcome = Cast(cascade("http://127.0.0.1:9/v1")).play(0, works())[-1]
 
     assert outcome.text == endpoint.UNREACHABLE.spoken
@@ -166,7 +175,8 @@ def called(*pieces: tuple[int, str, str]) -> list[dict[str, Any]]:
 def test_functions_are_passed_on_and_calls_come_back_as_the_servers_text():
     words = [{"choices": [{"delta": {"content": "One moment."}}]}]
     calls = called((0, "weather", ""), (0, "", '{"town": '), (0, "", '"Rome"}'),
-                   (1, "weather", '{"town": "Oslo"}'), (2, "now", ""))  # fmt: skip
+                   (1, "now", ""),
+                   (2, "weather", '{"town": "Oslo"}'), (3, "weather", ""))  # fmt: skip
     script = Script(events=[*words, *calls])
     asked = [works()[0], turn("system", Text(TOOLS)), *works()[2:]]
     with scripted_endpoint(script) as url:
@@ -182,7 +192,7 @@ def test_functions_are_passed_on_and_calls_come_back_as_the_servers_text():
     assert found == [
         {"name": "weather", "arguments": {"town": "Rome"}},
         {"name": "weather", "arguments": {"town": "Oslo"}},
-        {"name": "now", "arguments": {}},
+        {"name": "weather", "arguments": {}},
     ]
     assert len(outcome.samples) == len(ToneSpeaker().say("One moment.", 0))
 
@@ -278,3 +288,180 @@ def test_who_asks_for_models_learns_their_names_or_why_not():
         assert check(Endpoint(url)) == ["scripted"]
     with pytest.raises(SetupError, match="does not answer"):
         check(Endpoint("http://127.0.0.1:9/v1"))
+
+
+def started(model: Cascade, works: list[Work]) -> Any:
+    """The job of the last piece of work, its request sent."""
+    Cast(model).play(0, works[:-1])
+    job = model.start(0, works[-1])
+    for _ in range(20):
+        assert job.stage is not None
+        model.step(job.stage, [job])
+    return job
+
+
+SILENT_SERVERS = [Script(thinks=True), Script(hangs=True), Script(is_mute=True)]
+
+
+@pytest.mark.parametrize("end", ["interrupted", "hung up"])
+@pytest.mark.parametrize("kind", range(3), ids=["thinks", "streams nothing", "no status"])
+def test_who_stops_waiting_closes_the_request_immediately(kind, end):
+    script = replace(SILENT_SERVERS[kind], gone=threading.Event(), over=threading.Event())
+    with scripted_endpoint(script) as url:
+        model = cascade(url)
+        job = started(model, works())
+        assert not script.gone.is_set()
+
+        if end == "interrupted":
+            job.cancel()
+        else:
+            model.close(0)
+
+        assert script.gone.wait(5)
+
+
+def test_a_duplex_call_listens_while_it_waits_and_being_talked_over_closes_the_request():
+    script = Script(thinks=True)
+    sounds = (quiet(1.0), quiet(1.0), voice(1.0), voice(1.0))
+    waiting = [work for sound in sounds for work in (unit(sound), StepUnit(), Finalize())]
+    with scripted_endpoint(script) as url:
+        model = cascade(url)
+        played = Cast(model).play(0, [*duplex_works(), *waiting[:6]])
+        assert not script.gone.is_set()
+        Cast(model).play(0, waiting[6:])
+
+        assert script.gone.wait(5)
+
+    units = [result_of(one) for one in played if isinstance(one.work, StepUnit)]
+    assert {one.ending for one in units} == {Ending.LISTEN}
+    assert [bool(one.heard) for one in units] == [False, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        (Script(words=[], finish="stop"), "ended its answer without a word. Try again"),
+        (Script(words=[], finish="length"), "all its tokens were spent before. Try again"),
+        (Script(words=["<think>What now?</think>", "\n"]), "without a word"),
+        (Script(words=["<|im_end|>"]), "without a word"),
+    ],
+)
+def test_an_empty_answer_is_said_to_be_one(script, told):
+    with scripted_endpoint(script) as url:
+        outcome = Cast(cascade(url)).play(0, works())[-1]
+
+    assert outcome.text == "I'm sorry, my language model gave no answer."
+    assert len(outcome.samples) > 0
+    assert told in result_of(outcome).problem
+
+
+def test_thoughts_leave_room_for_the_words():
+    thoughts = [{"choices": [{"delta": {"reasoning_content": "Hm. "}}]}] * 300
+    words = [{"choices": [{"delta": {"content": f"word{n} "}}]} for n in range(40)]
+    script = Script(events=[*thoughts, *words])
+    asked = [*works()[:-1], Generate(max_new_tokens=30)]
+    with scripted_endpoint(script) as url:
+        outcome = Cast(cascade(url)).play(0, asked)[-1]
+
+    assert outcome.text.split() == [f"word{n}" for n in range(30)]
+    assert result_of(outcome).ending is Ending.LIMIT
+    assert "max_tokens" not in script.requests[0]
+
+
+def test_further_fields_are_sent_and_null_leaves_one_out():
+    extra = ModelSettings(
+        llm_extra='{"chat_template_kwargs": {"enable_thinking": false}, "seed": null, "top_p": 1}'
+    ).llm_fields
+    script = Script()
+    with scripted_endpoint(script) as url:
+        writer = RemoteWriter(Endpoint(url, "scripted", extra=extra), rows=1)
+        model = Cascade(
+            writer, LoudnessRecogniser(), ToneSpeaker(), SizeEyes(), EnergyDetector, rows=1
+        )
+        Cast(model).play(0, works())
+
+    sent = script.requests[0]
+    assert sent["chat_template_kwargs"] == {"enable_thinking": False}
+    assert sent["top_p"] == 1
+    assert "seed" not in sent
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "3"])
+def test_further_fields_must_be_an_object(text):
+    with pytest.raises(ValueError, match="expected a JSON object"):
+        ModelSettings(llm_extra=text)
+
+
+MARKDOWN = (
+    "# Three things\n\n1. **Milk**\n2. Eggs\n\n```python\nfor a in b:\n    print(a)\n```\nDone."
+)
+
+
+def test_lines_lists_and_code_stay_in_what_is_written():
+    script = Script(words=[MARKDOWN[at : at + 3] for at in range(0, len(MARKDOWN), 3)])
+    asked: list[Work] = [
+        StartSession("chat", seed=1),
+        turn("user", Text("Write."), is_closed=False),
+        Generate(speak=False, streaming=True),
+    ]
+    with scripted_endpoint(script) as url:
+        written = Cast(cascade(url)).play(0, asked)[-1]
+        spoken = Cast(cascade(url)).play(0, works())[-1]
+
+    assert written.text == spoken.text == MARKDOWN
+
+
+@pytest.mark.parametrize("script", [Script(status=503), Script(words=[], finish="stop")])
+def test_a_turn_that_failed_is_not_in_the_history(script):
+    with scripted_endpoint(script) as url:
+        model = cascade(url)
+        cast = Cast(model)
+        cast.play(0, works())
+        script.status, script.words, script.finish = 200, ["Fine."], None
+        cast.play(0, works()[2:])
+
+    assert [one["role"] for one in script.requests[-1]["messages"]] == ["system", "user"]
+
+
+def test_a_duplex_turn_that_failed_is_not_in_the_history():
+    script = Script(status=503)
+    with scripted_endpoint(script) as url:
+        model = cascade(url)
+        Cast(model).play(0, duplex_works())
+
+    state: Any = memory_of(model)
+    assert state.telling is None
+    assert state.history.lines == ()
+
+
+def test_an_undeclared_call_is_dropped():
+    script = Script(events=called((0, "weather", '{"town": "Rome"}')))
+    with scripted_endpoint(script) as url:
+        outcome = Cast(cascade(url)).play(0, works())[-1]
+
+    assert outcome.text == "I'm sorry, my language model gave no answer."
+
+
+def test_a_call_without_a_result_is_closed_in_the_history():
+    script = Script()
+    calls = "\n".join(
+        call_text(ToolCallPart(name="weather", arguments=f'{{"town": "{town}"}}'))
+        for town in ("Rome", "Oslo")
+    )
+    asked: list[Work] = [
+        StartSession("chat", seed=1),
+        turn("system", Text(TOOLS)),
+        turn("user", Text("How is the weather in Rome and Oslo?")),
+        turn("assistant", Text(calls)),
+        turn("user", Text(result_text(ToolResultPart(content="sunny")))),
+        turn("user", Text("Never mind."), is_closed=False),
+        Generate(),
+    ]
+    with scripted_endpoint(script) as url:
+        Cast(cascade(url)).play(0, asked)
+
+    _, _, assistant, first, second, last = script.requests[0]["messages"]
+    ids = [call["id"] for call in assistant["tool_calls"]]
+    assert [first["tool_call_id"], second["tool_call_id"]] == ids
+    assert (first["content"], second["content"]) == ("sunny", "No result.")
+    assert last == {"role": "user", "content": "Never mind."}

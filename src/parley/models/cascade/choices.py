@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,10 @@ from parley.models.cascade.sampling import Rule
 from parley.models.cascade.writer import Draft
 
 T = TypeVar("T")
+
+WAITED = None
+"""Stands among words where a unit ended without one."""
+_NOTHING: Any = object()
 
 
 class NothingLeft(Exception):
@@ -85,7 +89,7 @@ class Choices:
 
     @property
     def is_again(self) -> bool:
-        """Whether nothing is to be chosen."""
+        """True if nothing is to be chosen."""
         return self._given is not None
 
     @property
@@ -144,6 +148,17 @@ class Choices:
             self._words.made.append(writer.choice(draft, after))
         return after
 
+    def ends_unit(self, *, is_due: bool) -> bool:
+        """True if a unit ends because nothing new has come; `is_due` says so the first time."""
+        if self.is_again:
+            if self._words.peek() is not WAITED:
+                return False
+            self._words.next()
+            return True
+        if is_due:
+            self._words.made.append(WAITED)
+        return is_due
+
     def spoken(self, parts: CascadeParts, clause: str, voice: int) -> Samples:
         """A clause as sound, or silence of its length.
 
@@ -184,6 +199,10 @@ class _Line(Generic[T]):
         if not self._left:
             raise InvalidRequest("More is to be chosen here than was chosen.")
         return self._left.popleft()
+
+    def peek(self) -> T | None:
+        """The next; None is what `WAITED` is."""
+        return self._left[0] if self._left else _NOTHING
 
     def keep(self, value: T) -> T:
         self.made.append(value)

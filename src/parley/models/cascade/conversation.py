@@ -101,7 +101,7 @@ class CascadeState:
 
     @property
     def has_promised(self) -> bool:
-        """Whether speech stands out that has to be made before it goes on."""
+        """True if speech stands out that has to be made before it goes on."""
         return bool(self.promises) or (self.telling is not None and self.telling.is_promised)
 
 

@@ -87,7 +87,7 @@ class Turns:
 
     @property
     def wants_words(self) -> bool:
-        """Whether the recogniser should hear the utterance now."""
+        """True if the recogniser should hear the utterance now."""
         has_paused = self.quiet_ms >= PAUSE_MS or self.seconds >= LONGEST_S
         return self.is_open and has_paused and self.heard_ms != self.speech_ms
 
@@ -108,7 +108,7 @@ class Turns:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is our turn to speak."""
+        """True if it is our turn to speak."""
         if not self.is_open or self.text is None or self.heard_ms != self.speech_ms:
             return False
         if not self.text:
@@ -124,7 +124,7 @@ class Turns:
 
 
 def is_unfinished(text: str) -> bool:
-    """Whether somebody who says this is likely to go on."""
+    """True if somebody who says this is likely to go on."""
     if text.rstrip().endswith(("?", "!")) or _FINISHED_SHORT.match(text):
         return False
     return text.rstrip().endswith(("...", "…", ",", "-")) or bool(
@@ -166,7 +166,7 @@ _ECHO_FRAMES = 10
 
 
 def is_echo(sound: Samples, ours: Samples) -> bool:
-    """Whether a spectrum over time follows what we have just played (16 kHz both), some time ago.
+    """True if a spectrum over time follows what we have just played (16 kHz both), some time ago.
 
     Compared are the frames in which `sound` is loud, in 16 bands, without what is constant in each
     band: a room changes that, and a pause at the same place is no likeness.

@@ -1,17 +1,20 @@
 """An answer on its way from a server with OpenAI's chat completions, and what can go wrong with it.
 
-A request runs in a thread of its own and leaves what comes in a queue. Whatever goes wrong (nobody
+A request runs in a thread of its own and leaves what comes in a queue. Cancelling shuts its
+connection, whatever it waits for. Whatever goes wrong (nobody
 there, a refusal, silence for longer than the timeout, nonsense) ends the answer with an
 `AnswerProblem`: a sentence to say, and one that says what to do. Addresses and keys stay here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import queue
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,6 +28,8 @@ log = logging.getLogger(__name__)
 CONNECT_S: Final = 5.0
 LINE_BYTES: Final = 1 << 20
 """Longest line of a stream, here."""
+THOUGHTS_MOST: Final = 50_000
+"""Events without a word to show after which an answer is given up."""
 PIECES_MOST: Final = 1000
 """Pieces that wait to be taken; the server waits when there are more."""
 
@@ -71,6 +76,11 @@ CUT_OFF = AnswerProblem(
     "The language model's server stopped in the middle of its answer. Try again; its own log says "
     "why.",
 )
+EMPTY = AnswerProblem(
+    "I'm sorry, my language model gave no answer.",
+    "The language model's server ended its answer without a word{after}. Try again; a model that "
+    "thinks may need more room (max_tokens) or an instruction not to think (model.llm_extra).",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,7 @@ class Endpoint:
     Args:
         url: up to and including `/v1`.
         timeout_s: longest silence.
+        extra: further fields of a request for an answer; one that is None is left out.
     """
 
     url: str
@@ -87,6 +98,7 @@ class Endpoint:
     key: str = field(default="", repr=False)
     timeout_s: float = 20.0
     takes_images: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
@@ -101,20 +113,37 @@ class StreamPiece:
 
 
 class CompletionStream:
-    """One answer on its way. The thread ends by itself when it is cancelled or done.
+    """One answer in flight. The thread ends by itself when it is cancelled or done.
 
-    `pieces` ends with None; `problem` says then what went wrong, if anything did.
+    `pieces` ends with None; `problem` says then what went wrong, if anything did, and `finish` why
+    the server ended.
     """
 
     def __init__(self, endpoint: Endpoint, body: dict[str, Any]) -> None:
         self.pieces: queue.Queue[StreamPiece | None] = queue.Queue(PIECES_MOST)
         self.problem: AnswerProblem | None = None
+        self.finish = ""
         self._is_cancelled = threading.Event()
+        self._socket: socket.socket | None = None
         self._endpoint, self._body = endpoint, body
+        tools = body.get("tools") or []
+        self._declared = frozenset(str(tool["function"]["name"]) for tool in tools)
         threading.Thread(target=self._run, name="llm-endpoint", daemon=True).start()
 
     def cancel(self) -> None:
+        """Nobody wants it any more: the connection is closed now, also while nothing comes."""
         self._is_cancelled.set()
+        if self._socket is not None:
+            # A blocked read of another thread ends with a shutdown, not with a close.
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _connected(self, name: str, info: Mapping[str, Any]) -> None:
+        """Keeps the connection (httpx's trace); it may have been cancelled meanwhile."""
+        if name in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._socket = info["return_value"].get_extra_info("socket")
+            if self._is_cancelled.is_set():
+                self.cancel()
 
     def _run(self) -> None:
         try:
@@ -134,6 +163,8 @@ class CompletionStream:
         self._put(None)
 
     def _fail(self, problem: AnswerProblem, how: str) -> None:
+        if self._is_cancelled.is_set():
+            return
         self.problem = problem
         log.warning("the language model at %s %s", self._endpoint.url, how)
 
@@ -152,15 +183,19 @@ class CompletionStream:
         with (
             httpx.Client(timeout=timeout, headers=self._endpoint.headers()) as client,
             client.stream(
-                "POST", f"{self._endpoint.url}/chat/completions", json=self._body
+                "POST",
+                f"{self._endpoint.url}/chat/completions",
+                json=self._body,
+                extensions={"trace": self._connected},
             ) as reply,
         ):
             reply.raise_for_status()
             yield from self._pieces_of(lines_of(reply))
 
     def _pieces_of(self, lines: Iterator[str]) -> Iterator[StreamPiece]:
-        calls = CallWriter()
+        calls = CallWriter(self._declared)
         is_begun = is_over = False
+        thoughts = 0
         for line in lines:
             if not line.startswith("data:"):
                 continue
@@ -173,13 +208,19 @@ class CompletionStream:
                 self._fail(BROKEN.filled(status="in its stream"), f"said: {event['error']}"[:500])
                 return
             for choice in (event.get("choices") or [])[:1]:
-                is_over = is_over or bool(choice.get("finish_reason"))
+                self.finish = str(choice.get("finish_reason") or "") or self.finish
+                is_over = is_over or bool(self.finish)
                 delta = choice.get("delta") or {}
                 text = delta.get("content")
                 called = "".join(calls.add(one) for one in delta.get("tool_calls") or [])
-                is_begun = is_begun or bool(text or called)
+                is_begun = is_begun or bool(delta)
+                thoughts += 1
                 if called or (isinstance(text, str) and text):
+                    thoughts = 0
                     yield StreamPiece(text if isinstance(text, str) else "", called)
+            if thoughts > THOUGHTS_MOST:
+                self.finish = "length"
+                return
         rest = calls.finish()
         if rest:
             yield StreamPiece(calls=rest)

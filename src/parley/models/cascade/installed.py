@@ -89,7 +89,7 @@ class FasterWhisper:
 
 
 def is_ctranslate2(name: str) -> bool:
-    """Whether a folder holds a Whisper in CTranslate2's form."""
+    """True if a folder holds a Whisper in CTranslate2's form."""
     return (Path(name).expanduser() / CTRANSLATE2_FILE).is_file()
 
 

@@ -145,12 +145,12 @@ def bundled_bytes(folder: Path) -> int:
 
 
 def is_own_llm(settings: ModelSettings) -> bool:
-    """Whether the bundled language model writes the answers."""
+    """True if the bundled language model writes the answers."""
     return settings.llm == "own"
 
 
 def is_address(text: str) -> bool:
-    """Whether a setting names a server."""
+    """True if a setting names a server."""
     return text.startswith(("http://", "https://"))
 
 
@@ -158,7 +158,7 @@ def endpoint_of(settings: ModelSettings) -> Endpoint:
     """The language model's address."""
     return Endpoint(
         settings.llm.rstrip("/"), settings.llm_model, settings.llm_key, settings.llm_timeout_s,
-        settings.llm_images,
+        settings.llm_images, settings.llm_fields,
     )  # fmt: skip
 
 

@@ -57,6 +57,7 @@ class LocalWriter:
     """
 
     takes_notes = True
+    answers_later = False
     sees = False
     calls_tools = False
     must_call_tools = False

@@ -5,7 +5,7 @@ Immutable values, so that a point of a conversation is remembered by keeping the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from parley.media.image import Pixels
 from parley.protocol.values import Role
@@ -46,6 +46,13 @@ class History:
     lines: tuple[Line, ...] = ()
     told: tuple[str, ...] = ()
     known: tuple[str, ...] = field(default=())
+
+    def without_question(self) -> History:
+        """Without what the user said last: as before a turn that failed."""
+        lines = self.lines
+        while lines and lines[-1].role == "user":
+            lines = lines[:-1]
+        return replace(self, lines=lines)
 
 
 def plain(text: str) -> str:

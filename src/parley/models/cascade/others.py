@@ -29,6 +29,7 @@ class CausalWriter(DraftChoices):
     """A causal language model of transformers, with its own chat template."""
 
     takes_notes = False
+    answers_later = False
     sees = False
     calls_tools = False
     must_call_tools = False

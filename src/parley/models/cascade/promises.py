@@ -55,7 +55,7 @@ class Promises:
 
     @property
     def is_kept(self) -> bool:
-        """Whether all speech has been made."""
+        """True if all speech has been made."""
         return not self._needed
 
     def step(self, speaker: Speaker) -> None:

@@ -58,7 +58,7 @@ class ReadTokens:
 
     @property
     def is_behind(self) -> bool:
-        """Whether some were only noted."""
+        """True if some were only noted."""
         return self._read < len(self._portions)
 
     @property
@@ -89,7 +89,7 @@ class ReadTokens:
         self.length += portion.kept
 
     def expects(self, token: int) -> bool:
-        """Whether a token is the next one of the block that the row is in."""
+        """True if a token is the next one of the block that the row is in."""
         last = self._portions[-1] if self._portions else None
         return (
             last is not None

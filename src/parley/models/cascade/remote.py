@@ -22,7 +22,7 @@ from parley.errors import SetupError
 from parley.media.image import Pixels
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, Samples
 from parley.media.resample import resample
-from parley.models.cascade.endpoint import CONNECT_S, CompletionStream, Endpoint
+from parley.models.cascade.endpoint import CONNECT_S, EMPTY, CompletionStream, Endpoint
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.tool_text import call_id, split_calls, split_results, split_tools
@@ -32,6 +32,10 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.03
 """How long a step waits for the next words."""
+LETTERS_A_TOKEN = 8
+"""Of servers that send many tokens in a piece, tokens are counted by their letters."""
+NO_RESULT = "No result."
+"""What is said of a call without a result."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +55,7 @@ class RemoteWriter(DraftChoices):
     """
 
     takes_notes = False
+    answers_later = True
     calls_tools = True
     must_call_tools = True
 
@@ -118,7 +123,7 @@ class RemoteWriter(DraftChoices):
                 # The row has returned to the middle of an answer: a server cannot go on with it.
                 return replace(draft, is_over=True)
             self.cancel(row)
-            body = self._body(history, rule, limit, seed)
+            body = self._body(history, rule, seed)
             self._running[row] = _Running(history, CompletionStream(self.endpoint, body))
             return draft
         try:
@@ -128,33 +133,59 @@ class RemoteWriter(DraftChoices):
         if new is None:
             self._running[row] = None
             text, _ = readable(running.raw, is_last=True)
-            return replace(draft, text=text, is_over=True, problem=running.stream.problem)
+            over = replace(draft, text=text, is_over=True, problem=running.stream.problem)
+            return _checked(over, running.stream.finish)
         raw, calls = running.raw + new.text, draft.calls + new.calls
         self._running[row] = replace(running, raw=raw)
-        count = draft.count + 1
+        text, is_cut = readable(raw, is_last=bool(calls))
+        # Only what is shown counts: how long a model thinks, is for its server to limit.
+        count = max(draft.count + (text != draft.text), len(text) // LETTERS_A_TOKEN)
         is_limit = count >= limit
-        text, is_cut = readable(raw, is_last=is_limit or bool(calls))
+        if is_limit:
+            text, is_cut = readable(raw, is_last=True)
         if is_cut or is_limit:
             self.cancel(row)
-        return Draft(text, (), is_cut or is_limit, is_limit, count, calls=calls)
+        draft = Draft(text, (), is_cut or is_limit, is_limit, count, calls=calls)
+        return _checked(draft, "") if draft.is_over else draft
 
-    def _body(self, history: History, rule: Rule, limit: int, seed: int) -> dict[str, Any]:
+    def _body(self, history: History, rule: Rule, seed: int) -> dict[str, Any]:
         system, tools = split_tools(history.system)
         messages = [{"role": "system", "content": system}] if system else []
         messages += messages_of(history.lines)
         body = {
-            "model": self.endpoint.model, "messages": messages, "stream": True, "max_tokens": limit,
+            "model": self.endpoint.model, "messages": messages, "stream": True,
             "temperature": rule.temperature, "top_p": rule.top_p, "seed": seed % 2**31,
         }  # fmt: skip
-        return body | tools
+        fields = body | tools | dict(self.endpoint.extra)
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+def _checked(draft: Draft, finish: str) -> Draft:
+    """An answer that is over; one without a word or a call is a problem."""
+    if draft.problem is not None or draft.text or draft.calls:
+        return draft
+    after = ": all its tokens were spent before" if finish == "length" else ""
+    return replace(draft, problem=EMPTY.filled(after=after))
 
 
 def messages_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Lines as OpenAI's messages; calls and results of functions as what they are there."""
+    """Lines as OpenAI's messages; calls and results of functions as what they are there.
+
+    A call whose result never came gets one that says so: servers refuse a call without.
+    """
     messages: list[dict[str, Any]] = []
     called = answered = 0
+
+    def close_calls() -> None:
+        nonlocal answered
+        while answered < called:
+            closed = {"role": "tool", "tool_call_id": call_id(answered), "content": NO_RESULT}
+            messages.append(closed)
+            answered += 1
+
     for line in lines:
         if line.role == "assistant":
+            close_calls()
             words, calls = split_calls(line.text, called)
             called += len(calls)
             message: dict[str, Any] = {"role": "assistant", "content": words}
@@ -165,6 +196,8 @@ def messages_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
             call = {"role": "tool", "tool_call_id": call_id(answered), "content": result}
             messages.append(call)
             answered += 1
+        if words or line.images:
+            close_calls()
         if line.images:
             content: Any = [{"type": "text", "text": words}]
             content += [
@@ -173,6 +206,7 @@ def messages_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
             messages.append({"role": line.role, "content": content})
         elif words or not results:
             messages.append({"role": line.role, "content": words})
+    close_calls()
     return messages
 
 

@@ -133,8 +133,9 @@ class ReplyJob(CascadeJob):
         # What was cut off was not heard: the history holds what was said.
         is_whole = said == draft.text + draft.calls
         answer = Line("assistant", said.strip(), ids=draft.ids if is_whole else ())
-        told = self._history.told
-        history = replace(self._history, lines=(*self._history.lines, answer), told=told)
+        history = replace(self._history, lines=(*self._history.lines, answer))
+        if draft.is_apology:
+            history = self._history.without_question()
         state = replace(
             conversation.state, history=history, draws=self._draws, picture=None,
             tokens=self._parts.writer.count(history), role=None,

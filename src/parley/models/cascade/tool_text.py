@@ -8,10 +8,14 @@ are made from the text, and its calls are written back as such text while they c
 from __future__ import annotations
 
 import json
+import logging
 import re
+from collections.abc import Collection
 from typing import Any, Final
 
 from parley.views.tools import CLOSE, OPEN
+
+log = logging.getLogger(__name__)
 
 _SECTION: Final = re.compile(
     r"\s*# Tools\s.*?<tools>\n(.*?)\n</tools>(?:.*?</tool_call>){2}\s*", re.S
@@ -62,9 +66,15 @@ def call_id(number: int) -> str:
 
 
 class CallWriter:
-    """Calls as they come in pieces, several at once too, to text in their order."""
+    """Calls as they come in pieces, several at once too, to text in their order.
 
-    def __init__(self) -> None:
+    Args:
+        declared: names of the functions that there are; calls of others are left out.
+    """
+
+    def __init__(self, declared: Collection[str]) -> None:
+        self._declared = declared
+        self._dropped: set[int] = set()
         self._names: dict[int, str] = {}
         self._arguments: dict[int, str] = {}
         self._open: int | None = None
@@ -77,7 +87,14 @@ class CallWriter:
         function = delta.get("function") or {}
         if not isinstance(index, int) or index in self._done:
             raise ValueError(f"a call numbered {str(index)[:40]}")
+        if index in self._dropped:
+            return ""
         self._names[index] = self._names.get(index, "") + (function.get("name") or "")
+        if self._names[index] and self._names[index] not in self._declared:
+            log.warning("the language model called an undeclared function")
+            self._dropped.add(index)
+            del self._names[index]
+            return ""
         self._arguments.setdefault(index, "")
         text = ""
         if self._open is None and self._names[index]:

@@ -31,6 +31,8 @@ UNIT_COST = 75
 more is begun here and goes on in the next unit."""
 MAX_WAITS = 2
 """Units that may end so before an answer's first sound."""
+VAIN_STEPS = 15
+"""Steps in which a writer elsewhere had nothing new (30 ms each) until a unit ends."""
 CLAUSE_COST, WORD_COST = 2, 1
 """Of speaking a clause, and more for each of its words."""
 
@@ -52,6 +54,7 @@ class AnswerJob(CascadeJob):
         self._token_cost = 0
         self._heard = ""
         self._problem = ""
+        self._vain = 0
         if not state.is_unit_open:
             self._end(Ending.LISTEN, state)
 
@@ -152,11 +155,13 @@ class AnswerJob(CascadeJob):
             self._state = replace(self._state, telling=telling)
             if self.stage is not Stage.VOCODE:
                 self.go(Stage.VOCODE)
+        elif self._choices.ends_unit(is_due=self._vain >= VAIN_STEPS):
+            self._listen_on(telling, speaks=speaks)
         else:
             self._write(telling)
 
     def _has_time(self, telling: Telling, clauses: Sequence[str]) -> bool:
-        """Whether the unit may do the next step; what it costs is counted then."""
+        """True if the unit may do the next step; what it costs is counted then."""
         writer, state = self._parts.writer, self._state
         if clauses:
             known, cost = state.cost + CLAUSE_COST + WORD_COST * len(clauses[0].split()), 0
@@ -169,6 +174,13 @@ class AnswerJob(CascadeJob):
         self._state = replace(state, cost=known, unread=state.unread if clauses else 0)
         self._token_cost = cost
         return True
+
+    def _listen_on(self, telling: Telling, *, speaks: bool) -> None:
+        """Nothing new came for so long that the unit ends: with what there is, or listening."""
+        if len(telling.waiting) or (not speaks and telling.shown < len(telling.clauses)):
+            self._play(telling, speaks=speaks)
+        else:
+            self._end(Ending.LISTEN, replace(self._state, telling=telling))
 
     def _wait(self, telling: Telling, *, speaks: bool) -> None:
         """The unit ends here: with what there is to say, or listening."""
@@ -185,6 +197,7 @@ class AnswerJob(CascadeJob):
             self._conversation.seed, state.draws,
         )  # fmt: skip
         is_new = draft is not telling.draft
+        self._vain = self._vain + 1 if writer.answers_later and not is_new else 0
         draws, cost = state.draws + is_new, state.cost + self._token_cost * is_new
         if draft.problem:
             self._problem = draft.problem.told
@@ -246,6 +259,8 @@ class AnswerJob(CascadeJob):
             if telling.draft.text.strip() != telling.draft.text or not telling.draft.ids:
                 answer = replace(answer, ids=())
             history = replace(state.history, lines=(*state.history.lines, answer))
+            if telling.draft.is_apology:
+                history = state.history.without_question()
             # Where the window slides, the units that only listen read it anew.
             history, unread = self._windowed(history, state.unread)
             state = replace(state, telling=None, barged_ms=0, history=history, unread=unread)
@@ -261,7 +276,9 @@ class AnswerJob(CascadeJob):
         self._parts.writer.cancel(self.row)
         text = telling.heard_text()
         history = state.history
-        if text:
+        if telling.draft.is_apology:
+            history = history.without_question()
+        elif text:
             history = replace(history, lines=(*history.lines, Line("assistant", text)))
         return replace(state, telling=None, history=history, barged_ms=0)
 
@@ -300,7 +317,7 @@ class AnswerJob(CascadeJob):
 
 
 def asks_to_see(text: str) -> bool:
-    """Whether an utterance is about what the camera shows."""
+    """True if an utterance is about what the camera shows."""
     low = text.lower()
     return any(
         word in low

@@ -55,28 +55,38 @@ class Draft:
     problem: AnswerProblem | None = None
     calls: str = ""
 
+    @property
+    def is_apology(self) -> bool:
+        """True if nothing but the problem is said: it does not enter the history."""
+        return self.problem is not None and self.text in ("", self.problem.spoken)
+
 
 class Writer(Protocol):
     """A language model behind the cascade. All calls come from the engine thread."""
 
     @property
     def takes_notes(self) -> bool:
-        """Whether it was taught to answer from notes."""
+        """True if it was taught to answer from notes."""
+        ...
+
+    @property
+    def answers_later(self) -> bool:
+        """True if a `step` may find nothing new, because a server writes."""
         ...
 
     @property
     def sees(self) -> bool:
-        """Whether it takes pictures itself."""
+        """True if it takes pictures itself."""
         ...
 
     @property
     def calls_tools(self) -> bool:
-        """Whether it calls functions."""
+        """True if it calls functions."""
         ...
 
     @property
     def must_call_tools(self) -> bool:
-        """Whether it can be made to call one."""
+        """True if it can be made to call one."""
         ...
 
     @property
@@ -116,7 +126,7 @@ class Writer(Protocol):
         ...
 
     def is_reading(self, row: int, history: History, draft: Draft) -> bool:
-        """Whether the next `step` reads the prompt (True) or writes."""
+        """True if the next `step` reads the prompt (True) or writes."""
         ...
 
     def step(
@@ -170,26 +180,31 @@ class DraftChoices:
 
 _STOPS = re.compile(r"<\|?|\n|\(\s*note\b|\|>", re.I)
 _OPENS = re.compile(r"(?:<|\(\s*n?o?t?e?|\|)$", re.I)
-_INNER = re.compile(r"<think>.*?(?:</think>|$)|</?[a-z_]+>", re.I | re.S)
+_THOUGHT = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|$)", re.I | re.S)
+_CODE = re.compile(r"(```.*?(?:```|$)|`[^`\n]*`?)", re.S)
+_TAG = re.compile(r"</?[a-z_]+>", re.I)
 _END = re.compile(r"<\||\|>")
+_CODE_END = re.compile(r"<\|\w+\|>")
 _OPEN_TAG = re.compile(r"<[|/]?[a-z_]*$|\|$", re.I)
 
 
 def readable(text: str, *, is_last: bool) -> tuple[str, bool]:
     """What of a foreign model's text may be shown, and whether the answer ends there.
 
-    One line, without thoughts and tags; a control token ends it. An end that may still become one
-    of these is held back until more is known.
+    Lines and code as they were written, without thoughts and tags; a control token ends it. An end
+    that may still become one of these is held back until more is known.
     """
     # A space stays for what is left out: its neighbours must not become a tag themselves.
-    text = _INNER.sub(" ", text.replace("\ufffd", ""))
-    end = _END.search(text)
-    if end:
-        text = text[: end.start()]
-    elif not is_last:
-        held = _OPEN_TAG.search(text)
-        text = text[: held.start()] if held else text
-    return " ".join(text.split()), end is not None
+    text = _THOUGHT.sub(" ", text.replace("\ufffd", ""))
+    shown_text = ""
+    for place, part in enumerate(_CODE.split(text)):
+        kept = part if place % 2 else _TAG.sub(" ", part)
+        end = (_CODE_END if place % 2 else _END).search(kept)
+        if end:
+            return (shown_text + kept[: end.start()]).strip(), True
+        shown_text += kept
+    held = None if is_last else _OPEN_TAG.search(shown_text)
+    return (shown_text[: held.start()] if held else shown_text).strip(), False
 
 
 def shown(text: str, *, is_last: bool) -> tuple[str, bool]:

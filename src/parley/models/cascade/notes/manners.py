@@ -120,7 +120,7 @@ _FAMILIAR = re.compile(
 
 
 def is_familiar(text: str) -> bool:
-    """Whether a text is one of the usual things to say, which need no note."""
+    """True if a text is one of the usual things to say, which need no note."""
     return bool(_FAMILIAR.search(" ".join(re.sub(r"[’`]", "'", text.lower()).split())))
 
 

@@ -64,7 +64,7 @@ def note_for(
 
 
 def is_expected(text: str, earlier: Sequence[str] = ()) -> bool:
-    """Whether a sentence is one of those we know what to do with: a recogniser that is in doubt
+    """True if a sentence is one of those we know what to do with: a recogniser that is in doubt
     takes such a reading rather than one that means nothing."""
     told = memory.listen([text])
     is_telling = told.name is not None or bool(told.facts)

@@ -131,7 +131,7 @@ def outline(mask: Mask) -> str:
 
 
 def _has_hole(box: Mask) -> bool:
-    """Whether the ground shows inside."""
+    """True if the ground shows inside."""
     outside = np.pad(~box, 1, constant_values=True)
     pieces = [piece for piece in parts(outside) if piece.sum() > 0.02 * box.size]
     return any(not piece[0, 0] for piece in pieces)
