@@ -35,6 +35,18 @@ def test_the_oldest_unit_is_dropped_when_a_third_one_comes():
     assert mailbox.dropped == 1
 
 
+def test_a_backlog_waits_in_order_and_without_its_pictures():
+    mailbox = Mailbox(2)
+
+    for value in range(1, 7):
+        pictured = AudioInput(Pcm(np.full(4, value, np.float32), 16_000), frames=(b"picture",))
+        mailbox.put([PendingUnit(pictured, 0.0)], backlog=3)
+
+    assert [len(each.heard.frames) for each in mailbox.waiting] == [0, 0, 0, 1, 1]
+    assert values(mailbox) == [2, 3, 4, 5, 6]
+    assert mailbox.dropped == 1
+
+
 def test_the_wish_to_listen_of_a_dropped_unit_passes_to_the_next_one_taken_and_no_further():
     mailbox = Mailbox(2)
     mailbox.put([unit(1, force_listen=True)])

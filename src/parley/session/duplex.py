@@ -225,8 +225,13 @@ class DuplexRunner:
             self._interruptions.learn(heard.pcm)
         units = [PendingUnit(unit, now_s) for unit in self._cutter.cut(heard)]
         if units:
-            self._mailbox.put(units)
+            self._mailbox.put(units, backlog=self._backlog_units)
             self._changed.set()
+
+    @property
+    def _backlog_units(self) -> int:
+        """Number of units that a client may send at once because it was cut off."""
+        return math.ceil(self._session.backlog_s / self._view.spec.unit_s)
 
     def _read(self, written: TextInput) -> None:
         if self._session.phase is not Phase.ACTIVE:

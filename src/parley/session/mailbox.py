@@ -46,11 +46,19 @@ class Mailbox:
     def __len__(self) -> int:
         return len(self._units)
 
-    def put(self, units: Sequence[PendingUnit]) -> None:
-        """Add the units of one message, dropping the oldest ones where there is no room."""
-        while self._units and len(self._units) + len(units) > max(self._limit, len(units)):
+    def put(self, units: Sequence[PendingUnit], *, backlog: int = 0) -> None:
+        """Add the units of one message, dropping the oldest ones where there is no room.
+
+        Args:
+            backlog: number of further units that may wait now, without their pictures: a client
+                that was cut off sends what was said meanwhile.
+        """
+        limit = max(self._limit + backlog, len(units))
+        while self._units and len(self._units) + len(units) > limit:
             self._drop(self._units.popleft())
         self._units.extend(units)
+        for at in range(len(self._units) - max(self._limit, len(units))):
+            self._units[at] = _without_frames(self._units[at])
 
     @property
     def waiting(self) -> tuple[PendingUnit, ...]:
@@ -85,6 +93,12 @@ class Mailbox:
     def _drop(self, unit: PendingUnit) -> None:
         self.dropped += 1
         self._forces_listen = self._forces_listen or unit.heard.force_listen
+
+
+def _without_frames(unit: PendingUnit) -> PendingUnit:
+    if not unit.heard.frames:
+        return unit
+    return dataclasses.replace(unit, heard=dataclasses.replace(unit.heard, frames=()))
 
 
 class Cutter:

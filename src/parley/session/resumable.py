@@ -46,6 +46,9 @@ waiting for its own session id."""
 BETWEEN_S: Final = 20.0
 """How long an answer may still take when its session is to go on at another worker."""
 
+CATCH_UP_S: Final = 5.0
+"""How long a client that was away may take at least to send what was said meanwhile."""
+
 LAST_WORD_S: Final = 2.0
 """How long a connection that was replaced may take to hear of it."""
 
@@ -114,6 +117,11 @@ class ResumableSocket:
         self._log.on_stored, self._log.state = self._stored, self._state
         self._log.on_protection = moved
         self._is_restored = False
+        self._left_s: float | None = None
+        """When the last connection was lost; None: at another worker."""
+        self._away_s = 0.0
+        self._back_s = float("-inf")
+        """How long the client was away last, and when it came back."""
         self._sent_before: int | None = None
         """Messages that the client had sent when it lost another worker; None: it did not."""
         self._is_handed_over = False
@@ -147,6 +155,14 @@ class ResumableSocket:
         if self._attached is not None or due_s is None:
             return None
         return max(0.0, due_s - self._clock.monotonic())
+
+    @property
+    def backlog_s(self) -> float:
+        """Seconds of sound that the client may send faster than in real time, because it was said
+        while the client was away. For a while after it came back; else 0."""
+        if self._clock.monotonic() - self._back_s > max(self._away_s, CATCH_UP_S):
+            return 0.0
+        return min(self._away_s, self._limits.window_s)
 
     @property
     def kept_bytes(self) -> int:
@@ -340,7 +356,9 @@ class ResumableSocket:
         attached = self._attached = _Attachment(socket, self._loop.create_future())
         self._begin_delivery(attached, [_text(each) for each in first], seq)
         self.deadlines.clear(RESUME)
-        self.deadlines.go(self._clock.monotonic())
+        self._back_s = now_s = self._clock.monotonic()
+        self._away_s = self._limits.window_s if self._left_s is None else now_s - self._left_s
+        self.deadlines.go(now_s)
         self._changed.set()
         _log.info("session resumed", generation=self._tokens.generation, after=seq)
         self._moved()
@@ -498,6 +516,7 @@ class ResumableSocket:
         self._log.adopt(entries, self._received, journal.last_seq)
         self._is_restored = True
         self._detach(self._attached)
+        self._left_s = None
 
     async def _send_to(self, socket: SessionSocket, frame: str | bytes) -> None:
         async with asyncio.timeout(self._output.send_s(len(frame))):
@@ -511,7 +530,7 @@ class ResumableSocket:
         if attached is not self._attached:
             return
         self._attached = None
-        now_s = self._clock.monotonic()
+        self._left_s = now_s = self._clock.monotonic()
         self.deadlines.stop(now_s)
         self.deadlines.set(RESUME, now_s + self._window_s)
         self._changed.set()

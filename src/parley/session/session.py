@@ -193,6 +193,11 @@ class Session:
         return self._ending.done()
 
     @property
+    def backlog_s(self) -> float:
+        """See `ResumableSocket.backlog_s`."""
+        return 0.0 if self._resumable is None else self._resumable.backlog_s
+
+    @property
     def rolls_over(self) -> bool:
         """Whether the conversation has no total length, and its context slides: the operator allows
         that, and the client asked to be able to come back."""

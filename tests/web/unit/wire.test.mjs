@@ -9,6 +9,7 @@ import { HalfDuplexClient } from '../../../src/parley/web/wire/half-duplex.js';
 import { RealtimeClient } from '../../../src/parley/web/wire/realtime.js';
 import { DuplexClient } from '../../../src/parley/web/wire/duplex.js';
 import { ChatClient } from '../../../src/parley/web/wire/chat.js';
+import { Backlog } from '../../../src/parley/web/wire/backlog.js';
 import { sound, surroundings } from '../support/fakes.mjs';
 
 const NEEDS_SOCKETS = { skip: 'WebSocket' in globalThis ? false : 'this Node has no WebSocket' };
@@ -500,6 +501,25 @@ test('stopping waits for the answer, but not longer than two seconds', () => {
   clock.pass(1);
   assert.equal(seen[0][1].reason, 'stopped');
   assert.equal(sockets[0].closedWith, 1000);
+});
+
+test('what is said while the call is away is kept, and sent whole when it is back', () => {
+  const backlog = new Backlog();
+  const sent = [];
+  const post = (_, message) => sent.push(message.number);
+  const unit = (number) => ({ type: 'audio_chunk', audio_base64: 'AAAA', number });
+  let dropped = 0;
+  for (let number = 0; number < 12; number++) dropped += backlog.push(unit(number), 0, null, post);
+  const socket = { bufferedAmount: 1e9 };
+  dropped += backlog.push(unit(12), 0, socket, post);
+  socket.bufferedAmount = 0;
+  dropped += backlog.push(unit(13), 0, socket, post);
+
+  assert.equal(dropped, 0);
+  assert.deepEqual(
+    sent,
+    Array.from({ length: 14 }, (_, number) => number),
+  );
 });
 
 test('a slow network loses old units and keeps the wish to be silent', () => {

@@ -1,16 +1,21 @@
-/** Units of live sound that cannot leave yet: the newest few; late sound is worth nothing. */
+/**
+ * Units of live sound that cannot leave yet: the newest few on a slow network, because late sound is worth
+ * nothing; while the call is away all that is said, up to the window in which it may come back.
+ */
 
 import { pack } from './sound.js';
 
-/** What may wait in the socket before units are held back, and how many are held. */
+/** What may wait in the socket before units are held back, and how many are held: on a line, and without one. */
 const BUFFER_UNITS = 3;
 const HELD_UNITS = 2;
+const AWAY_UNITS = 30;
 
 export class Backlog {
   /** @type {{frame: string | Uint8Array, message: any}[]} */
   #units = [];
   /** Since when something waits; null: nothing does. @type {number | null} */
   #since = null;
+  #isAway = false;
 
   /**
    * @param {any} message a unit
@@ -28,8 +33,10 @@ export class Backlog {
       post(next.frame, next.message);
     }
     this.#since = this.#units.length === 0 ? null : (this.#since ?? now);
+    // What was said while the call was away is sent whole, however slowly it leaves.
+    this.#isAway = socket === null || (this.#isAway && this.#units.length > HELD_UNITS);
     let dropped = 0;
-    while (this.#units.length > HELD_UNITS) {
+    while (this.#units.length > (this.#isAway ? AWAY_UNITS : HELD_UNITS)) {
       this.#drop();
       dropped++;
     }
