@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import ast
 import io
 import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -32,7 +36,7 @@ def test_a_logged_error_shows_where_but_not_what_was_said(style):
     try:
         answer("my secret")
     except ValueError:
-        log.exception("turn failed", session_id="s1")
+        log.exception("turn_failed", session_id="s1")
 
     written = out.getvalue()
     assert "ValueError" in written
@@ -58,9 +62,60 @@ def test_bad_requests_of_strangers_do_not_push_warnings_out():
     uvicorn = logging.getLogger("uvicorn.error")
 
     with logs.keeping_recent(2) as recent:
-        logs.get("test").warning("worker died")
+        logs.get("test").warning("worker_died")
         for _ in range(5):
             uvicorn.warning("Invalid HTTP request received.")
             uvicorn.warning("Unsupported upgrade request.")
 
-    assert [line.event for line in recent.lines] == ["worker died"]
+    assert [line.event for line in recent.lines] == ["worker_died"]
+
+
+SOURCE = Path(__file__).parents[1] / "src" / "parley"
+METHODS = {"debug", "info", "warning", "error", "exception", "critical"}
+NAME = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
+SENTENCES = (
+    "settings/reader.py",  # for people, before there is a log
+    "models/",
+    "gateway/cop",
+    "gateway/handover",
+    "gateway/kept_sessions",
+    "gateway/left_behind",
+    "gateway/lost_session",
+    "gateway/maintenance",
+    "gateway/moving",
+    "gateway/rebuilding",
+    "gateway/session_copies",
+    "gateway/store_",
+    "recording/",
+    "session/copy_feed",
+    "session/journal",
+    "session/recorded",
+    "session/rerun",
+    "session/resumable",
+    "session/session_copy",
+    "worker/copy_link",
+    "worker/host",
+    "worker/rebuilding",
+)
+
+
+def logged_events() -> Iterator[tuple[str, str]]:
+    """File and event of each call of a logger whose event is written there."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = path.relative_to(SOURCE).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name("log" | "_log"), attr=method),
+                    args=[ast.Constant(str(event)), *_],
+                ) if method in METHODS:
+                    yield name, event
+
+
+def test_events_are_names_and_facts_are_fields() -> None:
+    found = list(logged_events())
+
+    assert len(found) > 100
+    assert [
+        one for one in found if not NAME.fullmatch(one[1]) and not one[0].startswith(SENTENCES)
+    ] == []

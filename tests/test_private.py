@@ -31,7 +31,7 @@ def test_a_folder_that_is_open_to_everybody_is_closed(tmp_path: Path, before: in
         keep_private(folder)
 
     assert mode(folder) == after
-    assert [line["event"] for line in lines] == ["closed to other users"] * (before == 0o755)
+    assert [line["event"] for line in lines] == ["folder_closed_to_others"] * (before == 0o755)
 
 
 def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path: Path):

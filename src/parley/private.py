@@ -37,6 +37,6 @@ def keep_private(folder: Path) -> None:
     try:
         folder.chmod(PRIVATE)
     except OSError as error:
-        log.warning("every user of this machine can read it", folder=str(folder), why=str(error))
+        log.warning("folder_open_to_others", folder=str(folder), why=str(error))
     else:
-        log.info("closed to other users", folder=str(folder), was=f"{mode:o}")
+        log.info("folder_closed_to_others", folder=str(folder), was=f"{mode:o}")

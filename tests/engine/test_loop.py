@@ -1,6 +1,5 @@
-import logging
-
 import pytest
+from structlog.testing import capture_logs
 from tests.support.scripted_model import ScriptedModel
 
 from parley.clock import ManualClock
@@ -140,7 +139,7 @@ def test_pieces_come_as_they_become_final():
     assert request.sink.value is None
 
 
-def test_a_failing_row_is_found_and_the_others_go_on(caplog):
+def test_a_failing_row_is_found_and_the_others_go_on():
     def fail(stage, rows):
         if 1 in rows:
             raise RuntimeError("row 1 is broken")
@@ -148,14 +147,14 @@ def test_a_failing_row_is_found_and_the_others_go_on(caplog):
     bench = Bench(rows=3, on_step=fail)
     requests = [bench.submit(row, Generate()) for row in range(3)]
 
-    with caplog.at_level(logging.ERROR):
+    with capture_logs() as logged:
         bench.run()
 
     assert isinstance(requests[1].sink.error, InferenceFailed)
     assert [requests[row].sink.value.text for row in (0, 2)] == ["xxxxx"] * 2
-    error_id = requests[1].sink.error.error_id
-    assert error_id in caplog.text
-    assert "row 1 is broken" in caplog.text
+    (failed,) = [each for each in logged if each["event"] == "engine_request_failed"]
+    assert failed["error_id"] == requests[1].sink.error.error_id
+    assert "row 1 is broken" in str(failed["exc_info"])
     assert "row 1 is broken" not in str(requests[1].sink.error)
 
 
@@ -254,16 +253,17 @@ def test_releasing_a_row_drops_its_work_between_two_steps():
     assert other.sink.value.ending is Ending.DONE
 
 
-def test_a_model_that_fails_to_close_a_row_still_lets_it_go(caplog, monkeypatch):
+def test_a_model_that_fails_to_close_a_row_still_lets_it_go(monkeypatch):
     bench = Bench()
     monkeypatch.setattr(bench.model, "close", raising(RuntimeError("stuck")))
     released = []
 
     bench.loop.release(SlotKey(0, 1), lambda: released.append(True))
-    bench.run()
+    with capture_logs() as logged:
+        bench.run()
 
     assert released == [True]
-    assert "stuck" in caplog.text
+    assert ("model_cleanup_failed", "close") in {(e["event"], e.get("during")) for e in logged}
 
 
 def test_checkpoints_are_taken_and_returned_to_in_order():

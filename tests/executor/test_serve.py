@@ -59,10 +59,10 @@ def test_a_worker_that_hangs_is_told_killed_and_replaced(tmp_path: Path):
         ws = "ws" + server.url.removeprefix("http")
         hung.suspend()
         # First its sessions are given up, and nobody is promised anything.
-        server.line_with("worker lost: no heartbeat")
+        server.line_with("worker_lost")
         with connect(f"{ws}/ws/duplex/omni_1?extensions=true") as client:
             queued = json.loads(client.recv(5))
-            server.line_with("worker hangs and is killed")
+            server.line_with("worker_hung_killed")
             server.line_with("worker 0 ended (hung: no heartbeat for 7 s)")
             server.line_with("worker 0 ready")
             while (served := json.loads(client.recv(10)))["type"] == "queue_update":

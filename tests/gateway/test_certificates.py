@@ -112,7 +112,7 @@ def test_somebody_elses_is_left_alone_and_warned_about(tmp_path: Path, days: flo
 
     assert why is None
     assert (cert.read_bytes(), key.read_bytes()) == before
-    assert [line["event"] for line in lines] == ["certificate must be renewed"] * warnings
+    assert [line["event"] for line in lines] == ["certificate_expiring"] * warnings
 
 
 async def test_a_server_starts_with_a_new_one_and_says_so(tmp_path: Path):
@@ -126,6 +126,6 @@ async def test_a_server_starts_with_a_new_one_and_says_so(tmp_path: Path):
             async with httpx.AsyncClient(verify=context, timeout=HANG_S) as http:
                 health = await http.get(f"https://localhost:{gateway.gateway.port}/health")
 
-    (made,) = (line for line in lines if line["event"] == "certificate made")
+    (made,) = (line for line in lines if line["event"] == "certificate_made")
     assert made["why"].startswith("it expires on")
     assert health.status_code == 200

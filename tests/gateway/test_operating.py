@@ -144,7 +144,7 @@ async def test_the_log_says_who_had_a_session_and_who_asked():
     with capture_logs() as lines:
         made = await _a_call_with_a_key(security, lines)
 
-    for event in ("session began", "session ended"):
+    for event in ("session_began", "session_ended"):
         (line,) = [one for one in lines if one["event"] == event]
         assert (line["client"], line["key"]) == ("127.0.0.1", made["id"])
     requests = {one["path"]: one for one in lines if one["event"] == "request"}
@@ -169,7 +169,7 @@ async def _a_call_with_a_key(security, lines):
         async with gateway.http(headers=headers) as holder:
             await holder.get("/s/sh_c2VjcmV0")
             await holder.get("/health")
-        await until(lambda: any(one["event"] == "session ended" for one in lines))
+        await until(lambda: any(one["event"] == "session_ended" for one in lines))
     return made
 
 

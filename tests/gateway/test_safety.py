@@ -267,7 +267,7 @@ async def test_errors_of_ours_reveal_nothing(monkeypatch: pytest.MonkeyPatch):
     assert response.status_code == 500
     assert "secret" not in response.text
     assert response.json()["code"] == "internal_error"
-    (line,) = [line for line in lines if line["event"] == "request failed"]
+    (line,) = [line for line in lines if line["event"] == "request_failed"]
     assert line["error_id"] in response.json()["detail"]
 
 

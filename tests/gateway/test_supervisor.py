@@ -90,8 +90,8 @@ async def test_health_is_503_while_a_maintenance_task_is_down_and_ok_when_it_run
     assert down.json()["failing"] == ["maintenance"]
     assert status["gateway_healthy"] is False
     assert (up.status_code, up.json()["status"]) == (200, "ok")
-    assert {"event": "maintenance task ended", "task": "maintenance"}.items() <= next(
-        line for line in lines if line["event"] == "maintenance task ended"
+    assert {"event": "maintenance_task_ended", "task": "maintenance"}.items() <= next(
+        line for line in lines if line["event"] == "maintenance_task_ended"
     ).items()
 
 

@@ -46,7 +46,7 @@ class Apart:
             *("--model", "parrot", "--worker-index", str(index)),
             *flags,
         )
-        process.line_with("gateway welcome")
+        process.line_with("gateway_welcomed")
         return process
 
     def close(self) -> None:

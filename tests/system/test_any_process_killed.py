@@ -70,7 +70,7 @@ class Company:
         self.finished: set[str] = set()
         self.calls = 0
         self.gateways = {"a": self.gateway("a", "gateway ready")}
-        self.gateways["b"] = self.gateway("b", "gateway on standby")
+        self.gateways["b"] = self.gateway("b", "gateway_on_standby")
         self.worker = self.start_worker()
         self.active = "a"
         within(HANG_S, lambda: self.is_ready("a"), "the first gateway has no worker")
@@ -169,7 +169,7 @@ def the_worker(company: Company) -> None:
         within(READY_S, lambda: not company.is_ready(), "ready without a worker")
 
     company.worker = company.start_worker()
-    company.worker.line_with("gateway welcome")
+    company.worker.line_with("gateway_welcomed")
 
     within(READY_S, company.is_ready, "not ready with a worker")
     within(SLOT_S, company.slot_is_given, "the new worker's slot is not given")
@@ -203,7 +203,7 @@ def the_redis(company: Company) -> None:
         # It was the first to ask the Redis that had forgotten everything; the other ends.
         company.active = "b"
         assert company.gateways["a"].popen.wait(HANG_S) == 75
-        company.gateways["a"] = company.gateway("a", "gateway on standby")
+        company.gateways["a"] = company.gateway("a", "gateway_on_standby")
     within(SLOT_S, company.slot_is_given, "the slot stays taken")
 
 

@@ -47,12 +47,12 @@ def test_a_stand_alone_worker_comes_back_from_an_ordered_restart(
     with running(tmp_path, "gateway", *flags) as gateway:
         gateway.line_with("gateway ready")
         with running(tmp_path, "worker", "--gateway", gateway.url, "--model", "parrot") as worker:
-            worker.line_with("gateway welcome")
+            worker.line_with("gateway_welcomed")
             (before,) = workers_when(gateway.url, lambda found: len(found) == 1)
             ask(f"{gateway.url}/api/admin/workers/{before['worker_id']}/restart", method="POST")
-            left = gateway.line_with("worker left")
-            worker.line_with("worker begins again")
-            worker.line_with("gateway welcome")
+            left = gateway.line_with("worker_left")
+            worker.line_with("worker_restarting")
+            worker.line_with("gateway_welcomed")
             (after,) = workers_when(gateway.url, lambda found: len(found) == 1)
 
     assert json.loads(left)["reason"] == "restart"
@@ -66,7 +66,7 @@ def test_every_line_of_serve_and_its_workers_is_one_json_object(tmp_path: Path) 
         with connect(f"{ws}/ws/chat") as client:
             client.send(json.dumps({"messages": [{"role": "user", "content": "hi"}]}))
             assert json.loads(client.recv(HANG_S))["type"] == "prefill_done"
-        server.line_with("session ended")
+        server.line_with("session_ended")
         (worker,) = workers_when(server.url, lambda found: len(found) == 1)
         ask(f"{server.url}/api/admin/workers/{worker['worker_id']}/restart", method="POST")
         server.line_with("starting it again in 0 s")
@@ -78,7 +78,7 @@ def test_every_line_of_serve_and_its_workers_is_one_json_object(tmp_path: Path) 
     lines = [json.loads(line) for line in server.seen]
     assert all("event" in line and "level" in line for line in lines)
     assert any(line.get("worker_index") == 0 for line in lines)
-    assert sum(line["event"] == "session began" for line in lines) == 2, "gateway and worker"
+    assert sum(line["event"] == "session_began" for line in lines) == 2, "gateway and worker"
 
 
 def test_a_second_signal_ends_a_drain_and_every_process_with_it(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_second_signal_ends_a_drain_and_every_process_with_it(tmp_path: Path) 
         with connect(f"{ws}/ws/duplex/omni_1?extensions=true") as client:
             assert json.loads(client.recv(HANG_S))["type"] == "queue_done"
             server.send(signal.SIGTERM)
-            server.line_with("shutting down")
+            server.line_with("shutting_down")
             server.send(signal.SIGTERM)
             code = server.popen.wait(HANG_S)
         _, alive = psutil.wait_procs(children, HANG_S)
@@ -103,7 +103,7 @@ def test_a_drained_serve_lets_a_call_end_and_its_processes_end_then(tmp_path: Pa
         with connect(f"{ws}/ws/duplex/omni_1?extensions=true") as client:
             assert json.loads(client.recv(HANG_S))["type"] == "queue_done"
             server.send(signal.SIGTERM)
-            server.line_with("shutting down")
+            server.line_with("shutting_down")
             client.send(json.dumps({"type": "prepare"}))
             assert json.loads(client.recv(HANG_S))["type"] == "prepared"
             assert server.popen.poll() is None

@@ -59,7 +59,7 @@ def test_a_killed_workers_recording_is_there_after_a_restart(tmp_path: Path) -> 
         port = _port(gateway)
         flags = ("--gateway", f"http://127.0.0.1:{port}", "--model", "parrot", "--vad", "energy")
         with running(tmp_path, "worker", *flags) as worker:
-            worker.line_with("gateway welcome")
+            worker.line_with("gateway_welcomed")
             with connect(f"ws://127.0.0.1:{port}/ws/duplex/omni_1") as socket:
                 hear(socket, "queue_done")
                 socket.send(json.dumps({"type": "prepare"}))
@@ -77,7 +77,7 @@ def test_a_killed_workers_recording_is_there_after_a_restart(tmp_path: Path) -> 
                 with pytest.raises(ConnectionClosed):
                     hear(socket, "never")
         with running(tmp_path, "worker", *flags) as successor:
-            successor.line_with("gateway welcome")
+            successor.line_with("gateway_welcomed")
             recording = until(lambda: _recording(port, recording_id))
             meta = ask(port, recording_id)
             until(lambda: ask(port, recording_id).get("replay", {}).get("state") == "done")

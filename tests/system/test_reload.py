@@ -127,7 +127,7 @@ async def test_settings_that_cannot_be_read_change_nothing(server: RunningStack)
 
     assert report.problem == "limits.pause_s is no number. Write one."
     assert [line["event"] for line in lines if line["log_level"] == "error"] == [
-        "settings not reloaded; the old ones hold"
+        "settings_reload_failed"
     ]
     assert server.runtime.settings == server.settings
 
@@ -169,7 +169,7 @@ async def test_serve_reads_its_file_again(tmp_path: Path) -> None:
         first = await window_s()
         file.write_text("[limits]\nresume_window_s = 21\n")
         os.kill(process.popen.pid, signal.SIGHUP)
-        process.line_with("settings reloaded", HANG_S)
+        process.line_with("settings_reloaded", HANG_S)
         second = await window_s()
         file.write_text("[limits]\nresume_window_s = 'x'\n")
         asking = await asyncio.create_subprocess_exec(

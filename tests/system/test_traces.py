@@ -84,7 +84,7 @@ def test_a_session_is_one_trace_from_the_queue_to_every_stage_of_its_units(
                 assert json.loads(client.recv(HANG_S))["type"] == "result"
             client.send(json.dumps({"type": "stop"}))
             assert json.loads(client.recv(HANG_S))["type"] == "stopped"
-        server.line_with("session ended")
+        server.line_with("session_ended")
         server.send(signal.SIGTERM)
         assert server.popen.wait(HANG_S) == 0
 

@@ -123,7 +123,7 @@ def recorded(hosts: TwoHosts) -> list[str]:
 
 
 def test_a_call_its_recording_and_a_registered_voice_on_two_hosts(hosts: TwoHosts) -> None:
-    hosts.start_worker().line_with("gateway welcome")
+    hosts.start_worker().line_with("gateway_welcomed")
     (worker,) = hosts.get("/status")["workers"]
     assert worker["url"].startswith("https://")
     assert hosts.get("/status")["certificate_fingerprint"] == hosts.fingerprint
@@ -158,7 +158,7 @@ def test_a_call_its_recording_and_a_registered_voice_on_two_hosts(hosts: TwoHost
 
 def test_a_recording_outlives_a_gateway_and_a_worker_that_are_killed(hosts: TwoHosts) -> None:
     worker = hosts.start_worker()
-    worker.line_with("gateway welcome")
+    worker.line_with("gateway_welcomed")
     # With the gateway stopped nothing is taken over; the call that runs ends without it.
     url = f"wss://127.0.0.1:{hosts.port}/ws/half_duplex/kept?extensions=true"
     with connect(url, ssl=hosts.context) as socket:
@@ -174,14 +174,14 @@ def test_a_recording_outlives_a_gateway_and_a_worker_that_are_killed(hosts: TwoH
     port = str(hosts.port)
     hosts.start(hosts.here, "gateway", "--port", port).line_with("gateway ready")
     assert recorded(hosts) == []
-    hosts.start_worker().line_with("gateway welcome")
+    hosts.start_worker().line_with("gateway_welcomed")
 
     hosts.until(lambda: recorded(hosts) == [recording_id], "the recording never came")
     assert hosts.get(f"/api/sessions/{recording_id}/recording")["session_id"] == recording_id
 
 
 def test_a_worker_with_another_fingerprint_says_what_to_do(untrusting: TwoHosts) -> None:
-    line = untrusting.start_worker(fingerprint="AB" * 32).line_with("gateway unreachable")
+    line = untrusting.start_worker(fingerprint="AB" * 32).line_with("gateway_unreachable")
 
     said = json.loads(line)
     assert said["level"] == "warning"
@@ -200,7 +200,7 @@ def test_a_worker_without_trust_is_told_of_the_fingerprint(untrusting: TwoHosts)
         "parrot",
     )
 
-    said = json.loads(worker.line_with("gateway unreachable"))
+    said = json.loads(worker.line_with("gateway_unreachable"))
 
     assert said["level"] == "warning"
     assert "--fingerprint" in said["hint"]

@@ -149,9 +149,9 @@ async def test_log_lines_of_a_session_name_it_and_tell_nothing_of_what_was_said(
     about = [line for line in lines if line["event"].startswith("session ")]
     assert about
     assert all(line.get("session_id") for line in about)
-    begun = {line["session_id"] for line in about if line["event"] == "session began"}
+    begun = {line["session_id"] for line in about if line["event"] == "session_began"}
     assert {"hdx_seen", "omni_seen"} <= begun
-    ended = {line["session_id"] for line in about if line["event"] == "session ended"}
+    ended = {line["session_id"] for line in about if line["event"] == "session_ended"}
     assert begun == ended
     text = log.getvalue()
     for word in SECRET_WORDS.split():

@@ -1054,7 +1054,7 @@ const scenarios = {
     await page.reload();
     await page.locator('#admin-log').waitFor();
     await page.waitForLoadState('networkidle');
-    assert.equal(await page.getByText('worker died').count(), 0, 'a restart that was ordered is no fault');
+    assert.equal(await page.getByText('worker_died').count(), 0, 'a restart that was ordered is no fault');
   },
 
   async phones({ browser, base }) {

@@ -112,7 +112,7 @@ def worker(
     if code == RESTART:
         if not is_supervised():
             _begin_again()
-        log.info("worker ends", exit_code=code, next="its executor starts it again")
+        log.info("worker_ended", exit_code=code, next="its executor starts it again")
     if code:
         # A device that hangs may keep the interpreter from ending, too.
         last_resort = threading.Timer(EXIT_LIMIT_S, os._exit, (code,))
@@ -148,7 +148,7 @@ def _leave_at_last(code: int) -> None:
 def _begin_again() -> NoReturn:
     """Become a new process of the same command, because no executor starts one. If that fails, end
     so that systemd or a container starts one."""
-    log.info("worker begins again", pid=os.getpid())
+    log.info("worker_restarting", pid=os.getpid())
     sys.stdout.flush()
     sys.stderr.flush()
     inherit_no_descriptors()
@@ -156,7 +156,7 @@ def _begin_again() -> NoReturn:
         # As it was typed: `-m parley` would look for modules in the working folder first.
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     except OSError as error:
-        log.error("worker cannot begin again", program=sys.executable, why=error.strerror)
+        log.error("worker_restart_failed", program=sys.executable, why=error.strerror)
         os._exit(RESTART)
 
 

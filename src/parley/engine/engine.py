@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar, cast
 
+from parley import logs
 from parley.clock import Clock, SystemClock
 from parley.engine.handle import AwaitedResult, Decoding
 from parley.engine.loop import (
@@ -42,7 +42,7 @@ from parley.engine.work import (
 from parley.errors import InferenceFailed, ParleyError, ServiceUnavailable, SetupError, SlotLost
 from parley.media.room import require_text_room
 
-log = logging.getLogger(__name__)
+log = logs.get(__name__)
 
 PENDING_LIMIT = 64
 """Requests one slot may have under way; more are refused. Runners have two or three."""
@@ -179,7 +179,7 @@ class Engine:
         self._loop.stop()
         await asyncio.to_thread(self._thread.join, limit_s)
         if self._thread.is_alive():
-            log.error("the engine thread did not end within %g s", limit_s)
+            log.error("engine_thread_stuck", limit_s=limit_s)
         for handle in list(self._handles):
             handle._lose()
         self._handles.clear()
@@ -245,7 +245,7 @@ class Engine:
         try:
             self._events.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
-            log.warning("a result came after the event loop had closed")
+            log.warning("late_result_dropped")
 
 
 class EngineSlotHandle:

@@ -11,7 +11,6 @@ repeated slot by slot, so that only the slot at fault loses its work.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import threading
 import uuid
 from collections import Counter, deque
@@ -19,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from parley import logs
 from parley.clock import Clock
 from parley.engine.model import DeviceFault, Job, Model, PreparesAhead, RunsBeside
 from parley.engine.scheduler import ReadySlot, plan
@@ -37,7 +37,7 @@ from parley.engine.work import (
 )
 from parley.errors import BadInput, ContextFull, InferenceFailed, ParleyError, SlotLost
 
-log = logging.getLogger(__name__)
+log = logs.get(__name__)
 
 STATS_LIMIT = 20_000
 """Durations kept between two `take_stats`; the oldest are lost beyond that."""
@@ -219,7 +219,7 @@ class EngineLoop:
         except Exception:
             # Only a defect of the engine itself leads here; nobody may wait for it in vain.
             self._fault = uuid.uuid4().hex[:8]
-            log.exception("error %s: the engine failed", self._fault)
+            log.exception("engine_failed", error_id=self._fault)
             self._give_up()
         finally:
             self._end()
@@ -354,9 +354,8 @@ class EngineLoop:
                 self._fail(requests[0], error)
                 return
             # No row has advanced: find the one at fault.
-            log.warning(
-                "a %s step of %d rows failed, repeating row by row", stage.value, len(requests)
-            )
+            # Repeated row by row.
+            log.warning("engine_step_failed", stage=stage.value, rows=len(requests))
             for request in requests:
                 if self._fault is None:
                     self._run(stage, [request])
@@ -417,14 +416,18 @@ class EngineLoop:
             self._failures += 1
         if isinstance(error, ParleyError) and not _is_device_fault(error):
             failure: ParleyError = error
-            log.warning("row %d: %s: %s", request.key.row, type(error).__name__, error)
+            log.warning(
+                "engine_request_refused",
+                row=request.key.row,
+                error=f"{type(error).__name__}: {error}",
+            )
         else:
             error_id = uuid.uuid4().hex[:8]
             log.error(
-                "error %s: row %d failed on %s",
-                error_id,
-                request.key.row,
-                type(request.command).__name__,
+                "engine_request_failed",
+                error_id=error_id,
+                row=request.key.row,
+                command=type(request.command).__name__,
                 exc_info=error,
             )
             failure = InferenceFailed(error_id=error_id)
@@ -442,7 +445,7 @@ class EngineLoop:
 
     def _give_up(self) -> None:
         """The device is gone, and every session with it."""
-        log.critical("error %s: the device failed, the engine gives up", self._fault)
+        log.critical("device_failed", error_id=self._fault)
         self._lose_all()
         if self._on_fault is not None:
             self._on_fault()
@@ -469,13 +472,13 @@ class EngineLoop:
         try:
             action()
         except Exception:
-            log.exception("the model failed on %s", what)
+            log.exception("model_cleanup_failed", during=what)
 
     def _guarded_length(self, row: int) -> int:
         try:
             return self._model.context_tokens(row)
         except Exception:
-            log.exception("the model does not know the length of row %d", row)
+            log.exception("context_length_unknown", row=row)
             return 0
 
     def _reset_stats(self) -> None:

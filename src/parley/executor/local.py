@@ -219,16 +219,16 @@ class LocalExecutor:
             if self._stopping.is_set():
                 return
             if code == SETUP_EXIT_CODE:
-                log.error("worker cannot start", worker=index, why=why)
+                log.error("worker_start_failed", worker=index, why=why)
                 self._news(WorkerNews("given_up", index, child.pid, why))
                 return
             if code == RESTART_EXIT_CODE:
-                log.info("worker restarts", worker=index)
+                log.info("worker_restarting", worker=index)
                 self._news(WorkerNews("ended", index, child.pid, "restart ordered", 0.0))
                 backoff.reset()
                 continue
             pause_s = backoff.take(ran_s=loop.time() - born_at)
-            log.warning("worker died", worker=index, why=why, retry_in_s=pause_s)
+            log.warning("worker_died", worker=index, why=why, retry_in_s=pause_s)
             self._news(WorkerNews("ended", index, child.pid, why, pause_s))
             await asyncio.sleep(pause_s)
 
@@ -253,7 +253,7 @@ class LocalExecutor:
                         if pid in self._is_ready
                         else f"hung: not ready after {self._loading_limit_s:g} s"
                     )
-                    log.error("worker hangs and is killed", pid=pid, why=self._hung[pid])
+                    log.error("worker_hung_killed", pid=pid, why=self._hung[pid])
                     _kill_group(pid)
 
     async def _copy_output(self, index: int, child: Process) -> None:

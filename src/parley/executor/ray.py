@@ -202,7 +202,7 @@ class RayExecutor:
         count = len(self._places)
         wanted = self._scaling.wanted(demand, count, now)
         if wanted > count:
-            log.info("more workers asked for", workers=wanted, waiting=demand.waiting)
+            log.info("more_workers_requested", workers=wanted, waiting=demand.waiting)
             await asyncio.to_thread(ask_for_nodes, wanted, self._gpus or 0.0)
             unused = (i for i in range(len(self._environments)) if i not in self._places)
             for index, _ in zip(unused, range(wanted - count), strict=False):
@@ -210,11 +210,11 @@ class RayExecutor:
                     await self._add(index)
                 except ray_errors() as error:
                     # The cluster's head is away; asked again in a second.
-                    log.warning("worker not added", worker=index, why=str(error)[:200])
+                    log.warning("worker_add_failed", worker=index, why=str(error)[:200])
                     return
         elif wanted < count and (unneeded := self._superfluous(demand)) is not None:
             place = self._places.pop(unneeded)
-            log.info("worker given back", worker=unneeded, workers=wanted)
+            log.info("worker_returned", worker=unneeded, workers=wanted)
             await asyncio.to_thread(ask_for_nodes, wanted, self._gpus or 0.0)
             await asyncio.to_thread(end, [place.actor], RETIRE_GRACE_S)
             self._news(WorkerNews("retired", unneeded, place.pid, "fewer are enough"))
@@ -255,7 +255,7 @@ class RayExecutor:
             self._ended(index, place, "its actor was started again", 0.0)
             place.pid, place.born_at, place.begins_at = state.pid, now, None
             place.is_ready, place.due_at = False, now + self._loading_limit_s
-            log.info("worker placed", worker=index, node=state.host, pid=state.pid)
+            log.info("worker_placed", worker=index, node=state.host, pid=state.pid)
             self._news(WorkerNews("started", index, state.pid))
         if state.returncode is None or place.begins_at is not None:
             return
@@ -263,7 +263,7 @@ class RayExecutor:
         place.why_killed = ""
         if state.returncode == SETUP_EXIT_CODE:
             place.is_given_up = True
-            log.error("worker cannot start", worker=index, why=why)
+            log.error("worker_start_failed", worker=index, why=why)
             self._news(WorkerNews("given_up", index, place.pid, why))
             return
         if state.returncode == RESTART_EXIT_CODE:
@@ -271,7 +271,7 @@ class RayExecutor:
             delay_s, why = 0.0, "restart ordered"
         else:
             delay_s = place.backoff.take(ran_s=now - place.born_at)
-            log.warning("worker died", worker=index, why=why, retry_in_s=delay_s)
+            log.warning("worker_died", worker=index, why=why, retry_in_s=delay_s)
         self._ended(index, place, why, delay_s)
         place.begins_at = now + delay_s
 
@@ -286,7 +286,7 @@ class RayExecutor:
         if not place.is_waiting:
             place.is_waiting = True
             why = "waiting for a GPU in the cluster" if self._gpus != 0 else "waiting for a node"
-            log.info("worker waits", worker=index, why=why)
+            log.info("worker_waiting", worker=index, why=why)
             self._news(WorkerNews("waiting", index, why=why))
 
     def _look_after(self, now: float) -> None:
@@ -303,7 +303,7 @@ class RayExecutor:
                     else f"hung: not ready after {self._loading_limit_s:g} s"
                 )
                 place.due_at = math.inf
-                log.error("worker hangs and is killed", worker=index, why=place.why_killed)
+                log.error("worker_hung_killed", worker=index, why=place.why_killed)
                 place.actor.kill.remote()
 
     # ---- in threads --------------------------------------------------------------------------
@@ -320,7 +320,7 @@ class RayExecutor:
         ]
         numbers = {int(rest) for name in names if (rest := name.removeprefix(prefix)).isdigit()}
         for index in sorted(numbers - set(range(len(self._environments)))):
-            log.info("worker that is too many ended", worker=index)
+            log.info("worker_surplus_stopped", worker=index)
             with contextlib.suppress(ValueError):
                 end([ray.get_actor(f"{prefix}{index}", namespace=NAMESPACE)], RETIRE_GRACE_S)
         return numbers & set(range(len(self._environments)))
@@ -339,9 +339,9 @@ class RayExecutor:
             except (ray.exceptions.RayError, TimeoutError):
                 found = ("", "")
             if found == (__version__, digest):
-                log.info("worker found in the cluster", worker=index)
+                log.info("worker_adopted", worker=index)
                 return actor
-            log.info("worker of another set-up replaced", worker=index, version=found[0])
+            log.info("worker_of_other_setup_replaced", worker=index, version=found[0])
             ray.kill(actor, no_restart=True)
         made = ray.remote(NodeWorker).options(
             name=name,
@@ -397,7 +397,7 @@ class RayExecutor:
         leaving.start()
         leaving.join(HEAD_LIMIT_S)
         if leaving.is_alive():
-            log.warning("the cluster's head is away: workers have ended, their actors stay there")
+            log.warning("cluster_head_lost")
 
     def _leave(self, actors: Sequence[Any]) -> None:
         import ray

@@ -94,4 +94,4 @@ def ask_for_nodes(workers: int, gpus: float) -> None:
     try:
         request_resources(bundles=[{"GPU": gpus}] * workers)
     except ray.exceptions.RayError as error:
-        log.warning("autoscaler not asked", workers=workers, why=str(error)[:200])
+        log.warning("autoscaler_not_asked", workers=workers, why=str(error)[:200])

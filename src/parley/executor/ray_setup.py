@@ -47,7 +47,7 @@ def gateway_address(settings: Settings, port: int) -> str:
         return settings.ray.gateway_url
     gateway = settings.gateway
     if gateway.host in ("localhost", "127.0.0.1", "::1"):
-        log.warning("nodes on other machines cannot reach this gateway", host=gateway.host)
+        log.warning("gateway_unreachable_for_nodes", host=gateway.host)
         name = gateway.host
     elif gateway.host in ("0.0.0.0", "::", ""):
         import ray

@@ -116,10 +116,10 @@ class ConnectionHandler:
             except Departed as departure:
                 if departure.is_error:
                     self._metrics.error(departure.why)
-                log.info("client left before its session", why=departure.why)
+                log.info("client_left_early", why=departure.why)
             except ParleyError as error:
                 self._metrics.error(error.code)
-                log.info("client refused", code=error.code)
+                log.info("client_refused", code=error.code)
                 spoken = newcomer.dialect
                 send_answer(connection, spoken, spoken.refuse(error))
             except asyncio.CancelledError:
@@ -129,7 +129,7 @@ class ConnectionHandler:
                 raise
             except Exception:
                 error_id = secrets.token_hex(4)
-                log.exception("connection failed", error_id=error_id)
+                log.exception("connection_failed", error_id=error_id)
                 self._metrics.error("internal_error")
                 failure = InferenceFailed("Something went wrong here.", error_id=error_id)
                 spoken = newcomer.dialect
@@ -178,7 +178,7 @@ class ConnectionHandler:
                 self._dispatcher.check(client.kind)
         except ParleyError as error:
             self._metrics.error(error.code)
-            log.info("client refused", code=error.code)
+            log.info("client_refused", code=error.code)
             status, body = dialect.refuse_upgrade(error)
             headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else None
             await newcomer.websocket.send_denial_response(JSONResponse(body, status, headers))

@@ -153,7 +153,7 @@ class Leadership:
         while True:
             await self._claim()
             if self.is_held:
-                log.info("this gateway is active", name=self.name)
+                log.info("gateway_active", name=self.name)
                 return
             await asyncio.sleep(self._ttl_s / RENEWALS)
 
@@ -168,13 +168,13 @@ class Leadership:
             answered = await self._claim()
             if answered and self.leader != self.name:
                 self.in_doubt = True
-                log.error("another gateway is active", leader=self.leader)
+                log.error("other_gateway_active", leader=self.leader)
                 return
             left_s = self._valid_until - self._clock.monotonic()
             is_doubtful = left_s < DOUBT_SHARE * self._ttl_s
             if is_doubtful != self.in_doubt:
                 self.in_doubt = is_doubtful
-                log.warning("leadership in doubt" if is_doubtful else "leadership confirmed")
+                log.warning("leadership_in_doubt" if is_doubtful else "leadership_confirmed")
                 doubted(is_doubtful)
 
     async def release(self) -> None:
@@ -183,7 +183,7 @@ class Leadership:
         try:
             await self._store.release(self.name, limit_s=self._margin_s)
         except StoreUnreachable as error:
-            log.warning("leadership not released; it ends by itself", why=str(error))
+            log.warning("leadership_release_failed", why=str(error))
 
     async def close(self) -> None:
         """Close the store."""
@@ -203,7 +203,7 @@ class Leadership:
             self._complain(str(error))
             return False
         if leader != self.leader:
-            log.info("active gateway", leader=leader)
+            log.info("active_gateway", leader=leader)
         self.leader = leader
         self._valid_until = asked_at + self._ttl_s if leader == self.name else float("-inf")
         return True
@@ -212,4 +212,4 @@ class Leadership:
         now = self._clock.monotonic()
         if now - self._complained_at >= COMPLAIN_EVERY_S:
             self._complained_at = now
-            log.warning("leadership store not reached", why=why, hint="Is the Redis running?")
+            log.warning("leadership_store_unreachable", why=why, hint="Is the Redis running?")

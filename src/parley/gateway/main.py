@@ -157,7 +157,7 @@ class Gateway:
             self._keeping.cancel()
             (ended,) = await asyncio.gather(self._keeping, return_exceptions=True)
             if isinstance(ended, Exception):
-                log.error("leadership failed", exc_info=ended)
+                log.error("leadership_failed", exc_info=ended)
         await leadership.release()
 
     async def _keep(self, leadership: Leadership) -> None:
@@ -191,13 +191,13 @@ class Gateway:
             new = self._reread()
         except SetupError as error:
             problem = " ".join(each for each in (str(error), error.hint) if each)
-            log.error("settings not reloaded; the old ones hold", why=problem)
+            log.error("settings_reload_failed", why=problem)
             return ReloadReport(certificate=has_certificate, problem=problem)
         applied, needs_restart = changed(self._as_read, new)
         self._as_read = taken_over(self._as_read, new, applied)
         settings = taken_over(runtime.settings, new, applied)
         runtime.apply(settings, workers_too=self._has_own_workers)
-        log.info("settings reloaded", applied=applied, needs_restart=needs_restart)
+        log.info("settings_reloaded", applied=applied, needs_restart=needs_restart)
         return ReloadReport(applied, needs_restart, has_certificate)
 
     def reread_by(
@@ -217,7 +217,7 @@ class Gateway:
         go on. Whether it could be used; if not, the old one stays."""
         gateway, context = self.settings.gateway, self._server.config.ssl
         if gateway.http or context is None:
-            log.info("no certificate to reload")
+            log.info("certificate_missing")
             return False
         try:
             ensure_certificate(gateway.ssl_certfile, gateway.ssl_keyfile, gateway.host)
@@ -225,10 +225,10 @@ class Gateway:
             trial.load_cert_chain(gateway.ssl_certfile, gateway.ssl_keyfile)
             context.load_cert_chain(gateway.ssl_certfile, gateway.ssl_keyfile)
         except (OSError, ssl.SSLError, SetupError) as error:
-            log.error("certificate not reloaded; the old one stays", why=str(error))
+            log.error("certificate_reload_failed", why=str(error))
             return False
         self.runtime.admission.learn_names(own_names(gateway.ssl_certfile))
-        log.info("certificate reloaded", fingerprint=self.fingerprint)
+        log.info("certificate_reloaded", fingerprint=self.fingerprint)
         return True
 
     def stop_now(self) -> None:
@@ -284,7 +284,7 @@ class Gateway:
             return {}
         why = ensure_certificate(gateway.ssl_certfile, gateway.ssl_keyfile, gateway.host)
         if why is not None:
-            log.info("certificate made", file=str(gateway.ssl_certfile), why=why)
+            log.info("certificate_made", file=str(gateway.ssl_certfile), why=why)
         return {
             "ssl_certfile": str(gateway.ssl_certfile),
             "ssl_keyfile": str(gateway.ssl_keyfile),

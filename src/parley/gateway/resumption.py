@@ -98,7 +98,7 @@ class Resumption:
             lease = await _unless_left(connection, self._kept.find(request.session_id))
         except NotYetKnown:
             self._metrics.resumption("not_yet_known")
-            log.info("session not yet known", session_id=request.session_id)
+            log.info("session_unknown", session_id=request.session_id)
             connection.close(AGAIN_CODE, "try again")
             return
         if lease is None or lease.key_id != client.key_id:
@@ -142,12 +142,12 @@ class Resumption:
             return
         async with lease:
             upstream.hold(lease)
-            log.info("session resumed", session_id=lease.session_id)
+            log.info("session_resumed", session_id=lease.session_id)
             await self._admission.wait_until_free(lease.session_id, TAKE_OVER_S)
             try:
                 held.enter_context(self._admission.claim(lease.session_id))
             except Refused:
-                log.warning("connection before does not leave", session_id=lease.session_id)
+                log.warning("previous_connection_stuck", session_id=lease.session_id)
                 self._kept.keep(lease, ExitStack())
                 connection.close(AGAIN_CODE, "try again")
                 return
@@ -169,7 +169,7 @@ class Resumption:
         if reason is not None and not is_another:
             self._refuse(connection, reason)
             return
-        log.warning("worker not reached", worker=lease.worker.worker_id, why=str(failure))
+        log.warning("worker_unreachable", worker=lease.worker.worker_id, why=str(failure))
         # Whether its worker is lost, and another one goes on, will be known when it asks again.
         self._metrics.resumption("unreachable")
         # An answer, whatever it says, and a session that has left its worker say nothing of it.
@@ -185,7 +185,7 @@ class Resumption:
             self._refuse(connection, "lost", why)
 
     def _refuse(self, connection: Connection, reason: RefusalReason, why: str = "") -> None:
-        log.info("resume refused", reason=reason)
+        log.info("resume_refused", reason=reason)
         self._metrics.error(f"resume_{reason}")
         self._metrics.resumption(reason)
         told = ResumeRefusal(reason=reason, message=f"{REFUSALS[reason]} {why}".rstrip())

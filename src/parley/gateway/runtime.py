@@ -356,7 +356,7 @@ class GatewayRuntime:
             if keep:
                 self.moving.leave()
                 self.kept_sessions.leave()
-            log.info("shutting down", running=running, waiting=waiting, drain_s=drain_s)
+            log.info("shutting_down", running=running, waiting=waiting, drain_s=drain_s)
             if drain_s and running:
                 if not keep:
                     self.worker_control.announce_end(drain_s)
@@ -371,7 +371,7 @@ class GatewayRuntime:
         for task in late:
             task.cancel()
         if late:
-            log.warning("sessions cut off", sessions=len(late))
+            log.warning("sessions_cut_off", sessions=len(late))
             await asyncio.wait(late, timeout=5.0)
 
     async def _drain(self, limit_s: float) -> None:
@@ -418,12 +418,12 @@ class GatewayRuntime:
             late_s = max(0.0, time.monotonic() - due_s)
             self.metrics.lag(late_s)
             if late_s > FORGIVEN_S:
-                log.warning("event loop was blocked", seconds=round(late_s, 1))
+                log.warning("event_loop_blocked", seconds=round(late_s, 1))
                 self.worker_pool.forgive(late_s)
             self.worker_control.end_quietly(self.usage.over())
             for worker in self.worker_pool.sweep():
                 log.warning(
-                    "worker lost: no heartbeat",
+                    "worker_lost",
                     worker=worker.worker_id,
                     silent_s=SILENCE_LIMIT_S,
                     sessions=len(worker.leases),

@@ -65,7 +65,7 @@ class SessionRelay:
             **({"key": lease.key_id} if lease.key_id else {}),
         }
         began_at = self._clock.monotonic()
-        log.info("session began", **who, waited_s=round(upstream.waited_s, 1))
+        log.info("session_began", **who, waited_s=round(upstream.waited_s, 1))
         end: RelayEnd | None = None
         try:
             end = await relay(
@@ -78,7 +78,7 @@ class SessionRelay:
             return end
         finally:
             log.info(
-                "session ended",
+                "session_ended",
                 **who,
                 lasted_s=round(self._clock.monotonic() - began_at, 1),
                 by=end.who if end else "gateway",

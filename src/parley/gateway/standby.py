@@ -62,7 +62,7 @@ class StandbyGateway:
             if not acquiring.done() and not stopping.is_set():
                 async with self._answering():
                     leader = self._leadership.leader or "unknown"
-                    log.info("gateway on standby", url=self._url, leader=leader)
+                    log.info("gateway_on_standby", url=self._url, leader=leader)
                     await asyncio.wait({acquiring, told}, return_when=asyncio.FIRST_COMPLETED)
             if acquiring.done():
                 acquiring.result()

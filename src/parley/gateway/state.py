@@ -226,7 +226,7 @@ class State:
             try:
                 return json.loads(row[0])
             except ValueError:
-                log.error("stored value is unreadable and is ignored", name=name)
+                log.error("stored_value_ignored", name=name)
         return None
 
     async def set_fact(self, name: str, value: Any) -> None:
@@ -451,7 +451,7 @@ def put_aside(path: Path, why: str) -> str:
         journal = path.with_name(path.name + extra)
         if journal.exists():
             os.replace(journal, aside.with_name(aside.name + extra))
-    log.error("broken file put aside", file=str(path), kept_as=aside.name, why=why)
+    log.error("broken_file_set_aside", file=str(path), kept_as=aside.name, why=why)
     return f"{path.name} was broken and is kept as {aside.name}."
 
 

@@ -40,7 +40,7 @@ class Supervisor:
                 backoff.reset()
             pause_s = backoff.take()
             log.error(
-                "maintenance task ended", task=name, why=self.failing[name], retry_in_s=pause_s
+                "maintenance_task_ended", task=name, why=self.failing[name], retry_in_s=pause_s
             )
             await asyncio.sleep(pause_s)
 
@@ -54,7 +54,7 @@ class Supervisor:
                 has_settled = not done
                 if has_settled:
                     del self.failing[name]
-                    log.info("maintenance task runs again", task=name)
+                    log.info("maintenance_task_recovered", task=name)
             await asyncio.wait({task})
         finally:
             if not task.done():
@@ -70,5 +70,5 @@ def _why(name: str, task: asyncio.Future[None]) -> str:
     error = task.exception()
     if error is None:
         return "returned"
-    log.error("maintenance task failed", task=name, exc_info=error)
+    log.error("maintenance_task_failed", task=name, exc_info=error)
     return f"{type(error).__name__}: {error}"[:200]

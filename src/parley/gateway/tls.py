@@ -80,7 +80,7 @@ def _faults(cert: Path, key: Path) -> str | None:
     expires = f"it expires on {parsed.not_valid_after_utc:%Y-%m-%d}"
     if not parsed.issuer == parsed.subject == our_name():
         if left < datetime.timedelta(days=RENEW_DAYS):
-            log.warning("certificate must be renewed", file=str(cert), why=expires)
+            log.warning("certificate_expiring", file=str(cert), why=expires)
         return None
     if left < datetime.timedelta(days=RENEW_DAYS):
         return expires

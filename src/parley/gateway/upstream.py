@@ -117,15 +117,15 @@ class UpstreamConnection:
                 if failure.status == UNKNOWN_DIALECT_STATUS:
                     self.lease.was_opened = False
                     self.is_unknown = True
-                    log.error("dialect unknown to worker", worker=self.lease.worker.worker_id)
+                    log.error("dialect_unknown_to_worker", worker=self.lease.worker.worker_id)
                     return None
                 if failure.status == BUSY_STATUS:
                     self.lease.was_opened = False
                     self.is_refused = True
-                    log.info("worker has no room", worker=self.lease.worker.worker_id)
+                    log.info("worker_full", worker=self.lease.worker.worker_id)
                     return None
                 log.warning(
-                    "worker not reached",
+                    "worker_unreachable",
                     worker=self.lease.worker.worker_id,
                     url=self.lease.worker.hello.url,
                     attempt=attempt + 1,

@@ -93,17 +93,17 @@ class WorkerControl:
         except ConnectionClosed:
             pass
         except ParleyError as error:
-            log.warning("worker refused", code=error.code, why=str(error))
+            log.warning("worker_refused", code=error.code, why=str(error))
             connection.close(error.close_code, str(error))
         except TimeoutError:
             connection.close(1008, "no hello")
         except msgspec.MsgspecError as error:
-            log.warning("invalid control message", why=str(error))
+            log.warning("invalid_control_message", why=str(error))
             connection.close(1008, "not a control message")
         finally:
             connection.close()
             if worker is not None and worker.connection is connection and worker.is_connected:
-                log.warning("control socket lost", worker=worker.worker_id)
+                log.warning("control_socket_lost", worker=worker.worker_id)
                 self._worker_pool.disconnected(worker)
                 await self._look_after(worker)
         await asyncio.wait({connection.gone})
@@ -124,7 +124,7 @@ class WorkerControl:
         for lease in leases:
             if not lease.was_told_to_end:
                 lease.was_told_to_end = True
-                log.info("session ended: quota", session_id=lease.session_id, key=lease.key_id)
+                log.info("session_quota_reached", session_id=lease.session_id, key=lease.key_id)
                 self._send(lease.worker, EndSession(lease.lease_id, "stopped"))
 
     async def hand_over(self, lease: Lease) -> bool:
@@ -188,7 +188,7 @@ class WorkerControl:
     async def _probe(self, worker: Worker) -> None:
         worker.was_reached = await _is_up(worker)
         if worker.was_reached and worker.is_unreachable:
-            log.info("worker reachable again", worker=worker.worker_id)
+            log.info("worker_reachable", worker=worker.worker_id)
             self._worker_pool.reachable(worker)
         elif not worker.was_reached and not worker.is_unreachable:
             log.error(
@@ -205,7 +205,7 @@ class WorkerControl:
         """A worker whose control socket broke: where nobody listens at its address any more, its
         process has ended, and its sessions need not wait for the limit of silence."""
         if await process_is_gone(worker.hello.url) and not worker.is_connected:
-            log.warning("worker process gone", worker=worker.worker_id)
+            log.warning("worker_process_gone", worker=worker.worker_id)
             self._worker_pool.gone(worker)
 
     async def _hello(self, connection: Connection) -> Hello:
@@ -223,9 +223,7 @@ class WorkerControl:
         except ValueError as error:
             raise Unauthorized("A worker's certificate is in PEM.") from error
         if not first.url.startswith("https") and not names_loopback(first.url):
-            log.warning(
-                "sessions reach a worker without TLS", worker=first.worker_id, url=first.url
-            )
+            log.warning("worker_without_tls", worker=first.worker_id, url=first.url)
         return first
 
     def _welcome(self, hello: Hello, connection: Connection) -> Worker:
@@ -234,7 +232,7 @@ class WorkerControl:
         if self._limits is not None:
             self._send(worker, ChangeLimits(self._limits))
         log.info(
-            "worker joined",
+            "worker_joined",
             worker=hello.worker_id,
             slots=hello.slots,
             model=hello.model,
@@ -244,7 +242,7 @@ class WorkerControl:
 
     def _heard(self, worker: Worker, message: FromWorker) -> None:
         if worker.is_silent:
-            log.info("worker heard again", worker=worker.worker_id)
+            log.info("worker_heard_again", worker=worker.worker_id)
         match message:
             case Heartbeat():
                 self._metrics.heartbeat(message)
@@ -259,7 +257,7 @@ class WorkerControl:
                 if answer is not None and not answer.done():
                     answer.set_result(stopped)
             case Goodbye(reason=reason):
-                log.info("worker left", worker=worker.worker_id, reason=reason)
+                log.info("worker_left", worker=worker.worker_id, reason=reason)
                 self._worker_pool.left(worker)
             case Hello():
                 raise Unauthorized("Hello is said once.")

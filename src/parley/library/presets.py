@@ -101,7 +101,7 @@ class Presets:
                 preset = _parse(path, root)
             except (BadPreset, OSError, ValueError) as error:
                 problems.append(f"presets/{mode}/{path.name}: {error}")
-                _log.error("preset left out", file=str(path), why=str(error))
+                _log.error("preset_left_out", file=str(path), why=str(error))
                 continue
             presets[mode][preset.id] = preset
         self._seen, self._presets, self.problems = seen, presets, problems

@@ -203,7 +203,7 @@ def find_asset(folder: Path, name: str, *, limit_s: float) -> Pcm | None:
     try:
         return read_voice(path, limit_s=limit_s).pcm
     except OSError as error:
-        _log.error("voice cannot be read", voice=name, why=str(error))
+        _log.error("voice_unreadable", voice=name, why=str(error))
         return None
 
 
@@ -240,7 +240,7 @@ class VoiceLibrary:
         try:
             return read_voice(path, limit_s=self._limit_s).pcm
         except (OSError, InvalidPayload, TooLarge) as error:
-            _log.error("voice cannot be read", voice=path.stem, why=str(error))
+            _log.error("voice_unreadable", voice=path.stem, why=str(error))
             return None
 
     def card(self, voice_id: str, user: VoiceUser = ADMIN) -> VoiceCard | None:
@@ -355,7 +355,7 @@ class VoiceLibrary:
         aside = path.with_suffix(".json.corrupt")
         os.replace(path, aside)
         self.problems.append(f"voices/{path.name} was broken and is kept as {aside.name}.")
-        _log.error("broken file put aside", file=str(path), kept_as=aside.name, why=str(error))
+        _log.error("broken_file_set_aside", file=str(path), kept_as=aside.name, why=str(error))
 
 
 def _json(card: VoiceCard) -> bytes:

@@ -143,7 +143,7 @@ class Decoder:
         self.limits = limits or DecoderLimits()
         self._children = self.limits.children if HAS_LIMITS else 0
         if self.limits.children and not HAS_LIMITS:
-            _log.warning("media are decoded without limits of memory and time", system=sys.platform)
+            _log.warning("decoder_limits_unavailable", system=sys.platform)
         places = max(1, self._children)
         self._clips, self._stills = DecodingOrder(places), DecodingOrder(places)
         self._idle: queue.LifoQueue[_Child] = queue.LifoQueue()
@@ -248,7 +248,7 @@ class Decoder:
         try:
             return _Child(self.limits)
         except (_Died, OSError) as error:
-            _log.error("decoder does not start", why=str(error))
+            _log.error("decoder_start_failed", why=str(error))
             raise InferenceFailed("Media cannot be decoded at present.") from error
 
     def _put_back(self, child: _Child) -> None:
@@ -302,7 +302,7 @@ def _raise(answer: Mapping[str, Any], what: str) -> None:
 
 
 def _lethal(what: str, death: _Died, limit_s: float) -> ParleyError:
-    _log.warning("decoder died", what=what, why=str(death))
+    _log.warning("decoder_died", what=what, why=str(death))
     if death.was_late:
         return InvalidPayload(f"{what} takes longer than {limit_s:g} s to decode.")
     return InvalidPayload(f"{what} cannot be decoded: it is damaged, or needs too much memory.")

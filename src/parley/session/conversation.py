@@ -435,7 +435,7 @@ class ConversationRunner:
             raise
         except (BadInput, ContextFull, InferenceFailed) as error:
             _log.warning(
-                "response failed", code=error.code, exc_info=isinstance(error, InferenceFailed)
+                "response_failed", code=error.code, exc_info=isinstance(error, InferenceFailed)
             )
             self._doubt()
             self._finish(response, None, error=error)

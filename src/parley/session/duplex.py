@@ -587,9 +587,9 @@ class DuplexRunner:
             raise
         except InferenceFailed:
             went = False
-            _log.warning("an answer could not be cut", unit=self._units, exc_info=True)
+            _log.warning("answer_truncation_failed", unit=self._units, exc_info=True)
         if not went:
-            _log.info("the context holds more than was heard", unit=self._units)
+            _log.info("context_not_truncated", unit=self._units)
 
     async def _ask(
         self, heard: AudioInput, due_s: float | None = None, again: UnitChoices | None = None

@@ -75,4 +75,4 @@ class EarlyPrefill:
             await self._prefill(pcm)
         except ParleyError:
             # Whoever needs the context next is told by the view.
-            _log.debug("nothing was taken in early", exc_info=True)
+            _log.debug("early_prefill_failed", exc_info=True)

@@ -530,7 +530,7 @@ class HalfDuplexRunner:
                 raise
             except InferenceFailed:
                 # The context is as it was before the answer: what was heard of it is forgotten.
-                _log.warning("an answer could not be cut", turn=self._turns - 1, exc_info=True)
+                _log.warning("answer_truncation_failed", turn=self._turns - 1, exc_info=True)
         self._view.clear_rollback_point()
         for pcm in spoken:
             self._hear(pcm)

@@ -135,7 +135,7 @@ class InterruptionWatch:
                 try:
                     found = await asyncio.to_thread(work.do) if work.takes_long else work.do()
                 except Exception:
-                    _log.exception("interruptions are not heard any more")
+                    _log.exception("interruption_detection_failed")
                     self._idle.set()
                     return
                 for event in found or ():

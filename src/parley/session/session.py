@@ -428,12 +428,15 @@ class Session:
             self.end(SessionEnded("disconnected"))
         except ParleyError as error:
             if not error.is_client_error:
-                _log.warning("session failed", session_id=self.session_id, part=name, exc_info=True)
+                _log.warning("session_failed", session_id=self.session_id, part=name, exc_info=True)
             self.end(SessionEnded("error", error))
         except Exception:
             error_id = secrets.token_hex(4)
             _log.exception(
-                "session broken", session_id=self.session_id, part=name, error_id=error_id
+                "session_failed_unexpectedly",
+                session_id=self.session_id,
+                part=name,
+                error_id=error_id,
             )
             self.end(
                 SessionEnded("error", InferenceFailed("The session failed.", error_id=error_id))

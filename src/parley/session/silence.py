@@ -67,5 +67,5 @@ class SilenceWatch:
     def tell(self, reason: SilenceReason, elapsed_s: float = 0.0) -> None:
         """Say it now."""
         elapsed_ms = round(1000 * elapsed_s)
-        _log.info("silence explained", reason=reason, elapsed_ms=elapsed_ms)
+        _log.info("silence_explained", reason=reason, elapsed_ms=elapsed_ms)
         self._session.emit(SilenceExplained(reason, elapsed_ms))

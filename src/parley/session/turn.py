@@ -89,7 +89,7 @@ class TurnAnswer:
         except SlotLost:
             raise
         except InferenceFailed:
-            _log.warning("turn failed", during="prefill", turn=self.index, exc_info=True)
+            _log.warning("turn_failed", during="prefill", turn=self.index, exc_info=True)
             return False
         self.is_heard, self.taken_in = True, prefilled.chosen
         self._transcribed(prefilled.heard)
@@ -102,7 +102,7 @@ class TurnAnswer:
         except SlotLost:
             raise
         except InferenceFailed:
-            _log.warning("turn failed", during="generate", turn=self.index, exc_info=True)
+            _log.warning("turn_failed", during="generate", turn=self.index, exc_info=True)
             if not await view.can_rollback() or not (await view.rollback()).success:
                 raise
             return False

@@ -61,6 +61,6 @@ class Keepalive:
                 connection.tick(now)
             except Exception:
                 # One broken connection must not keep the others from their pings.
-                log.exception("connection dropped: its tick failed")
+                log.exception("connection_tick_failed")
                 self.discard(connection)
                 connection.abort()

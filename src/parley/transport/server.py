@@ -183,7 +183,7 @@ class ServerConnection(Connection):
         except ClientDisconnected:
             code = 1001
         except Exception:
-            log.exception("socket route failed", path=scope["path"])
+            log.exception("socket_route_failed", path=scope["path"])
             code = 1011
         finally:
             self._finish(code)

@@ -7,12 +7,12 @@ on a unit, the context is as before the unit, and the next one may follow.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from parley import logs
 from parley.engine.handle import AwaitedResult, SlotHandle
 from parley.engine.model import ModelSpec
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
@@ -38,7 +38,7 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
 from parley.media.resample import resample
 from parley.protocol.values import DuplexConfig
 
-log = logging.getLogger(__name__)
+log = logs.get(__name__)
 
 R = TypeVar("R", bound=GenerateResult)
 
@@ -364,7 +364,7 @@ class DuplexView:
         try:
             await self._slot.clear()
         except SlotLost:
-            log.debug("cleanup of a slot that is gone already")
+            log.debug("slot_already_gone")
 
     async def offline_inference(
         self,

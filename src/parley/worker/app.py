@@ -213,7 +213,7 @@ async def _rebuild(
     try:
         await host.rebuild(lease, slot, wire)
     except (ParleyError, Disconnected) as error:
-        log.warning("session not rebuilt", session_id=lease.session_id, why=str(error))
+        log.warning("session_not_rebuilt", session_id=lease.session_id, why=str(error))
         await wire.close(1011, "not rebuilt")
 
 

@@ -194,7 +194,7 @@ class ControlLink:
     def _note_standby(self) -> None:
         if self._complaint != STANDBY_HEADER:
             self._complaint = STANDBY_HEADER
-            _log.info("gateway stands by", url=self._url)
+            _log.info("gateway_standing_by", url=self._url)
 
     def _complain(self, error: BaseException, retry_s: float) -> None:
         """Say what is wrong and what to do: once per reason, then once a minute."""
@@ -204,7 +204,7 @@ class ControlLink:
             self._complaint, self._complained_at = why, now
         advice = remedy(error, self._trust)
         (_log.warning if is_news else _log.debug)(
-            "gateway unreachable",
+            "gateway_unreachable",
             url=self._url,
             why=why,
             retry_s=round(retry_s, 1),
@@ -228,7 +228,7 @@ class ControlLink:
             await _send(socket, phase)
         self._socket = socket
         self.connected_at = asyncio.get_running_loop().time()
-        _log.info("gateway connected", url=self._url)
+        _log.info("gateway_connected", url=self._url)
         tasks = [
             asyncio.create_task(self._tell(socket), name="control:tell"),
             asyncio.create_task(self._listen(socket), name="control:listen"),
@@ -242,7 +242,7 @@ class ControlLink:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        _log.info("gateway gone", url=self._url)
+        _log.info("gateway_gone", url=self._url)
 
     async def _tell(self, socket: ClientConnection) -> None:
         loop = asyncio.get_running_loop()
@@ -268,7 +268,7 @@ class ControlLink:
                 order = _decoder.decode(frame)
             except msgspec.MsgspecError:
                 # A newer gateway may know more words than we do.
-                _log.warning("gateway unknown order", size=len(frame))
+                _log.warning("gateway_order_unknown", size=len(frame))
                 continue
             self._obey(order)
 
@@ -276,7 +276,7 @@ class ControlLink:
         match order:
             case Welcome():
                 self._complaint = ""
-                _log.info("gateway welcome", version=order.gateway_version)
+                _log.info("gateway_welcomed", version=order.gateway_version)
                 self._welcomed(order)
             case StopTurn():
                 stopped = self._reporter.stop_turn(order)

@@ -59,7 +59,7 @@ class FinishedRecordings:
         """A gateway told the name of its data folder. Reads the disk."""
         is_on = bool(store_id) and store_id != self._own_store_id()
         if is_on != self.is_on:
-            _log.info("recordings handed to the gateway", on=is_on)
+            _log.info("recordings_handed_over", on=is_on)
         self.is_on = is_on
         if is_on:
             for folder in self._folders:
@@ -107,7 +107,7 @@ class FinishedRecordings:
         folder = self._folders.find(recording_id) if self.is_on else None
         if folder is not None:
             store.delete(folder)
-            _log.info("recording handed over", recording_id=recording_id)
+            _log.info("recording_handed_over", recording_id=recording_id)
         self._forget(recording_id)
         return folder is not None
 
@@ -232,11 +232,11 @@ class GatewayVoices:
             with httpx.Client(verify=verify, trust_env=False, timeout=VOICE_TIMEOUT_S) as http:
                 answer = http.get(base_url + VOICE_PATH, params={"name": name}, headers=headers)
         except (httpx.HTTPError, OSError) as error:
-            _log.warning("gateway's voices not reached", why=f"{type(error).__name__}: {error}")
+            _log.warning("gateway_voices_unreachable", why=f"{type(error).__name__}: {error}")
             raise ServiceUnavailable("The registered voices cannot be reached now.") from error
         if answer.status_code == 404:
             return None
         if answer.status_code != 200:
-            _log.warning("gateway refuses voices", status=answer.status_code)
+            _log.warning("gateway_refused_voices", status=answer.status_code)
             raise ServiceUnavailable("The registered voices cannot be reached now.")
         return decode_wav(answer.content, limit_s=self._limit_s)

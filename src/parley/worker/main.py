@@ -191,7 +191,7 @@ class WorkerProcess:
         try:
             limits = read().limits
         except SetupError as error:
-            _log.error("settings not reloaded; the old ones hold", why=str(error), hint=error.hint)
+            _log.error("settings_reload_failed", why=str(error), hint=error.hint)
             return
         self._host.change_limits(limits.model_dump(mode="json"))
 
@@ -231,7 +231,7 @@ class WorkerProcess:
         """Everything that takes long, saying now and then that we are still at it."""
         settings = self._settings
         began_s = time.monotonic()
-        _log.info("model loading", model=settings.model.name)
+        _log.info("model_loading", model=settings.model.name)
         progress = asyncio.create_task(_say_still_loading(began_s), name="progress")
         try:
             detectors = await _aside(lambda: _load_detector(settings.worker.vad))
@@ -239,14 +239,14 @@ class WorkerProcess:
             model = await _aside(self._load_model)
         finally:
             progress.cancel()
-        _log.info("model loaded", model=model.spec.name, took_s=_since(began_s))
+        _log.info("model_loaded", model=model.spec.name, took_s=_since(began_s))
         return model, detectors, judges
 
     async def _work(self, engine: Engine, detectors: DetectorFactory, judges: TurnJudges) -> int:
         settings = self._settings
         began_s = time.monotonic()
         await engine.warm_up()
-        _log.info("model warm", took_s=_since(began_s))
+        _log.info("model_warm", took_s=_since(began_s))
         self._warm()
         identity = Identity(
             worker_id=f"worker-{settings.worker.index}-{secrets.token_hex(4)}",
@@ -291,7 +291,7 @@ class WorkerProcess:
         self._links = links
         host.report = links.report
         self._host = host
-        _log.info("worker ready", worker_id=identity.worker_id, url=identity.url)
+        _log.info("worker_ready", worker_id=identity.worker_id, url=identity.url)
         linking = asyncio.create_task(links.run(), name="control links")
         reading = asyncio.create_task(self._read_device_memory(host), name="device memory")
         code = FAILED
@@ -352,7 +352,7 @@ class WorkerProcess:
                 keep_private(folder)
         except OSError as error:
             # Each recording will say so again; conversations need no folder.
-            _log.error("recordings have no place", folder=str(data_dir), why=str(error))
+            _log.error("recordings_folder_unusable", folder=str(data_dir), why=str(error))
 
     def _finished(self, folder: Folder) -> None:
         if self._settings.storage.replays:
@@ -408,7 +408,7 @@ class WorkerProcess:
                 linking.result()
             failed = next((why for why in ("stuck", "fault", "hung") if waits[why].done()), None)
             if failed is not None:
-                _log.error("worker failed", why=_FAILURES[failed])
+                _log.error("worker_failed", why=_FAILURES[failed])
                 # Others on this worker hear that it is over, if they still can.
                 host.leave(0.0, moves=False)
                 await host.leaving.wait()
@@ -417,7 +417,7 @@ class WorkerProcess:
                 host.leave(LEAVE_GRACE_S, self._drain_s)
                 await host.leaving.wait()
                 return DONE
-            _log.info("restart ordered")
+            _log.info("restart_ordered")
             return RESTART
         finally:
             for task in waits.values():
@@ -591,7 +591,7 @@ async def _aside(work: Callable[[], T]) -> T:
 async def _say_still_loading(began_s: float) -> None:
     while True:
         await asyncio.sleep(PROGRESS_EVERY_S)
-        _log.info("model still loading", waited_s=_since(began_s))
+        _log.info("model_still_loading", waited_s=_since(began_s))
 
 
 def _since(began_s: float) -> float:

@@ -136,12 +136,12 @@ class Recordings:
             free = free_bytes(self.folders.data_dir)
         except OSError as error:
             self._problem = "failing"
-            log.warning("recording disabled", why=str(error))
+            log.warning("recording_disabled", why=str(error))
             return None
         self._problem = "on"
         if free < self._min_free:
             self._problem = "no_room"
-            log.warning("recording disabled", why="disk full", free_gb=round(free / GIB, 2))
+            log.warning("recording_disabled", why="disk full", free_gb=round(free / GIB, 2))
             return None
         recording_id = layout.make_id(kind, session_id, self.clock.time())
         folder = self.folders.folder(recording_id)

@@ -188,7 +188,7 @@ async def _note(state: State, entry: AuditEntry) -> None:
         await state.note(entry)
     except sqlite3.Error as error:
         # It is done, and the log knows of it; only the audit cannot be written at present.
-        log.error("audit entry is lost", path=entry.path, why=str(error))
+        log.error("audit_entry_lost", path=entry.path, why=str(error))
 
 
 def is_open(path: str) -> bool:

@@ -224,7 +224,7 @@ def install(
         status = storage_status(error)
         if status is None:
             raise error
-        log.error("storage failed", path=request.url.path, why=str(error))
+        log.error("storage_failed", path=request.url.path, why=str(error))
         code = "insufficient_storage" if status == 507 else "storage_unavailable"
         count(code)
         sentence = "is full" if status == 507 else "cannot be written to at present"
@@ -233,7 +233,7 @@ def install(
 
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         error_id = secrets.token_hex(4)
-        log.error("request failed", path=request.url.path, error_id=error_id, exc_info=error)
+        log.error("request_failed", path=request.url.path, error_id=error_id, exc_info=error)
         count("internal_error")
         detail = f"Something went wrong here (error {error_id})."
         return refusal(request.url.path, 500, detail, "internal_error")

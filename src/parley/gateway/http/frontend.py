@@ -101,7 +101,7 @@ def routes(
                 # Decoding takes a while, and the loop carries live calls.
                 read = await asyncio.to_thread(read_voice, path, limit_s=limit_s)
             except (OSError, BadInput) as error:
-                log.error("default voice cannot be read", why=str(error))
+                log.error("default_voice_unreadable", why=str(error))
                 raise HTTPException(404, "There is no default voice.") from None
             default_voice[:] = [describe(read)]
         return default_voice[0]

@@ -73,7 +73,7 @@ def routes(
         try:
             found = await asyncio.to_thread(_sounds, presets, mode, preset_id)
         except (OSError, BadInput) as error:
-            log.error("sound of a preset cannot be read", mode=mode, why=str(error))
+            log.error("preset_sound_unreadable", mode=mode, why=str(error))
             found = None
         if found is None:
             raise HTTPException(404, "There is no such preset, or it has no sound.")

@@ -112,7 +112,7 @@ def routes(
         try:
             await asyncio.to_thread(kept.append, {"at": iso(clock.time()), "trace": trace})
         except OSError as error:
-            log.error("trace cannot be written", why=str(error))
+            log.error("trace_write_failed", why=str(error))
             raise ServiceUnavailable("The trace cannot be written at present.") from None
         return Kept()
 

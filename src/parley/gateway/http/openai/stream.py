@@ -63,7 +63,7 @@ class PiecesResponse(Response):
                 if not has_begun:
                     raise
                 self._metrics.error(error.code)
-                log.info("stream failed", code=error.code)
+                log.info("stream_failed", code=error.code)
                 if self.media_type != EVENTS:
                     # Without its last chunk, which says that this is not the whole.
                     raise
