@@ -59,20 +59,21 @@ def test_work_of_a_row_keeps_its_order():
         order.add(0, item)
     order.add(1, "c")
 
-    assert order.advance(0) == "a"
-    assert order.advance(0) is None
-    assert order.advance(1) == "c"
+    assert order.advance() == "a"
+    assert order.advance() == "c"
+    assert order.advance() is None
     order.finish(0)
-    assert order.advance(0) == "b"
-    assert order.current(0) == "b"
+    assert order.advance() == "b"
+    assert order.current == ["b", "c"]
+    assert order.count == 2
 
 
 def test_clearing_gives_what_ran_and_what_waited():
     order: WorkQueue[str] = WorkQueue(1)
     for item in ("a", "b", "c"):
         order.add(0, item)
-    order.advance(0)
+    order.advance()
 
     assert order.clear(0) == ["a", "b", "c"]
-    assert order.idle
+    assert order.count == 0
     assert order.clear(0) == []

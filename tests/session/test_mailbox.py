@@ -1,17 +1,39 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from parley.dialects.events import AudioInput
 from parley.media.pcm import Pcm
-from parley.session.mailbox import OWN_BY_TIME, Cutter, Mailbox, PendingUnit
+from parley.session.mailbox import OWN_BY_TIME, OWN_MESSAGE, Mailbox
 
 
-def unit(value: float = 0.0, *, force_listen: bool = False) -> PendingUnit:
-    return PendingUnit(
-        AudioInput(Pcm(np.full(4, value, np.float32), 16_000), force_listen=force_listen), 0.0
+def sound(*values: float, force_listen: bool = False) -> AudioInput:
+    """A message of four samples, a unit here, for each value."""
+    return AudioInput(
+        Pcm(np.repeat(np.array(values, np.float32), 4), 16_000), force_listen=force_listen
     )
+
+
+def few() -> Mailbox:
+    """Room for two units of four samples."""
+    return Mailbox(2, 4)
+
+
+def seconds(*, own: float = OWN_MESSAGE) -> Mailbox:
+    """Units of a second, and room for all of a test."""
+    return Mailbox(100, 16_000, own=own)
+
+
+def cut(mailbox: Mailbox, heard: AudioInput) -> list[AudioInput]:
+    """The units that a message completes."""
+    mailbox.hear(heard, 0.0)
+    units = [unit.heard for unit in mailbox.units]
+    while mailbox.take() is not None:
+        pass
+    return units
 
 
 def values(mailbox: Mailbox) -> list[float]:
@@ -26,32 +48,31 @@ def ramp(samples: int, start: int = 0) -> Pcm:
 
 
 def test_the_oldest_unit_is_dropped_when_a_third_one_comes():
-    mailbox = Mailbox(2)
+    mailbox = few()
 
     for value in (1, 2, 3):
-        mailbox.put([unit(value)])
+        mailbox.hear(sound(value), 0.0)
 
     assert values(mailbox) == [2, 3]
     assert mailbox.dropped == 1
 
 
 def test_a_backlog_waits_in_order_and_without_its_pictures():
-    mailbox = Mailbox(2)
+    mailbox = few()
 
     for value in range(1, 7):
-        pictured = AudioInput(Pcm(np.full(4, value, np.float32), 16_000), frames=(b"picture",))
-        mailbox.put([PendingUnit(pictured, 0.0)], backlog=3)
+        mailbox.hear(dataclasses.replace(sound(value), frames=(b"picture",)), 0.0, backlog=3)
 
-    assert [len(each.heard.frames) for each in mailbox.waiting] == [0, 0, 0, 1, 1]
+    assert [len(each.heard.frames) for each in mailbox.units] == [0, 0, 0, 1, 1]
     assert values(mailbox) == [2, 3, 4, 5, 6]
     assert mailbox.dropped == 1
 
 
-def test_the_wish_to_listen_of_a_dropped_unit_passes_to_the_next_one_taken_and_no_further():
-    mailbox = Mailbox(2)
-    mailbox.put([unit(1, force_listen=True)])
-    mailbox.put([unit(2)])
-    mailbox.put([unit(3)])
+def test_the_request_to_listen_of_a_dropped_unit_passes_to_the_next_one_taken_and_no_further():
+    mailbox = few()
+    mailbox.hear(sound(1, force_listen=True), 0.0)
+    mailbox.hear(sound(2), 0.0)
+    mailbox.hear(sound(3), 0.0)
 
     first, second = mailbox.take(), mailbox.take()
 
@@ -61,12 +82,12 @@ def test_the_wish_to_listen_of_a_dropped_unit_passes_to_the_next_one_taken_and_n
     assert not second.heard.force_listen
 
 
-def test_clearing_keeps_the_wish_to_listen():
-    mailbox = Mailbox(2)
-    mailbox.put([unit(1, force_listen=True)])
+def test_clearing_keeps_the_request_to_listen():
+    mailbox = few()
+    mailbox.hear(sound(1, force_listen=True), 0.0)
 
     mailbox.clear()
-    mailbox.put([unit(2)])
+    mailbox.hear(sound(2), 0.0)
 
     taken = mailbox.take()
     assert taken is not None
@@ -74,12 +95,12 @@ def test_clearing_keeps_the_wish_to_listen():
 
 
 def test_one_long_message_is_kept_whole_until_the_next_message_comes():
-    mailbox = Mailbox(2)
+    mailbox = few()
 
-    mailbox.put([unit(1), unit(2), unit(3)])
-    assert len(mailbox) == 3
+    mailbox.hear(sound(1, 2, 3), 0.0)
+    assert len(mailbox.units) == 3
 
-    mailbox.put([unit(4)])
+    mailbox.hear(sound(4), 0.0)
     assert values(mailbox) == [3, 4]
 
 
@@ -94,61 +115,62 @@ def test_one_long_message_is_kept_whole_until_the_next_message_comes():
     ],
 )
 def test_sound_is_cut_into_units_of_one_second(samples, lengths):
-    pieces = Cutter(16_000).cut(AudioInput(ramp(samples), frames=(b"jpeg",)))
+    pieces = cut(seconds(), AudioInput(ramp(samples), frames=(b"jpeg",)))
 
     assert [len(piece.pcm) for piece in pieces] == lengths
     assert [piece.frames for piece in pieces] == ([(b"jpeg",)] + [()] * 9)[: len(lengths)]
 
 
 def test_a_short_rest_is_put_in_front_of_the_next_message():
-    cutter = Cutter(16_000)
+    mailbox = seconds()
 
-    pieces = cutter.cut(AudioInput(ramp(17_600))) + cutter.cut(AudioInput(ramp(16_000, 17_600)))
+    pieces = cut(mailbox, AudioInput(ramp(17_600)))
+    pieces += cut(mailbox, AudioInput(ramp(16_000, 17_600)))
 
     heard = np.concatenate([piece.pcm.samples for piece in pieces])
     assert np.array_equal(heard, np.arange(32_000))
     assert [len(piece.pcm) for piece in pieces] == [16_000, 16_000]
 
 
-def lengths_of(cutter: Cutter, *samples: int) -> list[list[int]]:
+def lengths_of(mailbox: Mailbox, *samples: int) -> list[list[int]]:
     """How long the units are that each message completes."""
-    return [[len(unit.pcm) for unit in cutter.cut(AudioInput(ramp(each)))] for each in samples]
+    return [[len(unit.pcm) for unit in cut(mailbox, AudioInput(ramp(each)))] for each in samples]
 
 
 @pytest.mark.parametrize("chunk", [320, 1600, 4800, 8000, 16_000])
 def test_by_media_time_chunks_of_any_length_make_the_same_units(chunk):
-    cutter, sound = Cutter(16_000, own=OWN_BY_TIME), ramp(5 * 48_000)
+    mailbox, spoken = seconds(own=OWN_BY_TIME), ramp(5 * 48_000)
 
     units = [
         unit.pcm.samples
-        for start in range(0, len(sound), chunk)
-        for unit in cutter.cut(AudioInput(sound.slice(start, start + chunk)))
+        for start in range(0, len(spoken), chunk)
+        for unit in cut(mailbox, AudioInput(spoken.slice(start, start + chunk)))
     ]
 
     assert [len(unit) for unit in units] == [16_000] * 15
-    assert np.array_equal(np.concatenate(units), sound.samples)
+    assert np.array_equal(np.concatenate(units), spoken.samples)
 
 
 def test_by_media_time_what_is_nearly_a_second_does_not_wait_for_the_rest():
-    cutter = Cutter(16_000, own=OWN_BY_TIME)
+    mailbox = seconds(own=OWN_BY_TIME)
 
-    assert lengths_of(cutter, 15_872, 15_872, 24_000) == [[15_872], [15_872], [16_000]]
-    assert lengths_of(cutter, 15_872, 1600) == [[16_000], []]
+    assert lengths_of(mailbox, 15_872, 15_872, 24_000) == [[15_872], [15_872], [16_000]]
+    assert lengths_of(mailbox, 15_872, 1600) == [[16_000], []]
 
 
 def test_as_published_every_message_of_a_quarter_second_is_a_unit():
-    assert lengths_of(Cutter(16_000), 4000, 8000, 1600, 1600, 15_000) == [
+    assert lengths_of(seconds(), 4000, 8000, 1600, 1600, 15_000) == [
         *([4000], [8000], [], []),
         [16_000],
     ]
 
 
-def test_frames_and_the_wish_to_listen_wait_with_their_sound():
-    cutter = Cutter(16_000, own=OWN_BY_TIME)
+def test_frames_and_the_request_to_listen_wait_with_their_sound():
+    mailbox = seconds(own=OWN_BY_TIME)
     for index in range(5):
         message = AudioInput(ramp(3000), (b"%d" % index,), force_listen=index == 1)
-        assert cutter.cut(message) == []
-    (unit,) = cutter.cut(AudioInput(ramp(3000), max_slices=2))
+        assert cut(mailbox, message) == []
+    (unit,) = cut(mailbox, AudioInput(ramp(3000), max_slices=2))
 
     assert unit.frames == (b"1", b"2", b"3", b"4")
     assert unit.force_listen

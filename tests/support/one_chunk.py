@@ -24,12 +24,13 @@ BEGIN, END = "<!-- traced: begin -->", "<!-- traced: end -->"
 ROUNDS = 4
 # A unit is over when nothing of it is left to run: the engine has closed it and both sides sleep.
 _CALM_S = 0.15
-# Probes and timers, several times in a second. Heartbeats are rare: the least of several units has
-# none of them.
-_TIMERS = (
+# Probes and timers, several times in a second, and the pages, which are made while the server
+# starts. Heartbeats are rare: the least of several units has none of them.
+_BESIDE = (
+    "gateway/http/",
+    "gateway/main.py",
     "gateway/worker_control.py",
     "gateway/worker_pool.py",
-    "gateway/main.py",
     "worker/main.py",
 )
 
@@ -75,7 +76,7 @@ async def trace(*, resume: bool = False) -> OneChunk:
                 await say(socket, type="audio_chunk", audio_base64=sound)
                 _, result = await hear_until(socket, "result")
                 await asyncio.sleep(_CALM_S)
-                heard = [name for name in calls.stop() if not name.startswith(_TIMERS)]
+                heard = [name for name in calls.stop() if not name.startswith(_BESIDE)]
                 seen[result["is_listen"]].append(heard)
     # The first ones do what is done once.
     return OneChunk(_traced(seen[True][2:]), _traced(seen[False][1:]))

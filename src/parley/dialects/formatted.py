@@ -39,9 +39,11 @@ class SoundDialect(Dialect):
 
     def frame(self, message: msgspec.Struct) -> str | bytes | None:
         sound = getattr(message, self.said_field, None) if self.sound.format.binary else None
+        if sound:
+            message = msgspec.structs.replace(message, **{self.said_field: ""})
+        text = codec.encode_for(message, extensions=self.extensions)
         if not sound:
-            return super().frame(message)
-        text = super().frame(msgspec.structs.replace(message, **{self.said_field: ""}))
+            return text
         if not isinstance(text, str):
             return text
         return binary.pack(text, codec.from_base64(sound, field=self.said_field))

@@ -254,14 +254,11 @@ class EngineSlotHandle:
     def __init__(self, engine: Engine, key: SlotKey) -> None:
         self._engine = engine
         self.key = key
+        self.spec = engine.spec
         self._is_open = True
         self._released: asyncio.Future[None] | None = None
         self._pending: set[PendingResult] = set()
         self._context_tokens = 0
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self._engine.spec
 
     @property
     def row(self) -> int:
@@ -297,11 +294,13 @@ class EngineSlotHandle:
         return self._submit(command, due_s)
 
     def unit(self, command: WholeUnit, *, due_s: float | None = None) -> AwaitedResult[UnitResult]:
-        self._require_room(command.prefill.segments)
+        segments = command.prefill.segments
+        if any(isinstance(segment, Text) for segment in segments):
+            self._require_room(segments)
         return cast(AwaitedResult[UnitResult], self._submit(command, due_s))
 
     async def finalize(self, *, due_s: float | None = None) -> FinalizeResult:
-        return await self._run(Finalize(), FinalizeResult, due_s)
+        return cast(FinalizeResult, await self._submit(Finalize(), due_s).value)
 
     async def checkpoint(self) -> Checkpoint:
         return cast(Checkpoint, await self._submit(TakeCheckpoint()).value)
@@ -343,7 +342,7 @@ class EngineSlotHandle:
         return value
 
     def _submit(self, command: Command, due_s: float | None = None) -> PendingResult:
-        if not self._is_open or not self._engine.is_running:
+        if not self._is_open:
             raise SlotLost()
         if len(self._pending) >= PENDING_LIMIT:
             raise InferenceFailed("Too much work is waiting for this session.")
@@ -387,7 +386,7 @@ class PendingResult:
         self._engine._post(self._add, pieces)
 
     def done(self, value: object, context_tokens: int) -> None:
-        self._engine._post(self._complete, value, context_tokens)
+        self._engine._post(self._end, value, None, context_tokens)
 
     def failed(self, error: ParleyError, context_tokens: int) -> None:
         self._engine._post(self.fail, error, context_tokens)
@@ -419,29 +418,29 @@ class PendingResult:
 
     def fail(self, error: ParleyError, context_tokens: int) -> None:
         """End with an error."""
-        if self._end(context_tokens) and not self.value.done():
-            self.value.set_exception(error)
-            # A caller that stopped waiting has no use for the error; it is logged where it arose.
-            self.value.exception()
+        self._end(None, error, context_tokens)
 
     def _add(self, pieces: list[OutputPiece]) -> None:
         if not self._has_ended:
             self._pieces += pieces
             self._changed.set()
 
-    def _complete(self, value: object, context_tokens: int) -> None:
-        if self._end(context_tokens) and not self.value.done():
-            self.value.set_result(value)
-
-    def _end(self, context_tokens: int) -> bool:
+    def _end(self, value: object, error: ParleyError | None, context_tokens: int) -> None:
         if self._has_ended:
-            return False
+            return
         self._has_ended = True
         self._handle._pending.discard(self)
         if self._handle._is_open:
             self._handle._context_tokens = context_tokens
         self._changed.set()
-        return True
+        if self.value.done():
+            return
+        if error is None:
+            self.value.set_result(value)
+        else:
+            self.value.set_exception(error)
+            # A caller that stopped waiting has no use for the error; it is logged where it arose.
+            self.value.exception()
 
 
 def _set_result(future: asyncio.Future[T], value: T) -> None:

@@ -168,7 +168,10 @@ class EngineLoop:
             prefill = command.prefill if isinstance(command, WholeUnit) else command
             if isinstance(prefill, Prefill):
                 self._prepare_ahead(prefill)
-        self._post(self._enqueue, request)
+        # Bounded by the slot handles: each has a limited number of requests under way.
+        with self._wake:
+            self._inbox.append((self._enqueue, (request,)))
+            self._wake.notify()
 
     def cancel(self, request: SlotRequest) -> None:
         """Finish a request early, ahead of everything that waits."""
@@ -226,23 +229,22 @@ class EngineLoop:
 
     def run_once(self) -> bool:
         """One round; False when there was nothing to step."""
-        self._take_inbox()
+        # Only this thread takes anything out, and appending is atomic.
+        while self._inbox:
+            function, arguments = self._inbox.popleft()
+            function(*arguments)
+        while self._fault is None and (request := self._order.advance()) is not None:
+            self._begin(request)
         if self._fault is not None:
             return False
-        for row in self._order.startable():
-            self._begin(row)
-        now_s = self._clock.monotonic()
-        step = plan(self._ready(), now_s)
+        step = plan(self._ready(), self._clock.monotonic())
         if step is None:
             return False
-        requests = [
-            request for row in step.rows if (request := self._order.current(row)) is not None
-        ]
-        self._run(step.stage, requests)
+        current = self._order.current
+        self._run(step.stage, [one for row in step.rows if (one := current[row]) is not None])
         return True
 
     def _post(self, function: Callable[..., None], *arguments: object) -> None:
-        # Bounded by the slot handles: each has a limited number of requests under way.
         with self._wake:
             self._inbox.append((function, arguments))
             self._wake.notify()
@@ -251,18 +253,10 @@ class EngineLoop:
         """Until there is something to do; False when it is time to end."""
         with self._wake:
             while not (self._inbox or self._is_stopping):
-                if self._fault is None and not self._order.idle:
+                if self._fault is None and self._order.count:
                     break
                 self._wake.wait()
             return not self._is_stopping
-
-    def _take_inbox(self) -> None:
-        while True:
-            with self._wake:
-                if not self._inbox:
-                    return
-                function, arguments = self._inbox.popleft()
-            function(*arguments)
 
     def _enqueue(self, request: SlotRequest) -> None:
         if self._fault is not None:
@@ -273,7 +267,7 @@ class EngineLoop:
 
     def _cancel(self, request: SlotRequest) -> None:
         request.is_cancelled = True
-        if request.job is None or self._order.current(request.key.row) is not request:
+        if request.job is None or self._order.current[request.key.row] is not request:
             return
         try:
             request.job.cancel()
@@ -288,19 +282,16 @@ class EngineLoop:
             self._close_row(key.row)
         released()
 
-    def _begin(self, row: int) -> None:
-        """Start the row's next work. What needs no step is done on the spot."""
-        while (request := self._order.advance(row)) is not None:
-            try:
-                self._start(request)
-            except (BadInput, ContextFull) as refusal:
-                if request.prefilled is not None:
-                    self._guarded(lambda: self._undo(request), "roll_back")
-                self._finish_failed(request, refusal)
-            except Exception as error:
-                self._fail(request, error)
-                if self._fault is not None:
-                    return
+    def _begin(self, request: SlotRequest) -> None:
+        """Start a row's next work. What needs no step is done on the spot."""
+        try:
+            self._start(request)
+        except (BadInput, ContextFull) as refusal:
+            if request.prefilled is not None:
+                self._guarded(lambda: self._undo(request), "roll_back")
+            self._finish_failed(request, refusal)
+        except Exception as error:
+            self._fail(request, error)
 
     def _start(self, request: SlotRequest) -> None:
         row, command = request.key.row, request.command
@@ -334,13 +325,14 @@ class EngineLoop:
 
     def _ready(self) -> list[ReadySlot]:
         ready = []
-        for row, request, waiting in self._order.under_way():
-            job = request.job
+        for row, request in enumerate(self._order.current):
+            job = None if request is None else request.job
             stage = None if job is None else job.stage
-            if job is None or stage is None:
+            if request is None or job is None or stage is None:
                 continue
             # Work is as urgent as what waits behind it on the same row.
-            dues = [one.due_s for one in (request, *waiting) if one.due_s is not None]
+            line = (request, *self._order.waiting[row])
+            dues = [one.due_s for one in line if one.due_s is not None]
             is_under_way = self._is_under_way is not None and self._is_under_way(job)
             due_s = min(dues, default=None)
             ready.append(ReadySlot(row, stage, due_s, request.waiting_since_s, is_under_way))
@@ -456,7 +448,9 @@ class EngineLoop:
                 request.sink.failed(SlotLost(), 0)
 
     def _end(self) -> None:
-        self._take_inbox()
+        while self._inbox:
+            function, arguments = self._inbox.popleft()
+            function(*arguments)
         self._lose_all()
         if self._fault is None:
             for row in range(self._model.rows):

@@ -68,8 +68,8 @@ class Step:
 
 def plan(ready: Sequence[ReadySlot], now_s: float) -> Step | None:
     """What to run next; None when nothing is ready."""
-    if not ready:
-        return None
+    if len(ready) <= 1:
+        return Step(ready[0].stage, (ready[0].row,)) if ready else None
     able = [one for one in ready if not one.is_under_way] or ready
     in_order = sorted(able, key=lambda one: (one.urgency_s, one.waiting_since_s, one.row))
     leader = in_order[0]

@@ -9,7 +9,6 @@ order it was asked for.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -63,56 +62,41 @@ class Slots:
 
 
 class WorkQueue(Generic[Item]):
-    """Work waiting per row, first come first served, one piece under way at a time."""
+    """Work waiting per row, first come first served, one piece under way at a time.
+
+    `current` has what is under way and `waiting` what comes after it, row by row; `count` is the
+    number of both. Others only read them.
+    """
 
     def __init__(self, rows: int) -> None:
-        self._waiting: list[deque[Item]] = [deque() for _ in range(rows)]
-        self._current: list[Item | None] = [None] * rows
+        self.waiting: list[deque[Item]] = [deque() for _ in range(rows)]
+        self.current: list[Item | None] = [None] * rows
+        self.count = 0
 
     def add(self, row: int, item: Item) -> None:
         """Put at the end of the row's line."""
-        self._waiting[row].append(item)
+        self.waiting[row].append(item)
+        self.count += 1
 
-    def current(self, row: int) -> Item | None:
-        """What is under way."""
-        return self._current[row]
-
-    def startable(self) -> list[int]:
-        """Rows with work waiting and none under way."""
-        return [
-            row
-            for row, waiting in enumerate(self._waiting)
-            if waiting and self._current[row] is None
-        ]
-
-    def under_way(self) -> list[tuple[int, Item, Sequence[Item]]]:
-        """Per row with work under way: the row, that work, and what waits behind it, in order."""
-        return [
-            (row, current, self._waiting[row])
-            for row, current in enumerate(self._current)
-            if current is not None
-        ]
-
-    def advance(self, row: int) -> Item | None:
-        """Begin the row's next piece if none is under way; gives it, or None."""
-        if self._current[row] is not None or not self._waiting[row]:
-            return None
-        self._current[row] = self._waiting[row].popleft()
-        return self._current[row]
+    def advance(self) -> Item | None:
+        """Begin the next piece of the first row with work waiting and none under way; returns it,
+        or None."""
+        for row, waiting in enumerate(self.waiting):
+            if waiting and self.current[row] is None:
+                self.current[row] = waiting.popleft()
+                return self.current[row]
+        return None
 
     def finish(self, row: int) -> None:
         """The piece under way is over."""
-        self._current[row] = None
+        self.count -= self.current[row] is not None
+        self.current[row] = None
 
     def clear(self, row: int) -> list[Item]:
-        """Forget the row's work; gives what was under way and what waited."""
-        current = self._current[row]
-        dropped = ([] if current is None else [current]) + list(self._waiting[row])
-        self._current[row] = None
-        self._waiting[row].clear()
+        """Forget the row's work; returns what was under way and what waited."""
+        current = self.current[row]
+        dropped = ([] if current is None else [current]) + list(self.waiting[row])
+        self.current[row] = None
+        self.waiting[row].clear()
+        self.count -= len(dropped)
         return dropped
-
-    @property
-    def idle(self) -> bool:
-        """Nothing under way and nothing waiting, on any row."""
-        return not any(self._waiting) and all(item is None for item in self._current)

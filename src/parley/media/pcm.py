@@ -6,6 +6,7 @@ accident because joining refuses them.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ class Pcm:
         return Pcm.silence(len(self), self.rate_hz)
 
     @classmethod
+    @functools.cache
     def empty(cls, rate_hz: int) -> Pcm:
         """No sound."""
         return cls.silence(0, rate_hz)

@@ -28,11 +28,17 @@ class Deadlines:
         self._due_s: dict[str, float] = {}
         self._stopped_s: float | None = None
         self.changed: Callable[[], None] = lambda: None
+        """Called when something may be due sooner than `awaited_s`."""
+        self.awaited_s: float | None = None
+        """When the one who waits looks again by itself; None: only when it is told."""
 
     def set(self, name: str, due_s: float) -> None:
         """Set or move a deadline; `due_s` in monotonic seconds."""
         self._due_s[name] = due_s
-        self.changed()
+        # One that moves away is noticed when it would have been due: sound moves one with every
+        # message, and whoever waits need not be woken for it.
+        if self.awaited_s is None or due_s < self.awaited_s:
+            self.changed()
 
     def clear(self, *names: str) -> None:
         """Forget deadlines; unknown names are fine."""

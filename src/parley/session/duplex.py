@@ -54,7 +54,7 @@ from parley.protocol.kinds import Phase
 from parley.protocol.values import FRAMES_LIMIT
 from parley.results import UnitChoices, UnitResult
 from parley.session.interruption import Interruptions
-from parley.session.mailbox import OWN_BY_TIME, Cutter, Mailbox, PendingUnit
+from parley.session.mailbox import OWN_BY_TIME, Mailbox, PendingUnit
 from parley.session.opened import Voices, no_voices, open_frames, open_voice
 from parley.session.session import Session
 from parley.session.silence import DEADLINE, MODEL_S, SilenceWatch
@@ -149,9 +149,9 @@ class DuplexRunner:
         self._changed = asyncio.Event()
         self._asked: DuplexSetup | None = None
         self._silence = SilenceWatch(session)
-        self._mailbox = Mailbox(limits.mailbox_units)
-        self._unit_samples = round(view.spec.unit_s * view.spec.input_rate_hz)
-        self._cutter = Cutter(self._unit_samples)
+        self._spec = view.spec
+        unit_samples = round(self._spec.unit_s * self._spec.input_rate_hz)
+        self._mailbox = Mailbox(limits.mailbox_units, unit_samples)
         self._frames: tuple[bytes, ...] = ()
         self._written: list[str] = []
         self._begun_s = session.clock.monotonic()
@@ -201,7 +201,7 @@ class DuplexRunner:
                 self._break_silence()
                 session.emit(SessionResumed())
             case InterruptRequested():
-                self._mailbox.force_listen()
+                self._mailbox.forces_listen = True
                 session.emit(SessionInterrupted())
             case StopRequested():
                 session.end(SessionEnded("stopped"))
@@ -213,25 +213,24 @@ class DuplexRunner:
             raise WrongPhase("audio", self._session.phase)
         now_s = self._session.clock.monotonic()
         self._break_silence()
-        self._interruptions.report(heard.playback)
-        if self._frames:
+        if heard.playback is not None:
+            self._interruptions.report(heard.playback)
+        if self._frames or heard.playback is not None:
             frames = (*self._frames, *heard.frames)[-FRAMES_LIMIT:]
-            heard = AudioInput(heard.pcm, frames, heard.force_listen, heard.max_slices)
+            heard = dataclasses.replace(heard, frames=frames, playback=None)
             self._frames = ()
-        heard = dataclasses.replace(heard, playback=None)
-        if self._goes_on or self._interruptions.playback.is_heard:
-            self._interruptions.hear(heard.pcm)
-        else:
-            self._interruptions.learn(heard.pcm)
-        units = [PendingUnit(unit, now_s) for unit in self._cutter.cut(heard)]
-        if units:
-            self._mailbox.put(units, backlog=self._backlog_units)
+        if self._interruptions.is_armed:
+            if self._goes_on or self._interruptions.playback.is_heard:
+                self._interruptions.hear(heard.pcm)
+            else:
+                self._interruptions.learn(heard.pcm)
+        backlog = self._backlog_units() if self._mailbox.units else 0
+        if self._mailbox.hear(heard, now_s, backlog=backlog):
             self._changed.set()
 
-    @property
     def _backlog_units(self) -> int:
         """Number of units that a client may send at once because it was cut off."""
-        return math.ceil(self._session.backlog_s / self._view.spec.unit_s)
+        return math.ceil(self._session.backlog_s / self._spec.unit_s)
 
     def _read(self, written: TextInput) -> None:
         if self._session.phase is not Phase.ACTIVE:
@@ -255,7 +254,6 @@ class DuplexRunner:
         now_s = session.clock.monotonic()
         self._paused_s = now_s
         self._mailbox.clear()
-        self._cutter.reset()
         self._frames = ()
         session.deadlines.clear("silence")
         session.deadlines.set("pause", now_s + seconds)
@@ -287,13 +285,13 @@ class DuplexRunner:
         """Make the next unit listen."""
         if self._session.phase is not Phase.ACTIVE:
             return False
-        self._mailbox.force_listen()
+        self._mailbox.forces_listen = True
         return True
 
     def _be_cut(self) -> None:
         """Somebody interrupts what is being said."""
         self._must_go_back, self._unsent_units = True, 0
-        self._mailbox.force_listen()
+        self._mailbox.forces_listen = True
 
     # ---- what the model does ---------------------------------------------------------------
 
@@ -332,7 +330,8 @@ class DuplexRunner:
                 self._session.emit(Failed(error))
                 if self._failures >= FAILURES_LIMIT:
                     return SessionEnded("error")
-            if self._is_full():
+            limit = self._limits.context_tokens
+            if limit is not None and self._is_full(limit):
                 return SessionEnded("context_full")
 
     # ---- another worker goes on ------------------------------------------------------------
@@ -348,14 +347,14 @@ class DuplexRunner:
     def remembered(self) -> dict[str, Any] | None:
         """See `RebuildableRunner`."""
         now_s = self._session.clock.monotonic()
-        pending = (*((self._unit,) if self._unit is not None else ()), *self._mailbox.waiting)
+        pending = (*((self._unit,) if self._unit is not None else ()), *self._mailbox.units)
         return {
             "units": self._units,
             "failures": self._failures,
             "last_tokens": self._last_tokens,
             "pending": [unit.heard for unit in pending],
             "forces_listen": self._mailbox.forces_listen,
-            "waiting": self._cutter.waiting,
+            "waiting": self._mailbox.partial,
             "frames": self._frames,
             "written": self._written,
             "must_go_back": self._must_go_back,
@@ -378,10 +377,9 @@ class DuplexRunner:
         self._units, self._failures = remembered["units"], remembered["failures"]
         self._last_tokens = remembered["last_tokens"]
         self._frames, self._written = remembered["frames"], remembered["written"]
-        self._mailbox.put([PendingUnit(heard, now_s) for heard in remembered["pending"]])
-        if remembered["forces_listen"]:
-            self._mailbox.force_listen()
-        self._cutter.restore(remembered["waiting"])
+        self._mailbox.restore(remembered["pending"], now_s)
+        self._mailbox.forces_listen = remembered["forces_listen"]
+        self._mailbox.partial = remembered["waiting"]
         self._must_go_back = remembered["must_go_back"]
         self._unsent_units = remembered["unsent_units"]
         self._begun_s = now_s - remembered["begun_ago_s"]
@@ -514,7 +512,7 @@ class DuplexRunner:
                 )
         self._settles_late = asked.settles_late
         if asked.cuts_by_time:
-            self._cutter = Cutter(self._unit_samples, own=OWN_BY_TIME)
+            self._mailbox.own = OWN_BY_TIME
         if self._detectors is not None:
             self._interruptions.arm(asked.interruption, self._detectors)
             self._interruptions.begin()
@@ -528,13 +526,14 @@ class DuplexRunner:
             InferenceFailed: the context is as before the unit.
             ContextFull: there is no room for it.
         """
-        view, clock = self._view, self._session.clock
+        clock = self._session.clock
         if self._must_go_back:
             await self._go_back()
         self._silence.begin("waiting_for_model", MODEL_S)
-        due_s = unit.received_s + view.spec.unit_s
-        written = tuple(self._written)
-        heard = dataclasses.replace(unit.heard, text="\n".join(written))
+        due_s = unit.received_s + self._spec.unit_s
+        heard, written = unit.heard, tuple(self._written)
+        if written:
+            heard = dataclasses.replace(heard, text="\n".join(written))
         decided = await self._ask(heard, due_s)
         if not self._settles_late:
             await self._settle()
@@ -599,7 +598,7 @@ class DuplexRunner:
         Raises:
             BadInput: a frame is no picture; nothing was fed.
         """
-        frames = await open_frames(heard.frames)
+        frames = await open_frames(heard.frames) if heard.frames else ()
         return await self._view.unit(
             heard.pcm,
             frames,
@@ -639,11 +638,11 @@ class DuplexRunner:
         high, low = (round(share * limit) for share in WINDOW_SHARES)
         return Window("basic", high_tokens=high, low_tokens=low)
 
-    def _is_full(self) -> bool:
-        limit = self._limits.context_tokens
-        if limit is None or self._session.rolls_over:
-            return False
-        return max(self._last_tokens, self._view.kv_cache_length) >= limit
+    def _is_full(self, limit: int) -> bool:
+        return (
+            not self._session.rolls_over
+            and max(self._last_tokens, self._view.kv_cache_length) >= limit
+        )
 
 
 class _FinalizeFailed(ParleyError):

@@ -1,4 +1,4 @@
-"""Units that wait for a duplex runner: few, the newest, and no wish for silence lost.
+"""Bounded queue of pending units: cuts sound into units, drops the oldest, keeps `force_listen`.
 
 Pure. A live conversation prefers the newest sound: when units come faster than they are processed,
 the oldest are dropped without a word. Source: service.md 3.5 and 4.5
@@ -35,106 +35,79 @@ class PendingUnit:
 
 
 class Mailbox:
-    """Pending units, at most `limit`, or as many as the newest message alone holds."""
+    """Cuts sound into units, and keeps at most `limit` of them, or what the newest message holds.
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._units: deque[PendingUnit] = deque()
-        self._forces_listen = False
-        self.dropped = 0
-
-    def __len__(self) -> int:
-        return len(self._units)
-
-    def put(self, units: Sequence[PendingUnit], *, backlog: int = 0) -> None:
-        """Add the units of one message, dropping the oldest ones where there is no room.
-
-        Args:
-            backlog: number of further units that may wait now, without their pictures: a client
-                that was cut off sends what was said meanwhile.
-        """
-        limit = max(self._limit + backlog, len(units))
-        while self._units and len(self._units) + len(units) > limit:
-            self._drop(self._units.popleft())
-        self._units.extend(units)
-        for at in range(len(self._units) - max(self._limit, len(units))):
-            self._units[at] = _without_frames(self._units[at])
-
-    @property
-    def waiting(self) -> tuple[PendingUnit, ...]:
-        """What waits, oldest first."""
-        return tuple(self._units)
-
-    @property
-    def forces_listen(self) -> bool:
-        """Whether the next unit taken listens."""
-        return self._forces_listen
-
-    def take(self) -> PendingUnit | None:
-        """The oldest unit; it listens if that was asked of it or of any unit dropped before it."""
-        if not self._units:
-            return None
-        unit = self._units.popleft()
-        if self._forces_listen:
-            self._forces_listen = False
-            heard = dataclasses.replace(unit.heard, force_listen=True)
-            unit = dataclasses.replace(unit, heard=heard)
-        return unit
-
-    def force_listen(self) -> None:
-        """The next unit taken listens."""
-        self._forces_listen = True
-
-    def clear(self) -> None:
-        """Drop everything that waits; a wish for silence stays."""
-        while self._units:
-            self._drop(self._units.popleft())
-
-    def _drop(self, unit: PendingUnit) -> None:
-        self.dropped += 1
-        self._forces_listen = self._forces_listen or unit.heard.force_listen
-
-
-def _without_frames(unit: PendingUnit) -> PendingUnit:
-    if not unit.heard.frames:
-        return unit
-    return dataclasses.replace(unit, heard=dataclasses.replace(unit.heard, frames=()))
-
-
-class Cutter:
-    """Cuts sound into units: at most one unit's length each.
-
-    Nothing is lost between messages: what makes no unit yet waits for the next message, with its
-    frames and its wish for silence.
+    A unit is at most `unit_samples` long. Nothing is lost between messages: what makes no unit yet
+    waits for the next message, with its frames and its request to listen.
 
     Args:
         own: the part of a unit from which on the end of a message makes a unit of its own.
     """
 
-    def __init__(self, unit_samples: int, *, own: float = OWN_MESSAGE) -> None:
+    def __init__(self, limit: int, unit_samples: int, *, own: float = OWN_MESSAGE) -> None:
+        self._limit = limit
         self._unit_samples = unit_samples
-        self._own_samples = round(own * unit_samples)
-        self._waiting: AudioInput | None = None
-
-    @property
-    def waiting(self) -> AudioInput | None:
+        self.own = own
+        self.units: deque[PendingUnit] = deque()
+        """Those that wait, oldest first; others only read it."""
+        self.forces_listen = False
+        """Whether the next unit taken listens."""
+        self.partial: AudioInput | None = None
         """What makes no unit yet."""
-        return self._waiting
+        self.dropped = 0
 
-    def restore(self, waiting: AudioInput | None) -> None:
-        """Begin with what another one had waiting."""
-        self._waiting = waiting
+    def hear(self, heard: AudioInput, now_s: float, *, backlog: int = 0) -> bool:
+        """Add the units that are complete with this message, frames with the first; True if there
+        is any. Where there is no room the oldest are dropped.
 
-    def cut(self, heard: AudioInput) -> list[AudioInput]:
-        """The units that are complete with this message, in order; frames with the first."""
-        message_samples = len(heard.pcm)
-        if not message_samples:
+        Args:
+            backlog: number of further units that may wait now, without their pictures: a client
+                that was cut off sends what was said meanwhile.
+        """
+        units = self._cut(heard)
+        limit = max(self._limit + backlog, len(units))
+        while self.units and len(self.units) + len(units) > limit:
+            self._drop(self.units.popleft())
+        self.units.extend(PendingUnit(unit, now_s) for unit in units)
+        if len(self.units) > self._limit:
+            for at in range(len(self.units) - max(self._limit, len(units))):
+                self.units[at] = _without_frames(self.units[at])
+        return bool(units)
+
+    def restore(self, units: Sequence[AudioInput], now_s: float) -> None:
+        """Begin with what waited in another one."""
+        self.units.extend(PendingUnit(unit, now_s) for unit in units)
+
+    def take(self) -> PendingUnit | None:
+        """The oldest unit; it listens if that was asked of it or of any unit dropped before it."""
+        if not self.units:
+            return None
+        unit = self.units.popleft()
+        if self.forces_listen:
+            self.forces_listen = False
+            heard = dataclasses.replace(unit.heard, force_listen=True)
+            unit = dataclasses.replace(unit, heard=heard)
+        return unit
+
+    def clear(self) -> None:
+        """Drop everything that waits; a request to listen stays."""
+        while self.units:
+            self._drop(self.units.popleft())
+        self.partial = None
+
+    def _drop(self, unit: PendingUnit) -> None:
+        self.dropped += 1
+        self.forces_listen = self.forces_listen or unit.heard.force_listen
+
+    def _cut(self, heard: AudioInput) -> list[AudioInput]:
+        """The units that are complete with this message, in order."""
+        message_samples, size = len(heard.pcm), self._unit_samples
+        if not message_samples or (message_samples == size and self.partial is None):
             # Frames alone: the rest of earlier sound is not theirs.
             return [heard]
-        if self._waiting is not None:
-            heard = _joined(self._waiting, heard)
-            self._waiting = None
-        size, pcm = self._unit_samples, heard.pcm
+        if self.partial is not None:
+            heard, self.partial = _joined(self.partial, heard), None
+        pcm = heard.pcm
         pieces = [pcm.slice(start, start + size) for start in range(0, len(pcm), size)]
         inputs = [
             dataclasses.replace(heard, pcm=piece)
@@ -143,13 +116,15 @@ class Cutter:
             for index, piece in enumerate(pieces)
         ]
         last = len(pieces[-1])
-        if last < size and min(last, message_samples) < self._own_samples:
-            self._waiting = inputs.pop()
+        if last < size and min(last, message_samples) < round(self.own * size):
+            self.partial = inputs.pop()
         return inputs
 
-    def reset(self) -> None:
-        """Forget what waits."""
-        self._waiting = None
+
+def _without_frames(unit: PendingUnit) -> PendingUnit:
+    if not unit.heard.frames:
+        return unit
+    return dataclasses.replace(unit, heard=dataclasses.replace(unit.heard, frames=()))
 
 
 def _joined(waiting: AudioInput, heard: AudioInput) -> AudioInput:

@@ -166,7 +166,8 @@ class Session:
         self._recorded = recorded
         self._outbox = Outbox(output)
         self._paced = PacedOutput()
-        self._phase = Phase.CONNECTED
+        self.phase = Phase.CONNECTED
+        """Where the conversation is; changed by `enter`."""
         self._announced: set[AwayReason] = set()
         self._last_words: Reply | None = None
         """Decided already, by the event that ended the session."""
@@ -181,11 +182,6 @@ class Session:
             self._resumable.is_between = self._is_between
 
     # ---- for the runner --------------------------------------------------------------------
-
-    @property
-    def phase(self) -> Phase:
-        """Where the conversation is."""
-        return self._phase
 
     @property
     def has_ended(self) -> bool:
@@ -207,8 +203,8 @@ class Session:
 
     def enter(self, phase: Phase) -> None:
         """Go to a phase; a conversation that has ended stays closed."""
-        if phase != self._phase and not self.has_ended:
-            self._phase = phase
+        if phase != self.phase and not self.has_ended:
+            self.phase = phase
             self._enters(phase)
 
     def emit(self, event: ServerEvent) -> None:
@@ -225,8 +221,8 @@ class Session:
         if isinstance(event, SessionReady) and self._resumable is not None:
             self._put(self._with_token(reply, self._resumable))
             return
-        if isinstance(event, UnitDone) and self._resumable is not None:
-            self._watch_context(event)
+        if isinstance(event, UnitDone) and self._dialect.context_tokens is not None:
+            self._watch_context(event, self._dialect.context_tokens)
         self._send(reply, SessionEnded("error", error), output_ms=output_ms)
 
     def _send(self, reply: Reply, ended: SessionEnded, *, output_ms: float | None = None) -> None:
@@ -276,10 +272,9 @@ class Session:
         told = GoingAway(time_left_s=round(max(0.0, time_left_s), 1), reason=reason)
         self._put([codec.encode(told)])
 
-    def _watch_context(self, done: UnitDone) -> None:
-        limit = self._dialect.context_tokens
+    def _watch_context(self, done: UnitDone, limit: int) -> None:
         tokens = done.result.context_tokens
-        if self.rolls_over or limit is None or tokens < NEARLY_FULL * limit:
+        if tokens < NEARLY_FULL * limit or self.rolls_over:
             return
         self.go_away((limit - tokens) / (tokens / (done.index + 1)), "context")
 
@@ -348,8 +343,8 @@ class Session:
         now_s = self.clock.monotonic()
         self.deadlines.restore(remembered["left_s"], now_s)
         self.deadlines.stop(now_s)
-        self._phase = remembered["phase"]
-        self._enters(self._phase)
+        self.phase = remembered["phase"]
+        self._enters(self.phase)
 
     def _is_between(self) -> bool:
         runner: object = self._runner
@@ -373,7 +368,7 @@ class Session:
             "dialect": self._dialect.remembered(),
             "announced": sorted(self._announced),
             "left_s": self.deadlines.left_s(self.clock.monotonic()),
-            "phase": self._phase,
+            "phase": self.phase,
         }
 
     async def run(self, runner: Runner) -> SessionEnded:
@@ -395,7 +390,7 @@ class Session:
             return await asyncio.shield(self._ending)
         finally:
             self.end(SessionEnded("server_shutdown"))
-            self._phase = Phase.CLEANUP
+            self.phase = Phase.CLEANUP
             self._goodbye = asyncio.create_task(
                 self._say_goodbye(self._ending.result()), name=f"{self.session_id}:goodbye"
             )
@@ -459,8 +454,9 @@ class Session:
         """Act on a message."""
         try:
             decoded = await self._decode(frame)
-            meant = self._dialect.events(decoded, self._phase)
-            self._offer_resume()
+            meant = self._dialect.events(decoded, self.phase)
+            if self._dialect.wants_resume:
+                self._offer_resume()
         except ParleyError as error:
             self.emit(Failed(error))
             return
@@ -473,7 +469,7 @@ class Session:
 
     def _offer_resume(self) -> None:
         """Let a client that asked for it come back after a cut."""
-        if self._resumable is not None and self._dialect.wants_resume:
+        if self._resumable is not None:
             was_enabled = self._resumable.is_enabled
             self._resumable.enable()
             runner: object = self._runner
@@ -504,24 +500,15 @@ class Session:
         # Four bytes are the most that a character takes, and counting them would take longer.
         most_bytes = len(frame) if frame.isascii() else 4 * len(frame)
         if most_bytes <= PARSE_ON_LOOP_BYTES:
-            return self._dialect.decode(frame, self._phase)
-        return await asyncio.to_thread(self._dialect.decode, frame, self._phase)
+            return self._dialect.decode(frame, self.phase)
+        return await asyncio.to_thread(self._dialect.decode, frame, self.phase)
 
     async def _keep_time(self) -> None:
         moved = asyncio.Event()
-        awaited_s: float | None = None
-
-        def look() -> None:
-            # A deadline that moved away is noticed when it would have been due: sound moves one
-            # with every message, and none of them needs this task.
-            due_s = self.deadlines.next_due_s()
-            if due_s is not None and (awaited_s is None or due_s < awaited_s):
-                moved.set()
-
-        self.deadlines.changed = look
+        self.deadlines.changed = moved.set
         while True:
             moved.clear()
-            awaited_s = due_s = self.deadlines.next_due_s()
+            self.deadlines.awaited_s = due_s = self.deadlines.next_due_s()
             wait_s = None if due_s is None else max(0.0, due_s - self.clock.monotonic())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):

@@ -7,6 +7,7 @@ on a unit, the context is as before the unit, and the next one may follow.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -252,8 +253,10 @@ class DuplexView:
         self._decoding = answering
         try:
             return await answering.result()
-        finally:
+        except asyncio.CancelledError:
             answering.cancel()
+            raise
+        finally:
             self._decoding = None
 
     def _counted(self, result: UnitResult) -> UnitResult:
