@@ -320,6 +320,7 @@ async def test_only_a_worker_that_gives_no_answer_is_unreachable(
     lease.is_lost = is_lost
     resumption = Resumption(
         kept=gateway.kept,
+        waiting=Mock(),
         unreachable=said.append,
         relay=Mock(),
         admission=Mock(),

@@ -56,6 +56,9 @@ class FakeSessionLogs:
     async def drop(self, log_id: str) -> None:
         """Nothing is found by its id here."""
 
+    async def touch(self, log_id: str) -> None:
+        """Nothing expires here."""
+
     def claim(self) -> bool:
         return True
 

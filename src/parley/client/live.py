@@ -401,10 +401,12 @@ class LiveClient(ABC):
         link, returning, lost = self._connected(), self._returning, self._lost
         assert returning is not None
         assert lost is not None
-        wait_s = 0.0
+        wait_s, due_s = 0.0, self._lost_at + returning.window_s
         while True:
-            away_s = self._clock.monotonic() - self._lost_at
-            if away_s > returning.window_s:
+            now_s = self._clock.monotonic()
+            if returning.waits_s:
+                due_s, returning.waits_s = max(due_s, now_s + returning.waits_s), 0.0
+            if now_s > due_s:
                 raise self._gone(lost) from None
             await asyncio.sleep(wait_s)
             wait_s = min(LONGEST_WAIT_S, 2 * wait_s + SHORTEST_WAIT_S)

@@ -20,6 +20,7 @@ from parley.protocol.resume import (
     ResumeGranted,
     ResumeRefusal,
     ResumeRequest,
+    ResumeWaiting,
     numbers_of,
 )
 
@@ -85,6 +86,8 @@ class Returning:
         self.session_id = ""
         self.sent = SentMessages()
         self.window_s = 0.0
+        self.waits_s = 0.0
+        """How much longer the session waits, as the server said last; 0: it did not say."""
         self._token = ""
         self._seq = 0
         self._acknowledged = 0
@@ -140,15 +143,18 @@ class Returning:
         except msgspec.MsgspecError:
             # An error in the dialect's words: this server is too busy, or knows nothing of this.
             raise SocketClosed(1006, "no answer to session.resume") from None
+        if isinstance(answer, ResumeWaiting):
+            self.waits_s = answer.window_s
+            raise SocketClosed(1012, "the session waits for a worker")
         if isinstance(answer, ResumeRefusal):
             raise RemoteError(f"resume_{answer.reason}", answer.message)
         self._token, self._generation = answer.resume_token, answer.generation
-        self.window_s = answer.resume_window_s
+        self.window_s, self.waits_s = answer.resume_window_s, 0.0
         await socket.send(codec.encode(self.ack()))
         return self.sent.take_again(answer.received)
 
 
-_answer = msgspec.json.Decoder(ResumeGranted | ResumeRefusal)
+_answer = msgspec.json.Decoder(ResumeGranted | ResumeRefusal | ResumeWaiting)
 
 
 def resume_path(path: str) -> str:

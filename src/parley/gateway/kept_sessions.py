@@ -83,6 +83,8 @@ class KeptSessions:
         """A worker that was thought lost brings a session with it that goes on elsewhere."""
         self._rebuilding: dict[str, tuple[LostSession, asyncio.Task[None]]] = {}
         """By session."""
+        self._lost_at: dict[str, float] = {}
+        """Since when those wait."""
         self._moved: dict[str, None] = {}
         """Leases whose sessions went on elsewhere, newest last."""
         self._is_leaving = False
@@ -177,6 +179,12 @@ class KeptSessions:
         lost, why = self._lost.get(session_id, (None, ""))
         return why if lost is not None and lost.key_id == key_id else None
 
+    def waits_since(self, session_id: str, key_id: str | None) -> float | None:
+        """When the session of a client with this key was lost, if it is being rebuilt; monotonic
+        seconds."""
+        lost, _ = self._rebuilding.get(session_id, (None, None))
+        return self._lost_at.get(session_id) if lost is not None and lost.key_id == key_id else None
+
     def being_rebuilt(self, session_id: str) -> LostSession | None:
         """One that is about to go on at another worker."""
         lost, _ = self._rebuilding.get(session_id, (None, None))
@@ -226,6 +234,7 @@ class KeptSessions:
             self._go_on(self.rebuild, lost, held), name=f"{lost.session_id}:rebuild"
         )
         self._rebuilding[lost.session_id] = lost, task
+        self._lost_at[lost.session_id] = self._clock.monotonic()
 
     async def _go_on(
         self,
@@ -249,6 +258,7 @@ class KeptSessions:
             self.keep(taken, held)
         finally:
             del self._rebuilding[lost.session_id]
+            self._lost_at.pop(lost.session_id, None)
 
     def _lose(self, lost: LostSession, held: ExitStack, why: str) -> None:
         """It cannot go on anywhere."""

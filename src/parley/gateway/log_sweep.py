@@ -62,8 +62,10 @@ class LogSweep:
         known = self._known()
         kept: list[StoredLog] = []
         for each in found:
-            is_stray = each.session.log_id not in known and not each.has_writer
-            if is_stray and each.age_s > STRAY_S:
+            is_known = each.session.log_id in known
+            if is_known and not each.has_writer:
+                await self._stored.touch(each.session.log_id)
+            if not is_known and not each.has_writer and each.age_s > STRAY_S:
                 log.info("session_log_removed", session_id=each.session.session_id)
                 await self._stored.drop(each.session.log_id)
             else:

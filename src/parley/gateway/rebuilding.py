@@ -7,6 +7,7 @@ version; while there is none it waits for as long as a client may stay away.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Final
 
 import msgspec
@@ -28,8 +29,11 @@ from parley.protocol.control import (
     RebuildResult,
     ResumeState,
 )
+from parley.protocol.resume import ResumeWaiting
 from parley.transport import ClientConnection, ConnectionClosed
 
+LOOK_EVERY_S: Final = 0.5
+"""Interval at which it is looked whether a worker is still loading."""
 ANSWER_S: Final = 150.0
 """How long a worker may take to do everything again."""
 
@@ -51,6 +55,7 @@ class Rebuilding:
         metrics: Metrics,
         clock: Clock,
         window_s: float,
+        loading_wait_s: float,
     ) -> None:
         self._dispatcher = dispatcher
         self._settings = upstream_settings
@@ -58,6 +63,8 @@ class Rebuilding:
         self._clock = clock
         self.window_s = window_s
         """How long a session may wait for a slot, and then for its client."""
+        self.loading_wait_s = loading_wait_s
+        """How long it may wait for a slot while a worker is loading."""
         self.reserved: dict[str, Ticket] = {}
         """Slots of sessions that are about to be moved, by session."""
         self.given_up: Signal[str] = Signal()
@@ -104,18 +111,33 @@ class Rebuilding:
         changed = asyncio.Event()
         stop = ticket.changed.listen(changed.set)
         try:
-            async with asyncio.timeout(began_at + self.window_s - self._clock.monotonic()):
-                while ticket.state == "waiting":
-                    changed.clear()
-                    await changed.wait()
-        except TimeoutError:
-            raise NotRebuilt(self._why_none(lost)) from None
+            while ticket.state == "waiting" and (left_s := self._left_s(began_at)) > 0:
+                changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(left_s, LOOK_EVERY_S)):
+                        await changed.wait()
         finally:
             stop()
+        if ticket.state == "waiting":
+            raise NotRebuilt(self._why_none(lost))
         if ticket.refusal is not None:
             raise NotRebuilt(str(ticket.refusal))
         if ticket.state != "leased":
             raise NotRebuilt("It was cancelled.")
+
+    def _left_s(self, began_at: float) -> float:
+        """How long a session that waits since then may wait still."""
+        is_loading = self._dispatcher.worker_pool.loading_workers > 0
+        limit_s = max(self.window_s, self.loading_wait_s) if is_loading else self.window_s
+        return began_at + limit_s - self._clock.monotonic()
+
+    def waiting(self, began_at: float) -> ResumeWaiting:
+        """For the client of a session that waits for a slot since then."""
+        times = self._dispatcher.worker_pool.free_in_s()
+        return ResumeWaiting(
+            estimated_s=round(min(times, default=self.window_s), 1),
+            window_s=round(max(0.0, self._left_s(began_at)), 1),
+        )
 
     def _why_none(self, lost: LostSession) -> str:
         usable = [worker for worker in self._dispatcher.worker_pool if worker.is_usable]

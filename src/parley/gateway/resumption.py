@@ -33,6 +33,7 @@ from parley.protocol.resume import (
     RefusalReason,
     ResumeRefusal,
     ResumeRequest,
+    ResumeWaiting,
     decode_request,
     hash_of,
 )
@@ -58,6 +59,7 @@ class Resumption:
     """See the module's text.
 
     Args:
+        waiting: what a client receives whose session has waited for a slot since that time.
         unreachable: told the lease of a session whose worker could not be reached.
     """
 
@@ -65,6 +67,7 @@ class Resumption:
         self,
         *,
         kept: KeptSessions,
+        waiting: Callable[[float], ResumeWaiting],
         unreachable: Callable[[Lease], None],
         relay: SessionRelay,
         admission: Admission,
@@ -73,6 +76,7 @@ class Resumption:
         clock: Clock,
     ) -> None:
         self._kept = kept
+        self._waiting = waiting
         self._unreachable = unreachable
         self._relay = relay
         self._admission = admission
@@ -99,6 +103,9 @@ class Resumption:
         except NotYetKnown:
             self._metrics.resumption("not_yet_known")
             log.info("session_unknown", session_id=request.session_id)
+            since_s = self._kept.waits_since(request.session_id, client.key_id)
+            if since_s is not None:
+                connection.send_text(msgspec.json.encode(self._waiting(since_s)))
             connection.close(AGAIN_CODE, "try again")
             return
         if lease is None or lease.key_id != client.key_id:

@@ -224,6 +224,7 @@ class GatewayRuntime:
             metrics=self.metrics,
             clock=self.clock,
             window_s=limits.resume_window_s,
+            loading_wait_s=limits.rebuild_wait_s,
         )
         self.kept_sessions.rebuild = rebuilding.rebuild
         rebuilding.given_up.listen(self.kept_sessions.moved)
@@ -243,6 +244,7 @@ class GatewayRuntime:
             relay=session_relay,
             resumption=Resumption(
                 kept=self.kept_sessions,
+                waiting=rebuilding.waiting,
                 unreachable=self.moving.move_unreachable,
                 relay=session_relay,
                 admission=self.admission,
@@ -282,6 +284,7 @@ class GatewayRuntime:
         self.connection_handler.change_limits(limits)
         self.log_sweep.total_bytes = round(limits.session_logs_mb * MIB)
         self._rebuilding.window_s = limits.resume_window_s
+        self._rebuilding.loading_wait_s = limits.rebuild_wait_s
         if workers_too:
             self.worker_control.change_limits(limits.model_dump(mode="json"))
 

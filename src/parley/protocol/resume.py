@@ -108,6 +108,19 @@ class ResyncRequired(msgspec.Struct, tag="session.resync_required", frozen=True,
     to_seq: int
 
 
+class ResumeWaiting(msgspec.Struct, tag="session.resume_waiting", frozen=True, kw_only=True):
+    """The session continues as soon as a worker has a slot for it; the connection is closed with
+    1012, and the client comes again.
+
+    Args:
+        estimated_s: when that is expected.
+        window_s: the session waits at least this much longer, from now on.
+    """
+
+    estimated_s: float
+    window_s: float
+
+
 class GoingAway(msgspec.Struct, tag="session.going_away", frozen=True, kw_only=True):
     """The session will end. Told once for each reason.
 
@@ -130,7 +143,13 @@ class InputAck(msgspec.Struct, tag="session.input_ack", frozen=True, kw_only=Tru
 
 ResumeClientMessage = ResumeRequest | DeliveryAck
 ResumeServerMessage = (
-    GoingAway | InputAck | ResumeGranted | ResumeRefusal | ConnectionReplaced | ResyncRequired
+    GoingAway
+    | InputAck
+    | ResumeGranted
+    | ResumeWaiting
+    | ResumeRefusal
+    | ConnectionReplaced
+    | ResyncRequired
 )
 
 REFUSALS: Final[dict[RefusalReason, str]] = {

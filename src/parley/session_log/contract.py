@@ -192,6 +192,10 @@ class SessionLogs(Protocol):
         """Remove a log. Its writer learns it with its next update. Safe to repeat."""
         ...
 
+    async def touch(self, log_id: str) -> None:
+        """Keep a log that has no writer now from expiring."""
+        ...
+
     def claim(self) -> bool:
         """Become the gateway that lists and removes logs here. False: another one is. Safe to
         repeat."""
@@ -223,6 +227,9 @@ class NoSessionLogs:
         return []
 
     async def drop(self, log_id: str) -> None:
+        """See `SessionLogs`."""
+
+    async def touch(self, log_id: str) -> None:
         """See `SessionLogs`."""
 
     def claim(self) -> bool:

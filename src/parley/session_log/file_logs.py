@@ -111,6 +111,9 @@ class FileSessionLogs:
         """See `SessionLogs`."""
         await asyncio.to_thread(_remove, self._files(log_id))
 
+    async def touch(self, log_id: str) -> None:
+        """See `SessionLogs`. Files do not expire."""
+
     def claim(self) -> bool:
         """See `SessionLogs`. Holds until this process ends or closes."""
         if self._claimed is not None:

@@ -177,6 +177,13 @@ class RedisSessionLogs:
         with contextlib.suppress(*self.failures):
             await self.ask(DROP, self.keys(log_id), log_id, "")
 
+    async def touch(self, log_id: str) -> None:
+        """See `SessionLogs`."""
+        with contextlib.suppress(*self.failures):
+            for key in self.keys(log_id)[:3]:
+                async with asyncio.timeout(ANSWER_S):
+                    await self.redis.pexpire(key, self.ttl_ms)
+
     def claim(self) -> bool:
         """See `SessionLogs`. Of several gateways only the active one asks."""
         return True

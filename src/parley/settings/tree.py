@@ -382,6 +382,12 @@ class LimitSettings(Part):
         "report its choices, the audio (2 MB a minute). A session beyond it continues without "
         "a log and ends with its worker. 0: no session is logged.",
     )
+    rebuild_wait_s: float = Field(
+        900.0,
+        ge=0,
+        description="How long the session of a lost worker waits for a slot while a worker is "
+        "loading that could continue it; otherwise resume_window_s.",
+    )
     session_logs_mb: float = Field(
         1024.0,
         ge=0,

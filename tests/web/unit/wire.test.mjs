@@ -181,6 +181,20 @@ test('the server is told now and then what has come', () => {
   );
 });
 
+test('a session that waits for a worker is asked for as long as the server says', () => {
+  const { clock, sockets, socket, client } = resumable();
+  socket.hangUp(1006);
+  clock.pass(100);
+  sockets[1].accept();
+  sockets[1].say({ type: 'session.resume_waiting', estimated_s: 40, window_s: 120 });
+  for (let second = 0; second < 100; second++) {
+    clock.pass(1000);
+    if (sockets.at(-1).readyState !== 3) sockets.at(-1).hangUp(1006);
+  }
+
+  assert.equal(client.phase, 'returning');
+});
+
 test('a session that the server does not keep, or not long enough, is lost', () => {
   const refused = resumable();
   refused.socket.hangUp(1006);

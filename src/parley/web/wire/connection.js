@@ -256,8 +256,15 @@ export class Connection extends EventTarget {
       this.#end(this.#break);
       socket.close(1000);
     } else if (message.type === 'session.resumed') this.#returned(socket, message);
-    // Anything else: this server is too busy, or knows nothing of this.
-    else this.#broken(socket, 1006, '');
+    else {
+      // It waits for a worker. Anything else: this server is too busy, or knows nothing of this.
+      if (message.type === 'session.resume_waiting') {
+        const { windowS } = /** @type {Returning} */ (this.#returning);
+        const awayS = (this.now() - this.#lostAt) / 1000;
+        Object.assign(this.#returning ?? {}, { windowS: Math.max(windowS, awayS + message.window_s) });
+      }
+      this.#broken(socket, 1006, '');
+    }
   }
 
   /** @param {WebSocket} socket @param {any} granted */

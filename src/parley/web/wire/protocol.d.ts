@@ -798,6 +798,12 @@ export namespace resume {
     seq: number;
     received: number;
   }
+  /** The session continues as soon as a worker has a slot for it; the connection is closed with 1012, and the client comes again. */
+  interface ResumeWaiting {
+    type: "session.resume_waiting";
+    estimated_s: number;
+    window_s: number;
+  }
   /** The session does not go on here; nothing follows. */
   interface ResumeRefusal {
     type: "session.resume_failed";
@@ -815,5 +821,5 @@ export namespace resume {
     to_seq: number;
   }
   type ClientMessage = ResumeRequest | DeliveryAck;
-  type ServerMessage = GoingAway | InputAck | ResumeGranted | ResumeRefusal | ConnectionReplaced | ResyncRequired;
+  type ServerMessage = GoingAway | InputAck | ResumeGranted | ResumeWaiting | ResumeRefusal | ConnectionReplaced | ResyncRequired;
 }

@@ -1,0 +1,126 @@
+"""A session of a lost worker waits for a slot as long as a worker is loading."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from unittest.mock import Mock
+
+import pytest
+from tests.gateway.test_kept_sessions import come_back
+from tests.support.gateways import end_of, running_gateway
+from tests.support.patience import HANG_S
+
+from parley.clock import ManualClock
+from parley.gateway import rebuilding
+from parley.gateway.dispatcher import Dispatcher
+from parley.gateway.eta import EtaTracker
+from parley.gateway.kept_sessions import NotRebuilt
+from parley.gateway.lost_session import LostSession
+from parley.gateway.queue import Queue
+from parley.gateway.rebuilding import Rebuilding
+from parley.gateway.worker_pool import Lease, WorkerPool
+from parley.protocol.kinds import Kind
+from parley.settings import EtaSettings
+
+WINDOW_S = 30.0
+LOADING_WAIT_S = 900.0
+
+
+class Waiting:
+    """One lost session and no worker."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        eta = EtaTracker(EtaSettings())
+        self.pool = WorkerPool(self.clock, eta)
+        self.dispatcher = Dispatcher(
+            queue=Queue(8),
+            worker_pool=self.pool,
+            eta=eta,
+            clock=self.clock,
+            no_worker_refuse_s=10 * LOADING_WAIT_S,
+        )
+        self.rebuilding = Rebuilding(
+            dispatcher=self.dispatcher,
+            upstream_settings=Mock(),
+            metrics=Mock(),
+            clock=self.clock,
+            window_s=WINDOW_S,
+            loading_wait_s=LOADING_WAIT_S,
+        )
+        self.task: asyncio.Task[Lease] = asyncio.create_task(self.rebuilding.rebuild(lost()))
+
+    async def is_waiting(self, at_s: float) -> bool:
+        self.clock.advance(at_s - self.clock.monotonic())
+        await asyncio.wait({self.task}, timeout=10 * rebuilding.LOOK_EVERY_S)
+        return not self.task.done()
+
+
+def lost(session_id: str = "call", key_id: str | None = None) -> LostSession:
+    return LostSession(
+        *("lease", "log", session_id, Kind.AUDIO_DUPLEX, "duplex", "m", "w", "http://w", 7),
+        address="127.0.0.1",
+        key_id=key_id,
+        granted_time=0.0,
+    )
+
+
+@pytest.fixture
+async def waiting(monkeypatch: pytest.MonkeyPatch) -> Waiting:
+    monkeypatch.setattr(rebuilding, "LOOK_EVERY_S", 0.01)
+    return Waiting()
+
+
+async def test_without_a_worker_that_loads_it_waits_for_the_window(waiting: Waiting) -> None:
+    assert await waiting.is_waiting(WINDOW_S - 1)
+    assert not await waiting.is_waiting(WINDOW_S + 1)
+
+    with pytest.raises(NotRebuilt, match="no free slot in time"):
+        await waiting.task
+
+
+async def test_while_a_worker_loads_it_waits_for_that(waiting: Waiting) -> None:
+    waiting.pool.process_begins(0, pid=1)
+    assert await waiting.is_waiting(WINDOW_S + 1)
+    told = waiting.rebuilding.waiting(began_at=0.0)
+    assert told.window_s == LOADING_WAIT_S - WINDOW_S - 1
+    assert await waiting.is_waiting(LOADING_WAIT_S - 1)
+
+    assert not await waiting.is_waiting(LOADING_WAIT_S + 1)
+    with pytest.raises(NotRebuilt):
+        await waiting.task
+
+
+async def test_a_worker_that_ends_while_it_loads_is_not_waited_for(waiting: Waiting) -> None:
+    waiting.pool.process_begins(0, pid=1)
+    assert await waiting.is_waiting(WINDOW_S + 10)
+
+    waiting.pool.process_ended(0, 1)
+
+    assert not await waiting.is_waiting(WINDOW_S + 11)
+    with pytest.raises(NotRebuilt):
+        await waiting.task
+
+
+@pytest.mark.parametrize("key_id", [None, "another"])
+async def test_its_client_learns_how_long_it_may_come_again(key_id: str | None) -> None:
+    async with running_gateway() as gateway:
+        runtime = gateway.runtime
+        runtime.kept_sessions._hold_s = 0.05
+
+        async def rebuild(session: LostSession) -> Lease:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        runtime.kept_sessions.rebuild = rebuild
+        runtime.left_behind.lost.notify(lost("omni_1", key_id))
+        async with asyncio.timeout(HANG_S):
+            said, code = await end_of(await come_back(gateway))
+
+    assert code == 1012
+    if key_id is None:
+        assert [message["type"] for message in said] == ["session.resume_waiting"]
+        assert 0 < said[0]["window_s"] <= WINDOW_S
+    else:
+        assert json.dumps(said) == "[]", "a stranger learns nothing"
