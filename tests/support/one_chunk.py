@@ -31,6 +31,9 @@ _BESIDE = (
     "gateway/main.py",
     "gateway/worker_control.py",
     "gateway/worker_pool.py",
+    "transport/connection.py::Connection._is_cut_off",
+    "transport/connection.py::Connection.tick",
+    "transport/keepalive.py",
     "worker/main.py",
 )
 
