@@ -323,6 +323,36 @@ async def test_an_external_stop_of_a_turn_keeps_the_session():
         assert second["turn_index"] == 1
 
 
+@pytest.mark.parametrize("interruption", [{"mode": "off"}, {"mode": "stop"}])
+@pytest.mark.parametrize("stage", [Stage.PREFILL, Stage.DECODE])
+async def test_what_is_said_after_a_stopped_turn_is_heard_though_the_model_is_slow(
+    stage: Stage, interruption: dict[str, str]
+):
+    """`turn_done` means that the client may speak; the model of a busy machine may still work."""
+    clock = ManualClock()
+    async with worker_harness(clock=clock) as harness:
+        talk = await harness.ready(
+            "half_duplex", extensions=True, config={}, interruption=interruption
+        )
+        harness.gate.shut(stage)
+        tell(talk, SENTENCE)
+        await talk.until("generating")
+        await harness.gate.arrived()
+
+        assert harness.host.stop_turn(StopTurn("r", talk.lease.lease_id))
+        await harness.pass_time(0.25, due="stop")
+        stopped = await talk.until("turn_done")
+        tell(talk, sound(silence(0.5), speak(2.5), silence(1.2)), chunk_s=0.1)
+        await drained(talk)
+        harness.gate.open()
+        second = await talk.until("generating", 2)
+        answered = await talk.until("turn_done", 2)
+
+        assert stopped["interrupted"] is True
+        assert second["speech_duration_ms"] > 2300
+        assert (answered["turn_index"], answered["interrupted"]) == (1, False)
+
+
 async def test_a_stop_of_a_turn_says_when_nothing_was_being_said():
     async with worker_harness() as harness:
         talk = await begun(harness)

@@ -146,12 +146,17 @@ class HalfDuplexRunner:
             case HalfDuplexSetup() if not self._prepared.done():
                 session.enter(Phase.PREPARING)
                 self._prepared.set_result(event)
-            case AudioInput(pcm) if self._interruptions.is_watching:
-                self._interruptions.report(event.playback)
-                self._interruptions.hear(pcm)
             case AudioInput() if self._was_broken_off and session.hears_what_is_past:
                 # It came while the answer was said that ended with its worker.
                 return
+            case AudioInput(pcm) if self._is_stopping:
+                # The client was told that the turn is over; the model has not stopped yet.
+                self._interruptions.report(event.playback)
+                self._sounds.put(pcm)
+                self._changed.set()
+            case AudioInput(pcm) if self._interruptions.is_watching:
+                self._interruptions.report(event.playback)
+                self._interruptions.hear(pcm)
             case AudioInput(pcm) if session.phase is Phase.ACTIVE:
                 self._interruptions.report(event.playback)
                 self._interruptions.learn(pcm)
@@ -168,6 +173,14 @@ class HalfDuplexRunner:
                 session.end(SessionEnded("stopped"))
             case _:
                 raise WrongPhase(type(event).__name__, session.phase)
+
+    @property
+    def _is_stopping(self) -> bool:
+        """Whether a stopped answer is over for the client, and not yet here: what is said now
+        belongs to the next turn."""
+        answer = self._answer
+        is_busy = self._session.phase is Phase.GENERATING or self._interruptions.is_watching
+        return is_busy and answer is not None and answer.is_stopped and not answer.is_open
 
     def _hear(self, pcm: Pcm) -> None:
         now_s = self._session.clock.monotonic()
@@ -205,8 +218,8 @@ class HalfDuplexRunner:
             self._sounds.put(silence_of(self._finder))
             self._changed.set()
         elif deadline == "stop":
-            # The model is late. For the client the turn is over; sound stays unheard until the
-            # model has really stopped.
+            # The model is late. For the client the turn is over: what it sends from now on is kept
+            # until the model has really stopped.
             if self._answer is not None:
                 self._answer.finish()
             if self._ends_after_turn:
@@ -532,5 +545,9 @@ class HalfDuplexRunner:
                 # The context is as it was before the answer: what was heard of it is forgotten.
                 _log.warning("answer_truncation_failed", turn=self._turns - 1, exc_info=True)
         self._view.clear_rollback_point()
-        for pcm in spoken:
-            self._hear(pcm)
+        for pcm in reversed(spoken):
+            # Before what came when the answer was over.
+            self._sounds.put_back(pcm)
+        if spoken:
+            self._be_idle_from(self._session.clock.monotonic())
+            self._changed.set()

@@ -49,7 +49,8 @@ class TurnAnswer:
         self._session = session
         self._view = view
         self._interruptions = interruptions
-        self._is_stopped = False
+        self.is_stopped = False
+        """Whether it was stopped, by the client or by an interruption."""
         self._text = ""
         self._audio_ms = 0
         self.is_heard = False
@@ -70,7 +71,7 @@ class TurnAnswer:
     def break_off(self, remembered: dict[str, Any]) -> None:
         """It was being said elsewhere, and ends there."""
         self._text, self._audio_ms = remembered["text"], remembered["audio_ms"]
-        self.is_open, self._is_stopped = remembered["is_open"], True
+        self.is_open, self.is_stopped = remembered["is_open"], True
         self.finish()
 
     async def make(self, asked: Message, generation: Generation, *, speaks: bool) -> bool:
@@ -93,7 +94,7 @@ class TurnAnswer:
             return False
         self.is_heard, self.taken_in = True, prefilled.chosen
         self._transcribed(prefilled.heard)
-        if self._is_stopped:
+        if self.is_stopped:
             return True
         try:
             await self._stream(generation, speaks=speaks, due_s=due_s)
@@ -116,9 +117,9 @@ class TurnAnswer:
 
     def stop(self) -> None:
         """Silence it; once. Whoever waits for the model waits at most `STOP_GRACE_S`."""
-        if self._is_stopped:
+        if self.is_stopped:
             return
-        self._is_stopped = True
+        self.is_stopped = True
         self._view.stop_generation()
         self._session.deadlines.set("stop", self._session.clock.monotonic() + STOP_GRACE_S)
 
@@ -131,7 +132,7 @@ class TurnAnswer:
         interruptions = self._interruptions
         if interruptions.is_cut:
             self._audio_ms, self._text = interruptions.playback.heard()
-        elif self._is_stopped:
+        elif self.is_stopped:
             # The client throws away what it has not played.
             interruptions.cut()
         self._session.emit(
@@ -139,7 +140,7 @@ class TurnAnswer:
                 self.index,
                 self._text,
                 audio_ms=self._audio_ms,
-                is_interrupted=self._is_stopped,
+                is_interrupted=self.is_stopped,
                 has_failed=has_failed,
             )
         )
