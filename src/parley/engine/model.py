@@ -67,6 +67,8 @@ class ModelSpec:
         reads_aloud: whether an answer can be given to it (`Generate.say`).
         calls_tools: whether it was taught to call functions, in the form of `views/tools.py`.
         must_call_tools: whether it can be made to call one (`Tool.must_call`).
+        keeps_formats: whether answers keep to a given form (`Generate.answer_format`).
+        takes_penalties: whether it heeds penalties of presence and frequency (`Sampling`).
     """
 
     name: str
@@ -86,6 +88,8 @@ class ModelSpec:
     reads_aloud: bool = False
     calls_tools: bool = False
     must_call_tools: bool = False
+    keeps_formats: bool = False
+    takes_penalties: bool = False
     reads_in_units: bool = False
     details: dict[str, str] = field(default_factory=dict)
 

@@ -13,7 +13,12 @@ from parley.engine.segments import Segment
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Ending as Ending
 from parley.protocol.kinds import Mode
-from parley.protocol.values import CHAT_GENERATION, REPETITION_PENALTY, DuplexConfig
+from parley.protocol.values import (
+    CHAT_GENERATION,
+    REPETITION_PENALTY,
+    AnswerFormat,
+    DuplexConfig,
+)
 from parley.results import Checkpoint as Checkpoint
 from parley.results import FinalizeResult as FinalizeResult
 from parley.results import GenerateResult as GenerateResult
@@ -38,6 +43,8 @@ class Sampling:
     length_penalty: float = CHAT_GENERATION.length_penalty
     repetition_penalty: float = REPETITION_PENALTY
     is_greedy: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,8 @@ class Generate:
         say: the words of the answer, for models that read aloud (`ModelSpec.reads_aloud`): nothing
             else is said, and `max_new_tokens` does not cut them; None: the model finds them.
         again: as in `Prefill`; the sound is silence then.
+        answer_format: the form of the text (`ModelSpec.keeps_formats`).
+        parallel_calls: False: one call of a function is enough.
     """
 
     max_new_tokens: int = 512
@@ -116,6 +125,8 @@ class Generate:
     is_whole: bool = False
     say: str | None = None
     again: object = None
+    answer_format: AnswerFormat | None = None
+    parallel_calls: bool = True
 
 
 @dataclass(frozen=True, slots=True)

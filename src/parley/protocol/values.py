@@ -203,6 +203,25 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 # ---- options -------------------------------------------------------------------------------
 
 
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+
+
+class AnswerFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """What form the text of an answer has: any JSON object, or JSON of a schema. For models with
+    the ability `json`.
+
+    Args:
+        schema: a JSON schema, with `json_schema`.
+        name, description, strict: for a language model at an address, which reads them.
+    """
+
+    type: Literal["json_object", "json_schema"]
+    schema: dict[str, Any] | None = None
+    name: Annotated[str, Meta(max_length=128)] = "answer"
+    description: Text | None = None
+    strict: bool | None = None
+
+
 class ChatGeneration(msgspec.Struct, frozen=True, kw_only=True):
     """How a chat answer is chosen."""
 
@@ -212,6 +231,10 @@ class ChatGeneration(msgspec.Struct, frozen=True, kw_only=True):
     length_penalty: LengthPenalty = 1.0
     top_k: Annotated[int, Meta(ge=0)] = 100
     do_sample: bool = True
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    answer_format: AnswerFormat | None = None
+    parallel_calls: bool = True
 
 
 CHAT_GENERATION: Final = ChatGeneration()
@@ -228,6 +251,9 @@ class Generation:
     Args:
         do_sample: False takes the most probable token every time.
         say: the words of the answer; None: the model finds them. Only for models that read aloud.
+        presence_penalty, frequency_penalty: only for models with the ability `penalties`.
+        answer_format: the form of the text; only for models with the ability `json`.
+        parallel_calls: False: one call of a function is enough, for models that heed it.
     """
 
     max_new_tokens: int = CHAT_GENERATION.max_new_tokens
@@ -239,6 +265,10 @@ class Generation:
     repetition_penalty: float = REPETITION_PENALTY
     enable_thinking: bool = False
     say: str | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    answer_format: AnswerFormat | None = None
+    parallel_calls: bool = True
 
 
 TtsMode = Literal["default", "audio_assistant", "omni", "audio_roleplay", "voice_cloning"]

@@ -81,6 +81,10 @@ class RequestRun:
             raise InvalidRequest("This model does not read texts aloud.", field="say")
         room = ContextRoom(spec.context_limit_tokens, spec.image_tokens, spec.audio_tokens_per_s)
         check_tools(asked.tools, spec)
+        if asked.generation.answer_format is not None and not spec.keeps_formats:
+            raise InvalidRequest(
+                "This model cannot keep to an answer format.", field="answer_format"
+            )
         messages = await open_messages(asked.messages, room=room)
         sound_s = sum(sound_s_of(message) for message in messages)
         voice = await open_voice(

@@ -52,12 +52,16 @@ def command(
             length_penalty=generation.length_penalty,
             repetition_penalty=generation.repetition_penalty,
             is_greedy=not generation.do_sample or generation.temperature == 0,
+            presence_penalty=generation.presence_penalty,
+            frequency_penalty=generation.frequency_penalty,
         ),
         speak=speak,
         enable_thinking=generation.enable_thinking,
         streaming=streaming,
         is_whole=is_whole,
         say=generation.say,
+        answer_format=generation.answer_format,
+        parallel_calls=generation.parallel_calls,
     )
 
 

@@ -126,6 +126,8 @@ def _abilities(spec: ModelSpec) -> tuple[Ability, ...]:
         "transcription": spec.transcribes or bool(spec.transcription_prompt),
         "tools": spec.calls_tools,
         "tool_choice": spec.must_call_tools,
+        "json": spec.keeps_formats,
+        "penalties": spec.takes_penalties,
     }
     return tuple(name for name, is_able in able.items() if is_able)
 

@@ -20,13 +20,14 @@ from tests.models.cascade.parts import (
 )
 
 from parley.engine.segments import Audio, Text
-from parley.engine.work import Ending, Finalize, Generate, StartSession, StepUnit, Work
+from parley.engine.work import Ending, Finalize, Generate, Sampling, StartSession, StepUnit, Work
 from parley.errors import InvalidRequest, SetupError
 from parley.models.cascade import endpoint
 from parley.models.cascade.endpoint import Endpoint
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.remote import RemoteSpeaker, RemoteWriter, check
 from parley.protocol.values import (
+    AnswerFormat,
     DuplexConfig,
     Tool,
     ToolCallPart,
@@ -465,3 +466,57 @@ def test_a_call_without_a_result_is_closed_in_the_history():
     assert [first["tool_call_id"], second["tool_call_id"]] == ids
     assert (first["content"], second["content"]) == ("sunny", "No result.")
     assert last == {"role": "user", "content": "Never mind."}
+
+
+# ---- chats: formats, penalties, layout -----------------------------------------------------
+
+
+def chat_works(**more: Any):
+    return [
+        StartSession("chat", seed=1, speak=False),
+        turn("user", Text("Hello")),
+        Generate(speak=False, **more),
+    ]
+
+
+def test_a_format_is_asked_of_the_address_and_its_json_stands_as_written():
+    form = AnswerFormat(
+        type="json_schema",
+        name="city",
+        schema={"type": "object"},
+        strict=True,
+        description="A city",
+    )
+    text = '{"name": "Rome  <b>",\n "of": "Italy"}'
+    script = Script(words=[text[:9], text[9:]])
+    with scripted_endpoint(script) as url:
+        outcome = Cast(cascade(url)).play(0, chat_works(answer_format=form))[-1]
+
+    assert outcome.text == text
+    assert script.requests[0]["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {
+            "name": "city", "schema": {"type": "object"}, "strict": True, "description": "A city",
+        },
+    }  # fmt: skip
+
+
+def test_any_json_and_penalties_are_asked_of_the_address():
+    script = Script(words=["{}"])
+    sampling = Sampling(presence_penalty=0.5, frequency_penalty=-1)
+    works = chat_works(answer_format=AnswerFormat(type="json_object"), sampling=sampling)
+    with scripted_endpoint(script) as url:
+        Cast(cascade(url)).play(0, works)
+
+    assert script.requests[0]["response_format"] == {"type": "json_object"}
+    assert script.requests[0]["presence_penalty"] == 0.5
+    assert script.requests[0]["frequency_penalty"] == -1
+
+
+def test_nothing_is_asked_of_the_address_that_nobody_asked_for():
+    script = Script()
+    with scripted_endpoint(script) as url:
+        Cast(cascade(url)).play(0, chat_works())
+
+    names = {"response_format", "presence_penalty", "frequency_penalty", "parallel_tool_calls"}
+    assert not names & script.requests[0].keys()

@@ -21,8 +21,16 @@ from parley.models.cascade.messages import History
 from parley.models.cascade.prompt import CLOSING, opening
 from parley.models.cascade.read_tokens import PIECE_TOKENS, Later, Portion, ReadTokens
 from parley.models.cascade.sampling import Rule, choose
-from parley.models.cascade.writer import Draft, shown
+from parley.models.cascade.writer import AnswerProblem, Draft, shown
+from parley.models.grammar import Grammar, Grammars, check
+from parley.protocol.values import AnswerFormat
 
+FORMAT_TOKENS = 512
+"""Longest answer with a format; from half of it on, what can end is ended."""
+TOO_MUCH = AnswerProblem(
+    "I'm sorry, that form is too complicated for me.",
+    "The schema of the answer's format takes too much time or memory: {why}. Use a simpler one.",
+)
 BLOCK_TOKENS = 16
 """Tokens of a note that are read at once."""
 FAITH = 3.0
@@ -46,6 +54,8 @@ class _Row:
     read: ReadTokens
     chunks: list[tuple[int, ...]]
     logits: Tensor | Later | None = None
+    formatted: tuple[History, Grammar] | None = None
+    """Where the answer to a history is in its format."""
 
 
 class LocalWriter:
@@ -61,6 +71,8 @@ class LocalWriter:
     sees = False
     calls_tools = False
     must_call_tools = False
+    keeps_formats = True
+    takes_penalties = False
 
     def __init__(
         self, model: Llama, words: Tokenizer, *, rows: int, limit_tokens: int = 2048
@@ -77,6 +89,7 @@ class LocalWriter:
             i for i in (self._end, words.token_to_id("<|endoftext|>")) if i is not None
         )
         self._banned = torch.tensor([i for i in specials if i not in self._stops], dtype=torch.long)
+        self._grammars = Grammars(words, end=self._end or 0, vocabulary=model.shape.vocabulary)
 
     @property
     def limit_tokens(self) -> int:
@@ -90,6 +103,9 @@ class LocalWriter:
     @property
     def used_bytes(self) -> int:
         return sum(row.read.cache.nbytes for row in self._rows)
+
+    def check_format(self, form: AnswerFormat) -> None:
+        check(form)
 
     def open(self, row: int) -> None:
         self._rows[row] = _Row(ReadTokens(self.model), [])
@@ -159,22 +175,49 @@ class LocalWriter:
             return draft
         state = self._rows[row]
         assert isinstance(state.logits, Tensor)
+        logits, allowed = state.logits, None
+        if rule.answer_format is None:
+            logits = self._faithful(logits, history, draft)
+        else:
+            limit = min(limit, FORMAT_TOKENS)
+            draft = replace(draft, has_format=True)
+            try:
+                allowed = self._allowed(state, history, draft, rule.answer_format, limit)
+            except ValueError as error:
+                problem = TOO_MUCH.filled(why=str(error)[:200])
+                return replace(draft, is_over=True, problem=problem)
         token = choose(
-            self._faithful(state.logits, history, draft),
+            logits,
             rule,
             seed=seed,
             draws=draws,
             seen=draft.ids,
             banned=self._banned,
+            allowed=allowed,
         )
         return self._followed(row, history, draft, token, limit)
 
+    def _allowed(
+        self, state: _Row, history: History, draft: Draft, form: AnswerFormat, limit: int
+    ) -> Tensor:
+        """Which tokens keep to a format (V,); those that end something, once it has become long."""
+        if state.formatted is None or state.formatted[0] is not history:
+            state.formatted = history, self._grammars.begin(form)
+        grammar = state.formatted[1]
+        grammar.follow(draft.ids)
+        left = min(limit, self._limit - state.read.length + len(draft.ids))
+        return torch.from_numpy(grammar.allowed(closing=2 * len(draft.ids) >= left))
+
     def choice(self, before: Draft, after: Draft) -> object:
-        return after.ids[-1] if len(after.ids) > len(before.ids) else self._end
+        token = after.ids[-1] if len(after.ids) > len(before.ids) else self._end
+        return (token,) if after.has_format else token
 
     def again(self, row: int, history: History, draft: Draft, limit: int, choice: object) -> Draft:
         while self._read_to_answer(row, history, draft, later=True):
             pass
+        if isinstance(choice, tuple):
+            (choice,) = choice
+            draft, limit = replace(draft, has_format=True), min(limit, FORMAT_TOKENS)
         assert isinstance(choice, int)
         return self._followed(row, history, draft, choice, limit, later=True)
 
@@ -201,12 +244,19 @@ class LocalWriter:
         """The draft with its next token, which the row reads."""
         state = self._rows[row]
         if token in self._stops:
-            text, _ = shown(self.words.decode(list(draft.ids)), is_last=True)
+            text, _ = self._shown(draft.ids, draft, is_last=True)
             return replace(draft, text=text.strip(), is_over=True)
         ids = (*draft.ids, token)
         is_limit = len(ids) >= limit or state.read.length + 2 >= self._limit
-        text, is_cut = shown(self.words.decode(list(ids)), is_last=is_limit)
-        after = Draft(text.lstrip(), ids, is_cut or is_limit, is_limit and not is_cut, len(ids))
+        text, is_cut = self._shown(ids, draft, is_last=is_limit)
+        after = replace(
+            draft,
+            text=text.lstrip(),
+            ids=ids,
+            is_over=is_cut or is_limit,
+            is_limit=is_limit and not is_cut,
+            count=len(ids),
+        )
         if not after.is_over:
             room = min(BLOCK_TOKENS, self._limit - state.read.length) - 1
             expected = self._expected(history, ids)[:room]
@@ -218,6 +268,13 @@ class LocalWriter:
                 state.logits = state.read.run((token,), later=later)
             state.chunks = [*state.chunks[:-1], ids] if draft.ids else [*state.chunks, ids]
         return after
+
+    def _shown(self, ids: tuple[int, ...], draft: Draft, *, is_last: bool) -> tuple[str, bool]:
+        """`shown`; JSON stands as it was written, up to a letter of which bytes are missing."""
+        text = self.words.decode(list(ids))
+        if not draft.has_format:
+            return shown(text, is_last=is_last)
+        return text if is_last else text.rstrip("\ufffd"), False
 
     def _expected(self, history: History, ids: tuple[int, ...]) -> tuple[int, ...]:
         """What the note goes on with, as long as the answer is the note word for word."""

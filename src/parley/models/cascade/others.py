@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
-from parley.errors import SetupError
+from parley.errors import InvalidRequest, SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Samples
 from parley.models.cascade.messages import History
 from parley.models.cascade.recognition import Expects, Heard
 from parley.models.cascade.sampling import Rule, choose
 from parley.models.cascade.transcript import clean
 from parley.models.cascade.writer import Draft, DraftChoices, readable
+from parley.protocol.values import AnswerFormat
 
 PIECE_TOKENS = 128
 
@@ -33,6 +34,8 @@ class CausalWriter(DraftChoices):
     sees = False
     calls_tools = False
     must_call_tools = False
+    keeps_formats = False
+    takes_penalties = False
 
     def __init__(self, model: Any, words: Any, *, rows: int, limit_tokens: int) -> None:
         self.model = model
@@ -47,6 +50,9 @@ class CausalWriter(DraftChoices):
     @property
     def limit_tokens(self) -> int:
         return self._limit
+
+    def check_format(self, form: AnswerFormat) -> None:
+        raise InvalidRequest("This model cannot keep to an answer format.", field="answer_format")
 
     def open(self, row: int) -> None:
         self._rows[row] = _Row([])

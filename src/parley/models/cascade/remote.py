@@ -27,6 +27,7 @@ from parley.models.cascade.messages import History, Line
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.tool_text import call_id, split_calls, split_results, split_tools
 from parley.models.cascade.writer import Draft, DraftChoices, readable
+from parley.protocol.values import AnswerFormat
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ class RemoteWriter(DraftChoices):
     answers_later = True
     calls_tools = True
     must_call_tools = True
+    keeps_formats = True
+    takes_penalties = True
 
     def __init__(self, endpoint: Endpoint, *, rows: int, limit_tokens: int = 8192) -> None:
         self.endpoint = endpoint
@@ -68,6 +71,9 @@ class RemoteWriter(DraftChoices):
     @property
     def limit_tokens(self) -> int:
         return self._limit
+
+    def check_format(self, form: AnswerFormat) -> None:
+        """What it cannot do its server says."""
 
     def open(self, row: int) -> None:
         self.cancel(row)
@@ -132,17 +138,17 @@ class RemoteWriter(DraftChoices):
             return draft
         if new is None:
             self._running[row] = None
-            text, _ = readable(running.raw, is_last=True)
+            text, _ = _shown(running.raw, rule, is_last=True)
             over = replace(draft, text=text, is_over=True, problem=running.stream.problem)
             return _checked(over, running.stream.finish)
         raw, calls = running.raw + new.text, draft.calls + new.calls
         self._running[row] = replace(running, raw=raw)
-        text, is_cut = readable(raw, is_last=bool(calls))
+        text, is_cut = _shown(raw, rule, is_last=bool(calls))
         # Only what is shown counts: how long a model thinks, is for its server to limit.
         count = max(draft.count + (text != draft.text), len(text) // LETTERS_A_TOKEN)
         is_limit = count >= limit
         if is_limit:
-            text, is_cut = readable(raw, is_last=True)
+            text, is_cut = _shown(raw, rule, is_last=True)
         if is_cut or is_limit:
             self.cancel(row)
         draft = Draft(text, (), is_cut or is_limit, is_limit, count, calls=calls)
@@ -156,7 +162,7 @@ class RemoteWriter(DraftChoices):
             "model": self.endpoint.model, "messages": messages, "stream": True,
             "temperature": rule.temperature, "top_p": rule.top_p, "seed": seed % 2**31,
         }  # fmt: skip
-        fields = body | tools | dict(self.endpoint.extra)
+        fields = body | tools | _options(rule, has_tools=bool(tools)) | dict(self.endpoint.extra)
         return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -166,6 +172,32 @@ def _checked(draft: Draft, finish: str) -> Draft:
         return draft
     after = ": all its tokens were spent before" if finish == "length" else ""
     return replace(draft, problem=EMPTY.filled(after=after))
+
+
+def _shown(raw: str, rule: Rule, *, is_last: bool) -> tuple[str, bool]:
+    """`readable`; JSON stands as it was written."""
+    return (raw, False) if rule.answer_format else readable(raw, is_last=is_last)
+
+
+def _options(rule: Rule, *, has_tools: bool) -> dict[str, Any]:
+    """What a request says only if something was asked for: not every server knows it."""
+    form = rule.answer_format
+    options: dict[str, Any] = {}
+    if form is not None and form.type == "json_object":
+        options["response_format"] = {"type": "json_object"}
+    elif form is not None:
+        schema = {
+            "name": form.name, "schema": form.schema or {}, "strict": form.strict,
+            "description": form.description,
+        }  # fmt: skip
+        inner = {name: value for name, value in schema.items() if value is not None}
+        options["response_format"] = {"type": "json_schema", "json_schema": inner}
+    for name in ("presence_penalty", "frequency_penalty"):
+        if value := getattr(rule, name):
+            options[name] = value
+    if has_tools and not rule.parallel_calls:
+        options["parallel_tool_calls"] = False
+    return options
 
 
 def messages_of(lines: Sequence[Line]) -> list[dict[str, Any]]:

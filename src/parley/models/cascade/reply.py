@@ -42,8 +42,14 @@ class ReplyJob(CascadeJob):
         self._speaks = work.speak and conversation.speaks and parts.speaker is not None
         sampling = work.sampling
         temperature = 0.0 if sampling.is_greedy else sampling.temperature
-        self._rule = parts.rule(
-            temperature, sampling.top_p, sampling.top_k, sampling.repetition_penalty
+        if work.answer_format is not None:
+            parts.writer.check_format(work.answer_format)
+        self._rule = replace(
+            parts.rule(temperature, sampling.top_p, sampling.top_k, sampling.repetition_penalty),
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            parallel_calls=work.parallel_calls,
+            answer_format=work.answer_format,
         )
 
     def run(self) -> None:

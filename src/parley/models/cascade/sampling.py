@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parley.protocol.values import AnswerFormat
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -17,16 +19,29 @@ class Rule:
     Args:
         temperature: 0 takes the most probable token.
         top_k: 0 for all.
+        presence_penalty, frequency_penalty, parallel_calls: for a model at an address.
+        answer_format: what the text has to be; None: anything.
     """
 
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    parallel_calls: bool = True
+    answer_format: AnswerFormat | None = None
 
 
 def choose(
-    logits: Tensor, rule: Rule, *, seed: int, draws: int, seen: Sequence[int], banned: Tensor
+    logits: Tensor,
+    rule: Rule,
+    *,
+    seed: int,
+    draws: int,
+    seen: Sequence[int],
+    banned: Tensor,
+    allowed: Tensor | None = None,
 ) -> int:
     """One token of logits (V,).
 
@@ -34,8 +49,11 @@ def choose(
         draws: how many were chosen in this conversation; with the seed it fixes the random number.
         seen: tokens of this answer, for the penalty.
         banned: ids that are never chosen.
+        allowed: which ids may be chosen (V,); None: all others.
     """
     scores = logits.float().clone()
+    if allowed is not None:
+        scores[~allowed] = -torch.inf
     scores[banned] = -torch.inf
     if rule.repetition_penalty != 1.0 and seen:
         ids = torch.tensor(sorted(set(seen)))

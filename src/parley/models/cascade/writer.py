@@ -13,6 +13,7 @@ from typing import Protocol
 
 from parley.models.cascade.messages import History
 from parley.models.cascade.sampling import Rule
+from parley.protocol.values import AnswerFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Draft:
         problem: why there is no (more) text; None where nothing went wrong.
         calls: calls of functions, as text (`views/tools.py`); they follow the words and are not
             spoken.
+        has_format: the text is JSON, and stands as it was written.
     """
 
     text: str = ""
@@ -54,6 +56,7 @@ class Draft:
     count: int = 0
     problem: AnswerProblem | None = None
     calls: str = ""
+    has_format: bool = False
 
     @property
     def is_apology(self) -> bool:
@@ -90,8 +93,26 @@ class Writer(Protocol):
         ...
 
     @property
+    def keeps_formats(self) -> bool:
+        """Whether its text keeps to `Rule.answer_format`."""
+        ...
+
+    @property
+    def takes_penalties(self) -> bool:
+        """Whether it heeds penalties of presence and frequency."""
+        ...
+
+    @property
     def limit_tokens(self) -> int:
         """Where its context ends."""
+        ...
+
+    def check_format(self, form: AnswerFormat) -> None:
+        """Refuse a form that the text cannot be made to keep to.
+
+        Raises:
+            InvalidRequest: naming what cannot.
+        """
         ...
 
     def open(self, row: int) -> None:

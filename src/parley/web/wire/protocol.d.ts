@@ -44,6 +44,14 @@ export namespace chat {
     role: "assistant" | "system" | "user";
     content: string | (TextPart | Base64Image | Base64Audio | Base64Video | ToolCallPart | ToolResultPart)[];
   }
+  /** What form the text of an answer has: any JSON object, or JSON of a schema. For models with the ability `json`. */
+  interface AnswerFormat {
+    type: "json_object" | "json_schema";
+    schema?: Record<string, unknown> | null;
+    name?: string;
+    description?: string | null;
+    strict?: boolean | null;
+  }
   /** How a chat answer is chosen. */
   interface ChatGeneration {
     max_new_tokens?: number;
@@ -52,6 +60,10 @@ export namespace chat {
     length_penalty?: number;
     top_k?: number;
     do_sample?: boolean;
+    presence_penalty?: number;
+    frequency_penalty?: number;
+    answer_format?: AnswerFormat | null;
+    parallel_calls?: boolean;
   }
   /** Speech of a chat answer. A given reference is used in every mode. */
   interface ChatTts {

@@ -34,8 +34,9 @@ from parley.gateway.http.openai.answering import (
     MakeBody,
     answer,
     body_maker,
-    check_abilities,
+    shaped,
     sound_of,
+    with_call,
 )
 from parley.gateway.http.openai.completions import Completion, StopFinder
 from parley.gateway.http.openai.models import ModelList
@@ -60,12 +61,13 @@ class AnswerSoFar:
     """What was told of an answer so far, and what every message of it repeats.
 
     Args:
-        stops: the texts at which it ends.
+        is_forced: the answer is a call (`answering.shaped`).
     """
 
     asked: Completion
     model: str
     created_s: int
+    is_forced: bool = False
     completion_id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     audio_id: str = field(default_factory=lambda: f"audio_{secrets.token_hex(12)}")
 
@@ -202,16 +204,24 @@ def routes(
         # Refused before anybody waits for it.
         if asked.is_spoken:
             open_encoder(format_of(asked))
-        check_abilities(asked, models)
+        asked, is_forced = shaped(asked, models)
         named = asked.audio.voice if asked.audio else "default"
         voice = await voices.find(request, named) if asked.is_spoken else None
-        told = AnswerSoFar(_light(asked), models.current, int(forwarder.clock.time()))
+        told = AnswerSoFar(_light(asked), models.current, int(forwarder.clock.time()), is_forced)
         forwarder.check_room(request)
 
         make_body = body_maker(asked, sources, voice)
         if asked.stream:
             encoder = open_encoder(format_of(asked)) if asked.is_spoken else None
-            pieces = answer(forwarder, request, BODY_NAME, make_body, told.asked, encoder=encoder)
+            pieces = answer(
+                forwarder,
+                request,
+                BODY_NAME,
+                make_body,
+                told.asked,
+                encoder=encoder,
+                is_forced=is_forced,
+            )
             return PiecesResponse(_streamed(pieces, told), media_type=EVENTS, metrics=metrics)
         try:
             return JSONResponse(await _whole(forwarder, request, make_body, told))
@@ -250,6 +260,9 @@ async def _whole(
             if not asked.stops:
                 text, sounds = done.text, [sound_of(done.audio_data)]
     text += finder.rest()
+    if told.is_forced:
+        done = with_call(done, text)
+        text = done.text
     audio: bytes | None = None
     samples = np.concatenate([EMPTY, *(pcm.samples for pcm in sounds)])
     # An answer that only calls tools has no sound.

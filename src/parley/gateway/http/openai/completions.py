@@ -150,8 +150,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: bool = False
     top_logprobs: int = 0
     logit_bias: Any = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
+    presence_penalty: values.Penalty = 0.0
+    frequency_penalty: values.Penalty = 0.0
     web_search_options: Any = None
     store: bool | None = None
 
@@ -170,6 +170,21 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     def offered(self) -> tuple[values.Tool, ...]:
         """The functions that may be called."""
         return values.chosen_tools(self.tools or (), self.tool_choice, field="tool_choice")
+
+    @property
+    def answer_format(self) -> values.AnswerFormat | None:
+        """The form that the answer's text must have.
+
+        Raises:
+            InvalidRequest: `response_format` is none.
+        """
+        return read_format(self.response_format)
+
+    @property
+    def penalty(self) -> str | None:
+        """The penalty that is asked for, by its name."""
+        names = ("presence_penalty", "frequency_penalty")
+        return next((name for name in names if getattr(self, name)), None)
 
     def takes_call(self, index: int) -> bool:
         """True unless one call at most was asked for, and this is a later one."""
@@ -190,6 +205,36 @@ def _refused(sentence: str, where: str) -> BadInput:
 
 def _absent(where: str) -> BadInput:
     return MissingField(where)
+
+
+FORMAT: Final = codec.Shape(values.AnswerFormat, failed=_refused, absent=_absent)
+
+
+def read_format(given: Any) -> values.AnswerFormat | None:
+    """`response_format`; None for plain text.
+
+    Raises:
+        InvalidRequest: it is not a format.
+    """
+    kind = given.get("type") if isinstance(given, dict) else None
+    if given is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return values.AnswerFormat(type="json_object")
+    if kind != "json_schema":
+        raise InvalidRequest(
+            'response_format.type must be "text", "json_object" or "json_schema", got '
+            f"{str(kind)[:40]!r}.",
+            field="response_format",
+        )
+    inner = given.get("json_schema")
+    if not isinstance(inner, dict) or not isinstance(inner.get("schema"), dict):
+        raise InvalidRequest(
+            "response_format.json_schema.schema must be a JSON schema, as an object.",
+            field="response_format",
+        )
+    form: values.AnswerFormat = codec.read({**inner, "type": "json_schema"}, FORMAT)
+    return form
 
 
 SHAPE: Final = codec.Shape(Completion, failed=_refused, absent=_absent)
@@ -218,13 +263,7 @@ def check(asked: Completion) -> None:
     """
     if asked.n != 1:
         raise InvalidRequest("This server gives one choice: n must be 1.", field="n")
-    kind = asked.response_format
-    if kind is not None and not (isinstance(kind, dict) and kind.get("type") == "text"):
-        raise InvalidRequest(
-            "This server cannot hold a response to a format: only response_format "
-            '{"type": "text"} is accepted.',
-            field="response_format",
-        )
+    _ = asked.answer_format  # a format that is none is told here
     if asked.functions:
         raise InvalidRequest("functions is not taken: use tools.", field="functions")
     if not asked.tools and asked.tool_choice not in (None, "auto", "none"):
@@ -234,9 +273,6 @@ def check(asked: Completion) -> None:
         raise InvalidRequest("Log probabilities are not available.", field="logprobs")
     if asked.logit_bias:
         raise InvalidRequest("A logit bias cannot be applied.", field="logit_bias")
-    for name in ("presence_penalty", "frequency_penalty"):
-        if getattr(asked, name):
-            raise InvalidRequest(f"{name} cannot be applied: only 0 is accepted.", field=name)
     if asked.web_search_options is not None:
         raise InvalidRequest("This server does not search the web.", field="web_search_options")
     if asked.is_spoken and asked.audio is None:
@@ -349,12 +385,14 @@ def request_of(asked: Completion, *, voice: str | None) -> chat.Request:
         InvalidRequest: see `part_of`, `message_of`.
     """
     given = {
-        "max_new_tokens": None
-        if asked.limit_tokens is None
-        else min(asked.limit_tokens, MOST_TOKENS),
+        "max_new_tokens": min(asked.limit_tokens or MOST_TOKENS, MOST_TOKENS),
         "temperature": asked.temperature,
         "top_p": asked.top_p,
         "top_k": asked.top_k,
+        "presence_penalty": asked.presence_penalty,
+        "frequency_penalty": asked.frequency_penalty,
+        "answer_format": asked.answer_format,
+        "parallel_calls": asked.parallel_tool_calls,
     }
     generation = values.ChatGeneration(
         **{name: value for name, value in given.items() if value is not None}  # type: ignore[arg-type]

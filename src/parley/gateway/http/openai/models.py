@@ -25,7 +25,8 @@ class ModelCard(BaseModel):
     abilities: list[str] = Field(
         description="`speech`: answers are spoken; `reading`: speaks a given text; "
         "`transcription`: writes down what it hears; `tools`: calls functions; "
-        "`tool_choice`: can be made to call one",
+        "`tool_choice`: can be made to call one; `json`: answers in JSON of a schema; "
+        "`penalties`: heeds penalties of presence and frequency",
         examples=[["speech", "reading", "transcription"]],
     )
     context_window: int = Field(description="tokens", examples=[8192])

@@ -29,7 +29,7 @@ from parley.gateway.http.openai.answering import (
     AnswerWords,
     answer,
     body_maker,
-    check_abilities,
+    shaped,
 )
 from parley.gateway.http.openai.kept_responses import KeptBody, KeptResponses
 from parley.gateway.http.openai.models import ModelList
@@ -157,7 +157,10 @@ def routes(
         asked, given, size = await _read(request)
         said = await kept.conversation(request, asked, given)
         whole = await read_aside(size, lambda: response_request.completion_of(asked, said))
-        check_abilities(whole, models)
+        try:
+            whole, is_forced = shaped(whole, models)
+        except InvalidRequest as error:
+            raise response_request.renamed(error) from None
         forwarder.check_room(request)
         inner = secrets.token_hex(INNER_CHARS // 2)
         stored = kept.keeps(asked, given)
@@ -177,7 +180,7 @@ def routes(
         )
         make_body = body_maker(whole, sources, None)
         light = msgspec.structs.replace(whole, messages=())
-        pieces = answer(forwarder, request, BODY_NAME, make_body, light)
+        pieces = answer(forwarder, request, BODY_NAME, make_body, light, is_forced=is_forced)
         events = answering.events(pieces, metrics)
         if asked.stream:
             return PiecesResponse(_encoded(events), media_type=EVENTS, metrics=metrics)

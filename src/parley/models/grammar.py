@@ -1,0 +1,178 @@
+"""Answers that keep to a format: which tokens may come next.
+
+A grammar over the model's own tokens, made by llguidance from a JSON schema. Whoever chooses tokens
+asks `Grammar.allowed` before each choice, so that what is written is always the beginning of a
+valid answer. Knows neither models nor engines. `V`: size of the vocabulary.
+
+Source: llguidance's documentation of JSON schemas ("Unimplemented keys" are those it refuses).
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from parley.errors import InvalidRequest
+from parley.protocol.values import AnswerFormat
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+Mask = npt.NDArray[np.bool_]
+
+FIELD: Final = "response_format"
+SCHEMA_BYTES: Final = 32 << 10
+"""A schema is read on the thread that everybody's answers are made on."""
+OBJECT: Final[dict[str, Any]] = {"type": "object"}
+"""What `json_object` asks for."""
+CLOSERS: Final = frozenset('"}]')
+"""Tokens of nothing but these bring an answer nearer to its end."""
+
+
+class Grammars:
+    """Makes grammars for one tokenizer. Reading its vocabulary takes a third of a second for 16,000
+    tokens, and is put off until the first answer with a format.
+
+    Args:
+        end: the token that ends an answer.
+        vocabulary: size of the logits, if larger than the tokenizer's vocabulary.
+    """
+
+    def __init__(self, words: Tokenizer, *, end: int, vocabulary: int | None = None) -> None:
+        self._words = words
+        self._end = end
+        self.size = vocabulary or words.get_vocab_size(with_added_tokens=True)
+
+    def begin(self, form: AnswerFormat) -> Grammar:
+        """The grammar of an answer, at its beginning.
+
+        Raises:
+            InvalidRequest: the schema is none, or asks for something that cannot be enforced; the
+                sentence names it.
+        """
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(self._tokenizer, source_of(form), log_level=0)
+        if matcher.is_error():
+            raise refused(matcher.get_error())
+        return Grammar(matcher, self)
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        from llguidance import LLTokenizer
+
+        return LLTokenizer(self._words.to_str(), n_vocab=self.size, eos_token=self._end)
+
+    @cached_property
+    def quotes(self) -> Mask:
+        """Which tokens end a string, and perhaps what is around it (V,)."""
+        return self._tokens_of('"')
+
+    @cached_property
+    def brackets(self) -> Mask:
+        """Which tokens end an object, an array or the answer (V,)."""
+        found = self._tokens_of("}]")
+        found[self._end] = True
+        return found
+
+    def _tokens_of(self, first: str) -> Mask:
+        """Which tokens have nothing but `CLOSERS`, and one of `first` in front."""
+        found = np.zeros(self.size, np.bool_)
+        for token in range(self._words.get_vocab_size(with_added_tokens=True)):
+            text = self._words.decode([token], skip_special_tokens=False)
+            found[token] = text[:1] in first and set(text) <= CLOSERS if text else False
+        return found
+
+    def ends_in_string(self, ids: tuple[int, ...]) -> bool:
+        """True if JSON that is written so far ends within a string."""
+        text = self._words.decode([*ids]).replace("\\\\", "").replace('\\"', "")
+        return text.count('"') % 2 == 1
+
+
+class Grammar:
+    """Where one answer is in its format."""
+
+    def __init__(self, matcher: LLMatcher, grammars: Grammars) -> None:
+        self._matcher = matcher
+        self._grammars = grammars
+        self.ids: tuple[int, ...] = ()
+        """The tokens so far."""
+
+    def follow(self, ids: tuple[int, ...]) -> None:
+        """Go to where the answer is after `ids`, be it before or behind where it was.
+
+        Raises:
+            ValueError: these tokens do not keep to the format.
+        """
+        same = len(self.ids)
+        if ids[:same] != self.ids:
+            self._matcher.reset()
+            same = 0
+        if not self._matcher.consume_tokens(list(ids[same:])):
+            raise ValueError(self._matcher.get_error() or "tokens outside of the format")
+        self.ids = ids
+
+    def allowed(self, *, closing: bool = False) -> Mask:
+        """Which tokens may come next (V,).
+
+        Args:
+            closing: of these only such as bring the answer nearer to its end, where there are any.
+
+        Raises:
+            ValueError: the format is too much for its limits of time and memory.
+        """
+        size = self._grammars.size
+        words = np.zeros((size + 31) // 32, np.uint32)
+        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        if self._matcher.is_error():
+            raise ValueError(self._matcher.get_error())
+        bits = np.unpackbits(words.view(np.uint8), bitorder="little")[:size].astype(np.bool_)
+        if not closing:
+            return bits
+        ways = [self._grammars.brackets, self._grammars.quotes]
+        if self._grammars.ends_in_string(self.ids):
+            ways = [self._grammars.quotes]
+        nearer = (bits & way for way in ways)
+        return next((way for way in nearer if way.any()), bits)
+
+
+def source_of(form: AnswerFormat) -> str:
+    """A format as llguidance reads it. Compact JSON: a small model would fill lines with blanks.
+
+    Raises:
+        InvalidRequest: the schema is none.
+    """
+    from llguidance import LLMatcher
+
+    schema = json.dumps(OBJECT if form.type == "json_object" else (form.schema or {}))
+    if len(schema) > SCHEMA_BYTES:
+        raise refused(f"It has {len(schema)} bytes; {SCHEMA_BYTES} are possible.")
+    try:
+        return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
+    except ValueError as error:
+        raise refused(str(error)) from None
+
+
+def check(form: AnswerFormat) -> None:
+    """Refuse, before anything is chosen, a format that cannot be enforced.
+
+    Raises:
+        InvalidRequest: naming what cannot.
+    """
+    from llguidance import LLMatcher
+
+    problem = LLMatcher.validate_grammar(source_of(form))
+    if problem:
+        raise refused(problem)
+
+
+def refused(why: str) -> InvalidRequest:
+    """The error for a schema, with llguidance's reason."""
+    # What follows the first line is the grammar itself.
+    reason = why.strip().partition("\n")[0][:200]
+    return InvalidRequest(f"{FIELD}: this schema cannot be enforced here. {reason}", field=FIELD)
