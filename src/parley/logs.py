@@ -12,7 +12,7 @@ import logging
 import re
 import sys
 from collections import deque
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TextIO
@@ -140,6 +140,24 @@ def report_failure(task: asyncio.Future[Any]) -> None:
     if error is not None:
         name = task.get_name() if isinstance(task, asyncio.Task) else ""
         get(__name__).error("task failed", task=name, exc_info=error)
+
+
+_progress_listeners: list[Callable[[], None]] = []
+
+
+def on_progress(listener: Callable[[], None]) -> None:
+    """Call this for every `progress` of this process from now on, in the thread that makes it."""
+    _progress_listeners.append(listener)
+
+
+def progress(logger: Any, event: str, **facts: object) -> None:
+    """Log that something long has come further: a sign of life of a process that is starting.
+
+    Only what has come further is progress: a loop that waits must not call this.
+    """
+    logger.info(event, **facts)
+    for listener in _progress_listeners:
+        listener()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from tests.contracts.executor import Kept, check_executor
 from tests.support.patience import HANG_S
 
 from parley.executor import child, local
-from parley.executor.base import WorkerNews
+from parley.executor.base import SIGN_OF_LIFE, WorkerNews
 from parley.executor.local import (
     LocalExecutor,
     as_environment,
@@ -135,7 +135,40 @@ async def test_a_worker_that_is_never_ready_is_killed_and_replaced(
         ended = await executing.next_news("ended")
         await executing.next_news("started")
 
-    assert ended.why == "hung: not ready after 0.5 s"
+    assert ended.why == "hung: no progress for 0.5 s while loading"
+
+
+async def test_a_worker_that_loads_for_long_lives_as_long_as_it_comes_further(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Only silence kills: three times the limit with signs, then none."""
+    monkeypatch.setattr("parley.executor.local.CHECK_EVERY_S", 0.05)
+    executing = Executing(
+        """
+        import signal, sys, time
+        from parley import logs
+        from parley.executor import child
+        child.SIGN_EVERY_S = 0.0
+        logs.on_progress(child.ProgressSigns())
+        began = time.monotonic()
+        while time.monotonic() - began < 9.0:
+            logs.progress(logs.get("loading"), "weights_read")
+            time.sleep(0.2)
+        print("silent", flush=True)
+        signal.pause()
+        """,
+        limits={"loading_limit_s": 3.0, "heartbeat_limit_s": 60},
+    )
+
+    async with executing.running():
+        shown = []
+        while "silent" not in (line := await executing.next_line()):
+            shown.append(line)
+        ended = await executing.next_news("ended")
+
+    # Nobody is shown the signs.
+    assert all(SIGN_OF_LIFE not in line for line in shown)
+    assert ended.why == "hung: no progress for 3 s while loading"
 
 
 async def test_a_worker_whose_set_up_is_wrong_is_not_started_again():

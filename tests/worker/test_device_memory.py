@@ -11,6 +11,7 @@ from tests.support.gateways import settings
 
 from parley.clock import SystemClock
 from parley.gateway.eta import EtaTracker
+from parley.gateway.http.status import worker_info
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue import Queue
 from parley.gateway.worker_pool import WorkerPool
@@ -56,3 +57,22 @@ def test_the_gateway_shows_it():
     name = 'parley_worker_device_memory_bytes{device="cuda:0",state="%s",worker="w"}'
     assert f"{name % 'used'} 70.0" in page
     assert f"{name % 'free'} 30.0" in page
+
+
+def test_the_gateway_shows_which_fast_parts_serve():
+    pool = WorkerPool(SystemClock(), EtaTracker(settings().eta))
+    worker = pool.welcome(Hello("w", "http://h:1", 1, "m", "cuda:0", "0", 1), object())
+    parts = {"attention": "plain: RuntimeError: Failed to find C compiler", "int4": "fast"}
+    pool.heard(worker, Heartbeat("idle", 1, 0, 0.0, 0, fast_paths=parts))
+
+    page = Metrics(Queue(1), pool).page().decode()
+    (kernel, products) = worker_info(worker, is_admin=True).fast_paths
+
+    name = 'parley_fast_path{device="cuda:0",part="%s",state="%s",worker="w"} 1.0'
+    assert name % ("attention", "plain") in page
+    assert name % ("int4", "fast") in page
+    assert (kernel.part, kernel.state) == ("attention", "plain")
+    assert kernel.reason == "RuntimeError: Failed to find C compiler"
+    assert (products.state, products.reason) == ("fast", None)
+    # What a compiler says names folders.
+    assert worker_info(worker, is_admin=False).fast_paths[0].reason is None

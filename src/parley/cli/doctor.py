@@ -65,6 +65,14 @@ def doctor(
     ] = False,
     llm: flags.Llm = None,
     llm_model: flags.LlmModel = None,
+    tries: Annotated[
+        bool,
+        typer.Option(
+            "--try",
+            help="Also build and check the fast parts of MiniCPM-o on this machine's card: needs "
+            "no checkpoint, and 1 GiB.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
     config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
 ) -> None:
@@ -93,7 +101,7 @@ def doctor(
     for finding in findings:
         show(finding)
     if settings is not None:
-        for check in CHECKS:
+        for check in (*CHECKS, check_fast_parts) if tries else CHECKS:
             for finding in _run(check, settings):
                 findings.append(finding)
                 show(finding)
@@ -394,6 +402,20 @@ def check_model(settings: Settings) -> Iterator[Finding]:
         yield Finding("fine", "memory", text)
     for note in plan.notes:
         yield Finding("fine", "model", note)
+
+
+def check_fast_parts(settings: Settings) -> Iterator[Finding]:
+    """Kernel, graphs and the rest, built and compared."""
+    try:
+        parts = importlib.import_module("parley.models.minicpmo45.fast_parts_check")
+    except ModuleNotFoundError as error:
+        yield Finding(
+            "note", "fast parts", f"cannot be tried without '{error.name}'",
+            install_command("worker"),
+        )  # fmt: skip
+        return
+    for found in parts.try_parts(settings.model):
+        yield Finding(found.grade, found.subject, found.text, found.advice)
 
 
 def _size(number_bytes: int) -> str:

@@ -21,7 +21,7 @@ from parley.engine.loop import (
     Stats,
     TakeCheckpoint,
 )
-from parley.engine.model import Memory, Model, ModelSpec
+from parley.engine.model import HasFastPaths, Memory, Model, ModelSpec
 from parley.engine.segments import Segment, Text
 from parley.engine.slots import SlotKey, Slots
 from parley.engine.work import (
@@ -60,6 +60,7 @@ class Engine:
     def __init__(self, model: Model, clock: Clock | None = None) -> None:
         self.spec: ModelSpec = model.spec
         self._slots = Slots(model.rows)
+        self._fast_paths = model if isinstance(model, HasFastPaths) else None
         self._loop = EngineLoop(model, clock or SystemClock(), on_fault=self._fault_from_thread)
         self._thread: threading.Thread | None = None
         self._events: asyncio.AbstractEventLoop | None = None
@@ -94,6 +95,11 @@ class Engine:
     def context_tokens(self) -> int:
         """Of all conversations together."""
         return sum(handle.context_tokens for handle in self._handles)
+
+    @property
+    def fast_paths(self) -> dict[str, str]:
+        """The state of every fast part of the model; empty where it has none."""
+        return {} if self._fast_paths is None else dict(self._fast_paths.fast_paths)
 
     def start(self) -> None:
         """Start the engine thread."""

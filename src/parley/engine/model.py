@@ -27,7 +27,7 @@ Obligations that `tests/contracts/model.py` checks for every model:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -156,6 +156,17 @@ class RunsBeside(Protocol):
 
     def is_under_way(self, job: Job) -> bool:
         """Whether a step of the job was asked for and is not complete. Returns at once."""
+        ...
+
+
+@runtime_checkable
+class HasFastPaths(Protocol):
+    """A model with fast parts that may step down to a slower form while it serves."""
+
+    @property
+    def fast_paths(self) -> Mapping[str, str]:
+        """The state of every part: `fast`, `plain: why`, `refused: why`. Any thread; returns
+        immediately."""
         ...
 
 

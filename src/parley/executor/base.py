@@ -21,6 +21,9 @@ SETTLED_S: Final = 60.0
 """A worker that lived this long is replaced without delay the next time."""
 HEARTBEAT_LIMIT_S: Final = 60.0
 LOADING_LIMIT_S: Final = 1800.0
+"""A worker that has not been ready yet is killed when it makes no progress for this long."""
+SIGN_OF_LIFE: Final = "\x16"
+"""A line of a starting worker's output that says that it has come further. Nobody is shown it."""
 
 
 @dataclass(frozen=True, slots=True)

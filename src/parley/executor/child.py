@@ -21,9 +21,12 @@ import threading
 import time
 from typing import Final
 
+from parley import logs
+from parley.executor.base import SIGN_OF_LIFE
 from parley.importing import importing
 
 CHECK_EVERY_S: Final = 1.0
+SIGN_EVERY_S: Final = 1.0
 GRACE_S: Final = 15.0
 """How long it may take to finish its sessions once the parent is gone."""
 
@@ -75,6 +78,22 @@ def prepare(modules: str) -> None:
     os.close(nothing)
 
 
+class ProgressSigns:
+    """Tells the parent, by a line of output, that this process has come further while it loads; at
+    most once a second."""
+
+    def __init__(self) -> None:
+        self._told_at = -SIGN_EVERY_S
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now - self._told_at >= SIGN_EVERY_S:
+            self._told_at = now
+            # Where nobody reads any more there is nobody to be told.
+            with contextlib.suppress(OSError):
+                os.write(1, f"{SIGN_OF_LIFE}\n".encode())
+
+
 def main() -> None:
     """Follow the parent, then run the command line."""
     follow(int(sys.argv[1]))
@@ -82,6 +101,7 @@ def main() -> None:
         prepare(sys.argv[3])
         del sys.argv[2:4]
     os.environ[SUPERVISED_VARIABLE] = str(os.getpid())
+    logs.on_progress(ProgressSigns())
     # The parent read the same file and variables, and has said which names in them are unknown.
     logging.getLogger("parley.settings").setLevel(logging.ERROR)
     sys.argv = ["parley", *sys.argv[2:]]

@@ -3,9 +3,9 @@
 Each child runs `parley worker` with its settings, the secret among them, in its environment. Its
 output appears here with its name in front. A child that dies is replaced, later and later if it
 keeps dying; one that says its set-up is wrong is not. A child that hangs, i.e. gives no sign of
-life (`alive`) for too long or never becomes ready, is killed and so replaced. Children are in
-process groups of their own, so a Ctrl-C at the terminal reaches the parent only, which ends them in
-order.
+life (`alive`, or `SIGN_OF_LIFE` while it loads) for too long, is killed and so replaced. Children
+are in process groups of their own, so a Ctrl-C at the terminal reaches the parent only, which ends
+them in order.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from parley.executor.base import (
     RESTART_EXIT_CODE,
     SETTLED_S,
     SETUP_EXIT_CODE,
+    SIGN_OF_LIFE,
     Listener,
     WorkerNews,
     how_it_ended,
@@ -93,7 +94,7 @@ class LocalExecutor:
         news: hears what happens.
         write: takes a worker's number and one line of its output.
         heartbeat_limit_s: a child is killed when its last sign of life is older than this.
-        loading_limit_s: from its start to its first sign of life.
+        loading_limit_s: the same before its first heartbeat; progress counts (`SIGN_OF_LIFE`).
         prepared: a process that becomes the first child (`prepare_worker`).
     """
 
@@ -159,6 +160,11 @@ class LocalExecutor:
         if pid in self._due_at:
             self._is_ready.add(pid)
             self._due_at[pid] = time.monotonic() + self._heartbeat_limit_s
+
+    def _comes_further(self, pid: int) -> None:
+        """A child that loads has made progress."""
+        if pid in self._due_at and pid not in self._is_ready:
+            self._due_at[pid] = time.monotonic() + self._loading_limit_s
 
     async def stop(self, grace_s: float) -> None:
         """SIGTERM to all, SIGKILL to the groups of those left after `grace_s`."""
@@ -251,7 +257,7 @@ class LocalExecutor:
                     self._hung[pid] = (
                         f"hung: no heartbeat for {self._heartbeat_limit_s:g} s"
                         if pid in self._is_ready
-                        else f"hung: not ready after {self._loading_limit_s:g} s"
+                        else f"hung: no progress for {self._loading_limit_s:g} s while loading"
                     )
                     log.error("worker_hung_killed", pid=pid, why=self._hung[pid])
                     _kill_group(pid)
@@ -268,7 +274,9 @@ class LocalExecutor:
             except asyncio.LimitOverrunError as overrun:
                 line = await child.stdout.read(max(1, overrun.consumed))
             text = line.decode(errors="replace").rstrip()
-            if text:
+            if text == SIGN_OF_LIFE:
+                self._comes_further(child.pid)
+            elif text:
                 self._write(index, text)
 
 

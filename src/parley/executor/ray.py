@@ -32,6 +32,7 @@ from parley.executor.base import (
     RESTART_EXIT_CODE,
     SETTLED_S,
     SETUP_EXIT_CODE,
+    SIGN_OF_LIFE,
     Listener,
     WorkerNews,
     how_it_ended,
@@ -239,7 +240,10 @@ class RayExecutor:
             place.heard_at = now
             place.is_waiting = False
             for line in answer.lines:
-                self._write(index, line)
+                if line != SIGN_OF_LIFE:
+                    self._write(index, line)
+                elif not place.is_ready and place.due_at < math.inf:
+                    place.due_at = now + self._loading_limit_s
             self._process(index, place, answer, now)
         elif isinstance(answer, Exception):
             # Its actor or its node died; Ray starts it again where there is room.
@@ -300,7 +304,7 @@ class RayExecutor:
                 place.why_killed = (
                     f"hung: no heartbeat for {self._heartbeat_limit_s:g} s"
                     if place.is_ready
-                    else f"hung: not ready after {self._loading_limit_s:g} s"
+                    else f"hung: no progress for {self._loading_limit_s:g} s while loading"
                 )
                 place.due_at = math.inf
                 log.error("worker_hung_killed", worker=index, why=place.why_killed)

@@ -305,6 +305,11 @@ class Metrics:
             "Of its whole GPU, whoever uses it.",
             labels=[*labels, "state"],
         )
+        fast = GaugeMetricFamily(
+            "parley_fast_path",
+            "1 for the state that a fast part of the model is in: fast, plain or refused.",
+            labels=[*labels, "part", "state"],
+        )
         waiting = GaugeMetricFamily(
             "parley_recordings_waiting", "Recordings to come from other hosts.", labels=["worker"]
         )
@@ -327,7 +332,9 @@ class Metrics:
                 memory.add_metric([*who, "free"], total - used)
             if heartbeat.recordings_waiting is not None:
                 waiting.add_metric([worker.worker_id], heartbeat.recordings_waiting)
-        yield from (up, slots, held, requests, context, memory, waiting)
+            for part, words in heartbeat.fast_paths.items():
+                fast.add_metric([*who, part[:64], words.partition(":")[0][:16]], 1)
+        yield from (up, slots, held, requests, context, memory, fast, waiting)
 
     def _of_this_host(self) -> Iterable[Metric]:
         if self._find_disk_free is not None:

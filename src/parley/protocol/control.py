@@ -217,6 +217,8 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
     """None on a CPU."""
     is_leaving: bool = False
     """The worker ends: it gets nothing new, and its sessions are moved."""
+    fast_paths: dict[str, str] = {}
+    """The state of every fast part of the model: `fast`, `plain: why`, `refused: why`."""
     recordings_waiting: int | None = None
     """Recordings on the worker's disk that the gateway is to take over; None where both share a
     data folder."""

@@ -107,10 +107,15 @@ class ModelSettings(Part):
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto follows the checkpoint."
     )
-    attention: Literal["auto", "triton", "flash_attention_2", "sdpa", "eager"] = Field(
+    attention: Literal["auto", "triton", "sdpa"] = Field(
         "auto",
-        description="Attention kernel; auto is triton on a GPU, else sdpa. flash_attention_2 "
-        "needs the package flash-attn and a GPU.",
+        description="Attention kernel; auto is triton on a GPU, else sdpa. The triton kernel is "
+        "checked at start and replaced by sdpa if it fails.",
+    )
+    strict: bool = Field(
+        False,
+        description="Refuse to start, or fail the request, instead of replacing a fast part of the "
+        "model that does not work (kernel, graphs, int4, …) with its slower form.",
     )
     kv_cache_dtype: Literal["auto", "model", "int8"] = Field(
         "auto",
@@ -557,7 +562,8 @@ class WorkerSettings(Part):
     loading_limit_s: float = Field(
         1800.0,
         gt=0,
-        description="`parley serve` restarts a worker that is not ready after this.",
+        description="`parley serve` restarts a worker that is loading and makes no progress for "
+        "this long.",
     )
     step_limit_s: float | None = Field(
         None,

@@ -664,6 +664,7 @@ class Host:
             avg_inference_time_ms=round(self.meter.avg_inference_ms, 1),
             kv_cache_length=self.engine.context_tokens,
             device_memory=self.device_memory,
+            fast_paths=self.engine.fast_paths,
             stages=counted.stages,
             answers=counted.answers,
             errors=counted.errors,

@@ -75,3 +75,21 @@ def test_the_cpu_may_be_asked_for_beside_a_card(no_cuda, tmp_path):
 def test_a_named_card_that_is_absent_is_refused(no_cuda, tmp_path):
     with pytest.raises(SetupError, match=r"There is no device 'cuda:3': 0 GPUs are usable here"):
         choose_device("cuda:3", driver=tmp_path, environment={})
+
+
+def test_a_card_that_cannot_multiply_bfloat16_is_refused_before_anything_is_loaded(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    capabilities = {0: (7, 5), 1: (8, 0)}
+    monkeypatch.setattr(
+        torch.cuda, "get_device_capability", lambda device: capabilities[device.index]
+    )
+
+    for name in ("auto", "cuda", "cuda:0"):
+        with pytest.raises(
+            SetupError, match=r"Tesla T4 has compute capability 7\.5.*8\.0"
+        ) as caught:
+            choose_device(name)
+        assert "model.device to cpu" in caught.value.hint
+    assert choose_device("cuda:1") == torch.device("cuda", 1)

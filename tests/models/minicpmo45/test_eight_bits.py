@@ -13,7 +13,6 @@ from torch import Tensor
 from parley.engine.model import Job
 from parley.engine.segments import Audio, Mark, Marker, Segment, Text
 from parley.engine.work import Finalize, Generate, Prefill, StartSession, StepUnit, Work
-from parley.errors import SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.model import MiniCPMO45
@@ -221,12 +220,3 @@ def test_small_cards_keep_small_caches_unless_told_otherwise(
 
 def test_on_a_cpu_auto_keeps_them_as_the_model_computes():
     assert not keeps_eight_bits(ModelSettings(), torch.device("cpu"))
-
-
-def test_flash_attention_cannot_read_them_and_says_so():
-    settings = ModelSettings(kv_cache_dtype="int8", attention="flash_attention_2")
-
-    with pytest.raises(SetupError, match="cannot read caches in 8 bits") as caught:
-        keeps_eight_bits(settings, torch.device("cpu"))
-
-    assert "model.kv_cache_dtype" in caught.value.hint

@@ -81,6 +81,7 @@ def captured(slots: int, context_tokens: int) -> dict[tuple[str, Hashable], tupl
         shape: Hashable,
         function: Callable[..., tuple[Tensor, ...]],
         inputs: Sequence[Tensor],
+        reference: object = None,
     ) -> tuple[Tensor, ...]:
         mine = [torch.empty_like(tensor, device="meta") for tensor in inputs]
         with torch.inference_mode(), Peak(returned) as peak:

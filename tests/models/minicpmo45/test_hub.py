@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import namedtuple
 from pathlib import Path
@@ -141,27 +140,31 @@ def test_looking_downloads_nothing(tmp_path):
     assert there.fetched == []
 
 
-def test_progress_is_told_in_lines(tmp_path, monkeypatch, caplog):
+def test_only_bytes_that_arrive_are_progress(tmp_path, monkeypatch):
     with_free(monkeypatch, 100 * GB)
     monkeypatch.setattr(hub, "PROGRESS_EVERY_S", 0.001)
     there = FakeHub(tmp_path)
     there.arriving.clear()
+    # Looked at twice before it begins; then one of three looks finds more.
+    held = iter([0, 0, 0, 2 * GB, 2 * GB])
+    told: list[tuple[str, dict[str, object]]] = []
 
-    class Told(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "%" in record.getMessage():
-                there.arriving.set()
+    def arrived(cache: object, repository: str) -> int:
+        found = next(held, None)
+        if found is None:
+            there.arriving.set()
+        return 2 * GB if found is None else found
 
-    handler = Told()
-    logging.getLogger(hub.__name__).addHandler(handler)
-    try:
-        with caplog.at_level(logging.INFO, logger=hub.__name__):
-            locate("minicpmo45", hub=there)
-    finally:
-        logging.getLogger(hub.__name__).removeHandler(handler)
+    monkeypatch.setattr(hub, "held_bytes", arrived)
+    monkeypatch.setattr(
+        hub.logs, "progress", lambda log, event, **facts: told.append((event, facts))
+    )
 
-    assert "downloading openbmb/MiniCPM-o-4_5: 20.0 GB" in caplog.text
-    assert "0.0 of 20.0 GB (0 %)" in caplog.text
+    locate("minicpmo45", hub=there)
+
+    ((event, facts),) = told
+    assert event == "download_progressed"
+    assert (facts["gb"], facts["of_gb"]) == (2.0, 20.0)
 
 
 def test_python_files_of_a_repository_are_never_fetched():

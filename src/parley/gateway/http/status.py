@@ -61,6 +61,14 @@ class RunningTask(BaseModel):
     estimated_remaining_s: float = Field(examples=[12.6])
 
 
+class FastPath(BaseModel):
+    """A fast part of a worker's model. `reason` is there for admins only."""
+
+    part: str = Field(examples=["attention"])
+    state: str = Field(description="fast, plain or refused", examples=["fast"])
+    reason: str | None = Field(None, description="why it is not fast")
+
+
 class WorkerInfo(BaseModel):
     """One worker. `url`, `host` and `port` are there for admins only."""
 
@@ -74,6 +82,9 @@ class WorkerInfo(BaseModel):
     model: str = Field(examples=["parrot"])
     voice_problem: str | None = Field(
         None, description="why it has no default voice, where it has none; text works without"
+    )
+    fast_paths: list[FastPath] = Field(
+        [], description="fast parts of the model, and which of them were replaced by a slower form"
     )
     slots: int = Field(examples=[4])
     free_slots: int = Field(examples=[3])
@@ -203,6 +214,7 @@ def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
         gpu_id=worker.hello.device,
         model=worker.hello.model,
         voice_problem=worker.hello.details.get("voice_problem"),
+        fast_paths=fast_paths(worker, is_admin=is_admin),
         slots=worker.slots,
         free_slots=worker.free_slots,
         draining=worker.is_draining,
@@ -216,6 +228,19 @@ def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
         busy_since=since,
         **address,
     )
+
+
+def fast_paths(worker: Worker, *, is_admin: bool) -> list[FastPath]:
+    """The fast parts of a worker's model."""
+    if worker.heartbeat is None:
+        return []
+    found = []
+    for part, words in worker.heartbeat.fast_paths.items():
+        state, _, reason = words.partition(": ")
+        found.append(
+            FastPath(part=part, state=state, reason=(reason or None) if is_admin else None)
+        )
+    return found
 
 
 def recording_health(metrics: Metrics, worker_pool: WorkerPool) -> RecordingHealth:

@@ -36,7 +36,7 @@ def choose_device(
     """
     if name == "auto":
         if torch.cuda.is_available():
-            return torch.device("cuda:0")
+            return _checked(torch.device("cuda:0"))
         cards = visible_cards(driver, os.environ if environment is None else environment)
         if cards:
             raise SetupError(
@@ -59,9 +59,38 @@ def choose_device(
                 f"There is no device '{name}': {count} GPUs are usable here.{reason}",
                 hint="Set model.device to auto or cpu, or check the driver.",
             )
-        return torch.device("cuda", device.index or 0)
+        return _checked(torch.device("cuda", device.index or 0))
     if device.type != "cpu":
         raise SetupError(f"The device '{name}' is not supported.", hint="Use cpu or cuda.")
+    return device
+
+
+LEAST_CAPABILITY: Final = (8, 0)
+"""Compute capability of the oldest cards that multiply bfloat16 (A100 and later)."""
+
+
+def use_device(device: torch.device) -> None:
+    """Make a card the current one of this thread. Each thread that computes has to: Triton and
+    CUDA's libraries launch on their thread's current device, which is card 0 at first."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
+def _checked(device: torch.device) -> torch.device:
+    """The device, if the model can run on it.
+
+    Raises:
+        SetupError: the card is too old.
+    """
+    capability = torch.cuda.get_device_capability(device)
+    if capability < LEAST_CAPABILITY:
+        name = torch.cuda.get_device_name(device)
+        raise SetupError(
+            f"{name} has compute capability {capability[0]}.{capability[1]}; "
+            "this model needs 8.0 or higher, because older cards cannot multiply bfloat16.",
+            hint="Use an NVIDIA card of the Ampere generation or newer (A10, A100, RTX 30xx, "
+            "L4, L40S, RTX 40xx, H100, …), or set model.device to cpu.",
+        )
     return device
 
 
@@ -95,16 +124,18 @@ def why_no_cuda(driver: Path = DRIVER) -> str:
     # torch says what it knows in a warning: "The NVIDIA driver on your system is too old ...".
     known = next((str(one.message) for one in said if "CUDA" in str(one.message)), "")
     reason = " ".join(known.split())[:300] or "its driver does not answer."
-    return f"torch is built for CUDA {torch.version.cuda}{_driver_version(driver)}; {reason}"
+    version = driver_version(driver)
+    named = f", the driver is {version}" if version else ""
+    return f"torch is built for CUDA {torch.version.cuda}{named}; {reason}"
 
 
-def _driver_version(driver: Path) -> str:
+def driver_version(driver: Path = DRIVER) -> str:
+    """The number of the kernel module; "" if there is none."""
     try:
         first = (driver / "version").read_text(encoding="utf-8").splitlines()[0]
     except (OSError, IndexError):
         return ""
-    number = next((word for word in first.split() if word[:1].isdigit() and "." in word), "")
-    return f", the driver is {number}" if number else ""
+    return next((word for word in first.split() if word[:1].isdigit() and "." in word), "")
 
 
 def _counted(cards: int) -> str:

@@ -6,7 +6,6 @@ lines, which survive a log file as well as a terminal. Without a connection the 
 
 from __future__ import annotations
 
-import logging
 import re
 import shutil
 import threading
@@ -17,6 +16,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final, Protocol
 
+from parley import logs
 from parley.errors import SetupError
 
 OFFICIAL: Final = "openbmb/MiniCPM-o-4_5"
@@ -32,7 +32,7 @@ SPARE_BYTES: Final = 1024**3
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
-log = logging.getLogger(__name__)
+log = logs.get(__name__)
 
 
 class NotDownloaded(SetupError):
@@ -111,7 +111,7 @@ class HuggingFace:
         except RepositoryNotFoundError as error:
             raise SetupError(f"The hub knows no model '{repository}'.") from error
         except _failures() as error:
-            log.info("the hub cannot be asked: %s", error)
+            log.info("hub_unreachable", why=str(error))
             return None
         return [RepositoryFile(one.rfilename, one.size or 0) for one in info.siblings or ()]
 
@@ -237,15 +237,22 @@ def _reported(cache: Path, repository: str, total: int) -> Iterator[None]:
     done = threading.Event()
 
     def report() -> None:
+        before = held_bytes(cache, repository)
         while not done.wait(PROGRESS_EVERY_S):
             held = held_bytes(cache, repository)
-            share = min(100.0, 100 * held / total)
-            log.info(
-                "downloading %s: %.1f of %.1f GB (%.0f %%)",
-                repository, held / 1e9, total / 1e9, share,
-            )  # fmt: skip
+            facts = {
+                "repository": repository,
+                "gb": round(held / 1e9, 1),
+                "of_gb": round(total / 1e9, 1),
+                "mb_per_s": round((held - before) / 1e6 / PROGRESS_EVERY_S, 1),
+            }
+            if held > before:
+                logs.progress(log, "download_progressed", **facts)
+            else:
+                log.warning("download_stalled", **facts)
+            before = held
 
-    log.info("downloading %s: %.1f GB", repository, total / 1e9)
+    log.info("download_started", repository=repository, gb=round(total / 1e9, 1))
     reporter = threading.Thread(target=report, name="download progress", daemon=True)
     reporter.start()
     try:

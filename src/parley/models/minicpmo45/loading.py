@@ -12,24 +12,26 @@ from pathlib import Path
 import torch
 
 from parley.errors import SetupError
-from parley.models.minicpmo45 import hub, weights
+from parley.models.minicpmo45 import hub, ladder, weights
 from parley.models.minicpmo45.awq import scheme_of
 from parley.models.minicpmo45.config import MiniCPMOConfig, read_config
-from parley.models.minicpmo45.device import choose_device, set_precision
+from parley.models.minicpmo45.device import choose_device, use_device
 from parley.models.minicpmo45.gguf_file import GgufFile
 from parley.models.minicpmo45.model import ANSWER_RESERVE, MiniCPMO45
 from parley.models.minicpmo45.planning import dtype_of, fitting_slots, keeps_eight_bits, kind_of
-from parley.models.minicpmo45.quantize import Kind, checked
+from parley.models.minicpmo45.quantize import Kind, checked, unpack_int4
 from parley.models.minicpmo45.random_model import ByteTokenizer, Sizes, full_sizes
-from parley.models.minicpmo45.runtime.attention import SlotAttention, make_attention
+from parley.models.minicpmo45.runtime.fast_paths import FastPaths
 from parley.models.minicpmo45.runtime.graphs import CudaGraphCapture, GraphRunner
-from parley.models.minicpmo45.runtime.streams import SPEECH_KINDS, OwnStream
+from parley.models.minicpmo45.runtime.streams import SPEECH_KINDS
 from parley.models.minicpmo45.tokenizer import (
     CheckpointTokenizer,
     Tokenizer,
 )
 from parley.models.minicpmo45.voice_loading import (
     default_voice_of,
+    flow_dtype_of,
+    history_dtype,
     make_speech_output,
     prompt_voice_of,
 )
@@ -51,8 +53,7 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         SetupError: something is missing, does not fit together, or does not fit the device.
     """
     device = choose_device(settings.device)
-    if device.type == "cuda":
-        set_precision(settings.token2wav_precision)
+    use_device(device)
     folder = None if settings.random_weights else hub.locate(settings.name, settings.revision)
     sizes = sizes or full_sizes()
     if device.type == "cpu":
@@ -67,28 +68,33 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
             hint=f"Set it to {positions} or less.",
         )
     dtype = dtype_of(settings, device)
-    # What cannot run is said before minutes of loading.
+    # What cannot run is said before minutes of loading, and what is slow as well.
     scheme = None if settings.llm_gguf is not None else scheme_of(config.raw)
     kind = kind_of(settings, scheme)
     checked(kind, device=device, dtype=dtype or torch.bfloat16)
-    make_attention(settings.attention, device=device, dtype=dtype or torch.bfloat16)
-    has_small_caches = keeps_eight_bits(settings, device)
-    network = _network(config, folder, device, dtype, kind, settings.llm_gguf)
-    network.llm.attention = make_attention(
-        settings.attention, device=device, dtype=network.llm.dtype
+    paths = FastPaths(is_strict=settings.strict)
+    geometry = ladder.Geometry(
+        config,
+        sizes.flow,
+        dtype or torch.bfloat16,
+        flow_dtype_of(settings, device),
+        history_dtype(settings, device),
     )
-    network.apm.reads_in_place = isinstance(network.llm.attention, SlotAttention)
-    slots = fitting_slots(settings, config, folder, network, device, kind)
-    rounds = network.llm.dtype is torch.bfloat16
-    is_captured = settings.compile and device.type == "cuda"
-    overlaps = settings.overlap_speech and device.type == "cuda"
-    graphs = GraphRunner(
+    rung = ladder.choose(
+        settings,
         device,
-        CudaGraphCapture(device) if is_captured else None,
-        captures=dict.fromkeys(SPEECH_KINDS, CudaGraphCapture(device))
-        if is_captured and overlaps
-        else None,
+        geometry,
+        kind=kind,
+        has_small_caches=keeps_eight_bits(settings, device),
+        paths=paths,
     )
+    network = _network(config, folder, device, dtype, kind, settings.llm_gguf)
+    if rung.unpacks_int4:
+        unpack_int4(network)
+    network.llm.attention = rung.attention
+    network.apm.reads_in_place = rung.attention.reads_in_place
+    slots = fitting_slots(settings, config, folder, network, device, kind, rung.has_small_caches)
+    graphs = _graphs(settings, device, paths, has_own_stream=rung.stream is not None)
     speech_output, problem = make_speech_output(
         settings,
         folder,
@@ -96,8 +102,9 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         slots,
         graphs,
         sizes,
-        stream=OwnStream(device) if overlaps else None,
-        has_small_caches=has_small_caches,
+        stream=rung.stream,
+        flow_dtype=geometry.flow_dtype if paths.is_fast("flow_precision") else torch.float32,
+        has_small_caches=rung.has_small_caches,
     )
     if problem is not None:
         log.warning("%s", problem)
@@ -109,7 +116,7 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         slots=slots,
         context_tokens=settings.context_tokens,
         speech_output=speech_output,
-        rounds_rope=rounds,
+        rounds_rope=network.llm.dtype is torch.bfloat16,
         name=Path(settings.name).name,
         behaviour=settings.behaviour,
         graphs=graphs,
@@ -118,8 +125,19 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         if folder is None
         else prompt_voice_of(default_voice_of(settings, folder)),
         voice_problem=problem,
-        has_small_caches=has_small_caches,
+        has_small_caches=rung.has_small_caches,
+        paths=paths,
     )
+
+
+def _graphs(
+    settings: ModelSettings, device: torch.device, paths: FastPaths, *, has_own_stream: bool
+) -> GraphRunner:
+    """Who captures steps; speech on a stream of its own has graphs with memory of their own."""
+    if not settings.compile or device.type != "cuda":
+        return GraphRunner(device, paths=paths)
+    apart = dict.fromkeys(SPEECH_KINDS, CudaGraphCapture(device)) if has_own_stream else None
+    return GraphRunner(device, CudaGraphCapture(device), captures=apart, paths=paths)
 
 
 def _network(

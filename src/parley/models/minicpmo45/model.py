@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -52,11 +52,14 @@ from parley.models.minicpmo45.conversation.turn_prefill import TurnPrefill
 from parley.models.minicpmo45.conversation.unit_prefill import UnitPrefillJob
 from parley.models.minicpmo45.conversation.units import SettleJob, UnitAnswerJob
 from parley.models.minicpmo45.conversation.whole import WholeReplyJob
+from parley.models.minicpmo45.device import use_device
 from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.llm.sampling import Chooser
 from parley.models.minicpmo45.llm.steps import LanguageSteps
-from parley.models.minicpmo45.quantize import stored_bytes
+from parley.models.minicpmo45.quantize import stored_bytes, unpack_int4
+from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import SlotCache
+from parley.models.minicpmo45.runtime.fast_paths import GRAPH, PARTS, FastPathFailed, FastPaths
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.stages.encode import capture_encoders, encode
 from parley.models.minicpmo45.stages.eviction import slide_turns
@@ -67,7 +70,7 @@ from parley.models.minicpmo45.stages.language import (
     finalize,
     prefill,
 )
-from parley.models.minicpmo45.stages.parts import Choosing
+from parley.models.minicpmo45.stages.parts import Choosing, LastInput
 from parley.models.minicpmo45.stages.speech import SpeakingJob, speak, vocode
 from parley.models.minicpmo45.tokenizer import Tokenizer
 from parley.models.minicpmo45.vision_encoder.ahead import MediaThreads
@@ -104,6 +107,7 @@ class MiniCPMO45:
         prompt_voice: the default voice as sound; part of prompts where clients bring none.
         voice_problem: why there is no default voice, where that is known already.
         has_small_caches: keep context and heard sound in 8 bits.
+        paths: the states of the fast parts; None: nothing is fast.
     """
 
     def __init__(
@@ -123,8 +127,12 @@ class MiniCPMO45:
         prompt_voice: Pcm | None = None,
         voice_problem: str | None = None,
         has_small_caches: bool = False,
+        paths: FastPaths | None = None,
     ) -> None:
         self.network = network
+        self.paths = paths or FastPaths()
+        self.last_inputs: dict[int, LastInput] = {}
+        self._is_shaken = False
         self.config = config
         self.tokenizer = tokenizer
         self.speech_output = speech_output
@@ -291,6 +299,14 @@ class MiniCPMO45:
     @torch.inference_mode()
     def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
         try:
+            self._step(stage, jobs)
+        except FastPathFailed as failure:
+            self.step_down(failure.part, failure.reason)
+            # No row has advanced: the same step by the plain path, once.
+            self._step(stage, jobs)
+
+    def _step(self, stage: Stage, jobs: Sequence[Job]) -> None:
+        try:
             match stage:
                 case Stage.ENCODE:
                     encode(self, cast(Sequence[PrefillJob], jobs))
@@ -306,6 +322,50 @@ class MiniCPMO45:
                     finalize(self, cast(Sequence[SettleJob], jobs))
         except torch.AcceleratorError as error:
             raise DeviceFault(str(error)) from error
+
+    # Fast parts.
+
+    @property
+    def fast_paths(self) -> Mapping[str, str]:
+        """Every fast part and its state in words. Any thread."""
+        return self.paths.in_words()
+
+    def step_down(self, part: str, reason: str) -> None:
+        """A fast part failed: its plain form serves from now on.
+
+        Raises:
+            SetupError: stepping down is not allowed.
+        """
+        self.paths.step_down(part, reason)
+        if part in ("attention", "caches"):
+            self._attend_plainly()
+        elif part == "int4":
+            unpack_int4(self.network)
+        elif part.startswith(GRAPH):
+            self.graphs.forget(part.removeprefix(GRAPH))
+
+    def _attend_plainly(self) -> None:
+        self.network.llm.attention = FusedAttention()
+        self.network.apm.reads_in_place = False
+        if self.speech_output is not None:
+            self.speech_output.attend_plainly()
+        # Their graphs hold the kernel.
+        self.graphs.forget()
+
+    def not_finite(self, *, is_repaired: bool) -> None:
+        """Scores of a row were not finite. The first time that the plain path corrects them is
+        overlooked; everything else is the fast parts' end.
+
+        Args:
+            is_repaired: the plain path computed finite ones.
+        """
+        fast = [part for part in ("attention", GRAPH + "decode") if self.paths.is_fast(part)]
+        if is_repaired and not self._is_shaken:
+            self._is_shaken = True
+            log.warning("scores were not finite, and are by the plain path; fast parts: %s", fast)
+            return
+        for part in fast:
+            self.step_down(part, "its scores were not finite")
 
     # Checkpoints.
 
@@ -335,18 +395,20 @@ class MiniCPMO45:
 
     def close(self, row: int) -> None:
         self._conversations[row] = None
+        self.last_inputs.pop(row, None)
         self.context.truncate(row, 0)
         self.audio_cache.truncate(row, 0)
         if self.speech_output is not None:
             self.speech_output.close(row)
 
     def warm_up(self) -> None:
-        """Capture what is to be captured, and have one short conversation of each kind in row 0."""
-        with torch.inference_mode():
-            self.steps.capture()
-            if self.speech_output is not None:
-                self.speech_output.capture()
-            capture_encoders(self)
+        """Capture what is to be captured, and have one short conversation of each kind in row 0.
+
+        Raises:
+            SetupError: a fast part failed, and stepping down is not allowed.
+        """
+        use_device(self.network.llm.device)
+        self._capture()
         speaks = self.has_default_voice
         if speaks:
             try:
@@ -359,6 +421,21 @@ class MiniCPMO45:
         if not speaks:
             warm_up(self, speaks=False)
         self.graphs.seal()
+
+    @torch.inference_mode()
+    def _capture(self) -> None:
+        """Capture every kind of step; what turns out wrong steps down, and is captured again."""
+        # Each time around one part fewer is fast.
+        for _ in range(len(PARTS) + 1):
+            try:
+                self.steps.capture()
+                if self.speech_output is not None:
+                    self.speech_output.capture()
+                capture_encoders(self)
+            except FastPathFailed as failure:
+                self.step_down(failure.part, failure.reason)
+            else:
+                return
 
     def _note_voice_problem(self, problem: str) -> None:
         self._spec = replace(

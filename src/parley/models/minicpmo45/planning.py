@@ -102,7 +102,7 @@ def describe(settings: ModelSettings) -> ModelPlan:
     dtype = asked or stored_dtype(found)
     has_small_caches = False
     try:
-        make_attention(settings.attention, device=device, dtype=dtype)
+        make_attention(settings.attention, device=device)
         checked(kind, device=device, dtype=dtype)
         has_small_caches = keeps_eight_bits(settings, device)
     except SetupError as error:
@@ -200,23 +200,15 @@ def kind_of(settings: ModelSettings, scheme: AwqScheme | None) -> Kind:
 
 
 def keeps_eight_bits(settings: ModelSettings, device: torch.device) -> bool:
-    """Whether context and heard sound are kept in 8 bits: on small cards, unless the settings say.
-
-    Raises:
-        SetupError: the attention kernel cannot read them.
-    """
+    """True if context and heard sound are to be kept in 8 bits: on small cards, unless the settings
+    say otherwise."""
     match settings.kv_cache_dtype:
         case "int8":
             is_eight_bit = True
         case "model":
             is_eight_bit = False
         case "auto":
-            is_eight_bit = settings.attention != "flash_attention_2" and is_small_card(device)
-    if is_eight_bit and settings.attention == "flash_attention_2":
-        raise SetupError(
-            "flash_attention_2 cannot read caches in 8 bits.",
-            hint="Set model.attention to auto, or model.kv_cache_dtype to model.",
-        )
+            is_eight_bit = is_small_card(device)
     return is_eight_bit
 
 
@@ -314,6 +306,7 @@ def fitting_slots(
     network: weights.Network,
     device: torch.device,
     kind: Kind,
+    has_small_caches: bool,
 ) -> int:
     """How many slots a loaded model gets.
 
@@ -335,7 +328,7 @@ def fitting_slots(
         folder,
         dtype,
         kind,
-        has_small_caches=keeps_eight_bits(settings, device),
+        has_small_caches=has_small_caches,
     )
     budget = budget_of(
         settings,
@@ -382,9 +375,7 @@ def plan_of(
 
 def _reads_in_place(settings: ModelSettings, device: torch.device) -> bool:
     try:
-        return make_attention(
-            settings.attention, device=device, dtype=torch.bfloat16
-        ).reads_in_place
+        return make_attention(settings.attention, device=device).reads_in_place
     except SetupError:
         return False
 

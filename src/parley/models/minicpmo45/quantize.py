@@ -24,8 +24,10 @@ from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from parley.errors import SetupError
+from parley.models.minicpmo45.runtime.fast_paths import guarded
 
 Kind = Literal["none", "int8", "int4"]
 
@@ -69,27 +71,77 @@ class Groups:
 
 
 class Int4Linear(nn.Module):
-    """`nn.Linear` without bias over a matrix in 4 bits."""
+    """`nn.Linear` without bias over a matrix in 4 bits, in the order that PyTorch's kernel wants.
+
+    Args of state:
+        is_plain: unpack the matrix for every product instead of using the kernel.
+    """
 
     def __init__(self, groups: Groups, dtype: torch.dtype) -> None:
         super().__init__()
         self.group = groups.size
+        self.shape = (int(groups.q.shape[0]), int(groups.q.shape[1]))
+        self.is_plain = False
         scales = torch.stack([groups.scales, groups.zeros], dim=-1).transpose(0, 1)
         self.is_on_cpu = groups.q.device.type == "cpu"
-        if self.is_on_cpu:
-            packed = torch._convert_weight_to_int4pack_for_cpu(groups.q, 1)
-        else:
-            pairs = (groups.q[:, ::2] << 4 | groups.q[:, 1::2]).to(torch.uint8)
-            packed = torch._convert_weight_to_int4pack(pairs, _INNER_TILES)
-        self.packed = nn.Parameter(packed, requires_grad=False)
+        self.packed = nn.Parameter(_kernel_order(groups.q), requires_grad=False)
         self.scales = nn.Parameter(scales.contiguous().to(dtype), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.is_plain:
+            return F.linear(x, self.unpacked().to(x.dtype))
         flat = x.reshape(-1, x.shape[-1])
         multiply = (
             torch._weight_int4pack_mm_for_cpu if self.is_on_cpu else torch._weight_int4pack_mm
         )
-        return multiply(flat, self.packed, self.group, self.scales).view(*x.shape[:-1], -1)
+        with guarded("int4"):
+            made = multiply(flat, self.packed, self.group, self.scales)
+        return made.view(*x.shape[:-1], -1)
+
+    def unpacked(self) -> Tensor:
+        """The matrix that it stands for, float32, shape (n, k)."""
+        q = _rows_order(self.packed.data, self.shape)
+        scales, zeros = self.scales.transpose(0, 1).float().unbind(-1)
+        return Groups(q, scales, zeros).weight()
+
+
+def unpack_int4(network: nn.Module) -> None:
+    """Have every 4-bit matrix unpacked for its products from now on."""
+    for module in network.modules():
+        if isinstance(module, Int4Linear):
+            module.is_plain = True
+
+
+def _kernel_order(q: Tensor) -> Tensor:
+    """4-bit numbers, int32 (n, k), as the kernel of their device wants them."""
+    if q.device.type == "cpu":
+        return torch._convert_weight_to_int4pack_for_cpu(q, 1)
+    pairs = (q[:, ::2] << 4 | q[:, 1::2]).to(torch.uint8)
+    return torch._convert_weight_to_int4pack(pairs, _INNER_TILES)
+
+
+def _rows_order(packed: Tensor, shape: tuple[int, int]) -> Tensor:
+    """What `_kernel_order` was given. The order is learned from the kernel's own packing: numbers
+    that say where they were are packed, digit by digit, and found again."""
+    rows, columns = shape
+    # A GPU's kernel packs tiles, each like the others; a CPU's depends on the whole shape.
+    tile = shape if packed.device.type == "cpu" else (8, 16 * _INNER_TILES)
+    places = torch.arange(tile[0] * tile[1], dtype=torch.int32, device=packed.device)
+    origin = torch.zeros(places.numel(), dtype=torch.int64, device=packed.device)
+    digits = -(-(places.numel() - 1).bit_length() // 4)
+    for digit in range(digits):
+        q = ((places >> (4 * digit)) & 0xF).view(tile)
+        origin += _nibbles(_kernel_order(q)).view(-1).long() << (4 * digit)
+    found = torch.empty_like(origin)
+    found[origin] = torch.arange(origin.numel(), device=packed.device)
+    tiles = _nibbles(packed).view(rows // tile[0], columns // tile[1], -1)[..., found]
+    return tiles.unflatten(-1, tile).transpose(1, 2).reshape(rows, columns)
+
+
+def _nibbles(packed: Tensor) -> Tensor:
+    """The 4-bit numbers of packed ones, lowest first, int32."""
+    words = packed.contiguous().view(torch.uint8)
+    return torch.stack([words & 0xF, words >> 4], dim=-1).flatten().int()
 
 
 class RowQuantizedLinear(nn.Module):

@@ -15,7 +15,6 @@ from parley.media.wav import load as load_wav
 from parley.models.minicpmo45 import weights
 from parley.models.minicpmo45.conversation.speech import SpeechOutput, Streams
 from parley.models.minicpmo45.random_model import NoiseVoices, Sizes
-from parley.models.minicpmo45.runtime.attention import SlotAttention
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.runtime.streams import SpeechStream
 from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
@@ -47,12 +46,14 @@ def make_speech_output(
     sizes: Sizes,
     *,
     stream: SpeechStream | None = None,
+    flow_dtype: torch.dtype = torch.float32,
     has_small_caches: bool = False,
 ) -> tuple[SpeechOutput | None, str | None]:
     """What makes speech, and why there is no default voice, each None where there is none.
 
     Args:
         stream: what speech is made on; None: on the one of everything else.
+        flow_dtype: what the flow computes in.
         has_small_caches: the speech decoder remembers in 8 bits.
     """
     device = network.llm.device
@@ -67,7 +68,7 @@ def make_speech_output(
             shape=sizes.flow,
             channels=sizes.channels,
             device=device,
-            dtype=_flow_dtype(settings, device),
+            dtype=flow_dtype,
             graphs=graphs,
             history=history_dtype(settings, device),
         )
@@ -81,7 +82,7 @@ def make_speech_output(
             place,
             slots=slots,
             device=device,
-            dtype=_flow_dtype(settings, device),
+            dtype=flow_dtype,
             graphs=graphs,
             history=history_dtype(settings, device),
         )
@@ -95,9 +96,7 @@ def make_speech_output(
         )
         if not voices.has_default:
             problem = "There is no default voice: sessions that speak must bring a reference."
-    decoder.reads_in_place = token2wav.flow.reads_in_place = isinstance(
-        network.llm.attention, SlotAttention
-    )
+    decoder.reads_in_place = token2wav.flow.reads_in_place = network.llm.attention.reads_in_place
     decoder.allocate(slots, graphs=graphs, is_eight_bit=has_small_caches)
     speech_output = SpeechOutput(
         decoder,
@@ -108,7 +107,8 @@ def make_speech_output(
     return speech_output, problem
 
 
-def _flow_dtype(settings: ModelSettings, device: torch.device) -> torch.dtype:
+def flow_dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype:
+    """What the flow computes in."""
     is_short = device.type == "cuda" and settings.token2wav_precision == "bfloat16"
     return torch.bfloat16 if is_short else torch.float32
 

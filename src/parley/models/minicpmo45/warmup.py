@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from parley import logs
 from parley.engine.model import Model
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import Finalize, Generate, Prefill, StartSession, StepUnit, Work
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.values import DuplexConfig
+
+log = logs.get(__name__)
 
 
 def warm_up(model: Model, *, speaks: bool) -> None:
@@ -43,3 +46,4 @@ def _run(model: Model, work: Work) -> None:
     job = model.start(0, work)
     while job.stage is not None:
         model.step(job.stage, [job])
+    logs.progress(log, "model_warmed", work=type(work).__name__)

@@ -18,6 +18,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from parley import logs
 from parley.errors import SetupError
 from parley.models.minicpmo45.audio_encoder.network import AudioEncoder, AudioProjection
 from parley.models.minicpmo45.awq import (
@@ -50,6 +51,10 @@ from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 from parley.models.minicpmo45.tts.network import UNUSED_TENSORS
 from parley.models.minicpmo45.vision_encoder.network import Resampler, VisionTower
+
+log = logs.get(__name__)
+
+PROGRESS_EVERY_TENSORS = 64
 
 
 class Network(nn.Module):
@@ -204,8 +209,12 @@ def _place(
 ) -> None:
     """Make each tensor the parameter of its name; a module takes the place of the linear layer that
     the name belongs to."""
+    count = 0
     try:
         for name, tensor in tensors:
+            count += 1
+            if count % PROGRESS_EVERY_TENSORS == 0:
+                logs.progress(log, "weights_read", tensors=count)
             place, _, leaf = name.rpartition(".")
             if isinstance(tensor, Tensor) and name.startswith(LAYERS) and tensor.dim() == 2:
                 tensor = packed(tensor, quantize) or tensor

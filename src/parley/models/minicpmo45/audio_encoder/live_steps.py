@@ -19,9 +19,17 @@ from torch.nn import functional as F
 
 from parley.models.minicpmo45.audio_encoder.mel import encoder_frames
 from parley.models.minicpmo45.runtime import slot_attention
-from parley.models.minicpmo45.runtime.attention import FusedAttention
+from parley.models.minicpmo45.runtime.attention import FusedAttention, plainly
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
-from parley.models.minicpmo45.runtime.graphs import GraphRunner, bucket, buckets, power, reaches
+from parley.models.minicpmo45.runtime.graphs import (
+    CHECKED_ROWS,
+    GraphRunner,
+    bucket,
+    buckets,
+    filled,
+    power,
+    reaches,
+)
 
 if TYPE_CHECKING:
     from parley.models.minicpmo45.audio_encoder.network import AudioEncoder
@@ -70,18 +78,35 @@ class LiveSteps:
             return
         cache, bins = self._cache, self._encoder.conv1.in_channels
         kept = (trim[0], encoder_frames(frames) - trim[1])
-        for reads in reversed(reaches(LEAST_COLUMNS, cache.capacity)):
-            for size in reversed(buckets(cache.rows, cache.rows)):
-                rows = torch.tensor([self._nobody] * size)
-                self._step(torch.zeros(size, bins, frames), rows, kept, reads)
+        random = torch.Generator().manual_seed(frames)
+        with filled(cache.tensors):
+            for reads in reversed(reaches(LEAST_COLUMNS, cache.capacity)):
+                for size in reversed(buckets(cache.rows, cache.rows)):
+                    ends = [(reads, 1, 63, 64, reads // 2)[row % 5] for row in range(size)]
+                    rows = [[row, cache.capacity, end] for row, end in enumerate(ends)]
+                    mel = torch.randn(size, bins, frames, generator=random)
+                    table = torch.tensor(rows)
+                    self._step(mel, table, kept, reads, is_checked=size <= CHECKED_ROWS)
 
     @property
     def _nobody(self) -> list[int]:
         """A line of the table for padding: it writes to the spare column and hears the first."""
         return [0, self._cache.capacity, 1]
 
-    def _step(self, mel: Tensor, table: Tensor, kept: tuple[int, int], reads: int) -> Tensor:
-        """One chunk of every line of a table (N, 3): row, where it begins, where it ends."""
+    def _step(
+        self,
+        mel: Tensor,
+        table: Tensor,
+        kept: tuple[int, int],
+        reads: int,
+        *,
+        is_checked: bool = False,
+    ) -> Tensor:
+        """One chunk of every line of a table (N, 3): row, where it begins, where it ends.
+
+        Args:
+            is_checked: compare with the plain step when it is captured.
+        """
         encoder, cache = self._encoder, self._cache
 
         def run(mel: Tensor, table: Tensor) -> tuple[Tensor, ...]:
@@ -100,6 +125,11 @@ class LiveSteps:
                 x = encoder.live_layer(index, layer, x, (), cache, batch)
             return (encoder.layer_norm(x),)
 
+        def plain(mel: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+            with plainly(encoder):
+                return run(mel, table)
+
         shape = (int(mel.shape[0]), int(mel.shape[2]), kept, reads)
-        (states,) = self._graphs.run("sound", shape, run, [mel, table])
+        reference = plain if is_checked else None
+        (states,) = self._graphs.run("sound", shape, run, [mel, table], reference=reference)
         return states

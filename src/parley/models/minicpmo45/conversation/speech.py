@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from parley.media.pcm import Pcm
+from parley.models.minicpmo45.device import use_device
 from parley.models.minicpmo45.llm.sampling import COLDEST
 from parley.models.minicpmo45.runtime.streams import Arrival, OneStream, SpeechStream
 from parley.models.minicpmo45.token2wav.token2wav import PrimedVoice, Token2Wav
@@ -77,6 +78,10 @@ class Vocoder(Protocol):
         """What is entered whenever anything but `find` is called."""
         ...
 
+    def attend_plainly(self) -> None:
+        """Use no attention kernel of our own from now on."""
+        ...
+
     def unload(self) -> None:
         """Free everything; no call may follow."""
         ...
@@ -104,7 +109,12 @@ class Streams:
         self._token2wav = token2wav
         self._known = voices
         self._voices: dict[int, PrimedVoice] = {}
-        self._maker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parley-voices")
+        self._maker = ThreadPoolExecutor(
+            max_workers=1,
+            thread_name_prefix="parley-voices",
+            initializer=use_device,
+            initargs=(token2wav.flow.device,),
+        )
 
     @property
     def row_bytes(self) -> int:
@@ -149,6 +159,9 @@ class Streams:
     def work_on(self, stream: SpeechStream) -> None:
         self._token2wav.stream = stream
 
+    def attend_plainly(self) -> None:
+        self._token2wav.flow.reads_in_place = False
+
     def unload(self) -> None:
         self._maker.shutdown(wait=False, cancel_futures=True)
         self._voices.clear()
@@ -192,6 +205,11 @@ class SpeechOutput:
             event.synchronize()
         self.stream = stream
         self.vocoder.work_on(stream)
+
+    def attend_plainly(self) -> None:
+        """Use no attention kernel of our own from now on."""
+        self.decoder.reads_in_place = False
+        self.vocoder.attend_plainly()
 
     def prepare(self, row: int, found: Any) -> None:
         """Give a row the voice that was found for it."""

@@ -87,10 +87,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`is_remembered`: the id belongs into the history (ids that won early do not)."""
+    """`is_remembered`: the id belongs into the history (ids that won early do not). `is_finite`:
+    all logits were; the id means nothing where they were not."""
 
     token: int
     is_remembered: bool
+    is_finite: bool = True
 
 
 def reply_rule(sampling: Sampling, ids: SpecialIds, *, speaks: bool) -> ChoiceRule:
@@ -168,6 +170,8 @@ class Chooser:
         sent = upload.send(logits.device)
 
         scores = logits.float()
+        # The largest of numbers of which one is not a number is none either.
+        finite = torch.isfinite(scores.amax(-1)).long()
         nothing = torch.zeros(len(asks), dtype=torch.int64, device=logits.device)
         probed = nothing if probe is None else probe.won(scores, sent)
         scores = logit_rules.apply(scores, sent, self._forbidden)
@@ -182,10 +186,12 @@ class Chooser:
             drawn = ids.gather(1, winners[:, None])[:, 0]
             best = torch.where(sent.ints(greedy) > 0, best, drawn)
         # The device is waited for here, once.
-        found = torch.stack([best, probed, early]).tolist()
+        found = torch.stack([best, probed, early, finite]).tolist()
         choices = []
-        for rule, token, is_probe, is_early in zip(rules, *found, strict=True):
-            if is_probe and rule.probe is not None:
+        for rule, token, is_probe, is_early, is_finite in zip(rules, *found, strict=True):
+            if not is_finite:
+                choices.append(Choice(token, False, is_finite=False))
+            elif is_probe and rule.probe is not None:
                 choices.append(Choice(rule.probe, False))
             elif is_early:
                 choices.append(Choice(rule.listen_id, False))

@@ -11,16 +11,21 @@ Shapes are rounded up so that few of them occur: rows to powers of two, columns 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from parley.models.minicpmo45.llm.network import LanguageModel
+from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import (
+    CHECKED_ROWS,
     GraphRunner,
     bucket,
+    filled,
     power,
     reaches,
     row_counts,
@@ -122,33 +127,68 @@ class LanguageSteps:
         if not self._graphs.is_active:
             return
         cache = self._cache
-        # Largest first: the space of a large graph serves all smaller ones after it.
-        for reads in reversed(reaches(LEAST_COLUMNS, cache.capacity)):
-            for size, everyone in reversed(row_counts(cache.rows)):
-                if not everyone and self._takes_everyone(size):
-                    continue
-                spare = torch.full((size, 1), cache.capacity)
-                zeros = torch.zeros(size, dtype=torch.int64)
-                rows = None if everyone else zeros
-                self._step(zeros, PaddedBatch(rows, spare, zeros[:, None], reads))
+        with filled(cache.tensors):
+            # Largest first: the space of a large graph serves all smaller ones after it.
+            for reads in reversed(reaches(LEAST_COLUMNS, cache.capacity)):
+                for size, everyone in reversed(row_counts(cache.rows)):
+                    if everyone or not self._takes_everyone(size):
+                        self._capture(size, reads, everyone=everyone)
 
-    def _step(self, ids: Tensor, batch: PaddedBatch) -> tuple[Tensor, Tensor]:
-        """One token of every row of a padded batch; inputs may be on the host."""
+    def _capture(self, size: int, reads: int, *, everyone: bool) -> None:
+        """One shape, compared with the plain step over rows of different lengths."""
+        spare = torch.full((size, 1), self._cache.capacity)
+        slots = tuple(reversed(range(size))) if not everyone else tuple(range(size))
+        ends = [(reads - 1, 0, 63, 64, reads // 2)[place % 5] for place in range(size)]
+        rows = None if everyone else torch.tensor(slots)
+        batch = PaddedBatch(rows, spare, torch.tensor(ends)[:, None], reads, slots)
+        self._step(torch.arange(size), batch, is_checked=size <= CHECKED_ROWS)
+
+    def again(self, fed: int | Tensor, span: Span) -> tuple[Tensor, Tensor]:
+        """Feed the position of a span of one by the plain path: its state (H) and logits (V).
+
+        Args:
+            fed: the token, or its embedding (H).
+        """
+        llm = self._llm
+        embeds = llm.embed([fed]) if isinstance(fed, int) else fed[None]
+        with plainly(llm):
+            hidden = llm(embeds, [span], self._cache, self._rope)[0]
+        return hidden, llm.logits(hidden[None])[0]
+
+    def _step(
+        self, ids: Tensor, batch: PaddedBatch, *, is_checked: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """One token of every row of a padded batch; inputs may be on the host.
+
+        Args:
+            is_checked: compare with the plain step when it is captured.
+        """
         llm, cache, rope, reads = self._llm, self._cache, self._rope, batch.reads
-        # A graph serves all rows of its shape, so it must not know which they are.
-        slots = None if self._graphs.is_active else batch.slots
 
-        def run(ids: Tensor, positions: Tensor, turns: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
+        def states(slots: tuple[int, ...] | None, *given: Tensor) -> tuple[Tensor, ...]:
+            ids, positions, turns, *rows = given
             here = PaddedBatch(rows[0] if rows else None, positions, turns, reads, slots)
             x = llm.model.embed_tokens(ids)[:, None]
             hidden = llm.forward_even(x, here, cache, rope)[:, 0]
             return hidden, llm.logits(hidden)
 
+        def plain(*given: Tensor) -> tuple[Tensor, ...]:
+            with plainly(llm):
+                return states(batch.slots, *given)
+
         inputs = [ids, batch.positions, batch.turns]
         if batch.rows is not None:
             inputs.append(batch.rows)
         shape = (ids.shape[0], batch.rows is None, reads)
-        hidden, logits = self._graphs.run("decode", shape, run, inputs)
+        # A graph serves all rows of its shape, so it must not know which they are.
+        slots = None if self._graphs.is_active else batch.slots
+        hidden, logits = self._graphs.run(
+            "decode",
+            shape,
+            partial(states, slots),
+            inputs,
+            reference=plain if is_checked else None,
+        )
         return hidden, logits
 
     def _batch(
@@ -159,3 +199,13 @@ class LanguageSteps:
         return PaddedBatch.of(
             spans, self._cache, batch=size, count=count, reads=reads, everyone=everyone
         )
+
+
+@contextmanager
+def plainly(llm: LanguageModel) -> Iterator[None]:
+    """Within it the language model attends by PyTorch."""
+    chosen, llm.attention = llm.attention, FusedAttention()
+    try:
+        yield
+    finally:
+        llm.attention = chosen

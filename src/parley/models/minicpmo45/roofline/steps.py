@@ -114,7 +114,13 @@ class CountingGraphs(GraphRunner):
         return True
 
     def run(
-        self, kind: str, shape: Hashable, function: Function, inputs: Sequence[Tensor]
+        self,
+        kind: str,
+        shape: Hashable,
+        function: Function,
+        inputs: Sequence[Tensor],
+        *,
+        reference: Function | None = None,
     ) -> tuple[Tensor, ...]:
         """What the function returns; filling the inputs and taking the results away is eager."""
         mine = tuple(torch.empty_like(tensor, device=META).copy_(tensor) for tensor in inputs)

@@ -1,16 +1,13 @@
 """Attention over slot caches, by the kernel that the settings name.
 
-| kernel              | what                                                                       |
-|---------------------|----------------------------------------------------------------------------|
-| `sdpa`              | PyTorch's fused attention; everywhere                                      |
-| `triton`            | our kernel (`slot_attention.py`): reads the slots where they lie, for any  |
-|                     | subset of rows, and divides long contexts over the card; NVIDIA GPUs       |
-| `eager`             | two matrix products and a softmax in float32; for comparison               |
-| `flash_attention_2` | the package flash-attn: reads the slots where they lie, without a copy;    |
-|                     | NVIDIA GPUs, 16-bit weights                                                |
+| kernel   | what                                                                       |
+|----------|----------------------------------------------------------------------------|
+| `sdpa`   | PyTorch's fused attention; everywhere                                      |
+| `triton` | our kernel (`slot_attention.py`): reads the slots where they lie, for any  |
+|          | subset of rows, and divides long contexts over the card; NVIDIA GPUs       |
 
-`auto` is `triton` on a GPU where the package is installed, else `sdpa`. A kernel belongs to the
-language model of a process and is chosen once, at load.
+`auto` is `triton` on a GPU where the package is installed, else `sdpa`. The kernel is tried at load
+and steps down to `sdpa` where it fails (`fast_paths.py`).
 
 Shapes: `R` rows, `K` key/value heads, `L` columns seen, `D` head width, `T` new tokens of one row,
 `B` rows of a padded batch with `n` new tokens each.
@@ -18,10 +15,10 @@ Shapes: `R` rows, `K` key/value heads, `L` columns seen, `D` head width, `T` new
 
 from __future__ import annotations
 
-import importlib
-import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -31,7 +28,7 @@ from parley.errors import SetupError
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache
 
-Kernel = Literal["auto", "triton", "sdpa", "eager", "flash_attention_2"]
+Kernel = Literal["auto", "triton", "sdpa"]
 
 
 class AttentionMethod(Protocol):
@@ -166,104 +163,38 @@ class SlotAttention(FusedAttention):
         )
 
 
-class PlainAttention(FusedAttention):
-    """The same by hand: products in the weights' dtype, softmax in float32."""
-
-    def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        scores = query @ keys.transpose(-1, -2) / math.sqrt(query.shape[-1])
-        if mask is not None:
-            scores = scores.masked_fill(~mask, -torch.inf)
-        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(values.dtype)
-        return weights @ values
-
-
-class FlashAttention:
-    """The package flash-attn over the slots as they lie.
-
-    Its causal mask is aligned at the last query and the last key it is told of. A padded batch
-    therefore says of every row that it ends with its last, perhaps padded, token: the true ones
-    then see exactly what is theirs, and the padding sees rubbish that nobody looks at. A padded row
-    must not reach beyond its cache; who makes batches sees to that.
-
-    Args:
-        package: the module; brought by tests.
-    """
-
-    reads_in_place = True
-
-    def prepared(self, batch: PaddedBatch, cache: SlotCache, groups: int) -> PaddedBatch:
-        return batch
-
-    def __init__(self, package: Any) -> None:
-        self._whole = package.flash_attn_func
-        self._cached = package.flash_attn_with_kvcache
-
-    def one(self, query: Tensor, keys: Tensor, values: Tensor, *, start: int | None) -> Tensor:
-        out: Tensor = self._whole(
-            query.transpose(0, 1)[None],
-            keys.transpose(0, 1)[None],
-            values.transpose(0, 1)[None],
-            causal=start is not None,
-        )
-        return out[0].transpose(0, 1)
-
-    def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
-        rows = batch.rows
-        lengths = (batch.turns[:, 0] + query.shape[1]).to(torch.int32)
-        out: Tensor = self._cached(
-            query,
-            cache.keys[layer].transpose(1, 2),
-            cache.values[layer].transpose(1, 2),
-            cache_seqlens=lengths,
-            cache_batch_idx=None if rows is None else rows.to(torch.int32),
-            causal=True,
-        )
-        return out
-
-
-def make_attention(
-    kernel: Kernel, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
-) -> AttentionMethod:
+def make_attention(kernel: Kernel, *, device: torch.device | str = "cpu") -> AttentionMethod:
     """The kernel that a setting names.
 
     Raises:
         SetupError: it cannot run here.
     """
-    match kernel:
-        case "auto":
-            is_possible = torch.device(device).type == "cuda" and slot_attention.is_installed()
-            return SlotAttention() if is_possible else FusedAttention()
-        case "sdpa":
-            return FusedAttention()
-        case "triton":
-            return SlotAttention() if _has_triton(torch.device(device)) else FusedAttention()
-        case "eager":
-            return PlainAttention()
-        case "flash_attention_2":
-            return FlashAttention(_flash(torch.device(device), dtype))
+    problem = why_no_kernel(torch.device(device))
+    if kernel == "triton" and problem is not None:
+        raise SetupError(f"{problem}", hint="Set model.attention to auto.")
+    return FusedAttention() if kernel == "sdpa" or problem is not None else SlotAttention()
 
 
-def _has_triton(device: torch.device) -> bool:
-    hint = "Set model.attention to auto."
+def why_no_kernel(device: torch.device) -> str | None:
+    """Why the Triton kernel is out of the question; None if it may be tried."""
     if device.type != "cuda":
-        raise SetupError("The triton kernel needs an NVIDIA GPU.", hint=hint)
+        return "The triton kernel needs an NVIDIA GPU."
     if not slot_attention.is_installed():
-        raise SetupError("The triton kernel needs the package triton.", hint=hint)
-    return True
+        return "The triton kernel needs the package triton."
+    return None
 
 
-def _flash(device: torch.device, dtype: torch.dtype) -> Any:
-    hint = "Set model.attention to auto."
-    if device.type != "cuda":
-        raise SetupError("flash_attention_2 needs an NVIDIA GPU.", hint=hint)
-    if dtype not in (torch.bfloat16, torch.float16):
-        raise SetupError(
-            "flash_attention_2 needs 16-bit weights.", hint=f"{hint} Or model.dtype to bfloat16."
-        )
+class ReadsInPlace(Protocol):
+    """A network that attends by the kernel where it may."""
+
+    reads_in_place: bool
+
+
+@contextmanager
+def plainly(network: ReadsInPlace) -> Iterator[None]:
+    """Within it a network attends by PyTorch."""
+    chosen, network.reads_in_place = network.reads_in_place, False
     try:
-        return importlib.import_module("flash_attn")
-    except ImportError as error:
-        raise SetupError(
-            "flash_attention_2 needs the package flash-attn, which is not installed.",
-            hint=f"Install flash-attn next to parley. {hint}",
-        ) from error
+        yield
+    finally:
+        network.reads_in_place = chosen

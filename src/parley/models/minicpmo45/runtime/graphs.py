@@ -14,23 +14,34 @@ What may be captured is a function of tensors that
 - may write into caches, if doing so twice is the same as once: capturing runs it several times.
 
 Nothing is captured while people talk: `seal` ends the capturing, and shapes that come later run as
-they are. What a graph gives is compared with what the function gives when it is captured; a graph
-that fails, or gives something else, is dropped with a line in the log, and its kind of step runs
-eagerly from then on.
+they are. What a graph returns is compared with what the function returns when it is captured, on
+caches filled with numbers (`filled`). A graph that fails, or returns something else, is dropped,
+and its kind of step runs eagerly from then on. So does one whose replay fails while it serves.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from parley import logs
+from parley.models.minicpmo45.runtime.fast_paths import (
+    GRAPH,
+    FastPathFailed,
+    FastPaths,
+    described,
+    guarded,
+)
+
 log = logging.getLogger(__name__)
+structured = logs.get(__name__)
 
 GRAPHS_LIMIT = 256
 """Most graphs of a model. Each keeps its inputs and outputs; the space in between is shared."""
@@ -38,6 +49,15 @@ GRAPHS_LIMIT = 256
 LIKENESS = 2e-2
 """How far a graph's results may be from the function's, relative to the largest one. Kernels
 chosen in another order of work differ in last bits of bfloat16; a wrong graph differs by all."""
+
+PLAIN_LIKENESS = 5e-2
+"""How far the function's results may be from those of its plain form, by their lengths as vectors:
+every layer rounds in another order."""
+
+CHECKED_ROWS = 8
+"""Graphs of more rows are not compared with the plain form, which takes rows one by one."""
+
+PROGRESS_EVERY_GRAPHS = 16
 
 Function = Callable[..., tuple[Tensor, ...]]
 
@@ -107,6 +127,7 @@ class GraphRunner:
     Args:
         device: where the functions compute; inputs may be on the host.
         capture: None runs everything as it is.
+        paths: learns which kinds are captured; None: nobody asks.
         captures: of kinds that are replayed on another stream than the rest. Graphs of one of them
             share memory, so those that may run at once must have different ones.
     """
@@ -117,8 +138,10 @@ class GraphRunner:
         capture: GraphCapture | None = None,
         *,
         captures: Mapping[str, GraphCapture] | None = None,
+        paths: FastPaths | None = None,
         limit: int = GRAPHS_LIMIT,
     ) -> None:
+        self._paths = paths or FastPaths()
         self._device = torch.device(device)
         self._capture = capture
         self._captures = dict(captures or {})
@@ -143,16 +166,27 @@ class GraphRunner:
         return dict(self._refused)
 
     def run(
-        self, kind: str, shape: Hashable, function: Function, inputs: Sequence[Tensor]
+        self,
+        kind: str,
+        shape: Hashable,
+        function: Function,
+        inputs: Sequence[Tensor],
+        *,
+        reference: Function | None = None,
     ) -> tuple[Tensor, ...]:
         """`function(*inputs)`.
 
         Args:
             kind, shape: everything that the function depends on besides its inputs; a graph is
                 used for equal ones.
+            reference: its plain form, asked once when it is captured.
 
         Returns:
             Tensors of their own: nothing overwrites them later.
+
+        Raises:
+            FastPathFailed: a replay failed; or, while capturing, the function differs from its
+                plain form.
         """
         capture = self._captures.get(kind, self._capture)
         if capture is None:
@@ -161,14 +195,17 @@ class GraphRunner:
         if graph is None:
             if self._is_sealed or kind in self._refused:
                 return function(*self._moved(inputs))
-            graph = self._captured(capture, kind, shape, function, inputs)
+            graph = self._captured(capture, kind, shape, function, inputs, reference)
             if graph is None:
                 return function(*self._moved(inputs))
-        return _replayed(graph, inputs)
+        with guarded(GRAPH + kind):
+            return _replayed(graph, inputs)
 
     def seal(self) -> None:
         """Capture nothing more."""
         self._is_sealed = True
+        for kind in self.counts:
+            self._paths.settle(GRAPH + kind, "fast")
         if self._capture is not None:
             log.info("captured graphs: %s", self.counts or "none")
 
@@ -176,6 +213,14 @@ class GraphRunner:
         """Let go of all graphs; nothing is captured any more."""
         self._graphs.clear()
         self._is_sealed = True
+
+    def forget(self, kind: str | None = None) -> None:
+        """Let go of the graphs of a kind, or of all: their steps run as they are.
+
+        Kinds that were forgotten before `seal` are captured again when they are asked for.
+        """
+        for key in [key for key in self._graphs if kind is None or key[0] == kind]:
+            del self._graphs[key]
 
     def _moved(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         return [tensor.to(self._device) for tensor in inputs]
@@ -187,6 +232,7 @@ class GraphRunner:
         shape: Hashable,
         function: Function,
         inputs: Sequence[Tensor],
+        reference: Function | None,
     ) -> _Graph | None:
         if len(self._graphs) >= self._limit:
             self._refuse(kind, f"{self._limit} graphs are enough")
@@ -196,26 +242,33 @@ class GraphRunner:
         def step() -> tuple[Tensor, ...]:
             return function(*mine)
 
+        wanted = tuple(result.clone() for result in capture.warm_up(step))
+        if reference is not None:
+            compare(wanted, reference(*mine), f"{kind} steps of shape {shape}")
         try:
-            wanted = tuple(result.clone() for result in capture.warm_up(step))
             replay, results = capture.record(step)
             graph = _Graph(replay, mine, results)
             made = _replayed(graph, inputs)
-        except (RuntimeError, NotImplementedError) as error:
-            self._refuse(kind, f"{shape}: {error}")
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:
+            # Capturing may fail in as many ways as there are libraries in a step.
+            self._refuse(kind, f"{shape}: {described(error)}")
             return None
         if not all(map(_alike, made, wanted)):
             self._refuse(kind, f"{shape}: a replay gave something else than the step itself")
             return None
         self._graphs[kind, shape] = graph
+        if len(self._graphs) % PROGRESS_EVERY_GRAPHS == 0:
+            logs.progress(structured, "graphs_captured", graphs=len(self._graphs))
         return graph
 
     def _refuse(self, kind: str, reason: str) -> None:
         """One shape that fails is reason enough to leave its kind alone."""
         self._refused[kind] = reason
-        for key in [key for key in self._graphs if key[0] == kind]:
-            del self._graphs[key]
+        self.forget(kind)
         log.warning("%s steps are not captured, they run as they are: %s", kind, reason)
+        self._paths.step_down(GRAPH + kind, reason)
 
 
 def _replayed(graph: _Graph, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -223,6 +276,58 @@ def _replayed(graph: _Graph, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         mine.copy_(given, non_blocking=True)
     graph.replay()
     return tuple(result.clone() for result in graph.results)
+
+
+def compare(found: Sequence[Tensor], wanted: Sequence[Tensor], what: str) -> None:
+    """Hold results of the attention kernel to those of PyTorch's attention.
+
+    Raises:
+        FastPathFailed: they differ, or are not finite.
+    """
+    for mine, theirs in zip(found, wanted, strict=True):
+        if mine.is_meta or not mine.is_floating_point():
+            continue
+        gap = distance(mine, theirs)
+        if not gap <= PLAIN_LIKENESS:
+            raise FastPathFailed(
+                "attention", f"{what} are {gap:.2g} off the plain ones, at most {PLAIN_LIKENESS:g}"
+            )
+
+
+def distance(found: Tensor, wanted: Tensor) -> float:
+    """Of two tensors, relative to the length of the second one; not a number if one has none."""
+    found, wanted = found.detach().float(), wanted.detach().float()
+    return float((found - wanted).norm() / wanted.norm().clamp(min=1e-12))
+
+
+@contextmanager
+def filled(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Caches hold made-up numbers within it, and zeros afterwards. Nobody may remember anything.
+
+    What a step reads decides what it returns then: a graph, or a kernel, that reads another slot or
+    a column too few is found out.
+    """
+    held = list(tensors)
+    try:
+        for number, tensor in enumerate(held):
+            _fill(tensor, number)
+        yield
+    finally:
+        for tensor in held:
+            tensor.zero_()
+
+
+def _fill(tensor: Tensor, seed: int) -> None:
+    if tensor.is_meta:
+        return
+    random = torch.Generator(device=tensor.device).manual_seed(seed)
+    if tensor.dtype is torch.int8:
+        tensor.random_(-127, 128, generator=random)
+    elif tensor.dtype is torch.float16:
+        # Scales of caches in 8 bits: numbers of about 1.
+        tensor.uniform_(0.005, 0.015, generator=random)
+    else:
+        tensor.normal_(generator=random)
 
 
 def _alike(made: Tensor, wanted: Tensor) -> bool:

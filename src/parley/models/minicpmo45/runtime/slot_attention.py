@@ -21,6 +21,8 @@ from typing import Any, Final, Optional
 import torch
 from torch import Tensor
 
+from parley.models.minicpmo45.runtime.fast_paths import guarded
+
 MOST_QUERIES: Final = 64
 """Most queries that share a key head (`G * T`): a block of them is kept in registers."""
 
@@ -33,6 +35,10 @@ LEAST_COLUMNS: Final = 128
 BLOCK: Final = 64
 """Columns that a program reads at a time."""
 
+WIDE_BLOCK: Final = 16
+"""The same where a column takes 512 bytes (float32, 128 numbers): what several of them wait in is
+99 KiB on the smallest cards."""
+
 
 def is_installed() -> bool:
     """Whether the package is there; torch's builds for NVIDIA bring it."""
@@ -42,6 +48,11 @@ def is_installed() -> bool:
 def fits(queries: int, width: int) -> bool:
     """Whether the kernel takes so many queries per key head, of so wide heads."""
     return queries <= MOST_QUERIES and width in (16, 32, 64, 128)
+
+
+def block_of(width: int, itemsize: int) -> int:
+    """Columns that a program reads at a time, of heads so wide and numbers of so many bytes."""
+    return WIDE_BLOCK if width * itemsize >= 512 else BLOCK
 
 
 def splits_of(rows: int, heads: int, reads: int) -> int:
@@ -77,10 +88,14 @@ def attend(
 
     Returns:
         (B, T, H, D), in the queries' dtype.
+
+    Raises:
+        FastPathFailed: the kernel cannot be built or launched.
     """
-    found: Tensor = torch.ops.parley.slot_attention(
-        query, keys, values, slots, first, last, reads, mask, *scales
-    )
+    with guarded("attention"):
+        found: Tensor = torch.ops.parley.slot_attention(
+            query, keys, values, slots, first, last, reads, mask, *scales
+        )
     return found
 
 
@@ -103,7 +118,8 @@ def _run(
     groups = heads // key_heads
     count = groups * tokens
     splits = splits_of(rows, key_heads, reads)
-    chunk = math.ceil(math.ceil(reads / splits) / BLOCK) * BLOCK
+    block = block_of(width, query.dtype.itemsize)
+    chunk = math.ceil(math.ceil(reads / splits) / block) * block
     padded = max(16, 1 << (count - 1).bit_length())
     # (B, K, G * T, D): queries that share a key head lie together.
     grouped = query.view(rows, tokens, key_heads, groups, width).permute(0, 2, 3, 1, 4)
@@ -119,6 +135,9 @@ def _run(
     none = torch.empty(0, 0, 0, device=query.device)
     of_keys = none if key_scales is None else key_scales
     of_values = none if value_scales is None else value_scales
+    if query.is_cuda and query.device.index != torch.cuda.current_device():
+        # Triton launches on the thread's current device, whatever the tensors' is.
+        torch.cuda.set_device(query.device)
     kernels.partial[(rows, key_heads, splits)](
         grouped, keys, values, slots, first, last, mask if mask is not None else slots,
         of_keys, of_values, part, top, mass,
@@ -128,7 +147,7 @@ def _run(
         tokens, count, 0 if mask is None else mask.stride(0),
         *of_keys.stride(), *of_values.stride(),
         HAS_MASK=mask is not None, HAS_SCALES=key_scales is not None,
-        WIDTH=width, QUERIES=padded, BLOCK=BLOCK,
+        WIDTH=width, QUERIES=padded, BLOCK=block,
     )  # fmt: skip
     out = torch.empty_like(grouped)
     kernels.join[(rows, key_heads)](

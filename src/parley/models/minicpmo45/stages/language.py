@@ -15,7 +15,7 @@ from parley.models.minicpmo45.conversation.units import SettleJob
 from parley.models.minicpmo45.llm.sampling import Ask, Choice
 from parley.models.minicpmo45.runtime.caches import Span
 from parley.models.minicpmo45.stages.eviction import slide
-from parley.models.minicpmo45.stages.parts import StepParts
+from parley.models.minicpmo45.stages.parts import LastInput, StepParts
 
 PREFILL_STEP_TOKENS = 4096
 """Positions that one prefill step takes in, of all rows together: what it needs while it runs does
@@ -74,6 +74,10 @@ def prefill(model: StepParts, jobs: Sequence[FeedingJob]) -> None:
     for place, ((job, feed), span) in enumerate(zip(feeds, spans, strict=True)):
         ids = feed.ids[feed.done : feed.done + span.count]
         feed.done += span.count
+        if feed.is_complete:
+            # A view would keep the whole piece.
+            last = pieces[place][-1].clone()
+            model.last_inputs[job.row] = LastInput(last, span.end - 1, parts[place][-1])
         model.observer.fed(job.row, ids, pieces[place], span.start, parts[place])
         if feed.is_complete:
             job.fed(scores.get(place))
@@ -89,7 +93,10 @@ def _last_logits(model: StepParts, parts: Sequence[Tensor]) -> Sequence[Tensor]:
 def decode(model: StepParts, jobs: Sequence[DecodingJob]) -> None:
     """DECODE: choose a token per job from the waiting logits, feed it, compute the next ones."""
     logits = torch.stack([job.logits for job in jobs if job.logits is not None])
-    choices = model.chooser.choose(logits, [job.ask() for job in jobs])
+    asks = [job.ask() for job in jobs]
+    choices = model.chooser.choose(logits, asks)
+    if not all(choice.is_finite for choice in choices):
+        _choose_again(model, [job.row for job in jobs], asks, choices)
     tokens = [job.consider(choice) for job, choice in zip(jobs, choices, strict=True)]
     going = [place for place, token in enumerate(tokens) if token is not None]
     rows = [jobs[place].row for place in going]
@@ -102,12 +109,44 @@ def decode(model: StepParts, jobs: Sequence[DecodingJob]) -> None:
         hidden, scores = model.steps.decode(fed, spans)
         states = {place: (hidden[at], scores[at]) for at, place in enumerate(going)}
     model.context.commit(spans)
+    for at, span in enumerate(spans):
+        model.last_inputs[span.row] = LastInput(fed[at], span.start, hidden[at])
     for row, choice in zip((job.row for job in jobs), choices, strict=True):
         model.observer.chose(row, choice)
     for at, span in enumerate(spans):
         model.observer.fed(span.row, (fed[at],), None, span.start, hidden[at][None])
     for place, job in enumerate(jobs):
         job.advance(*states.get(place, (None, None)))
+
+
+def _choose_again(
+    model: StepParts, rows: Sequence[int], asks: Sequence[Ask], choices: list[Choice]
+) -> None:
+    """Replace choices whose scores were not finite, by scores of the plain path.
+
+    Raises:
+        InferenceFailed: those of a row are not finite either.
+    """
+    for place, choice in enumerate(choices):
+        if not choice.is_finite:
+            choices[place] = _chosen_plainly(model, rows[place], asks[place]) or choice
+    is_repaired = all(choice.is_finite for choice in choices)
+    model.not_finite(is_repaired=is_repaired)
+    if not is_repaired:
+        raise InferenceFailed("The model's scores are not finite.")
+
+
+def _chosen_plainly(model: StepParts, row: int, ask: Ask) -> Choice | None:
+    """A row's choice, of scores that the plain path computes of its last position; None if that
+    position is gone."""
+    last = model.last_inputs.get(row)
+    if last is None or last.position != model.context.lengths[row] - 1:
+        return None
+    hidden, logits = model.steps.again(last.fed, Span(row, last.position, 1))
+    # The speech decoder is conditioned on this very tensor.
+    last.hidden.copy_(hidden)
+    (choice,) = model.chooser.choose(logits[None], [ask])
+    return choice
 
 
 def finalize(model: StepParts, jobs: Sequence[SettleJob]) -> None:

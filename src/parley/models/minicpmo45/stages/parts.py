@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -19,6 +20,20 @@ from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
 from parley.models.minicpmo45.weights import Network
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LastInput:
+    """The newest position of a row, as it was fed.
+
+    Args:
+        fed: the token, or its embedding (H).
+        hidden: its state (H), as jobs hold it.
+    """
+
+    fed: int | Tensor
+    position: int
+    hidden: Tensor
+
+
 class Choosing(Protocol):
     """What turns logits into tokens."""
 
@@ -29,6 +44,7 @@ class StepParts(Parts, Protocol):
     """The parts of a model that its steps use.
 
     Args:
+        last_inputs: what each row was fed last.
         marker_ids: introduce what dropped units said; `suffix_ids`: end a system prompt.
     """
 
@@ -43,3 +59,8 @@ class StepParts(Parts, Protocol):
     media: MediaThreads
     marker_ids: list[int]
     suffix_ids: list[int]
+    last_inputs: dict[int, LastInput]
+
+    def not_finite(self, *, is_repaired: bool) -> None:
+        """Scores of a row were not finite; the plain path has computed them again."""
+        ...

@@ -19,7 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from parley.models.minicpmo45.runtime.graphs import GraphRunner, bucket, row_counts
+from parley.models.minicpmo45.runtime.attention import plainly
+from parley.models.minicpmo45.runtime.graphs import (
+    CHECKED_ROWS,
+    GraphRunner,
+    bucket,
+    filled,
+    row_counts,
+)
 from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.token2wav.conformer import (
     ConformerEncoder,
@@ -186,6 +193,8 @@ class Flow(nn.Module):
         memory: FlowMemory,
         places: Places,
         cuts: Sequence[Cut] | None = None,
+        *,
+        is_checked: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """`solve`, by a graph for full windows.
 
@@ -214,8 +223,14 @@ class Flow(nn.Module):
             _filled(places.new, missing),
             _filled(places.mask, 2 * missing, 2),
         )
+
+        def plain(*given: Tensor) -> tuple[Tensor, ...]:
+            with plainly(self):
+                return run(*given)
+
         shape = (rows + missing, everyone, reads, schedule.count)
-        mel, pasts = self._graphs.run("flow", shape, run, inputs)
+        reference = plain if is_checked else None
+        mel, pasts = self._graphs.run("flow", shape, run, inputs, reference=reference)
         return mel[:rows], pasts[:, :, : 2 * rows]
 
     @torch.inference_mode()
@@ -226,16 +241,19 @@ class Flow(nn.Module):
             return
         slots, frames, weight = len(memory.rows), WINDOW_FRAMES, self.encoder_proj.weight
         places = torch.arange(frames, device=self.device)
-        for size, everyone in reversed(row_counts(slots)):
-            numbers = torch.arange(size, device=self.device)
-            new = places.expand(size, frames)
-            mask = torch.ones(2 * size, 1, 1, memory.places, dtype=torch.bool, device=self.device)
-            x = torch.zeros(size, frames, MEL_BINS, device=self.device)
-            width = self.shape.estimator_width
-            conditions = weight.new_zeros(2 * size, frames, width)
-            first = 0 if everyone else None
-            here = Places(numbers, first, new, mask, memory.places, self.reads_in_place)
-            self._solved(x, conditions, schedule, memory, here)
+        random = torch.Generator().manual_seed(frames)
+        with filled([memory.keys, memory.values, memory.conv]):
+            for size, everyone in reversed(row_counts(slots)):
+                numbers = torch.arange(size, device=self.device)
+                new = places.expand(size, frames)
+                seen = torch.rand(size, 1, 1, memory.places, generator=random) < 0.9
+                mask = seen.repeat_interleave(2, dim=0).to(self.device)
+                x = torch.randn(size, frames, MEL_BINS, generator=random).to(self.device)
+                width = self.shape.estimator_width
+                conditions = weight.new_zeros(2 * size, frames, width)
+                first = 0 if everyone else None
+                here = Places(numbers, first, new, mask, memory.places, self.reads_in_place)
+                self._solved(x, conditions, schedule, memory, here, is_checked=size <= CHECKED_ROWS)
 
     def solve(
         self,

@@ -25,7 +25,16 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from parley.models.minicpmo45.runtime.graphs import bucket, power, reaches, row_counts
+from parley.models.minicpmo45.runtime.attention import plainly
+from parley.models.minicpmo45.runtime.graphs import (
+    CHECKED_ROWS,
+    bucket,
+    compare,
+    filled,
+    power,
+    reaches,
+    row_counts,
+)
 from parley.models.minicpmo45.runtime.randomness import uniforms
 from parley.models.minicpmo45.runtime.streams import Arrival, SpeechStream
 from parley.models.minicpmo45.runtime.transfer import to_device
@@ -291,16 +300,54 @@ def capture(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
     if not graphs.is_active:
         return
     slots = len(decoder.rows)
-    # Largest first: the space of a large graph serves all smaller ones after it.
-    for reads in reversed(reaches(LEAST_COLUMNS, decoder.capacity)):
-        for size, everyone in reversed(row_counts(slots)):
-            fillers = [[RowPass.unheard(decoder.capacity)] * size]
-            lines, spoken = _known_to(device, fillers, [_NOTHING_SAID] * size)
-            draws = torch.full((size,), 0.5, device=device)
-            for one in (sampling, sampling.without_filters()):
-                rules = RowRules.of([one] * size, decoder.config.codes, device)
-                cache_reads = CacheReads(reads, 0 if everyone else None)
-                _replayed(decoder, lines[:, 0], spoken, draws, rules, cache_reads)
+    with filled(decoder.cache.tensors):
+        _compare_reading(decoder, sampling)
+        # Largest first: the space of a large graph serves all smaller ones after it.
+        for reads in reversed(reaches(LEAST_COLUMNS, decoder.capacity)):
+            for size, everyone in reversed(row_counts(slots)):
+                lines, spoken = _known_to(device, [_fillers(decoder, size, reads)], _nobody(size))
+                draws = torch.full((size,), 0.5, device=device)
+                for one in (sampling, sampling.without_filters()):
+                    rules = RowRules.of([one] * size, decoder.config.codes, device)
+                    cache_reads = CacheReads(reads, 0 if everyone else None)
+                    _replayed(decoder, lines[:, 0], spoken, draws, rules, cache_reads)
+
+
+def _fillers(decoder: SpeechNetwork, size: int, reads: int) -> list[RowPass]:
+    """Rows that see different numbers of columns; for caches that hold made-up numbers."""
+    ends = (reads - 1, 0, 63, 64, reads // 2)
+    return [
+        RowPass(slot=row, first=0, column=ends[row % 5], position=ends[row % 5], masks_end=False)
+        for row in range(size)
+    ]
+
+
+def _nobody(size: int) -> list[list[int]]:
+    return [_NOTHING_SAID] * size
+
+
+def _compare_reading(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
+    """Hold one pass by the kernel to the same by PyTorch's attention.
+
+    Raises:
+        FastPathFailed: they differ.
+    """
+    if not decoder.reads_in_place:
+        return
+    size = min(len(decoder.rows), CHECKED_ROWS)
+    fillers = [_fillers(decoder, size, min(LEAST_COLUMNS, decoder.capacity))]
+    lines, spoken = _known_to(decoder.device, fillers, _nobody(size))
+    rules = RowRules.of([sampling] * size, decoder.config.codes, decoder.device)
+    draws = torch.full((size,), 0.5, device=decoder.device)
+    cache_reads = CacheReads(min(LEAST_COLUMNS, decoder.capacity), None)
+
+    def logits() -> Tensor:
+        (plan,) = planned(decoder, lines, 1, None, cache_reads)
+        return advanced(decoder, plan, spoken, draws, rules)[2]
+
+    found = logits()
+    with plainly(decoder):
+        compare([found], [logits()], "scores of the speech decoder")
 
 
 def _replayed(

@@ -1,0 +1,156 @@
+"""`parley doctor --try`: which fast parts work on this machine, without a checkpoint."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import sysconfig
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal
+
+import torch
+
+from parley.errors import SetupError
+from parley.models.minicpmo45 import trials
+from parley.models.minicpmo45.device import (
+    DRIVER,
+    choose_device,
+    driver_version,
+    use_device,
+    visible_cards,
+)
+from parley.models.minicpmo45.random_model import full_sizes
+from parley.models.minicpmo45.runtime import slot_attention
+from parley.models.minicpmo45.runtime.fast_paths import described, one_line
+from parley.models.minicpmo45.voice_loading import flow_dtype_of, history_dtype
+from parley.settings import ModelSettings
+
+Grade = Literal["fine", "note", "broken"]
+
+LEAST_BYTES: Final = 1024**3
+"""What the trials need on the card."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One thing that was tried."""
+
+    grade: Grade
+    subject: str
+    text: str
+    advice: str = ""
+
+
+def try_parts(settings: ModelSettings) -> Iterator[Found]:
+    """Driver, card, compiler, headers, then every part."""
+    yield from driver()
+    yield from toolchain()
+    try:
+        device = choose_device(settings.device)
+    except SetupError as error:
+        yield Found("broken", "card", str(error), error.hint)
+        return
+    if device.type != "cuda":
+        yield Found("note", "card", "none is used; kernel, graphs, int4 and stream need one")
+        return
+    use_device(device)
+    yield from _card(device)
+    yield from _parts(settings, device)
+
+
+def driver(place: Path = DRIVER) -> Iterator[Found]:
+    """The driver of NVIDIA cards, and what torch was built for."""
+    cards = visible_cards(place, os.environ)
+    if not cards and torch.version.cuda is None:
+        yield Found("note", "driver", f"no NVIDIA card; torch {torch.__version__} has no CUDA")
+        return
+    version = driver_version(place)
+    built = f"torch {torch.__version__}, CUDA {torch.version.cuda}"
+    yield Found("fine" if version else "note", "driver", f"{version or 'unknown'}; {built}")
+
+
+def toolchain(environment: dict[str, str] | None = None) -> Iterator[Found]:
+    """What Triton needs when a kernel is used for the first time."""
+    environment = dict(os.environ) if environment is None else environment
+    compiler = environment.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    if compiler:
+        yield Found("fine", "compiler", compiler)
+    else:
+        yield Found(
+            "note", "compiler", "none was found; Triton cannot build the launcher of its kernels",
+            "Debian, Ubuntu: apt install gcc libc6-dev. Or set CC.",
+        )  # fmt: skip
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    if header.is_file():
+        yield Found("fine", "headers", str(header))
+    else:
+        yield Found(
+            "note", "headers", f"{header} is missing; Triton needs it",
+            "Debian, Ubuntu: apt install python3-dev (of this Python's version).",
+        )  # fmt: skip
+    cache = Path(environment.get("TRITON_CACHE_DIR") or Path.home() / ".triton")
+    place = cache
+    while not place.exists():
+        place = place.parent
+    if os.access(place, os.W_OK):
+        yield Found("fine", "kernel cache", str(cache))
+    else:
+        yield Found(
+            "note", "kernel cache", f"{cache} cannot be written",
+            "Set TRITON_CACHE_DIR to a folder that can.",
+        )  # fmt: skip
+
+
+def _card(device: torch.device) -> Iterator[Found]:
+    name = torch.cuda.get_device_name(device)
+    major, minor = torch.cuda.get_device_capability(device)
+    free, total = torch.cuda.mem_get_info(device)
+    text = f"{name}, compute capability {major}.{minor}, {free / 2**30:.1f} of "
+    text += f"{total / 2**30:.1f} GiB free"
+    grade: Grade = "fine" if free >= LEAST_BYTES else "broken"
+    yield Found(grade, "card", text, "" if grade == "fine" else "These trials need 1 GiB.")
+
+
+def _parts(settings: ModelSettings, device: torch.device) -> Iterator[Found]:
+    sizes = full_sizes()
+    uses = trials.uses_of(
+        sizes.config,
+        sizes.flow,
+        dtype=torch.bfloat16,
+        flow_dtype=flow_dtype_of(settings, device),
+        history=history_dtype(settings, device),
+    )
+    if slot_attention.is_installed():
+        version = getattr(importlib.import_module("triton"), "__version__", "")
+        yield Found("fine", "triton", version)
+    tries: list[tuple[str, str, Callable[[], object]]] = [
+        ("kernel", "PyTorch's attention", partial(trials.attention, uses, device,
+                                                  has_small_caches=False)),
+        ("kernel, 8 bits", "unpacked caches", partial(trials.attention, uses, device,
+                                                      has_small_caches=True)),
+        ("graph", "steps launched one by one", partial(trials.graph, device)),
+        ("int4", "unpacked matrices", partial(trials.int4, device, torch.bfloat16)),
+        ("precision", "float32", partial(trials.precision, device, settings.token2wav_precision)),
+        ("stream", "one stream", partial(trials.second_stream, device)),
+    ]  # fmt: skip
+    for subject, instead, trial in tries:
+        yield tried(subject, instead, trial)
+
+
+def tried(subject: str, instead: str, trial: Callable[[], object]) -> Found:
+    """What came of one trial.
+
+    Args:
+        instead: what serves where it fails.
+    """
+    try:
+        trial()
+    except torch.AcceleratorError as error:
+        return Found("broken", subject, f"the card failed: {one_line(str(error))}")
+    except Exception as error:
+        return Found("note", subject, described(error), f"Slower: {instead} will serve.")
+    return Found("fine", subject, "works, and computes what its plain form computes")

@@ -1,0 +1,167 @@
+"""Which fast parts a model is loaded with: each is tried, and steps down to its plain form.
+
+Runs before weights are read, so that a machine that cannot compile a kernel says so in seconds, and
+before slots are counted, because plain attention needs other memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from parley.errors import SetupError
+from parley.models.minicpmo45 import trials
+from parley.models.minicpmo45.config import MiniCPMOConfig
+from parley.models.minicpmo45.device import set_precision
+from parley.models.minicpmo45.quantize import Kind
+from parley.models.minicpmo45.runtime.attention import (
+    AttentionMethod,
+    FusedAttention,
+    SlotAttention,
+    why_no_kernel,
+)
+from parley.models.minicpmo45.runtime.fast_paths import FastPaths
+from parley.models.minicpmo45.runtime.streams import OwnStream, SpeechStream
+from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
+from parley.settings import ModelSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What decides which kernels a model needs.
+
+    Args:
+        dtype: of the weights; flow_dtype, history: of the flow and of what it remembers.
+    """
+
+    config: MiniCPMOConfig
+    flow: FlowShape
+    dtype: torch.dtype
+    flow_dtype: torch.dtype
+    history: torch.dtype | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """What a model is loaded with.
+
+    Args:
+        has_small_caches: contexts are kept in 8 bits.
+        unpacks_int4: 4-bit matrices are unpacked for every product.
+        stream: what speech is made on; None: on the one of everything else.
+    """
+
+    attention: AttentionMethod
+    has_small_caches: bool = False
+    unpacks_int4: bool = False
+    stream: SpeechStream | None = None
+
+
+def choose(
+    settings: ModelSettings,
+    device: torch.device,
+    geometry: Geometry,
+    *,
+    kind: Kind,
+    has_small_caches: bool,
+    paths: FastPaths,
+) -> Rung:
+    """Try what the settings ask for.
+
+    Args:
+        has_small_caches: keep contexts in 8 bits, if that can be done.
+        paths: learns the states.
+
+    Raises:
+        SetupError: a part failed, and `model.strict` is set; or 4-bit weights cannot be used.
+    """
+    has_small_caches = _keeps_small(device, geometry.dtype, has_small_caches, paths)
+    attention = _attention(settings, device, geometry, has_small_caches, paths)
+    unpacks = _unpacks_int4(device, geometry.dtype, kind, paths)
+    _choose_precision(settings, device, paths)
+    stream = _stream(settings, device, paths)
+    if not (settings.compile and device.type == "cuda"):
+        why = "model.compile is off" if device.type == "cuda" else "graphs need an NVIDIA GPU"
+        paths.settle("graphs", "plain", why)
+    return Rung(attention, has_small_caches, unpacks, stream)
+
+
+def _keeps_small(
+    device: torch.device, dtype: torch.dtype, is_wanted: bool, paths: FastPaths
+) -> bool:
+    if not is_wanted:
+        paths.settle("caches", "plain", "kept in the model's own precision")
+        return False
+    return paths.tried("caches", partial(trials.eight_bits, device, dtype))
+
+
+def _attention(
+    settings: ModelSettings,
+    device: torch.device,
+    geometry: Geometry,
+    has_small_caches: bool,
+    paths: FastPaths,
+) -> AttentionMethod:
+    problem = why_no_kernel(device)
+    if settings.attention == "sdpa":
+        problem = "model.attention is sdpa."
+    elif problem is not None and settings.attention == "triton":
+        raise SetupError(problem, hint="Set model.attention to auto.")
+    uses = trials.uses_of(
+        geometry.config,
+        geometry.flow,
+        dtype=geometry.dtype,
+        flow_dtype=geometry.flow_dtype,
+        history=geometry.history,
+    )
+    if problem is None and not uses:
+        problem = "The kernel takes no head of this model."
+    if problem is not None:
+        paths.settle("attention", "plain", problem)
+        if has_small_caches:
+            paths.settle("caches", "plain", "unpacked before PyTorch's attention reads them")
+        return FusedAttention()
+    if not paths.tried(
+        "attention", partial(trials.attention, uses, device, has_small_caches=False)
+    ):
+        if has_small_caches:
+            paths.settle("caches", "plain", "unpacked before PyTorch's attention reads them")
+        return FusedAttention()
+    if has_small_caches and not paths.tried(
+        "caches", partial(trials.attention, uses, device, has_small_caches=True)
+    ):
+        reason = f"it cannot read caches in 8 bits: {paths.states['caches'].reason}"
+        paths.step_down("attention", reason)
+        return FusedAttention()
+    return SlotAttention()
+
+
+def _unpacks_int4(device: torch.device, dtype: torch.dtype, kind: Kind, paths: FastPaths) -> bool:
+    if kind != "int4":
+        paths.settle("int4", "plain", "the weights are not in 4 bits")
+        return False
+    return not paths.tried("int4", partial(trials.int4, device, dtype))
+
+
+def _choose_precision(settings: ModelSettings, device: torch.device, paths: FastPaths) -> None:
+    wanted = settings.token2wav_precision
+    if device.type != "cuda":
+        paths.settle("flow_precision", "plain", "float32 on a CPU")
+        return
+    if wanted == "float32":
+        paths.settle("flow_precision", "plain", "model.token2wav_precision is float32")
+    elif paths.tried("flow_precision", partial(trials.precision, device, wanted)):
+        return
+    set_precision("float32")
+
+
+def _stream(settings: ModelSettings, device: torch.device, paths: FastPaths) -> SpeechStream | None:
+    if not settings.overlap_speech or device.type != "cuda":
+        why = "model.overlap_speech is off" if device.type == "cuda" else "it needs an NVIDIA GPU"
+        paths.settle("second_stream", "plain", why)
+        return None
+    if paths.tried("second_stream", partial(trials.second_stream, device)):
+        return OwnStream(device)
+    return None

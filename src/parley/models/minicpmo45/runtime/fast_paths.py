@@ -1,0 +1,162 @@
+"""The fast parts of the model: which are in force, and why the others are not.
+
+| part             | fast                                        | plain                          |
+|------------------|---------------------------------------------|--------------------------------|
+| `attention`      | our Triton kernel reads the slots in place  | PyTorch's attention            |
+| `caches`         | the kernel reads caches in 8 bits           | they are unpacked, or not used |
+| `int4`           | PyTorch's 4-bit product                     | the matrix is unpacked first   |
+| `flow_precision` | TF32 or bfloat16                            | float32                        |
+| `second_stream`  | speech on a CUDA stream of its own          | one stream                     |
+| `graph_KIND`     | steps of this kind are captured graphs      | they are launched one by one   |
+
+A part is built and compared with its plain form when the model is loaded; one that raises or
+computes something else steps down, and so does one that fails while it serves. `refused` is a
+setting that cannot be honoured at all. `/status`, the metric `parley_fast_path`, `parley doctor
+--try` and the log show the states. `model.strict` turns every step down into an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import torch
+
+from parley import logs
+from parley.errors import SetupError
+
+log = logs.get(__name__)
+
+State = Literal["fast", "plain", "refused"]
+
+PARTS: Final = ("attention", "caches", "int4", "flow_precision", "second_stream")
+"""Parts besides the graphs, whose names are `GRAPH` and their kind of step."""
+
+GRAPH: Final = "graph_"
+
+REASON_LIMIT: Final = 300
+"""Characters of a reason: a compiler's output can be long."""
+
+
+class FastPathFailed(Exception):
+    """A fast part raised, or computed something else than its plain form.
+
+    Args:
+        part: one of `PARTS`, or a graph.
+        reason: one line.
+    """
+
+    def __init__(self, part: str, reason: str) -> None:
+        super().__init__(reason)
+        self.part = part
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class PartState:
+    """The state of a part; `reason` is empty only where it is fast."""
+
+    state: State
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.state}: {self.reason}" if self.reason else self.state
+
+
+class FastPaths:
+    """The states of all parts of one model. Written by one thread at a time, read by any.
+
+    Args:
+        is_strict: refuse with an error instead of stepping down.
+    """
+
+    def __init__(self, *, is_strict: bool = False) -> None:
+        self.is_strict = is_strict
+        self._states: Mapping[str, PartState] = {}
+
+    @property
+    def states(self) -> Mapping[str, PartState]:
+        """By part. Never changed: a new mapping replaces it."""
+        return self._states
+
+    def is_fast(self, part: str) -> bool:
+        """True if the part is in force."""
+        found = self._states.get(part)
+        return found is not None and found.state == "fast"
+
+    def in_words(self) -> dict[str, str]:
+        """`part: "fast"` or `part: "plain: why"`, for others to show."""
+        return {part: str(state) for part, state in self._states.items()}
+
+    def settle(self, part: str, state: State, reason: str = "") -> None:
+        """Record the state of a part; one line of log if it is new."""
+        new = PartState(state, one_line(reason))
+        if self._states.get(part) == new:
+            return
+        self._states = {**self._states, part: new}
+        log.info("fast_path_settled", part=part, state=state, reason=new.reason)
+
+    def step_down(self, part: str, reason: str) -> None:
+        """A part failed: its plain form serves from now on.
+
+        Raises:
+            SetupError: stepping down is not allowed.
+        """
+        reason = one_line(reason)
+        if self.is_strict:
+            raise SetupError(
+                f"The fast part '{part}' cannot be used, and model.strict forbids its plain form: "
+                f"{reason}",
+                hint="`parley doctor --try` checks every part. "
+                "Set model.strict to false to serve without this one.",
+            )
+        self._states = {**self._states, part: PartState("plain", reason)}
+        log.warning("fast_path_stepped_down", part=part, reason=reason)
+
+    def tried(self, part: str, trial: Callable[[], object]) -> bool:
+        """Build and compare a part; True if it serves.
+
+        Raises:
+            SetupError: it does not, and stepping down is not allowed.
+        """
+        try:
+            trial()
+        except FastPathFailed as failure:
+            self.step_down(part, failure.reason)
+            return False
+        except Exception as error:
+            # A part that cannot even be built may raise anything: a compiler's exit code, a
+            # missing header, too little shared memory, a folder that cannot be written.
+            self.step_down(part, described(error))
+            return False
+        self.settle(part, "fast")
+        return True
+
+
+@contextmanager
+def guarded(part: str) -> Iterator[None]:
+    """What raises within it is the part's failure; a broken or full device is not.
+
+    Raises:
+        FastPathFailed: it raised.
+    """
+    try:
+        yield
+    except (FastPathFailed, torch.AcceleratorError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise FastPathFailed(part, described(error)) from error
+
+
+def described(error: BaseException) -> str:
+    """An exception in one line: `CalledProcessError: Command '['gcc', ...`."""
+    text = one_line(str(error))
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def one_line(text: str) -> str:
+    """A text without line breaks, cut to `REASON_LIMIT`."""
+    words = " ".join(text.split())
+    return words if len(words) <= REASON_LIMIT else words[: REASON_LIMIT - 3] + "..."

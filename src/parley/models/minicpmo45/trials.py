@@ -1,0 +1,313 @@
+"""Fast parts against their plain forms, on made-up numbers: no checkpoint, a few hundred megabytes.
+
+Loading runs them before anything is read from a disk (`ladder.py`), `parley doctor --try` alone.
+Every trial raises `FastPathFailed` where a part computes something else, and whatever the part
+raises where it cannot be built.
+
+Shapes: `B` rows, `T` new tokens of each, `H` query heads, `K` key heads, `D` head width, `S` slots,
+`C` columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from parley.models.minicpmo45.config import MiniCPMOConfig
+from parley.models.minicpmo45.device import set_precision
+from parley.models.minicpmo45.quantize import Int4Linear, fits_int4, grouped
+from parley.models.minicpmo45.runtime import slot_attention
+from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
+from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed
+from parley.models.minicpmo45.runtime.graphs import CudaGraphCapture, GraphCapture, GraphRunner
+from parley.models.minicpmo45.runtime.streams import OwnStream, SpeechStream
+from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
+from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES
+
+SHORT_TOLERANCE: Final = 1e-2
+"""Relative distance of a row in 16 bits: numbers and weights are rounded to 8 bits of mantissa."""
+
+LONG_TOLERANCE: Final = 1e-3
+"""The same in float32."""
+
+INT4_TOLERANCE: Final = 5e-2
+"""Relative distance of a product in bfloat16 from the same in float32."""
+
+PRECISION_TOLERANCE: Final = {"float32": 1e-5, "tf32": 2e-3, "bfloat16": 1e-2}
+"""Relative distance of a product of 256 terms, by `model.token2wav_precision`."""
+
+SLOTS: Final = (7, 2, 5, 0, 8, 3, 6)
+"""A shuffled subset of nine slots."""
+
+ENDS: Final = (0, 62, 63, 64, 128, 191, -1)
+"""The last column that each of them sees: the edges of blocks of 64, and the end (-1)."""
+
+FIRSTS: Final = (0, 0, 0, 0, 63, 64, 128)
+"""The first one: the window of the speech decoder moves."""
+
+READS: Final = (200, 512)
+
+LONG_READS: Final = 8192
+"""Columns of one conversation alone, divided among many programs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One use of the attention kernel.
+
+    Args:
+        ends_together: all new tokens of a row see the same columns.
+        is_masked: and only some of these.
+        stored: what keys and values are kept in, if that is not `dtype`.
+    """
+
+    name: str
+    tokens: int
+    heads: int
+    key_heads: int
+    width: int
+    dtype: torch.dtype
+    stored: torch.dtype | None = None
+    ends_together: bool = False
+    is_masked: bool = False
+    has_small_caches: bool = True
+
+    @property
+    def fits(self) -> bool:
+        """True if the kernel takes this use at all."""
+        return slot_attention.fits(self.tokens * (self.heads // self.key_heads), self.width)
+
+
+def uses_of(
+    config: MiniCPMOConfig,
+    flow: FlowShape,
+    *,
+    dtype: torch.dtype,
+    flow_dtype: torch.dtype = torch.float32,
+    history: torch.dtype | None = None,
+) -> list[Use]:
+    """Every use of the kernel in a model of this geometry."""
+    language, audio = config.language, config.audio
+    heads, width = language.num_attention_heads, config.head_dim
+    sound = audio.encoder_attention_heads
+    uses = [
+        Use("decode", 1, heads, language.num_key_value_heads, width, dtype),
+        Use("finalize", 2, heads, language.num_key_value_heads, width, dtype),
+        Use("sound", 50, sound, sound, audio.d_model // sound, dtype, ends_together=True),
+    ]
+    if config.has_tts:
+        tts: Any = config.tts
+        count = int(tts["num_attention_heads"])
+        key_heads = int(tts.get("num_key_value_heads", count))
+        uses.append(Use("speech", 1, count, key_heads, int(tts["hidden_size"]) // count, dtype))
+        uses.append(
+            Use(
+                "flow",
+                WINDOW_FRAMES,
+                flow.estimator_heads,
+                flow.estimator_heads,
+                flow.estimator_head_width,
+                flow_dtype,
+                stored=history,
+                ends_together=True,
+                is_masked=True,
+                has_small_caches=False,
+            )
+        )
+    return [use for use in uses if use.fits]
+
+
+def attention(uses: Sequence[Use], device: torch.device, *, has_small_caches: bool) -> None:
+    """The kernel against the sum written out.
+
+    Args:
+        has_small_caches: over caches in 8 bits.
+    """
+    for use in uses:
+        if has_small_caches and not use.has_small_caches:
+            continue
+        for reads in READS:
+            _compare(_made(use, reads, device, has_small_caches), use, f"{use.name}, {reads}")
+    longest = uses[0]
+    case = _made(longest, LONG_READS, device, has_small_caches, rows=1)
+    _compare(case, longest, f"{longest.name}, {LONG_READS}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Case:
+    query: Tensor
+    keys: Tensor
+    values: Tensor
+    slots: Tensor
+    first: Tensor
+    last: Tensor
+    reads: int
+    mask: Tensor | None
+    scales: tuple[Tensor | None, Tensor | None]
+
+
+def _made(
+    use: Use, reads: int, device: torch.device, has_small_caches: bool, rows: int = len(SLOTS)
+) -> _Case:
+    random = torch.Generator(device=device).manual_seed(reads)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=random, device=device)
+
+    slots = torch.tensor(SLOTS[-rows:], device=device)
+    first = torch.tensor(FIRSTS[-rows:], device=device)
+    ends = torch.tensor(ENDS[-rows:], device=device) % reads
+    steps = torch.arange(use.tokens, device=device)
+    last = ends[:, None].expand(-1, use.tokens)
+    if not use.ends_together:
+        last = torch.maximum(last - steps.flip(0), first[:, None])
+    query = normal(rows, use.tokens, use.heads, use.width).to(use.dtype)
+    shape = (max(SLOTS) + 1, use.key_heads, reads + 1, use.width)
+    keys, values = normal(*shape), normal(*shape)
+    scales: tuple[Tensor | None, Tensor | None] = (None, None)
+    if has_small_caches:
+        keys, of_keys = to_eight_bits(keys)
+        values, of_values = to_eight_bits(values)
+        scales = (of_keys, of_values)
+    else:
+        stored = use.stored or use.dtype
+        keys, values = keys.to(stored), values.to(stored)
+    columns = torch.arange(reads + 1, device=device)
+    hidden = (columns > last.amax(1)[:, None]) | (columns < first[:, None])
+    # What nobody may look at is not a number.
+    for tensor in scales if has_small_caches else (keys, values):
+        assert tensor is not None
+        of_rows = tensor[slots].transpose(1, 2)
+        of_rows[hidden] = torch.nan
+        tensor[slots] = of_rows.transpose(1, 2)
+    mask = None
+    if use.is_masked:
+        mask = torch.rand(rows, reads, generator=random, device=device) < 0.9
+        mask[:, 0] = True
+        mask.scatter_(1, first[:, None], True)
+    return _Case(query, keys, values, slots, first, last.contiguous(), reads, mask, scales)
+
+
+def _compare(case: _Case, use: Use, what: str) -> None:
+    found = slot_attention.attend(
+        case.query,
+        case.keys,
+        case.values,
+        case.slots,
+        first=case.first,
+        last=case.last,
+        reads=case.reads,
+        mask=case.mask,
+        scales=case.scales,
+    ).float()
+    wanted = _by_hand(case)
+    gaps = (found - wanted).flatten(1).norm(dim=1) / wanted.flatten(1).norm(dim=1)
+    tolerance = LONG_TOLERANCE if use.dtype is torch.float32 else SHORT_TOLERANCE
+    worst = int(gaps.nan_to_num(torch.inf).argmax())
+    gap = float(gaps[worst])
+    if not gap <= tolerance:
+        raise FastPathFailed(
+            "attention",
+            f"the kernel is {gap:.2g} off ({what} columns, the row that ends at column "
+            f"{int(case.last[worst, -1])}), at most {tolerance:g}",
+        )
+
+
+def _by_hand(case: _Case) -> Tensor:
+    """Softmax and sums in float32, (B, T, H, D)."""
+    rows, tokens, heads, width = case.query.shape
+    columns = torch.arange(case.reads, device=case.query.device)
+    seen = (columns <= case.last[:, :, None]) & (columns >= case.first[:, None, None])
+    if case.mask is not None:
+        seen = seen & case.mask[:, None]
+    read: list[Tensor] = []
+    for numbers, scale in zip((case.keys, case.values), case.scales, strict=True):
+        mine = numbers[case.slots, :, : case.reads].float()
+        if scale is not None:
+            mine = from_eight_bits(mine, scale[case.slots, :, : case.reads], torch.float32)
+        # A column that nobody of the row sees may hold anything.
+        read.append(mine.masked_fill(~seen.any(1)[:, None, :, None], 0.0))
+    keys, values = read
+    query = case.query.float().view(rows, tokens, keys.shape[1], -1, width)
+    scores = torch.einsum("btkgd,bkcd->btkgc", query, keys) / width**0.5
+    weights = torch.softmax(scores.masked_fill(~seen[:, :, None, None], -torch.inf), -1)
+    return torch.einsum("btkgc,bkcd->btkgd", weights, values).reshape(rows, tokens, heads, width)
+
+
+def eight_bits(device: torch.device, dtype: torch.dtype) -> None:
+    """Numbers kept in 8 bits and read again."""
+    random = torch.Generator(device=device).manual_seed(6)
+    wide = torch.randn(64, 128, generator=random, device=device)
+    again = from_eight_bits(*to_eight_bits(wide), dtype).float()
+    _hold("caches", again, wide, 1e-2, "numbers kept in 8 bits")
+
+
+def int4(device: torch.device, dtype: torch.dtype) -> None:
+    """Products with a matrix in 4 bits, of few and many rows, and the same matrix unpacked."""
+    shape = (256, 1024)
+    if not fits_int4(shape, device):
+        raise FastPathFailed("int4", f"its kernel takes no matrix of shape {shape}")
+    random = torch.Generator(device=device).manual_seed(5)
+    groups = grouped(torch.randn(shape, generator=random, device=device).to(dtype))
+    layer, wanted = Int4Linear(groups, dtype), groups.weight()
+    _hold("int4", layer.unpacked(), wanted, 1e-2, "a matrix that was packed and unpacked")
+    for rows in (1, 7, 17, 65):
+        x = torch.randn(rows, shape[1], generator=random, device=device).to(dtype)
+        product = x.float() @ wanted.T
+        _hold("int4", layer(x), product, INT4_TOLERANCE, f"products of {rows} rows")
+
+
+def precision(device: torch.device, name: str) -> None:
+    """Float32 products in a shorter precision, against the CPU's in float64."""
+    random = torch.Generator().manual_seed(4)
+    left, right = torch.randn(2, 256, 256, generator=random)
+    wave, taps = torch.randn(1, 64, 200, generator=random), torch.randn(64, 64, 3, generator=random)
+    dtype = torch.bfloat16 if name == "bfloat16" else torch.float32
+    tolerance = PRECISION_TOLERANCE[name]
+    set_precision(name)  # type: ignore[arg-type]
+    here = [one.to(device, dtype) for one in (left, right, wave, taps)]
+    product = (left.double() @ right.double()).float()
+    _hold("flow_precision", here[0] @ here[1], product, tolerance, "products")
+    sound = torch.conv1d(wave.double(), taps.double()).float()
+    _hold("flow_precision", torch.conv1d(here[2], here[3]), sound, tolerance, "convolutions")
+
+
+def second_stream(device: torch.device, stream: SpeechStream | None = None) -> None:
+    """Work that goes from the main stream to another one, and to the host."""
+    stream = stream or OwnStream(device)
+    made = torch.arange(4096.0, device=device).view(64, 64)
+    stream.wait_for_main()
+    stream.keep(made)
+    with stream.entered():
+        host = stream.to_host(made + 1.0)
+        event = stream.record()
+    if event is not None:
+        event.synchronize()
+    _hold("second_stream", host, made + 1.0, 1e-6, "numbers of the second stream")
+
+
+def graph(device: torch.device, capture: GraphCapture | None = None) -> None:
+    """A small step, captured and replayed with other numbers."""
+    runner = GraphRunner(device, capture or CudaGraphCapture(device))
+    weight = torch.eye(64, device=device) * 2.0
+
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        return (x @ weight + 1.0,)
+
+    for start in (0.0, 5.0):
+        x = torch.full((4, 64), start, device=device)
+        (made,) = runner.run("trial", 4, step, [x])
+        if runner.refusals:
+            raise FastPathFailed("graph_trial", runner.refusals["trial"])
+        _hold("graph_trial", made, 2.0 * x + 1.0, 1e-5, "a replay")
+
+
+def _hold(part: str, found: Tensor, wanted: Tensor, tolerance: float, what: str) -> None:
+    found, wanted = found.detach().cpu().float(), wanted.detach().cpu().float()
+    gap = float((found - wanted).norm() / wanted.norm().clamp(min=1e-12))
+    if not gap <= tolerance:
+        raise FastPathFailed(part, f"{what} are {gap:.2g} off, at most {tolerance:g}")

@@ -1,0 +1,115 @@
+"""The attention kernel compiled to machine code for every card that is served, without a card.
+
+Triton compiles for any target; what a program needs of a card's shared memory is part of what it
+makes. A use that needs more than a card has could not be launched there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from parley.models.minicpmo45.runtime import slot_attention
+
+triton = pytest.importorskip("triton", reason="the package triton is not installed")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from parley.models.minicpmo45.runtime import slot_kernels  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+SHARED_BYTES = {
+    80: 166_912,
+    86: 101_376,
+    89: 101_376,
+    90: 232_448,
+    100: 232_448,
+    120: 101_376,
+}
+"""Compute capability → most shared memory of one program. Source: CUDA C++ programming guide,
+technical specifications per compute capability, less 1 KiB that the driver takes."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """Types are Triton's names. `queries`: rows of a block, `G * T` rounded up."""
+
+    name: str
+    query: str
+    stored: str
+    width: int
+    queries: int
+    has_mask: bool = False
+
+    @property
+    def has_scales(self) -> bool:
+        return self.stored == "i8"
+
+
+BYTES = {"bf16": 2, "fp32": 4}
+
+USES = (
+    Use("decode", "bf16", "bf16", 128, 16),
+    Use("decode, caches in 8 bits", "bf16", "i8", 128, 16),
+    Use("prefill of several rows", "bf16", "bf16", 128, 64),
+    Use("the same, caches in 8 bits", "bf16", "i8", 128, 64),
+    Use("speech", "bf16", "bf16", 64, 16),
+    Use("speech, caches in 8 bits", "bf16", "i8", 64, 16),
+    Use("sound", "bf16", "bf16", 64, 64),
+    Use("sound, caches in 8 bits", "bf16", "i8", 64, 64),
+    Use("flow", "fp32", "bf16", 64, 64, has_mask=True),
+    Use("decode in float32", "fp32", "fp32", 128, 16),
+    Use("prefill of several rows in float32", "fp32", "fp32", 128, 64),
+)
+
+
+def compiled(use: Use, capability: int) -> Any:
+    """The kernel's machine code for a card, specialised as at run time: pointers and strides are
+    multiples of 16."""
+    pointers = {
+        "q": use.query, "k": use.stored, "v": use.stored, "slots": "i64", "first": "i64",
+        "last": "i64", "mask": "i1" if use.has_mask else "i64",
+        "k_scales": "fp16" if use.has_scales else "fp32",
+        "v_scales": "fp16" if use.has_scales else "fp32",
+        "part": "fp32", "top": "fp32", "mass": "fp32",
+    }  # fmt: skip
+    numbers = [
+        "reads", "chunk", "k_slot", "k_head", "k_column", "v_slot", "v_head", "v_column",
+        "tokens", "count", "mask_row",
+        "ks_slot", "ks_head", "ks_column", "vs_slot", "vs_head", "vs_column",
+    ]  # fmt: skip
+    constants: dict[str, Any] = {
+        "HAS_MASK": use.has_mask,
+        "HAS_SCALES": use.has_scales,
+        "WIDTH": use.width,
+        "QUERIES": use.queries,
+        "BLOCK": slot_attention.block_of(use.width, BYTES[use.query]),
+    }
+    signature = {name: f"*{kind}" for name, kind in pointers.items()}
+    signature |= {"scale": "fp32"} | dict.fromkeys(numbers, "i32")
+    signature |= dict.fromkeys(constants, "constexpr")
+    names = slot_kernels.partial.arg_names
+    assert sorted(names) == sorted(signature)
+    even = {*pointers, *numbers[:8]}
+    source = ASTSource(
+        fn=slot_kernels.partial,
+        signature={name: signature[name] for name in names},
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+        attrs={
+            (place,): [["tt.divisibility", 16]] for place, name in enumerate(names) if name in even
+        },
+    )
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32))
+
+
+@pytest.mark.parametrize("capability", SHARED_BYTES)
+def test_every_use_compiles_and_fits_the_shared_memory_of_the_card(capability: int) -> None:
+    for use in USES:
+        made = compiled(use, capability)
+
+        assert made.asm["cubin"], use.name
+        assert made.metadata.shared <= SHARED_BYTES[capability], use.name

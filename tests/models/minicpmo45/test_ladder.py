@@ -1,0 +1,451 @@
+"""Fast parts that cannot be built, that compute something else, or that fail while they serve.
+
+There is no card here. The kernel's place is taken by stand-ins on a CPU: one that is right, ones
+that raise what Triton raises, and ones that lie.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.contracts.conversations import Cast, Outcome, Style, assert_same
+from tests.support.fake_capture import FakeCapture
+from torch import Tensor
+
+from parley.engine.work import StartSession
+from parley.errors import InferenceFailed, SetupError
+from parley.models.minicpmo45 import ladder, loading, quantize, trials
+from parley.models.minicpmo45.model import MiniCPMO45
+from parley.models.minicpmo45.random_model import small_sizes
+from parley.models.minicpmo45.runtime import slot_attention
+from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
+from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed, FastPaths
+from parley.models.minicpmo45.runtime.graphs import GraphRunner
+from parley.models.minicpmo45.runtime.streams import OneStream
+from parley.settings import ModelSettings
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+CPU = torch.device("cpu")
+
+SETTINGS = ModelSettings(
+    name="minicpmo45", device="cpu", random_weights=True, slots=2, context_tokens=2048
+)
+
+STYLE = Style(speaks=False, max_new_tokens=4)
+
+REAL_ATTEND = slot_attention.attend
+
+
+class OutOfResources(Exception):
+    """As Triton's: derived from nothing that says more."""
+
+
+FAILURES: dict[str, BaseException] = {
+    "no compiler": RuntimeError("Failed to find C compiler. Please specify via CC."),
+    "no Python.h": subprocess.CalledProcessError(1, ["gcc", "main.c", "-I/usr/include/python3.12"]),
+    "shared memory": OutOfResources("out of resource: shared memory, Required: 114688"),
+    "cache folder": PermissionError(13, "Permission denied", "/nonexistent/.triton"),
+}
+
+
+def by_hand(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    *,
+    first: Tensor,
+    last: Tensor,
+    reads: int,
+    mask: Tensor | None = None,
+    scales: tuple[Tensor | None, Tensor | None] = (None, None),
+) -> Tensor:
+    """A kernel that is right."""
+    case = trials._Case(query, keys, values, slots, first, last, reads, mask, scales)
+    return trials._by_hand(case).to(query.dtype)
+
+
+def half_the_query(query: Tensor, *rest: Any, **named: Any) -> Tensor:
+    return 0.5 * query
+
+
+def one_column_off(*given: Any, last: Tensor, **named: Any) -> Tensor:
+    return by_hand(*given, last=(last - 1).clamp(min=0), **named)
+
+
+def another_slot(
+    query: Tensor, keys: Tensor, values: Tensor, slots: Tensor, **named: Any
+) -> Tensor:
+    return by_hand(query, keys, values, torch.zeros_like(slots), **named)
+
+
+def not_a_number(query: Tensor, *rest: Any, **named: Any) -> Tensor:
+    return torch.full_like(query, torch.nan)
+
+
+LIES = {
+    "half the query": half_the_query,
+    "one column off": one_column_off,
+    "another slot": another_slot,
+    "not a number": not_a_number,
+}
+
+
+def without_graphs(settings: Any, device: Any, paths: FastPaths, **named: Any) -> GraphRunner:
+    return GraphRunner(device)
+
+
+def with_graphs(capture: Callable[[], FakeCapture]) -> Callable[..., GraphRunner]:
+    """Captures what steps there are."""
+
+    def made(settings: Any, device: Any, paths: FastPaths, **named: Any) -> GraphRunner:
+        return GraphRunner(device, capture(), paths=paths)
+
+    return made
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose kernel may be tried, and is right."""
+    monkeypatch.setattr(ladder, "why_no_kernel", lambda device: None)
+    monkeypatch.setattr(slot_attention, "attend", by_hand)
+    monkeypatch.setattr(trials, "LONG_READS", 600)
+    monkeypatch.setattr(loading, "_graphs", without_graphs)
+
+
+@pytest.fixture
+def capturing(card: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that captures, too."""
+    monkeypatch.setattr(loading, "_graphs", with_graphs(FakeCapture))
+
+
+def loaded(**changes: Any) -> MiniCPMO45:
+    """Loaded and captured; the conversations of a warm-up are left out."""
+    model = loading.load(SETTINGS.model_copy(update=changes), small_sizes())
+    model._capture()
+    model.graphs.seal()
+    # Batches as on a card.
+    model.steps._is_padded = True
+    return model
+
+
+def talk(model: MiniCPMO45, style: Style = STYLE) -> list[Outcome]:
+    """A half-duplex turn beside another one."""
+    parts = {row: style.turns(seed=3 + row) for row in range(2)}
+    outcomes = Cast(model).play_together(parts, delays={0: 0, 1: 2})
+    return [*outcomes[0], *outcomes[1]]
+
+
+@pytest.fixture(scope="module")
+def wanted() -> list[Outcome]:
+    """What the plain path says."""
+    return talk(loaded())
+
+
+@pytest.fixture(scope="module")
+def wanted_small() -> list[Outcome]:
+    """The same with caches in 8 bits."""
+    return talk(loaded(kv_cache_dtype="int8"))
+
+
+def test_a_kernel_that_is_right_serves(capturing, wanted):
+    model = loaded()
+
+    assert isinstance(model.llm.attention, SlotAttention)
+    assert model.fast_paths["attention"] == "fast"
+    assert model.fast_paths["graph_decode"] == "fast"
+    assert_same(wanted, talk(model), 2e-3)
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+def test_a_kernel_that_cannot_be_built_steps_down(card, wanted, monkeypatch, failure):
+    def broken() -> Any:
+        raise failure
+
+    monkeypatch.setattr(slot_attention, "attend", REAL_ATTEND)
+    monkeypatch.setattr(slot_attention, "_kernels", broken)
+
+    model = loaded()
+
+    assert type(model.llm.attention) is FusedAttention
+    said = model.fast_paths["attention"]
+    assert said.startswith(f"plain: {type(failure).__name__}: ")
+    assert "\n" not in said
+    assert_same(wanted, talk(model), 2e-3)
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_a_kernel_that_lies_steps_down_before_weights_are_read(card, wanted, monkeypatch, lie):
+    monkeypatch.setattr(slot_attention, "attend", lie)
+
+    model = loaded()
+
+    assert type(model.llm.attention) is FusedAttention
+    assert "the kernel is" in model.fast_paths["attention"]
+    assert_same(wanted, talk(model), 2e-3)
+
+
+@pytest.mark.parametrize("lie", [half_the_query, another_slot, not_a_number])
+def test_a_kernel_that_lies_in_steps_only_is_found_out_on_filled_caches(
+    capturing, wanted, monkeypatch, lie
+):
+    """As a driver would that computes one shape wrongly: the trial saw nothing. A single column
+    more or less is lost in what all layers round; only the trial finds that."""
+    monkeypatch.setattr(trials, "attention", lambda *given, **named: None)
+    monkeypatch.setattr(slot_attention, "attend", lie)
+
+    model = loaded()
+
+    assert type(model.llm.attention) is FusedAttention
+    assert not model.network.apm.reads_in_place
+    assert model.speech_output is not None
+    assert not model.speech_output.decoder.reads_in_place
+    assert "off the plain ones" in model.fast_paths["attention"]
+    assert model.fast_paths["graph_decode"] == "fast"
+    assert_same(wanted, talk(model), 2e-3)
+
+
+def test_a_kernel_that_cannot_read_eight_bits_steps_down(card, wanted_small, monkeypatch):
+    def lying(*given: Any, scales: Any = (None, None), **named: Any) -> Tensor:
+        if scales[0] is not None:
+            return half_the_query(*given)
+        return by_hand(*given, scales=scales, **named)
+
+    monkeypatch.setattr(slot_attention, "attend", lying)
+
+    model = loaded(kv_cache_dtype="int8")
+
+    assert model.context.is_eight_bit
+    assert model.fast_paths["caches"].startswith("plain: the kernel is")
+    assert "cannot read caches in 8 bits" in model.fast_paths["attention"]
+    assert_same(wanted_small, talk(model), 2e-3)
+
+
+@pytest.mark.parametrize("is_lying", [False, True], ids=["raises", "lies"])
+def test_eight_bits_that_do_not_come_back_are_not_used(card, wanted, monkeypatch, is_lying):
+    def broken(numbers: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+        if is_lying:
+            return torch.zeros(numbers.shape, dtype=dtype)
+        raise RuntimeError("no kernel image is available")
+
+    monkeypatch.setattr(trials, "from_eight_bits", broken)
+
+    model = loaded(kv_cache_dtype="int8")
+
+    assert not model.context.is_eight_bit
+    assert model.fast_paths["caches"].startswith("plain: ")
+    assert_same(wanted, talk(model), 2e-3)
+
+
+class RaisingCapture(FakeCapture):
+    """One that cannot capture, as a library that synchronises."""
+
+    def record(self, step: Callable[[], tuple[Tensor, ...]]) -> Any:
+        raise OutOfResources("operation not permitted when stream is capturing")
+
+
+class LyingCapture(FakeCapture):
+    """One whose replays do nothing."""
+
+    def record(self, step: Callable[[], tuple[Tensor, ...]]) -> Any:
+        _, results = super().record(step)
+        for result in results:
+            result.zero_()
+        return (lambda: None), results
+
+
+@pytest.mark.parametrize("capture", [RaisingCapture, LyingCapture])
+def test_graphs_that_cannot_be_captured_or_lie_step_down(card, wanted, monkeypatch, capture):
+    monkeypatch.setattr(loading, "_graphs", with_graphs(capture))
+
+    model = loaded()
+
+    kinds = ("decode", "speech", "flow", "vocoder", "sound", "picture")
+    assert all(model.fast_paths[f"graph_{kind}"].startswith("plain: ") for kind in kinds)
+    assert model.graphs.counts == {}
+    assert_same(wanted, talk(model), 2e-3)
+
+
+@pytest.mark.parametrize("is_lying", [False, True], ids=["raises", "lies"])
+def test_int4_products_that_fail_are_made_of_unpacked_matrices(monkeypatch, is_lying):
+    wanted = talk(loaded(quantize="int4"))
+
+    def broken(x: Tensor, *rest: Any) -> Tensor:
+        if is_lying:
+            return torch.zeros(x.shape[0], rest[0].shape[0])
+        raise RuntimeError("_weight_int4pack_mm_cuda is only available for build with sm_80")
+
+    monkeypatch.setattr(torch, "_weight_int4pack_mm_for_cpu", broken)
+
+    model = loaded(quantize="int4")
+
+    assert model.fast_paths["int4"].startswith("plain: ")
+    layers = [one for one in model.llm.modules() if isinstance(one, quantize.Int4Linear)]
+    assert layers
+    assert all(layer.is_plain for layer in layers)
+    assert_same(wanted, talk(model), 2e-3)
+
+
+class RaisingStream(OneStream):
+    def wait_for_main(self) -> None:
+        raise RuntimeError("CUDA driver error: invalid argument")
+
+
+class LyingStream(OneStream):
+    """One whose copies to the host come too early."""
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        return torch.zeros_like(tensor)
+
+
+@pytest.mark.parametrize("stream", [RaisingStream(), LyingStream()], ids=["raises", "lies"])
+def test_a_second_stream_that_fails_is_not_used(monkeypatch, stream):
+    paths = FastPaths()
+
+    is_used = paths.tried("second_stream", lambda: trials.second_stream(CPU, stream))
+
+    assert not is_used
+    assert paths.states["second_stream"].state == "plain"
+    assert FastPaths().tried("second_stream", lambda: trials.second_stream(CPU, OneStream()))
+
+
+@pytest.mark.parametrize("is_lying", [False, True], ids=["raises", "lies"])
+def test_a_precision_that_fails_gives_way_to_float32(monkeypatch, is_lying):
+    chosen: list[str] = []
+    for module in (trials, ladder):
+        monkeypatch.setattr(module, "set_precision", chosen.append)
+    real = torch.conv1d
+
+    def broken(x: Tensor, weight: Tensor) -> Tensor:
+        if x.dtype is torch.float64:
+            return real(x, weight)
+        if is_lying:
+            return 1.1 * real(x, weight)
+        raise RuntimeError("GET was unable to find an engine to execute this computation")
+
+    monkeypatch.setattr(torch, "conv1d", broken)
+    real_precision = trials.precision
+    monkeypatch.setattr(trials, "precision", lambda device, name: real_precision(CPU, name))
+    paths = FastPaths()
+
+    ladder._choose_precision(SETTINGS, torch.device("cuda"), paths)
+
+    assert paths.states["flow_precision"].state == "plain"
+    assert chosen == ["tf32", "float32"]
+
+
+# While it serves.
+
+
+@pytest.fixture
+def failing_later(card: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A kernel that is right until `act` says otherwise. Without graphs: a replay runs no Python on
+    a card."""
+    now: dict[str, Any] = {"act": by_hand}
+    monkeypatch.setattr(
+        slot_attention, "attend", lambda *given, **named: now["act"](*given, **named)
+    )
+    return now
+
+
+def raising(*given: Any, **named: Any) -> Tensor:
+    raise FastPathFailed("attention", "launch failed")
+
+
+def test_a_kernel_that_raises_while_it_serves_steps_down_and_nobody_hears_it(failing_later, wanted):
+    model = loaded()
+    assert model.fast_paths["attention"] == "fast"
+    failing_later["act"] = raising
+
+    assert_same(wanted, talk(model), 2e-3)
+
+    assert model.fast_paths["attention"] == "plain: launch failed"
+
+
+class Lying:
+    """A kernel whose results are sometimes not a number, in the last layer of a decode step:
+    what is written into caches stays sound.
+
+    Args:
+        when: of the how-manieth step, from 1.
+    """
+
+    def __init__(self, when: Callable[[int], bool]) -> None:
+        self.when, self.calls = when, 0
+
+    def __call__(self, query: Tensor, *rest: Any, **named: Any) -> Tensor:
+        made = by_hand(query, *rest, **named)
+        # Heads of the language model have 32 numbers, and there are two layers.
+        if query.shape[3] != 32 or query.shape[1] != 1:
+            return made
+        self.calls += 1
+        is_last = self.calls % 2 == 0
+        return made * torch.nan if is_last and self.when(self.calls // 2) else made
+
+
+def test_scores_that_are_not_finite_are_computed_again_by_the_plain_path(failing_later, wanted):
+    model = loaded()
+    failing_later["act"] = kernel = Lying(lambda step: step == 2)
+
+    assert_same(wanted, talk(model), 2e-3)
+
+    assert kernel.calls > 4
+    assert model.fast_paths["attention"] == "fast"
+
+
+def test_scores_that_are_not_finite_again_and_again_end_the_kernel(failing_later, wanted):
+    model = loaded()
+
+    failing_later["act"] = Lying(lambda step: True)
+
+    assert_same(wanted, talk(model), 2e-3)
+
+    assert model.fast_paths["attention"] == "plain: its scores were not finite"
+
+
+def test_a_row_whose_scores_are_not_finite_either_way_ends_with_an_error(failing_later):
+    model = loaded()
+    cast = Cast(model)
+    works = STYLE.turns(seed=3)
+    assert isinstance(works[0], StartSession)
+    cast.play(0, works[:3])
+    # Everything that it remembers.
+    model.context.keys[:, 0] = torch.nan
+
+    with pytest.raises(InferenceFailed, match="not finite"):
+        cast.play(0, works[3:])
+
+    assert model.fast_paths["attention"] == "plain: its scores were not finite"
+    # Others are served.
+    assert Cast(model).play(1, STYLE.turns(seed=3))
+
+
+def test_strict_refuses_instead_of_stepping_down(card, monkeypatch):
+    monkeypatch.setattr(slot_attention, "attend", half_the_query)
+
+    with pytest.raises(SetupError, match=r"'attention'.*model\.strict.*the kernel is") as caught:
+        loaded(strict=True)
+
+    assert "doctor --try" in caught.value.hint
+
+
+def test_strict_fails_the_request_while_it_serves(failing_later):
+    model = loaded(strict=True)
+    failing_later["act"] = raising
+
+    with pytest.raises(SetupError, match="launch failed"):
+        talk(model)
+
+    assert model.fast_paths["attention"] == "fast"
+
+
+def test_without_a_card_everything_is_plain_and_says_why():
+    model = loaded()
+
+    assert all(state.startswith("plain: ") for state in model.fast_paths.values())
+    assert "needs an NVIDIA GPU" in model.fast_paths["attention"]
