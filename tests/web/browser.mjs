@@ -38,6 +38,8 @@ import {
   silentMicrophone,
   hangUp,
   openGroup,
+  openSettings,
+  pressMore,
   takeTurn,
   choose,
   MUTE_MS,
@@ -147,7 +149,7 @@ async function leave(page) {
   assert.equal(await page.locator('main').getAttribute('data-phase'), 'live', 'the call goes on');
   page.removeAllListeners('dialog');
   page.on('dialog', (dialog) => void dialog.accept());
-  await page.goto('/');
+  await page.goto('/explore');
   await page.locator('.recent a').first().waitFor();
   assert.equal(await page.locator('.recent a').count(), 1, 'and it is found again');
 }
@@ -432,7 +434,7 @@ const scenarios = {
     await activity(page, 'speaking');
     const silentAfterMs = await silenceAfter(page, pressHush);
     await activity(page, 'listening');
-    await page.getByRole('button', { name: 'More detail (HD)' }).click();
+    await page.getByRole('button', { name: 'HD, more detail' }).click();
     const before = wire.sent.length;
     await wire.sends(before + 2);
     await hangUp(page);
@@ -457,7 +459,7 @@ const scenarios = {
     await mainButton(page).click();
     await phase(page, 'live');
     await wire.sends(1, ({ type }) => type === 'audio_chunk');
-    await page.getByRole('button', { name: 'Pause' }).click();
+    await pressMore(page, 'pause');
     await phase(page, 'paused');
     await page.waitForTimeout(500);
     const resting = wire.sent.length;
@@ -702,7 +704,7 @@ const scenarios = {
     assert.equal(await viewer.getByRole('button', { name: 'Delete' }).count(), 0);
     assert.equal(await viewer.locator('textarea').count(), 0, 'who was given the link may look only');
     await page.locator('dialog button').first().click();
-    await page.goto('/');
+    await page.goto('/explore');
     await page.locator('.recent a').first().waitFor();
     assert.equal(await page.locator('.recent a').count(), 1);
     assert.notEqual(await page.locator('.recent .name').textContent(), 'Voice call', 'its first words name it');
@@ -1112,7 +1114,7 @@ const scenarios = {
       return innerHeight === 360 && state.bottom <= dock.top + 1 && dock.bottom <= 360;
     });
     await page.setViewportSize({ width: 360, height: 740 });
-    await page.getByRole('button', { name: 'Settings' }).click();
+    await openSettings(page);
     await page.locator('#panel-settings summary').last().scrollIntoViewIfNeeded();
     assert.deepEqual(await page.evaluate(() => [scrollY, document.body.scrollTop]), [0, 0]);
     await page.keyboard.press('Escape');
@@ -1303,6 +1305,7 @@ const scenarios = {
     await page.locator('body').press('m');
     await page.locator('.dock [aria-label^="Mute"]').waitFor();
     await page.waitForTimeout(MUTE_MS);
+    await pressMore(page, 'text');
     await page.getByRole('tab', { name: 'Text' }).focus();
     await page.keyboard.press('ArrowRight');
     assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Settings');

@@ -17,6 +17,7 @@ import {
   hearOn,
   mainButton,
   openGroup,
+  pressMore,
   phase,
   spaceMutes,
   steadyMicrophone,
@@ -82,11 +83,11 @@ async function reachable(page, selectors) {
 /** So long the server keeps a session for somebody who is cut off (limits.resume_window_s). */
 const WINDOW_S = 30;
 
-const CONTROLS = ['.dock .main', '.dock .left .round', '.dock .right .round'];
+const CONTROLS = ['.dock .main', '.dock [data-act=mute]', '.dock [data-act=more]'];
 
 /** Without a picture each choice can be pressed, on the smallest phones too, and held sideways. */
 export async function choicesReachable(page) {
-  const choices = ['.picture .placeholder', '.picture .without', '.picture .tools button:nth-child(3)'];
+  const choices = ['.picture .placeholder', '.picture .without', '.picture .tools [data-icon=captions]'];
   const before = page.viewportSize();
   for (const size of [{ width: 320, height: 568 }, { width: 667, height: 375 }, before]) {
     await page.setViewportSize(size);
@@ -153,7 +154,7 @@ export async function phoneSheets(page) {
   await mainButton(page).click();
   await phase(page, 'live');
   for (const name of ['Text', 'Settings']) {
-    await page.locator(`.dock [aria-label="${name}"]`).click();
+    await pressMore(page, name.toLowerCase());
     await allReachable(page, name, name === 'Text' ? ['.writing textarea', '.writing button:last-child'] : []);
     assert.ok(await page.locator('.dock .status .now').isVisible());
     await page.evaluate(async () =>
@@ -165,7 +166,7 @@ export async function phoneSheets(page) {
     await allReachable(page, `${name}, with a message`);
     await page.keyboard.press('Escape');
   }
-  await page.locator('.dock [aria-label="Text"]').click();
+  await pressMore(page, 'text');
   await allReachable(page, 'Text, once more');
   await hangUp(page);
 }

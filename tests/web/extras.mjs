@@ -11,6 +11,8 @@ import {
   hangUp,
   mainButton,
   openGroup,
+  openSettings,
+  pressMore,
   phase,
   wiretap,
 } from './support/page.mjs';
@@ -85,7 +87,7 @@ export const extraScenarios = {
     await page.goto('/audio_duplex');
     await mainButton(page).click();
     await phase(page, 'live');
-    await page.getByRole('button', { name: 'Controls in a small window' }).click();
+    await pressMore(page, 'small');
     const small = page.frameLocator('iframe');
     await small.locator('.dock .main').waitFor();
     assert.equal(await page.locator('.dock').count(), 0, 'there is one of each');
@@ -103,7 +105,7 @@ export const extraScenarios = {
     await phase(page, 'paused');
     await small.getByRole('button', { name: 'Controls in a small window' }).click();
     await page.locator('main .dock').waitFor();
-    await page.getByRole('button', { name: 'Go on' }).click();
+    await pressMore(page, 'pause');
     await phase(page, 'live');
     await hangUp(page);
   },
@@ -207,7 +209,7 @@ export const extraScenarios = {
     const instructions = () => sent.findLast(({ type }) => type === 'session.update').session.instructions;
     await page.goto('/audio_duplex');
     await page.getByRole('button', { name: 'Interpreter' }).click();
-    await page.locator('.hints').getByText('Translate everything I say into Chinese.').waitFor();
+    await page.locator('.suggestion').getByText('Translate everything I say into Chinese.').waitFor();
     await page.locator('p-prompt .note').getByText('You are an interpreter.').waitFor({ state: 'attached' });
     await mainButton(page).click();
     await phase(page, 'live');
@@ -215,22 +217,21 @@ export const extraScenarios = {
     await hangUp(page);
     // Left again, here or in the settings, everything is as it was.
     await page.getByRole('button', { name: 'Interpreter' }).click();
-    await page.locator('.hints').getByText('Give me a quiz about animals.').waitFor();
+    await page.locator('.suggestion').getByText('Help me practise English').waitFor();
     await page.getByRole('button', { name: 'Interpreter' }).click();
     await page.locator('[data-scene=translator][aria-pressed=true]').waitFor();
-    await page.getByRole('tab', { name: 'Settings' }).click();
+    await openSettings(page);
     await page.getByRole('button', { name: 'Back to my own instructions' }).click();
     await page.locator('[data-scene=translator][aria-pressed=false]').waitFor();
-    await page.locator('.hints').getByText('Give me a quiz about animals.').waitFor();
+    await page.locator('.suggestion').getByText('Help me practise English').waitFor();
     await mainButton(page).click();
     await phase(page, 'live');
     assert.doesNotMatch(instructions(), /interpreter/);
     await hangUp(page);
     await answer(page, '/api/frontend_defaults', { model: 'pocket' });
     await page.goto('/audio_duplex');
-    await page.getByText('understands English only').waitFor();
     await page.getByRole('button', { name: 'Riddles' }).click();
-    await page.locator('.hints').getByText('Give me a riddle.').waitFor();
+    await page.locator('.suggestion').getByText('Give me a riddle.').waitFor();
     // A voice of the model's own: its sample is heard here, and chooses it there.
     await openGroup(page, 'Its voice');
     const voice = page.locator('p-voice').first();

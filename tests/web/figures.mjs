@@ -161,7 +161,7 @@ function workUntilUsable(events) {
 /** In the page: when what a person begins with is there. */
 function noteUsable() {
   new MutationObserver((_, watch) => {
-    if (!document.querySelector('.dock .main, .compose textarea, .hero .button')) return;
+    if (!document.querySelector('.start, .dock .main, .compose textarea, .hero .button')) return;
     globalThis.__usableMs = performance.now();
     performance.mark('usable');
     watch.disconnect();

@@ -11,7 +11,7 @@ import { tmpdir } from 'node:os';
 
 import playwright from 'playwright-core';
 
-import { activity, eventually, hangUp, mainButton, phase, until } from './support/page.mjs';
+import { activity, eventually, hangUp, mainButton, phase, pressMore, until } from './support/page.mjs';
 import { startBelow } from './support/proxy.mjs';
 
 const PLACES = [process.env.FIREFOX, '/usr/bin/firefox-esr', '/usr/bin/firefox'];
@@ -143,7 +143,7 @@ async function voiceCall(page) {
   await page.locator('.dock [aria-label^="Unmute"]').waitFor();
   assert.equal(await page.locator('main').getAttribute('data-phase'), 'live', 'Space mutes here too');
   await page.keyboard.press('Space');
-  await page.getByRole('button', { name: 'Pause' }).click();
+  await pressMore(page, 'pause');
   await phase(page, 'paused');
   await page.getByRole('button', { name: 'Go on' }).click();
   await phase(page, 'live');

@@ -7,10 +7,12 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 
 import { openStill } from './support/browser.mjs';
+import { openSettings } from './support/page.mjs';
 import { mockRecording } from './support/recording.mjs';
 
 const PAGES = [
   '/',
+  '/explore',
   '/turnbased',
   '/half_duplex',
   '/audio_duplex',
@@ -73,7 +75,8 @@ export const pageScenarios = {
     assert.match(await prose.textContent(), /<img src=x onerror=.*<script>.*\[no\]\(javascript:/s);
   },
 
-  async every_page_on_a_desk({ page: first, context }) {
+  async every_page_on_a_desk({ page: first, context, expected }) {
+    expected.push(/nothing\/here/);
     const found = [];
     const counts = [];
     const weights = [];
@@ -93,7 +96,7 @@ export const pageScenarios = {
       found.push(...faults.map((fault) => `${path}: ${fault}`));
       await unfold(page);
       if (['/half_duplex', '/audio_duplex', '/omni'].includes(path)) {
-        await page.getByRole('tab', { name: 'Settings' }).click();
+        await openSettings(page);
       }
       found.push(...(await overflowing(page, path)), ...(await findings(page, path)));
     }
@@ -104,6 +107,7 @@ export const pageScenarios = {
   async every_page_on_a_phone({ browser, base }) {
     // Every word longer, as in languages that compound theirs, on the narrowest of phones.
     const { context, errors } = await openStill(browser, base, {
+      expected: [/nothing\/here/],
       options: { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true, colorScheme: 'dark' },
     });
     let page = await context.newPage();
@@ -118,14 +122,14 @@ export const pageScenarios = {
       await page.goto(path);
       await page.waitForLoadState('networkidle');
       found.push(...(await overflowing(page, path)));
-      for (const open of await page.locator('.dock [aria-expanded]').all()) {
+      for (const open of await page.locator('.dock [aria-expanded]:visible').all()) {
         await open.click();
         found.push(...(await overflowing(page, path)));
         await page.keyboard.press('Escape');
       }
       await unfold(page);
       // Sheets open over a call: the last of them is looked at, too.
-      const sheet = page.locator('.dock [aria-expanded]').last();
+      const sheet = page.locator('.dock [aria-expanded]:visible').last();
       if ((await sheet.count()) > 0) await sheet.click();
       found.push(...(await overflowing(page, path)), ...(await findings(page, path)));
     }
@@ -205,7 +209,7 @@ async function weigh(page, path) {
   const later = /\/call\/later\.js$/;
   await page.route(later, (route) => counted.then(() => route.continue()));
   await page.goto(path);
-  await page.locator('.dock .main, .compose textarea, .hero .button, .admin h1').first().waitFor();
+  await page.locator('.start, .dock .main, .compose textarea, .hero .button, .admin h1').first().waitFor();
   await page.waitForLoadState('load');
   await page.waitForTimeout(700);
   const first = Math.round(bytes / 1024);

@@ -14,7 +14,7 @@ import { parseArgs } from 'node:util';
 
 import { ON_PHONES, writeGallery } from './gallery.mjs';
 import { findBrowser, launch, openContext } from './support/browser.mjs';
-import { activity, hangUp, phase } from './support/page.mjs';
+import { activity, hangUp, mainButton, openSettings, phase } from './support/page.mjs';
 import { startServer } from './support/server.mjs';
 
 const { values: flags, positionals: wanted } = parseArgs({
@@ -52,7 +52,7 @@ const LOOKS = {
 /** What an image may take of the bytes that a better one would. */
 const QUALITY = 82;
 
-const main = (page) => page.locator('.dock .main');
+const main = mainButton;
 const live = async (page) => {
   await main(page).click();
   await phase(page, 'live');
@@ -94,9 +94,8 @@ const PAGES = {
   ],
   'call-settings': [
     '/audio_duplex',
-    async (page, isPhone) => {
-      if (isPhone) await page.locator('.dock .right .round').last().click();
-      else await page.locator('#tab-settings').click();
+    async (page) => {
+      await openSettings(page);
       await page.locator('#panel-settings details').nth(3).locator('summary').click();
       await page.waitForTimeout(500);
     },

@@ -207,7 +207,7 @@ export async function noteFlush(page) {
 export const pressHush = async () => {
   const { theRig } = await import(document.querySelector('script[src]').src.replace(/pages\/.*/, 'audio/rig.js'));
   const at = theRig().context.currentTime;
-  document.querySelector('.dock .right .round').click();
+  document.querySelector('.dock [data-act=hush]').click();
   return at;
 };
 
@@ -285,16 +285,32 @@ export const phase = (page, name, timeout = PATIENCE_MS) =>
   page.waitForSelector(`main[data-phase="${name}"]`, { timeout });
 export const activity = (page, name, timeout = 90_000) =>
   page.waitForSelector(`main[data-phase="live"][data-activity="${name}"]`, { timeout });
-export const mainButton = (page) => page.locator('.dock .main');
+/** Where one begins a call and ends it: the sphere, or below a picture a button. */
+export const mainButton = (page) => page.locator('.dock .main:visible, .start:enabled:visible').first();
+
+/** A control of a running call that is behind “More”. @param {string} act its `data-act` */
+export async function pressMore(page, act) {
+  await page.locator('.dock [data-act=more]').click();
+  await page.locator(`.dock [data-act=${act}]`).click();
+}
 
 export async function hangUp(page) {
   await mainButton(page).click();
   await phase(page, 'ended');
 }
 
+/** The settings, before a call and in it. */
+export async function openSettings(page) {
+  const tab = page.getByRole('tab', { name: 'Settings' });
+  if (await tab.isVisible()) return await tab.click();
+  const button = page.locator('.dock [data-act=settings]');
+  if (!(await button.isVisible())) await page.locator('.dock [data-act=more]').click();
+  await button.click();
+}
+
 /** Settings, and in them the group of that name. */
 export async function openGroup(page, name) {
-  await page.getByRole('tab', { name: 'Settings' }).click();
+  await openSettings(page);
   await page.locator('summary', { hasText: name }).click();
 }
 

@@ -37,7 +37,7 @@ OPEN_FOLDERS: Final = ("/static/", "/docs/", "/s/", f"/api/sessions/{SHARE_PREFI
 
 PAGES: Final = frozenset(
     {
-        *("/turnbased", "/half_duplex", "/omni", "/audio_duplex", "/realtime"),
+        *("/explore", "/turnbased", "/half_duplex", "/omni", "/audio_duplex", "/realtime"),
         *("/omni.html", "/audio_duplex.html"),
         *("/mobile", "/mobile/", "/mobile-omni", "/mobile-omni/"),
         *("/chat", "/voice", "/call", "/talk", "/video", "/duplex", "/protocol"),

@@ -213,7 +213,9 @@ class WebFiles(StaticFiles):
             log.warning("page_not_bundled", page=name, why=str(error))
             return {}
         sheets = [(self._folder / path).read_text("utf-8") for path in SHEET.findall(html)]
-        texts = {STYLES: "".join(sheets)}
+        # What sheets name by their own address has the page's version there, and is preloaded by it.
+        styles = "".join(sheets).replace('url("../', f'url("../v-{self.version()}/')
+        texts = {STYLES: styles}
         for one in made:
             texts[one.entry] = one.script
             texts |= {path: stub for path, stub in one.stubs.items() if path not in alone}

@@ -28,6 +28,7 @@ PAGES: Final = {
     "/omni.html": ("duplex.html", "omni"),
     "/audio_duplex.html": ("duplex.html", "audio_duplex"),
     "/realtime": ("duplex.html", "realtime"),
+    "/explore": ("explore.html", None),
     "/mobile/": ("index.html", None),
     "/mobile-omni/": ("duplex.html", "omni"),
     "/admin": ("admin.html", None),
@@ -86,8 +87,12 @@ def routes(
 
     @router.get("/")
     async def index(request: Request) -> Response:
-        has_page = (web / "index.html").is_file()
-        return served("index.html", request) if has_page else HTMLResponse(INDEX)
+        if not (web / "index.html").is_file():
+            return HTMLResponse(INDEX)
+        # It is a voice call; where the operator has switched those off, what else there is.
+        call = apps.find("audio_duplex")
+        is_on = call is None or call.is_enabled or not (web / "explore.html").is_file()
+        return served("index.html" if is_on else "explore.html", request)
 
     def add(path: str, file: str, app_id: str | None) -> None:
         @router.get(path)

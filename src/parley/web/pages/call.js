@@ -49,7 +49,7 @@ function assemble(parts, { mountStageVideo }) {
   page.openSide = (name, isTab) => side.open(name, isTab);
   const controls = new Controls(page);
   const clock = new CallClock(page, (time) => controls.showTime(time));
-  const stage = makeStage(page, [clock.timer, clock.recorded, page.signal]);
+  const stage = makeStage(page, [clock.timer, clock.recorded, page.signal], controls.start);
   const [writing, panel, connection] = ['stack', 'stack', 'stack'].map((name) => h('div', { class: name }));
   const side = makeSide(
     [
@@ -137,8 +137,10 @@ function follow(page) {
     before = phase;
   });
   calls.addEventListener('captions', (event) => {
-    page.stage.showWords(/** @type {CustomEvent} */ (event).detail);
+    const { detail } = /** @type {CustomEvent} */ (event);
+    page.stage.showWords(detail);
     page.stage.drawHints();
+    slideIn(page, detail);
   });
   calls.addEventListener('level', (event) => showLevels(page, /** @type {CustomEvent} */ (event).detail));
   calls.addEventListener('wire', (event) => page.events.note(/** @type {CustomEvent} */ (event).detail));
@@ -150,6 +152,17 @@ function follow(page) {
     void page.devices.refresh();
   });
   settings.addEventListener('change', () => rig.setVolume(settings.get('volume')));
+}
+
+/** Calls whose words have been shown. @type {WeakSet<object>} */
+const shownOnce = new WeakSet();
+
+/** With the first words of a call they slide in, where there is room for them next to the stage. @param {WholePage} page @param {any} captions */
+function slideIn(page, captions) {
+  if (shownOnce.has(captions) || page.hasVideo || !matchMedia('(min-width: 68.01rem)').matches) return;
+  if (!captions.list.some((/** @type {any} */ { who, text }) => who !== 'note' && text)) return;
+  shownOnce.add(captions);
+  if (!page.side.isOpen()) page.openSide('conversation', true);
 }
 
 /** @param {WholePage} page @param {string} before @param {string} phase */
@@ -190,6 +203,7 @@ function draw(page) {
   const { phase, activity, ending, queue } = calls.state;
   main.dataset.phase = phase === 'ended' && ending?.reason === 'not_started' ? 'idle' : phase;
   main.dataset.activity = activity;
+  main.dataset.calling = String(calls.isBusy);
   main.dataset.service = calls.isOn ? calls.state.service : '';
   page.clock.drawSignal();
   const { mood, key, values } = present(page);
@@ -204,16 +218,10 @@ function draw(page) {
   page.drawNotices();
 }
 
-/** What stands in the way, or what is good to know. @param {CallPage} page */
-function firstNotice({ notices, isHalf }) {
+/** What stands in the way. @param {CallPage} page */
+function firstNotice({ notices }) {
   const barrier = barrierNotice();
   if (barrier) notices.replaceChildren(barrier);
-  if (barrier || isHalf || localStorage.getItem('parley.hint.headphones')) return;
-  const onClose = () => {
-    localStorage.setItem('parley.hint.headphones', 'seen');
-    notices.replaceChildren();
-  };
-  notices.replaceChildren(notice('info', 'hint.headphones', undefined, { onClose }));
 }
 
 /** @param {WholePage} page */
@@ -225,8 +233,11 @@ async function showAfter(page) {
 
 /** What belongs to the call that is going on cannot be changed meanwhile. @param {HTMLElement} panel @param {boolean} isBusy */
 function lockPanel(panel, isBusy) {
-  const fixed = 'p-prompt textarea, p-prompt button, p-voice select, p-voice button, p-source select, p-parts button';
+  const fixed =
+    'p-prompt textarea, p-prompt button, p-voice select, p-voice button, p-source select, p-source input, p-parts button';
   for (const field of /** @type {NodeListOf<HTMLButtonElement>} */ (panel.querySelectorAll(fixed))) {
     field.disabled = isBusy;
   }
+  const note = panel.querySelector('.settings-note');
+  if (note) say(note, isBusy ? 'settings.in_call' : 'settings.next_start');
 }

@@ -158,6 +158,8 @@ class StageVideo {
     node.style.setProperty('--caption-shade', String(settings.get('captionShade') / 100));
     node.style.setProperty('--caption-shade-top', String(settings.get('captionShadeTop') / 100));
     node.dataset.live = String(calls.isLive);
+    // A camera fills the page; of a screen or a clip nothing is cut off.
+    node.dataset.fit = this.#isFile || camera.isScreen ? 'contain' : 'cover';
     this.lamp.hidden = !calls.isLive;
   }
 

@@ -1,12 +1,14 @@
 /**
- * <p-orb>: the living presence. Three soft shapes that breathe, lean towards a voice, turn over a thought
- * and swell with speech; still for those who asked for little motion. Decoration: the words beside it say
- * the same.
+ * <p-orb>: the living presence. A sphere of light in two colours that breathes at rest, opens towards a
+ * voice, turns over a thought and swells with speech; still for those who asked for little motion.
+ * Decoration: the words beside it say the same.
  *
  * `state`: idle, waiting, listening, hearing, thinking, speaking, paused, muted. `level`: 0 to 1.
  */
 
-const POINTS = 90;
+const POINTS = 72;
+/** Lights that wander inside the sphere. */
+const LIGHTS = 4;
 
 /** Between two pictures, less the wait for the screen: 30 a second, as smooth as 60 for what moves so slowly. */
 const REST_MS = 25;
@@ -17,14 +19,14 @@ const CALM_PACE = 0.3;
 
 /** How each state moves: pace, how far shapes wander, size. @type {Record<string, {pace: number, sway: number, size: number}>} */
 const MOODS = {
-  idle: { pace: 0.25, sway: 0.03, size: 0.8 },
-  waiting: { pace: 0.5, sway: 0.05, size: 0.74 },
-  listening: { pace: 0.45, sway: 0.04, size: 0.82 },
-  hearing: { pace: 0.9, sway: 0.06, size: 0.86 },
-  thinking: { pace: 1.9, sway: 0.07, size: 0.72 },
-  speaking: { pace: 1.1, sway: 0.06, size: 0.86 },
-  paused: { pace: 0.08, sway: 0.02, size: 0.7 },
-  muted: { pace: 0.15, sway: 0.02, size: 0.74 },
+  idle: { pace: 0.28, sway: 0.012, size: 0.74 },
+  waiting: { pace: 0.9, sway: 0.012, size: 0.66 },
+  listening: { pace: 0.45, sway: 0.016, size: 0.76 },
+  hearing: { pace: 0.9, sway: 0.024, size: 0.8 },
+  thinking: { pace: 2.4, sway: 0.02, size: 0.66 },
+  speaking: { pace: 1.1, sway: 0.03, size: 0.78 },
+  paused: { pace: 0.08, sway: 0.008, size: 0.64 },
+  muted: { pace: 0.15, sway: 0.008, size: 0.68 },
 };
 
 export class Orb extends HTMLElement {
@@ -38,8 +40,9 @@ export class Orb extends HTMLElement {
   #wanted = 0;
   #size = MOODS.idle.size;
   #pace = MOODS.idle.pace;
-  #colour = [120, 120, 120];
-  #aim = [120, 120, 120];
+  /** Two colours, six numbers. */
+  #colour = [120, 120, 120, 120, 120, 120];
+  #aim = [120, 120, 120, 120, 120, 120];
   #isStill = false;
   #isSeen = false;
   /** @type {ResizeObserver | null} */
@@ -54,7 +57,10 @@ export class Orb extends HTMLElement {
     if (state === this.dataset.state) return;
     this.dataset.state = state;
     if (this.#isSeen) this.#readColour();
-    if (this.#isStill) this.#draw();
+    if (!this.#isStill) return;
+    this.#colour = [...this.#aim];
+    this.#size = (MOODS[state] ?? MOODS.idle).size;
+    this.#draw();
   }
 
   /** @param {number} level */
@@ -91,10 +97,14 @@ export class Orb extends HTMLElement {
 
   #readColour() {
     if (!this.isConnected) return;
-    const parts = getComputedStyle(this)
-      .color.match(/[\d.]+/g)
-      ?.map(Number) ?? [120, 120, 120];
-    this.#aim = parts.slice(0, 3);
+    const { color, outlineColor } = getComputedStyle(this);
+    this.#aim = [color, outlineColor].flatMap(
+      (text) =>
+        text
+          .match(/[\d.]+/g)
+          ?.slice(0, 3)
+          .map(Number) ?? [120, 120, 120],
+    );
   }
 
   #tick = (/** @type {number} */ now) => {
@@ -134,57 +144,92 @@ export class Orb extends HTMLElement {
     const { width, height } = this.#canvas;
     const pen = this.#canvas.getContext('2d');
     if (!pen || width === 0) return;
-    const mood = MOODS[this.state] ?? MOODS.idle;
-    const reach = (Math.min(width, height) / 2) * 0.84;
-    const colour = this.#colour.map(Math.round).join(' ');
+    const reach = Math.min(width, height) / 2;
+    // It breathes: a little larger and smaller, about every six seconds at rest.
+    const breath = 1 + 0.018 * Math.sin(this.#time * 3.6);
+    const radius = reach * this.#size * breath * (1 + 0.16 * this.#level);
+    const [one, two] = [this.#colour.slice(0, 3), this.#colour.slice(3)].map((parts) =>
+      parts.map(Math.round).join(' '),
+    );
     pen.clearRect(0, 0, width, height);
     pen.save();
     pen.translate(width / 2, height / 2);
+    this.#drawGlow(pen, reach, one);
+    this.#tracePath(pen, radius);
+    const base = pen.createRadialGradient(-radius * 0.35, -radius * 0.45, radius * 0.1, 0, 0, radius * 1.25);
+    base.addColorStop(0, `rgb(${one})`);
+    base.addColorStop(1, `rgb(${two})`);
+    pen.fillStyle = base;
+    pen.fill();
+    pen.clip();
+    this.#drawLights(pen, radius, one, two);
+    this.#drawShine(pen, radius);
+    pen.restore();
+  }
 
-    const glow = pen.createRadialGradient(0, 0, reach * 0.3, 0, 0, reach * 1.18);
-    glow.addColorStop(0, `rgb(${colour} / ${0.2 + 0.2 * this.#level})`);
+  /** The light that falls around it, more with a voice. @param {CanvasRenderingContext2D} pen @param {number} reach @param {string} colour */
+  #drawGlow(pen, reach, colour) {
+    const glow = pen.createRadialGradient(0, 0, reach * 0.45, 0, 0, reach);
+    glow.addColorStop(0, `rgb(${colour} / ${0.34 + 0.3 * this.#level})`);
+    glow.addColorStop(0.55, `rgb(${colour} / ${0.1 + 0.12 * this.#level})`);
     glow.addColorStop(1, `rgb(${colour} / 0)`);
     pen.fillStyle = glow;
-    pen.fillRect(-width / 2, -height / 2, width, height);
+    pen.fillRect(-reach, -reach, reach * 2, reach * 2);
+  }
 
-    for (let layer = 0; layer < 3; layer++) {
-      const base = reach * this.#size * (1 - layer * 0.13) * (0.94 + 0.14 * this.#level);
-      const wander = mood.sway * (1 + layer * 0.4) + 0.13 * this.#level;
-      pen.beginPath();
-      for (let i = 0; i <= POINTS; i++) {
-        const angle = (i / POINTS) * Math.PI * 2;
-        const t = this.#time * (1 + layer * 0.27) * (layer % 2 ? -1 : 1);
-        const lump =
-          Math.sin(angle * 2 + t * 1.7 + layer) * 0.5 +
-          Math.sin(angle * 3 - t * 1.1 + layer * 2) * 0.32 +
-          Math.sin(angle * 5 + t * 2.3) * 0.18;
-        const radius = base * (1 + lump * wander);
-        const x = Math.cos(angle) * radius;
-        const y = Math.sin(angle) * radius;
-        if (i === 0) pen.moveTo(x, y);
-        else pen.lineTo(x, y);
-      }
-      pen.closePath();
-      const turn = this.#time * 0.8 + layer * 2;
-      const fill = pen.createLinearGradient(
-        Math.cos(turn) * base,
-        Math.sin(turn) * base,
-        -Math.cos(turn) * base,
-        -Math.sin(turn) * base,
-      );
-      fill.addColorStop(0, `rgb(${colour} / ${0.62 - layer * 0.08})`);
-      fill.addColorStop(1, `rgb(${colour} / ${0.2 + layer * 0.1})`);
-      pen.fillStyle = fill;
-      pen.fill();
+  /** The edge: nearly a circle, moved by voices. @param {CanvasRenderingContext2D} pen @param {number} radius */
+  #tracePath(pen, radius) {
+    const wander = (MOODS[this.state] ?? MOODS.idle).sway + 0.075 * this.#level;
+    const t = this.#time;
+    pen.beginPath();
+    for (let i = 0; i <= POINTS; i++) {
+      const angle = (i / POINTS) * Math.PI * 2;
+      const lump =
+        Math.sin(angle * 2 + t * 1.7) * 0.5 +
+        Math.sin(angle * 3 - t * 1.1) * 0.32 +
+        Math.sin(angle * 5 + t * 2.3) * 0.18;
+      const far = radius * (1 + lump * wander);
+      pen.lineTo(Math.cos(angle) * far, Math.sin(angle) * far);
     }
-    const shine = pen.createRadialGradient(-reach * 0.25, -reach * 0.3, 0, -reach * 0.25, -reach * 0.3, reach * 0.7);
-    shine.addColorStop(0, 'rgb(255 255 255 / 0.35)');
+    pen.closePath();
+  }
+
+  /** Lights of both colours that wander inside. @param {CanvasRenderingContext2D} pen @param {number} radius @param {string} one @param {string} two */
+  #drawLights(pen, radius, one, two) {
+    const isTurning = this.state === 'thinking' || this.state === 'waiting';
+    for (let i = 0; i < LIGHTS; i++) {
+      const turn = this.#time * (0.9 + i * 0.23) * (i % 2 && !isTurning ? -1 : 1) + (i * Math.PI * 2) / LIGHTS;
+      const far = radius * (isTurning ? 0.62 : 0.42 + 0.14 * Math.sin(this.#time * 0.7 + i * 2));
+      const [x, y] = [Math.cos(turn) * far, Math.sin(turn * (isTurning ? 1 : 1.13)) * far];
+      const size = radius * (0.75 + 0.25 * this.#level);
+      const light = pen.createRadialGradient(x, y, 0, x, y, size);
+      const colour = i % 2 ? one : i === 0 ? '255 255 255' : two;
+      light.addColorStop(0, `rgb(${colour} / ${i === 0 ? 0.34 + 0.3 * this.#level : 0.75})`);
+      light.addColorStop(1, `rgb(${colour} / 0)`);
+      pen.fillStyle = light;
+      pen.fillRect(-radius * 1.3, -radius * 1.3, radius * 2.6, radius * 2.6);
+    }
+  }
+
+  /** What makes it round: light from above, shade at the rim. @param {CanvasRenderingContext2D} pen @param {number} radius */
+  #drawShine(pen, radius) {
+    const shine = pen.createRadialGradient(
+      -radius * 0.3,
+      -radius * 0.5,
+      0,
+      -radius * 0.3,
+      -radius * 0.5,
+      radius * 0.95,
+    );
+    shine.addColorStop(0, 'rgb(255 255 255 / 0.42)');
     shine.addColorStop(1, 'rgb(255 255 255 / 0)');
     pen.fillStyle = shine;
-    pen.beginPath();
-    pen.arc(0, 0, reach * this.#size * 0.74, 0, Math.PI * 2);
-    pen.fill();
-    pen.restore();
+    pen.fillRect(-radius * 1.3, -radius * 1.3, radius * 2.6, radius * 2.6);
+    const rim = pen.createRadialGradient(0, 0, radius * 0.72, 0, 0, radius * 1.12);
+    rim.addColorStop(0, 'rgb(10 8 40 / 0)');
+    rim.addColorStop(1, 'rgb(20 10 70 / 0.2)');
+    pen.fillStyle = rim;
+    pen.fillRect(-radius * 1.3, -radius * 1.3, radius * 2.6, radius * 2.6);
   }
 }
 

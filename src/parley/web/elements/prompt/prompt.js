@@ -45,6 +45,17 @@ function read(preset) {
 /** A person's own presets stay in this browser. */
 const OWN_LIMIT = 20;
 
+/**
+ * Of presets that exist in both languages those of the page's; the signs of the other one may not even be installed.
+ * @param {Preset[]} presets @param {string} chosen is there in any language
+ */
+function inLanguage(presets, chosen) {
+  const [here, other] = currentLanguage() === 'zh' ? ['_zh', '_en'] : ['_en', '_zh'];
+  const hasTwin = (/** @type {string} */ id) =>
+    id.endsWith(other) && presets.some((one) => one.id === id.slice(0, -other.length) + here);
+  return presets.filter(({ id }) => id === chosen || !hasTwin(id));
+}
+
 export class Prompt extends HTMLElement {
   /** The key of this page's presets. */
   mode = 'turnbased';
@@ -194,7 +205,7 @@ export class Prompt extends HTMLElement {
     /** @type {Preset[]} */
     const served = Array.isArray(answer?.[this.mode]) ? answer[this.mode].map(read) : [];
     const builtIn = { id: '_', name: t('prompt.built_in'), text: BUILT_IN[currentLanguage()], hasVoice: false };
-    this.#presets = [...(served.length > 0 ? served : [builtIn]), ...this.#own()];
+    this.#presets = [...(served.length > 0 ? inLanguage(served, this.#stored().chosen) : [builtIn]), ...this.#own()];
     this.#row.hidden = this.#presets.length < 2;
     this.#row.replaceChildren(
       ...this.#presets.map((/** @type {Preset} */ preset) =>

@@ -7,7 +7,7 @@
 import { about } from '../../wire/about.js';
 import { HttpError, request, requestIfAny } from '../../wire/http.js';
 import { at, here } from '../../wire/root.js';
-import { bindPage, currentLanguage, setLanguage, suggestLanguage, words } from '../../words/words.js';
+import { bindPage, currentLanguage, setLanguage, suggestLanguage } from '../../words/words.js';
 import { h, painted, reicon, relabel, say, sheet } from '../dom.js';
 import { icon, mark } from '../icons.js';
 
@@ -47,20 +47,17 @@ export async function enabledApps() {
 
 /** @param {typeof APPS[number]} app */
 function appLink({ id, route }) {
-  const isHere = (here().replace(/\/$/, '') || '/') === route ? { 'aria-current': 'page' } : {};
+  const path = here().replace(/\/$/, '') || '/';
+  const isHere = path === route || (path === '/' && id === 'audio_duplex') ? { 'aria-current': 'page' } : {};
   return h('a', { href: route, words: `app.${id}`, 'data-app': id, ...isHere });
 }
 
+/** The other language by its name in this one: every page has the signs for that. */
 function languageButton() {
   const next = () => (currentLanguage() === 'zh' ? 'en' : 'zh');
-  const button = h('button', { class: 'lang', type: 'button', onclick: () => void setLanguage(next()) });
-  const show = () => {
-    button.textContent = next() === 'en' ? 'EN' : '中文';
-    button.lang = next();
-  };
-  show();
-  words.addEventListener('language', show);
-  return button;
+  const change = () => void setLanguage(next());
+  const name = h('span', { words: 'nav.language' });
+  return h('button', { class: 'lang', type: 'button', icon: 'globe', onclick: change }, name);
 }
 
 function lookButton() {
@@ -88,9 +85,10 @@ function menuButton(off) {
     return node;
   };
   const mine = () => h('a', { href: '/recordings', icon: 'history', words: 'mine.title' });
+  const explore = () => h('a', { href: '/explore', icon: 'spark', words: 'nav.explore' });
   const onclick = () => {
     const on = APPS.filter(({ id }) => !off.has(id));
-    sheet('nav.label', h('nav', { class: 'menu', 'aria-label': 'parley' }, ...on.map(entry), mine()));
+    sheet('nav.label', h('nav', { class: 'menu', 'aria-label': 'parley' }, ...on.map(entry), mine(), explore()));
   };
   return h('button', { class: 'round slim menu-button', type: 'button', label: 'nav.menu', icon: 'menu', onclick });
 }
@@ -99,7 +97,9 @@ function menuButton(off) {
 function statusChip(everyS) {
   const dot = h('span', { class: 'dot' });
   const label = h('span', null);
-  const node = h('span', { class: 'chip status', role: 'status' }, dot, label);
+  const node = h('span', { class: 'chip status', role: 'status', hidden: true }, dot, label);
+  /** Who talks is served already, whatever holds for others. */
+  const isTalking = () => /** @type {HTMLElement} */ (document.querySelector('main'))?.dataset.calling === 'true';
   // Recordings can be shared with people who have no key, and the admin page asks by itself.
   const isOpenPage = /^\/(s\/|admin|privacy)/.test(here());
   const poll = async () => {
@@ -111,11 +111,14 @@ function statusChip(everyS) {
         queue_length: waiting = 0,
       } = (await request('/status')) ?? {};
       dot.dataset.is = total === 0 ? 'poor' : idle > 0 ? 'good' : 'fair';
+      // Said when something is in the way, and not otherwise.
+      node.hidden = isTalking() || (idle > 0 && waiting === 0);
       if (total === 0) say(label, 'status.none');
       else if (waiting > 0) say(label, 'status.waiting', { waiting });
       else say(label, idle > 0 ? 'status.free' : 'status.busy');
     } catch (error) {
       dot.dataset.is = 'poor';
+      node.hidden = isTalking();
       const isLocked = error instanceof HttpError && error.status === 401;
       say(label, isLocked ? 'status.locked' : 'status.offline');
       if (isLocked && !isOpenPage) void import('../key.js').then(({ askForKey }) => askForKey());
@@ -140,6 +143,12 @@ export function mountShell({ app, statusEveryS = 10 } = {}) {
   const nav = h('nav', { label: 'nav.label' }, ...APPS.map(appLink));
   nav.removeAttribute('title');
   const skip = h('a', { class: 'skip', href: '#main', words: 'nav.skip' });
+  const more = h('a', {
+    href: '/explore',
+    words: 'nav.explore',
+    ...(here() === '/explore' ? { 'aria-current': 'page' } : {}),
+  });
+  nav.append(more);
   const brand = h('a', { class: 'brand', href: '/', 'aria-label': 'parley' }, mark(), h('span', null, 'parley'));
   const end = h('div', { class: 'end' }, statusChip(statusEveryS), languageButton(), lookButton(), menuButton(off));
   document.body.prepend(skip, h('header', { class: 'topbar' }, brand, nav, end));
@@ -152,7 +161,7 @@ export function mountShell({ app, statusEveryS = 10 } = {}) {
       node.hidden = !enabled.includes(id);
       if (node.hidden) off.add(id);
     }
-    if (app && off.has(app)) location.replace(at('/'));
+    if (app && off.has(app)) location.replace(at('/explore'));
   });
   void painted().then(async () => suggestLanguage((await about()).language));
 }

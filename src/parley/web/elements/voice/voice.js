@@ -144,6 +144,13 @@ export class Voice extends HTMLElement {
     this.#add(sound, name);
   }
 
+  /** Choose a voice from outside of the settings, and let it be heard. @param {string} value of its option */
+  async pick(value) {
+    await this.#choose(value);
+    if (value === 'default') await this.#preview();
+    else if (this.#sound) this.#player.play();
+  }
+
   reset() {
     void this.#choose(this.hasAttribute('same') ? 'same' : 'default');
   }

@@ -1,5 +1,6 @@
 /** What passes in a call: time, memory, quality, and the measurements. Drawn twice a second. */
 
+import { isDeveloper } from '../../elements/developer.js';
 import { element, h, say, toast } from '../../elements/dom.js';
 import { grade } from '../../elements/metrics/metrics.js';
 import { CONTEXT_TOKENS } from '../../wire/duplex.js';
@@ -73,12 +74,13 @@ export class CallClock {
 
   draw() {
     const { calls, duplex, half } = this.page;
-    this.timer.hidden = !calls.isOn;
     this.recorded.hidden = !(calls.isOn && calls.state.recordingId);
     this.drawSignal();
     const left = duplex?.leftS() ?? half?.idleLeftS() ?? null;
     const isNear = left !== null && left <= (half ? HINT_AT_S : NEAR_S);
     this.timer.toggleAttribute('data-near', isNear);
+    // Time and memory are spoken of when there is little left; who builds on this sees them all the while.
+    this.timer.hidden = !calls.isOn || !(isNear || this.timer.hasAttribute('data-full') || isDeveloper());
     if (left !== null && duplex) say(this.#time, 'call.left', { time: clock(left) });
     else if (left !== null && isNear) say(this.#time, 'call.idle_left', { time: clock(left) });
     else this.#time.textContent = clock(this.#runningS());
@@ -92,7 +94,8 @@ export class CallClock {
 
   /** The sign of quality. Whatever says that answers are late says it together with this. */
   drawSignal() {
-    this.page.signal.show(this.page.duplex?.quality() ?? null);
+    const quality = this.page.duplex?.quality() ?? null;
+    this.page.signal.show(quality === 'good' && !isDeveloper() ? null : quality);
   }
 
   #runningS() {

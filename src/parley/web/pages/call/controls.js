@@ -1,10 +1,12 @@
 /**
- * The controls of a call: its state and time, mute, pause, stop speaking, hang up. One node for every
- * layout: below the stage, over a full screen, under an open sheet, and in a small window of its own.
+ * The controls of a call. Before it, what one may want first: text and settings; the sphere on the stage
+ * begins. In it, three round buttons: mute, hang up, and more, which holds all else. One node for every
+ * layout: below the stage, over a picture, under an open sheet, and in a small window of its own.
  */
 
 import { h, reicon, relabel, say } from '../../elements/dom.js';
 import { request } from '../../wire/http.js';
+import { holdButton } from './hold.js';
 
 /** @typedef {import('./parts.js').CallPage} CallPage */
 
@@ -33,33 +35,11 @@ export function togglePause({ duplex }) {
  */
 const once = (event) => void (event.repeat && event.key === 'Enter' && event.preventDefault());
 
-/** @param {string} name @param {string} label @param {() => void} act @param {string} [caption] */
-function round(name, label, act, caption) {
-  const button = h('button', { class: 'round', type: 'button', icon: name, label, onclick: act, onkeydown: once });
-  return caption
-    ? h('span', { class: 'control' }, button, h('span', { class: 'name', words: caption, 'aria-hidden': 'true' }))
-    : button;
-}
-
-/**
- * Push to talk: heard while it is held, by finger, mouse or key.
- * @param {CallPage} page
- */
-function holdButton(page) {
-  const button = h('button', { class: 'button talk', type: 'button', icon: 'mic', words: 'call.hold', hidden: true });
-  const hold = (/** @type {boolean} */ on) => page.half?.hold(on);
-  button.addEventListener('pointerdown', (event) => {
-    // Where the finger goes meanwhile makes no difference.
-    button.setPointerCapture?.(event.pointerId);
-    hold(true);
-  });
-  for (const end of ['pointerup', 'pointercancel', 'lostpointercapture', 'blur']) {
-    button.addEventListener(end, () => hold(false));
-  }
-  button.addEventListener('contextmenu', (event) => event.preventDefault());
-  button.addEventListener('keydown', ({ key }) => (key === 'Enter' || key === ' ') && hold(true));
-  button.addEventListener('keyup', ({ key }) => (key === 'Enter' || key === ' ') && hold(false));
-  return button;
+/** @param {string} id @param {string} name @param {string} label @param {() => void} act @param {string} caption */
+function round(id, name, label, act, caption) {
+  const about = { class: 'round', type: 'button', icon: name, label, 'data-act': id };
+  const button = h('button', { ...about, onclick: act, onkeydown: once });
+  return h('span', { class: 'control' }, button, h('span', { class: 'name', words: caption, 'aria-hidden': 'true' }));
 }
 
 /** @param {Element | null} node @returns {HTMLButtonElement | null} */
@@ -77,6 +57,10 @@ export class Controls {
   #settings;
   #talk;
   #small;
+  #more;
+  #menu = h('div', { class: 'more-menu' });
+  /** Where text and settings are before a call. */
+  #calm = h('div', { class: 'calm' });
   #state = h('strong', { class: 'now' });
   #time = h('span', { class: 'num' });
 
@@ -84,54 +68,44 @@ export class Controls {
   constructor(page) {
     this.page = page;
     const { isHalf } = page;
-    this.#main = h(
-      'button',
-      {
-        class: 'button main',
-        type: 'button',
-        icon: 'mic',
-        onclick: (/** @type {MouseEvent} */ event) => this.#press(event),
-      },
-      this.#mainText,
-    );
+    const press = (/** @type {MouseEvent} */ event) => this.#press(event);
+    this.#main = h('button', { class: 'main', type: 'button', icon: 'mic', onclick: press }, this.#mainText);
     this.#main.addEventListener('keydown', once);
-    this.#mute = round('mic', 'call.mute', () => toggleMute(page), 'control.mute');
-    this.#pause = isHalf ? null : round('pause', 'call.pause', () => togglePause(page), 'control.pause');
-    this.#hush = round(
-      isHalf ? 'skip' : 'stop',
-      isHalf ? 'call.skip' : 'call.hush',
-      () => hushNow(page),
-      isHalf ? 'control.skip' : 'control.hush',
+    /** The sphere: where one taps to talk. */
+    this.start = h('button', { class: 'start', type: 'button', label: 'call.start', onclick: press }, page.orb);
+    this.start.removeAttribute('title');
+    this.start.addEventListener('keydown', once);
+    const force = () => page.duplex?.forceListen(!page.calls.state.isForcingListen);
+    const small = () => void import('./small-window.js').then(({ toggleSmall }) => toggleSmall(page, this));
+    const [hushIcon, hush] = isHalf ? ['skip', 'skip'] : ['stop', 'hush'];
+    this.#mute = round('mute', 'mic', 'call.mute', () => toggleMute(page), 'control.mute');
+    this.#pause = isHalf ? null : round('pause', 'pause', 'call.pause', () => togglePause(page), 'control.pause');
+    this.#hush = round('hush', hushIcon, `call.${hush}`, () => hushNow(page), `control.${hush}`);
+    this.#force = isHalf ? null : round('force', 'listen', 'call.force', force, 'control.force');
+    this.#text = round('text', 'text', 'call.conversation', () => page.openSide('conversation'), 'control.text');
+    this.#settings = round(
+      'settings',
+      'settings',
+      'call.settings',
+      () => page.openSide('settings'),
+      'control.settings',
     );
-    this.#force = isHalf
-      ? null
-      : round(
-          'listen',
-          'call.force',
-          () => page.duplex?.forceListen(!page.calls.state.isForcingListen),
-          'control.force',
-        );
-    this.#text = round('text', 'call.conversation', () => page.openSide('conversation'), 'control.text');
-    this.#settings = round('settings', 'call.settings', () => page.openSide('settings'), 'control.settings');
     this.#talk = isHalf ? holdButton(page) : null;
-    this.#small =
-      'documentPictureInPicture' in globalThis
-        ? round(
-            'window',
-            'call.small',
-            () => void import('./small-window.js').then(({ toggleSmall }) => toggleSmall(page, this)),
-            'control.small',
-          )
-        : null;
+    const hasWindows = 'documentPictureInPicture' in globalThis;
+    this.#small = hasWindows ? round('small', 'window', 'call.small', small, 'control.small') : null;
+    this.#more = round('more', 'more', 'call.more', () => this.#openMore(), 'control.more');
+    this.#menu.append(...[this.#hush, this.#pause, this.#force, this.#small].filter((node) => node !== null));
     this.status = h('p', { class: 'status', 'aria-hidden': 'true' }, this.#state, ' ', this.#time);
     const buttons = h('div', { class: 'buttons', role: 'toolbar', label: 'call.controls' });
     buttons.removeAttribute('title');
     buttons.append(
-      h('div', { class: 'left' }, this.#mute, this.#pause),
+      h('div', { class: 'left' }, this.#mute),
       this.#main,
-      h('div', { class: 'right' }, this.#hush, this.#force, this.#small, this.#text, this.#settings),
+      h('div', { class: 'right' }, this.#more, this.#menu),
+      this.#calm,
     );
     this.node = h('div', { class: 'dock' }, this.status, this.#talk, buttons);
+    this.#closeMoreAround();
     // What slides up behind the controls ends above them, and they are higher while it is open.
     new ResizeObserver(() => {
       this.node.closest('main')?.style.setProperty('--dock', `${this.node.offsetHeight}px`);
@@ -143,6 +117,29 @@ export class Controls {
     if (event.detail > 1) return;
     if (this.page.calls.isBusy) this.page.calls.stop();
     else this.page.start();
+  }
+
+  /** @param {boolean} [isOpen] */
+  #openMore(isOpen = !this.node.hasAttribute('data-more')) {
+    this.node.toggleAttribute('data-more', isOpen);
+    buttonOf(this.#more)?.setAttribute('aria-expanded', String(isOpen));
+  }
+
+  /** It closes when something in it was pressed, by a press elsewhere, and by Escape. */
+  #closeMoreAround() {
+    this.#openMore(false);
+    this.#menu.addEventListener('click', ({ target }) => {
+      if (buttonOf(/** @type {Element} */ (target))) this.#openMore(false);
+    });
+    document.addEventListener('pointerdown', ({ target }) => {
+      if (!this.node.contains(/** @type {Node} */ (target))) this.#openMore(false);
+    });
+    this.node.addEventListener('keydown', (event) => {
+      if (event.key !== 'Escape' || !this.node.hasAttribute('data-more')) return;
+      event.stopPropagation();
+      this.#openMore(false);
+      buttonOf(this.#more)?.focus();
+    });
   }
 
   /** @param {'conversation' | 'settings' | ''} open which part of the side is */
@@ -171,14 +168,16 @@ export class Controls {
       say(/** @type {Element} */ (this.#talk.lastElementChild), half?.isHeld ? 'call.talking' : 'call.hold');
     }
     const isOn = calls.isOn;
-    for (const node of [this.#mute, this.#hush, this.#pause, this.#force]) {
-      const button = buttonOf(node);
-      if (button) button.disabled = !isOn;
-    }
+    this.#mute.hidden = this.#more.hidden = !isOn;
+    if (!isOn) this.#openMore(false);
+    const place = isOn ? this.#menu : this.#calm;
+    if (this.#text.parentNode !== place) place.append(this.#text, this.#settings);
+    this.#calm.hidden = calls.isBusy;
+    const isMutedNow = isOn && isMuted;
     const mute = /** @type {HTMLButtonElement} */ (buttonOf(this.#mute));
-    mute.setAttribute('aria-pressed', String(isMuted));
-    reicon(mute, isMuted ? 'mic-off' : 'mic');
-    relabel(mute, isMuted ? 'call.unmute' : 'call.mute');
+    mute.setAttribute('aria-pressed', String(isMutedNow));
+    reicon(mute, isMutedNow ? 'mic-off' : 'mic');
+    relabel(mute, isMutedNow ? 'call.unmute' : 'call.mute');
     buttonOf(this.#force)?.setAttribute('aria-pressed', String(isForcingListen));
     const hush = /** @type {HTMLButtonElement} */ (buttonOf(this.#hush));
     if (half) hush.disabled = !calls.isLive || (activity !== 'thinking' && activity !== 'speaking');
@@ -191,11 +190,16 @@ export class Controls {
   }
 
   #drawMain() {
-    const { calls } = this.page;
+    const { calls, hasVideo } = this.page;
     const { phase } = calls.state;
     const main = this.#main;
     const isOver = phase === 'ended' && calls.state.ending?.reason !== 'not_started';
-    reicon(main, calls.isBusy ? (phase === 'queued' ? 'close' : 'end') : isOver ? 'phone' : 'mic');
+    // A call with pictures begins below them; any other with the sphere.
+    main.hidden = !hasVideo && !calls.isBusy;
+    this.start.disabled = calls.isBusy;
+    relabel(this.start, isOver ? 'call.again' : 'call.start');
+    this.start.removeAttribute('title');
+    reicon(main, calls.isBusy ? (phase === 'queued' ? 'close' : 'end') : isOver ? 'phone' : 'video');
     const words =
       phase === 'queued'
         ? 'call.cancel'
@@ -209,8 +213,7 @@ export class Controls {
                 ? 'call.again'
                 : 'call.start';
     say(this.#mainText, words);
-    main.classList.toggle('primary', !calls.isBusy);
-    main.classList.toggle('live', calls.isOn);
+    main.classList.toggle('live', calls.isOn || phase === 'reconnecting' || phase === 'ending');
     main.disabled = phase === 'ending';
   }
 
@@ -220,10 +223,12 @@ export class Controls {
    * @param {boolean} isLive
    */
   moveFocus(isLive) {
-    const here = this.node.ownerDocument.activeElement;
-    if (isLive && here === this.#main) buttonOf(this.#mute)?.focus({ preventScroll: true });
-    if (!isLive && (here === this.node.ownerDocument.body || this.node.contains(here)))
-      this.#main.focus({ preventScroll: true });
+    const { activeElement: here, body } = this.node.ownerDocument;
+    // A disabled button has lost the focus to the page.
+    if (isLive && (here === this.#main || here === this.start || here === body))
+      buttonOf(this.#mute)?.focus({ preventScroll: true });
+    if (!isLive && (here === body || this.node.contains(here)))
+      (this.#main.hidden ? this.start : this.#main).focus({ preventScroll: true });
   }
 
   get main() {

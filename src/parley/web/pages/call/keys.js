@@ -18,7 +18,7 @@ export function listenToKeys(page, { main, side }, where = document) {
   /** Space means mute, except on a button that somebody has gone to with the keyboard. @param {HTMLElement} at */
   const isAimed = (at) => {
     const button = at.closest('button, a, summary');
-    return button !== null && button !== main && button.matches(':focus-visible');
+    return button !== null && button !== main && !button.matches('.start') && button.matches(':focus-visible');
   };
   /** @param {KeyboardEvent} event */
   const isForPage = (event) => {

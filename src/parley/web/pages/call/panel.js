@@ -3,6 +3,7 @@
 import { choice, group, preset, range, toggle } from '../../elements/form.js';
 import { h } from '../../elements/dom.js';
 import { recordingSwitch } from '../../elements/consent.js';
+import { developerSwitch } from '../../elements/developer.js';
 import { CONTEXT_TOKENS } from '../../wire/duplex.js';
 import { RECORD_FORMATS } from './settings.js';
 
@@ -170,7 +171,7 @@ export function settingsPanel(page) {
   return h(
     'div',
     { class: 'stack' },
-    h('p', { class: 'small quiet', words: 'settings.next_start' }),
+    h('p', { class: 'small quiet settings-note', words: 'settings.next_start' }),
     prompt(page),
     group(
       'settings.voice_group',
@@ -186,6 +187,7 @@ export function settingsPanel(page) {
     page.hasVideo ? picture(page) : null,
     recording(page),
     help(page),
+    developerSwitch(),
     h(
       'div',
       { class: 'row' },

@@ -1,6 +1,7 @@
 /** The messages of a chat: drawn once each, kept in view while they grow, and read aloud when complete. */
 
 import { encodeWav } from '../../audio/wav.js';
+import { isDeveloper } from '../../elements/developer.js';
 import { copy, download, element, h, sheet } from '../../elements/dom.js';
 import { enlarge } from '../../elements/enlarge.js';
 import { partNode } from '../../elements/media-parts.js';
@@ -23,7 +24,7 @@ function facts({ timing, tokens }) {
   const found = [];
   if (timing?.firstMs != null) found.push(t('chat.first', { time: seconds(timing.firstMs) }));
   if (timing) found.push(t('chat.total', { time: seconds(timing.totalMs) }));
-  if (tokens) found.push(t('chat.tokens', { input: tokens.input, output: tokens.output }));
+  if (tokens && isDeveloper()) found.push(t('chat.tokens', { input: tokens.input, output: tokens.output }));
   return found.join(' · ');
 }
 

@@ -1,4 +1,4 @@
-/** The first page: one tap to talk, every way there is, what was talked about before. */
+/** What can be done here: every way to talk, what was talked about before, and how it works. */
 
 import { $, copy, h, painted, say, sheet } from '../elements/dom.js';
 import { icon } from '../elements/icons.js';
@@ -22,7 +22,7 @@ const cardBody = (name, title, more) => [
   icon('arrow'),
 ];
 
-const talkNow = h('a', { class: 'button primary big', href: '/audio_duplex', icon: 'mic', words: 'home.talk' });
+const talkNow = h('a', { class: 'button primary big', href: '/', icon: 'mic', words: 'home.talk' });
 const cards = h(
   'ul',
   { class: 'cards' },
@@ -210,7 +210,8 @@ async function showEnabled() {
   }
   const first = APPS.find(({ id }) => enabled.includes(id) && id !== 'turnbased' && id !== 'realtime');
   talkNow.hidden = !first;
-  if (first) talkNow.href = at(first.route);
+  // The start page is a voice call, where there are any.
+  if (first) talkNow.href = at(first.id === 'audio_duplex' ? '/' : first.route);
   isAllOff = enabled.length === 0;
   if (isAllOff) say(lead, 'home.nothing_on');
 }

@@ -1,0 +1,115 @@
+/**
+ * What one can begin with, for people who do not know this model yet: a sentence to say, its voices with
+ * how they sound, and things to do together. Gone as soon as somebody has spoken.
+ */
+
+import { h, say } from '../../elements/dom.js';
+import { t } from '../../words/words.js';
+
+/** @typedef {import('./parts.js').CallPage} CallPage */
+/** @typedef {import('../../elements/model.js').Facts} Facts */
+/** @typedef {import('../../elements/model.js').Scene} Scene */
+
+/** How long a suggestion stays before the next one comes. */
+const TURN_MS = 7000;
+
+/** @param {CallPage} page */
+export function makeChoices(page) {
+  const words = h('span', null);
+  const suggestion = h('p', { class: 'suggestion', hidden: true }, words);
+  const node = h('div', { class: 'choices', hidden: true });
+  /** @type {string[]} */
+  let sentences = [];
+  let at = 0;
+  const draw = () => {
+    const said = page.calls.current?.captions.list ?? [];
+    const hasWords = said.some((/** @type {any} */ { who }) => who !== 'note');
+    const { phase } = page.calls.state;
+    const isIdle = phase === 'idle' || phase === 'ended';
+    const isFree = page.notices.childElementCount === 0;
+    suggestion.hidden = hasWords || !(isIdle || phase === 'live') || !isFree || sentences.length === 0;
+    node.hidden = !isIdle || !isFree || node.childElementCount === 0;
+  };
+  const next = () => {
+    if (sentences.length === 0) return;
+    // Read anew, so that what slides in does so once for each.
+    suggestion.classList.remove('fresh');
+    void suggestion.offsetWidth;
+    suggestion.classList.add('fresh');
+    say(words, 'call.try', { words: t(sentences[at++ % sentences.length]) });
+  };
+  setInterval(() => {
+    if (!suggestion.hidden && !document.hidden && sentences.length > 1) next();
+  }, TURN_MS);
+  /** @param {Facts} facts @param {string} [chosen] scene */
+  const show = (facts, chosen = '') => {
+    const scene = facts.scenes.find(({ id }) => id === chosen);
+    const choose = (/** @type {string} */ id) => {
+      const wanted = id === chosen ? '' : id;
+      void enterScene(page, facts.scenes.find((one) => one.id === wanted) ?? null, () => show(facts));
+      show(facts, wanted);
+    };
+    sentences = scene?.spoken ?? [...facts.spoken, ...(page.stageVideo ? facts.seen : [])];
+    at = 0;
+    next();
+    node.replaceChildren(
+      ...(facts.voices.length > 1 ? [voiceRow(page, facts.voices)] : []),
+      ...(facts.scenes.length > 0 ? [sceneRow(facts.scenes, chosen, choose)] : []),
+    );
+    draw();
+  };
+  return { node, suggestion, draw, show };
+}
+
+/** @param {string} label @param {string} kind @param {Node[]} buttons */
+function group(label, kind, buttons) {
+  const row = h('div', { class: `row ${kind}`, role: 'group', label }, ...buttons);
+  row.removeAttribute('title');
+  return row;
+}
+
+/**
+ * The model's own voices: a press chooses one and lets it be heard.
+ * @param {CallPage} page @param {import('../../elements/model.js').OwnVoice[]} voices its usual one first
+ */
+function voiceRow(page, voices) {
+  const buttons = voices.map(({ id }, i) => {
+    const pick = async () => {
+      for (const one of buttons) one.setAttribute('aria-pressed', String(one === button));
+      await page.whenLoaded();
+      await page.voice.pick(i === 0 ? 'default' : `model:${id}`);
+    };
+    const state = { 'aria-pressed': String(i === 0), 'data-voice': id };
+    const face = h('span', { class: 'face', 'aria-hidden': 'true' });
+    const button = h('button', { class: 'voice', type: 'button', ...state, onclick: () => void pick() }, face);
+    button.append(h('span', { words: `voice.${id}` }));
+    return button;
+  });
+  return group('call.voices', 'voices', buttons);
+}
+
+/**
+ * @param {Scene[]} scenes @param {string} chosen
+ * @param {(id: string) => void} choose
+ */
+function sceneRow(scenes, chosen, choose) {
+  const buttons = scenes.map(({ id }) => {
+    const onclick = () => {
+      choose(id);
+      /** @type {HTMLElement | null} */ (document.querySelector(`[data-scene="${id}"]`))?.focus();
+    };
+    const state = { 'aria-pressed': String(id === chosen), 'data-scene': id };
+    return h('button', { class: 'button slim', type: 'button', words: `scene.${id}`, ...state, onclick });
+  });
+  return group('scene.label', 'scenes', buttons);
+}
+
+/**
+ * The instructions of a scene take the place of the page's, until it is left here or in the settings.
+ * @param {CallPage} page @param {Scene | null} scene @param {() => void} onLeft
+ */
+async function enterScene(page, scene, onLeft) {
+  await page.whenLoaded();
+  page.prompt.borrow(scene?.prompt ? t(scene.prompt) : null);
+  page.prompt.addEventListener('own', onLeft, { once: true });
+}
