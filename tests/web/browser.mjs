@@ -465,7 +465,7 @@ const scenarios = {
     const resting = wire.sent.length;
     await page.waitForTimeout(2200);
     assert.equal(wire.sent.length, resting);
-    await page.getByRole('button', { name: 'Go on' }).click();
+    await pressMore(page, 'pause');
     await phase(page, 'live');
     await wire.sends(resting + 2);
     await hangUp(page);
@@ -551,8 +551,10 @@ const scenarios = {
     await phase(page, 'ended');
     const notice = await page.locator('.notices .notice strong').first().textContent();
     assert.equal(notice, 'The server is being restarted.');
+    // Asked to, the page calls by itself once the server is there again.
+    await page.getByRole('button', { name: 'Call again when it is back' }).click();
+    await page.locator('.notices').getByText('Waiting for the server…').waitFor();
     await again();
-    await page.locator('.notices').getByRole('button', { name: 'Call again' }).click();
     await phase(page, 'live');
     await hangUp(page);
     return notice;
@@ -589,7 +591,7 @@ const scenarios = {
       await page.locator('dialog input[type=password]').fill(key);
       await page.keyboard.press('Enter');
       await page.waitForEvent('load');
-      await page.getByText('Ready', { exact: true }).waitFor();
+      await page.getByText('Ready', { exact: true }).waitFor({ state: 'attached' });
       await mainButton(page).click();
       await phase(page, 'live');
       await hangUp(page);
@@ -1110,7 +1112,9 @@ const scenarios = {
     // Held sideways nothing is cut off; what is far down in the settings does not move the frame.
     await page.setViewportSize({ width: 740, height: 360 });
     await until(page, () => {
-      const [state, dock] = ['.state', '.dock'].map((name) => document.querySelector(name).getBoundingClientRect());
+      const [state, dock] = ['.state', '.dock .buttons'].map((name) =>
+        document.querySelector(name).getBoundingClientRect(),
+      );
       return innerHeight === 360 && state.bottom <= dock.top + 1 && dock.bottom <= 360;
     });
     await page.setViewportSize({ width: 360, height: 740 });

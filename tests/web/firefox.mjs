@@ -145,7 +145,7 @@ async function voiceCall(page) {
   await page.keyboard.press('Space');
   await pressMore(page, 'pause');
   await phase(page, 'paused');
-  await page.getByRole('button', { name: 'Go on' }).click();
+  await pressMore(page, 'pause');
   await phase(page, 'live');
   await hangUp(page);
   await eventually(async () => (await messages(page)).includes('session.closed'), 'session.closed');

@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
+import { AnswerTime } from '../../../src/parley/web/talk/answer-time.js';
 import { Barge, interruptionOf } from '../../../src/parley/web/talk/barge.js';
 import { Calls } from '../../../src/parley/web/talk/calls.js';
 import { DuplexCall } from '../../../src/parley/web/talk/duplex.js';
@@ -635,4 +636,44 @@ test('W14: only what was heard is copied, and an interruption is marked once', a
     /^1\n00:00:02,000 --> 00:00:03,000\nYou: Tell me a <story>\n\n2\n00:00:03,000 --> 00:00:04,200\nIt: Once upon\n$/,
   );
   assert.match(vtt(found), /^WEBVTT\n\n00:00:02\.000 --> 00:00:03\.000\n<v You>Tell me a &lt;story&gt;\n/);
+});
+
+test('the wait for an answer is from the last word to the first sound, whatever the room does', () => {
+  const time = new AnswerTime();
+  /** Levels every 50 ms. @type {[ms: number, mic: number, voice: number][]} */
+  const parts = [
+    [1000, 0.004, 0],
+    [1500, 0.12, 0],
+    [150, 0.005, 0],
+    [800, 0.09, 0],
+    [1250, 0.004, 0],
+    // A click is no word.
+    [50, 0.3, 0],
+    [400, 0.004, 0],
+    // It answers, and is heard by the microphone.
+    [2000, 0.06, 0.2],
+    [200, 0.005, 0],
+    [600, 0.05, 0.2],
+  ];
+  const told = [];
+  let now = 0;
+  for (const [ms, mic, voice] of parts) {
+    for (const end = now + ms; now < end; now += 50) told.push(time.note({ mic, voice }, now, 40));
+  }
+  const [waited, ...more] = told.filter((ms) => ms !== null);
+  assert.ok(Math.abs(waited - (1250 + 450 + 50 + 40)) <= 50, `${waited} ms`);
+  assert.deepEqual(more, [], 'what it says on its own answers nothing');
+});
+
+test('a microphone that gives nothing does not look like a conversation', async () => {
+  const { calls, clock, rig, seconds } = await live();
+  for (let i = 0; i < 3; i++) {
+    rig.tell('level', { rms: 0, peak: 0 });
+    await seconds(1, listen);
+  }
+  assert.equal(calls.state.hasNoSound, false, 'silence is sound');
+  for (let i = 0; i < 4; i++) clock.pass(1000);
+  assert.equal(calls.state.hasNoSound, true);
+  rig.tell('level', { rms: 0.1, peak: 0.1 });
+  assert.equal(calls.state.hasNoSound, false);
 });

@@ -8,10 +8,12 @@ import { factsOf } from '../elements/model.js';
 import { barrierNotice, notice } from '../elements/notice.js';
 import { describe, remember } from '../elements/recents.js';
 import { mountShell } from '../elements/shell/shell.js';
+import { AnswerTime } from '../talk/answer-time.js';
 import { titleOf } from '../talk/captions.js';
 import { about } from '../wire/about.js';
 import { chosenApi } from '../wire/api.js';
 import { CallClock } from './call/clock.js';
+import { watchReturn } from './call/comeback.js';
 import { Controls } from './call/controls.js';
 import { keepAwake, listenToKeys, listenToMediaKeys, watchLeaving } from './call/keys.js';
 import { noticesOf } from './call/notices.js';
@@ -36,6 +38,7 @@ export async function mountCall(kind, own) {
   keepAwake(page);
   watchLeaving(page);
   setInterval(() => page.clock.draw(), 500);
+  watchReturn(page, () => page.drawNotices());
   draw(page);
   firstNotice(page);
   await painted();
@@ -126,6 +129,7 @@ function follow(page) {
     page.transcript.captions = /** @type {any} */ (calls.current).captions;
     page.stage.clearWords();
     page.wave.clear();
+    page.answerTime = new AnswerTime();
     if (page.source) Object.assign(monitor, { volume: page.source.monitor });
     if (page.source?.url && !page.stageVideo) monitor.src = page.source.url;
   });
@@ -187,8 +191,10 @@ function keepWords({ calls }) {
 }
 
 /** @param {CallPage} page @param {{mic: number, voice: number}} levels */
-function showLevels({ calls, orb, wave, duplex, vad }, { mic, voice }) {
+function showLevels({ calls, orb, wave, duplex, vad, answerTime, rig }, { mic, voice }) {
   const { activity, isMuted } = calls.state;
+  const { outputLatency = 0 } = rig.context ?? {};
+  answerTime.note({ mic, voice, isMuted }, performance.now(), outputLatency * 1000);
   orb.level = activity === 'speaking' ? voice * 3.5 : isMuted ? 0 : mic * 5;
   wave.note(isMuted ? 0 : mic, voice);
   if (vad) Object.assign(vad, { level: mic, isHeard: activity === 'hearing' });

@@ -30,6 +30,8 @@ import { freshState } from './state.js';
 const SLOW_SHOWN_MS = 15_000;
 /** How often the age of the last answer is looked at. */
 const WATCH_MS = 1000;
+/** Even a silent microphone tells its level 20 times a second; without one for so long nothing comes from it. */
+const NO_SOUND_MS = 2500;
 /** A call that is lost is dialled again after this pause. */
 const REDIAL_PAUSE_MS = 500;
 /** A memory that is full sooner than that is too small to go on with. */
@@ -66,6 +68,7 @@ export class Call extends CallKind {
   #wasPaused = false;
   #hasBeenLive = false;
   #readyAt = 0;
+  #levelAt = 0;
   /** From the click to the end. */
   #life = new AbortController();
   /** One connection's. */
@@ -179,6 +182,8 @@ export class Call extends CallKind {
       this.rig.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail), { signal });
     on('level', ({ rms }) => {
       this.micLevel = rms;
+      this.#levelAt = this.now();
+      if (this.state.hasNoSound) this.set({ hasNoSound: false });
       this.#presence.heard(rms);
       this.#tellLevel();
     });
@@ -298,12 +303,20 @@ export class Call extends CallKind {
     this.clearTimer(this.#timers.watch);
     this.#timers.watch = this.setTimer(() => {
       if (!this.isOn) return;
+      this.#lookForSound();
       const { service, waitedS, isLost } = serviceAfter(this.waitingMs());
       if (service !== this.state.service || waitedS !== this.state.waitedS) this.set({ service, waitedS });
       // Without a network there is nobody to ask again; `online` or the line's end will tell.
       if (isLost && !this.state.isOffline) this.client?.giveUp();
       else this.#watch();
     }, WATCH_MS);
+  }
+
+  /** A microphone that gives nothing must not look like a conversation. */
+  #lookForSound() {
+    if (!this.order?.microphone || !this.isLive) return;
+    const since = Math.max(this.#levelAt, this.#readyAt);
+    if (this.now() - since > NO_SOUND_MS && !this.state.hasNoSound) this.set({ hasNoSound: true });
   }
 
   // The end, or the next connection

@@ -58,7 +58,6 @@ export class DuplexCall extends Call {
   #isTurnOpen = false;
   #isHushing = false;
   #forceNext = false;
-  #lastListenAt = 0;
   #turnFirstAt = 0;
   #firstTransit = NaN;
   /** When units that are not answered yet were sent. @type {number[]} */
@@ -173,7 +172,6 @@ export class DuplexCall extends Call {
   /** @param {{contextTokens: number, costs: import('../wire/duplex.js').Costs}} result */
   #onListen(result) {
     this.#account(result, false);
-    this.#lastListenAt = this.now();
     this.#isHushing = false;
     if (this.#isTurnOpen) {
       this.#isTurnOpen = false;
@@ -196,7 +194,6 @@ export class DuplexCall extends Call {
       this.rig.setPlaybackDelay(this.#delayMs());
       this.metrics.turns++;
       this.#turnFirstAt = this.now();
-      if (this.#lastListenAt) this.metrics.firstSpeechMs = this.now() - this.#lastListenAt;
     }
     const { text, audio, isLast } = result;
     const { turn } = this;

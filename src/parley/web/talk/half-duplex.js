@@ -31,8 +31,7 @@ export class HalfDuplexCall extends Call {
   client = null;
   unitS = 0.5;
   lastSentAt = 0;
-  /** @type {{firstSoundMs: number | null, turns: number, speechMs: number}} */
-  metrics = { firstSoundMs: null, turns: 0, speechMs: 0 };
+  metrics = { turns: 0, speechMs: 0 };
   #isSending = false;
   #isHeld = false;
   /** Units of silence that still follow. */
@@ -40,7 +39,6 @@ export class HalfDuplexCall extends Call {
   #hasSound = false;
   #isTurnDone = true;
   #isHeard = true;
-  #askedAt = 0;
   /** When the answer that is being made last gave a sign of itself; 0: none is. */
   #signAt = 0;
   /** @type {any} */
@@ -66,7 +64,6 @@ export class HalfDuplexCall extends Call {
       this.#hasSound = false;
       this.#isTurnDone = false;
       this.#isHeard = false;
-      this.#askedAt = this.now();
       this.metrics.speechMs = speechMs;
       // A turn that was written has its words already.
       if (speechMs > 0) this.captions.you('caption.you_spoke', { seconds: speechMs / 1000 });
@@ -174,7 +171,6 @@ export class HalfDuplexCall extends Call {
   /** @param {number} turn */
   onStarted(turn) {
     if (turn !== this.turn || !this.isLive) return;
-    this.metrics.firstSoundMs = this.now() - this.#askedAt;
     this.set({ activity: 'speaking' });
   }
 

@@ -7,7 +7,6 @@
  * @property {number} contextTokens
  * @property {number | null} responseMs from sending a unit to its answer
  * @property {number | null} costMs the server's own measure
- * @property {number | null} firstSpeechMs last listen to first speech
  * @property {number | null} playDelayMs first result to sound
  * @property {number | null} driftMs growth of the way back since the first result
  * @property {number} aheadMs
@@ -25,7 +24,6 @@ export function freshMetrics() {
     contextTokens: 0,
     responseMs: null,
     costMs: null,
-    firstSpeechMs: null,
     playDelayMs: null,
     driftMs: null,
     aheadMs: 0,

@@ -17,6 +17,7 @@
  * @property {boolean} isForcingListen
  * @property {boolean} isSuspended the system took the sound away
  * @property {boolean} hasLostMic
+ * @property {boolean} hasNoSound nothing comes from the microphone, not even silence
  * @property {boolean} isOffline the browser says that there is no network
  * @property {boolean} isReturning the line broke, and the same session is gone on with over another
  * @property {boolean} isRenewing it is dialled again because its memory was full
@@ -41,6 +42,7 @@ export function freshState() {
     isForcingListen: false,
     isSuspended: false,
     hasLostMic: false,
+    hasNoSound: false,
     isOffline: false,
     isReturning: false,
     isRenewing: false,

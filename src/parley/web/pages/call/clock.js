@@ -15,11 +15,15 @@ const NEAR_S = 60;
 /** And when its memory is this full. */
 const NEARLY_FULL = 0.8;
 
-/** @param {import('../../talk/duplex.js').DuplexCall} call @param {number} used */
-function duplexMetrics({ metrics: now, state }, used) {
+/** What a person feels of all this. @param {number | null} value ms */
+const answerMetric = (value) => ({ name: 'answer_time', value, unit: 'ms', is: grade(value, 1500, 2500) });
+
+/** @param {import('../../talk/duplex.js').DuplexCall} call @param {number} used @param {number | null} answerMs */
+function duplexMetrics({ metrics: now, state }, used, answerMs) {
   const drift = now.driftMs === null ? null : Math.abs(now.driftMs);
   const ahead = now.gaps ? 'poor' : now.aheadMs > 200 ? 'good' : now.aheadMs > 50 ? 'fair' : '';
   return /** @type {import('../../elements/metrics/metrics.js').Metric[]} */ ([
+    answerMetric(answerMs),
     { name: 'session', value: state.sessionId.slice(0, 12) || null },
     { name: 'units', value: now.units },
     { name: 'turns', value: now.turns },
@@ -27,7 +31,6 @@ function duplexMetrics({ metrics: now, state }, used) {
     { name: 'vision', value: now.slices * 64, is: now.slices > 1 ? 'fair' : 'good' },
     { name: 'response', value: now.responseMs, unit: 'ms', is: grade(now.responseMs, 700, 1300) },
     { name: 'inference', value: now.costMs, unit: 'ms', is: grade(now.costMs, 200, 500) },
-    { name: 'first_speech', value: now.firstSpeechMs, unit: 'ms', is: grade(now.firstSpeechMs, 1000, 2000) },
     { name: 'play_delay', value: now.playDelayMs, unit: 'ms' },
     { name: 'ahead', value: now.aheadMs, unit: 'ms', is: ahead },
     { name: 'gaps', value: now.gaps, is: now.gaps ? 'poor' : 'good' },
@@ -37,12 +40,12 @@ function duplexMetrics({ metrics: now, state }, used) {
   ]);
 }
 
-/** @param {import('../../talk/half-duplex.js').HalfDuplexCall} call */
-function halfMetrics({ metrics: { firstSoundMs, turns, speechMs }, position, state }) {
+/** @param {import('../../talk/half-duplex.js').HalfDuplexCall} call @param {number | null} answerMs */
+function halfMetrics({ metrics: { turns, speechMs }, position, state }, answerMs) {
   return /** @type {import('../../elements/metrics/metrics.js').Metric[]} */ ([
+    answerMetric(answerMs),
     { name: 'session', value: state.sessionId.slice(0, 12) || null },
     { name: 'turns', value: turns },
-    { name: 'first_sound', value: firstSoundMs, unit: 'ms', is: grade(firstSoundMs, 1200, 2500) },
     { name: 'speech', value: speechMs, unit: 'ms' },
     { name: 'ahead', value: position?.aheadMs ?? null, unit: 'ms' },
     { name: 'gaps', value: position?.gaps ?? 0, is: position?.gaps ? 'poor' : 'good' },
@@ -89,7 +92,7 @@ export class CallClock {
     );
     if (duplex?.isOn && left !== null && left <= HINT_AT_S) this.#tellOnce('call.soon_over', { seconds: HINT_AT_S });
     if (duplex?.isOn) this.#drawMemory(duplex);
-    else if (half) this.page.metrics.show(halfMetrics(half));
+    else if (half) this.page.metrics.show(halfMetrics(half, this.page.answerTime.ms));
   }
 
   /** The sign of quality. Whatever says that answers are late says it together with this. */
@@ -108,7 +111,7 @@ export class CallClock {
     this.#rings.show({ time: call.leftPart(), memory: used });
     this.timer.toggleAttribute('data-full', used >= NEARLY_FULL);
     say(this.#memory, 'call.memory', { percent: Math.round(used * 100) });
-    this.page.metrics.show(duplexMetrics(call, used));
+    this.page.metrics.show(duplexMetrics(call, used, this.page.answerTime.ms));
     if (used >= NEARLY_FULL) this.#tellOnce('call.context_nearly', { percent: Math.round(used * 100) });
     // What the server can hold is its own to say, and the call goes on; a limit of the person's ends it.
     if (used < 1 || this.page.settings.get('contextLimit') >= CONTEXT_TOKENS) return;

@@ -51,13 +51,22 @@ function overNotices(page) {
   if (ending.code === 'unauthorized') ways.push({ words: 'key.enter', act: () => void askForKey(), isMain: true });
   else ways.push({ ...again, isMain: !said });
   if (ending.reason === 'busy') ways.push(writeInstead);
+  const { comeback } = page;
+  if (comeback.state === 'back') return [notice('info', 'end.back', 'end.back_fix', { ways })];
+  if (comeback.state === 'asked')
+    return [notice('info', 'end.asked', 'end.asked_fix', { ways: [{ ...again, isMain: false }] })];
+  const ask = () => {
+    comeback.state = 'asked';
+    page.drawNotices();
+  };
+  if (comeback.state === 'waiting') ways.unshift({ words: 'call.when_back', act: ask, isMain: true });
   return [endingNotice(/** @type {import('../../wire/reasons.js').Ending} */ (ending), ways)];
 }
 
 /** @param {CallPage} page @returns {(Node | null)[]} */
 function soundNotices(page) {
   const { calls, devices, settings } = page;
-  const { isSuspended, hasLostMic } = calls.state;
+  const { isSuspended, hasLostMic, hasNoSound } = calls.state;
   const microphone = () => ({ deviceId: devices.chosen('microphone'), isStudio: settings.get('studio') });
   const reconnect = () =>
     void calls.current?.useMicrophone(microphone()).catch(() => toast('media.missing_microphone'));
@@ -65,6 +74,14 @@ function soundNotices(page) {
     isSuspended
       ? notice('warn', 'media.suspended', undefined, {
           ways: [{ words: 'media.continue', act: () => void calls.current?.wake(), isMain: true }],
+        })
+      : null,
+    hasNoSound && !isSuspended && !hasLostMic
+      ? notice('warn', 'media.no_sound', 'media.no_sound_fix', {
+          ways: [
+            { words: 'action.try_again', act: reconnect, isMain: true },
+            { words: 'notice.choose_device', act: () => page.openSide('settings', true) },
+          ],
         })
       : null,
     hasLostMic
@@ -82,8 +99,9 @@ function soundNotices(page) {
 export function noticesOf(page) {
   let shown = '';
   return () => {
-    const { trouble, ending, isSuspended, hasLostMic, hasGivenBack, phase } = page.calls.state;
-    const key = JSON.stringify([trouble, ending, isSuspended, hasLostMic, hasGivenBack, phase === 'ended']);
+    const { trouble, ending, isSuspended, hasLostMic, hasNoSound, hasGivenBack, phase } = page.calls.state;
+    const flags = [isSuspended, hasLostMic, hasNoSound, hasGivenBack, phase === 'ended', page.comeback.state];
+    const key = JSON.stringify([trouble, ending, ...flags]);
     if (key === shown) return;
     shown = key;
     const list = [troubleNotice(page), ...overNotices(page), ...soundNotices(page)];

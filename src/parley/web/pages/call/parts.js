@@ -6,7 +6,9 @@
 import { Chimes } from '../../audio/chime.js';
 import { theRig } from '../../audio/rig.js';
 import { element, h } from '../../elements/dom.js';
+import { AnswerTime } from '../../talk/answer-time.js';
 import { Calls } from '../../talk/calls.js';
+import { Comeback } from './comeback.js';
 import { APP, callSettings } from './settings.js';
 import '../../elements/metrics/metrics.js';
 import '../../elements/orb/orb.js';
@@ -26,6 +28,7 @@ import '../../elements/wave/wave.js';
  *   stage: {node: HTMLElement},
  *   openSide: (name: string | null, isTab?: boolean) => void,
  *   start: (said?: string) => void,
+ *   drawNotices: () => void,
  *   whenLoaded: () => Promise<typeof import('./later.js')>,
  * }} CallPage
  */
@@ -57,6 +60,10 @@ export function makeParts(kind, { CallOfKind }) {
     settings: callSettings(kind),
     chimes: new Chimes(() => rig.context),
     notices: h('div', { class: 'notices' }),
+    /** How long answers let one wait, in this call. */
+    answerTime: new AnswerTime(),
+    /** What becomes of a server that went in the middle of a call. */
+    comeback: new Comeback(),
     orb: /** @type {import('../../elements/orb/orb.js').Orb} */ (element('p-orb')),
     wave: /** @type {import('../../elements/wave/wave.js').Wave} */ (element('p-wave')),
     queue: /** @type {import('../../elements/queue/queue.js').Queue} */ (element('p-queue')),

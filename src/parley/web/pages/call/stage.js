@@ -84,6 +84,7 @@ export function present({ calls, hasVideo }) {
   if (phase !== 'live') return said('waiting', state.retrying ? 'state.retrying' : `state.${phase}`);
   if (state.isOffline) return said('waiting', 'state.offline');
   if (state.isReturning) return said('waiting', 'state.reconnecting');
+  if (state.hasNoSound) return said('waiting', 'state.no_sound');
   if (state.service === 'silent') return said('waiting', 'state.silent', { seconds: state.waitedS });
   if (state.service === 'slow') return said('waiting', 'state.slow');
   if (state.isForcingListen) return said(activity, 'state.forced');
