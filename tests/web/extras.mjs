@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
+import { createServer } from 'node:http';
 
 import {
   activity,
@@ -14,8 +15,11 @@ import {
   openSettings,
   pressMore,
   phase,
+  until,
   wiretap,
 } from './support/page.mjs';
+import { openStill } from './support/browser.mjs';
+import { startServer } from './support/server.mjs';
 
 /** A server made up by the test that listens and says what else it takes in a call. @param {string[]} accepts */
 async function silentServer(page, accepts = []) {
@@ -243,5 +247,60 @@ export const extraScenarios = {
     const { ref_audio: sample } = sent.findLast(({ type }) => type === 'session.update').session;
     assert.ok(Buffer.from(sample, 'base64').length > 3 * 64000, 'seconds of sound');
     await hangUp(page);
+  },
+
+  async embedded({ browser, python }) {
+    // A page of another origin, whose own server exchanges its key for a token that lasts for minutes.
+    let parley;
+    const site = createServer(async (request, response) => {
+      if (request.url === '/parley-token') {
+        const headers = { authorization: 'Bearer a-token-for-tests' };
+        const answer = await fetch(`${parley.base}/api/token`, { method: 'POST', headers });
+        response.writeHead(answer.status, { 'content-type': 'application/json' }).end(await answer.text());
+        return;
+      }
+      const tag = /<parley-call.*?<\/parley-call>/s.exec(
+        readFileSync(new URL('../../docs/do/embed.md', import.meta.url), 'utf8'),
+      )[0];
+      response.writeHead(200, { 'content-type': 'text/html' });
+      response.end(
+        `<!doctype html><meta charset=utf-8><link rel=icon href=data:,><title>A shop</title>
+        <script type=module src="${parley.base}/static/parley-call.js"></script>${tag}`,
+      );
+    });
+    await new Promise((resolve) => site.listen(0, '127.0.0.1', resolve));
+    const origin = `http://127.0.0.1:${site.address().port}`;
+    const env = {
+      PARLEY_SECURITY__NEEDS_KEY: 'true',
+      PARLEY_SECURITY__ADMIN_TOKEN: 'a-token-for-tests',
+      PARLEY_SECURITY__ALLOWED_ORIGINS: origin,
+    };
+    parley = await startServer(python, { env });
+    try {
+      const { context, errors } = await openStill(browser, origin);
+      const page = await context.newPage();
+      await page.addInitScript(() => {
+        globalThis.__told = [];
+        for (const type of ['phase', 'caption', 'ended'])
+          document.addEventListener(type, ({ detail }) => globalThis.__told.push([type, detail]));
+      });
+      await page.goto(origin);
+      await page.getByText('Tap to talk').waitFor();
+      await page.getByRole('button', { name: 'Start talking' }).click();
+      await until(page, () =>
+        globalThis.__told.some(([type, { who, heard }]) => type === 'caption' && who !== 'you' && heard > 3),
+      );
+      await page.getByRole('button', { name: 'Mute the microphone' }).click();
+      await page.getByText('Muted').waitFor();
+      await page.getByRole('button', { name: 'Hang up' }).click();
+      await until(page, () => globalThis.__told.at(-1)[0] === 'ended');
+      assert.equal(await page.evaluate(() => globalThis.__told.at(-1)[1].reason), 'stopped');
+      await page.getByText('Tap to talk again').waitFor();
+      assert.deepEqual(errors, []);
+      await context.close();
+    } finally {
+      site.close();
+      await parley.stop();
+    }
   },
 };

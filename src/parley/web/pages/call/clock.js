@@ -98,7 +98,8 @@ export class CallClock {
   /** The sign of quality. Whatever says that answers are late says it together with this. */
   drawSignal() {
     const quality = this.page.duplex?.quality() ?? null;
-    this.page.signal.show(quality === 'good' && !isDeveloper() ? null : quality);
+    this.page.signal.show(quality);
+    if (quality === 'good' && !isDeveloper()) this.page.signal.hidden = true;
   }
 
   #runningS() {
