@@ -1248,7 +1248,7 @@ const scenarios = {
   async languages_and_writing({ page }) {
     await page.goto('/audio_duplex');
     await page.locator('.topbar .lang').click();
-    await page.getByText('点一下，开始说话').waitFor();
+    await page.locator('.state').getByText('点一下，开始说话').waitFor();
     // The call's preset follows the language, a request later.
     await page.getByText('用中文聊天').waitFor({ state: 'attached' });
     const left = await page.evaluate(() => {
@@ -1271,7 +1271,7 @@ const scenarios = {
       [],
     );
     await page.reload();
-    await page.getByText('点一下，开始说话').waitFor();
+    await page.locator('.state').getByText('点一下，开始说话').waitFor();
     await page.locator('.dock [data-act=text]').click();
     // What is written is answered, in any language of the page.
     const field = page.locator('.writing textarea');

@@ -166,6 +166,8 @@ export const extraScenarios = {
     await phase(page, 'live');
     // Where the server takes no words in a call they need a free place, and there is none.
     const field = page.locator('.writing textarea');
+    await phase(page, 'live');
+    await pressMore(page, 'text');
     await field.fill('What is the capital of Laos?');
     await field.press('Enter');
     await page.locator('#panel-conversation [role=status]').getByText('second free line').waitFor();
