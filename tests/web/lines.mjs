@@ -43,7 +43,7 @@ export const lineScenarios = {
     try {
       const page = await context.newPage();
       const wire = wiretap(page);
-      await page.goto(proxy.base);
+      await page.goto(`${proxy.base}explore`);
       await page.locator('.cards a').first().click();
       await page.waitForURL('**/voice/audio_duplex');
       await mainButton(page).click();

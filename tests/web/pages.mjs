@@ -48,6 +48,7 @@ export const pageScenarios = {
     await field.press('Enter');
     const prose = page.locator('.message.assistant .prose');
     await prose.locator('math').nth(2).waitFor();
+    await prose.getByText('سلام دنیا').waitFor();
     const seen = await prose.evaluate((node) => ({
       tags: [...node.children].map(({ localName }) => localName),
       inner: node.querySelectorAll('ol > li > ul > li, table td, blockquote p, pre code').length,
