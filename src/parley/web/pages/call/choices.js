@@ -4,7 +4,7 @@
  */
 
 import { h, say } from '../../elements/dom.js';
-import { t } from '../../words/words.js';
+import { t, words } from '../../words/words.js';
 
 /** @typedef {import('./parts.js').CallPage} CallPage */
 /** @typedef {import('../../elements/model.js').Facts} Facts */
@@ -15,8 +15,8 @@ const TURN_MS = 7000;
 
 /** @param {CallPage} page */
 export function makeChoices(page) {
-  const words = h('span', null);
-  const suggestion = h('p', { class: 'suggestion', hidden: true }, words);
+  const line = h('span', null);
+  const suggestion = h('p', { class: 'suggestion', hidden: true }, line);
   const node = h('div', { class: 'choices', hidden: true });
   /** @type {string[]} */
   let sentences = [];
@@ -36,8 +36,12 @@ export function makeChoices(page) {
     suggestion.classList.remove('fresh');
     void suggestion.offsetWidth;
     suggestion.classList.add('fresh');
-    say(words, 'call.try', { words: t(sentences[at++ % sentences.length]) });
+    say(line, 'call.try', { words: t(sentences[at++ % sentences.length]) });
   };
+  words.addEventListener('language', () => {
+    at = Math.max(0, at - 1);
+    next();
+  });
   setInterval(() => {
     if (!suggestion.hidden && !document.hidden && sentences.length > 1) next();
   }, TURN_MS);
