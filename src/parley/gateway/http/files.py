@@ -213,7 +213,7 @@ class WebFiles(StaticFiles):
             log.warning("page_not_bundled", page=name, why=str(error))
             return {}
         sheets = [(self._folder / path).read_text("utf-8") for path in SHEET.findall(html)]
-        # What sheets name by their own address has the page's version there, and is preloaded by it.
+        # What a sheet names by its own address has a version there, as the page preloads it.
         styles = "".join(sheets).replace('url("../', f'url("../v-{self.version()}/')
         texts = {STYLES: styles}
         for one in made:
