@@ -30,6 +30,7 @@ from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.protocol.kinds import Ending, Phase
 from parley.protocol.values import QueuePlace, ToolCallPart
 
+ANSWER = events.TurnItem("r1", "i2", "i1", is_spoken=True)
 SOUND = Pcm(np.linspace(-0.5, 0.5, 30_000, dtype=np.float32), OUTPUT_RATE_HZ)
 """More than a second, which no message may hold."""
 
@@ -38,10 +39,11 @@ REASONS = ("done", "disconnected", "stopped", "timeout", "context_full", "server
 SERVER_EVENTS: tuple[events.ServerEvent, ...] = (
     events.SessionReady(prompt_tokens=12, idle_s=180.0, recording_id="r1", reads=True),
     events.Prefilled(12),
-    events.SpeechChanged(is_speaking=True),
+    events.SpeechStarted(),
+    events.SpeechStopped(),
     events.TurnStarted(900, Pcm(SOUND.samples[:100], 16_000)),
     events.TurnStarted(0, Pcm.empty(16_000), "Look", (b"picture",)),
-    events.UserTranscribed(0, "What?"),
+    events.TurnTranscribed(0, "What?"),
     events.OutputDelta(0, "Hi", SOUND),
     events.OutputDelta(1, is_final=True),
     events.AnswerDone("Hi", 1, 12, SOUND),
@@ -49,21 +51,22 @@ SERVER_EVENTS: tuple[events.ServerEvent, ...] = (
     events.SpeechStarted("i1", 100),
     events.SpeechStopped("i1", 900),
     events.InputCommitted("i1", None, 800),
-    events.InputTranscribed("i1", "What?", 800),
-    events.ResponseStarted("r1", "i2", "i1", is_spoken=True),
+    events.TurnTranscribed(0, "What?", "i1", 800),
+    events.TurnTranscribed(0, None, "i1", 800),
+    events.TurnStarted(0, Pcm.empty(16_000), item=ANSWER),
     events.ToolCallStarted(0, "c1", "f", "i3", "i2"),
     events.ToolCallDelta(0, '{"a"'),
     events.ToolCallDone(0, ToolCallPart(name="f", arguments='{"a": 1}', id="c1"), True),
     events.ToolCallStarted(1, "c2", "f", "i4", "i3"),
     events.ToolCallDone(1, ToolCallPart(name="f", arguments="", id="c2"), False),
-    events.ResponseEnded("r1", "i2", "Hi", is_spoken=True, ending=Ending.DONE),
+    events.TurnCompleted(0, "Hi", is_interrupted=True, ending=Ending.CANCELLED),
     units.done(0, text="Hi", pcm=SOUND, context_tokens=40),
     units.done(1, end_of_turn=True, context_tokens=50),
     units.done(2, is_listen=True, context_tokens=60),
     events.SessionPaused(60.0),
     events.SessionResumed(),
     events.SessionInterrupted(),
-    events.UserTranscribed(0, "What?"),
+    events.TurnTranscribed(0, "What?"),
     events.InterruptionChanged("stopped", 0, heard_ms=300, text="H"),
     events.SilenceExplained("unit_late", elapsed_ms=300),
     events.RecordingLost(3),

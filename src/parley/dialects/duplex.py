@@ -26,8 +26,8 @@ from parley.dialects.events import (
     SessionResumed,
     SilenceExplained,
     StopRequested,
+    TurnTranscribed,
     UnitDone,
-    UserTranscribed,
     VideoInput,
 )
 from parley.dialects.formatted import SoundDialect
@@ -165,7 +165,7 @@ class DuplexDialect(SoundDialect, LegacyDialect):
                         audio_format=self.sound.told,
                     ),
                 )
-            case UserTranscribed():
+            case TurnTranscribed():
                 return self.transcript(event)
             case UnitDone():
                 return self._results(event)

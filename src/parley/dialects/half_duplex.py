@@ -20,11 +20,12 @@ from parley.dialects.events import (
     SessionReady,
     SilenceExplained,
     Sound,
-    SpeechChanged,
+    SpeechStarted,
+    SpeechStopped,
     StopRequested,
     TurnCompleted,
     TurnStarted,
-    UserTranscribed,
+    TurnTranscribed,
 )
 from parley.dialects.formatted import SoundDialect
 from parley.dialects.legacy import LegacyDialect, extra, phrase, written
@@ -126,12 +127,12 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
                         audio_format=self.sound.told,
                     ),
                 )
-            case SpeechChanged():
-                return (half_duplex.VadState(speaking=event.is_speaking),)
+            case SpeechStarted() | SpeechStopped():
+                return (half_duplex.VadState(speaking=isinstance(event, SpeechStarted)),)
             case TurnStarted():
                 self.sound.forget()
                 return (half_duplex.Generating(speech_duration_ms=event.speech_ms),)
-            case UserTranscribed():
+            case TurnTranscribed():
                 return self.transcript(event)
             case OutputDelta():
                 return self._chunks(event)

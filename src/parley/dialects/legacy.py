@@ -19,7 +19,7 @@ from parley.dialects.events import (
     RecordingLost,
     SilenceExplained,
     TextInput,
-    UserTranscribed,
+    TurnTranscribed,
 )
 from parley.dialects.sound import within
 from parley.errors import MissingField, ParleyError
@@ -63,9 +63,9 @@ class LegacyDialect(Dialect):
     def error(self, failure: ParleyError) -> msgspec.Struct:
         return phrase(str(failure), failure.code)
 
-    def transcript(self, event: UserTranscribed) -> tuple[msgspec.Struct, ...]:
+    def transcript(self, event: TurnTranscribed) -> tuple[msgspec.Struct, ...]:
         """What the user was heard to say, for whoever asked."""
-        if not self.wants_transcript:
+        if not self.wants_transcript or event.text is None:
             return ()
         return (legacy.InputTranscript(index=event.index, text=event.text),)
 

@@ -25,8 +25,8 @@ from parley.dialects.events import (
     SessionReady,
     StopRequested,
     TextInput,
+    TurnTranscribed,
     UnitDone,
-    UserTranscribed,
     VideoInput,
 )
 from parley.dialects.openai_base import OpenAIDialect
@@ -252,9 +252,9 @@ class OpenAILiveDialect(OpenAIDialect):
                     text=event.text,
                 )
                 return (told,)
-            case UserTranscribed():
+            case TurnTranscribed(text=str() as text):
                 at_ms = self._heard_ms
-                return (wire.LiveInputTranscript(delta=event.text, start_ms=at_ms, end_ms=at_ms),)
+                return (wire.LiveInputTranscript(delta=text, start_ms=at_ms, end_ms=at_ms),)
             case _:
                 # Turns and pauses: this dialect has no such words.
                 return ()

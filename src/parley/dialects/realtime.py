@@ -23,8 +23,8 @@ from parley.dialects.events import (
     SilenceExplained,
     StopRequested,
     TextInput,
+    TurnTranscribed,
     UnitDone,
-    UserTranscribed,
     VideoInput,
 )
 from parley.dialects.formatted import SoundDialect
@@ -171,13 +171,11 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
                 self._is_in_turn = False
                 self.sound.forget()
                 return (realtime.Listen(kv_cache_length=event.result.context_tokens),)
-            case UserTranscribed():
+            case TurnTranscribed(text=str() as text):
                 if not self._wants_transcript:
                     return ()
                 item_id = f"item_{event.index}"
-                return (
-                    realtime.InputTranscriptionCompleted(item_id=item_id, transcript=event.text),
-                )
+                return (realtime.InputTranscriptionCompleted(item_id=item_id, transcript=text),)
             case InterruptionChanged():
                 return (
                     realtime.ResponseInterruption(

@@ -24,22 +24,21 @@ from parley.dialects.events import (
     Failed,
     HalfDuplexSetup,
     InputCommitted,
-    InputTranscribed,
     ItemCreated,
     ItemDeleted,
     ItemTruncated,
     OutputDelta,
     ResponseCancelled,
-    ResponseEnded,
     ResponseRequested,
-    ResponseStarted,
     ServerEvent,
     SessionEnded,
     SessionReady,
     SetupChanged,
     StopRequested,
     TurnCompleted,
+    TurnItem,
     TurnStarted,
+    TurnTranscribed,
 )
 from parley.errors import (
     BadInput,
@@ -393,20 +392,18 @@ class ConversationRunner:
         )
         self._log(lambda: begun)
         self._response = response
-        previous = before[-1].item_id if before else None
         if not request.is_apart:
             self._forget(self._items.append(item))
         self._listener.begin_answer()
-        self._tell_recorder(before)
-        self._session.emit(
-            ResponseStarted(
-                response.response_id,
-                item.item_id,
-                previous,
-                response.is_spoken,
-                reference=request.reference,
-            )
+        sound = next((one.sound for one in before[-1:] if one.sound is not None), EMPTY)
+        told = TurnItem(
+            response.response_id,
+            item.item_id,
+            before[-1].item_id if before else None,
+            response.is_spoken,
+            reference=request.reference,
         )
+        self._session.emit(TurnStarted(sound.duration_ms, sound, item=told))
         self._is_filled = False
         await self._fill_and_stream(response, before)
 
@@ -449,10 +446,6 @@ class ConversationRunner:
             self._log(lambda: entries.Removed(dropped))
             self._session.emit(Failed(error))
 
-    def _tell_recorder(self, before: list[ConversationItem]) -> None:
-        sound = next((item.sound for item in before[-1:] if item.sound is not None), EMPTY)
-        self._session.emit(TurnStarted(sound.duration_ms, sound))
-
     async def _fill(self, response: Response, before: list[ConversationItem]) -> None:
         """Bring the context up to the items that are to be answered."""
         filled = await self._context.fill(
@@ -472,7 +465,7 @@ class ConversationRunner:
 
     def _transcribed(self, item: ConversationItem, text: str | None) -> None:
         assert item.sound is not None
-        self._session.emit(InputTranscribed(item.item_id, text, item.sound.duration_ms))
+        self._session.emit(TurnTranscribed(self._turn, text, item.item_id, item.sound.duration_ms))
 
     async def _stream(self, response: Response) -> None:
         generation = entries.generation_of(self._setup, response.request)
@@ -554,24 +547,16 @@ class ConversationRunner:
             # Nothing of it was sent: it never was.
             self._remove(item.item_id, is_unsaid=True)
         self._session.emit(
-            ResponseEnded(
-                response.response_id,
-                response.item.item_id,
-                response.text,
-                response.is_spoken,
-                ending,
-                tokens=response.tokens,
-                is_turn=is_turn,
-                error=error,
-            )
-        )
-        self._session.emit(
             TurnCompleted(
                 self._turn,
                 response.text,
                 audio_ms=round(response.audio_ms),
                 is_interrupted=ending is Ending.CANCELLED,
                 has_failed=ending is None,
+                ending=ending or Ending.DONE,
+                tokens=response.tokens,
+                is_turn=is_turn,
+                error=error,
             )
         )
         self._turn += 1

@@ -33,8 +33,8 @@ from parley.dialects.events import (
     SessionResumed,
     StopRequested,
     TextInput,
+    TurnTranscribed,
     UnitDone,
-    UserTranscribed,
     VideoInput,
 )
 from parley.engine.work import Window
@@ -566,7 +566,7 @@ class DuplexRunner:
             )
         )
         if result.heard:
-            self._session.emit(UserTranscribed(done.index, result.heard))
+            self._session.emit(TurnTranscribed(done.index, result.heard))
         self._session.emit(done)
         if result.problem:
             self._session.emit(Failed(UpstreamFailed(result.problem)))

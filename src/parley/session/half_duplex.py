@@ -24,7 +24,8 @@ from parley.dialects.events import (
     HalfDuplexSetup,
     SessionEnded,
     SessionReady,
-    SpeechChanged,
+    SpeechStarted,
+    SpeechStopped,
     StopRequested,
     TextInput,
     TurnStarted,
@@ -440,11 +441,11 @@ class HalfDuplexRunner:
                 case SpeechBegan():
                     # Speech that goes on when the answers are out is not followed any further.
                     if self._found or not self._has_answered:
-                        self._session.emit(SpeechChanged(True))
+                        self._session.emit(SpeechStarted())
                         self._silence.begin("speech_is_heard", SPEECH_S)
                 case SpeechEnded(utterance=utterance):
                     self._silence.end()
-                    self._session.emit(SpeechChanged(False))
+                    self._session.emit(SpeechStopped())
                     if utterance is not None and not self._ends_after_turn:
                         self._has_answered = True
                         await self._take_turn(utterance)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from parley import logs
-from parley.dialects.events import OutputDelta, TurnCompleted, UserTranscribed
+from parley.dialects.events import OutputDelta, TurnCompleted, TurnTranscribed
 from parley.engine.work import Ending
 from parley.errors import InferenceFailed, SlotLost
 from parley.protocol.values import Generation
@@ -172,4 +172,4 @@ class TurnAnswer:
 
     def _transcribed(self, text: str) -> None:
         if text:
-            self._session.emit(UserTranscribed(self.index, text))
+            self._session.emit(TurnTranscribed(self.index, text))

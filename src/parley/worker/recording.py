@@ -32,8 +32,8 @@ from parley.dialects.events import (
     SessionResumed,
     TurnCompleted,
     TurnStarted,
+    TurnTranscribed,
     UnitDone,
-    UserTranscribed,
 )
 from parley.media.pcm import Pcm
 from parley.protocol.control import RecordingState
@@ -232,8 +232,8 @@ class SessionRecorder:
             case OutputDelta() | TurnCompleted() if self._is_amid_turn:
                 # What it answers is in the recording before.
                 return
-            case UserTranscribed():
-                self._heard(event, at_ms)
+            case TurnTranscribed(text=str() as text):
+                self._heard(event.index, text, at_ms)
             case OutputDelta():
                 self._said(event.text, event.pcm, at_s, at_ms)
             case AnswerDone():
@@ -395,8 +395,8 @@ class SessionRecorder:
         if result.end_of_turn:
             self._turn += 1
 
-    def _heard(self, event: UserTranscribed, at_ms: float) -> None:
-        line = HeardLine(event.index, at_ms, event.text)
+    def _heard(self, index: int, text: str, at_ms: float) -> None:
+        line = HeardLine(index, at_ms, text)
         times = self._speech_times.take()
         if times is not None:
             line.from_ms, line.until_ms = (round(1000 * each) for each in times)

@@ -229,7 +229,7 @@ class ResponseRequested:
     """The client wants an answer now; None everywhere: as the session is set up.
 
     Args:
-        reference: of the client's, comes back in `ResponseStarted`.
+        reference: of the client's, comes back in `TurnItem`.
         items: answer these instead of the conversation.
         is_apart: the answer does not join the conversation.
     """

@@ -36,10 +36,35 @@ class Prefilled:
 
 
 @dataclass(frozen=True, slots=True)
-class SpeechChanged:
-    """Somebody began or ceased to speak (half-duplex)."""
+class SpeechStarted:
+    """The user speaks. `item_id`: of the utterance, where there are items; `at_ms`: of all sound
+    that was received."""
 
-    is_speaking: bool
+    item_id: str = ""
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStopped:
+    """The user is silent again; as `SpeechStarted`."""
+
+    item_id: str = ""
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnItem:
+    """The item that is the answer of a turn, in a conversation of items.
+
+    Args:
+        reference: of the client's request, 0 if it made none.
+    """
+
+    response_id: str
+    item_id: str
+    previous_id: str | None
+    is_spoken: bool
+    reference: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,21 +75,69 @@ class TurnStarted:
         speech_ms: 0 where nothing was said.
         utterance: empty where nothing was said.
         text: what was written, and `pictures` what was shown with it.
+        item: the answer, in a conversation of items.
     """
 
     speech_ms: int
     utterance: Pcm
     text: str = ""
     pictures: tuple[bytes, ...] = ()
+    item: TurnItem | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class UserTranscribed:
-    """What the user was heard to say. `index`: of the turn, or of the unit that begins the
-    answer."""
+class TurnTranscribed:
+    """What the user was heard to say.
+
+    Args:
+        index: of the turn, or of the unit that begins the answer.
+        text: None: the model writes nothing down (only where there are items).
+        item_id: of the user's sound, where there are items; `audio_ms` is its length.
+    """
+
+    index: int
+    text: str | None
+    item_id: str = ""
+    audio_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """What a response took.
+
+    Args:
+        input: tokens of the context it answered; of these `cached` were there before, `audio` and
+            `image` stand for sound and pictures, as near as they can be told.
+        output: tokens of text; `speech`: of sound.
+    """
+
+    input: int = 0
+    cached: int = 0
+    audio: int = 0
+    image: int = 0
+    output: int = 0
+    speech: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCompleted:
+    """An answer is complete, or will not be (half-duplex).
+
+    Args:
+        ending: why it ended, unless it failed with `error`. This and what follows is known only in
+            a conversation of items.
+        is_turn: cancelled because the user spoke, not because the client asked.
+    """
 
     index: int
     text: str
+    audio_ms: int = 0
+    is_interrupted: bool = False
+    has_failed: bool = False
+    ending: Ending = Ending.DONE
+    tokens: TokenCounts = TokenCounts()
+    is_turn: bool = False
+    error: ParleyError | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,100 +209,12 @@ class ToolCallDone:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnCompleted:
-    """A half-duplex answer is complete."""
-
-    index: int
-    text: str
-    audio_ms: int = 0
-    is_interrupted: bool = False
-    has_failed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SpeechStarted:
-    """Somebody speaks; the utterance will be the item. `at_ms`: of all sound that came."""
-
-    item_id: str
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class SpeechStopped:
-    """Silence again."""
-
-    item_id: str
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class InputCommitted:
     """Sound became an item of the conversation."""
 
     item_id: str
     previous_id: str | None
     audio_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class InputTranscribed:
-    """The words of an item's sound; None: the model makes none."""
-
-    item_id: str
-    text: str | None
-    audio_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseStarted:
-    """An answer begins, as an item.
-
-    Args:
-        reference: of the request, 0 where none was made.
-    """
-
-    response_id: str
-    item_id: str
-    previous_id: str | None
-    is_spoken: bool
-    reference: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class TokenCounts:
-    """What a response took.
-
-    Args:
-        input: tokens of the context it answered; of these `cached` were there before, `audio` and
-            `image` stand for sound and pictures, as near as they can be told.
-        output: tokens of text; `speech`: of sound.
-    """
-
-    input: int = 0
-    cached: int = 0
-    audio: int = 0
-    image: int = 0
-    output: int = 0
-    speech: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseEnded:
-    """An answer is complete, or will not be.
-
-    Args:
-        ending: None: it failed with `error`.
-        is_turn: cancelled because somebody spoke, not because the client asked.
-    """
-
-    response_id: str
-    item_id: str
-    text: str
-    is_spoken: bool
-    ending: Ending | None
-    tokens: TokenCounts = TokenCounts()
-    is_turn: bool = False
-    error: ParleyError | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -336,9 +321,8 @@ ServerEvent = (
     | RecordingLost
     | SilenceExplained
     | Prefilled
-    | SpeechChanged
     | TurnStarted
-    | UserTranscribed
+    | TurnTranscribed
     | OutputDelta
     | AnswerDone
     | ToolCallStarted
@@ -348,9 +332,6 @@ ServerEvent = (
     | SpeechStarted
     | SpeechStopped
     | InputCommitted
-    | InputTranscribed
-    | ResponseStarted
-    | ResponseEnded
     | UnitDone
     | SessionPaused
     | SessionResumed

@@ -10,11 +10,11 @@ import msgspec
 
 from parley.dialects.events import (
     OutputDelta,
-    ResponseEnded,
-    ResponseStarted,
     ToolCallDelta,
     ToolCallDone,
     ToolCallStarted,
+    TurnCompleted,
+    TurnItem,
 )
 from parley.dialects.openai_realtime.items import ConversationItems, call_item, message_item
 from parley.dialects.sound import in_seconds, pcm16_text
@@ -48,7 +48,7 @@ class ResponseEvents:
         may_call: whether functions are on offer.
     """
 
-    started: ResponseStarted
+    started: TurnItem
     asked: dict[str, Any]
     session: dict[str, Any]
     conversation_id: str | None
@@ -159,7 +159,7 @@ class ResponseEvents:
         found += [wire.ResponseAudioDelta(**self._place, delta=pcm16_text(pcm)) for pcm in sounds]
         return found
 
-    def end(self, event: ResponseEnded) -> list[msgspec.Struct]:
+    def end(self, event: TurnCompleted) -> list[msgspec.Struct]:
         """It is over."""
         status, details = _status(event)
         closing: list[msgspec.Struct] = []
@@ -174,8 +174,9 @@ class ResponseEvents:
         response["usage"] = _usage(event)
         return [*closing, wire.ResponseDone(response=response), wire.RateLimitsUpdated()]
 
-    def _close_message(self, index: int, event: ResponseEnded) -> list[msgspec.Struct]:
-        item_status = "completed" if event.ending is Ending.DONE else "incomplete"
+    def _close_message(self, index: int, event: TurnCompleted) -> list[msgspec.Struct]:
+        is_done = event.ending is Ending.DONE and not event.has_failed
+        item_status = "completed" if is_done else "incomplete"
         item = self._item(item_status, [self._content(event.text)])
         place = self._place
         closing: list[msgspec.Struct] = (
@@ -183,7 +184,7 @@ class ResponseEvents:
                 wire.AudioDone(**place),
                 wire.TranscriptDone(**place, transcript=event.text),
             ]
-            if event.is_spoken
+            if self.started.is_spoken
             else [wire.TextDone(**place, text=event.text)]
         )
         return [
@@ -232,15 +233,15 @@ class ResponseEvents:
         return {"type": "output_text", "text": text}
 
 
-def _status(event: ResponseEnded) -> tuple[str, dict[str, Any] | None]:
+def _status(event: TurnCompleted) -> tuple[str, dict[str, Any] | None]:
+    if event.has_failed:
+        error = event.error
+        code = error.code if error is not None else "inference_error"
+        told = {"type": "server_error", "code": code}
+        if error is not None and error.is_client_error:
+            told["type"] = "invalid_request_error"
+        return "failed", {"type": "failed", "error": told}
     match event.ending:
-        case None:
-            error = event.error
-            code = error.code if error is not None else "inference_error"
-            told = {"type": "server_error", "code": code}
-            if error is not None and error.is_client_error:
-                told["type"] = "invalid_request_error"
-            return "failed", {"type": "failed", "error": told}
         case Ending.CANCELLED:
             reason = "turn_detected" if event.is_turn else "client_cancelled"
             return "cancelled", {"type": "cancelled", "reason": reason}
@@ -250,7 +251,7 @@ def _status(event: ResponseEnded) -> tuple[str, dict[str, Any] | None]:
             return "completed", None
 
 
-def _usage(event: ResponseEnded) -> dict[str, Any]:
+def _usage(event: TurnCompleted) -> dict[str, Any]:
     tokens = event.tokens
     output = tokens.output + tokens.speech
     return {

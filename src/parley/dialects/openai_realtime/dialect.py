@@ -25,16 +25,13 @@ from parley.dialects.events import (
     Content,
     DetectionChanged,
     InputCommitted,
-    InputTranscribed,
     InterruptionChanged,
     ItemCreated,
     ItemDeleted,
     ItemTruncated,
     OutputDelta,
     ResponseCancelled,
-    ResponseEnded,
     ResponseRequested,
-    ResponseStarted,
     ServerEvent,
     SetupChanged,
     SpeechStarted,
@@ -42,6 +39,10 @@ from parley.dialects.events import (
     ToolCallDelta,
     ToolCallDone,
     ToolCallStarted,
+    TurnCompleted,
+    TurnItem,
+    TurnStarted,
+    TurnTranscribed,
 )
 from parley.dialects.openai_base import OpenAIDialect
 from parley.dialects.openai_realtime.answers import ResponseEvents
@@ -331,10 +332,10 @@ class OpenAIRealtimeDialect(OpenAIDialect):
                 return (wire.UserSpeechStopped(audio_end_ms=event.at_ms, item_id=event.item_id),)
             case InputCommitted():
                 return self._committed(event)
-            case InputTranscribed():
+            case TurnTranscribed():
                 return self._transcribed(event)
-            case ResponseStarted():
-                return self._started(event)
+            case TurnStarted(item=TurnItem() as item):
+                return self._started(item)
             case OutputDelta() if self._telling is not None:
                 return self._telling.say(event)
             case ToolCallStarted() if self._telling is not None:
@@ -343,7 +344,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
                 return self._telling.arguments(event)
             case ToolCallDone() if self._telling is not None:
                 return self._telling.call_done(event)
-            case ResponseEnded():
+            case TurnCompleted():
                 return self._ended(event)
             case _:
                 # Turns and units have no words here.
@@ -368,7 +369,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             wire.ItemDone(**told),
         ]
 
-    def _transcribed(self, event: InputTranscribed) -> list[msgspec.Struct]:
+    def _transcribed(self, event: TurnTranscribed) -> list[msgspec.Struct]:
         if self._session["audio"]["input"]["transcription"] is None:
             return []
         if event.text is None:
@@ -390,12 +391,12 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             )
         ]
 
-    def _started(self, event: ResponseStarted) -> list[msgspec.Struct]:
-        asked = self._asked.pop(event.reference, {})
-        self._answer_id = event.item_id if event.is_spoken else None
+    def _started(self, item: TurnItem) -> list[msgspec.Struct]:
+        asked = self._asked.pop(item.reference, {})
+        self._answer_id = item.item_id if item.is_spoken else None
         is_apart = asked.get("conversation") == "none"
         self._telling = ResponseEvents(
-            event,
+            item,
             asked,
             self._session,
             None if is_apart else self._conversation_id,
@@ -404,7 +405,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         )
         return self._telling.begin()
 
-    def _ended(self, event: ResponseEnded) -> list[msgspec.Struct]:
+    def _ended(self, event: TurnCompleted) -> list[msgspec.Struct]:
         telling, self._telling = self._telling, None
         return [] if telling is None else telling.end(event)
 
