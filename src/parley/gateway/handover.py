@@ -183,9 +183,7 @@ class Handover:
                 self._not_before.pop(worker.worker_id, None)
             except NotTaken as error:
                 self._not_before[worker.worker_id] = time.monotonic() + RETRY_S
-                log.warning(
-                    "recordings stay on their worker", worker=worker.worker_id, why=str(error)
-                )
+                log.warning("recordings_kept_on_worker", worker=worker.worker_id, why=str(error))
 
     async def _take(self, worker: Worker, recording_id: str) -> None:
         task = self._taking.get(recording_id)
@@ -208,7 +206,7 @@ class Handover:
             if self._folders.find(recording_id) is None:
                 folder = await asyncio.to_thread(self._fetch, worker, recording_id)
                 self.taken += 1
-                log.info("recording taken over", recording_id=recording_id, worker=worker.worker_id)
+                log.info("recording_taken_over", recording_id=recording_id, worker=worker.worker_id)
                 if store.replay_state(folder) is None:
                     await asyncio.to_thread(self._recordings.make_replay, folder)
             self._to_remove[recording_id] = None
@@ -371,5 +369,5 @@ def store_id(data_dir: Path) -> str:
             write_atomically(path, f"{secrets.token_hex(16)}\n".encode())
         return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        log.error("data folder has no name; recordings stay on other hosts", why=str(error))
+        log.error("data_folder_name_missing", why=str(error))
         return ""

@@ -118,7 +118,7 @@ class KeptSessions:
         kept = _Kept(lease.transfer(), held)
         self._kept[lease.lease_id] = kept
         kept.lease.lost.listen(lambda: self._worker_lost(kept))
-        log.info("session kept", session_id=lease.session_id, worker=lease.worker.worker_id)
+        log.info("session_kept", session_id=lease.session_id, worker=lease.worker.worker_id)
         if lease.is_lost:
             self._worker_lost(kept)
 
@@ -200,7 +200,7 @@ class KeptSessions:
         stay where they are. Safe to repeat."""
         self._is_leaving = True
         for lost, task in self._rebuilding.values():
-            log.info("session left to the next gateway", session_id=lost.session_id)
+            log.info("session_left_to_next_gateway", session_id=lost.session_id)
             task.cancel()
         self._left_behind.decided.notify()
 
@@ -252,7 +252,7 @@ class KeptSessions:
             raise
         except Exception:
             # Nobody waits for this task: its client would be told to try again for ever.
-            log.exception("session not rebuilt", session_id=lost.session_id)
+            log.exception("session_not_rebuilt", session_id=lost.session_id)
             self._lose(lost, held, "The server made a mistake; its log has more.")
         else:
             self.keep(taken, held)

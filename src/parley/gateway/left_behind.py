@@ -76,7 +76,7 @@ class LeftBehind:
         try:
             session = LostSession.of_log(logged)
         except msgspec.MsgspecError as error:
-            log.warning("session of an earlier gateway not understood", why=str(error))
+            log.warning("earlier_session_unreadable", why=str(error))
             self._drop_log(logged.log_id)
             return
         if self._worker_pool.find_resumable(session.session_id) is not None:
@@ -119,7 +119,7 @@ class LeftBehind:
                 await asyncio.sleep(LOOK_EVERY_S)
             for session in self._of(one.worker_id):
                 log.warning(
-                    "worker of an earlier gateway gone",
+                    "earlier_worker_gone",
                     worker=session.worker_id,
                     session_id=session.session_id,
                 )

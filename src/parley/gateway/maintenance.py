@@ -97,7 +97,7 @@ class Maintenance:
             try:
                 self._adjust(changed)
             except (InvalidConfig, TypeError) as error:
-                log.error("stored estimate settings are ignored", why=str(error))
+                log.error("stored_estimates_ignored", why=str(error))
         history = await state.fact("eta.history")
         for kind in Kind:
             match (history or {}).get(kind):
@@ -147,11 +147,11 @@ class Maintenance:
             # A disk that is full or away now may be back in the next round; until then people
             # can go on talking.
             self.failures += 1
-            log.error("periodic maintenance failed", why=str(error))
+            log.error("periodic_maintenance_failed", why=str(error))
         except Exception:
             # Nothing that lies in the data folder may end the rounds.
             self.failures += 1
-            log.exception("periodic maintenance failed")
+            log.exception("periodic_maintenance_failed")
         self._rounds += 1
 
     async def save(self) -> None:
@@ -180,7 +180,7 @@ class Maintenance:
         try:
             await self.save()
         except (OSError, sqlite3.Error) as error:
-            log.error("last changes are lost", why=str(error))
+            log.error("last_changes_lost", why=str(error))
 
     async def _recover(self) -> None:
         for folder in await asyncio.to_thread(recover, self._folders, self._hopeless):
@@ -212,7 +212,7 @@ class Maintenance:
                 await self._state.expire_responses(now_s - days * DAY_S)
             facts = {**report.as_dict(), "at_s": now_s}
             facts.pop("victims")
-            log.info("recordings cleaned up", **facts)
+            log.info("recordings_cleaned_up", **facts)
             await self._state.set_fact("retention.last", facts)
         return report
 

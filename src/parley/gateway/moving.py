@@ -70,7 +70,7 @@ class Moving:
         if current is None or not self._kept.is_kept(current):
             return
         if current.log_id and pool.with_room(current.kind, worker.hello.fingerprint):
-            log.info("session moves", session_id=current.session_id, worker=worker.worker_id)
+            log.info("session_moving", session_id=current.session_id, worker=worker.worker_id)
             self._part(current)
 
     def leave(self) -> None:
@@ -115,10 +115,10 @@ class Moving:
                 return
             current = worker.leases.get(lease_id)
             if current is None or not await self._hand_over(current):
-                log.info("session not moved", session_id=session_id)
+                log.info("session_not_moved", session_id=session_id)
                 return
             reserved[session_id] = ticket
-            log.info("session moves", session_id=session_id, worker=worker.worker_id)
+            log.info("session_moving", session_id=session_id, worker=worker.worker_id)
             self._part(worker.leases.get(lease_id, current))
             await asyncio.sleep(TAKE_S)
             is_taken = reserved.pop(session_id, None) is None

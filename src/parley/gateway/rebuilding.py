@@ -87,11 +87,11 @@ class Rebuilding:
                     break
             took_s = round(self._clock.monotonic() - began_at, 3)
             worker = lease.worker.worker_id
-            log.info("session rebuilt", session_id=lease.session_id, worker=worker, took_s=took_s)
+            log.info("session_rebuilt", session_id=lease.session_id, worker=worker, took_s=took_s)
             self._metrics.rebuilt("rebuilt")
             return lease.transfer()
         except NotRebuilt as error:
-            log.warning("session not rebuilt", session_id=lost.session_id, why=str(error))
+            log.warning("session_not_rebuilt", session_id=lost.session_id, why=str(error))
             self._metrics.rebuilt("lost")
             raise
         finally:

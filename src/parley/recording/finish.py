@@ -79,7 +79,7 @@ def _keep_aside(meta: Path) -> None:
     except ValueError as error:
         aside = meta.with_name(f"{meta.name}.corrupt")
         os.replace(meta, aside)
-        log.error("unreadable file set aside", file=str(meta), kept_as=aside.name, why=str(error))
+        log.error("unreadable_file_set_aside", file=str(meta), kept_as=aside.name, why=str(error))
 
 
 def recover(folders: RecordingFolders, hopeless: set[str] | None = None) -> list[Folder]:
@@ -100,7 +100,7 @@ def recover(folders: RecordingFolders, hopeless: set[str] | None = None) -> list
         except Exception as error:
             # A journal of an older version or a damaged one must not stop the others.
             log.error(
-                "recording not recovered",
+                "recording_not_recovered",
                 recording_id=folder.recording_id,
                 why=f"{type(error).__name__}: {error}",
             )
@@ -108,7 +108,7 @@ def recover(folders: RecordingFolders, hopeless: set[str] | None = None) -> list
             continue
         if meta is not None:
             log.warning(
-                "recording recovered",
+                "recording_recovered",
                 recording_id=folder.recording_id,
                 duration_s=meta.duration_s,
             )

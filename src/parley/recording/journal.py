@@ -154,7 +154,7 @@ class Journal:
         def failed(error: Exception) -> None:
             if not self._exists:
                 _log.error(
-                    "recording not created",
+                    "recording_not_created",
                     session_id=self.folder.recording_id,
                     why=str(error),
                 )
@@ -176,7 +176,7 @@ class Journal:
         def failed(error: Exception) -> None:
             # Readers build the timeline from the journal meanwhile.
             _log.warning(
-                "recording not completed yet", session_id=self.folder.recording_id, why=str(error)
+                "recording_incomplete", session_id=self.folder.recording_id, why=str(error)
             )
             self._writer.try_again(complete)
 
@@ -220,7 +220,7 @@ class Journal:
         # 1, 2, 4, 8 …: a disk that does not respond must not fill the log as well.
         if lost & (lost - 1) == 0:
             _log.warning(
-                "recording entries lost", session_id=self.folder.recording_id, lost=lost, why=why
+                "recording_entries_lost", session_id=self.folder.recording_id, lost=lost, why=why
             )
 
     # ---- writer thread only ----------------------------------------------------------------

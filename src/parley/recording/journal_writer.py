@@ -118,7 +118,7 @@ class JournalWriter:
             # The edge: one entry is lost, the thread and the other recordings go on.
             self.problem = reason_of(error)
             if not isinstance(error, OSError):
-                _log.exception("recording failed", session_id=job.session_id)
+                _log.exception("recording_failed", session_id=job.session_id)
             job.failed(error)
         finally:
             with self._lock:

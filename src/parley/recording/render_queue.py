@@ -55,7 +55,7 @@ class RenderQueue:
         try:
             self._waiting.put_nowait(folder)
         except queue.Full:
-            log.warning("render skipped: queue full", recording_id=folder.recording_id)
+            log.warning("render_skipped", recording_id=folder.recording_id)
             folder.replay_state.unlink(missing_ok=True)
             with self._lock:
                 self._queued.discard(folder.recording_id)
@@ -88,7 +88,7 @@ class RenderQueue:
             try:
                 self._make(folder)
             except OSError as error:
-                log.error("render failed", recording_id=folder.recording_id, why=str(error))
+                log.error("render_failed", recording_id=folder.recording_id, why=str(error))
             finally:
                 with self._lock:
                     self._queued.discard(folder.recording_id)
@@ -115,7 +115,7 @@ class RenderQueue:
                 self._process = None
         if process.returncode != 0 and not self._closing.is_set() and folder.path.is_dir():
             why = said.decode(errors="replace").strip().splitlines()[-1:] or ["killed"]
-            log.error("render failed", recording_id=folder.recording_id, why=why[0][:500])
+            log.error("render_failed", recording_id=folder.recording_id, why=why[0][:500])
             tell(folder, "failed", 0.0)
 
 

@@ -134,9 +134,7 @@ def _remove(folder: Folder) -> bool:
     try:
         remove(folder.path)
     except OSError as error:
-        _log.warning(
-            "recording could not be deleted", recording_id=folder.recording_id, why=str(error)
-        )
+        _log.warning("recording_delete_failed", recording_id=folder.recording_id, why=str(error))
         return False
     return True
 

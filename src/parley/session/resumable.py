@@ -360,7 +360,7 @@ class ResumableSocket:
         self._away_s = self._limits.window_s if self._left_s is None else now_s - self._left_s
         self.deadlines.go(now_s)
         self._changed.set()
-        _log.info("session resumed", generation=self._tokens.generation, after=seq)
+        _log.info("session_resumed", generation=self._tokens.generation, after=seq)
         self._moved()
         await asyncio.wait({attached.over})
 
@@ -423,7 +423,7 @@ class ResumableSocket:
                     break
                 await self._news.wait()
         except (Disconnected, TimeoutError):
-            _log.info("client cut off", sent=seq)
+            _log.info("client_cut_off", sent=seq)
             self._spawn(self._drop(attached.socket))
         except LogLate:
             _log.warning("session_log_late", sent_seq=seq)
@@ -488,7 +488,7 @@ class ResumableSocket:
             self._changed.set()
             self._news.set()
             return False
-        _log.info("session handed over", after=journal.last_seq)
+        _log.info("session_handed_over", after=journal.last_seq)
         return True
 
     def log_nothing(self) -> None:

@@ -196,7 +196,7 @@ class Host:
             return await self._take_slot()
         except Refused as error:
             with logs.bind_session(lease.session_id, dialect=lease.dialect):
-                _log.info("session refused", code=error.code)
+                _log.info("session_refused", code=error.code)
             self.meter.count_error(error.code)
             raise
 
@@ -290,13 +290,13 @@ class Host:
                 held.log.without_old_sound = runner.without_old_sound
                 if rebuilt is not None:
                     await self._restore(rebuilt, held.socket, session, runner, recording)
-            _log.info("session began", kind=lease.kind, queue_wait_ms=lease.queue_wait_ms)
+            _log.info("session_began", kind=lease.kind, queue_wait_ms=lease.queue_wait_ms)
             ended = await session.run(runner)
         finally:
             self._enter(held, Phase.CLEANUP)
             # Shielded: what is under way must be given back even if the server is in a hurry.
             await asyncio.shield(self._spawn(self._clean_up(held, runner, slot)))
-            _log.info("session ended", reason=ended.reason if ended else "cancelled")
+            _log.info("session_ended", reason=ended.reason if ended else "cancelled")
             try:
                 if session is not None:
                     await session.finish()
@@ -469,11 +469,11 @@ class Host:
                     await slot.close()
         except TimeoutError:
             # A slot that does not come back cannot be trusted again: end, and be started anew.
-            _log.error("session stuck", limit_s=self.cleanup_limit_s)
+            _log.error("session_stuck", limit_s=self.cleanup_limit_s)
             self.broken.set()
         except ParleyError:
             # The slot is closed all the same; what it held died with whatever failed.
-            _log.warning("session cleaned up with an error", exc_info=True)
+            _log.warning("session_cleanup_failed", exc_info=True)
         finally:
             self._held.pop(held.lease.lease_id, None)
             self._remember_ended(held)
@@ -721,9 +721,9 @@ class Host:
         try:
             self.limits = LimitSettings(**known)
         except ValueError as error:
-            _log.error("limits not changed", why=str(error))
+            _log.error("limits_not_changed", why=str(error))
             return
-        _log.info("limits changed")
+        _log.info("limits_changed")
 
     def leave(self, grace_s: float, drain_s: float = 0.0, *, moves: bool = True) -> None:
         """Take no more sessions, end the running ones, then set `leaving`.

@@ -129,11 +129,11 @@ class RebuiltSession:
         await self._answer("")
         socket.restore(self._state, self._outputs, self._log)
         took_s = round(session.clock.monotonic() - began_s, 3)
-        _log.info("session rebuilt", entries=len(self._entries), took_s=took_s)
+        _log.info("session_rebuilt", entries=len(self._entries), took_s=took_s)
 
     async def refuse(self, why: str) -> None:
         """Tell the gateway that it does not work."""
-        _log.warning("session not rebuilt", why=why)
+        _log.warning("session_not_rebuilt", why=why)
         await self._answer(why)
 
     async def _answer(self, problem: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import queue
 import socket
 import threading
@@ -20,10 +19,11 @@ from typing import Any, Final
 
 import httpx
 
+from parley import logs
 from parley.models.cascade.tool_text import CallWriter
 from parley.models.cascade.writer import AnswerProblem
 
-log = logging.getLogger(__name__)
+log = logs.get(__name__)
 
 CONNECT_S: Final = 5.0
 LINE_BYTES: Final = 1 << 20
@@ -166,7 +166,7 @@ class CompletionStream:
         if self._is_cancelled.is_set():
             return
         self.problem = problem
-        log.warning("the language model at %s %s", self._endpoint.url, how)
+        log.warning("language_model_failed", url=self._endpoint.url, why=how)
 
     def _put(self, piece: StreamPiece | None) -> bool:
         """False when nobody takes it any more."""

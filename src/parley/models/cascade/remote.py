@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import io
-import logging
 import queue
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from typing import Any
 import httpx
 import numpy as np
 
+from parley import logs
 from parley.errors import SetupError
 from parley.media.image import Pixels
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, Samples
@@ -29,7 +29,7 @@ from parley.models.cascade.tool_text import call_id, split_calls, split_results,
 from parley.models.cascade.writer import Draft, DraftChoices, readable
 from parley.protocol.values import AnswerFormat
 
-log = logging.getLogger(__name__)
+log = logs.get(__name__)
 
 PATIENCE_S = 0.03
 """How long a step waits for the next words."""
@@ -269,7 +269,7 @@ class RemoteSpeaker:
             )
             reply.raise_for_status()
         except httpx.HTTPError as error:
-            log.warning("the voice at %s failed: %s", self.endpoint.url, error)
+            log.warning("voice_server_failed", url=self.endpoint.url, why=str(error))
             return np.zeros(0, np.float32)
         return samples_of(reply.content, reply.headers.get("content-type", ""))
 

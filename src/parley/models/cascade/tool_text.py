@@ -8,14 +8,14 @@ are made from the text, and its calls are written back as such text while they c
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Collection
 from typing import Any, Final
 
+from parley import logs
 from parley.views.tools import CLOSE, OPEN
 
-log = logging.getLogger(__name__)
+log = logs.get(__name__)
 
 _SECTION: Final = re.compile(
     r"\s*# Tools\s.*?<tools>\n(.*?)\n</tools>(?:.*?</tool_call>){2}\s*", re.S
@@ -91,7 +91,7 @@ class CallWriter:
             return ""
         self._names[index] = self._names.get(index, "") + (function.get("name") or "")
         if self._names[index] and self._names[index] not in self._declared:
-            log.warning("the language model called an undeclared function")
+            log.warning("undeclared_function_called")
             self._dropped.add(index)
             del self._names[index]
             return ""

@@ -6,7 +6,6 @@ are never what somebody with a card wanted, and they take minutes to load before
 
 from __future__ import annotations
 
-import logging
 import os
 import warnings
 from collections.abc import Mapping
@@ -15,12 +14,13 @@ from typing import Final, Literal
 
 import torch
 
+from parley import logs
 from parley.errors import SetupError
 
 DRIVER: Final = Path("/proc/driver/nvidia")
 """Where the kernel module says which cards there are; without CUDA."""
 
-log = logging.getLogger(__name__)
+log = logs.get(__name__)
 
 
 def choose_device(

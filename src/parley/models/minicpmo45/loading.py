@@ -6,11 +6,11 @@ the model loads and answers in text. Source: model.md 2.1.
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import torch
 
+from parley import logs
 from parley.errors import SetupError
 from parley.models.minicpmo45 import hub, ladder, weights
 from parley.models.minicpmo45.awq import scheme_of
@@ -37,7 +37,7 @@ from parley.models.minicpmo45.voice_loading import (
 )
 from parley.settings import ModelSettings
 
-log = logging.getLogger(__name__)
+log = logs.get(__name__)
 
 PREFILL_PIECE_TOKENS = 512
 """Positions of a row that one step takes in, at most."""
@@ -57,7 +57,7 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
     folder = None if settings.random_weights else hub.locate(settings.name, settings.revision)
     sizes = sizes or full_sizes()
     if device.type == "cpu":
-        log.warning("the full-size model on a CPU is far from real time; it needs a GPU")
+        log.warning("gpu_missing", hint="On a CPU the full-size model is far from real time.")
     config = sizes.config if folder is None else read_config(folder)
     tokenizer: Tokenizer = ByteTokenizer() if folder is None else CheckpointTokenizer(folder)
     positions = int(config.language.max_position_embeddings) - ANSWER_RESERVE
@@ -107,8 +107,8 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         has_small_caches=rung.has_small_caches,
     )
     if problem is not None:
-        log.warning("%s", problem)
-    log.info("model loaded: %d slots on %s, voice: %s", slots, device, speech_output is not None)
+        log.warning("voice_unavailable", why=problem)
+    log.info("weights_loaded", slots=slots, device=str(device), speaks=speech_output is not None)
     return MiniCPMO45(
         network,
         config,

@@ -16,7 +16,6 @@ that raises has advanced nobody.
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +23,7 @@ from typing import cast
 
 import torch
 
+from parley import logs
 from parley.engine.context import ContextLedger
 from parley.engine.model import DeviceFault, Job, Memory, ModelSpec
 from parley.engine.segments import Image
@@ -80,7 +80,7 @@ from parley.models.minicpmo45.weights import Network
 from parley.protocol.values import CONTEXT_TOKENS
 from parley.settings import ModelBehaviour as Behaviour
 
-log = logging.getLogger(__name__)
+log = logs.get(__name__)
 
 ANSWER_RESERVE = 1024
 """Positions behind the context limit that only answers may use: a full request can be answered."""
@@ -362,7 +362,7 @@ class MiniCPMO45:
         fast = [part for part in ("attention", GRAPH + "decode") if self.paths.is_fast(part)]
         if is_repaired and not self._is_shaken:
             self._is_shaken = True
-            log.warning("scores were not finite, and are by the plain path; fast parts: %s", fast)
+            log.warning("scores_not_finite", fast_parts=fast)
             return
         for part in fast:
             self.step_down(part, "its scores were not finite")
@@ -415,7 +415,7 @@ class MiniCPMO45:
                 warm_up(self, speaks=True)
             except (VoiceUnavailable, BadInput) as error:
                 # Whoever brings a voice may still be heard, and everybody is answered in text.
-                log.warning("no default voice: %s", error)
+                log.warning("default_voice_missing", why=str(error))
                 self._note_voice_problem(str(error))
                 speaks = False
         if not speaks:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import platformdirs
 import torch
 
+from parley import logs
 from parley.errors import ParleyError, VoiceUnavailable
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
@@ -28,7 +28,7 @@ from parley.models.minicpmo45.token2wav.voices import VoiceStore
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 from parley.settings import ModelSettings
 
-log = logging.getLogger(__name__)
+log = logs.get(__name__)
 
 TOKEN2WAV_FOLDER = Path("assets") / "token2wav"
 
@@ -88,7 +88,7 @@ def make_speech_output(
         )
         maker = VoiceMaker(place)
         if missing := maker.missing_files():
-            log.warning("%s lacks %s: no new voices can be made", place, ", ".join(missing))
+            log.warning("voice_files_missing", folder=str(place), files=", ".join(missing))
         voices = VoiceStore(
             None if missing else maker,
             folder=_kept_voices(),
@@ -142,7 +142,7 @@ def prompt_voice_of(path: Path | None) -> Pcm | None:
     try:
         return resample(load_wav(path), INPUT_RATE_HZ)
     except (OSError, ParleyError) as error:
-        log.warning("the default voice %s cannot be heard: %s", path, error)
+        log.warning("default_voice_unreadable", file=str(path), why=str(error))
         return None
 
 

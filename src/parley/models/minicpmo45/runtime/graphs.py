@@ -21,7 +21,6 @@ and its kind of step runs eagerly from then on. So does one whose replay fails w
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,8 +39,7 @@ from parley.models.minicpmo45.runtime.fast_paths import (
     guarded,
 )
 
-log = logging.getLogger(__name__)
-structured = logs.get(__name__)
+log = logs.get(__name__)
 
 GRAPHS_LIMIT = 256
 """Most graphs of a model. Each keeps its inputs and outputs; the space in between is shared."""
@@ -207,7 +205,7 @@ class GraphRunner:
         for kind in self.counts:
             self._paths.settle(GRAPH + kind, "fast")
         if self._capture is not None:
-            log.info("captured graphs: %s", self.counts or "none")
+            log.info("graphs_captured", counts=self.counts)
 
     def clear(self) -> None:
         """Let go of all graphs; nothing is captured any more."""
@@ -260,14 +258,14 @@ class GraphRunner:
             return None
         self._graphs[kind, shape] = graph
         if len(self._graphs) % PROGRESS_EVERY_GRAPHS == 0:
-            logs.progress(structured, "graphs_captured", graphs=len(self._graphs))
+            logs.progress(log, "graph_capture_progressed", graphs=len(self._graphs))
         return graph
 
     def _refuse(self, kind: str, reason: str) -> None:
         """One shape that fails is reason enough to leave its kind alone."""
         self._refused[kind] = reason
         self.forget(kind)
-        log.warning("%s steps are not captured, they run as they are: %s", kind, reason)
+        log.warning("graph_capture_failed", steps=kind, why=reason)
         self._paths.step_down(GRAPH + kind, reason)
 
 

@@ -10,7 +10,6 @@ Knows no device and no torch. Files: speech.md 3.1, recipe: 3.2.
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import tempfile
 from collections import OrderedDict
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from parley import logs
 from parley.errors import ParleyError, SetupError, VoiceUnavailable
 from parley.media.pcm import Pcm
 from parley.media.wav import load as load_wav
@@ -31,7 +31,7 @@ from parley.models.minicpmo45.token2wav.voice_pack import (
     VoicePack,
 )
 
-log = logging.getLogger(__name__)
+log = logs.get(__name__)
 
 
 KEPT_FILES = 256
@@ -168,7 +168,7 @@ class VoiceStore:
             pack = read_pack(path)
             os.utime(path)
         except (OSError, SetupError) as error:
-            log.warning("kept voice %s is made anew: %s", path.name, error)
+            log.warning("kept_voice_unreadable", file=path.name, why=str(error))
             return None
         return pack
 
@@ -185,7 +185,7 @@ class VoiceStore:
             for path in files[: -self._kept_files]:
                 path.unlink(missing_ok=True)
         except OSError as error:
-            log.warning("a voice could not be kept: %s", error)
+            log.warning("voice_not_kept", why=str(error))
 
 
 def reference_name(reference: Pcm) -> str:
