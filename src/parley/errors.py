@@ -34,6 +34,7 @@
     │  ├─ UpstreamFailed           upstream_failed           1011
     │  └─ VoiceUnavailable         voice_unavailable         1011
     ├─ WorkerLost                  worker_lost               1011
+    │  └─ WorkerLostEarly          worker_lost               1013
     ├─ Cancelled                   cancelled                 1000
     ├─ TimedOut                    timeout                   1000 (1008 in chat)
     └─ SetupError                  setup_error               -      carries a hint
@@ -427,6 +428,12 @@ class WorkerLost(ParleyError):
         super().__init__(
             "The worker running this session was lost, with what it was doing. Ask again."
         )
+
+
+class WorkerLostEarly(WorkerLost):
+    """... before the session was ready: the client loses nothing by trying again."""
+
+    close_code = 1013
 
 
 class Cancelled(ParleyError):

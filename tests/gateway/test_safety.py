@@ -35,6 +35,14 @@ def headers(**values: str) -> Headers:
 # Sockets
 
 
+@pytest.mark.parametrize("path", ["/ws/nothing", "/ws/", "/v2/realtime", "/"])
+async def test_a_websocket_at_a_path_that_does_not_exist_is_answered_with_404(path: str):
+    async with running_gateway() as gateway:
+        status, _ = await refusal_of(gateway.ws(path))
+
+    assert status == 404
+
+
 @pytest.mark.parametrize("route", ["/ws/half_duplex/", "/ws/duplex/"])
 async def test_strange_session_ids_are_accepted_then_refused_with_1008(route):
     async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:

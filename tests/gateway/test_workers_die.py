@@ -49,7 +49,10 @@ async def test_a_worker_that_dies_idle_is_offline_and_gets_no_work():
 
 
 @pytest.mark.parametrize("dialect", ["half_duplex", "duplex", "realtime", "chat"])
-async def test_a_worker_that_dies_in_session_is_told_to_the_client_with_1011(dialect: str):
+@pytest.mark.parametrize("was_ready", [True, False])
+async def test_a_worker_that_dies_is_told_with_1011_or_before_the_session_is_ready_with_1013(
+    dialect: str, was_ready: bool
+):
     async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
         worker.may_answer.clear()
         async with connect(gateway.ws(PATHS[dialect])) as client:
@@ -59,14 +62,17 @@ async def test_a_worker_that_dies_in_session_is_told_to_the_client_with_1011(dia
                 await hear(client)
                 await say(client, type="prepare")
             await until(lambda: worker.heard)
+            (lease,) = gateway.runtime.worker_pool.leases
+            await until(lambda: lease.was_ready)
+            lease.was_ready = was_ready
             worker.kill()
             messages, code = await end_of(client)
 
-        assert code == 1011
+        assert code == (1011 if was_ready else 1013)
         if dialect == "realtime":
             assert messages[0]["error"]["code"] == "worker_lost"
             assert "lost" in messages[0]["error"]["message"]
-            assert messages[1] == {"type": "session.closed", "reason": "error"}
+            assert messages[1:] == [{"type": "session.closed", "reason": "error"}] * was_ready
         else:
             assert (messages[0]["type"], messages[0]["code"]) == ("error", "worker_lost")
             assert "lost" in messages[0]["message"]
@@ -102,7 +108,7 @@ async def test_a_silent_worker_ends_its_sessions_after_the_silence_limit():
             began = time.monotonic()
             messages, code = await end_of(client)
 
-        assert (messages[0]["code"], code) == ("worker_lost", 1011)
+        assert (messages[0]["code"], code) == ("worker_lost", 1013)
         assert time.monotonic() - began > SILENCE_LIMIT_S - BEAT_EVERY_S
         assert statuses(gateway) == ["offline"]
 

@@ -18,6 +18,7 @@ from parley.errors import (
     UnknownEvent,
 )
 from parley.protocol import chat, duplex, half_duplex, realtime
+from parley.protocol.values import TextPart
 
 SOUND = "AAAAAA=="  # one float32 sample
 
@@ -92,6 +93,20 @@ def test_duplex_takes_prompt_and_voice_out_of_system_content() -> None:
     assert message == duplex.Prepare(
         system_prompt="Mimic this voice.\nBe brief.", ref_audio_base64=SOUND
     )
+
+
+@pytest.mark.parametrize("sound", [{"data": None}, {}, {"data": ""}])
+def test_a_sound_without_data_in_system_content_is_no_reference(sound: dict[str, Any]) -> None:
+    """Published pages send it when their reference voice has not loaded."""
+    content = [{"type": "text", "text": "Be brief."}, {"type": "audio", **sound}]
+    raw = frame(type="prepare", system_content=content)
+
+    prepared = half_duplex.decode_client(raw)
+
+    assert isinstance(prepared, half_duplex.HalfDuplexPrepare)
+    assert prepared.system_content == (TextPart("Be brief."),)
+    assert prepared.voice_bytes() is None
+    assert duplex.decode_client(raw) == duplex.Prepare(system_prompt="Be brief.")
 
 
 def test_named_prompt_and_voice_win_over_system_content() -> None:

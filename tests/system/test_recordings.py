@@ -162,6 +162,14 @@ async def test_a_stranger_uses_a_voice_by_its_id_and_its_key_by_name(tmp_path):
     assert told == ["error", "error", "prepared", "prepared"]
 
 
+async def test_the_path_that_published_examples_print_is_the_default_voice(server):
+    path = "assets/ref_audio/ref_minicpm_signature.wav"
+
+    told = await duplex(server, ref_audio_path=path)
+
+    assert told["type"] == "prepared"
+
+
 @pytest.mark.parametrize("path", ["/etc/hostname", "../voices/x.wav", "nobody"])
 async def test_paths_of_the_server_are_no_voices(server, tmp_path, path):
     (tmp_path / "voices").mkdir(exist_ok=True)

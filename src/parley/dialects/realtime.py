@@ -47,6 +47,7 @@ from parley.errors import (
     SlowClient,
     TooLarge,
     WorkerLost,
+    WorkerLostEarly,
     WrongPhase,
 )
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
@@ -243,7 +244,7 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
                 return self.closed("context_full")
             case SlotLost():
                 return self._broken(failure)
-            case BadInput() | InferenceFailed() | Refused() | SlowClient():
+            case BadInput() | InferenceFailed() | Refused() | SlowClient() | WorkerLostEarly():
                 return super().answer(failure)
             case _:
                 return self._broken(failure)

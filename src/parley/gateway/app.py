@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from fastapi import FastAPI
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import WebSocketRoute
+from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from parley import __version__, logs
@@ -119,6 +121,7 @@ def make_app(
         files = web_files(web) if web.is_dir() else None
         return pages.missing_page(files, request, web)
 
+    app.router.default = _no_such_route
     errors.install(app, lambda: find_runtime().metrics, find_missing)
     openapi.install(
         app,
@@ -316,6 +319,14 @@ def _add_routes(
     if files is not None:
         app.mount("/static", files, name="static")
     return files
+
+
+async def _no_such_route(scope: Scope, receive: Receive, send: Send) -> None:
+    """A path that nobody serves: 404, also for WebSockets, which Starlette refuses with 403."""
+    if scope["type"] == "websocket":
+        await PlainTextResponse("Nothing answers at this path.", 404)(scope, receive, send)
+        return
+    raise HTTPException(404)
 
 
 def _socket(runtime: GatewayRuntime, path: str) -> Callable[[WebSocket], Any]:

@@ -8,7 +8,7 @@ from typing import Final
 from parley import logs
 from parley.clock import Clock
 from parley.dialects.base import Dialect
-from parley.errors import SlowClient, WorkerLost
+from parley.errors import SlowClient, WorkerLost, WorkerLostEarly
 from parley.gateway.kept_sessions import KeptSessions
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue_waiter import send_answer
@@ -51,7 +51,7 @@ class SessionRelay:
             connection.close(AGAIN_CODE, "resume")
             self._kept.keep(upstream.lease, held.pop_all())
             return
-        self._finish(connection, worker, dialect, end)
+        self._finish(connection, worker, dialect, end, was_ready=upstream.lease.was_ready)
         if self._is_replaced(end, upstream):
             # Whoever replaces this connection takes the lease from there.
             self._kept.keep(upstream.lease, held.pop_all())
@@ -103,7 +103,13 @@ class SessionRelay:
         return is_told and lease.is_held and not lease.is_lost and lease.resume is not None
 
     def _finish(
-        self, connection: Connection, worker: Connection, dialect: Dialect, end: RelayEnd
+        self,
+        connection: Connection,
+        worker: Connection,
+        dialect: Dialect,
+        end: RelayEnd,
+        *,
+        was_ready: bool,
     ) -> None:
         closure = end.closure
         if end.who == "client":
@@ -114,5 +120,6 @@ class SessionRelay:
         elif end.who == "worker" and closure.is_clean:
             connection.close(closure.code, closure.reason)
         else:
-            self._metrics.error(WorkerLost.code)
-            send_answer(connection, dialect, dialect.answer(WorkerLost()))
+            failure = WorkerLost() if was_ready else WorkerLostEarly()
+            self._metrics.error(failure.code)
+            send_answer(connection, dialect, dialect.answer(failure))

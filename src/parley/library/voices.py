@@ -31,6 +31,9 @@ from parley.media.reference import MIN_S
 from parley.media.resample import resample
 from parley.media.wav import encode_wav, load
 
+PUBLISHED_VOICE: Final = "assets/ref_audio/ref_minicpm_signature.wav"
+"""What published examples name as `ref_audio_path`: the default voice."""
+
 SHIPPED: Final = Path(__file__).parent / "default_voice.wav"
 """Comes with the package: six seconds of the synthesiser espeak-ng, voice `en-us+f3`, level and
 edges evened. The sound of such a program is free of its licence."""

@@ -54,6 +54,7 @@ from parley.protocol.values import (
     Text,
     VoiceName,
     frame_files,
+    is_no_voice,
 )
 
 PATH: Final = "/ws/duplex/{session_id}"
@@ -293,7 +294,9 @@ def _from_system_content(value: dict[str, Any]) -> None:
     ]
     for part in objects:
         codec.rename(part, PART_ALIASES)
-    sounds = [part["data"] for part in objects if part.get("type") == "audio" and "data" in part]
+    sounds = [
+        part["data"] for part in objects if part.get("type") == "audio" and not is_no_voice(part)
+    ]
     if texts:
         value.setdefault("system_prompt", "\n".join(texts))
     if sounds:

@@ -54,6 +54,7 @@ from parley.protocol.values import (
     VadOptions,
     VoiceName,
     VoicePart,
+    is_no_voice,
 )
 
 PATH: Final = "/ws/half_duplex/{session_id}"
@@ -204,9 +205,12 @@ def _refused(sentence: str, where: str) -> BadInput:
 
 def _adjust_prepare(value: dict[str, Any]) -> None:
     parts = value.get("system_content")
-    for part in parts if isinstance(parts, list) else ():
+    if not isinstance(parts, list):
+        return
+    for part in parts:
         if isinstance(part, dict) and part.get("type") == "audio":
             codec.rename(part, PART_ALIASES)
+    value["system_content"] = [part for part in parts if not is_no_voice(part)]
 
 
 SHAPES: Final[dict[str, codec.Shape]] = {

@@ -185,6 +185,13 @@ Part = TextPart | Base64Image | Base64Audio | Base64Video | ToolCallPart | ToolR
 VoicePart = TextPart | Base64Audio
 """What may stand in a `system_content` list."""
 
+
+def is_no_voice(part: object) -> bool:
+    """Whether an item of `system_content` is a sound without data, which published pages send when
+    their reference voice has not loaded."""
+    return isinstance(part, dict) and part.get("type") == "audio" and not part.get("data")
+
+
 Role = Literal["system", "user", "assistant"]
 
 

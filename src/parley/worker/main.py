@@ -30,6 +30,7 @@ from parley.engine.engine import Engine
 from parley.engine.model import Model
 from parley.errors import SetupError
 from parley.library.voices import (
+    PUBLISHED_VOICE,
     VoiceLibrary,
     VoiceUser,
     default_voice_path,
@@ -374,7 +375,8 @@ class WorkerProcess:
 
         def find(name: str) -> Pcm | None:
             """What clients may name as `ref_audio_path`: `default`, a registered voice that is
-            theirs to use, or a file of the assets folder. In any thread."""
+            theirs to use, or a file of the assets folder. In any thread. The path that published
+            examples print is the default voice where there is no such file."""
             model, limit_s = self._settings.model, self._settings.limits.reference_audio_s
             if name == "default":
                 return read_voice(
@@ -388,6 +390,8 @@ class WorkerProcess:
             assets = self._settings.storage.assets_dir
             if voice is None and assets is not None:
                 voice = find_asset(assets, name, limit_s=limit_s)
+            if voice is None and name == PUBLISHED_VOICE:
+                voice = find("default")
             return voice
 
         return find
