@@ -81,7 +81,7 @@ def test_a_step_that_cannot_be_captured_runs_as_it_is_and_the_log_says_why(runne
     assert torch.equal(first[0], function(numbers(3.0))[0])
     assert torch.equal(second[0], function(numbers(4.0))[0])
     assert "not permitted" in runner.refusals["step"]
-    assert [each["event"] for each in logged] == ["graph_capture_failed"]
+    assert [each["event"] for each in logged].count("graph_capture_failed") == 1
 
 
 def test_a_graph_that_gives_something_else_is_not_used(runner):
