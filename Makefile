@@ -15,7 +15,7 @@ CODE := src tests tools training
 debian = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	&& echo "── parley: installing Debian's $(1) for the tests" \
 	&& apt-get update -qq && apt-get install -y -qq --no-install-recommends $(1) >/dev/null; }
-SLOW_FOLDERS := tests/system tests/models tests/golden tests/web
+SLOW_FOLDERS := $(addprefix tests/,bench clients deploy docs executor golden models openai system web)
 SERVING := .venv/.serving
 STAMP := .venv/.ready
 PIP := $(PY) -m pip install --disable-pip-version-check --progress-bar on -c constraints.txt
@@ -92,7 +92,7 @@ test: $(STAMP) browser speakers programs ## every test that this machine can run
 test-long: export LONG_TESTS := 1
 test-long: test ## the same with more repetitions in leak hunts and fuzz tests
 
-test-fast: $(STAMP) ## the quick tests of the parts, without networks and whole servers
+test-fast: $(STAMP) ## the quick tests of the parts, without whole servers, in about a minute
 	@$(TEST_ENV) $(PY) -m pytest -n $(JOBS) -m "not slow" $(SLOW_FOLDERS:%=--ignore=%) $(ARGS)
 
 # Programs of others, in an environment of their own (1 GB): what they need is not what we need.

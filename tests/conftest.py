@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -60,7 +61,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print why first tries failed. The summary counts them as `rerun`."""
+    """Print what skipped tests need, and why first tries failed (counted as `rerun`)."""
+    needs = Counter(_need(report) for report in terminalreporter.getreports("skipped"))
+    if needs:
+        terminalreporter.section("skipped tests need")
+    for need, count in needs.most_common():
+        terminalreporter.write_line(f"{count:5} {need}")
     reports = terminalreporter.getreports("rerun")
     if reports:
         terminalreporter.section("first tries that failed")
@@ -68,6 +74,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_sep("_", report.nodeid)
         terminalreporter.write_line(report.longreprtext[-4000:])
         terminalreporter.write_line(report.capstdout[-4000:])
+
+
+def _need(report: pytest.TestReport) -> str:
+    """The reason of a skip, in one line."""
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return " ".join(reason.removeprefix("Skipped: ").split())[:160]
 
 
 def pytest_collection_finish() -> None:

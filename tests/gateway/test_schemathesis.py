@@ -131,6 +131,7 @@ def fuzz(servers: Sequence[tuple[str, Path, dict[str, str]]]) -> list[Caller]:
     return callers
 
 
+@pytest.mark.slow
 # The server runs beside the dice, in this process: its keep-alive draws random numbers as well.
 @pytest.mark.filterwarnings(
     "ignore:Do not use the .random. module:hypothesis.errors.HypothesisDeprecationWarning"
