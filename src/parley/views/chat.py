@@ -10,6 +10,7 @@ from parley.errors import InvalidRequest, UpstreamFailed
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol.values import Generation, Tool, TtsMode
 from parley.views.content import Layout, Message, with_tools
+from parley.views.plain import PlainMessage, decoded
 from parley.views.prompts import system_message
 from parley.views.turns import StreamingChunk, TurnView, command
 
@@ -33,7 +34,7 @@ class ChatView(TurnView):
     async def prefill(
         self,
         session_id: str,
-        msgs: Sequence[Message],
+        msgs: Sequence[Message | PlainMessage],
         *,
         omni_mode: bool = False,
         max_slice_nums: int | None = None,
@@ -49,6 +50,7 @@ class ChatView(TurnView):
         """Put all messages into an empty context.
 
         Args:
+            msgs: as `Message`, or plain values as the chat protocol has them.
             omni_mode: nothing between the parts of a message, instead of line breaks.
             voice: reference for the vocoder, 16 kHz; None takes the model's own.
             speak: whether the answer may have sound; the voice is prepared here.
@@ -62,7 +64,9 @@ class ChatView(TurnView):
         """
         # What the model imitates it also hears, as on the published pages.
         heard = self.spec.prompt_voice if voice is None and speak else voice
-        messages = self._with_system(msgs, heard, tts_mode if speak else "default", language)
+        messages = self._with_system(
+            await decoded(msgs), heard, tts_mode if speak else "default", language
+        )
         if tools:
             messages = with_tools(messages, tools)
         layout = Layout("clip", not omni_mode, max_slice_nums, use_image_id)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +19,11 @@ from parley.engine.handle import SlotHandle
 from parley.engine.segments import Mark, Marker, Segment
 from parley.engine.work import Checkpoint, PrefillResult, StartSession, Window
 from parley.errors import BadInput, ContextFull, InferenceFailed, InvalidRequest, SlotLost
-from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.media.pcm import Pcm, Samples
 from parley.media.reference import decode_reference
-from parley.media.resample import resample
 from parley.protocol.values import Generation, TextPart
 from parley.views.content import AudioPart, Layout, Message
+from parley.views.plain import voice_of
 from parley.views.prompts import with_voice
 from parley.views.turns import StreamingChunk, TurnView, command
 
@@ -65,6 +66,20 @@ class Rollback:
     restored_position: int
 
 
+@dataclass(frozen=True, slots=True)
+class RollbackCheck:
+    """Whether a view can roll back: true or false as it is, and exactly when awaited."""
+
+    has_point: bool
+    exactly: Callable[[], Coroutine[Any, Any, bool]]
+
+    def __bool__(self) -> bool:
+        return self.has_point
+
+    def __await__(self) -> Generator[Any, None, bool]:
+        return self.exactly().__await__()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Point:
     checkpoint: Checkpoint
@@ -99,9 +114,16 @@ class HalfDuplexView(TurnView):
         """Take the voice for what follows from a file."""
         self.init_ref_audio_from_data(decode_reference(Path(path).read_bytes()))
 
-    def init_ref_audio_from_data(self, voice: Pcm | None) -> None:
-        """The voice of conversations begun from now on; None means the model's own."""
-        self._voice = None if voice is None else resample(voice, INPUT_RATE_HZ)
+    def init_ref_audio_from_data(self, voice: Pcm | Samples | None) -> None:
+        """The voice of conversations begun from now on; None means the model's own.
+
+        Args:
+            voice: of any rate, or an array of float32 samples at 16 kHz, shape (N,).
+
+        Raises:
+            InvalidPayload: neither.
+        """
+        self._voice = voice_of(voice)
 
     async def reset_session(
         self,
@@ -291,8 +313,12 @@ class HalfDuplexView(TurnView):
         """Do what was left undone while turns were done again. Between two turns."""
         await self._slot.prefill(())
 
-    async def can_rollback(self) -> bool:
-        """Whether there is a point to return to that the window has not moved past."""
+    def can_rollback(self) -> RollbackCheck:
+        """Whether there is a point to return to: `if view.can_rollback():`. Awaited, it also knows
+        whether the window has moved past that point; `rollback` says so, too."""
+        return RollbackCheck(self._point is not None, self._can_rollback)
+
+    async def _can_rollback(self) -> bool:
         return self._point is not None and await self._slot.can_roll_back(self._point.checkpoint)
 
     async def rollback(self) -> Rollback:

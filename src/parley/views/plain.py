@@ -1,0 +1,92 @@
+"""Messages as the chat protocol has them, for programs that use the views: plain values with
+base64 media → messages as views take them. Files are decoded as a server decodes them: in a
+process with limits where they could be large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from parley.errors import InvalidPayload
+from parley.media import decoder
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, from_float32_bytes
+from parley.media.resample import resample
+from parley.media.wav import decode_wav
+from parley.protocol import chat, codec
+from parley.protocol.content import Message
+from parley.protocol.values import (
+    AUDIO_LIMIT_S,
+    Base64Audio,
+    Base64Image,
+    Base64Video,
+    Part,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from parley.views import content
+
+PlainMessage = Mapping[str, Any]
+"""`{"role": "user", "content": "Hello!"}`, or with a list of parts as content."""
+
+
+async def decoded(
+    messages: Sequence[content.Message | PlainMessage],
+) -> tuple[content.Message, ...]:
+    """Messages of either form as views take them.
+
+    Raises:
+        InvalidRequest: a plain message is not one of the chat protocol; `field` says where.
+        InvalidPayload, TooLarge: its media cannot be used.
+    """
+    ready: list[content.Message] = []
+    for message in messages:
+        if isinstance(message, Message):
+            ready.append(message)
+            continue
+        (read,) = chat.request_from({"messages": [dict(message)]}).messages
+        ready.append(content.Message(read.role, await decoder.aside(partial(_all, read.parts))))
+    return tuple(ready)
+
+
+def _all(parts: Sequence[Part]) -> tuple[content.Part, ...]:
+    return tuple(map(_opened, parts))
+
+
+def _opened(part: Part) -> content.Part:
+    shared = decoder.shared()
+    match part:
+        case TextPart() | ToolCallPart() | ToolResultPart():
+            return part
+        case Base64Image():
+            return content.ImagePart(shared.image(part.file_bytes()))
+        case Base64Audio():
+            data = part.audio_bytes()
+            if codec.is_wav(data):
+                pcm = decode_wav(data, limit_s=AUDIO_LIMIT_S)
+            else:
+                pcm = from_float32_bytes(data, part.sample_rate)
+            return content.AudioPart(resample(pcm, INPUT_RATE_HZ))
+        case Base64Video():
+            clip = shared.video(part.file_bytes(), stack_frames=part.stack_frames)
+            return content.VideoPart(clip)
+
+
+def voice_of(voice: object) -> Pcm | None:
+    """A reference voice as a view keeps it: 16 kHz; an array of float32 samples is taken to be of
+    16 kHz. None stays None.
+
+    Raises:
+        InvalidPayload: neither a `Pcm` nor an array of one dimension.
+    """
+    if voice is None:
+        return None
+    if isinstance(voice, Pcm):
+        return resample(voice, INPUT_RATE_HZ)
+    if not isinstance(voice, np.ndarray) or voice.ndim != 1:
+        raise InvalidPayload("A voice is a Pcm, or an array of 16 kHz samples of shape (N,).")
+    return Pcm(np.asarray(voice, np.float32), INPUT_RATE_HZ)
