@@ -145,7 +145,7 @@ class DuplexDialect(SoundDialect, LegacyDialect):
         values.check_samples(len(pcm), field="audio_base64", most=realtime.APPEND_MOST_SAMPLES)
         return AudioInput(
             pcm,
-            frames=within(message.frame_bytes),
+            frames=within(message.frame_bytes) if message.frame_base64_list else (),
             force_listen=message.force_listen,
             max_slices=message.max_slice_nums,
             playback=message.playback or None,
@@ -168,7 +168,10 @@ class DuplexDialect(SoundDialect, LegacyDialect):
             case TurnTranscribed():
                 return self.transcript(event)
             case UnitDone():
-                return self._results(event)
+                if not event.result.is_listen:
+                    return self._results(event)
+                self.sound.forget()
+                return (self._result(event, ""),)
             case SessionPaused():
                 return (duplex.DuplexPaused(timeout=event.seconds),)
             case SessionResumed():
@@ -182,12 +185,9 @@ class DuplexDialect(SoundDialect, LegacyDialect):
                 return ()
 
     def _results(self, unit: UnitDone) -> list[duplex.Result]:
-        """What a unit came to; where its sound is longer than a second, in several results. The
-        measurements are in the first."""
+        """What was said in a unit; where its sound is longer than a second, in several results.
+        The measurements are in the first."""
         result = unit.result
-        if result.is_listen:
-            self.sound.forget()
-            return [self._result(unit, "")]
         first, others = in_seconds(result.pcm)
         ends = result.end_of_turn
         results = [self._result(unit, self.sound.text(first, ends=ends and not others))]

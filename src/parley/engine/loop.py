@@ -484,10 +484,11 @@ class EngineLoop:
 
 
 def _completed(result: Result, request: SlotRequest) -> Result:
-    if isinstance(result, PrefillResult):
-        return dataclasses.replace(result, timings=request.spent_ms, checkpoint=request.checkpoint)
+    """A model's result with what the engine knows of it."""
     if isinstance(result, GenerateResult) and request.prefilled is not None:
         return UnitResult.of(result, request.prefilled, request.pieces, request.spent_ms)
+    if isinstance(result, PrefillResult):
+        return dataclasses.replace(result, timings=request.spent_ms, checkpoint=request.checkpoint)
     return dataclasses.replace(result, timings=request.spent_ms)
 
 

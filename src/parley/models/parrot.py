@@ -189,12 +189,9 @@ class _SlotState:
 
     def __init__(self, opening: StartSession, limit_tokens: int) -> None:
         self.opening = opening
+        self.is_duplex = opening.mode == "duplex"
         self.ledger = ContextLedger(limit_tokens, opening.window, marker_tokens=2)
         self.state = _State()
-
-    @property
-    def is_duplex(self) -> bool:
-        return self.opening.mode == "duplex"
 
     @property
     def awaits_finalize(self) -> bool:

@@ -548,7 +548,11 @@ class DuplexRunner:
             self._unsent_units += 1
             result = decided.silenced()
         self._goes_on = result.pcm is not None and not result.end_of_turn
-        self._say(result)
+        if not result.is_listen:
+            audio = result.pcm or Pcm.empty(self._spec.output_rate_hz)
+            self._interruptions.say(result.text, audio, audio.duration_ms)
+        elif not self._interruptions.playback.is_heard:
+            self._interruptions.playback.begin()
         done = UnitDone(
             index=self._units,
             result=result,
@@ -608,14 +612,6 @@ class DuplexRunner:
             due_s=due_s,
             again=again,
         )
-
-    def _say(self, result: UnitResult) -> None:
-        """Count what the client is about to hear."""
-        if not result.is_listen:
-            audio = result.pcm or Pcm.empty(self._view.spec.output_rate_hz)
-            self._interruptions.say(result.text, audio, audio.duration_ms)
-        elif not self._interruptions.playback.is_heard:
-            self._interruptions.playback.begin()
 
     async def _settle(self) -> None:
         """Close the unit.

@@ -199,6 +199,8 @@ class Interruptions:
         self._index = index
         self._stop = stop
         self._watch: InterruptionWatch | None = None
+        self.is_armed = False
+        """True if somebody may interrupt in this conversation; set by `arm`."""
         self.playback = Playback(session.clock)
         self.is_watching = False
         """Whether somebody can interrupt: an answer is being made or heard."""
@@ -207,17 +209,13 @@ class Interruptions:
         self._is_suspected = False
         """Whether the client was told so, and not yet what came of it."""
 
-    @property
-    def is_armed(self) -> bool:
-        """Whether anybody listens for interruptions."""
-        return self._watch is not None
-
     def arm(self, options: InterruptionOptions, detectors: DetectorFactory) -> None:
         """Listen as `options` say from the next `run` on."""
-        self.is_watching = False
+        self.is_watching = self.is_armed = False
         self._watch = None
         if options.mode != "off":
             self._watch = InterruptionWatch(options, detectors, self._follow)
+            self.is_armed = True
 
     async def run(self) -> None:
         """Listen until cancelled; returns at once where nobody has to."""

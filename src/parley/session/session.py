@@ -212,7 +212,7 @@ class Session:
 
         An event that the dialect answers with a close code ends the conversation.
         """
-        if self.has_ended:
+        if self._ending.done():
             return
         self._observe(event)
         error = event.error if isinstance(event, Failed) else None

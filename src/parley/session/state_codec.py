@@ -11,6 +11,7 @@ import dataclasses
 import math
 import sys
 from collections import deque
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ from parley.errors import InvalidPayload
 _ARRAYS: Final = frozenset({"float32", "int16", "uint8", "int64", "float64"})
 _PCM16: Final = "pcm16"
 _DEPTH_LIMIT: Final = 64
+_SCALARS: Final = frozenset({type(None), bool, int, float, str, bytes})
+"""They are written as they are, most of them without a call each: every unit is logged."""
 _ZEROS_LIMIT: Final = 1 << 26
 
 
@@ -55,11 +58,12 @@ def _plain(value: Any) -> Any:
         case np.ndarray():
             return _array(value)
         case list() | tuple() | deque():
-            return [type(value).__name__, [_plain(each) for each in value]]
+            return [type(value).__name__, _all_plain(value)]
         case set() | frozenset():
             return [type(value).__name__, [_plain(each) for each in sorted(value)]]
         case dict():
-            return ["dict", [[_plain(key), _plain(each)] for key, each in value.items()]]
+            pairs = zip(_all_plain(value), _all_plain(value.values()), strict=True)
+            return ["dict", [list(pair) for pair in pairs]]
         case msgspec.UnsetType():
             return ["unset"]
         case msgspec.Struct():
@@ -68,7 +72,12 @@ def _plain(value: Any) -> Any:
             names = tuple(each.name for each in dataclasses.fields(value))
         case _:
             raise TypeError(f"{type(value).__name__} is no value")
-    return ["made", _name(type(value)), {name: _plain(getattr(value, name)) for name in names}]
+    values = _all_plain(getattr(value, name) for name in names)
+    return ["made", _name(type(value)), dict(zip(names, values, strict=True))]
+
+
+def _all_plain(values: Iterable[Any]) -> list[Any]:
+    return [each if type(each) in _SCALARS else _plain(each) for each in values]
 
 
 def _array(value: np.ndarray[Any, Any]) -> list[Any]:

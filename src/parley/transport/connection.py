@@ -157,7 +157,7 @@ class Connection(asyncio.Protocol):
                 self._arrival = None
         message = self._inbox.popleft()
         self._inbox_bytes -= message.size
-        if not self._is_inbox_full:
+        if "inbox" in self._read_holds and not self._is_inbox_full:
             self._hold_reading("inbox", False)
         return message
 

@@ -426,7 +426,9 @@ class DuplexView:
         if text:
             segments.append(Text(text))
         if audio is not None and len(audio):
-            segments.append(Audio(resample(audio, INPUT_RATE_HZ), "live"))
+            if audio.rate_hz != INPUT_RATE_HZ:
+                audio = resample(audio, INPUT_RATE_HZ)
+            segments.append(Audio(audio, "live"))
         return tuple(segments)
 
     def _nothing(self, *, end_of_turn: bool) -> UnitResult:

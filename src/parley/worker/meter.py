@@ -83,8 +83,9 @@ class WorkerMeter:
         for duration_ms in durations_ms:
             self._stages[stage].add(duration_ms)
 
-    def add_answer(self, kind: Kind, duration_ms: float) -> None:
+    def add_answer(self, kind: Kind, stage: str, duration_ms: float) -> None:
         """One answer: a unit, or from a request to the first piece."""
+        self._stages[stage].add(duration_ms)
         self._answers[kind].add(duration_ms)
         if self.avg_inference_ms:
             self.avg_inference_ms += SMOOTHING * (duration_ms - self.avg_inference_ms)
@@ -127,15 +128,13 @@ class SessionMeter:
                 pass
         match event:
             case UnitDone():
-                self._meter.add("unit", [event.wall_ms])
-                self._meter.add_answer(self._kind, event.wall_ms)
+                self._meter.add_answer(self._kind, "unit", event.wall_ms)
             case TurnStarted() | ChatRequested():
                 self._asked_s = at_s
             case OutputDelta() | AnswerDone() if self._asked_s is not None:
                 first_ms = 1000 * (at_s - self._asked_s)
                 self._asked_s = None
-                self._meter.add("first_piece", [first_ms])
-                self._meter.add_answer(self._kind, first_ms)
+                self._meter.add_answer(self._kind, "first_piece", first_ms)
             case Failed() | SessionEnded() if event.error is not None:
                 self._meter.count_error(event.error.code)
             case InterruptionChanged(state=state):
