@@ -8,6 +8,7 @@ import base64
 import contextlib
 import io
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,6 +16,7 @@ import av
 import numpy as np
 import pytest
 import soundfile
+from openai.types.audio import TranscriptionVerbose
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from PIL import Image
 from tests.openai.talking_model import HEARD, TalkingModel
@@ -26,6 +28,7 @@ from tests.support.stack import RunningStack, running_stack
 import openai
 from openai import AsyncOpenAI
 from parley.media.encoder import encode_whole
+from parley.media.pcm import Pcm
 from parley.media.wav import encode_wav
 
 
@@ -386,10 +389,11 @@ async def test_models_are_those_that_are_loaded_with_their_abilities():
     async with talking() as (_, client):
         (card,) = (await client.models.list()).data
         one = await client.models.retrieve("talking")
-        with pytest.raises(openai.NotFoundError):
-            await client.models.retrieve("gpt-4o")
+        # Requests may name any model: so may who looks for one.
+        other = await client.models.retrieve("gpt-4o")
 
     assert card == one
+    assert other.id == "gpt-4o"
     assert card.id == "talking"
     assert card.model_extra is not None
     assert card.model_extra["abilities"] == ["speech", "reading", "transcription"]
@@ -449,12 +453,11 @@ async def test_a_model_that_cannot_read_aloud_refuses_speech():
 @pytest.mark.parametrize(
     ("asked", "param"),
     [
-        ({"speed": 2.0}, "speed"),
+        ({"speed": 5.0}, "speed"),
         ({"voice": "nobody"}, "voice"),
         ({"input": "x" * 5000}, "input"),
         ({"input": "  "}, "input"),
-        ({"instructions": "whisper"}, "instructions"),
-        ({"response_format": "aac"}, "response_format"),
+        ({"response_format": "midi"}, "response_format"),
     ],
 )
 async def test_speech_that_cannot_be_made_is_refused_by_name(asked, param):
@@ -465,6 +468,62 @@ async def test_speech_that_cannot_be_made_is_refused_by_name(asked, param):
             )
 
     assert param in (caught.value.param or "")
+
+
+@pytest.mark.parametrize("speed", [0.25, 0.5, 2.0, 4.0])
+async def test_speech_faster_and_slower_has_the_same_pitch(speed):
+    said = " ".join(["word"] * 30)
+    async with talking() as (_, client):
+        answer = await client.audio.speech.create(
+            model="m",
+            voice="alloy",
+            input=said,
+            speed=speed,
+            instructions="Speak in a cheerful tone.",
+            response_format="pcm",
+        )
+        plain = await client.audio.speech.create(
+            model="m", voice="alloy", input=said, response_format="pcm"
+        )
+
+    changed, usual = (np.frombuffer(each.content, "<i2").astype(float) for each in (answer, plain))
+    assert len(changed) == pytest.approx(len(usual) / speed, rel=0.15)
+    assert pitch_of(changed) == pytest.approx(pitch_of(usual), rel=0.05)
+
+
+def pitch_of(samples: Any) -> float:
+    """The strongest frequency, Hz."""
+    middle = samples[len(samples) // 4 : 3 * len(samples) // 4]
+    spectrum = np.abs(np.fft.rfft(middle * np.hanning(len(middle))))
+    return float(np.fft.rfftfreq(len(middle), 1 / 24_000)[int(spectrum.argmax())])
+
+
+async def test_speech_as_aac():
+    async with talking() as (_, client):
+        answer = await client.audio.speech.create(
+            model="m", voice="alloy", input="one two three", response_format="aac"
+        )
+
+    with av.open(io.BytesIO(answer.content), format="aac") as file:
+        samples = sum(frame.samples for frame in file.decode(audio=0))
+    assert answer.response.headers["content-type"] == "audio/aac"
+    assert samples == pytest.approx(3 * 2400, abs=3000)
+
+
+@pytest.mark.parametrize(
+    "text", ["a " * 2048, "This is a sentence. " * 204, "x" * 4096, "Wie schön! " * 372]
+)
+async def test_a_long_text_is_spoken_to_its_end_in_pieces(text):
+    model = TalkingModel()
+    async with talking(model) as (_, client):
+        await client.audio.speech.create(
+            model="m", voice="alloy", input=text, response_format="pcm"
+        )
+
+    said = [asked.say or "" for asked in model.asked]
+    assert len(said) > 5
+    assert max(map(len, said)) <= 600
+    assert "".join(said).replace(" ", "") == text.replace(" ", "")
 
 
 async def test_a_registered_voice_is_named_by_its_name(tmp_path):
@@ -508,6 +567,69 @@ async def test_a_model_that_transcribes_when_asked_is_asked():
         )
 
     assert str(text).strip() == "the words it was asked for"
+
+
+def two_sentences() -> tuple[str, bytes]:
+    """Sound from 1.0 to 2.0 s and from 3.5 to 4.5 s."""
+    quiet = [np.zeros(int(16_000 * length_s), np.float32) for length_s in (1.0, 1.5, 0.5)]
+    parts = [quiet[0], speak(1.0).samples, quiet[1], speak(1.0).samples, quiet[2]]
+    return "two.wav", encode_wav(Pcm(np.concatenate(parts), 16_000))
+
+
+async def test_a_transcript_with_times():
+    async with talking() as (_, client):
+        asked: Any = {"model": "whisper-1", "file": two_sentences()}
+        found = await client.audio.transcriptions.create(
+            **asked, response_format="verbose_json", timestamp_granularities=["segment"]
+        )
+        srt = await client.audio.transcriptions.create(**asked, response_format="srt")
+        vtt = await client.audio.transcriptions.create(**asked, response_format="vtt")
+
+    TranscriptionVerbose.model_validate(found.model_dump(), strict=False)
+    assert found.text == f"{HEARD} {HEARD}"
+    assert found.duration == pytest.approx(5.0)
+    assert [segment.text for segment in found.segments or ()] == [HEARD] * 2
+    times = [at for segment in found.segments or () for at in (segment.start, segment.end)]
+    assert times == pytest.approx([1.0, 2.0, 3.5, 4.5], abs=0.25)
+    first, second = srt.strip().split("\n\n")
+    assert first.splitlines()[0] == "1"
+    assert re.fullmatch(r"00:00:0\d,\d{3} --> 00:00:0\d,\d{3}", first.splitlines()[1])
+    assert second.splitlines()[2] == HEARD
+    assert vtt.startswith("WEBVTT\n\n1\n00:00:00.")
+
+
+async def test_silence_has_no_segments():
+    wav = encode_wav(Pcm(np.zeros(16_000, np.float32), 16_000))
+    async with talking() as (_, client):
+        found = await client.audio.transcriptions.create(
+            model="m", file=("quiet.wav", wav), response_format="verbose_json"
+        )
+
+    assert (found.text, found.segments) == ("", [])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "hint"),
+    [
+        ("POST", "/completions", "/v1/chat/completions"),
+        ("POST", "/embeddings", "embeddings"),
+        ("POST", "/moderations", "moderate"),
+        ("POST", "/audio/translations", "/v1/audio/transcriptions"),
+        ("POST", "/images/generations", "pictures"),
+        ("GET", "/files", "data URLs"),
+        ("POST", "/realtime/calls", "websocket"),
+        ("POST", "/realtime/sessions", "client_secrets"),
+        ("POST", "/live/sessions", "websocket"),
+        ("GET", "/no/such/thing", "docs"),
+    ],
+)
+async def test_what_is_not_there_says_what_to_use_instead(method, path, hint):
+    async with talking() as (_, client):
+        with pytest.raises(openai.NotFoundError, match=hint) as caught:
+            await (client.get if method == "GET" else client.post)(path, cast_to=object)
+
+    assert caught.value.code == "unknown_url"
+    assert caught.value.type == "invalid_request_error"
 
 
 async def test_a_streamed_transcript():
@@ -571,10 +693,15 @@ async def test_a_form_without_a_file_is_refused_by_name(form):
     ("model", "asked", "status"),
     [
         (TalkingModel(can=False), {}, 400),
-        (None, {"response_format": "srt"}, 400),
+        (None, {"response_format": "diarized_json"}, 400),
+        (
+            None,
+            {"response_format": "verbose_json", "timestamp_granularities": ["word"]},
+            400,
+        ),
         (None, {"file": ("x.wav", b"no sound at all")}, 400),
     ],
-    ids=["cannot", "format", "no sound"],
+    ids=["cannot", "format", "words", "no sound"],
 )
 async def test_what_cannot_be_transcribed_is_refused(model, asked, status):
     async with talking(model) as (_, client):

@@ -1,7 +1,7 @@
 """Sound → bytes of a sound file, piece by piece while the sound is still being made.
 
-WAV and raw samples are written here; MP3, Opus and FLAC by PyAV, where it is installed. Blocking:
-a second of sound takes some milliseconds.
+WAV and raw samples are written here; MP3, Opus, AAC and FLAC by PyAV, where it is installed.
+Blocking: a second of sound takes some milliseconds.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import numpy as np
 from parley.errors import InvalidRequest
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 
-SoundFormat = Literal["pcm", "wav", "mp3", "opus", "flac"]
-Compressed = Literal["mp3", "opus", "flac"]
+SoundFormat = Literal["pcm", "wav", "mp3", "opus", "aac", "flac"]
+Compressed = Literal["mp3", "opus", "aac", "flac"]
 
 MEDIA_TYPES: Final[Mapping[SoundFormat, str]] = {
     "pcm": "audio/pcm",
     "wav": "audio/wav",
     "mp3": "audio/mpeg",
     "opus": "audio/ogg",
+    "aac": "audio/aac",
     "flac": "audio/flac",
 }
 
@@ -56,7 +57,7 @@ def open_encoder(form: SoundFormat, rate_hz: int = OUTPUT_RATE_HZ) -> Encoder:
             return PcmEncoder()
         case "wav":
             return WavEncoder(rate_hz)
-        case "mp3" | "opus" | "flac":
+        case "mp3" | "opus" | "aac" | "flac":
             if importlib.util.find_spec("av") is None:
                 raise InvalidRequest(
                     f"This server cannot write {form}: only wav and pcm, until PyAV is installed.",
@@ -132,10 +133,11 @@ _CODECS: Final[Mapping[str, tuple[str, str, dict[str, str]]]] = {
     # Without its first frame of tables, which is written last, at the beginning.
     "mp3": ("mp3", "libmp3lame", {"write_xing": "0"}),
     "opus": ("ogg", "libopus", {"page_duration": "200000"}),
+    "aac": ("adts", "aac", {}),
     "flac": ("flac", "flac", {}),
 }
 """Container, codec and the container's options; pages of 200 ms instead of a second."""
-_BITS_PER_S: Final = {"mp3": 64_000, "opus": 32_000}
+_BITS_PER_S: Final = {"mp3": 64_000, "opus": 32_000, "aac": 64_000}
 
 
 class AvEncoder:

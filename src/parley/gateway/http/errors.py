@@ -22,6 +22,7 @@ from starlette.requests import ClientDisconnect
 
 from parley import logs
 from parley.errors import ParleyError
+from parley.gateway.http import absent
 from parley.gateway.metrics import Metrics
 
 log = logs.get(__name__)
@@ -205,7 +206,10 @@ def install(
         assert isinstance(error, HTTPException)
         if error.status_code == 404 and _is_reader(request):
             return find_missing(request) or HTMLResponse(NOWHERE, 404)
-        return refusal(request.url.path, error.status_code, str(error.detail))
+        path, detail = request.url.path, str(error.detail)
+        if error.status_code == 404 and detail == "Not Found" and path.startswith(OPENAI_PREFIX):
+            return refusal(path, 404, absent.sentence(request.method, path), "unknown_url")
+        return refusal(path, error.status_code, detail)
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)

@@ -116,10 +116,10 @@ SPEECH_BODY: Final[dict[str, Any]] = {
                         "input": {"type": "string", "minLength": 1, "maxLength": 4096},
                         "voice": {"oneOf": [{"type": "string"}, {"type": "object"}]},
                         "response_format": {
-                            "enum": ["mp3", "opus", "flac", "wav", "pcm"],
+                            "enum": ["mp3", "opus", "aac", "flac", "wav", "pcm"],
                             "default": "mp3",
                         },
-                        "speed": {"const": 1.0},
+                        "speed": {"type": "number", "minimum": 0.25, "maximum": 4, "default": 1},
                         "stream_format": {"enum": ["audio", "sse"], "default": "audio"},
                     },
                 },
@@ -138,7 +138,7 @@ SPEECH_ANSWER: Final[dict[str, Any]] = {
     "description": "The sound as it is made, 24 kHz mono.",
     "content": {
         name: {"schema": {"type": "string", "format": "binary"}}
-        for name in ("audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm")
+        for name in ("audio/mpeg", "audio/ogg", "audio/aac", "audio/flac", "audio/wav", "audio/pcm")
     }
     | {"text/event-stream": {"schema": _EVENT}},
 }
@@ -158,7 +158,10 @@ TRANSCRIPTION_BODY: Final[dict[str, Any]] = {
                             "description": "a sound file of any common format, at most 25 MB",
                         },
                         "model": {"type": "string", "maxLength": 200},
-                        "response_format": {"enum": ["json", "text"], "default": "json"},
+                        "response_format": {
+                            "enum": ["json", "text", "verbose_json", "srt", "vtt"],
+                            "default": "json",
+                        },
                         "stream": {"type": "boolean", "default": False},
                         "prompt": {
                             "type": "string",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
@@ -12,6 +13,8 @@ from parley.gateway.http.errors import openai_problems
 from parley.gateway.http.routing import Router
 from parley.gateway.worker_pool import Worker, WorkerPool
 from parley.protocol.control import Ability
+
+NAME_CHARS: Final = 200
 
 
 class ModelCard(BaseModel):
@@ -96,10 +99,14 @@ def routes(*, models: ModelList) -> Router:
 
     @router.get("/{model_id:path}", responses=openai_problems(404))
     async def one(model_id: str) -> ModelCard:
-        """A model that is loaded now."""
-        for card in models.cards():
+        """A model that is loaded now; by any other name, which requests may use too, the one that
+        answers them."""
+        cards = models.cards()
+        for card in cards:
             if card.id == model_id:
                 return card
-        raise HTTPException(404, f"The model '{model_id[:200]}' is not loaded here.")
+        if not cards or len(model_id) > NAME_CHARS:
+            raise HTTPException(404, f"The model '{model_id[:NAME_CHARS]}' does not exist.")
+        return cards[0].model_copy(update={"id": model_id})
 
     return router

@@ -21,6 +21,7 @@ from parley.errors import InvalidRequest, TooLarge
 from parley.gateway.http.openai import completions
 from parley.media import decoder
 from parley.media.encoder import encode_whole
+from parley.media.pcm import Pcm
 from parley.protocol import codec, values
 
 FETCH_LIMIT_S: Final = 15.0
@@ -197,9 +198,18 @@ async def wav_of(data: bytes) -> bytes:
         InvalidPayload: no sound.
         TooLarge: it is too long.
     """
+    return await asyncio.to_thread(encode_whole, "wav", await pcm_of(data))
+
+
+async def pcm_of(data: bytes) -> Pcm:
+    """A sound file of any common format, 16 kHz mono.
+
+    Raises:
+        InvalidPayload: no sound.
+        TooLarge: it is too long.
+    """
     limit_s = float(values.AUDIO_LIMIT_S)
-    pcm = await decoder.aside(lambda: decoder.shared().sound(data, limit_s=limit_s))
-    return await asyncio.to_thread(encode_whole, "wav", pcm)
+    return await decoder.aside(lambda: decoder.shared().sound(data, limit_s=limit_s))
 
 
 def _parts(asked: completions.Completion) -> list[completions.Content]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import re
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Final, Literal
 
@@ -28,10 +29,15 @@ from parley.gateway.http.openai.voices import VoiceNames
 from parley.gateway.http.routing import Router
 from parley.gateway.metrics import Metrics
 from parley.media.encoder import MEDIA_TYPES, Encoder, SoundFormat, open_encoder
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
+from parley.media.tempo import Tempo
 from parley.protocol import chat, codec, values
 from parley.transport import Message
 
 PATH: Final = "/v1/audio/speech"
+PIECE_CHARS: Final = 600
+"""What is said at once; a model of the smallest context here holds three times as much."""
+SENTENCE_END: Final = re.compile(r"[.!?…。！？;:\n]+[\"'”’)]*(?=\s|$)|[。！？]")
 
 
 class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +46,8 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: Annotated[str, Meta(max_length=200)]
     input: Annotated[str, Meta(min_length=1, max_length=4096)]
     voice: str | dict[str, Any]
-    response_format: Literal["mp3", "opus", "flac", "wav", "pcm"] = "mp3"
-    speed: float = 1.0
+    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "mp3"
+    speed: Annotated[float, Meta(ge=0.25, le=4)] = 1.0
     instructions: str = ""
     stream_format: Literal["audio", "sse"] = "audio"
 
@@ -61,10 +67,6 @@ def read(raw: bytes | bytearray) -> SpeechRequest:
     if not isinstance(value, dict):
         raise InvalidRequest("A speech request is a JSON object.")
     asked: SpeechRequest = codec.read(value, SHAPE)
-    if asked.speed != 1.0:
-        raise InvalidRequest("The speed cannot be changed: only 1.0 is accepted.", field="speed")
-    if asked.instructions:
-        raise InvalidRequest("The voice takes no instructions.", field="instructions")
     if not asked.input.strip():
         raise InvalidRequest("There is nothing to say.", field="input")
     return asked
@@ -91,7 +93,9 @@ def routes(
             raise InvalidRequest(
                 "The model that is loaded cannot read a text aloud.", field="model"
             )
-        encoder = open_encoder(asked.response_format)
+        encoder: Encoder = open_encoder(asked.response_format)
+        if asked.speed != 1.0:
+            encoder = Hurried(encoder, Tempo(asked.speed, OUTPUT_RATE_HZ))
         voice = await voices.find(request, asked.voice)
         pieces = _spoken(forwarder, request, asked, voice, encoder)
         if asked.stream_format == "sse":
@@ -102,12 +106,40 @@ def routes(
     return router
 
 
-def request_of(asked: SpeechRequest, voice: str | None) -> chat.Request:
+class Hurried:
+    """An encoder of sound that is made faster or slower first."""
+
+    def __init__(self, encoder: Encoder, tempo: Tempo) -> None:
+        self._encoder, self._tempo = encoder, tempo
+
+    def add(self, pcm: Pcm) -> bytes:
+        return self._encoder.add(self._tempo.add(pcm))
+
+    def finish(self) -> bytes:
+        last = self._encoder.add(self._tempo.finish())
+        return last + self._encoder.finish()
+
+
+def pieces_of(text: str, limit: int = PIECE_CHARS) -> list[str]:
+    """A text in pieces that fit into any model's context: cut behind sentences, else between words,
+    else anywhere."""
+    pieces: list[str] = []
+    rest = text.strip()
+    while len(rest) > limit:
+        head = rest[:limit]
+        ends = [found.end() for found in SENTENCE_END.finditer(head)]
+        place = ends[-1] if ends else head.rfind(" ") + 1 or limit
+        pieces.append(rest[:place].strip())
+        rest = rest[place:].strip()
+    return [piece for piece in [*pieces, rest] if piece]
+
+
+def request_of(text: str, voice: str | None) -> chat.Request:
     """The request for the worker: an answer that is given already."""
     return chat.Request(
-        messages=(values.Message(role="user", content=asked.input),),
+        messages=(values.Message(role="user", content=text),),
         tts=values.ChatTts(ref_audio_path=voice),
-        say=asked.input,
+        say=text,
         # Nobody said anything: there is no conversation to keep.
         record=False,
     )
@@ -120,14 +152,16 @@ async def _spoken(
     voice: str | None,
     encoder: Encoder,
 ) -> AsyncGenerator[bytes, None]:
-    body = Message.client_text(bytearray(msgspec.json.encode(request_of(asked, voice))))
-    with forwarder.visit(request, "http speech") as session_id:
-        async with (
-            forwarder.forward(request, session_id, body) as answer,
-            contextlib.aclosing(_encoded(answer, encoder)) as pieces,
-        ):
-            async for piece in pieces:
-                yield piece
+    for text in pieces_of(asked.input):
+        body = Message.client_text(bytearray(msgspec.json.encode(request_of(text, voice))))
+        with forwarder.visit(request, "http speech") as session_id:
+            async with (
+                forwarder.forward(request, session_id, body) as answer,
+                contextlib.aclosing(_encoded(answer, encoder)) as pieces,
+            ):
+                async for piece in pieces:
+                    yield piece
+    yield await asyncio.to_thread(encoder.finish)
 
 
 async def _encoded(answer: PendingAnswer, encoder: Encoder) -> AsyncGenerator[bytes, None]:
@@ -135,7 +169,6 @@ async def _encoded(answer: PendingAnswer, encoder: Encoder) -> AsyncGenerator[by
         async for message in messages:
             if isinstance(message, chat.Chunk) and message.audio_data is not None:
                 yield await asyncio.to_thread(encoder.add, sound_of(message.audio_data))
-    yield await asyncio.to_thread(encoder.finish)
 
 
 async def _events(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

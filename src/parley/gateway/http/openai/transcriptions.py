@@ -10,7 +10,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import math
+import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -26,11 +29,14 @@ from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, openai_problems
 from parley.gateway.http.openai import docs
 from parley.gateway.http.openai.completions import MOST_TOKENS
 from parley.gateway.http.openai.models import ModelList
-from parley.gateway.http.openai.sources import wav_of
+from parley.gateway.http.openai.sources import pcm_of, wav_of
 from parley.gateway.http.openai.stream import EVENTS, PiecesResponse, event
 from parley.gateway.http.routing import Router
 from parley.gateway.http.transfers import Transfers
 from parley.gateway.metrics import Metrics
+from parley.media.encoder import encode_whole
+from parley.media.pcm import Pcm
+from parley.media.segments import segments_of
 from parley.protocol import chat, codec, values
 from parley.transport import Message
 
@@ -42,6 +48,14 @@ UPLOADS_AT_ONCE: Final = 16
 UPLOADS_EACH: Final = 8
 """Sound files that are being received, of all and of one address."""
 FIELDS_MOST: Final = 32
+LANGUAGES: Final = {
+    "en": "english", "de": "german", "fr": "french", "es": "spanish", "it": "italian",
+    "pt": "portuguese", "nl": "dutch", "ru": "russian", "zh": "chinese", "ja": "japanese",
+    "ko": "korean",
+}  # fmt: skip
+"""Names by code, as the published answer writes them."""
+FORMATS: Final = ("json", "text", "verbose_json", "srt", "vtt")
+TIMED: Final = ("verbose_json", "srt", "vtt")
 
 
 class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +64,7 @@ class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     model: Annotated[str, Meta(max_length=200)]
     response_format: str = "json"
+    language: str = "en"
     stream: Literal["true", "false", "1", "0"] = "false"
 
     @property
@@ -78,10 +93,18 @@ def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
     if "stream" in fields:
         fields["stream"] = fields["stream"].lower()
     asked: TranscriptionRequest = codec.read(fields, SHAPE)
-    if asked.response_format not in ("json", "text"):
+    if asked.response_format not in FORMATS:
         raise InvalidRequest(
-            "Words come without times here: response_format is json or text.",
+            f"response_format must be one of {', '.join(FORMATS)}, got "
+            f"'{asked.response_format[:40]}'.",
             field="response_format",
+        )
+    wanted = {*form.getlist("timestamp_granularities[]"), *form.getlist("timestamp_granularities")}
+    if "word" in wanted:
+        raise InvalidRequest(
+            "The models here time segments, not words: timestamp_granularities must be "
+            '["segment"].',
+            field="timestamp_granularities",
         )
     return asked, file
 
@@ -121,6 +144,8 @@ def routes(*, forwarder: ChatForwarder, metrics: Metrics, models: ModelList) -> 
             pieces = _events(forwarder, request, data, prompt)
             return PiecesResponse(pieces, media_type=EVENTS, metrics=metrics)
         try:
+            if asked.response_format in TIMED:
+                return await _timed(forwarder, request, asked, data, prompt)
             async with _asked(forwarder, request, data, prompt) as answer:
                 done = await answer.done()
         except Departed:
@@ -131,6 +156,95 @@ def routes(*, forwarder: ChatForwarder, metrics: Metrics, models: ModelList) -> 
         return JSONResponse({"text": text, "usage": _usage(done)})
 
     return router
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What was said between two times, seconds."""
+
+    start_s: float
+    end_s: float
+    text: str
+
+
+async def _timed(
+    forwarder: ChatForwarder,
+    request: Request,
+    asked: TranscriptionRequest,
+    data: bytes,
+    prompt: str,
+) -> Response:
+    """The words with their times: each stretch of sound is written down by itself."""
+    pcm, segments = await _segments(forwarder, request, data, prompt)
+    if asked.response_format == "srt":
+        return PlainTextResponse(subtitles(segments, mark=","))
+    if asked.response_format == "vtt":
+        return PlainTextResponse(
+            "WEBVTT\n\n" + subtitles(segments, mark="."), media_type="text/vtt"
+        )
+    return JSONResponse(verbose(segments, pcm.duration_s, asked.language))
+
+
+async def _segments(
+    forwarder: ChatForwarder, request: Request, data: bytes, prompt: str
+) -> tuple[Pcm, list[Segment]]:
+    segments: list[Segment] = []
+    with forwarder.visit(request, "http transcription") as session_id:
+        pcm = await pcm_of(data)
+        for start_s, end_s in await asyncio.to_thread(segments_of, pcm):
+            first, last = (int(at_s * pcm.rate_hz) for at_s in (start_s, end_s))
+            wav = encode_whole("wav", Pcm(pcm.samples[first:last], pcm.rate_hz))
+            body = await asyncio.to_thread(_body, wav, prompt)
+            async with forwarder.forward(request, session_id, body) as answer:
+                text = _words(await answer.done(), is_prompted=bool(prompt))
+            if text:
+                segments.append(Segment(start_s, end_s, text))
+    return pcm, segments
+
+
+def verbose(segments: list[Segment], duration_s: float, language: str) -> dict[str, Any]:
+    """`verbose_json`. What no recogniser here can tell (log probabilities) is 0."""
+    return {
+        "task": "transcribe",
+        "language": LANGUAGES.get(language.lower(), language.lower()),
+        "duration": round(duration_s, 3),
+        "text": " ".join(segment.text for segment in segments),
+        "segments": [
+            {
+                "id": index,
+                "seek": 0,
+                "start": round(segment.start_s, 3),
+                "end": round(segment.end_s, 3),
+                "text": segment.text,
+                "tokens": [],
+                "temperature": 0.0,
+                "avg_logprob": 0.0,
+                "compression_ratio": _ratio(segment.text),
+                "no_speech_prob": 0.0,
+            }
+            for index, segment in enumerate(segments)
+        ],
+        "usage": {"type": "duration", "seconds": math.ceil(duration_s)},
+    }
+
+
+def _ratio(text: str) -> float:
+    raw = text.encode()
+    return round(len(raw) / len(zlib.compress(raw)), 3)
+
+
+def subtitles(segments: list[Segment], *, mark: str) -> str:
+    """Segments as numbered subtitles; `mark` stands before the milliseconds."""
+    return "".join(
+        f"{index}\n{_clock(segment.start_s, mark)} --> {_clock(segment.end_s, mark)}\n"
+        f"{segment.text}\n\n"
+        for index, segment in enumerate(segments, 1)
+    )
+
+
+def _clock(at_s: float, mark: str) -> str:
+    whole, thousandths = divmod(round(at_s * 1000), 1000)
+    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}{mark}{thousandths:03d}"
 
 
 def request_of(wav: bytes, prompt: str) -> chat.Request:

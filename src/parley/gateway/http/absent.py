@@ -1,0 +1,44 @@
+"""What OpenAI's API has and this server has not: which path, and what to use instead."""
+
+from __future__ import annotations
+
+from typing import Final
+
+NO_WEBRTC: Final = (
+    "There is no WebRTC here yet: connect with transport 'websocket' ({}). In the SDKs' own words: "
+    "transport: 'websocket', or OpenAIRealtimeWebSocket."
+)
+
+INSTEAD: Final[tuple[tuple[str, str], ...]] = (
+    ("/v1/realtime/calls", NO_WEBRTC.format("/v1/realtime")),
+    ("/v1/realtime/sessions", "Use POST /v1/realtime/client_secrets."),
+    ("/v1/realtime/transcription_sessions", "Use POST /v1/realtime/client_secrets."),
+    ("/v1/realtime", NO_WEBRTC.format("/v1/realtime")),
+    ("/v1/live/", NO_WEBRTC.format("/v1/live/sessions")),
+    ("/v1/completions", "Use /v1/chat/completions or /v1/responses."),
+    ("/v1/embeddings", "The models here make no embeddings: use a server of your own for them."),
+    ("/v1/moderations", "The models here moderate nothing: use a server of your own for it."),
+    (
+        "/v1/audio/translations",
+        "Use /v1/audio/transcriptions, and have /v1/chat/completions translate the text.",
+    ),
+    ("/v1/images", "The models here make no pictures."),
+    ("/v1/videos", "The models here make no films."),
+    ("/v1/files", "Files are not kept here: send them in the request, as data URLs."),
+    ("/v1/uploads", "Files are not kept here: send them in the request, as data URLs."),
+    ("/v1/vector_stores", "Files are not kept here: send their text in the request."),
+    ("/v1/batches", "Send the requests one by one: they wait in a queue."),
+    ("/v1/assistants", "Use /v1/responses."),
+    ("/v1/threads", "Use /v1/responses with previous_response_id."),
+    ("/v1/conversations", "Use /v1/responses with previous_response_id."),
+    ("/v1/fine_tuning", "Models are not trained here."),
+    ("/v1/responses/input_tokens", "The usage of a response has its tokens."),
+    ("/v1/responses/compact", "Send the items of the conversation that matter."),
+)
+OTHERWISE: Final = "docs/protocols/openai-rest.md lists what there is; so does /docs."
+
+
+def sentence(method: str, path: str) -> str:
+    """Why a path below `/v1/` answers 404, and what to use instead."""
+    hint = next((hint for start, hint in INSTEAD if path.startswith(start)), OTHERWISE)
+    return f"Unknown request URL: {method} {path[:200]}. {hint}"

@@ -1,0 +1,47 @@
+"""Where somebody speaks in a recording, by its loudness: good enough to cut it between sentences.
+
+Nothing here decides whether a sound is speech; the voice detector of sessions does that.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from parley.media.pcm import Pcm
+
+FRAME_S: Final = 0.02
+PAUSE_S: Final = 0.5
+"""Shorter silences are within a sentence."""
+MARGIN_S: Final = 0.15
+"""Kept before and after: the beginning of a word is quiet."""
+LONGEST_S: Final = 28.0
+"""What recognisers hear at once is half a minute."""
+QUIETER: Final = 0.05
+"""Of the loud parts: anything below is silence."""
+
+
+def segments_of(pcm: Pcm) -> list[tuple[float, float]]:
+    """Beginning and end of each stretch of sound, seconds, in order; empty if it is silent."""
+    size = max(1, int(FRAME_S * pcm.rate_hz))
+    frames = pcm.samples[: len(pcm) // size * size].reshape(-1, size)
+    if not len(frames):
+        return []
+    loudness = np.sqrt(np.mean(np.square(frames, dtype=np.float64), axis=1))
+    loud = float(np.percentile(loudness, 95))
+    heard = np.flatnonzero(loudness > max(QUIETER * loud, 1e-4))
+    if not len(heard):
+        return []
+    breaks = np.flatnonzero(np.diff(heard) * FRAME_S > PAUSE_S)
+    firsts = [int(heard[0]), *(int(heard[place + 1]) for place in breaks)]
+    lasts = [*(int(heard[place]) for place in breaks), int(heard[-1])]
+    found: list[tuple[float, float]] = []
+    for first, last in zip(firsts, lasts, strict=True):
+        start = max(0.0, first * FRAME_S - MARGIN_S)
+        end = min(pcm.duration_s, (last + 1) * FRAME_S + MARGIN_S)
+        while end - start > LONGEST_S:
+            found.append((start, start + LONGEST_S))
+            start += LONGEST_S
+        found.append((start, end))
+    return found
