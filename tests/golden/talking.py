@@ -65,6 +65,9 @@ class SilentVocoder:
         ]
         return Arrival(None, lambda: waves)
 
+    def attend_plainly(self) -> None:
+        """It attends to nothing."""
+
     def capture(self) -> None:
         pass
 

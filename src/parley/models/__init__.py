@@ -88,7 +88,7 @@ def load(settings: ModelSettings) -> Model:
     Raises:
         SetupError: unknown, or it cannot be loaded; with a hint.
     """
-    return _module(settings.name).load(settings)
+    return _module(settings.name).load(_settled(settings))
 
 
 def check(settings: ModelSettings) -> None:
@@ -103,7 +103,14 @@ def check(settings: ModelSettings) -> None:
 
 def describe(settings: ModelSettings) -> ModelPlan:
     """What `load` would do, without doing it."""
-    return _module(settings.name).describe(settings)
+    return _module(settings.name).describe(_settled(settings))
+
+
+def _settled(settings: ModelSettings) -> ModelSettings:
+    """With a number of slots: only the full-size model has a default of its own."""
+    if settings.slots is None and resolve(settings.name) != "minicpmo45":
+        return settings.model_copy(update={"slots": 1})
+    return settings
 
 
 def _module(name: str) -> _Module:

@@ -604,12 +604,12 @@ class Parrot(RowModel[_SlotState]):
 
 def load(settings: ModelSettings) -> Parrot:
     """A parrot with as many rows as asked for; `auto` means eight."""
-    return Parrot(8 if settings.slots == "auto" else settings.slots)
+    return Parrot(8 if settings.slots == "auto" else settings.slots or 1)
 
 
 def describe(settings: ModelSettings) -> ModelPlan:
     """Nothing to find, nothing to take."""
-    rows = 8 if settings.slots == "auto" else settings.slots
+    rows = 8 if settings.slots == "auto" else settings.slots or 1
     return ModelPlan("parrot", source="built in", device="none", slots=rows)
 
 

@@ -93,9 +93,10 @@ class ModelSettings(Part):
     device: str = Field(
         "auto", description="cpu, cuda, cuda:N, or auto: the first GPU if there is one."
     )
-    slots: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        1,
-        description="Concurrent sessions per device; auto uses the remaining memory.",
+    slots: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+        None,
+        description="Concurrent sessions per device; auto takes what its memory holds. Default: "
+        "auto for the full-size model on a GPU, else 1.",
     )
     context_tokens: int = Field(
         8192,
@@ -166,6 +167,14 @@ class ModelSettings(Part):
         "auto",
         description="What the flow remembers of a turn is kept in this; auto is bfloat16 on a GPU, "
         "where it takes 0.2 GiB per conversation instead of 0.4.",
+    )
+    token2wav_steps: int = Field(
+        5,
+        ge=1,
+        le=20,
+        description="Euler steps of the flow for each window of speech: more take longer and "
+        "sound better. The published demo takes 5, the published class 10; each step also "
+        "remembers (0.04 GiB per conversation).",
     )
     default_voice: Path | None = Field(
         None, description="Reference voice (WAV) for clients that send none."

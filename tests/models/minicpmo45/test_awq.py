@@ -151,12 +151,100 @@ def test_an_awq_checkpoint_that_lacks_a_part_is_named_by_its_matrix(folder, tmp_
         checkpoint.account(weights.shapes_of(network), listed, weights.unused_names(network))
 
 
-@pytest.mark.parametrize("method", ["gptq", "bitsandbytes", "compressed-tensors", "fp8"])
+@pytest.mark.parametrize("method", ["gptq", "bitsandbytes", "fp8"])
 def test_other_packings_are_refused_with_what_to_use_instead(method):
     with pytest.raises(SetupError, match=f"packed by '{method}'") as caught:
         scheme_of({"quantization_config": {"quant_method": method}})
 
     assert "model.quantize=int4" in caught.value.hint
+
+
+COMPRESSED: dict[str, Any] = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "input_activations": None,
+            "weights": {
+                "num_bits": 4,
+                "type": "int",
+                "strategy": "group",
+                "group_size": GROUP,
+                "symmetric": True,
+                "actorder": None,
+            },
+        }
+    },
+    "ignore": ["lm_head"],
+}
+
+
+def compressed(*, has_zeros: bool) -> tuple[list[torch.Tensor], np.ndarray]:
+    """The tensors of a matrix of W4A16, and the matrix, number by number."""
+    q, zeros, scales = rule(OUT, IN, GROUP)
+    packed = np.zeros((OUT, IN // 8), np.uint32)
+    packed_zeros = np.zeros((OUT // 8, IN // GROUP), np.uint32)
+    weight = np.empty((OUT, IN), np.float32)
+    for o in range(OUT):
+        for i in range(IN):
+            packed[o, i // 8] |= np.uint32(q[i, o]) << np.uint32(4 * (i % 8))
+            zero = zeros[i // GROUP, o] if has_zeros else 8
+            weight[o, i] = (q[i, o] - zero) * np.float32(scales[i // GROUP, o])
+        for j in range(IN // GROUP):
+            packed_zeros[o // 8, j] |= np.uint32(zeros[j, o]) << np.uint32(4 * (o % 8))
+    tensors = [packed.view(np.int32), scales.T.copy(), np.array([OUT, IN])]
+    if has_zeros:
+        tensors.append(packed_zeros.view(np.int32))
+    return [torch.from_numpy(one) for one in tensors], weight
+
+
+@pytest.mark.parametrize("has_zeros", [False, True])
+def test_w4a16_of_compressed_tensors_is_read_as_it_is_stored(has_zeros):
+    stated = json.loads(json.dumps(COMPRESSED))
+    stated["config_groups"]["group_0"]["weights"]["symmetric"] = not has_zeros
+    scheme = scheme_of({"quantization_config": stated})
+    assert scheme is not None
+    parts, weight = compressed(has_zeros=has_zeros)
+
+    groups = scheme.groups(parts)
+
+    assert len(parts) == len(scheme.suffixes)
+    assert scheme.matrix(tuple(parts[0].shape)) == (OUT, IN)
+    assert np.allclose(groups.weight().numpy(), weight, rtol=0, atol=1e-6)
+    x = torch.randn(3, IN, generator=torch.Generator().manual_seed(1))
+    assert torch.allclose(
+        Int4Linear(groups, torch.float32)(x), x @ torch.from_numpy(weight).T, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "change"),
+    [
+        ("weights", {"num_bits": 8}),
+        ("weights", {"strategy": "channel"}),
+        ("weights", {"actorder": "group"}),
+        ("weights", {"group_size": -1}),
+        ("group", {"input_activations": {"num_bits": 8}}),
+        ("all", {"format": "marlin-24"}),
+        ("all", {"config_groups": {}}),
+    ],
+)
+def test_other_kinds_of_compressed_tensors_are_refused_at_once(place, change):
+    stated = json.loads(json.dumps(COMPRESSED))
+    group = stated["config_groups"]["group_0"]
+    {"weights": group["weights"], "group": group, "all": stated}[place].update(change)
+
+    with pytest.raises(SetupError, match=r"config\.json") as caught:
+        scheme_of({"quantization_config": stated})
+
+    assert "model.quantize=int4" in caught.value.hint
+
+
+@pytest.mark.parametrize("size", [-1, 0, 48, "128"])
+def test_groups_that_no_kernel_takes_are_refused_at_once(size):
+    with pytest.raises(SetupError, match=f"group_size {size!r}"):
+        scheme_of({"quantization_config": {**STATED, "group_size": size}})
 
 
 @pytest.mark.parametrize("change", [{"bits": 8}, {"version": "gemv"}, {"zero_point": False}])

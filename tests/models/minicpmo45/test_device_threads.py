@@ -19,12 +19,11 @@ from parley.engine.engine import Engine
 from parley.engine.model import Job
 from parley.engine.work import Stage
 from parley.models.minicpmo45 import device as devices
-from parley.models.minicpmo45 import loading
+from parley.models.minicpmo45 import loading, weights
 from parley.models.minicpmo45 import model as model_module
 from parley.models.minicpmo45.conversation import speech
 from parley.models.minicpmo45.random_model import small_sizes
 from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
-from parley.models.minicpmo45.weights import randomise
 from parley.settings import ModelSettings
 
 CARD = torch.device("cuda", 1)
@@ -62,11 +61,13 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 def test_loading_chooses_the_card_before_it_reads_weights(
     cuda: Cuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    randomise = weights.randomise
+
     def checked(*given: Any, **named: Any) -> Any:
         cuda.check("weights")
         return randomise(*given, **named)
 
-    monkeypatch.setattr(loading.weights, "randomise", checked)
+    monkeypatch.setattr(weights, "randomise", checked)
     settings = ModelSettings(
         name="minicpmo45", device="cpu", random_weights=True, context_tokens=2048
     )

@@ -15,8 +15,8 @@ from parley.models.minicpmo45.runtime import slot_attention
 
 triton = pytest.importorskip("triton", reason="the package triton is not installed")
 
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource  # noqa: E402
+from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped] # noqa: E402
+from triton.compiler import ASTSource  # type: ignore[import-untyped] # noqa: E402
 
 from parley.models.minicpmo45.runtime import slot_kernels  # noqa: E402
 

@@ -7,7 +7,7 @@ that raise what Triton raises, and ones that lie.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from tests.contracts.conversations import Cast, Outcome, Style, assert_same
 from tests.support.fake_capture import FakeCapture
 from torch import Tensor
 
-from parley.engine.work import StartSession
+from parley.engine.work import StartSession, Work
 from parley.errors import InferenceFailed, SetupError
 from parley.models.minicpmo45 import ladder, loading, quantize, trials
 from parley.models.minicpmo45.model import MiniCPMO45
@@ -88,7 +88,7 @@ def not_a_number(query: Tensor, *rest: Any, **named: Any) -> Tensor:
     return torch.full_like(query, torch.nan)
 
 
-LIES = {
+LIES: dict[str, Callable[..., Tensor]] = {
     "half the query": half_the_query,
     "one column off": one_column_off,
     "another slot": another_slot,
@@ -136,7 +136,7 @@ def loaded(**changes: Any) -> MiniCPMO45:
 
 def talk(model: MiniCPMO45, style: Style = STYLE) -> list[Outcome]:
     """A half-duplex turn beside another one."""
-    parts = {row: style.turns(seed=3 + row) for row in range(2)}
+    parts: dict[int, Sequence[Work]] = {row: style.turns(seed=3 + row) for row in range(2)}
     outcomes = Cast(model).play_together(parts, delays={0: 0, 1: 2})
     return [*outcomes[0], *outcomes[1]]
 

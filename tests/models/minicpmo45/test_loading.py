@@ -13,7 +13,9 @@ from tests.support.tiny_checkpoint import DEFAULT_VOICE, write_golden, write_sma
 from parley.engine.work import GenerateResult, StartSession
 from parley.errors import SetupError
 from parley.models import describe, load
+from parley.models.minicpmo45.loading import load as load_model
 from parley.models.minicpmo45.model import MiniCPMO45
+from parley.models.minicpmo45.random_model import small_sizes
 from parley.settings import ModelSettings
 
 needs_tokenizer = pytest.mark.skipif(
@@ -97,3 +99,23 @@ def test_the_plan_of_a_checkpoint_without_tokenizer_says_what_is_missing(tmp_pat
 def test_a_device_that_is_not_there_is_named(device):
     with pytest.raises(SetupError, match=device):
         load(ModelSettings(name="minicpmo45", device=device, random_weights=True))
+
+
+def test_the_flows_euler_steps_are_a_setting_and_are_planned_for():
+    kept: dict[object, int] = {}
+    for steps in (5, 10):
+        settings = ModelSettings(
+            name="minicpmo45",
+            device="cpu",
+            random_weights=True,
+            context_tokens=2048,
+            token2wav_steps=steps,
+        )
+        model = load_model(settings, small_sizes())
+        assert model.speech_output is not None
+        kept[steps] = model.speech_output.vocoder.row_bytes
+        plan = describe(settings)
+        kept[f"plan of {steps}"] = plan.slot_bytes or 0
+
+    assert 1.7 < kept[10] / kept[5] < 2.1
+    assert kept["plan of 10"] > kept["plan of 5"] + 2**27

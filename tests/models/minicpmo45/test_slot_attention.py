@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -265,7 +266,8 @@ def test_rows_hear_by_the_kernel_what_they_hear_one_by_one() -> None:
         encoder.layers = encoder.layers[:1]
         encoder.heads, encoder.head_dim = 1, 16
         for layer in encoder.layers:
-            layer.self_attn.heads, layer.self_attn.head_dim = 1, 16
+            attention: Any = layer.self_attn
+            attention.heads, attention.head_dim = 1, 16
         encoder.reads_in_place = in_place
         cache = SlotCache(
             layers=1, rows=4, heads=1, capacity=300, head_dim=16,

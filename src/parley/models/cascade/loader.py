@@ -54,7 +54,7 @@ def load(settings: ModelSettings) -> Cascade:
         # on a busy one everything, loading too, takes several times as long.
         torch.set_num_threads(1)
     folder = pocket_data.folder(settings)
-    slots = SLOTS_AUTO if settings.slots == "auto" else settings.slots
+    slots = SLOTS_AUTO if settings.slots == "auto" else settings.slots or 1
     with ThreadPoolExecutor(1) as pool:
         recogniser = pool.submit(find_recogniser, settings, folder)
         speaker = pool.submit(find_speaker, settings, folder)
@@ -110,7 +110,7 @@ def describe(settings: ModelSettings) -> ModelPlan:
         settings.name,
         source="the package parley-pocket-data",
         device="cpu",
-        slots=SLOTS_AUTO if settings.slots == "auto" else settings.slots,
+        slots=SLOTS_AUTO if settings.slots == "auto" else settings.slots or 1,
         dtype="int8",
         weights_bytes=weights,
         slot_bytes=row_bytes(LlamaShape(), LIMIT_TOKENS) if is_own_llm(settings) else None,

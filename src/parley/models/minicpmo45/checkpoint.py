@@ -16,11 +16,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from parley.errors import SetupError
-from parley.models.minicpmo45.awq import (
-    SUFFIXES,
-    USE_INSTEAD,
-    AwqScheme,
-)
+from parley.models.minicpmo45.awq import USE_INSTEAD, PackedScheme
 
 INDEX_FILE = "model.safetensors.index.json"
 
@@ -144,23 +140,24 @@ def some_names(names: list[str], limit: int = 12) -> str:
 
 
 def unfolded(
-    stored: Mapping[str, Stored], scheme: AwqScheme | None
-) -> tuple[dict[str, Stored], dict[str, tuple[str, str, str]]]:
-    """A catalogue in which packed matrices stand under their own names, and the three tensors of
-    each of them."""
-    triples: dict[str, tuple[str, str, str]] = {}
+    stored: Mapping[str, Stored], scheme: PackedScheme | None
+) -> tuple[dict[str, Stored], dict[str, tuple[str, ...]]]:
+    """A catalogue in which packed matrices stand under their own names, and the tensors of each of
+    them."""
+    packed: dict[str, tuple[str, ...]] = {}
     if scheme is not None:
         for name in stored:
             place, _, leaf = name.rpartition(".")
-            parts = tuple(f"{place}.{suffix}" for suffix in SUFFIXES)
-            if leaf == SUFFIXES[0] and all(part in stored for part in parts):
-                triples[f"{place}.weight"] = (parts[0], parts[1], parts[2])
-    away = {part for parts in triples.values() for part in parts}
+            parts = tuple(f"{place}.{suffix}" for suffix in scheme.suffixes)
+            if leaf == scheme.suffixes[0] and all(part in stored for part in parts):
+                packed[f"{place}.weight"] = parts
+    away = {part for parts in packed.values() for part in parts}
     found = {name: one for name, one in stored.items() if name not in away}
-    for name, (qweight, _, _) in triples.items():
-        inputs, columns = stored[qweight].shape
-        found[name] = Stored(stored[qweight].file, (8 * columns, inputs), "AWQ")
-    return found, triples
+    for name, parts in packed.items():
+        assert scheme is not None
+        numbers = stored[parts[0]]
+        found[name] = Stored(numbers.file, scheme.matrix(numbers.shape), scheme.name)
+    return found, packed
 
 
 def stored_dtype(found: Mapping[str, Stored]) -> torch.dtype:

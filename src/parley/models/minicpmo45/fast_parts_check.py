@@ -36,7 +36,7 @@ LEAST_BYTES: Final = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PartFinding:
     """One thing that was tried."""
 
     grade: Grade
@@ -45,50 +45,52 @@ class Found:
     advice: str = ""
 
 
-def try_parts(settings: ModelSettings) -> Iterator[Found]:
+def try_parts(settings: ModelSettings) -> Iterator[PartFinding]:
     """Driver, card, compiler, headers, then every part."""
     yield from driver()
     yield from toolchain()
     try:
         device = choose_device(settings.device)
     except SetupError as error:
-        yield Found("broken", "card", str(error), error.hint)
+        yield PartFinding("broken", "card", str(error), error.hint)
         return
     if device.type != "cuda":
-        yield Found("note", "card", "none is used; kernel, graphs, int4 and stream need one")
+        yield PartFinding("note", "card", "none is used; kernel, graphs, int4 and stream need one")
         return
     use_device(device)
     yield from _card(device)
     yield from _parts(settings, device)
 
 
-def driver(place: Path = DRIVER) -> Iterator[Found]:
+def driver(place: Path = DRIVER) -> Iterator[PartFinding]:
     """The driver of NVIDIA cards, and what torch was built for."""
     cards = visible_cards(place, os.environ)
     if not cards and torch.version.cuda is None:
-        yield Found("note", "driver", f"no NVIDIA card; torch {torch.__version__} has no CUDA")
+        yield PartFinding(
+            "note", "driver", f"no NVIDIA card; torch {torch.__version__} has no CUDA"
+        )
         return
     version = driver_version(place)
     built = f"torch {torch.__version__}, CUDA {torch.version.cuda}"
-    yield Found("fine" if version else "note", "driver", f"{version or 'unknown'}; {built}")
+    yield PartFinding("fine" if version else "note", "driver", f"{version or 'unknown'}; {built}")
 
 
-def toolchain(environment: dict[str, str] | None = None) -> Iterator[Found]:
+def toolchain(environment: dict[str, str] | None = None) -> Iterator[PartFinding]:
     """What Triton needs when a kernel is used for the first time."""
     environment = dict(os.environ) if environment is None else environment
     compiler = environment.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if compiler:
-        yield Found("fine", "compiler", compiler)
+        yield PartFinding("fine", "compiler", compiler)
     else:
-        yield Found(
+        yield PartFinding(
             "note", "compiler", "none was found; Triton cannot build the launcher of its kernels",
             "Debian, Ubuntu: apt install gcc libc6-dev. Or set CC.",
         )  # fmt: skip
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if header.is_file():
-        yield Found("fine", "headers", str(header))
+        yield PartFinding("fine", "headers", str(header))
     else:
-        yield Found(
+        yield PartFinding(
             "note", "headers", f"{header} is missing; Triton needs it",
             "Debian, Ubuntu: apt install python3-dev (of this Python's version).",
         )  # fmt: skip
@@ -97,25 +99,25 @@ def toolchain(environment: dict[str, str] | None = None) -> Iterator[Found]:
     while not place.exists():
         place = place.parent
     if os.access(place, os.W_OK):
-        yield Found("fine", "kernel cache", str(cache))
+        yield PartFinding("fine", "kernel cache", str(cache))
     else:
-        yield Found(
+        yield PartFinding(
             "note", "kernel cache", f"{cache} cannot be written",
             "Set TRITON_CACHE_DIR to a folder that can.",
         )  # fmt: skip
 
 
-def _card(device: torch.device) -> Iterator[Found]:
+def _card(device: torch.device) -> Iterator[PartFinding]:
     name = torch.cuda.get_device_name(device)
     major, minor = torch.cuda.get_device_capability(device)
     free, total = torch.cuda.mem_get_info(device)
     text = f"{name}, compute capability {major}.{minor}, {free / 2**30:.1f} of "
     text += f"{total / 2**30:.1f} GiB free"
     grade: Grade = "fine" if free >= LEAST_BYTES else "broken"
-    yield Found(grade, "card", text, "" if grade == "fine" else "These trials need 1 GiB.")
+    yield PartFinding(grade, "card", text, "" if grade == "fine" else "These trials need 1 GiB.")
 
 
-def _parts(settings: ModelSettings, device: torch.device) -> Iterator[Found]:
+def _parts(settings: ModelSettings, device: torch.device) -> Iterator[PartFinding]:
     sizes = full_sizes()
     uses = trials.uses_of(
         sizes.config,
@@ -126,7 +128,7 @@ def _parts(settings: ModelSettings, device: torch.device) -> Iterator[Found]:
     )
     if slot_attention.is_installed():
         version = getattr(importlib.import_module("triton"), "__version__", "")
-        yield Found("fine", "triton", version)
+        yield PartFinding("fine", "triton", version)
     tries: list[tuple[str, str, Callable[[], object]]] = [
         ("kernel", "PyTorch's attention", partial(trials.attention, uses, device,
                                                   has_small_caches=False)),
@@ -141,7 +143,7 @@ def _parts(settings: ModelSettings, device: torch.device) -> Iterator[Found]:
         yield tried(subject, instead, trial)
 
 
-def tried(subject: str, instead: str, trial: Callable[[], object]) -> Found:
+def tried(subject: str, instead: str, trial: Callable[[], object]) -> PartFinding:
     """What came of one trial.
 
     Args:
@@ -150,7 +152,7 @@ def tried(subject: str, instead: str, trial: Callable[[], object]) -> Found:
     try:
         trial()
     except torch.AcceleratorError as error:
-        return Found("broken", subject, f"the card failed: {one_line(str(error))}")
+        return PartFinding("broken", subject, f"the card failed: {one_line(str(error))}")
     except Exception as error:
-        return Found("note", subject, described(error), f"Slower: {instead} will serve.")
-    return Found("fine", subject, "works, and computes what its plain form computes")
+        return PartFinding("note", subject, described(error), f"Slower: {instead} will serve.")
+    return PartFinding("fine", subject, "works, and computes what its plain form computes")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
+from parley import logs
 from parley.errors import ParleyError, SetupError
 from parley.models.minicpmo45 import hub, weights
-from parley.models.minicpmo45.awq import AwqScheme, scheme_of
+from parley.models.minicpmo45.awq import PackedScheme, scheme_of
 from parley.models.minicpmo45.checkpoint import (
     LANGUAGE,
     Stored,
@@ -22,6 +24,7 @@ from parley.models.minicpmo45.checkpoint import (
 from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config, read_config
 from parley.models.minicpmo45.device import choose_device
 from parley.models.minicpmo45.gguf_file import GgufFile
+from parley.models.minicpmo45.measuring import SPARE_SHARE, Allocator, CudaAllocator, measure
 from parley.models.minicpmo45.memory import (
     GIB,
     GRAPHS_BYTES,
@@ -58,6 +61,8 @@ from parley.models.minicpmo45.tokenizer import (
 from parley.models.minicpmo45.voice_loading import TOKEN2WAV_FOLDER, history_dtype, voice_notes
 from parley.models.plan import ModelPlan
 from parley.settings import ModelSettings
+
+log = logs.get(__name__)
 
 SMALL_CARD_BYTES = 28 * GIB
 """Cards with less keep what conversations remember in 8 bits unless `model.kv_cache_dtype` says."""
@@ -120,10 +125,13 @@ def describe(settings: ModelSettings) -> ModelPlan:
     budget = budget_of(
         settings, config, plan, dtype, reads_in_place=_reads_in_place(settings, device)
     )
-    if settings.slots != "auto":
-        slots = settings.slots
+    asked_slots = slots_asked(settings, device)
+    if asked_slots != "auto":
+        slots = asked_slots
     else:
-        slots = 1 if free is None else max(1, budget.slots_in(free, most=MOST_SLOTS))
+        # Serving measures what steps take; here it is the estimate.
+        spare = 0 if free is None else int(SPARE_SHARE * _total_bytes(device))
+        slots = 1 if free is None else max(1, budget.slots_in(free - spare, most=MOST_SLOTS))
     notes.append(
         f"{plan.per_1000_tokens_bytes / 2**20:.0f} MiB of context per slot and 1,000 tokens"
     )
@@ -150,7 +158,7 @@ def describe(settings: ModelSettings) -> ModelPlan:
         "minicpmo45",
         source=str(folder or "random weights"),
         device=str(device),
-        slots=None if settings.slots == "auto" and free is None else slots,
+        slots=None if asked_slots == "auto" and free is None else slots,
         dtype=str(dtype).removeprefix("torch."),
         weights_bytes=plan.weights_bytes,
         slot_bytes=plan.slot_bytes,
@@ -160,7 +168,7 @@ def describe(settings: ModelSettings) -> ModelPlan:
 
 
 def _accounted(
-    settings: ModelSettings, folder: Path, config: MiniCPMOConfig, scheme: AwqScheme | None
+    settings: ModelSettings, folder: Path, config: MiniCPMOConfig, scheme: PackedScheme | None
 ) -> dict[str, Stored]:
     """What a checkpoint holds, once it is known to be what the model needs.
 
@@ -187,7 +195,7 @@ def dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype | Non
     return torch.float32 if settings.dtype == "float32" else torch.bfloat16
 
 
-def kind_of(settings: ModelSettings, scheme: AwqScheme | None) -> Kind:
+def kind_of(settings: ModelSettings, scheme: PackedScheme | None) -> Kind:
     """How the layers' matrices end up; a checkpoint in 4 bits stays so."""
     if scheme is None:
         return settings.quantize
@@ -237,7 +245,11 @@ def budget_of(
     once["captured graphs"] = GRAPHS_BYTES if settings.compile else 0
     once["a context unpacked from 8 bits"] = plan.unpacking_bytes
     once["libraries"] = LIBRARIES_BYTES
-    voice = _vocoder_bytes(_planned_history(settings)).voice if config.has_tts else 0
+    voice = (
+        _vocoder_bytes(_planned_history(settings), settings.token2wav_steps).voice
+        if config.has_tts
+        else 0
+    )
     once["voices kept ready"] = VOICES_READY * voice
     once["steps while they run"] = step_bytes(
         width=language.hidden_size,
@@ -278,12 +290,14 @@ class _VocoderBytes:
 
 
 @functools.cache
-def _vocoder_bytes(history: torch.dtype | None) -> _VocoderBytes:
+def _vocoder_bytes(history: torch.dtype | None, steps: int = STEPS) -> _VocoderBytes:
     with without_memory():
-        vocoder = random_token2wav(slots=1, shape=FULL_FLOW, device="meta", history=history)
+        vocoder = random_token2wav(
+            slots=1, shape=FULL_FLOW, device="meta", history=history, steps=steps
+        )
         frames = round(100 * PROMPT_S / 2)
         voice = FlowMemory(
-            vocoder.flow, 1, steps=STEPS, places=frames, columns=frames, history=history
+            vocoder.flow, 1, steps=steps, places=frames, columns=frames, history=history
         )
     networks = (vocoder.flow, vocoder.vocoder)
     return _VocoderBytes(
@@ -299,6 +313,13 @@ def _planned_history(settings: ModelSettings) -> torch.dtype | None:
     return history_dtype(settings, torch.device("cuda"))
 
 
+def slots_asked(settings: ModelSettings, device: torch.device) -> int | Literal["auto"]:
+    """What the settings ask for; on a GPU as many as fit, unless they say otherwise."""
+    if settings.slots is not None:
+        return settings.slots
+    return "auto" if device.type == "cuda" else 1
+
+
 def fitting_slots(
     settings: ModelSettings,
     config: MiniCPMOConfig,
@@ -307,29 +328,25 @@ def fitting_slots(
     device: torch.device,
     kind: Kind,
     has_small_caches: bool,
+    allocator: Allocator | None = None,
 ) -> int:
     """How many slots a loaded model gets.
+
+    Args:
+        allocator: brought by tests; None: the card's.
 
     Raises:
         SetupError: not even one fits.
     """
-    if settings.slots != "auto":
-        return settings.slots
-    # Blocks that loading has let go of count as free again.
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-    free = _free_bytes(device)
-    if free is None:
-        return 1
+    asked = slots_asked(settings, device)
+    if asked != "auto":
+        return asked
+    if allocator is None:
+        if device.type != "cuda":
+            return 1
+        allocator = CudaAllocator(device)
     dtype = network.llm.dtype
-    plan = plan_of(
-        settings,
-        config,
-        folder,
-        dtype,
-        kind,
-        has_small_caches=has_small_caches,
-    )
+    plan = plan_of(settings, config, folder, dtype, kind, has_small_caches=has_small_caches)
     budget = budget_of(
         settings,
         config,
@@ -337,13 +354,35 @@ def fitting_slots(
         dtype,
         reads_in_place=network.llm.attention.reads_in_place,
     )
-    loaded = [f"weights of {name}" for name in plan.parts if name != "vocoder"]
-    left = budget.without(*loaded)
+    try:
+        measured = measure(network, config, allocator)
+    except torch.OutOfMemoryError as error:
+        raise SetupError(
+            f"No slot fits on {device}: its largest steps alone do not.",
+            hint="int4 weights leave more room.",
+        ) from error
+    left = budget.without(*(f"weights of {name}" for name in plan.parts if name != "vocoder"))
+    # What was measured is not estimated. Vocoder and graphs bring libraries of their own.
+    left = left.without("steps while they run", "pictures while they are looked at")
+    free = measured.left_bytes
     fitting = left.slots_in(free, most=MOST_SLOTS)
+    if fitting < 1 and left.slots_in(free + measured.spare_bytes, most=1):
+        # One conversation at the brim is better than none.
+        log.warning("memory_tight", device=str(device), kept_free_mib=0)
+        fitting = 1
+    log.info(
+        "memory_measured",
+        **{f"{name}_mib": size >> 20 for name, size in measured.steps.items()},
+        libraries_mib=measured.libraries_bytes >> 20,
+        free_mib=measured.free_bytes >> 20,
+        slots=fitting,
+    )
     if fitting < 1:
         raise SetupError(
             f"No slot fits on {device}: one and what all share takes "
-            f"{left.total_bytes(1) / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free.",
+            f"{left.total_bytes(1) / 2**30:.1f} GiB, "
+            f"{max(0, measured.free_bytes - measured.largest_bytes) / 2**30:.1f} GiB are free "
+            "beside the largest step.",
             hint="int4 weights and a smaller model.context_tokens leave more room.",
         )
     return fitting
@@ -386,6 +425,10 @@ def _free_bytes(device: torch.device) -> int | None:
     return int(torch.cuda.mem_get_info(device)[0])
 
 
+def _total_bytes(device: torch.device) -> int:
+    return int(torch.cuda.mem_get_info(device)[1])
+
+
 def _speech_slot_bytes(
     settings: ModelSettings,
     config: MiniCPMOConfig,
@@ -405,7 +448,7 @@ def _speech_slot_bytes(
         itemsize=dtype.itemsize,
         is_eight_bit=has_small_caches,
     )
-    return decoder + _vocoder_bytes(_planned_history(settings)).row
+    return decoder + _vocoder_bytes(_planned_history(settings), settings.token2wav_steps).row
 
 
 def _voice_bytes(
@@ -414,10 +457,12 @@ def _voice_bytes(
     """What the vocoder's weights take; they are float32 and stay so."""
     if not config.has_tts:
         return 0
-    published = _vocoder_bytes(_planned_history(settings))
+    published = _vocoder_bytes(_planned_history(settings), settings.token2wav_steps)
     added = 0
     if on_cpu:
-        added = _vocoder_bytes(history_dtype(settings, torch.device("cpu"))).added_on_cpu
+        added = _vocoder_bytes(
+            history_dtype(settings, torch.device("cpu")), settings.token2wav_steps
+        ).added_on_cpu
     if folder is None:
         return published.weights + added
     place = settings.token2wav or folder / TOKEN2WAV_FOLDER

@@ -134,8 +134,9 @@ def _rows_order(packed: Tensor, shape: tuple[int, int]) -> Tensor:
         origin += _nibbles(_kernel_order(q)).view(-1).long() << (4 * digit)
     found = torch.empty_like(origin)
     found[origin] = torch.arange(origin.numel(), device=packed.device)
-    tiles = _nibbles(packed).view(rows // tile[0], columns // tile[1], -1)[..., found]
-    return tiles.unflatten(-1, tile).transpose(1, 2).reshape(rows, columns)
+    tiles: Tensor = _nibbles(packed).view(rows // tile[0], columns // tile[1], -1)[..., found]
+    tiles = tiles.view(*tiles.shape[:2], *tile)
+    return tiles.transpose(1, 2).reshape(rows, columns)
 
 
 def _nibbles(packed: Tensor) -> Tensor:

@@ -209,7 +209,7 @@ def parts(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> Iterator[Ch
     )
     wide = copy.deepcopy(given).float()
     tried = given.to(device=device, dtype=dtype)
-    tried.llm.attention = make_attention("auto", device=device, dtype=dtype)
+    tried.llm.attention = make_attention("auto", device=device)
     tries: list[tuple[str, Callable[[weights.Network, Sizes], Tensor], str]] = [
         ("language model", _language, "what everybody is answered"),
         ("sound encoder", _sound, "whoever speaks to it"),

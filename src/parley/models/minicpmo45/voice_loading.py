@@ -71,6 +71,7 @@ def make_speech_output(
             dtype=flow_dtype,
             graphs=graphs,
             history=history_dtype(settings, device),
+            steps=settings.token2wav_steps,
         )
         voices: VoiceStore = NoiseVoices()
     else:
@@ -85,6 +86,7 @@ def make_speech_output(
             dtype=flow_dtype,
             graphs=graphs,
             history=history_dtype(settings, device),
+            steps=settings.token2wav_steps,
         )
         maker = VoiceMaker(place)
         if missing := maker.missing_files():

@@ -22,9 +22,7 @@ from parley import logs
 from parley.errors import SetupError
 from parley.models.minicpmo45.audio_encoder.network import AudioEncoder, AudioProjection
 from parley.models.minicpmo45.awq import (
-    AwqScheme,
-    dequantised,
-    groups_of,
+    PackedScheme,
 )
 from parley.models.minicpmo45.checkpoint import (
     LANGUAGE,
@@ -110,7 +108,7 @@ def load(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
     quantize: Kind = "none",
-    scheme: AwqScheme | None = None,
+    scheme: PackedScheme | None = None,
     language: GgufFile | None = None,
 ) -> Network:
     """Fill a memoryless network from a checkpoint folder.
@@ -149,9 +147,9 @@ def load(
 
 
 def _read_packed(
-    triples: Iterable[tuple[str, tuple[str, str, str]]],
+    triples: Iterable[tuple[str, tuple[str, ...]]],
     stored: Mapping[str, Stored],
-    scheme: AwqScheme,
+    scheme: PackedScheme,
     device: torch.device,
     dtype: torch.dtype,
 ) -> Iterator[tuple[str, Tensor | nn.Module]]:
@@ -161,11 +159,11 @@ def _read_packed(
         for part in parts:
             with safe_open(stored[part].file, framework="pt", device=str(device)) as shard:
                 tensors.append(shard.get_tensor(part))
-        groups = groups_of(tensors[0], tensors[1], tensors[2], scheme)
+        groups = scheme.groups(tensors)
         if name.startswith(LAYERS) and fits_int4(tuple(groups.q.shape), device):
             yield name, Int4Linear(groups, dtype)
         else:
-            yield name, dequantised(tensors[0], tensors[1], tensors[2], scheme).to(dtype)
+            yield name, scheme.weight(tensors).to(dtype)
 
 
 def account_language(shapes: Shapes, language: GgufFile) -> None:

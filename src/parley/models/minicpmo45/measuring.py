@@ -1,0 +1,151 @@
+"""What the largest steps really take of a card, before slots are counted.
+
+Weights and caches are counted from shapes (`memory.py`). What steps take while they run, and what
+libraries keep for themselves, differs between cards and versions, so it is measured: the largest
+steps run once on a loaded network, and the allocator is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+
+from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, MelExtractor
+from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
+from parley.models.minicpmo45.config import MiniCPMOConfig
+from parley.models.minicpmo45.llm.steps import LanguageSteps
+from parley.models.minicpmo45.memory import VISION_BATCH_TOKENS
+from parley.models.minicpmo45.runtime.caches import Span
+from parley.models.minicpmo45.stages.language import PREFILL_STEP_TOKENS
+from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
+from parley.models.minicpmo45.vision_encoder.pictures import cut
+from parley.models.minicpmo45.weights import Network
+
+SPARE_SHARE: Final = 0.06
+"""Of the whole card, kept free: fragments, other processes, what nobody has thought of."""
+
+CLIPS: Final = 4
+"""Whole clips that one step hears, of 30 s each."""
+
+
+class Allocator(Protocol):
+    """A card's memory."""
+
+    def total_bytes(self) -> int:
+        """All of it."""
+        ...
+
+    def free_bytes(self) -> int:
+        """What nobody has, once blocks that nobody uses are given back."""
+        ...
+
+    def peak_bytes(self, run: Callable[[], object]) -> int:
+        """Run something; the most bytes that it held at once, besides what was held before."""
+        ...
+
+
+class CudaAllocator:
+    """PyTorch's, of one card."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def total_bytes(self) -> int:
+        return int(torch.cuda.mem_get_info(self._device)[1])
+
+    def free_bytes(self) -> int:
+        torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()
+        return int(torch.cuda.mem_get_info(self._device)[0])
+
+    def peak_bytes(self, run: Callable[[], object]) -> int:
+        self.free_bytes()
+        before = torch.cuda.memory_reserved(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        run()
+        torch.cuda.synchronize(self._device)
+        # Reserved, not allocated: fragments count.
+        return int(torch.cuda.max_memory_reserved(self._device)) - before
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was found.
+
+    Args:
+        steps: name → most bytes of a largest step.
+        libraries_bytes: what stays taken after them: modules, workspaces.
+        free_bytes: afterwards. total_bytes: of the card.
+    """
+
+    steps: dict[str, int]
+    libraries_bytes: int
+    free_bytes: int
+    total_bytes: int
+
+    @property
+    def largest_bytes(self) -> int:
+        """Steps run one after the other, so the largest one decides."""
+        return max(self.steps.values(), default=0)
+
+    @property
+    def spare_bytes(self) -> int:
+        """What is kept free."""
+        return int(SPARE_SHARE * self.total_bytes)
+
+    @property
+    def left_bytes(self) -> int:
+        """What may be given to slots and to everything that is not loaded yet."""
+        return self.free_bytes - self.largest_bytes - self.spare_bytes
+
+
+@torch.inference_mode()
+def measure(network: Network, config: MiniCPMOConfig, allocator: Allocator) -> Measured:
+    """Run the largest step of each part of a loaded network; nothing stays behind.
+
+    Raises:
+        torch.OutOfMemoryError: not even that fits.
+    """
+    before = allocator.free_bytes()
+    tries: dict[str, Callable[[], object]] = {
+        "prefill": lambda: _prefill(network),
+        "pictures": lambda: _pictures(network, config),
+        "sound": lambda: _sound(network, config),
+    }
+    steps = {name: allocator.peak_bytes(run) for name, run in tries.items()}
+    after = allocator.free_bytes()
+    return Measured(steps, max(0, before - after), after, allocator.total_bytes())
+
+
+def _prefill(network: Network) -> object:
+    llm, tokens = network.llm, PREFILL_STEP_TOKENS
+    # Its cache is counted, too: a little too much rather than too little.
+    cache, rope = llm.make_cache(1, tokens), llm.make_rope(tokens)
+    width = int(llm.config.hidden_size)
+    embeds = torch.zeros(tokens, width, dtype=llm.dtype, device=llm.device)
+    steps = LanguageSteps(llm, cache, rope)
+    return llm.logits(steps.prefill(embeds, [Span(0, 0, tokens)])[-1:])
+
+
+def _pictures(network: Network, config: MiniCPMOConfig) -> object:
+    pieces = cut(np.zeros((720, 1280, 3), np.uint8), 1, config.slices)
+    encoder = PictureEncoder(network.vpm, network.resampler, batch=config.vision_batch)
+    height, width = pieces.sizes[0]
+    count = max(1, VISION_BATCH_TOKENS // (height * width))
+    return encoder.tokens(list(pieces.patches) * count, pieces.sizes[0])
+
+
+def _sound(network: Network, config: MiniCPMOConfig) -> object:
+    extractor = MelExtractor(config.audio.num_mel_bins)
+    encoder = SoundEncoder(
+        network.apm,
+        network.audio_projection_layer,
+        extractor,
+        pool_step=config.pool_step,
+        chunk_frames=config.audio_chunk_frames,
+    )
+    return encoder.hear([np.zeros(30 * RATE_HZ, np.float32)] * CLIPS, chunked=True)

@@ -1,0 +1,199 @@
+"""Slots by measurement, on cards that there are not: an allocator that counts every tensor, and
+refuses what its card has no room for.
+
+Everything is of the published size and runs on tensors without memory.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from parley.errors import SetupError
+from parley.models.minicpmo45 import measuring, planning
+from parley.models.minicpmo45.memory import GIB
+from parley.models.minicpmo45.quantize import Int4Linear, Kind, stored_bytes
+from parley.models.minicpmo45.roofline.meter import tensors_of
+from parley.models.minicpmo45.roofline.steps import PaperModel
+from parley.models.minicpmo45.token2wav.token2wav import VOICES_READY
+from parley.settings import ModelSettings
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+CONTEXT_BYTES: Final = GIB // 2
+"""Of a driver, before anything is loaded."""
+
+BLOCK_BYTES: Final = 2 * 2**20
+"""What is asked for is rounded up to this, as PyTorch's allocator does above 1 MiB."""
+
+LIBRARIES_BYTES: Final = 300 * 2**20
+"""What libraries keep once the steps have run: modules, handles and workspaces."""
+
+
+def rounded(nbytes: int) -> int:
+    size = BLOCK_BYTES if nbytes > 2**20 else 512
+    return -(-nbytes // size) * size
+
+
+class Card(TorchDispatchMode):
+    """An allocator of so many gigabytes: counts what is made within it, as long as it lives."""
+
+    def __init__(self, gigabytes: float) -> None:
+        super().__init__()
+        self.size = int(gigabytes * 10**9)
+        self.held = CONTEXT_BYTES
+        self.most = self.held
+        self._libraries = LIBRARIES_BYTES
+        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def take(self, nbytes: int) -> None:
+        """Something that is no tensor of a step."""
+        self.held += rounded(nbytes)
+        self._check()
+
+    def _check(self) -> None:
+        self.most = max(self.most, self.held)
+        if self.held > self.size:
+            raise torch.OutOfMemoryError(f"{self.held} of {self.size} bytes")
+
+    def _sweep(self) -> None:
+        for number, (reference, size) in list(self._alive.items()):
+            if reference.expired():
+                del self._alive[number]
+                self.held -= size
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given = {one.untyped_storage()._cdata for one in tensors_of((args, kwargs or {}))}
+        for tensor in tensors_of(out):
+            storage = tensor.untyped_storage()
+            number = storage._cdata
+            if tensor.is_meta and number not in given and number not in self._alive:
+                self._sweep()
+                self._alive[number] = (StorageWeakRef(storage), rounded(storage.nbytes()))
+                self.held += rounded(storage.nbytes())
+                self._check()
+        return out
+
+    # As the allocator that measuring asks.
+
+    def total_bytes(self) -> int:
+        return self.size
+
+    def free_bytes(self) -> int:
+        self._sweep()
+        return self.size - self.held
+
+    def peak_bytes(self, run: Callable[[], object]) -> int:
+        self.free_bytes()
+        before = self.most = self.held
+        with self:
+            run()
+        peak = self.most - before
+        self.take(self._libraries)
+        self._libraries = 0
+        return peak
+
+
+@pytest.fixture(autouse=True)
+def int4_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tensors without memory there is no packed product; what it returns is known."""
+    monkeypatch.setattr(
+        Int4Linear,
+        "forward",
+        lambda self, x: x.new_empty(*x.shape[:-1], self.scales.shape[1]),
+    )
+
+
+@functools.cache
+def settings() -> ModelSettings:
+    return ModelSettings(name="minicpmo45", random_weights=True, slots="auto")
+
+
+@functools.cache
+def loaded(kind: Kind) -> PaperModel:
+    """The published model, of which only the network is used."""
+    return PaperModel(kind, slots=1)
+
+
+def slots_on(card: Card, kind: Kind, *, has_small_caches: bool) -> int:
+    network = loaded(kind).network
+    card.take(stored_bytes([*network.parameters(), *network.buffers()]))
+    return planning.fitting_slots(
+        settings(),
+        loaded(kind).config,
+        None,
+        network,
+        torch.device("cuda"),
+        kind,
+        has_small_caches,
+        card,
+    )
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "kind", "has_small_caches", "least"),
+    [(24, "int4", True, 6)],
+)
+def test_an_hour_of_the_worst_traffic_ends_without_running_out_of_memory(
+    gigabytes: float, kind: Kind, has_small_caches: bool, least: int
+) -> None:
+    """Every second of it is the same: everybody shows a picture and speaks, with full contexts."""
+    card = Card(gigabytes)
+    slots = slots_on(card, kind, has_small_caches=has_small_caches)
+    assert slots >= least
+
+    # Of the network that is loaded; what else there is comes to the card now.
+    paper = PaperModel(kind, slots=slots, has_small_caches=has_small_caches)
+    for kept in paper._caches():
+        card.take(kept.nbytes)
+    for network in (paper.voice.flow, paper.voice.vocoder):
+        card.take(stored_bytes(network.parameters()))
+    card.take(VOICES_READY * planning._vocoder_bytes(torch.bfloat16).voice)
+    card.take(planning.GRAPHS_BYTES + slots * planning.GRAPHS_SLOT_BYTES)
+    for rows in (slots, 1, slots):
+        for run in (
+            paper.look,
+            paper.hear,
+            paper.prefill,
+            paper.decode,
+            paper.speech_begin,
+            paper.speech,
+            paper.flow,
+            paper.vocoder,
+            paper.finalize,
+        ):
+            with torch.inference_mode(), card:
+                run(rows)
+
+    assert card.most <= card.size
+    # What is kept free stays free; and no slot was given away for nothing.
+    spare = card.size - card.most
+    assert spare > 0
+    per_slot = 2.2 * GIB
+    assert spare < measuring.SPARE_SHARE * card.size + 2 * per_slot + GIB
+
+
+def test_141_gb_take_as_many_as_the_engine_serves() -> None:
+    assert slots_on(Card(141), "none", has_small_caches=False) >= 48
+
+
+def test_a_card_that_is_too_small_is_refused_with_what_would_help() -> None:
+    with pytest.raises(SetupError, match="No slot fits") as caught:
+        slots_on(Card(20.5), "none", has_small_caches=True)
+
+    assert "int4" in caught.value.hint
+
+
+def test_slots_are_counted_by_the_card_unless_the_settings_say() -> None:
+    cuda, cpu = torch.device("cuda"), torch.device("cpu")
+
+    assert planning.slots_asked(ModelSettings(), cuda) == "auto"
+    assert planning.slots_asked(ModelSettings(), cpu) == 1
+    assert planning.slots_asked(ModelSettings(slots=3), cuda) == 3
