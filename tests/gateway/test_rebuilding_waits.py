@@ -6,19 +6,20 @@ import asyncio
 import json
 from unittest.mock import Mock
 
+import msgspec
 import pytest
-from tests.gateway.test_kept_sessions import come_back
-from tests.support.gateways import end_of, running_gateway
+from tests.gateway.test_session_registry import come_back, left
+from tests.support.gateways import end_of, running_gateway, until
 from tests.support.patience import HANG_S
 
 from parley.clock import ManualClock
 from parley.gateway import rebuilding
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
-from parley.gateway.kept_sessions import NotRebuilt
 from parley.gateway.lost_session import LostSession
-from parley.gateway.queue import Queue
+from parley.gateway.queue import Queue, Ticket
 from parley.gateway.rebuilding import Rebuilding
+from parley.gateway.sessions import NotRebuilt
 from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.kinds import Kind
 from parley.settings import EtaSettings
@@ -107,14 +108,16 @@ async def test_a_worker_that_ends_while_it_loads_is_not_waited_for(waiting: Wait
 async def test_its_client_learns_how_long_it_may_come_again(key_id: str | None) -> None:
     async with running_gateway() as gateway:
         runtime = gateway.runtime
-        runtime.kept_sessions._hold_s = 0.05
+        runtime.sessions._hold_s = 0.05
 
-        async def rebuild(session: LostSession) -> Lease:
+        async def rebuild(session: LostSession, slot: Ticket | None) -> Lease:
             await asyncio.Event().wait()
             raise AssertionError
 
-        runtime.kept_sessions.rebuild = rebuild
-        runtime.left_behind.lost.notify(lost("omni_1", key_id))
+        runtime.sessions.rebuild = rebuild
+        note = json.dumps({"address": "127.0.0.1", "key_id": key_id})
+        runtime.sessions.found(msgspec.structs.replace(left(note=note), session_id="omni_1"))
+        await until(lambda: runtime.sessions.moving("omni_1"))
         async with asyncio.timeout(HANG_S):
             said, code = await end_of(await come_back(gateway))
 

@@ -173,6 +173,7 @@ def _add_routes(
             gateway=settings.gateway,
             metrics=runtime.metrics,
             queue=runtime.queue,
+            sessions=runtime.sessions,
             supervisor=runtime.supervisor,
             worker_pool=runtime.worker_pool,
         ),
@@ -230,7 +231,7 @@ def _add_routes(
         leaving.routes(
             admission=runtime.admission,
             failed_stops=runtime.failed_stops,
-            kept_sessions=runtime.kept_sessions,
+            sessions=runtime.sessions,
             worker_control=runtime.worker_control,
             worker_pool=runtime.worker_pool,
         ),

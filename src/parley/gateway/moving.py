@@ -13,8 +13,8 @@ from typing import Final
 
 from parley import logs
 from parley.gateway.dispatcher import Dispatcher
-from parley.gateway.kept_sessions import KeptSessions
 from parley.gateway.rebuilding import Rebuilding
+from parley.gateway.sessions import GatewaySession, Sessions
 from parley.gateway.worker_pool import Lease, Worker
 
 LOOK_EVERY_S: Final = 0.5
@@ -36,20 +36,19 @@ class Moving:
     def __init__(
         self,
         *,
-        kept: KeptSessions,
+        sessions: Sessions,
         rebuilding: Rebuilding,
         dispatcher: Dispatcher,
         hand_over: Callable[[Lease], Awaitable[bool]],
         end: Callable[[Lease], None],
     ) -> None:
-        self._kept = kept
+        self._sessions = sessions
         self._rebuilding = rebuilding
         self._dispatcher = dispatcher
         self._hand_over = hand_over
         self._end = end
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._ending: dict[str, tuple[Lease, asyncio.TimerHandle]] = {}
-        """Sessions that are about to be ended where they were."""
+        """By worker."""
 
     def begin(self, worker: Worker) -> asyncio.Task[None]:
         """Move what can be moved, for as long as the worker is drained."""
@@ -67,7 +66,7 @@ class Moving:
         worker, pool = lease.worker, self._dispatcher.worker_pool
         pool.unreachable(worker)
         current = worker.leases.get(lease.lease_id)
-        if current is None or not self._kept.is_kept(current):
+        if current is None or not self._sessions.is_away(current):
             return
         if current.log_id and pool.with_room(current.kind, worker.hello.fingerprint):
             log.info("session_moving", session_id=current.session_id, worker=worker.worker_id)
@@ -76,11 +75,14 @@ class Moving:
     def leave(self) -> None:
         """The next gateway will find a session that has not arrived yet where it was: it does not
         end there. Safe to repeat."""
-        for session_id, (lease, timer) in list(self._ending.items()):
+        for session in self._sessions:
+            if session.parting is None:
+                continue
+            lease, timer = session.parting
+            session.parting = None
             timer.cancel()
-            if self._kept.being_rebuilt(session_id) is None:
+            if self._sessions.moving(session.session_id) is None:
                 self._end(lease)
-        self._ending.clear()
 
     async def close(self) -> None:
         """Move nothing any more."""
@@ -94,14 +96,16 @@ class Moving:
         async def move(lease_id: str) -> None:
             async with at_once:
                 lease = worker.leases.get(lease_id)
-                if lease is not None and self._kept.can_be_rebuilt(lease):
+                if lease is not None and self._sessions.can_move(lease):
                     await self._move(lease_id, lease)
 
         await asyncio.gather(*(move(lease_id) for lease_id in list(worker.leases)))
 
     async def _move(self, lease_id: str, lease: Lease) -> None:
         worker, fingerprint = lease.worker, lease.worker.hello.fingerprint
-        session_id, reserved = lease.session_id, self._rebuilding.reserved
+        session_id, session = lease.session_id, self._sessions.get(lease.session_id)
+        if session is None:
+            return
         ticket = self._rebuilding.ask(lease, fingerprint)
         is_taken = False
         try:
@@ -117,23 +121,27 @@ class Moving:
             if current is None or not await self._hand_over(current):
                 log.info("session_not_moved", session_id=session_id)
                 return
-            reserved[session_id] = ticket
+            session.slot = ticket
             log.info("session_moving", session_id=session_id, worker=worker.worker_id)
             self._part(worker.leases.get(lease_id, current))
             await asyncio.sleep(TAKE_S)
-            is_taken = reserved.pop(session_id, None) is None
+            is_taken = session.slot is None
         finally:
             if not is_taken:
-                reserved.pop(session_id, None)
+                session.slot = None
                 self._dispatcher.cancel(ticket)
 
     def _part(self, lease: Lease) -> None:
         """The session is lost where it was, and finds its new slot reserved."""
         lease.is_lost = True
         lease.lost.notify()
-        timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._end_there, lease)
-        self._ending[lease.session_id] = lease, timer
+        session = self._sessions.get(lease.session_id)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(LOOK_EVERY_S, self._end_there, session, lease)
+        if session is not None:
+            session.parting = lease, timer
 
-    def _end_there(self, lease: Lease) -> None:
-        self._ending.pop(lease.session_id, None)
+    def _end_there(self, session: GatewaySession | None, lease: Lease) -> None:
+        if session is not None:
+            session.parting = None
         self._end(lease)

@@ -16,10 +16,10 @@ from parley import logs
 from parley.clock import Clock
 from parley.errors import ParleyError
 from parley.gateway.dispatcher import Dispatcher
-from parley.gateway.kept_sessions import NotRebuilt
 from parley.gateway.lost_session import LostSession
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue import Ticket
+from parley.gateway.sessions import NotRebuilt
 from parley.gateway.signals import Signal
 from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
 from parley.gateway.worker_pool import Lease
@@ -65,19 +65,20 @@ class Rebuilding:
         """How long a session may wait for a slot, and then for its client."""
         self.loading_wait_s = loading_wait_s
         """How long it may wait for a slot while a worker is loading."""
-        self.reserved: dict[str, Ticket] = {}
-        """Slots of sessions that are about to be moved, by session."""
-        self.given_up: Signal[str] = Signal()
-        """A lease under which a session may have been rebuilt, while another one is tried."""
+        self.given_up: Signal[str, str] = Signal()
+        """A session, and a lease under which it may have been rebuilt while another is tried."""
 
-    async def rebuild(self, lost: LostSession) -> Lease:
+    async def rebuild(self, lost: LostSession, slot: Ticket | None = None) -> Lease:
         """Another worker's lease of a session, which waits there for its client.
+
+        Args:
+            slot: taken for it already; None: it takes the next one.
 
         Raises:
             NotRebuilt: and why.
         """
         began_at = self._clock.monotonic()
-        ticket = self.reserved.pop(lost.session_id, None) or self.ask(lost, lost.fingerprint)
+        ticket = slot or self.ask(lost, lost.fingerprint)
         try:
             while True:
                 await self._until_leased(ticket, lost, began_at)
@@ -183,7 +184,7 @@ class Rebuilding:
                     raise NotRebuilt("The second worker closed the connection.") from None
                 # Once more, not for ever: it may be this session that no worker survives.
                 self._dispatcher.worker_failed(ticket)
-                self.given_up.notify(lease.lease_id)
+                self.given_up.notify(lost.session_id, lease.lease_id)
                 return False
         if result.problem:
             raise NotRebuilt(result.problem)

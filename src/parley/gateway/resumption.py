@@ -20,9 +20,9 @@ from parley.dialects.base import Dialect, UpgradeRequest
 from parley.errors import Refused, TimedOut
 from parley.gateway.acquisition import Client, Departed
 from parley.gateway.admission import Admission
-from parley.gateway.kept_sessions import KeptSessions, NotYetKnown
 from parley.gateway.metrics import Metrics
 from parley.gateway.session_relay import AGAIN_CODE, SessionRelay
+from parley.gateway.sessions import NotYetKnown, Sessions
 from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
 from parley.gateway.worker_pool import Lease
 from parley.protocol.control import RESUME_STATUSES
@@ -66,7 +66,7 @@ class Resumption:
     def __init__(
         self,
         *,
-        kept: KeptSessions,
+        sessions: Sessions,
         waiting: Callable[[float], ResumeWaiting],
         unreachable: Callable[[Lease], None],
         relay: SessionRelay,
@@ -75,7 +75,7 @@ class Resumption:
         metrics: Metrics,
         clock: Clock,
     ) -> None:
-        self._kept = kept
+        self._sessions = sessions
         self._waiting = waiting
         self._unreachable = unreachable
         self._relay = relay
@@ -99,11 +99,11 @@ class Resumption:
         """
         request = await self._first(connection)
         try:
-            lease = await _unless_left(connection, self._kept.find(request.session_id))
+            lease = await _unless_left(connection, self._sessions.find(request.session_id))
         except NotYetKnown:
             self._metrics.resumption("not_yet_known")
             log.info("session_unknown", session_id=request.session_id)
-            since_s = self._kept.waits_since(request.session_id, client.key_id)
+            since_s = self._sessions.waits_since(request.session_id, client.key_id)
             if since_s is not None:
                 connection.send_text(msgspec.json.encode(self._waiting(since_s)))
             connection.close(AGAIN_CODE, "try again")
@@ -142,7 +142,7 @@ class Resumption:
         held: ExitStack,
     ) -> None:
         self._metrics.resumption("resumed")
-        lease = self._kept.take(upstream.lease)
+        lease = self._sessions.take(upstream.lease)
         if lease is None:
             # The session has ended; what its client has not heard follows.
             await self._relay.run(connection, upstream, dialect, held)
@@ -155,7 +155,7 @@ class Resumption:
                 held.enter_context(self._admission.claim(lease.session_id))
             except Refused:
                 log.warning("previous_connection_stuck", session_id=lease.session_id)
-                self._kept.keep(lease, ExitStack())
+                self._sessions.keep(lease, ExitStack())
                 connection.close(AGAIN_CODE, "try again")
                 return
             await self._relay.run(connection, upstream, dialect, held)
@@ -185,7 +185,7 @@ class Resumption:
         connection.close(AGAIN_CODE, "try again")
 
     def _not_found(self, connection: Connection, session_id: str, client: Client) -> None:
-        why = self._kept.why_lost(session_id, client.key_id)
+        why = self._sessions.why_lost(session_id, client.key_id)
         if why is None:
             self._refuse(connection, "unknown")
         else:

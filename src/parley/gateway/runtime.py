@@ -22,8 +22,6 @@ from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
 from parley.gateway.forward_auth import ForwardAuth
 from parley.gateway.handover import Handover, store_id
-from parley.gateway.kept_sessions import KeptSessions
-from parley.gateway.left_behind import LeftBehind
 from parley.gateway.log_sweep import LogSweep
 from parley.gateway.maintenance import Maintenance
 from parley.gateway.metrics import Metrics
@@ -35,6 +33,7 @@ from parley.gateway.recording_access import RecordingAccess
 from parley.gateway.reload import ReloadReport
 from parley.gateway.resumption import Resumption
 from parley.gateway.session_relay import SessionRelay
+from parley.gateway.sessions import Sessions
 from parley.gateway.state import State
 from parley.gateway.supervisor import Supervisor
 from parley.gateway.tls import own_names
@@ -167,7 +166,7 @@ class GatewayRuntime:
             session_logs=self.log_sweep,
             find_disk_free=lambda: free_bytes(settings.storage.data_dir),
             count_keys=lambda: self.authenticator.keys,
-            count_kept=lambda: len(self.kept_sessions),
+            count_kept=lambda: self.sessions.away,
             is_in_doubt=lambda: self.dispatcher.is_paused,
         )
         self.worker_control = WorkerControl(
@@ -205,16 +204,11 @@ class GatewayRuntime:
             tracing=self.tracing,
         )
         self.closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.left_behind = LeftBehind(
-            worker_pool=self.worker_pool,
-            is_gone=process_is_gone,
-            drop_log=self.log_sweep.drop,
-        )
-        self.kept_sessions = KeptSessions(
+        self.sessions = Sessions(
             worker_pool=self.worker_pool,
             admission=self.admission,
             clock=self.clock,
-            left_behind=self.left_behind,
+            is_gone=process_is_gone,
             drop_log=self.log_sweep.drop,
             window_s=limits.resume_window_s,
         )
@@ -226,24 +220,22 @@ class GatewayRuntime:
             window_s=limits.resume_window_s,
             loading_wait_s=limits.rebuild_wait_s,
         )
-        self.kept_sessions.rebuild = rebuilding.rebuild
-        rebuilding.given_up.listen(self.kept_sessions.moved)
+        self.sessions.rebuild = rebuilding.rebuild
+        rebuilding.given_up.listen(self.sessions.gave_up)
         self.moving = Moving(
-            kept=self.kept_sessions,
+            sessions=self.sessions,
             rebuilding=rebuilding,
             dispatcher=self.dispatcher,
             hand_over=self.worker_control.hand_over,
             end=self.worker_control.end_doubled,
         )
         self.worker_control.leaving.listen(self.moving.begin)
-        self.kept_sessions.doubled.listen(self.worker_control.end_doubled)
-        session_relay = SessionRelay(
-            kept=self.kept_sessions, metrics=self.metrics, clock=self.clock
-        )
+        self.sessions.doubled.listen(self.worker_control.end_doubled)
+        session_relay = SessionRelay(sessions=self.sessions, metrics=self.metrics, clock=self.clock)
         self.connection_handler = ConnectionHandler(
             relay=session_relay,
             resumption=Resumption(
-                kept=self.kept_sessions,
+                sessions=self.sessions,
                 waiting=rebuilding.waiting,
                 unreachable=self.moving.move_unreachable,
                 relay=session_relay,
@@ -334,8 +326,7 @@ class GatewayRuntime:
                 for task in watch:
                     task.cancel()
                 await self.moving.close()
-                await self.left_behind.close()
-                await self.kept_sessions.close()
+                await self.sessions.close()
                 await self.session_logs.close()
                 await self.maintenance.finish()
                 await asyncio.to_thread(self.recordings.close)
@@ -358,7 +349,7 @@ class GatewayRuntime:
             self.dispatcher.close()
             if keep:
                 self.moving.leave()
-                self.kept_sessions.leave()
+                self.sessions.leave()
             log.info("shutting_down", running=running, waiting=waiting, drain_s=drain_s)
             if drain_s and running:
                 if not keep:
@@ -397,7 +388,7 @@ class GatewayRuntime:
 
     def _known_logs(self) -> set[str]:
         """Logs of sessions that run or are about to continue."""
-        return {lease.log_id for lease in self.worker_pool.leases} | self.kept_sessions.log_ids
+        return {lease.log_id for lease in self.worker_pool.leases} | self.sessions.log_ids
 
     async def _find_left_behind(self) -> None:
         """Take over the sessions of an earlier gateway, by their logs. Logs that are older than the
@@ -410,7 +401,7 @@ class GatewayRuntime:
             return
         for stored in await self.session_logs.stored():
             if stored.has_writer or stored.age_s <= self.settings.limits.resume_window_s:
-                self.left_behind.found(stored.session)
+                self.sessions.found(stored.session)
             else:
                 await self.session_logs.drop(stored.session.log_id)
 

@@ -9,10 +9,10 @@ from parley import logs
 from parley.clock import Clock
 from parley.dialects.base import Dialect
 from parley.errors import SlowClient, WorkerLost, WorkerLostEarly
-from parley.gateway.kept_sessions import KeptSessions
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue_waiter import send_answer
 from parley.gateway.relay import RelayEnd, relay
+from parley.gateway.sessions import Sessions
 from parley.gateway.upstream import UpstreamConnection
 from parley.protocol.control import CUT_CODE, LEAVING_CODES
 from parley.protocol.resume import REPLACED_CODE
@@ -28,8 +28,8 @@ log = logs.get(__name__)
 class SessionRelay:
     """Joins client and worker, and says how it ended."""
 
-    def __init__(self, *, kept: KeptSessions, metrics: Metrics, clock: Clock) -> None:
-        self._kept = kept
+    def __init__(self, *, sessions: Sessions, metrics: Metrics, clock: Clock) -> None:
+        self._sessions = sessions
         self._metrics = metrics
         self._clock = clock
 
@@ -42,6 +42,19 @@ class SessionRelay:
     ) -> None:
         """Relay until one side ends. `held`: what the client took at admission, which a session
         that waits for its client keeps."""
+        self._sessions.connect(upstream.lease)
+        try:
+            await self._serve(connection, upstream, dialect, held)
+        finally:
+            self._sessions.disconnect(upstream.lease)
+
+    async def _serve(
+        self,
+        connection: Connection,
+        upstream: UpstreamConnection,
+        dialect: Dialect,
+        held: ExitStack,
+    ) -> None:
         end = await self._relay(connection, upstream)
         worker = upstream.connection
         assert worker is not None
@@ -49,12 +62,12 @@ class SessionRelay:
             self._metrics.cut()
             worker.close(CUT_CODE)
             connection.close(AGAIN_CODE, "resume")
-            self._kept.keep(upstream.lease, held.pop_all())
+            self._sessions.keep(upstream.lease, held.pop_all())
             return
         self._finish(connection, worker, dialect, end, was_ready=upstream.lease.was_ready)
         if self._is_replaced(end, upstream):
             # Whoever replaces this connection takes the lease from there.
-            self._kept.keep(upstream.lease, held.pop_all())
+            self._sessions.keep(upstream.lease, held.pop_all())
 
     async def _relay(self, connection: Connection, upstream: UpstreamConnection) -> RelayEnd:
         assert upstream.connection is not None
@@ -91,7 +104,7 @@ class SessionRelay:
         if lease.resume is None or not lease.is_held:
             return False
         if lease.is_lost:
-            return self._kept.can_be_rebuilt(lease)
+            return self._sessions.can_move(lease)
         if end.who == "client":
             return end.closure.code not in LEAVING_CODES
         return not end.closure.is_clean or end.closure.code == CUT_CODE

@@ -16,8 +16,8 @@ from parley.gateway.admission import Admission
 from parley.gateway.http.errors import problem, problems
 from parley.gateway.http.half_duplex import StopAnswer, may_stop
 from parley.gateway.http.routing import Router
-from parley.gateway.kept_sessions import KeptSessions
 from parley.gateway.rates import RateLimit
+from parley.gateway.sessions import Sessions
 from parley.gateway.worker_control import WorkerControl
 from parley.gateway.worker_pool import WorkerPool
 from parley.protocol.networks import network_of
@@ -29,7 +29,7 @@ def routes(
     *,
     admission: Admission,
     failed_stops: RateLimit,
-    kept_sessions: KeptSessions,
+    sessions: Sessions,
     worker_control: WorkerControl,
     worker_pool: WorkerPool,
 ) -> Router:
@@ -52,9 +52,10 @@ def routes(
         address = admission.address_of(peer, request.headers)
         if not failed_stops.has_room(network_of(address)):
             raise RateLimited(failed_stops.per_minute, has_key=False)
-        lost = kept_sessions.being_rebuilt(session_id)
+        moving = sessions.moving(session_id)
+        lost = None if moving is None else moving.lost
         if lost is not None and may_stop(request.state.caller, address, lost):
-            kept_sessions.abandon(session_id)
+            sessions.abandon(session_id)
             return StopAnswer(success=True, message=ENDED)
         lease = worker_pool.find_resumable(session_id)
         if lease is None or not may_stop(request.state.caller, address, lease):

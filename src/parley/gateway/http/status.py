@@ -22,6 +22,7 @@ from parley.gateway.http.errors import shown
 from parley.gateway.http.routing import Router
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue import Queue
+from parley.gateway.sessions import GatewaySession, Sessions
 from parley.gateway.supervisor import Supervisor
 from parley.gateway.tls import own_fingerprint
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
@@ -128,6 +129,19 @@ class SessionLogHealth(BaseModel):
     place: Literal["off", "file", "redis"] = Field("off", description="where the logs are")
 
 
+class SessionInfo(BaseModel):
+    """Where one session is."""
+
+    session_id: str = Field(examples=["hdx_2a5979215b12b3ba"])
+    state: str = Field(description="see `session_states`", examples=["away"])
+    for_s: float = Field(description="seconds in this state", examples=[4.2])
+    worker: str | None = Field(None, description="that runs it", examples=["worker-0-1f2e3d4c"])
+    is_protected: bool = Field(
+        False, description="another worker could continue it", examples=[True]
+    )
+    why: str = Field("", description="why it was lost", examples=[""])
+
+
 class Status(BaseModel):
     """The whole service in one answer; `workers` is filled for admins only."""
 
@@ -148,6 +162,12 @@ class Status(BaseModel):
     max_queue_size: int = Field(examples=[1000])
     recording: RecordingHealth
     session_logs: SessionLogHealth
+    session_states: dict[str, int] = Field(
+        {},
+        description="number of sessions by state: waiting, connected, away, moving, ended, lost",
+        examples=[{"connected": 2, "away": 1}],
+    )
+    sessions: list[SessionInfo] = Field([], description="for admins: where each session is")
     running_tasks: list[RunningTask]
     workers: list[WorkerInfo]
     certificate_fingerprint: str | None = Field(
@@ -253,6 +273,25 @@ def recording_health(metrics: Metrics, worker_pool: WorkerPool) -> RecordingHeal
     )
 
 
+def session_states(sessions: Sessions, queue: Queue) -> dict[str, int]:
+    """Number of sessions in each state."""
+    waiting = {"waiting": len(queue)} if len(queue) else {}
+    return {**waiting, **sessions.count()}
+
+
+def session_info(session: GatewaySession, clock: Clock) -> SessionInfo:
+    """One session, as an admin sees it."""
+    lease = session.lease
+    return SessionInfo(
+        session_id=session.session_id,
+        state=session.state.value,
+        for_s=round(clock.monotonic() - session.since_s, 1),
+        worker=None if lease is None else lease.worker.worker_id,
+        is_protected=bool(session.lost.log_id if session.lost else lease and lease.log_id),
+        why=session.why,
+    )
+
+
 def session_log_health(metrics: Metrics) -> SessionLogHealth:
     """The logs of running sessions, as the last sweep found them."""
     logged = metrics.session_logs
@@ -286,6 +325,7 @@ def routes(
     gateway: GatewaySettings,
     metrics: Metrics,
     queue: Queue,
+    sessions: Sessions,
     supervisor: Supervisor,
     worker_pool: WorkerPool,
 ) -> Router:
@@ -343,6 +383,8 @@ def routes(
             max_queue_size=queue.limit,
             recording=recording_health(metrics, worker_pool),
             session_logs=session_log_health(metrics),
+            session_states=session_states(sessions, queue),
+            sessions=[session_info(each, clock) for each in sessions] if admin else [],
             running_tasks=[running_task(lease, clock, eta) for lease in worker_pool.leases],
             workers=[worker_info(w, is_admin=True) for w in worker_pool] if admin else [],
             certificate_fingerprint=(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -19,13 +19,13 @@ from websockets.asyncio.client import ClientConnection, connect
 from parley.clock import ManualClock
 from parley.gateway.admission import Admission
 from parley.gateway.eta import EtaTracker
-from parley.gateway.kept_sessions import KeptSessions, NotRebuilt, NotYetKnown
-from parley.gateway.left_behind import LeftBehind
 from parley.gateway.lost_session import LostSession
 from parley.gateway.moving import Moving
+from parley.gateway.queue import Ticket
 from parley.gateway.resumption import Resumption
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.session_relay import AGAIN_CODE
+from parley.gateway.sessions import NotRebuilt, NotYetKnown, Sessions, SessionState
 from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.control import (
     RESUME_HEADER,
@@ -63,17 +63,14 @@ class Young:
         self.dropped: list[str] = []
         self.gone: set[str] = set()
         self.leaving = asyncio.Event()
-        self.left_behind = LeftBehind(
-            worker_pool=self.pool, is_gone=self._is_gone, drop_log=self.dropped.append
-        )
-        self.kept = KeptSessions(
+        self.kept = Sessions(
             worker_pool=self.pool,
             admission=Admission(SecuritySettings(), sessions_per_client=8, own_names=()),
             clock=self.clock,
+            is_gone=self._is_gone,
             drop_log=self.dropped.append,
-            left_behind=self.left_behind,
             window_s=WINDOW_S,
-            hold_s=0.01,
+            hold_s=0.2,
         )
 
     async def _is_gone(self, url: str) -> bool:
@@ -83,7 +80,7 @@ class Young:
         """Leases of sessions that are rebuilt from here on, each at another worker."""
         rebuilt: list[str] = []
 
-        async def rebuild(lost: LostSession) -> Lease:
+        async def rebuild(lost: LostSession, slot: Ticket | None) -> Lease:
             rebuilt.append(lost.lease_id)
             lease = self.pool.lease(lost.kind, lost.session_id)
             assert lease is not None
@@ -119,7 +116,7 @@ async def test_a_worker_may_bring_a_session_late() -> None:
     lease = await gateway.kept.find("call")
     assert lease is not None
     assert lease.is_held
-    assert (len(gateway.kept), gateway.free_slots()) == (1, 1)
+    assert (gateway.kept.away, gateway.free_slots()) == (1, 1)
 
 
 async def test_a_session_that_ended_without_a_gateway_has_last_words() -> None:
@@ -130,7 +127,7 @@ async def test_a_session_that_ended_without_a_gateway_has_last_words() -> None:
     lease = await gateway.kept.find("call")
     assert lease is not None
     assert gateway.kept.take(lease) is None, "it has no slot any more"
-    assert (len(gateway.kept), gateway.free_slots()) == (0, 2)
+    assert (gateway.kept.away, gateway.free_slots()) == (0, 2)
 
 
 async def test_a_session_of_which_its_worker_says_nothing_more_gives_its_slot_back() -> None:
@@ -140,7 +137,7 @@ async def test_a_session_of_which_its_worker_says_nothing_more_gives_its_slot_ba
     worker = gateway.pool.welcome(hello(), object())
     gateway.pool.heard(worker, Heartbeat("idle", 2, 0, 0.0, 0))
 
-    assert (len(gateway.kept), gateway.free_slots()) == (0, 2)
+    assert (gateway.kept.away, gateway.free_slots()) == (0, 2)
 
 
 async def test_a_worker_that_is_lost_after_it_rebuilt_a_session_is_followed_by_another() -> None:
@@ -148,7 +145,7 @@ async def test_a_worker_that_is_lost_after_it_rebuilt_a_session_is_followed_by_a
     first = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
     rebuilt: list[str] = []
 
-    async def rebuild(lost: LostSession) -> Lease:
+    async def rebuild(lost: LostSession, slot: Ticket | None) -> Lease:
         rebuilt.append(lost.log_id)
         lease = gateway.pool.lease(Kind.AUDIO_DUPLEX, "call")
         assert lease is not None
@@ -174,11 +171,13 @@ async def test_a_fault_while_a_session_is_rebuilt_loses_it_and_nothing_else() ->
     gateway = Young()
     worker = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
 
-    async def rebuild(lost: LostSession) -> Lease:
+    async def rebuild(lost: LostSession, slot: Ticket | None) -> Lease:
         raise KeyError("a mistake of ours")
 
     gateway.kept.rebuild = rebuild
     gateway.pool.left(worker)
+    await until(lambda: gateway.kept.moving("call") is None)
+    gateway.clock.advance(WINDOW_S + 1)
     assert await gateway.kept.find("call") is None
 
     why = gateway.kept.why_lost("call", None)
@@ -190,25 +189,29 @@ async def test_a_fault_while_a_session_is_rebuilt_loses_it_and_nothing_else() ->
 
 async def test_a_worker_that_was_thought_lost_may_bring_hundreds_of_sessions_again() -> None:
     gateway, doubled = Young(), list[str]()
+    gateway.rebuilds()
     gateway.kept.doubled.listen(lambda lease: doubled.append(lease.lease_id))
     leases = [str(number) for number in range(600)]
-    for lease_id in leases:
-        gateway.kept.moved(lease_id)
+    brought = [of_session(Phase.ACTIVE, each, each) for each in leases]
+    frozen = gateway.pool.welcome(hello(*brought), object())
+    gateway.pool.welcome(msgspec.structs.replace(hello(worker_id="v"), slots=600), object())
+    gateway.pool.left(frozen)
+    await until(lambda: gateway.kept.away == 600)
 
-    gateway.pool.welcome(hello(*(of_session(Phase.ACTIVE, each) for each in leases)), object())
+    gateway.pool.welcome(hello(*brought), object())
 
     assert doubled == leases
-    assert len(gateway.kept) == 0
+    assert gateway.kept.away == 600
 
 
 async def test_a_gateway_that_ends_leaves_what_it_rebuilds_to_the_next_one() -> None:
     gateway, began = Young(), asyncio.Event()
     workers = [
-        gateway.pool.welcome(hello(of_session(Phase.ACTIVE, name), worker_id=name), object())
-        for name in ("first", "later")
+        gateway.pool.welcome(hello(of_session(Phase.ACTIVE, name, call), worker_id=name), object())
+        for name, call in (("first", "call"), ("later", "another"))
     ]
 
-    async def rebuild(lost: LostSession) -> Lease:
+    async def rebuild(lost: LostSession, slot: Ticket | None) -> Lease:
         began.set()
         # As the queue does, which is closed then.
         await gateway.leaving.wait()
@@ -239,13 +242,13 @@ async def test_a_session_on_its_way_to_another_worker_is_not_ended_where_it_was(
     assert unlogged.resume is not None
     unlogged.resume = msgspec.structs.replace(unlogged.resume, log_id="")
 
-    async def rebuild(lost: LostSession) -> Lease:
+    async def rebuild(lost: LostSession, slot: Ticket | None) -> Lease:
         await asyncio.Event().wait()
         raise AssertionError
 
     gateway.kept.rebuild = rebuild
     moving = Moving(
-        kept=gateway.kept,
+        sessions=gateway.kept,
         rebuilding=None,  # type: ignore[arg-type]
         dispatcher=None,  # type: ignore[arg-type]
         hand_over=None,  # type: ignore[arg-type]
@@ -284,7 +287,7 @@ async def test_a_session_whose_worker_cannot_be_reached_goes_where_it_can(
         there = msgspec.structs.replace(hello(worker_id="other"), model=model)
         gateway.pool.welcome(there, object())
     moving = Moving(
-        kept=gateway.kept,
+        sessions=gateway.kept,
         rebuilding=None,  # type: ignore[arg-type]
         dispatcher=SimpleNamespace(worker_pool=gateway.pool),  # type: ignore[arg-type]
         hand_over=None,  # type: ignore[arg-type]
@@ -300,7 +303,7 @@ async def test_a_session_whose_worker_cannot_be_reached_goes_where_it_can(
 
     assert not lease.worker.is_usable
     await until(lambda: bool(rebuilt) == goes)
-    assert gateway.kept.is_kept(lease) == (not goes and not is_connected)
+    assert gateway.kept.is_away(lease) == (not goes and not is_connected)
     moving.leave()
     assert ended == (["lease"] if goes else []), "where it was"
     await gateway.kept.close()
@@ -319,7 +322,7 @@ async def test_only_a_worker_that_gives_no_answer_is_unreachable(
     assert lease is not None
     lease.is_lost = is_lost
     resumption = Resumption(
-        kept=gateway.kept,
+        sessions=gateway.kept,
         waiting=Mock(),
         unreachable=said.append,
         relay=Mock(),
@@ -339,29 +342,33 @@ async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(tmp_path: Pat
     async with running_gateway(storage={"data_dir": tmp_path}) as gateway:
         runtime, ended, session_id = gateway.runtime, asyncio.Event(), "adx_0123456789abcdef0123"
 
-        async def rebuild(lost: LostSession) -> Lease:
+        async def rebuild(lost: LostSession, slot: Ticket | None) -> Lease:
             try:
                 await asyncio.Event().wait()
             finally:
                 ended.set()
             raise AssertionError
 
-        runtime.kept_sessions.rebuild = rebuild
-        lost = LostSession.of_log(msgspec.structs.replace(left(), session_id=session_id))
-        runtime.left_behind.lost.notify(lost)
+        runtime.sessions.rebuild = rebuild
+        keyless = f"{session_id}4"
+        note = '{"address":"127.0.0.1"}'
+        for found in (
+            msgspec.structs.replace(left(), session_id=session_id),
+            msgspec.structs.replace(left(note=note), session_id=keyless),
+        ):
+            runtime.sessions.found(found)
+        await until(lambda: runtime.sessions.moving(session_id))
+        await until(lambda: runtime.sessions.moving(keyless))
         async with gateway.http() as http:
             stranger = await http.post(f"/api/sessions/{session_id}/end")
-            assert runtime.kept_sessions.being_rebuilt(session_id) == lost
-            keyless = replace(lost, session_id=f"{session_id}4", key_id=None)
-            runtime.left_behind.lost.notify(keyless)
-            await until(lambda: runtime.kept_sessions.being_rebuilt(keyless.session_id))
-            client = await http.post(f"/api/sessions/{keyless.session_id}/end")
+            assert runtime.sessions.moving(session_id)
+            client = await http.post(f"/api/sessions/{keyless}/end")
 
         assert (stranger.status_code, client.status_code) == (404, 200)
         async with asyncio.timeout(HANG_S):
             await ended.wait()
-        await until(lambda: not runtime.kept_sessions.being_rebuilt(keyless.session_id))
-        assert runtime.kept_sessions.why_lost(keyless.session_id, None) == "Its client had left."
+        await until(lambda: not runtime.sessions.moving(keyless))
+        assert runtime.sessions.why_lost(keyless, None) == "Its client had left."
 
 
 # ---- what an earlier gateway left behind ---------------------------------------------------
@@ -380,7 +387,7 @@ def left(lease_id: str = "lease", *, pid: int = 7, note: str = "") -> LoggedSess
 async def test_a_session_whose_worker_brings_it_stays_there() -> None:
     gateway = Young()
     rebuilt = gateway.rebuilds()
-    gateway.left_behind.found(left())
+    gateway.kept.found(left())
     with pytest.raises(NotYetKnown):
         await gateway.kept.find("call")
 
@@ -388,7 +395,7 @@ async def test_a_session_whose_worker_brings_it_stays_there() -> None:
 
     assert await gateway.kept.find("call") is not None
     assert (rebuilt, gateway.dropped) == ([], [])
-    await gateway.left_behind.close()
+    await gateway.kept.close()
 
 
 @pytest.mark.parametrize("is_first", [False, True])
@@ -397,13 +404,13 @@ async def test_a_session_that_its_worker_does_not_know_any_more_has_ended(is_fir
     rebuilt = gateway.rebuilds()
     if is_first:
         gateway.pool.welcome(hello(), object())
-    gateway.left_behind.found(left())
+    gateway.kept.found(left())
     if not is_first:
         gateway.pool.welcome(hello(), object())
 
-    assert gateway.left_behind.find("call") is None
+    assert gateway.kept.get("call") is None
     assert (rebuilt, gateway.dropped) == ([], ["lease"])
-    await gateway.left_behind.close()
+    await gateway.kept.close()
 
 
 @pytest.mark.parametrize("how", ["its process is gone", "another process has its name", "silent"])
@@ -417,30 +424,30 @@ async def test_a_session_whose_worker_is_gone_too_goes_on_at_another(
         case "its process is gone":
             gateway.gone.add("http://127.0.0.1:1")
         case "silent":
-            monkeypatch.setattr("parley.gateway.left_behind.COMES_S", 0.0)
-    gateway.left_behind.found(left(pid=6))
+            monkeypatch.setattr("parley.gateway.sessions.COMES_S", 0.0)
+    gateway.kept.found(left(pid=6))
     if how == "another process has its name":
         gateway.pool.welcome(hello(), object())
 
-    await until(lambda: len(gateway.kept))
+    await until(lambda: gateway.kept.away)
     lease = await gateway.kept.find("call")
 
     assert lease is not None
     assert rebuilt == ["lease"]
     assert gateway.dropped == []
-    await gateway.left_behind.close()
+    await gateway.kept.close()
 
 
 async def test_a_session_that_another_worker_brings_is_not_rebuilt() -> None:
     gateway = Young()
     rebuilt = gateway.rebuilds()
 
-    gateway.left_behind.found(left("before"))
+    gateway.kept.found(left("before"))
     gateway.pool.welcome(hello(of_session(Phase.ACTIVE, "after"), worker_id="v"), object())
 
-    assert gateway.left_behind.find("call") is None
+    assert gateway.kept.count() == {"away": 1}
     assert (rebuilt, gateway.dropped) == ([], [])
-    await gateway.left_behind.close()
+    await gateway.kept.close()
 
 
 async def test_one_whose_worker_comes_after_all_is_told_to_end_it() -> None:
@@ -450,21 +457,21 @@ async def test_one_whose_worker_comes_after_all_is_told_to_end_it() -> None:
     gateway.kept.doubled.listen(doubled.append)
     gateway.gone.add("http://127.0.0.1:1")
     gateway.pool.welcome(hello(worker_id="v"), object())
-    gateway.left_behind.found(left())
-    await until(lambda: len(gateway.kept))
+    gateway.kept.found(left())
+    await until(lambda: gateway.kept.away)
 
     gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
 
     assert [lease.lease_id for lease in doubled] == ["lease"]
-    await gateway.left_behind.close()
+    await gateway.kept.close()
 
 
 async def test_a_log_with_a_note_that_is_not_a_gateway_s_is_dropped() -> None:
     gateway = Young()
 
-    gateway.left_behind.found(left(note="[]"))
+    gateway.kept.found(left(note="[]"))
 
-    assert gateway.left_behind.find("call") is None
+    assert gateway.kept.get("call") is None
     assert gateway.dropped == ["lease"]
 
 
@@ -486,7 +493,7 @@ async def test_a_client_is_told_to_try_again_and_at_last_that_there_is_nothing()
         return GatewayRuntime(settings, clock=clock, **more)  # type: ignore[arg-type]
 
     async with running_gateway(make_runtime=make) as gateway:
-        gateway.runtime.kept_sessions._hold_s = 0.05
+        gateway.runtime.sessions._hold_s = 0.05
         clock.advance(11.0)
         early, early_code = await end_of(await come_back(gateway))
         clock.advance(WINDOW_S)
@@ -523,3 +530,44 @@ async def test_whoever_gave_up_does_not_take_the_session_from_its_next_attempt()
     resumed = [each for each in worker.headers if RESUME_HEADER in each]
     assert [each[SESSION_HEADER] for each in resumed] == ["omni_1"]
     assert (said[-1]["type"], code) == ("stopped", 1000)
+
+
+async def test_the_registry_says_where_every_session_is() -> None:
+    gateway = Young()
+    gateway.rebuilds()
+    seen: list[SessionState] = []
+
+    def note() -> None:
+        found = gateway.kept.get("call")
+        if found is not None and seen[-1:] != [found.state]:
+            seen.append(found.state)
+
+    gateway.kept.changed.listen(note)
+    first = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    lease = gateway.pool.find_lease("lease")
+    assert lease is not None
+    assert gateway.kept.take(lease) is not None
+    current = gateway.pool.find_lease("lease")
+    assert current is not None
+    gateway.kept.keep(current, ExitStack())
+    second = gateway.pool.welcome(hello(worker_id="v"), object())
+    gateway.pool.left(first)
+    await until(lambda: gateway.kept.away == 1)
+    moved = next(iter(second.leases))
+    gateway.pool.phase(second, of_session(Phase.ENDED, moved))
+
+    assert seen == ["away", "connected", "away", "moving", "away", "ended"]
+    assert gateway.kept.count() == {"ended": 1}
+
+
+async def test_a_connected_session_that_cannot_be_resumed_leaves_the_registry() -> None:
+    gateway = Young()
+    gateway.pool.welcome(hello(), object())
+    lease = gateway.pool.lease(Kind.CHAT, "chat")
+    assert lease is not None
+
+    gateway.kept.connect(lease)
+    assert gateway.kept.count() == {"connected": 1}
+    gateway.kept.disconnect(lease)
+
+    assert gateway.kept.count() == {}

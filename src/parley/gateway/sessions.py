@@ -1,0 +1,504 @@
+"""The registry of sessions: where each one is, from its lease to its end.
+
+    waiting ─▶ connected ◀─▶ away ─▶ ended
+                   │          │
+                   └▶ moving ◀┘ ─▶ lost
+                        └─▶ away
+
+Waiting sessions are tickets of the queue. A session is `moving` while its worker is lost, drained
+or unreachable and another one is to continue it from its log; also when an earlier gateway had it
+and its worker may still come. Sessions that have ended or were lost are remembered for a while, for
+clients that ask. Each transition is a method or a handler of this class.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from parley import logs
+from parley.clock import Clock
+from parley.errors import Refused
+from parley.gateway.admission import Admission
+from parley.gateway.lost_session import LostSession
+from parley.gateway.queue import Ticket
+from parley.gateway.signals import Signal
+from parley.gateway.worker_pool import Lease, Worker, WorkerPool
+from parley.protocol.control import SILENCE_LIMIT_S
+from parley.protocol.kinds import Phase
+from parley.session_log.contract import LoggedSession
+
+HOLD_S: Final = 4.0
+"""How long a client waits for its session to be found or rebuilt before it is closed and asks
+again: with dialling its worker less than clients wait for an answer."""
+COMES_S: Final = 2 * SILENCE_LIMIT_S
+"""How long the worker of an earlier gateway may take to come although its process runs."""
+LOOK_EVERY_S: Final = 0.25
+OVER_LIMIT: Final = 1024
+"""Sessions that are over and whose clients may still ask."""
+NOTHING_KEPT: Final = "Nothing of it was kept."
+
+log = logs.get(__name__)
+
+
+class NotRebuilt(Exception):
+    """No other worker can continue a session; `args[0]` says why."""
+
+
+class NotYetKnown(Exception):
+    """A session may be found later: its client is to ask again."""
+
+
+class SessionState(StrEnum):
+    """See the module."""
+
+    CONNECTED = "connected"
+    AWAY = "away"
+    MOVING = "moving"
+    ENDED = "ended"
+    LOST = "lost"
+
+
+@dataclass(slots=True, eq=False)
+class GatewaySession:
+    """One session of the registry.
+
+    Args:
+        lease: of its worker; None while it moves and once it is lost.
+        lost: what another worker needs to continue it; while it moves and once it is lost.
+        held: what its client took at admission; given back at its end.
+        since_s: monotonic seconds at which it came into this state.
+        rebuilding: the task that has another worker continue it; None while its worker is sought.
+        slot: taken for it before it was stopped where it was.
+        parting: its former lease, and when it is ended there; while it has just been moved.
+        left: leases under which a worker may still bring it, and is to end it.
+        why: it was lost.
+    """
+
+    session_id: str
+    state: SessionState
+    since_s: float
+    lease: Lease | None = None
+    lost: LostSession | None = None
+    held: ExitStack = field(default_factory=ExitStack)
+    rebuilding: asyncio.Task[None] | None = None
+    slot: Ticket | None = None
+    parting: tuple[Lease, asyncio.TimerHandle] | None = None
+    left: set[str] = field(default_factory=set)
+    why: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing will change any more."""
+        return self.state in (SessionState.ENDED, SessionState.LOST)
+
+
+Rebuild = Callable[[LostSession, Ticket | None], Awaitable[Lease]]
+"""Has another worker continue a session, in this slot or the next; raises `NotRebuilt`."""
+
+
+class Sessions:
+    """See the module. Belongs to the gateway's event loop.
+
+    Args:
+        is_gone: True if no process listens at a worker's address any more.
+        drop_log: removes a log.
+        window_s: how long sessions wait for their clients. For so long after its start a gateway
+            does not know whether a session that it cannot find exists: whatever delays the control
+            socket of its worker, as a busy machine does.
+        hold_s: see `HOLD_S`.
+    """
+
+    def __init__(
+        self,
+        *,
+        worker_pool: WorkerPool,
+        admission: Admission,
+        clock: Clock,
+        is_gone: Callable[[str], Awaitable[bool]],
+        drop_log: Callable[[str], None],
+        window_s: float,
+        hold_s: float = HOLD_S,
+    ) -> None:
+        self._worker_pool = worker_pool
+        self._admission = admission
+        self._clock = clock
+        self._is_gone = is_gone
+        self._drop_log = drop_log
+        self._hold_s = hold_s
+        self._knows_all_at = clock.monotonic() + window_s
+        self._sessions: dict[str, GatewaySession] = {}
+        self._seeking: dict[str, asyncio.Task[None]] = {}
+        """Tasks that wait for workers of an earlier gateway, by worker."""
+        self._is_leaving = False
+        self.rebuild: Rebuild | None = None
+        self.doubled: Signal[Lease] = Signal()
+        """A worker that was thought lost brings a session that continues elsewhere."""
+        self.changed: Signal[()] = Signal()
+        """A session has come into another state."""
+        worker_pool.learned.listen(self._learned)
+        worker_pool.joined.listen(self._joined)
+        worker_pool.ended.listen(self._session_ended)
+
+    # ---- what others ask -------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[GatewaySession]:
+        return iter(tuple(self._sessions.values()))
+
+    def count(self) -> dict[str, int]:
+        """Number of sessions in each state."""
+        return dict(Counter(each.state.value for each in self._sessions.values()))
+
+    @property
+    def away(self) -> int:
+        """Number of sessions that wait for a client that was cut off."""
+        return sum(each.state is SessionState.AWAY for each in self._sessions.values())
+
+    @property
+    def log_ids(self) -> set[str]:
+        """Logs of sessions that move."""
+        return {each.lost.log_id for each in self._moving() if each.lost is not None}
+
+    def is_away(self, lease: Lease) -> bool:
+        """True if no client is connected to the session of this lease."""
+        found = self._sessions.get(lease.session_id)
+        return found is not None and found.state is SessionState.AWAY and _is_of(found, lease)
+
+    def can_move(self, lease: Lease) -> bool:
+        """True if another worker could continue a session, should its worker be lost."""
+        return self.rebuild is not None and bool(lease.log_id)
+
+    def moving(self, session_id: str) -> GatewaySession | None:
+        """A session that another worker is about to continue."""
+        found = self._sessions.get(session_id)
+        return found if found is not None and found.rebuilding is not None else None
+
+    def why_lost(self, session_id: str, key_id: str | None) -> str | None:
+        """Why a session was lost, for a client that showed this key; None: it was not."""
+        found = self._sessions.get(session_id)
+        if found is None or found.state is not SessionState.LOST or found.lost is None:
+            return None
+        return found.why if found.lost.key_id == key_id else None
+
+    def waits_since(self, session_id: str, key_id: str | None) -> float | None:
+        """When the session of a client with this key began to move, if it moves; monotonic
+        seconds."""
+        found = self.moving(session_id)
+        if found is None or found.lost is None or found.lost.key_id != key_id:
+            return None
+        return found.since_s
+
+    async def find(self, session_id: str) -> Lease | None:
+        """The lease of a session that runs or has ended; None: there is none. Waits a moment for
+        one that moves, or may come with a worker.
+
+        Raises:
+            NotYetKnown: a moment was not enough, or the next gateway will know.
+        """
+        try:
+            async with asyncio.timeout(self._hold_s):
+                while True:
+                    found = self._sessions.get(session_id)
+                    lease = self._worker_pool.find_resumable(session_id)
+                    if lease is None and found is not None and found.state is SessionState.ENDED:
+                        lease = found.lease
+                    if lease is None and self._is_leaving:
+                        raise NotYetKnown
+                    left_s = self._knows_all_at - self._clock.monotonic()
+                    is_over = found is not None and found.is_over
+                    is_known = lease is not None or left_s <= 0 or is_over
+                    if is_known and (found is None or found.state is not SessionState.MOVING):
+                        return lease
+                    await self._next_change(found, left_s if left_s > 0 else None)
+        except TimeoutError:
+            raise NotYetKnown from None
+
+    # ---- what connections do ---------------------------------------------------------------
+
+    def connect(self, lease: Lease) -> None:
+        """A client is connected to the session of this lease."""
+        found = self._sessions.get(lease.session_id)
+        if found is None or found.is_over or not _is_of(found, lease):
+            found = self._add(lease.session_id, SessionState.CONNECTED)
+        self._enter(found, SessionState.CONNECTED)
+        found.lease = lease
+
+    def disconnect(self, lease: Lease) -> None:
+        """The client of a session that cannot be resumed has gone, and with it the session."""
+        found = self._sessions.get(lease.session_id)
+        if found is not None and found.state is SessionState.CONNECTED and _is_of(found, lease):
+            del self._sessions[lease.session_id]
+
+    def keep(self, lease: Lease, held: ExitStack) -> None:
+        """Hold a session without a client; of one that has ended meanwhile nothing is left to hold.
+
+        Args:
+            lease: its former holder has nothing to release any more.
+            held: what its client took at admission; given back with the lease.
+        """
+        found = self._sessions.get(lease.session_id)
+        if lease.phase is Phase.ENDED:
+            lease.release()
+            held.close()
+            if found is not None and not found.is_over:
+                self._enter(found, SessionState.ENDED)
+            return
+        if found is None or found.is_over:
+            found = self._add(lease.session_id, SessionState.AWAY)
+        found.lease, found.held, found.lost = lease.transfer(), held, None
+        self._enter(found, SessionState.AWAY)
+        kept = found.lease
+        kept.lost.listen(lambda: self._worker_lost(found, kept))
+        log.info("session_kept", session_id=lease.session_id, worker=lease.worker.worker_id)
+        if lease.is_lost:
+            self._worker_lost(found, kept)
+
+    def take(self, lease: Lease) -> Lease | None:
+        """The lease for a client that has come back, whoever held it; None: the session has
+        ended."""
+        worker = lease.worker
+        current = worker.leases.get(lease.lease_id) or worker.closing.get(lease.lease_id)
+        taken = None if current is None else current.transfer()
+        found = self._sessions.get(lease.session_id)
+        if found is not None and not found.is_over and _is_of(found, lease):
+            found.held.close()
+            if taken is not None:
+                self.connect(taken)
+        return taken
+
+    def get(self, session_id: str) -> GatewaySession | None:
+        """A session that is in some state here."""
+        return self._sessions.get(session_id)
+
+    def abandon(self, session_id: str) -> None:
+        """The client of a session that moves will not come back."""
+        found = self.moving(session_id)
+        if found is not None and found.rebuilding is not None:
+            found.rebuilding.cancel()
+
+    # ---- what workers do -------------------------------------------------------------------
+
+    def found(self, logged: LoggedSession) -> None:
+        """An earlier gateway had this session: there is a log of it."""
+        try:
+            lost = LostSession.of_log(logged)
+        except msgspec.MsgspecError as error:
+            log.warning("session_log_unreadable", why=str(error))
+            self._drop_log(logged.log_id)
+            return
+        if self._worker_pool.find_resumable(lost.session_id) is not None:
+            return
+        sought = self._add(lost.session_id, SessionState.MOVING)
+        sought.lost = lost
+        worker = self._worker_pool.find(lost.worker_id)
+        if worker is not None and worker.is_connected:
+            self._joined(worker)
+        elif lost.worker_id not in self._seeking:
+            task = asyncio.create_task(self._seek(lost), name=f"seeking {lost.worker_id}")
+            task.add_done_callback(logs.report_failure)
+            self._seeking[lost.worker_id] = task
+
+    def gave_up(self, session_id: str, lease_id: str) -> None:
+        """Under this lease a session may have been rebuilt while another worker is tried."""
+        found = self._sessions.get(session_id)
+        if found is not None:
+            found.left.add(lease_id)
+
+    def leave(self) -> None:
+        """The next gateway continues what is lost from here on, and what moves now: logs stay where
+        they are. Safe to repeat."""
+        self._is_leaving = True
+        for each in self._moving():
+            if each.rebuilding is not None:
+                log.info("session_left_to_next_gateway", session_id=each.session_id)
+                each.rebuilding.cancel()
+        self.changed.notify()
+
+    async def close(self) -> None:
+        """Move nothing any more."""
+        tasks = list(self._seeking.values())
+        tasks += [each.rebuilding for each in self._moving() if each.rebuilding is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- inside ----------------------------------------------------------------------------
+
+    def _moving(self) -> list[GatewaySession]:
+        return [each for each in self._sessions.values() if each.state is SessionState.MOVING]
+
+    def _add(self, session_id: str, state: SessionState) -> GatewaySession:
+        """A session as the newest of the registry."""
+        self._sessions.pop(session_id, None)
+        added = GatewaySession(session_id, state, self._clock.monotonic())
+        self._sessions[session_id] = added
+        return added
+
+    def _enter(self, session: GatewaySession, state: SessionState) -> None:
+        session.state, session.since_s = state, self._clock.monotonic()
+        if session.is_over:
+            session.held.close()
+            # Over for the longest time first.
+            self._sessions[session.session_id] = self._sessions.pop(session.session_id, session)
+            over = [each for each in self._sessions.values() if each.is_over]
+            for each in over[: len(over) - OVER_LIMIT]:
+                del self._sessions[each.session_id]
+        self.changed.notify()
+
+    def _worker_lost(self, session: GatewaySession, lease: Lease) -> None:
+        if session.state is SessionState.AWAY and session.lease is lease:
+            lease.release()
+            self._move(session, LostSession.of(lease), session.held)
+
+    def _move(self, session: GatewaySession, lost: LostSession, held: ExitStack) -> None:
+        """Have another worker continue a session."""
+        session.lease, session.lost, session.held = None, lost, held
+        if self._is_leaving:
+            held.close()
+            self._sessions.pop(session.session_id, None)
+            return
+        if self.rebuild is None or not lost.log_id:
+            self._lose(session, NOTHING_KEPT)
+            return
+        session.left.add(lost.lease_id)
+        self._enter(session, SessionState.MOVING)
+        work = self._continue_elsewhere(session, self.rebuild, lost)
+        session.rebuilding = asyncio.create_task(work, name=f"{lost.session_id}:rebuild")
+
+    async def _continue_elsewhere(
+        self, session: GatewaySession, rebuild: Rebuild, lost: LostSession
+    ) -> None:
+        slot, session.slot = session.slot, None
+        try:
+            taken = await rebuild(lost, slot)
+        except NotRebuilt as error:
+            self._lose(session, str(error))
+        except asyncio.CancelledError:
+            if not self._is_leaving:
+                self._lose(session, "Its client had left.")
+            raise
+        except Exception:
+            # Nothing waits for this task: its client would be asked to try again for ever.
+            log.exception("session_not_rebuilt", session_id=lost.session_id)
+            self._lose(session, "The server made a mistake; its log has more.")
+        else:
+            session.rebuilding = None
+            self.keep(taken, session.held)
+        finally:
+            session.rebuilding = None
+
+    def _lose(self, session: GatewaySession, why: str) -> None:
+        """It cannot continue anywhere."""
+        session.rebuilding, session.why = None, why
+        if session.lost is not None and session.lost.log_id:
+            self._drop_log(session.lost.log_id)
+        self._enter(session, SessionState.LOST)
+
+    def _learned(self, lease: Lease) -> None:
+        """A worker brings a session of an earlier gateway, or one that was thought lost."""
+        found = self._sessions.get(lease.session_id)
+        if found is not None and lease.lease_id in found.left:
+            self.doubled.notify(lease)
+            lease.release()
+            return
+        self.keep(lease, self._admitted(lease.session_id, lease.address))
+
+    def _joined(self, worker: Worker) -> None:
+        """A worker has said which sessions it has: those that were sought there are decided."""
+        for session in self._sought_at(worker.worker_id):
+            assert session.lost is not None
+            if session.lost.worker_pid != worker.hello.pid:
+                self._move(session, session.lost, self._admitted_lost(session.lost))
+            else:
+                # Its worker knows nothing of it any more: it has ended.
+                del self._sessions[session.session_id]
+                self._drop_log(session.lost.log_id)
+                self.changed.notify()
+
+    def _sought_at(self, worker_id: str) -> list[GatewaySession]:
+        """Sessions of an earlier gateway that may come with this worker."""
+        return [
+            each
+            for each in self._moving()
+            if each.rebuilding is None and each.lost and each.lost.worker_id == worker_id
+        ]
+
+    async def _seek(self, one: LostSession) -> None:
+        """Wait for a worker until it comes, or is gone."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + COMES_S
+        try:
+            while self._sought_at(one.worker_id) and loop.time() < due_s:
+                if await self._is_gone(one.worker_url):
+                    break
+                await asyncio.sleep(LOOK_EVERY_S)
+            for session in self._sought_at(one.worker_id):
+                log.warning(
+                    "worker_of_earlier_gateway_gone",
+                    worker=one.worker_id,
+                    session_id=session.session_id,
+                )
+                assert session.lost is not None
+                self._move(session, session.lost, self._admitted_lost(session.lost))
+        finally:
+            del self._seeking[one.worker_id]
+
+    def _admitted_lost(self, lost: LostSession) -> ExitStack:
+        return self._admitted(lost.session_id, lost.address)
+
+    def _admitted(self, session_id: str, address: str) -> ExitStack:
+        """What a session of an earlier gateway holds here. It was admitted once."""
+        held = ExitStack()
+        with contextlib.suppress(Refused):
+            held.enter_context(self._admission.claim(session_id))
+            held.enter_context(self._admission.visit(address))
+        return held
+
+    def _session_ended(self, lease: Lease, tokens: int) -> None:
+        """Its worker has ended a session, and cleaned up."""
+        del tokens
+        found = self._sessions.get(lease.session_id)
+        if lease.resume is None or (found is not None and lease.lease_id in found.left):
+            return
+        if lease.log_id:
+            self._drop_log(lease.log_id)
+        if found is None or found.is_over:
+            found = self._add(lease.session_id, SessionState.ENDED)
+        if found.state is SessionState.AWAY and found.lease is not None:
+            found.lease.release()
+        found.lease, found.lost = lease, None
+        self._enter(found, SessionState.ENDED)
+
+    async def _next_change(self, found: GatewaySession | None, limit_s: float | None) -> None:
+        """Until some session has come into another state, or a worker has brought or ended one."""
+        came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def notice(*what: object) -> None:
+            if not came.done():
+                came.set_result(None)
+
+        pool = self._worker_pool
+        stops = (
+            pool.learned.listen(notice),
+            pool.ended.listen(notice),
+            self.changed.listen(notice),
+        )
+        task = None if found is None else found.rebuilding
+        first: set[asyncio.Future[None]] = {came} if task is None else {came, task}
+        try:
+            await asyncio.wait(first, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for stop in stops:
+                stop()
+
+
+def _is_of(session: GatewaySession, lease: Lease) -> bool:
+    return session.lease is not None and session.lease.lease_id == lease.lease_id
