@@ -58,7 +58,7 @@ class UpgradeRequest:
 
     @property
     def wants_extensions(self) -> bool:
-        """Whether the client asked for what the requirement texts do not name."""
+        """True if the client asked for what the requirement texts do not name."""
         return self.query.get("extensions", "").lower() in ("true", "1", "yes")
 
 
@@ -90,7 +90,7 @@ class Reply:
             able to come back (`wants_resume`); elsewhere the one that says that the session is
             ready does.
         sound_ms: how much sound each message holds, where they are to be sent as they are played:
-            the client cannot be told to throw away what it has. Empty: all at once.
+            the client cannot be made to drop what it has. Empty: all together.
     """
 
     messages: tuple[msgspec.Struct, ...] = ()
@@ -109,7 +109,7 @@ class Dialect(ABC):
     """
 
     name: ClassVar[str]
-    """In the registry, in logs and recordings, and on the way to the worker."""
+    """In the registry, in logs and recordings, and in messages to the worker."""
     paths: ClassVar[tuple[str, ...]]
     """Public routes; `{session_id}` is chosen by the client where present."""
     kind: ClassVar[Kind]
@@ -118,8 +118,8 @@ class Dialect(ABC):
     """Phase → types of the messages that it acts on."""
 
     extra_types: ClassVar[frozenset[str]] = frozenset()
-    """Types of messages that only clients with extensions may send; others are told that there
-    are no such messages."""
+    """Types of messages that only clients with extensions may send; for others there are no
+    such messages."""
 
     precedence: ClassVar[int] = 0
     """Where several dialects share a path, the highest is asked first whether it `claims`."""
@@ -127,21 +127,21 @@ class Dialect(ABC):
     """Types of a first message that mark this dialect where the request could not: a dialect of the
     same path that meets one of these hands over to this one."""
     has_items: ClassVar[bool] = False
-    """Whether its half-duplex sessions are conversations of items, which are answered when the
+    """True if its half-duplex sessions are conversations of items, which are answered when the
     client asks (`session/conversation.py`)."""
     has_several_chats: ClassVar[bool] = False
-    """Whether its chat sessions answer one request after the other (`session/chat_series.py`)."""
+    """True if its chat sessions answer one request after the other (`session/chat_series.py`)."""
     parameters: ClassVar[frozenset[str]] = frozenset()
     """Names of query parameters that the worker needs to know, too."""
     subprotocol: ClassVar[str | None] = None
     """What the server selects where the client offers it."""
     app_id: ClassVar[str | None] = None
-    """An app of its own that an operator may switch off, besides the one of its kind."""
+    """An app of its own that an operator may switch off, next to the one of its kind."""
 
     announces_assignment: ClassVar[bool] = True
-    """Whether `queue_done` is sent without a wait, too."""
+    """True if `queue_done` is sent without a wait, too."""
     asks_first: ClassVar[bool] = False
-    """Whether the first message comes before the place in the queue (chat)."""
+    """True if the first message comes before the place in the queue (chat)."""
     keeps: ClassVar[frozenset[str]] = frozenset()
     """Types of messages that may come while the client waits, and are kept for the worker."""
     keeps_most: ClassVar[int] = 1
@@ -150,7 +150,7 @@ class Dialect(ABC):
     ignores: ClassVar[frozenset[str]] = frozenset()
     """Types of messages that are ignored while the client waits."""
     refuses_by_status: ClassVar[bool] = False
-    """Whether a refusal is an HTTP status in place of the upgrade (see `refuse_upgrade`), for
+    """True if a refusal is an HTTP status in place of the upgrade (see `refuse_upgrade`), for
     protocols that have no message for it."""
     leaves_open: ClassVar[tuple[type[ParleyError], ...]] = (BadInput, UpstreamFailed)
     """Errors after which a session stays open; any other ends it. The second is a server behind the
@@ -159,12 +159,12 @@ class Dialect(ABC):
     """Those of them that end it all the same."""
 
     can_be_rebuilt: ClassVar[bool] = True
-    """Whether another worker can go on with its sessions."""
+    """True if another worker can continue its sessions."""
     not_kept: ClassVar[frozenset[str]] = frozenset({"context"})
     """Attributes that `remembered` leaves out."""
 
     is_timed_call: ClassVar[bool] = False
-    """Whether a duplex session has the total time of a realtime call, which may count from the
+    """True if a duplex session has the total time of a realtime call, which may count from the
     accept, instead of a session limit and a limit of silence."""
     context_tokens: ClassVar[int | None] = None
     """Most that a context may hold; None: what the model can."""
@@ -174,9 +174,9 @@ class Dialect(ABC):
     def __init__(self, context: SessionContext) -> None:
         self.context = context
         self.extensions = context.extensions
-        """Whether the client is sent what the requirement texts do not name."""
+        """True if the client is sent what the requirement texts do not name."""
         self.wants_resume = False
-        """Whether the client asked to be able to go on over another connection; see
+        """True if the client asked to be able to continue over another connection; see
         `protocol/resume.py`."""
 
     @property
@@ -184,7 +184,7 @@ class Dialect(ABC):
         """As the client chose it, or as `new_session_id` made it."""
         return self.context.session_id
 
-    # ---- another worker goes on ------------------------------------------------------------
+    # ---- another worker continues ------------------------------------------------------------
 
     def remembered(self) -> dict[str, Any]:
         """What this object knows of its conversation, as values; for `restore` of another one."""
@@ -200,7 +200,7 @@ class Dialect(ABC):
 
     @classmethod
     def claims(cls, request: UpgradeRequest) -> bool:
-        """Whether this client speaks this dialect, as far as its request tells."""
+        """True if this client speaks this dialect, as far as its request shows."""
         del request
         return True
 
@@ -233,7 +233,7 @@ class Dialect(ABC):
     # ---- while the client waits ------------------------------------------------------------
 
     def queued(self, place: QueuePlace) -> msgspec.Struct | None:
-        """First word to a client that has to wait; None: it is told nothing."""
+        """First word to a client that has to wait; None: it receives nothing."""
         del place
         return None
 
@@ -248,7 +248,7 @@ class Dialect(ABC):
 
     def check_request(self, frame: bytes | bytearray | str) -> None:
         """Look at the message that comes before the place in the queue (`asks_first`), so that
-        nobody waits in vain, and take from it how the client wants to be spoken to.
+        no client waits in vain, and take from it how the client wants to be spoken to.
 
         Raises:
             BadInput: it makes no sense.

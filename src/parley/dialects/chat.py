@@ -89,7 +89,7 @@ class ChatDialect(LegacyDialect):
         return "stop" if type_name in self.stops else "ignore"
 
     def decode(self, frame: str, phase: Phase) -> ClientEvent | None:
-        """After the request everything but `stop` is ignored, even what is no JSON."""
+        """After the request everything but `stop` is ignored, even what is not JSON."""
         if phase is not Phase.CONNECTED:
             return StopRequested() if _is_stop(frame) else None
         return requested(self._request(frame))

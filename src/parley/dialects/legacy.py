@@ -49,7 +49,7 @@ class LegacyDialect(Dialect):
     }
     """Text and code of the error with which a session ends."""
     wants_transcript = False
-    """Whether the client asked for what it was heard to say."""
+    """True if the client asked for what it was heard to say."""
 
     def queued(self, place: QueuePlace) -> Queued:
         return Queued(**place_fields(place))
@@ -64,7 +64,7 @@ class LegacyDialect(Dialect):
         return phrase(str(failure), failure.code)
 
     def transcript(self, event: TurnTranscribed) -> tuple[msgspec.Struct, ...]:
-        """What the user was heard to say, for whoever asked."""
+        """What the user was heard to say, for clients that asked."""
         if not self.wants_transcript or event.text is None:
             return ()
         return (legacy.InputTranscript(index=event.index, text=event.text),)

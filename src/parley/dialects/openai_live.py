@@ -1,7 +1,7 @@
 """OpenAI Live on `/v1/live/sessions`: full duplex, without turns.
 
 Sound of any chunk length is cut into the model's units by media time. Nothing is sent while the
-model listens; whoever interrupts it makes it listen. Delegation is accepted and never used: no
+model listens; a user who interrupts it makes it listen. Delegation is accepted and never used: no
 model here calls anything.
 Source: openai-python 3.54 `types/live`.
 """
@@ -292,7 +292,7 @@ class OpenAILiveDialect(OpenAIDialect):
         return wire.LiveError(error=self.error_object(failure))
 
     def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
-        """The last snapshot, where the session had begun."""
+        """The last snapshot, if the session had started."""
         messages: tuple[msgspec.Struct, ...] = ()
         if "expires_at" in self._session:
             messages = (

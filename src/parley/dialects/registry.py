@@ -64,17 +64,17 @@ class DialectRegistry:
         return tuple(self._by_path)
 
     def choose(self, request: UpgradeRequest) -> type[Dialect]:
-        """The dialect that a client speaks, as far as its request tells: of those on its path the
+        """The dialect that a client speaks, as far as its request shows: of those on its path the
         first that claims it, else the last."""
         candidates = self._by_path[request.path]
         return next((each for each in candidates if each.claims(request)), candidates[-1])
 
     def is_provisional(self, dialect: Dialect) -> bool:
-        """Whether the first message may show that the client speaks another dialect."""
+        """True if the first message may show that the client speaks another dialect."""
         return bool(self._marked_beside(type(dialect)))
 
     def settle(self, dialect: Dialect, frame: bytes | str) -> Dialect:
-        """The dialect that a client speaks, as its first message tells: another one of the same
+        """The dialect that a client speaks, as its first message shows: another one of the same
         path where the message is marked as that one's (`Dialect.first_types`), else `dialect`."""
         others = self._marked_beside(type(dialect))
         if not others:
@@ -124,7 +124,7 @@ def _load(point: EntryPoint) -> type[Dialect]:
             f"The dialect '{point.name}' ({point.value}) cannot be loaded: {error}"
         ) from error
     if not (isinstance(dialect, type) and issubclass(dialect, Dialect)):
-        raise SetupError(f"The dialect '{point.name}' ({point.value}) is no class of a dialect.")
+        raise SetupError(f"The dialect '{point.name}' ({point.value}) is not a class of a dialect.")
     if dialect.name != point.name:
         raise SetupError(f"The dialect '{point.name}' calls itself '{dialect.name}'.")
     return dialect

@@ -54,8 +54,8 @@ class WireSound:
         self._decoder = coding.decoder(self.format.input, INPUT_RATE_HZ)
 
     def agree(self, wanted: AudioFormat, *, extensions: bool) -> None:
-        """From now on as wanted, as far as this installation can; `format` says what came of
-        it. Only clients with extensions are understood to want anything."""
+        """From now on as wanted, as far as this installation can; `format` has the result. Only
+        clients with extensions are understood to want anything."""
         if not extensions:
             return
         self.format = AudioFormat(
@@ -68,7 +68,7 @@ class WireSound:
 
     @property
     def told(self) -> AudioFormat | msgspec.UnsetType:
-        """What a client is told that asked for another format than the published one."""
+        """The answer to a client that asked for another format than the published one."""
         return msgspec.UNSET if self.format == PUBLISHED_FORMAT else self.format
 
     def read(self, text: str, *, field: str) -> Pcm:

@@ -40,7 +40,7 @@ class Eviction:
     """What the window makes of a context.
 
     The new context is `keep[0]`, then, if `previous` is not None, the ids `marker + previous +
-    suffix` run through the model anew, then the other ranges; kept tokens move to the positions
+    suffix` run through the model again, then the other ranges; kept tokens move to the positions
     that follow from that, so positions are compact again.
 
     Args:
@@ -201,7 +201,7 @@ class ContextLedger:
         )
 
     def can_roll_back(self, checkpoint: LedgerCheckpoint) -> bool:
-        """Whether everything up to it is still in the context, at the same positions."""
+        """True if everything up to it is still in the context, at the same positions."""
         return (
             checkpoint.evictions == self._evictions
             and checkpoint.serial <= self._serial
@@ -283,7 +283,7 @@ class ContextLedger:
 
 
 def _extend(ranges: list[Range], new: Range, *, splits: bool) -> None:
-    """Add a range, joined to the one before where they touch; the first stays alone if it
+    """Add a range, joined to the previous one where they touch; the first stays alone if it
     `splits`."""
     if new[0] == new[1]:
         return

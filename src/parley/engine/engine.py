@@ -45,7 +45,7 @@ from parley.media.room import require_text_room
 log = logs.get(__name__)
 
 PENDING_LIMIT = 64
-"""Requests one slot may have under way; more are refused. Runners have two or three."""
+"""Requests one slot may have in flight; more are refused. Runners have two or three."""
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class Engine:
 
     @property
     def slots(self) -> int:
-        """How many conversations at once."""
+        """Number of conversations that it can hold."""
         return self._slots.rows
 
     @property
@@ -139,7 +139,7 @@ class Engine:
         return self._loop.take_stats()
 
     def try_take_slot(self) -> EngineSlotHandle | None:
-        """A handle if one is free and nobody waits for it."""
+        """A handle if one is free and no other caller waits for it."""
         if not self.is_running or self._waiting:
             return None
         return self._handle()
@@ -174,7 +174,7 @@ class Engine:
         """Fail what runs, free every row, end the thread. Safe to repeat.
 
         Args:
-            unload: also free the model, which nobody may use afterwards.
+            unload: also free the model, which must not be used afterwards.
         """
         if self._thread is None or self._is_stopped:
             return

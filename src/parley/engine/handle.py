@@ -38,7 +38,7 @@ class AwaitedResult(Protocol[R]):
         """The outcome, once all pieces are there (they stay readable).
 
         Raises:
-            InferenceFailed: the model failed; roll back to a checkpoint before going on.
+            InferenceFailed: the model failed; roll back to a checkpoint before the next command.
             SlotLost: the slot was closed meanwhile.
         """
         ...

@@ -1,7 +1,7 @@
 """The engine thread: plan, run, account.
 
 Owns the model and everything on the device. Other threads reach it through `submit`, and receive
-what comes of a request through its `ResultSink`.
+the result of a request through its `ResultSink`.
 
 One iteration: take new requests, start the next command of every slot that is free for it, ask the
 scheduler, run one step, deliver what became final. A step that fails with several slots in it is
@@ -44,7 +44,7 @@ STATS_LIMIT = 20_000
 
 
 class ResultSink(Protocol):
-    """Receives what comes of one request, on the engine thread. Methods must return immediately."""
+    """Receives the result of one request, on the engine thread. Methods must return immediately."""
 
     def pieces(self, pieces: list[OutputPiece]) -> None:
         """Parts of an answer, in order."""
@@ -64,7 +64,7 @@ class TakeCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CanRollBack:
-    """Whether a checkpoint can still be returned to."""
+    """True if a checkpoint can still be returned to."""
 
     checkpoint: Checkpoint
 
@@ -168,7 +168,7 @@ class EngineLoop:
             prefill = command.prefill if isinstance(command, WholeUnit) else command
             if isinstance(prefill, Prefill):
                 self._prepare_ahead(prefill)
-        # Bounded by the slot handles: each has a limited number of requests under way.
+        # Bounded by the slot handles: each has a limited number of requests in flight.
         with self._wake:
             self._inbox.append((self._enqueue, (request,)))
             self._wake.notify()
@@ -220,7 +220,7 @@ class EngineLoop:
             while self._wait():
                 self.run_once()
         except Exception:
-            # Only a defect of the engine itself leads here; nobody may wait for it in vain.
+            # Only a defect of the engine itself leads here; no caller may wait for it in vain.
             self._fault = uuid.uuid4().hex[:8]
             log.exception("engine_failed", error_id=self._fault)
             self._give_up()
@@ -462,7 +462,7 @@ class EngineLoop:
         self._guarded(lambda: self._model.close(row), "close")
 
     def _guarded(self, action: Callable[[], None], what: str) -> None:
-        """Cleanup goes on whatever one row's model does."""
+        """Cleanup continues whatever one row's model does."""
         try:
             action()
         except Exception:

@@ -40,7 +40,7 @@ from parley.protocol.values import CONTEXT_TOKENS
 class DeviceFault(Exception):
     """Raised by a model when the device itself failed: nothing on it can be trusted any more.
 
-    The engine gives up every handle then; the process has to start anew.
+    The engine gives up every handle then; the process has to restart.
     """
 
 
@@ -140,22 +140,22 @@ class PreparesAhead(Protocol):
     def prepare_ahead(self, work: Work) -> None:
         """Work was submitted; begin what needs neither the device nor the conversation.
 
-        Called by the thread that submits: returns at once, never raises, and is only a hint.
+        Called by the thread that submits: returns immediately, never raises, and is only a hint.
         """
         ...
 
 
 @runtime_checkable
 class RunsBeside(Protocol):
-    """A model some of whose steps go on while later ones are asked for.
+    """A model some of whose steps continue while later ones are asked for.
 
     `step` of such a stage asks the device for the work and returns; the job stays at its stage. The
-    next step of that stage with the job in it takes what came of it, and waits for that if need be.
+    next step of that stage with the job in it takes its result, and waits for that if need be.
     Until then only `cancel` and `close` may come for its row.
     """
 
     def is_under_way(self, job: Job) -> bool:
-        """Whether a step of the job was asked for and is not complete. Returns at once."""
+        """True if a step of the job was asked for and is not complete. Returns immediately."""
         ...
 
 
@@ -178,7 +178,7 @@ class Model(Protocol):
 
     @property
     def rows(self) -> int:
-        """Batch size: how many conversations at once; fixed at load."""
+        """Batch size: number of conversations; fixed at load."""
         ...
 
     def start(self, row: int, work: Work) -> Job:
@@ -200,7 +200,7 @@ class Model(Protocol):
         ...
 
     def can_roll_back(self, checkpoint: Checkpoint) -> bool:
-        """Whether `checkpoint` still describes a state the row can return to."""
+        """True if `checkpoint` still describes a state the row can return to."""
         ...
 
     def roll_back(self, checkpoint: Checkpoint) -> None:

@@ -9,9 +9,9 @@ Rules, in this order:
 2. Work without a deadline has patience instead: after `PATIENCE_S` without a step it is as urgent
    as live work due now, so it never starves.
 3. Rows at the leader's stage join it. Where a step costs more with every row (encoding, prefill,
-   vocoding), work without a deadline does not join live work: a long prefill of somebody else
+   vocoding), work without a deadline does not join live work: a long prefill of another row
    would make the live row wait for it. Decoding reads all weights once however many rows there
-   are, so there everybody joins.
+   are, so there all rows join.
 4. When the leader decodes and is in no danger of being late, live rows that still have to hear
    their unit go first: two cheap steps later they share every decoding step with the leader.
 5. Rows whose last step is still under way on the device wait for it; only where there is nothing
@@ -43,7 +43,7 @@ class ReadySlot:
     Args:
         due_s: monotonic deadline; None means no hurry.
         waiting_since_s: when it was asked for or last moved.
-        is_under_way: its last step goes on beside those of others.
+        is_under_way: its last step continues next to those of others.
     """
 
     row: int

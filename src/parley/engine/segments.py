@@ -45,8 +45,8 @@ class Image:
 
     Args:
         pixels: uint8, shape (height, width, 3), RGB.
-        max_slices: upper bound of tiles besides the overview; None leaves it to the model's own
-            default for the mode.
+        max_slices: upper bound of tiles, the overview not counted; None leaves it to the model's
+            own default for the mode.
         with_id: number the pictures in the prompt; None leaves it to the model.
     """
 

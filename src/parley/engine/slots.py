@@ -17,7 +17,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class SlotKey:
-    """A row, and the how-manieth holder holds it."""
+    """A row and the generation number of its holder."""
 
     row: int
     generation: int
@@ -50,7 +50,7 @@ class Slots:
         return SlotKey(row, self._generations[row])
 
     def is_current(self, key: SlotKey) -> bool:
-        """Whether this holder still holds the row."""
+        """True if this holder still holds the row."""
         return self._generations[key.row] == key.generation and key.row not in self._free
 
     def release(self, key: SlotKey) -> bool:

@@ -134,7 +134,7 @@ class StepUnit:
     """Decide about the unit just prefilled (duplex): listen, or speak about one second.
 
     Args:
-        say: what was heard of a unit that is decided once more, because somebody interrupted it:
+        say: what was heard of a unit that is decided again because the user interrupted it:
             these words are said and no others, without sound, and the turn ends with them.
         again: as in `Prefill`; the sound is silence then.
     """

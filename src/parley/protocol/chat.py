@@ -75,12 +75,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wants_speech(self) -> bool:
-        """Whether the answer is to be spoken."""
+        """True if the answer is to be spoken."""
         return self.tts is not None and self.tts.enabled
 
     @property
     def is_omni(self) -> bool:
-        """Whether sound and images are interleaved: as asked, and always with a clip."""
+        """True if sound and images are interleaved: as asked, and always with a clip."""
         return self.omni_mode or any(
             isinstance(part, Base64Video) for message in self.messages for part in message.parts
         )

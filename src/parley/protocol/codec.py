@@ -487,7 +487,7 @@ def _from_pieces(text: LongBase64, field: str) -> bytes:
 def pcm_bytes(text: str, *, field: str, limit_bytes: int | None = None) -> bytes:
     """Base64 of raw float32 samples to bytes whose length is a multiple of 4.
 
-    Whether the values are finite is for whoever turns them into samples.
+    The caller that makes samples of them checks that they are finite.
     """
     data = from_base64(text, field=field, limit_bytes=limit_bytes)
     if len(data) % SAMPLE_BYTES:
@@ -509,7 +509,7 @@ def image_bytes(text: str, *, field: str, limit_bytes: int | None = None) -> byt
 
 
 def is_wav(data: bytes) -> bool:
-    """Whether reference audio came as a WAV file rather than raw samples."""
+    """True if reference audio came as a WAV file rather than raw samples."""
     return len(data) >= 12 and data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE"
 
 

@@ -57,7 +57,7 @@ a `LeaseNote`, which the worker returns as it is. It reads only the address, to 
 among clients."""
 
 RESUME_HEADER = "x-parley-resume"
-"""On a session socket that goes on with the session of its lease: the token's SHA-256 in
+"""On a session socket that continues the session of its lease: the token's SHA-256 in
 hexadecimal, a space, and the number of the last message that came."""
 
 REBUILD_HEADER = "x-parley-rebuild"
@@ -79,7 +79,7 @@ code. Source: RFC 6455, 7.4.1."""
 
 CUT_CODE: Final = 4006
 """With which a gateway closes a session socket whose client went without a word, and a worker one
-whose client does not read or has to try again: the session goes on without it."""
+whose client does not read or has to try again: the session continues without it."""
 
 UNKNOWN_DIALECT_STATUS = 501
 """How a worker answers the handshake of a session socket whose dialect is not installed there."""
@@ -93,7 +93,7 @@ hears, call functions, be made to call one, answer in JSON of a schema, heed pen
 and frequency."""
 
 RecordingState = Literal["off", "on", "no_room", "failing"]
-"""Whether a worker records: `no_room` when too little is free on its disk, `failing` when the last
+"""What a worker records: `no_room` when too little is free on its disk, `failing` when the last
 entry could not be written."""
 
 
@@ -106,7 +106,7 @@ class LeaseNote(msgspec.Struct, frozen=True):
 
 
 class ResumeState(msgspec.Struct, frozen=True):
-    """Of a session whose client may go on over another connection.
+    """Of a session whose client may continue over another connection.
 
     Args:
         left_s: how long the worker waits for it still; None: it is connected.
@@ -129,7 +129,7 @@ class SessionPhase(msgspec.Struct, tag="phase", frozen=True):
     kind: Kind
     phase: Phase
     was_ready: bool = False
-    """Whether the session ever reached its ready state (only then its duration feeds the
+    """True if the session ever reached its ready state (only then its duration feeds the
     estimate)."""
     pause_left_s: float | None = None
     tokens: int = 0
@@ -167,13 +167,13 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        """What a worker must be to go on with a session of this one."""
+        """What a worker must be to continue a session of this one."""
         logs = f", logs in {self.session_logs}" if self.session_logs else ""
         return f"parley {self.version}, {self.model}, {self.context_tokens} tokens{logs}"
 
 
 class RebuildResult(msgspec.Struct, frozen=True, tag="rebuild_result"):
-    """Whether the session goes on here. `problem`: why not."""
+    """True if the session continues here. `problem`: why not."""
 
     problem: str = ""
 
@@ -186,7 +186,7 @@ class Durations(msgspec.Struct, frozen=True):
 
 
 class DeviceMemory(msgspec.Struct, frozen=True):
-    """Of a worker's whole GPU, whoever uses it."""
+    """Of a worker's whole GPU, all processes together."""
 
     used_bytes: int
     total_bytes: int
@@ -250,14 +250,14 @@ class Welcome(msgspec.Struct, tag="welcome", frozen=True):
 
 
 class StopTurn(msgspec.Struct, tag="stop_turn", frozen=True):
-    """Silence the answer in progress; the session goes on."""
+    """Silence the answer in progress; the session continues."""
 
     request_id: str
     lease_id: str
 
 
 class EndSession(msgspec.Struct, tag="end_session", frozen=True):
-    """End one session in its dialect's own words: somebody stopped it, or the server does. Answered
+    """End one session in its dialect's own words: a client stopped it, or the server does. Answered
     when there is a request id."""
 
     lease_id: str
@@ -290,7 +290,7 @@ class Leave(msgspec.Struct, tag="leave", frozen=True):
 
     grace_s: float = 20.0
     moves: bool = False
-    """Sessions may go on at other workers: the gateway stays."""
+    """Sessions may continue at other workers: the gateway stays."""
 
 
 FromWorker = Hello | SessionPhase | Heartbeat | StopResult | Goodbye

@@ -46,7 +46,7 @@ class Kind(StrEnum):
 
     @property
     def is_duplex(self) -> bool:
-        """Whether it runs in units."""
+        """True if it runs in units."""
         return self.mode == "duplex"
 
     @property
@@ -98,7 +98,7 @@ class Phase(StrEnum):
     ACTIVE = "active"
     """The model listens; in duplex it also speaks."""
     GENERATING = "generating"
-    """An answer is on its way (chat, half-duplex)."""
+    """An answer is being made (chat, half-duplex)."""
     PAUSED = "paused"
     CLEANUP = "cleanup"
     """The ending is decided; the model is letting go."""
@@ -107,7 +107,7 @@ class Phase(StrEnum):
 
     @property
     def is_begun(self) -> bool:
-        """Whether a session in this phase was set up."""
+        """True if a session in this phase was set up."""
         return self in (Phase.ACTIVE, Phase.GENERATING)
 
 

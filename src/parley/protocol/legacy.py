@@ -76,8 +76,8 @@ class Stopped(msgspec.Struct, tag="stopped", frozen=True, kw_only=True):
 
 
 class InterruptionMessage(msgspec.Struct, tag="interruption", frozen=True, kw_only=True):
-    """Only where `interruption` was asked for: the client plays more softly while somebody may be
-    interrupting (`suspected`), as before when nobody is (`dismissed`), and throws away what it has
+    """Only if `interruption` was asked for: the client plays more softly while the user may be
+    interrupting (`suspected`), as before when the user is not (`dismissed`), and drops what it has
     not played when the answer has been ended (`stopped`).
 
     `index`: of the turn or unit. `heard_ms`, `text`: what was heard of the answer by then.

@@ -168,7 +168,7 @@ def _runs(raw: Raw) -> Iterator[tuple[int, int]]:
 
 
 def _is_base64(raw: Raw, start: int, stop: int) -> bool:
-    """Whether a string is nothing but base64 behind a `data:` head, and has no escape before it."""
+    """True if a string is nothing but base64 behind a `data:` head, and has no escape before it."""
     head: Any = _ascii(raw[max(0, start - 2) : min(stop, start + _HEAD_CHARS)])
     if start >= 2 and head[0] == "\\":
         return False

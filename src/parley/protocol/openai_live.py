@@ -149,7 +149,7 @@ class Unmuted(LiveServerEvent, tag="session.input_audio.unmuted", frozen=True, k
 
 
 class Appended(LiveServerEvent, frozen=True, kw_only=True):
-    """Words are on their way to the model; milliseconds of session time."""
+    """Words are being sent to the model; milliseconds of session time."""
 
     start_ms: int
     end_ms: int
@@ -221,6 +221,6 @@ class LiveClosed(LiveServerEvent, tag="session.closed", frozen=True, kw_only=Tru
 
 
 class LiveError(LiveServerEvent, tag="error", frozen=True, kw_only=True):
-    """Something went wrong; the session goes on where that makes sense."""
+    """Something went wrong; the session continues if that makes sense."""
 
     error: Json

@@ -128,7 +128,7 @@ class MessageContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item that a client brings: a message, or a call with what came of it."""
+    """An item that a client brings: a message, or a call with its result."""
 
     type: str = "message"
     role: str = ""
@@ -196,7 +196,7 @@ class UserSpeechStopped(
 
 
 class ItemEvent(OpenAIServerEvent, frozen=True, kw_only=True):
-    """An item, and the one before it."""
+    """An item, and the previous one."""
 
     item: Json
     previous_item_id: str | None

@@ -304,7 +304,7 @@ NEAREST_CODES: Final[dict[str, str]] = {
     "too_many_sessions": "worker_busy",
     "rate_limited": "worker_busy",
     "quota_exceeded": "worker_busy",
-    # `inference_error` is documented as one after which the session goes on.
+    # `inference_error` is documented as one after which the session continues.
     "worker_lost": "worker_connect_failed",
     "session_id_in_use": "worker_busy",
     "app_disabled": "service_unavailable",

@@ -24,11 +24,11 @@ from parley.errors import BadInput, InvalidJson, InvalidPayload, UnknownEvent
 from parley.protocol import binary
 
 QUERY: Final = "resume"
-"""A connection with this parameter (`true`) goes on with a session: its first message is
+"""A connection with this parameter (`true`) continues a session: its first message is
 `session.resume`."""
 
 REPLACED_CODE: Final = 4409
-"""Closes a connection whose session goes on over another one."""
+"""Closes a connection whose session continues over another one."""
 REFUSED_CODE: Final = 4404
 """Closes a connection whose `session.resume` was refused."""
 
@@ -41,7 +41,7 @@ REQUEST_LIMIT_BYTES: Final = 4096
 RefusalReason = Literal["unknown", "expired", "replaced", "gap", "lost"]
 """`unknown`: no such session, or not its token. `expired`: it has ended, or waited too long.
 `replaced`: the token was replaced by a later one. `gap`: a number that was never sent. `lost`: its
-worker was lost, and no other one can go on with it."""
+worker was lost, and no other one can continue it."""
 
 AwayReason = Literal["time", "context", "shutdown"]
 
@@ -49,7 +49,7 @@ Sequence = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class ResumeRequest(msgspec.Struct, tag="session.resume", frozen=True, kw_only=True):
-    """First message of a connection that goes on with a session.
+    """First message of a connection that continues a session.
 
     Args:
         seq: of the last message that came.
@@ -72,7 +72,7 @@ class DeliveryAck(msgspec.Struct, tag="session.ack", frozen=True, kw_only=True):
 
 
 class ResumeGranted(msgspec.Struct, tag="session.resumed", frozen=True, kw_only=True):
-    """The session goes on here.
+    """The session continues here.
 
     Args:
         resume_token: for the next time.
@@ -90,19 +90,19 @@ class ResumeGranted(msgspec.Struct, tag="session.resumed", frozen=True, kw_only=
 
 
 class ResumeRefusal(msgspec.Struct, tag="session.resume_failed", frozen=True, kw_only=True):
-    """The session does not go on here; nothing follows."""
+    """The session does not continue here; nothing follows."""
 
     reason: RefusalReason
     message: str = ""
 
 
 class ConnectionReplaced(msgspec.Struct, tag="session.replaced", frozen=True, kw_only=True):
-    """The session goes on over another connection; nothing follows on this one."""
+    """The session continues over another connection; nothing follows on this one."""
 
 
 class ResyncRequired(msgspec.Struct, tag="session.resync_required", frozen=True, kw_only=True):
     """After `session.resumed`: messages `from_seq` to `to_seq` were given up, because they had
-    waited too long or were too many. The session goes on behind them."""
+    waited too long or were too many. The session continues behind them."""
 
     from_seq: int
     to_seq: int
@@ -157,7 +157,7 @@ REFUSALS: Final[dict[RefusalReason, str]] = {
     "expired": "The session has ended. Begin a new one.",
     "replaced": "This token was replaced by a later one.",
     "gap": "seq is not the number of a message that was sent.",
-    "lost": "The server lost the session and cannot go on with it. Begin a new one.",
+    "lost": "The server lost the session and cannot continue it. Start a new one.",
 }
 
 _request = msgspec.json.Decoder(ResumeRequest)
@@ -175,7 +175,7 @@ def hash_of(token: str) -> str:
 
 
 def decode_request(raw: bytes | str) -> ResumeRequest:
-    """Read the first message of a connection that goes on with a session.
+    """Read the first message of a connection that continues a session.
 
     Raises:
         BadInput: it is none.

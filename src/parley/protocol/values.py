@@ -174,7 +174,7 @@ def chosen_tools(tools: tuple[Tool, ...], choice: object, *, field: str) -> tupl
 
 
 def has_to_call(tools: tuple[Tool, ...]) -> bool:
-    """Whether one of the functions has to be called."""
+    """True if one of the functions has to be called."""
     return any(tool.must_call is True for tool in tools)
 
 
@@ -187,7 +187,7 @@ VoicePart = TextPart | Base64Audio
 
 
 def is_no_voice(part: object) -> bool:
-    """Whether an item of `system_content` is a sound without data, which published pages send when
+    """True if an item of `system_content` is a sound without data, which published pages send when
     their reference voice has not loaded."""
     return isinstance(part, dict) and part.get("type") == "audio" and not part.get("data")
 
@@ -248,7 +248,7 @@ CHAT_GENERATION: Final = ChatGeneration()
 """The defaults of a chat; a view and a sampler of which nothing else is asked use them, too."""
 
 REPETITION_PENALTY: Final = 1.02
-"""In turn-based answers; nobody may choose it. Source: model.md 10."""
+"""In turn-based answers; clients cannot choose it. Source: model.md 10."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,13 +306,13 @@ class ImageOptions(msgspec.Struct, frozen=True, kw_only=True):
     use_image_id: bool | None = None
 
     def numbers_images(self, images: int) -> bool:
-        """Whether `images` images get numbers: as asked, else only when there are several
+        """True if `images` images get numbers: as asked, else only when there are several
         (service.md 4.7-29)."""
         return images > 1 if self.use_image_id is None else self.use_image_id
 
 
 Eagerness = Literal["low", "medium", "high"]
-"""How sure the server has to be that somebody has finished, before it answers."""
+"""How sure the server has to be that the user has finished, before it answers."""
 
 
 class VadOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -355,7 +355,7 @@ class AudioFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SilenceReason = Literal["waiting_for_model", "speech_is_heard", "no_voice", "unit_late"]
-"""The model has not answered yet; somebody still speaks, as far as the detector can tell; answers
+"""The model has not answered yet; the user still speaks, as far as the detector can hear; answers
 come without sound; a unit took longer than it lasts."""
 
 
@@ -380,7 +380,7 @@ class PlaybackReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InterruptionOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens when somebody speaks while the assistant does.
+    """What happens when the user speaks while the assistant does.
 
     Args:
         mode: `duck` only tells the client, which plays more softly; `stop` ends the answer.
@@ -408,7 +408,7 @@ class TurnGeneration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnTts(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a half-duplex answer is spoken."""
+    """True if a half-duplex answer is spoken."""
 
     enabled: bool = True
 

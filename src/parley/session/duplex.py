@@ -170,7 +170,7 @@ class DuplexRunner:
         )
         self._must_go_back = False
         self._goes_on = False
-        """Whether more of an answer that is heard follows: a moment of silence between its units,
+        """True if more of an answer that is heard follows: a moment of silence between its units,
         because the next is late or this one was short, is no end of it."""
         self._unsent_units = 0
         """Units since an interruption whose results were not sent."""

@@ -134,7 +134,7 @@ class HalfDuplexRunner:
         self._broken_off: dict[str, Any] | None = None
         """An answer that was being made elsewhere."""
         self._was_broken_off = False
-        """Whether one ended there of which the client had heard something."""
+        """True if one ended there of which the client had heard something."""
         self._asked: Asked | None = None
         """What it answers, if nothing of it was told."""
 
@@ -177,7 +177,7 @@ class HalfDuplexRunner:
 
     @property
     def _is_stopping(self) -> bool:
-        """Whether a stopped answer is over for the client, and not yet here: what is said now
+        """True if a stopped answer is over for the client, and not yet here: what is said now
         belongs to the next turn."""
         answer = self._answer
         is_busy = self._session.phase is Phase.GENERATING or self._interruptions.is_watching

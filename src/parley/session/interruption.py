@@ -203,11 +203,11 @@ class Interruptions:
         """True if somebody may interrupt in this conversation; set by `arm`."""
         self.playback = Playback(session.clock)
         self.is_watching = False
-        """Whether somebody can interrupt: an answer is being made or heard."""
+        """True if somebody can interrupt: an answer is being made or heard."""
         self.is_cut = False
-        """Whether the answer was interrupted: nothing of it may be sent any more."""
+        """True if the answer was interrupted: nothing of it may be sent any more."""
         self._is_suspected = False
-        """Whether the client was told so, and not yet what came of it."""
+        """True if the client was told so, and not yet what came of it."""
 
     def arm(self, options: InterruptionOptions, detectors: DetectorFactory) -> None:
         """Listen as `options` say from the next `run` on."""

@@ -56,12 +56,12 @@ class ConversationItem:
 
     @property
     def is_answer(self) -> bool:
-        """Whether the assistant said it."""
+        """True if the assistant said it."""
         return self.message.role == "assistant"
 
     @property
     def is_unheard(self) -> bool:
-        """Whether it is an answer of which nothing was heard."""
+        """True if it is an answer of which nothing was heard."""
         return bool(self.spoken) and self.message.parts == (TextPart(""),)
 
     @property

@@ -79,10 +79,10 @@ class TurnListener:
         """Of all sound: where the finder's began."""
         self._item_id = ""
         self._is_told = False
-        """Whether the client knows already that the speech in `_item_id` has begun."""
+        """True if the client knows already that the speech in `_item_id` has begun."""
         self._changed = asyncio.Event()
         self._is_hearing = self._is_watch_due = False
-        """Whether there is a finder, and no watch yet."""
+        """True if there is a finder, and no watch yet."""
 
     # ---- another worker goes on ------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class TurnListener:
             watch.stop()
 
     def _may_watch(self) -> bool:
-        """Whether sound is to be heard as what might interrupt. Who speaks when an answer begins is
+        """True if sound is to be heard as what might interrupt. Who speaks when an answer begins is
         let finish: that is no interruption."""
         interruptions, finder = self.interruptions, self._finder
         return (
@@ -242,7 +242,7 @@ class TurnListener:
         )
 
     def _is_played(self) -> bool:
-        """Whether nothing is left to interrupt, and the watch is still on."""
+        """True if nothing is left to interrupt, and the watch is still on."""
         interruptions = self.interruptions
         if not interruptions.is_watching:
             return False

@@ -51,7 +51,7 @@ class Mailbox:
         self.units: deque[PendingUnit] = deque()
         """Those that wait, oldest first; others only read it."""
         self.forces_listen = False
-        """Whether the next unit taken listens."""
+        """True if the next unit taken listens."""
         self.partial: AudioInput | None = None
         """What makes no unit yet."""
         self.dropped = 0

@@ -65,7 +65,7 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything is being sent or has been."""
+        """True if everything is being sent or has been."""
         return not self._waiting
 
     def drop_output(self) -> float:

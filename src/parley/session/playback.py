@@ -125,7 +125,7 @@ class Playback:
 
     @property
     def is_heard(self) -> bool:
-        """Whether something is being played now."""
+        """True if something is being played now."""
         return self._clock.monotonic() < self.ends_s
 
     def heard(self) -> tuple[int, str]:

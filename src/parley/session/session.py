@@ -100,7 +100,7 @@ class RebuildableRunner(Protocol):
 
     @property
     def is_between(self) -> bool:
-        """Whether no answer is being made."""
+        """True if no answer is being made."""
         ...
 
     def first_entry(self) -> Any | None:
@@ -185,7 +185,7 @@ class Session:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the ending is decided."""
+        """True if the ending is decided."""
         return self._ending.done()
 
     @property
@@ -195,7 +195,7 @@ class Session:
 
     @property
     def rolls_over(self) -> bool:
-        """Whether the conversation has no total length, and its context slides: the operator allows
+        """True if the conversation has no total length, and its context slides: the operator allows
         that, and the client asked to be able to come back."""
         resumable = self._resumable
         is_asked = self._is_restored or (resumable is not None and resumable.is_enabled)
@@ -290,7 +290,7 @@ class Session:
 
     @property
     def hears_what_is_past(self) -> bool:
-        """Whether the client's newest message was sent while another worker held the session."""
+        """True if the client's newest message was sent while another worker held the session."""
         return self._resumable is not None and self._resumable.is_of_before
 
     def log(self, entry: Callable[[], Any]) -> None:

@@ -45,20 +45,20 @@ class TurnAnswer:
         self._says = says
         self.index = index
         self.is_open = True
-        """Whether the client has not been told that it is over."""
+        """True if the client has not been told that it is over."""
         self._session = session
         self._view = view
         self._interruptions = interruptions
         self.is_stopped = False
-        """Whether it was stopped, by the client or by an interruption."""
+        """True if it was stopped, by the client or by an interruption."""
         self._text = ""
         self._audio_ms = 0
         self.is_heard = False
-        """Whether the context holds what was asked."""
+        """True if the context holds what was asked."""
         self.said = ""
         """What it holds of the answer."""
         self.is_whole = False
-        """Whether that is all that the model had to say."""
+        """True if that is all that the model had to say."""
         self.taken_in: object = None
         self.chosen: object = None
         """What the model decided about the turn and the answer; see `engine.work.Prefill.again`."""

@@ -72,7 +72,7 @@ def with_tools(messages: Sequence[Message], tools: tuple[Tool, ...]) -> list[Mes
 
 
 def has_audio(message: Message) -> bool:
-    """Whether there is anything to hear in it."""
+    """True if there is anything to hear in it."""
     return any(
         isinstance(part, AudioPart) or (isinstance(part, VideoPart) and bool(part.clip.sounds))
         for part in message.parts

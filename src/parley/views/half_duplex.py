@@ -68,7 +68,7 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class RollbackCheck:
-    """Whether a view can roll back: true or false as it is, and exactly when awaited."""
+    """True if a view can roll back: true or false as it is, and exactly when awaited."""
 
     has_point: bool
     exactly: Callable[[], Coroutine[Any, Any, bool]]
@@ -314,7 +314,7 @@ class HalfDuplexView(TurnView):
         await self._slot.prefill(())
 
     def can_rollback(self) -> RollbackCheck:
-        """Whether there is a point to return to: `if view.can_rollback():`. Awaited, it also knows
+        """True if there is a point to return to: `if view.can_rollback():`. Awaited, it also knows
         whether the window has moved past that point; `rollback` says so, too."""
         return RollbackCheck(self._point is not None, self._can_rollback)
 
@@ -371,7 +371,7 @@ class HalfDuplexView(TurnView):
 
 
 def _is_same(one: TurnRequest, other: TurnRequest) -> bool:
-    """Whether two requests say the same: the same texts, and sound with the same samples."""
+    """True if two requests say the same: the same texts, and sound with the same samples."""
     return (
         one.session_id == other.session_id
         and one.omni_mode == other.omni_mode

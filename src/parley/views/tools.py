@@ -105,7 +105,7 @@ class ToolCallReader:
 
     @property
     def is_call(self) -> bool:
-        """Whether a call has begun and is not complete."""
+        """True if a call has begun and is not complete."""
         return self._is_call
 
     def add(self, text: str) -> list[Piece]:
@@ -239,7 +239,7 @@ class JsonObjectScanner:
 
     @property
     def is_valid(self) -> bool:
-        """Whether what came is a JSON object."""
+        """True if what came is a JSON object."""
         return bool(_object(self.text)) or self.text.strip("{} \n\t") == ""
 
     def add(self, text: str) -> str:

@@ -143,7 +143,7 @@ class PauseRequested:
 
 @dataclass(frozen=True, slots=True)
 class ResumeRequested:
-    """The client goes on."""
+    """The client continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class TurnDetection:
 
 @dataclass(frozen=True, slots=True)
 class SetupChanged:
-    """A conversation of items is set up anew while it goes on; counts from the next response."""
+    """A conversation of items is set up again while it runs; counts from the next response."""
 
     setup: HalfDuplexSetup
 

@@ -1,6 +1,6 @@
 """Pictures, sound and clips as they were sent.
 
-They stay files here: whoever needs their content decodes them, away from the event loop.
+They stay files here: the part that needs their content decodes them, away from the event loop.
 """
 
 from __future__ import annotations

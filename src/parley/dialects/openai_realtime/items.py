@@ -127,7 +127,7 @@ def message_of(
     """What an item that a client brings says; files are not opened.
 
     Raises:
-        InvalidPayload, InvalidRequest: it is no message, or one that this model does not
+        InvalidPayload, InvalidRequest: it is not a message, or one that this model does not
             understand.
     """
     item: wire.MessageItem = codec.read(dict(value), wire.ITEM)
@@ -185,7 +185,7 @@ def input_of(value: Any, *, calls_tools: bool) -> tuple[Message[Content], ...] |
     """What a response is to answer in place of the conversation.
 
     Raises:
-        InvalidRequest: it is no list of items.
+        InvalidRequest: it is not a list of items.
     """
     if value is None:
         return None

@@ -213,7 +213,7 @@ export namespace half_duplex {
     length_penalty?: number;
     temperature?: number;
   }
-  /** Whether a half-duplex answer is spoken. */
+  /** True if a half-duplex answer is spoken. */
   interface TurnTts {
     enabled?: boolean;
   }
@@ -221,7 +221,7 @@ export namespace half_duplex {
   interface TurnSession {
     timeout_s?: number;
   }
-  /** What happens when somebody speaks while the assistant does. */
+  /** What happens when the user speaks while the assistant does. */
   interface InterruptionOptions {
     mode?: "duck" | "off" | "stop";
     min_speech_ms?: number;
@@ -343,7 +343,7 @@ export namespace half_duplex {
     failed: boolean;
     audio_duration_ms: number;
   }
-  /** Only where `interruption` was asked for: the client plays more softly while somebody may be interrupting (`suspected`), as before when nobody is (`dismissed`), and throws away what it has not played when the answer has been ended (`stopped`). */
+  /** Only if `interruption` was asked for: the client plays more softly while the user may be interrupting (`suspected`), as before when the user is not (`dismissed`), and drops what it has not played when the answer has been ended (`stopped`). */
   interface InterruptionMessage {
     type: "interruption";
     state: "dismissed" | "stopped" | "suspected";
@@ -404,7 +404,7 @@ export namespace duplex {
     chunk_ms?: 1000;
     sample_rate?: 16000;
   }
-  /** What happens when somebody speaks while the assistant does. */
+  /** What happens when the user speaks while the assistant does. */
   interface InterruptionOptions {
     mode?: "duck" | "off" | "stop";
     min_speech_ms?: number;
@@ -553,7 +553,7 @@ export namespace duplex {
   interface Interrupted {
     type: "interrupted";
   }
-  /** Only where `interruption` was asked for: the client plays more softly while somebody may be interrupting (`suspected`), as before when nobody is (`dismissed`), and throws away what it has not played when the answer has been ended (`stopped`). */
+  /** Only if `interruption` was asked for: the client plays more softly while the user may be interrupting (`suspected`), as before when the user is not (`dismissed`), and drops what it has not played when the answer has been ended (`stopped`). */
   interface InterruptionMessage {
     type: "interruption";
     state: "dismissed" | "stopped" | "suspected";
@@ -615,7 +615,7 @@ export namespace realtime {
     chunk_ms?: 1000;
     sample_rate?: 16000;
   }
-  /** What happens when somebody speaks while the assistant does. */
+  /** What happens when the user speaks while the assistant does. */
   interface InterruptionOptions {
     mode?: "duck" | "off" | "stop";
     min_speech_ms?: number;
@@ -775,7 +775,7 @@ export namespace realtime {
 
 /** Messages on the paths of the others, with ?resume=true */
 export namespace resume {
-  /** First message of a connection that goes on with a session. */
+  /** First message of a connection that continues a session. */
   interface ResumeRequest {
     type: "session.resume";
     session_id: string;
@@ -800,7 +800,7 @@ export namespace resume {
     type: "session.input_ack";
     received: number;
   }
-  /** The session goes on here. */
+  /** The session continues here. */
   interface ResumeGranted {
     type: "session.resumed";
     session_id: string;
@@ -816,17 +816,17 @@ export namespace resume {
     estimated_s: number;
     window_s: number;
   }
-  /** The session does not go on here; nothing follows. */
+  /** The session does not continue here; nothing follows. */
   interface ResumeRefusal {
     type: "session.resume_failed";
     reason: "expired" | "gap" | "lost" | "replaced" | "unknown";
     message: string;
   }
-  /** The session goes on over another connection; nothing follows on this one. */
+  /** The session continues over another connection; nothing follows on this one. */
   interface ConnectionReplaced {
     type: "session.replaced";
   }
-  /** After `session.resumed`: messages `from_seq` to `to_seq` were given up, because they had waited too long or were too many. The session goes on behind them. */
+  /** After `session.resumed`: messages `from_seq` to `to_seq` were given up, because they had waited too long or were too many. The session continues behind them. */
   interface ResyncRequired {
     type: "session.resync_required";
     from_seq: number;
