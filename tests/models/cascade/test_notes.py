@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from itertools import pairwise
+
 import pytest
 
+from parley.models.cascade.local import _unrepeated
+from parley.models.cascade.messages import History, Line
 from parley.models.cascade.notes import capitals, is_expected, manners, note_for, opposites
+from parley.models.cascade.notes.languages import language_of
 from parley.models.cascade.notes.memory import listen
+from parley.models.cascade.writer import Draft
 
 
 @pytest.mark.parametrize(
@@ -22,7 +29,7 @@ from parley.models.cascade.notes.memory import listen
         ("is paris the capital of spain?", "No, the capital of Spain is Madrid."),
         ("what is the capital of the USA?", "The capital of the USA is Washington, D.C."),
         ("how many legs does a spider have?", "A spider has eight legs."),
-        ("Who is the president of France?", None),
+        ("Who is the president of France?", "I don't know the news, I have no way to look it up."),
         ("how are you?", None),
         ("I have a dog", None),
     ],
@@ -112,7 +119,9 @@ def test_lists_stories_and_what_was_told(text: str, earlier: list[str], note: st
 
 @pytest.mark.parametrize("text", ["Can you repeat that?", "Sorry, what did you say?", "Pardon?"])
 def test_who_asks_again_hears_the_last_answer_again(text: str) -> None:
-    assert note_for(text, ["Hello"], answers=["Hi.", "Rome is in Italy."]) == "Rome is in Italy."
+    assert note_for(text, ["Hello"], answers=["Hi.", "Rome is in Italy."]) == (
+        "I said: Rome is in Italy."
+    )
     assert note_for(text) == "I have not said anything yet."
 
 
@@ -181,3 +190,171 @@ def test_what_we_know_what_to_do_with_is_expected(text, expected):
 )
 def test_numbers_and_words_beyond_all_measure_get_no_note(text: str) -> None:
     assert note_for(text) is None
+
+
+def talked(*turns: str) -> list[str | None]:
+    """The notes of a conversation in which every note is the answer."""
+    earlier: list[str] = []
+    answers: list[str] = []
+    for text in turns:
+        note = note_for(text, earlier, answers=answers, now=lambda: NOON)
+        earlier.append(text)
+        answers.append(note or "Hm.")
+    return list(answers)
+
+
+NOON = datetime(2026, 11, 25, 12, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("Hola, ¿cómo estás?", "es"), ("¿Qué hora es?", "es"), ("Gracias", "es"),
+        ("Quiero saber dónde está la estación", "es"), ("Buenos días", "es"),
+        ("Bonjour, comment ça va ?", "fr"), ("Est-ce que tu parles français ?", "fr"),
+        ("Je voudrais une histoire", "fr"), ("Quelle heure est-il ?", "fr"),
+        ("Wie geht es dir?", "de"), ("Erzähl mir bitte einen Witz", "de"), ("Guten Morgen", "de"),
+        ("Kannst du mir helfen?", "de"), ("Ich heiße Anna und wohne in Köln", "de"),
+        ("Come stai oggi?", "it"), ("Che ore sono?", "it"), ("Puoi aiutarmi?", "it"),
+        ("Olá, tudo bem?", "pt"), ("Você fala português?", "pt"), ("Que horas são?", "pt"),
+        ("Hoe gaat het met jou?", "nl"), ("Kun je mij helpen?", "nl"),
+        ("Wat is het weer vandaag?", "nl"),
+        ("你会说中文吗?", "zh"), ("今天天气怎么样", "zh"), ("こんにちは、元気ですか", "ja"),
+        ("안녕하세요", "ko"), ("Как тебя зовут?", "ru"), ("नमस्ते, आप कैसे हैं?", "hi"),
+        ("كيف حالك؟", "ar"), ("Привіт, як твої справи?", "uk"),
+        ("What does bonjour mean?", None), ("How do you say 你好 in English?", None),
+        ("Hello there", None),
+        ("How are you?", None), ("I live in Los Angeles", None), ("Tell me about El Nino", None),
+        ("Is die a word?", None), ("My name is José Muñoz", None), ("ok", None),
+        ("no", None), ("7 + 5", None),
+        ("Que sera, sera is a song", None), ("Do you know the film Amélie?", None), ("", None),
+    ],
+)  # fmt: skip
+def test_a_language_is_known_by_its_script_or_its_words(text, language):
+    assert language_of(text) == language
+
+
+def test_other_languages_hear_in_their_own_that_only_english_is_spoken():
+    assert note_for("Wie spät ist es?") == (
+        "Entschuldigung, ich spreche nur Englisch. I speak only English."
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I think I want to hurt myself.", "i want to die", "I'm going to kill myself",
+        "Everyone would be better off without me",
+        "I don't want to live anymore.", "I feel suicidal", "There is no reason to live",
+        "I've been cutting myself",
+        "My friend wants to kill himself", "I wish I was dead", "Should I end my life?",
+        "I can't go on living",
+    ],
+)  # fmt: skip
+def test_who_speaks_of_hurting_themselves_is_told_where_to_turn(text):
+    first, second = talked(text, text)
+
+    assert first is not None
+    assert second is not None
+    assert first != second
+    assert "988" in first
+    assert "116 123" in first
+    assert "988" in second
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["I cut myself shaving", "This cake is to die for", "I nearly died of laughter",
+    "I kill weeds"],
+)  # fmt: skip
+def test_what_only_sounds_like_it_is_not_taken_for_it(text):
+    assert "988" not in (note_for(text) or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("What time is it?", "It is 12:05 PM."),
+        ("Do you have the time?", "It is 12:05 PM."),
+        ("What's the time in Tokyo?", "I know only the time here: it is 12:05 PM."),
+        ("What day is it today?", "Today is Wednesday, November 25, 2026."),
+        ("What's today's date?", "Today is Wednesday, November 25, 2026."),
+        ("What day is tomorrow?", "Tomorrow is Thursday, November 26, 2026."),
+        ("What day was yesterday?", "Yesterday was Tuesday, November 24, 2026."),
+        ("What year is it?", "It is the year 2026."),
+        ("What month is it?", "It is November."),
+        ("Is it Friday?", "No, today is Wednesday, November 25, 2026."),
+        ("How many days until Christmas?", "It is 30 days until Christmas."),
+        ("How long until the weekend?", "It is 3 days until the weekend."),
+        ("How many days until March 1?", "It is 96 days until March 1."),
+    ],
+)
+def test_it_knows_the_clock_and_the_date(text, note):
+    assert talked(text) == [note]
+
+
+def test_the_clock_is_read_only_where_it_is_asked_for():
+    def broken() -> datetime:
+        raise AssertionError
+
+    assert note_for("What's seven plus five?", now=broken) == "7 plus 5 is 12."
+
+
+@pytest.mark.parametrize(
+    ("turns", "last"),
+    [
+        (("What did I just say?",), "You have not said anything before."),
+        (("I like tea.", "What did I just say?"), "You said: I like tea."),
+        (("What's 2 plus 2?", "What was my last question?"), "You said: What's 2 plus 2?"),
+        (("What's 2 plus 2?", "What did you just say?"), "I said: 2 plus 2 is 4."),
+        (("My name is Priya.", "Actually, call me Pri."), "All right, Pri. I will remember that."),
+        (("My name is Priya.", "No, it's Prina.", "What's my name?"), "Your name is Prina."),
+        (("I'm Jon.", "That's not my name, my name is Ron.", "Who am I?"), "Your name is Ron."),
+        (("Tell me a riddle.", "I give up."), "The answer is: a clock."),
+        (("Tell me a riddle.", "Is it a clock?"), "Yes, that's it! A clock."),
+        (("Tell me a riddle.", "A tree?"), "No, that is not it. Guess again, or say: I give up."),
+        (("Tell me a riddle.", "A tree?", "No idea."), "The answer is: a clock."),
+    ],
+)
+def test_it_knows_what_both_sides_said_and_what_it_began(turns, last):
+    assert talked(*turns)[-1] == last
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["Tell me a bedtime story about a dragon.", "Tell me a story.",
+    "Do you have a story about robots?"],
+)  # fmt: skip
+def test_a_story_continues_and_ends(asked):
+    told = talked(asked, "And then what happened?", "Go on.", "What happened next?", "And then?")
+
+    assert all(told)
+    assert len(set(told)) == len(told)
+    assert any(
+        "The end" in (one or "") or "for years" in (one or "") or "village" in (one or "")
+        for one in told[1:4]
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["What's the capital of France?", "I'm so tired.", "What's 2 plus 2?", "You are funny.",
+    "hola"],
+)  # fmt: skip
+def test_no_sentence_is_said_twice_running(text):
+    said = talked(*[text] * 6)
+
+    assert all(before != after for before, after in pairwise(said))
+    assert len(said[-1] or "") < 100
+
+
+def test_the_model_says_something_else_than_before():
+    history = History("", (Line("user", "One"), Line("assistant", "I see."), Line("user", "Two")))
+
+    held = _unrepeated(history, Draft("I s", (1, 2)))
+    other = _unrepeated(history, Draft("I sang", (1, 2, 3)))
+    over = _unrepeated(history, Draft("I see.", (1, 2, 3), is_over=True))
+
+    assert held.text == ""
+    assert other.text == "I sang"
+    assert over.text not in ("", "I see.")

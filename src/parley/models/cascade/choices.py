@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from parley.errors import InvalidRequest
 from parley.media.pcm import Samples
 from parley.models.cascade.messages import History
+from parley.models.cascade.notes import Said
 from parley.models.cascade.parts import CascadeParts, Hearing
 from parley.models.cascade.recognition import Heard
 from parley.models.cascade.sampling import Rule
@@ -57,6 +59,7 @@ class Chosen:
         listened: of units.
         words: what the language model chose (`Writer.choice`).
         spoken: lengths of clauses, in samples.
+        clock: readings of the clock, as ISO dates and times.
     """
 
     heard: tuple[Heard, ...] = ()
@@ -64,6 +67,7 @@ class Chosen:
     listened: tuple[Listened, ...] = ()
     words: tuple[object, ...] = ()
     spoken: tuple[int, ...] = ()
+    clock: tuple[str, ...] = ()
 
 
 class Choices:
@@ -86,6 +90,7 @@ class Choices:
         self._listened = _Line(left.listened)
         self._words = _Line(left.words)
         self._spoken = _Line(left.spoken)
+        self._clock = _Line(left.clock)
 
     @property
     def is_again(self) -> bool:
@@ -103,10 +108,11 @@ class Choices:
             tuple(self._listened.made),
             tuple(self._words.made),
             tuple(self._spoken.made),
+            tuple(self._clock.made),
         )
 
     def hearing(self, begin: Callable[[], Hearing]) -> Hearing:
-        """An utterance on its way to words; say what was `heard`."""
+        """An utterance that becomes words; say what was `heard`."""
         return Known(self._heard.next()) if self.is_again else begin()
 
     def heard(self, heard: Heard) -> None:
@@ -121,6 +127,14 @@ class Choices:
     def listened(self, listen: Callable[[], Listened]) -> Listened:
         """What a voice detector makes of a unit."""
         return self._listened.next() if self.is_again else self._listened.keep(listen())
+
+    def now(self) -> datetime:
+        """The time of the machine's clock."""
+        if self.is_again:
+            return datetime.fromisoformat(self._clock.next())
+        now = datetime.now().replace(microsecond=0)
+        self._clock.keep(now.isoformat())
+        return now
 
     def written(
         self,
@@ -139,6 +153,10 @@ class Choices:
             NothingLeft: nothing more was written.
         """
         writer = parts.writer
+        fixed = history.lines[-1].note if history.lines and not draft.ids else None
+        is_free = rule.answer_format is None and not (self.is_again and self._words)
+        if isinstance(fixed, Said) and is_free:
+            return Draft(str(fixed), is_over=True)
         if self.is_again:
             if not self._words:
                 raise NothingLeft

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from parley.models.cascade.llama import Llama, row_bytes
 from parley.models.cascade.messages import History
+from parley.models.cascade.notes import instead_of
 from parley.models.cascade.prompt import CLOSING, opening
 from parley.models.cascade.read_tokens import PIECE_TOKENS, Later, Portion, ReadTokens
 from parley.models.cascade.sampling import Rule, choose
@@ -32,7 +33,7 @@ TOO_MUCH = AnswerProblem(
     "The schema of the answer's format takes too much time or memory: {why}. Use a simpler one.",
 )
 BLOCK_TOKENS = 16
-"""Tokens of a note that are read at once."""
+"""Tokens of a note that are read together."""
 FAITH = 3.0
 """Added to the logit of the next token of a note that is being copied."""
 TOKEN_COST, BLOCK_COST, READ_COST, READ_TOKENS = 4, 5, 5, 10
@@ -62,7 +63,7 @@ class LocalWriter:
     """The bundled language model.
 
     Args:
-        rows: conversations at once.
+        rows: conversations side by side.
         limit_tokens: where a context ends.
     """
 
@@ -245,7 +246,7 @@ class LocalWriter:
         state = self._rows[row]
         if token in self._stops:
             text, _ = self._shown(draft.ids, draft, is_last=True)
-            return replace(draft, text=text.strip(), is_over=True)
+            return _unrepeated(history, replace(draft, text=text.strip(), is_over=True))
         ids = (*draft.ids, token)
         is_limit = len(ids) >= limit or state.read.length + 2 >= self._limit
         text, is_cut = self._shown(ids, draft, is_last=is_limit)
@@ -267,7 +268,7 @@ class LocalWriter:
             else:
                 state.logits = state.read.run((token,), later=later)
             state.chunks = [*state.chunks[:-1], ids] if draft.ids else [*state.chunks, ids]
-        return after
+        return _unrepeated(history, after)
 
     def _shown(self, ids: tuple[int, ...], draft: Draft, *, is_last: bool) -> tuple[str, bool]:
         """`shown`; JSON stands as it was written, up to a letter of which bytes are missing."""
@@ -370,7 +371,7 @@ class LocalWriter:
         return [*chunks, draft.ids] if draft.ids else chunks
 
     def _chunks(self, history: History, *, is_answered: bool = False) -> list[tuple[int, ...]]:
-        """What is read at once: the system prompt, then all that stands before an answer, then the
+        """What is read together: the system prompt, then all that stands before an answer, then the
         answer. Reading few tokens takes as long as reading one.
 
         An answer is read once more when it is over, as a whole: a row that is done again then needs
@@ -400,3 +401,16 @@ class LocalWriter:
     def _encode(self, text: str) -> tuple[int, ...]:
         # What users write is never a control token: those are put together here alone.
         return tuple(self.words.encode(text, add_special_tokens=False).ids)
+
+
+def _unrepeated(history: History, draft: Draft) -> Draft:
+    """The draft, unless it says what was said last: that is held back while it may still become
+    something else, and is something else in the end."""
+    answers = [line.text for line in history.lines if line.role == "assistant"]
+    if draft.has_format or not answers or not answers[-1].startswith(draft.text):
+        return draft
+    if not draft.is_over:
+        return replace(draft, text="")
+    if draft.text != answers[-1] or draft.is_limit:
+        return draft
+    return replace(draft, text=instead_of(draft.text, answers), ids=())

@@ -21,6 +21,7 @@ class Line:
         images: pictures that came with it (models that see only).
         ids: an answer's tokens as they were chosen.
         is_open: more may follow.
+        is_unclear: the recogniser was unsure of it.
     """
 
     role: Role
@@ -29,6 +30,7 @@ class Line:
     images: tuple[Pixels, ...] = ()
     ids: tuple[int, ...] = ()
     is_open: bool = False
+    is_unclear: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,6 +14,8 @@ from parley.media.pcm import Pcm, Samples
 from parley.models.cascade import notes
 from parley.models.cascade.messages import History
 from parley.models.cascade.notes import memory
+from parley.models.cascade.notes.clock import Now
+from parley.models.cascade.notes.said import varied
 from parley.models.cascade.recognition import Expects, Heard
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.writer import Writer
@@ -25,11 +27,15 @@ STEADY = 0.5
 HIGH_SHARE, LOW_SHARE = 0.6, 0.35
 """Above the first share of the context the oldest rounds are dropped, down to the second."""
 NOTHING_HEARD = "um"
+NOT_CAUGHT = "Sorry, I didn't catch that. Please say it again, in English."
+"""What is said to words that the recogniser was unsure of and that mean nothing."""
+UNCLEAR = -0.6
+"""Confidence below which they are."""
 """What stands in the context for a turn without words."""
 
 
 class Hearing(Protocol):
-    """An utterance on its way to words."""
+    """An utterance that becomes words."""
 
     @property
     def heard(self) -> Heard | None: ...
@@ -126,8 +132,8 @@ class CascadeParts:
             return None
         return lambda text: notes.is_expected(text, history.told)
 
-    def closed(self, history: History, picture: str | None, seed: int) -> History:
-        """The open turn of the user ends, and gets its note."""
+    def closed(self, history: History, picture: str | None, seed: int, now: Now) -> History:
+        """The open turn of the user ends, and gets its note. `now`: reads the clock."""
         lines = history.lines
         if not lines or not lines[-1].is_open:
             return history
@@ -136,6 +142,10 @@ class CascadeParts:
         note = None
         if self.writer.takes_notes:
             answers = [line.text for line in lines if line.role == "assistant"]
-            note = picture or notes.note_for(text, history.told, seed=seed % 1000, answers=answers)
+            note = picture or notes.note_for(
+                text, history.told, seed=seed % 1000, answers=answers, now=now
+            )
+            if note is None and last.is_unclear:
+                note = varied(notes.Said(NOT_CAUGHT), answers[-1] if answers else "")
         line = replace(last, text=text, note=note, is_open=False)
         return replace(history, lines=(*lines[:-1], line), told=(*history.told, text))

@@ -15,7 +15,7 @@ from parley.models.cascade.conversation import Conversation
 from parley.models.cascade.detector import Turns, believed, is_echo
 from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import Line, defused
-from parley.models.cascade.parts import CascadeParts, Hearing
+from parley.models.cascade.parts import UNCLEAR, CascadeParts, Hearing
 from parley.models.cascade.promises import Promises
 from parley.models.cascade.prompt import persona_of
 from parley.models.cascade.read_tokens import PIECE_TOKENS
@@ -139,14 +139,19 @@ class PrefillJob(CascadeJob):
         else:
             self._user(text)
 
-    def _user(self, text: str, image: Pixels | None = None) -> None:
+    def _user(self, text: str, image: Pixels | None = None, *, is_unclear: bool = False) -> None:
         lines = self._state.history.lines
         if not (lines and lines[-1].is_open):
             lines = (*lines, Line("user", "", is_open=True))
         last = lines[-1]
         images = (*last.images, image) if image is not None else last.images
         words = self._parts.written(f"{last.text} {defused(text)}")
-        self._lines((*lines[:-1], replace(last, text=words, images=images)))
+        self._lines(
+            (
+                *lines[:-1],
+                replace(last, text=words, images=images, is_unclear=last.is_unclear or is_unclear),
+            )
+        )
 
     def _close(self) -> None:
         state = self._state
@@ -156,7 +161,9 @@ class PrefillJob(CascadeJob):
         elif state.role == "user" and state.history.lines and state.history.lines[-1].is_open:
             self._state = replace(
                 state,
-                history=self._parts.closed(state.history, state.picture, self._conversation.seed),
+                history=self._parts.closed(
+                    state.history, state.picture, self._conversation.seed, self._choices.now
+                ),
                 picture=None,
             )
         self._state = replace(self._state, role=None)
@@ -201,7 +208,7 @@ class PrefillJob(CascadeJob):
             self._state = replace(self._state, turns=turns.with_words(text))
         elif heard.text:
             self._heard.append(heard.text)
-            self._user(heard.text)
+            self._user(heard.text, is_unclear=heard.confidence < UNCLEAR)
 
     def _listen(self, pcm: Pcm) -> None:
         """A unit of live sound goes through the voice detector."""

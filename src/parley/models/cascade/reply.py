@@ -30,7 +30,7 @@ class ReplyJob(CascadeJob):
         lines = history.lines
         if not lines or lines[-1].role == "assistant":
             history = replace(history, lines=(*lines, Line("user", NOTHING_HEARD, is_open=True)))
-        self._history = parts.closed(history, state.picture, conversation.seed)
+        self._history = parts.closed(history, state.picture, conversation.seed, self._choices.now)
         self._draft = Draft()
         self._taken = 0
         self._said: list[str] = []

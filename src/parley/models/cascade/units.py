@@ -103,7 +103,7 @@ class AnswerJob(CascadeJob):
         line = Line("user", plain(text), images=state.images, is_open=True)
         history = replace(history, lines=(*history.lines, line))
         picture = state.picture if asks_to_see(text) else None
-        history = self._parts.closed(history, picture, self._conversation.seed)
+        history = self._parts.closed(history, picture, self._conversation.seed, self._choices.now)
         unread += self._parts.writer.count(history) - before
         return replace(state, history=history, turns=Turns(), images=(), written="", unread=unread)
 

@@ -10,14 +10,17 @@ from parley.models.cascade.notes.knowledge import (
     stock,
 )
 from parley.models.cascade.notes.noting import is_expected, note_for
+from parley.models.cascade.notes.said import Said, instead_of
 
 __all__ = [
     "DAYS",
     "MONTHS",
+    "Said",
     "capitals",
     "country_names",
     "definitions",
     "facts",
+    "instead_of",
     "is_expected",
     "note_for",
     "opposites",

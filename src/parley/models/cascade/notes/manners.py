@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from parley.models.cascade.notes.turns import plain_answer
+
 _AGAIN = re.compile(
     r"^\W*(?:(?:sorry|excuse me|pardon|please|um|oh|wait|can you|could you|would you)\W+)*(?:what "
     r"did you (?:just )?say|"
@@ -133,4 +135,6 @@ def again(text: str, answers: Sequence[str]) -> str | None:
     low = " ".join(re.sub(r"[’`]", "'", text.lower()).split())
     if not _AGAIN.search(low):
         return None
-    return answers[-1] if answers and answers[-1] else "I have not said anything yet."
+    if not answers or not answers[-1]:
+        return "I have not said anything yet."
+    return f"I said: {plain_answer(answers[-1])}"

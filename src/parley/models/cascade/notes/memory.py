@@ -8,7 +8,7 @@ turns, so a conversation that is rolled back has forgotten by itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 _NAME = re.compile(
@@ -26,6 +26,16 @@ _NOT_BUT = re.compile(
     r"(?:it's|it is|make that|i meant|i'm|my name is)? ?([A-Z][\w'-]+)\W*$"
 )
 """`My name is Petra. No wait, it's Paula.`"""
+_RENAMED = re.compile(
+    r"(?:\bmy name(?:'s| is| was)? (?:not|isn't)|\bnot|\bthat(?:'s| is) not my name|\bmy name is "
+    r"wrong"
+    r"|\bi'm not|\bi am not) ?(?:[A-Z][\w'-]+)?[\s,.!:;]*(?:but |it's |it is |i'm |i am |my name "
+    r"is |call me )*([A-Z][\w'-]+)\W*$"
+    r"|^\W*(?i:no|nope|actually|sorry|wait|wrong|it's)[\s,.!]+(?i:no |it's |it is |i'm |i am "
+    r"|that's |just |with a k|)*"
+    r"([A-Z][\w'-]+)(?i:,? please| not [A-Z]?\w+)?\W*$"
+)
+"""What corrects a name that was told before."""
 _NO_NAMES = frozenset(
     "sorry fine good tired sad happy here back from not so very really just going doing trying "
     "hungry bored okay ok ill sick sure afraid glad".split()
@@ -96,13 +106,34 @@ def listen(texts: Iterable[str]) -> Told:
         plain = " ".join(text.replace("’", "'").split())
         if plain.endswith("?") and not re.search(r"\bmy name is\b", plain, re.I):
             continue
-        found = _find_name(plain)
+        found = _find_name(plain) or (_renamed(plain) if name else None)
         if found:
             name = found
         for key, sentence in _facts(plain):
             facts.pop(key, None)
             facts[key] = sentence
     return Told(name, facts)
+
+
+def _renamed(plain: str) -> str | None:
+    found = _RENAMED.search(_lower_lead(plain))
+    new = (found[1] or found[2]) if found else None
+    return new if new and new.lower() not in _NO_NAMES else None
+
+
+def introduced(text: str, earlier: Sequence[str]) -> str | None:
+    """What is said to who tells a name and little else, or another name than before."""
+    before, after = listen(earlier), listen([*earlier, text])
+    if after.name is None or text.rstrip().endswith("?") or len(text.split()) > 9:
+        return None
+    is_told = listen([text]).name == after.name or before.name != after.name
+    if not is_told or after.facts.keys() - before.facts.keys():
+        return None
+    if before.name is None:
+        return f"Nice to meet you, {after.name}!"
+    if before.name == after.name:
+        return f"Yes, {after.name}, I remember."
+    return f"All right, {after.name}. I will remember that."
 
 
 def recall(text: str, told: Told) -> str | None:
@@ -144,6 +175,13 @@ def recall(text: str, told: Told) -> str | None:
 def _remembered(low: str, told: Told) -> str | None:
     """What we were asked to remember, whoever it belongs to."""
     words = _words(low)
+    who = re.search(r"\bwho(?:'s| is) ([a-z][\w'-]+)\W*$", low)
+    if who:
+        named = [
+            one for one in told.facts.values() if re.search(rf"\b{re.escape(who[1])}\b", one, re.I)
+        ]
+        if named:
+            return named[-1]
     for key, sentence in told.facts.items():
         if sentence.startswith("You told me") and words and words <= set(key.split()):
             return sentence
@@ -219,6 +257,10 @@ def _words(low: str) -> set[str]:
 
 def _stem(word: str) -> str:
     word = word.removesuffix("'s")
-    return {"favorite": "favourite", "color": "colour", "lives": "live", "worked": "work"}.get(
-        word, word
-    )
+    return {
+        "eat": "food",
+        "favorite": "favourite",
+        "color": "colour",
+        "lives": "live",
+        "worked": "work",
+    }.get(word, word)

@@ -13,9 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 
-from parley.models.cascade.notes import manners, memory
+from parley.models.cascade.notes import manners, memory, turns
 from parley.models.cascade.notes.calendar import calendar_note
+from parley.models.cascade.notes.care import care_note
+from parley.models.cascade.notes.clock import Now, clock_note
+from parley.models.cascade.notes.everyday import everyday_note, rhyme_note
 from parley.models.cascade.notes.knowledge import (
     capital_note,
     definition_note,
@@ -24,8 +28,11 @@ from parley.models.cascade.notes.knowledge import (
     stock,
     unknown_note,
 )
+from parley.models.cascade.notes.languages import foreign_note
 from parley.models.cascade.notes.letters import letters_note, spelling_note
+from parley.models.cascade.notes.measures import measure_note
 from parley.models.cascade.notes.reckoning import compare_note, count_note, sum_note
+from parley.models.cascade.notes.said import Said, varied
 from parley.models.cascade.numerals import as_digits
 
 _TOOLS = (
@@ -46,21 +53,30 @@ _WANTS = re.compile(
 
 
 def note_for(
-    text: str, earlier: Sequence[str] = (), *, seed: int = 0, answers: Sequence[str] = ()
-) -> str | None:
+    text: str,
+    earlier: Sequence[str] = (),
+    *,
+    seed: int = 0,
+    answers: Sequence[str] = (),
+    now: Now = datetime.now,
+) -> Said | None:
     """The note for a sentence of the user's; None when there is nothing to note.
+
+    It is the whole answer, and another one than the last.
 
     Args:
         earlier: what the user said before, oldest first; for what was told, for follow-ups and to
             tell another joke than last time.
         seed: which joke comes first.
-        answers: what was answered before, oldest first; for who asks to hear it again.
+        answers: what was answered before, oldest first; for who asks to hear it again, and for
+            what goes on from there.
+        now: reads the clock, if it is asked for.
     """
-    found = _known(text, earlier, seed, answers)
-    if found is not None:
-        return found
-    followed = _follow_up(text, earlier[-1]) if earlier else None
-    return unknown_note(_low(followed or text))
+    found = _known(text, earlier, seed, answers, now)
+    if found is None:
+        followed = _follow_up(text, earlier[-1]) if earlier else None
+        found = unknown_note(_low(followed or text))
+    return None if found is None else varied(Said(found), answers[-1] if answers else "")
 
 
 def is_expected(text: str, earlier: Sequence[str] = ()) -> bool:
@@ -69,7 +85,15 @@ def is_expected(text: str, earlier: Sequence[str] = ()) -> bool:
     told = memory.listen([text])
     is_telling = told.name is not None or bool(told.facts)
     is_usual = manners.is_familiar(text) or bool(_MINE.search(_low(text)))
-    return is_telling or is_usual or _known(text, earlier, 0, ()) not in (None, NOT_TOLD)
+    return (
+        is_telling
+        or is_usual
+        or _known(text, earlier, 0, (), datetime.now)
+        not in (
+            None,
+            NOT_TOLD,
+        )
+    )
 
 
 _MINE = re.compile(
@@ -78,7 +102,19 @@ _MINE = re.compile(
 NOT_TOLD = "You have not told me that."
 
 
-def _known(text: str, earlier: Sequence[str], seed: int, answers: Sequence[str]) -> str | None:
+def _known(
+    text: str, earlier: Sequence[str], seed: int, answers: Sequence[str], now: Now
+) -> str | None:
+    low = _low(text)
+    first = (
+        care_note(text, answers[-1] if answers else "")
+        or foreign_note(text)
+        or turns.last_words(low, earlier, answers)
+        or clock_note(low, now)
+        or turns.continued(low, answers)
+    )
+    if first:
+        return first
     repeated = manners.again(text, answers)
     fixed = repeated if repeated is not None else manners.always(text)
     if fixed is not None:
@@ -88,6 +124,12 @@ def _known(text: str, earlier: Sequence[str], seed: int, answers: Sequence[str])
     told = memory.recall(text, memory.listen([*earlier, *just_now]))
     if told:
         return told
+    named = memory.introduced(text, earlier)
+    if named:
+        return named
+    measured = measure_note(low, answers)
+    if measured:
+        return measured
     found = _plain(text, earlier, seed)
     if found is None and told is not None:
         return NOT_TOLD
@@ -95,7 +137,22 @@ def _known(text: str, earlier: Sequence[str], seed: int, answers: Sequence[str])
         followed = _follow_up(text, earlier[-1])
         if followed is not None:
             found = _plain(followed, earlier, seed)
-    return found
+    if found is None and answers:
+        named = _of_whom(low, answers[-1])
+        found = _plain(named, earlier, seed) if named else None
+    return found or everyday_note(low)
+
+
+_PRONOUN = re.compile(r"\b(?:he|she|they|it|him|her|them)\b")
+_SUBJECT = re.compile(r"^(?:(?:Yes|No), )?(?:The |An? )?([A-Z][\w'-]*(?: [A-Z][\w'-]*)*|[a-z]+)\b")
+
+
+def _of_whom(low: str, answer: str) -> str | None:
+    """A question with what the last answer spoke of in place of he, she, it or they."""
+    found = _SUBJECT.search(answer) if _PRONOUN.search(low) else None
+    if found is None or found[1].lower() in ("i", "you", "it", "they", "that", "there"):
+        return None
+    return _PRONOUN.sub(found[1].lower(), low, count=1)
 
 
 def _low(text: str) -> str:
@@ -109,7 +166,7 @@ def _plain(text: str, earlier: Sequence[str], seed: int) -> str | None:
         if found is not None:
             return found
     drawn = stock_note(low, earlier, seed)
-    return drawn or fact_note(low) or definition_note(low)
+    return drawn or rhyme_note(low) or fact_note(low) or definition_note(low)
 
 
 def _follow_up(text: str, before: str) -> str | None:
@@ -152,11 +209,27 @@ def stock_note(low: str, earlier: Sequence[str], seed: int) -> str | None:
             if re.search(r"\bwhat(?:'s| is)? an? \w+(?: is)?\W*$|\bdefine\b|\bexplain\b", low):
                 return None
             asked = sum(bool(re.search(pattern, one.lower())) for one in earlier)
-            entries = stock(name)
-            return entries[(seed + asked) % len(entries)]
+            return _drawn(name, low, seed + asked)
     if re.search(r"\b(?:another|one more|again)\b", low) and len(low.split()) <= 5 and earlier:
         return _stock_again(earlier, seed)
     return None
+
+
+def _drawn(name: str, low: str, place: int) -> str:
+    """An entry of the stock, or something of its kind about what was named."""
+    made = {"stories": lambda: turns.tale(low, place), "poems": lambda: turns.poem(low)}
+    about = made[name]() if name in made else None
+    if about:
+        return about
+    entries = stock(name)
+    entry = entries[place % len(entries)]
+    if name == "riddles":
+        return turns.riddle(entry)
+    topic = re.search(r"\babout (?:an? |the )?([a-z]+?)s?\W*$", low)
+    if topic and name == "jokes":
+        fitting = [one for one in entries if topic[1] in one.lower()]
+        return fitting[0] if fitting else f"I know no joke about that, but this one: {entry}"
+    return entry
 
 
 def _stock_again(earlier: Sequence[str], seed: int) -> str | None:
@@ -164,7 +237,7 @@ def _stock_again(earlier: Sequence[str], seed: int) -> str | None:
         for name, pattern in _STOCKS.items():
             if re.search(pattern, before.lower()):
                 asked = sum(bool(re.search(pattern, one.lower())) for one in earlier)
-                return stock(name)[(seed + asked + back) % len(stock(name))]
+                return _drawn(name, "", seed + asked + back)
         if back >= 2:
             return None
     return None

@@ -65,7 +65,9 @@ _LIST = re.compile(
     rf"\b(?:add(?: up| together)?|(?:the )?(?:sum|total) of)\s+{_NUMBER}((?:,? (?:and |plus "
     rf")?-?\d+(?:\.\d+)?){{2,}})"
 )
-_HAVE = re.compile(r"\b(?:have|had|has|got|buy|bought|are|were|with|start with)\s+\D{0,12}?(\d+)\b")
+_HAVE = re.compile(
+    r"\b(?:have|had|has|got|meant|buy|bought|are|were|with|start with)\s+\D{0,12}?(\d+)\b"
+)
 _LESS = re.compile(
     r"\b(?:eat|ate|spend|spent|lose|lost|give|gave|sell|sold|use|used|drop|dropped|break|broke"
     r"|drink|drank|take|took|"

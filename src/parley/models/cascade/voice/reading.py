@@ -64,7 +64,7 @@ _RULES: Final = (
     read_capitals,
 )
 LONGEST: Final = 600
-"""Signs that are read at once; a clause has seldom more than 100."""
+"""Signs that are read together; a clause has seldom more than 100."""
 _TOKEN: Final = re.compile(rf"{LETTERS}(?:'s)?|[^\W\d_]+(?:'[^\W\d_]+)*'?|[.!?,;:—…()\[\]\"]")
 _FOLDED: Final = str.maketrans(
     {"ß": "ss", "ẞ": "ss", "ø": "o", "Ø": "O", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ł": "l",
@@ -146,8 +146,8 @@ def _is_word(tokens: list[str], index: int) -> bool:
     if token not in ("a", "A", "I", "i"):
         return False
     if token in "ai":
-        beside = tokens[index + 1 : index + 2]
-        return not (beside and beside[0] in ("plus", "minus", "equals", "times", "is"))
+        following = tokens[index + 1 : index + 2]
+        return not (following and following[0] in ("plus", "minus", "equals", "times", "is"))
     before = [one for one in tokens[max(0, index - 2) : index] if one != ","]
     after = [one for one in tokens[index + 1 : index + 3] if one != ","]
     near = before[-1:] + after[:1]

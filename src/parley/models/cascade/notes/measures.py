@@ -1,0 +1,275 @@
+"""Sums in everyday words: dozens, hours, prices, powers, primes, units, the last result."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from parley.models.cascade.notes.said import Said
+from parley.models.cascade.numerals import as_digits
+
+_N: Final = r"(-?\d+(?:\.\d+)?)"
+_SECONDS: Final = {
+    "second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800, "year": 31536000,
+    "decade": 315360000, "century": 3153600000,
+}  # fmt: skip
+_FACTORS: Final = {
+    ("kilometre", "mile"): 0.621371, ("metre", "foot"): 3.28084, ("centimetre", "inch"): 0.393701,
+    ("kilogram", "pound"): 2.20462, ("litre", "gallon"): 0.264172, ("gram", "ounce"): 0.035274,
+    ("metre", "yard"): 1.09361, ("kilometre", "metre"): 1000, ("metre", "centimetre"): 100,
+    ("kilogram", "gram"): 1000, ("litre", "millilitre"): 1000, ("foot", "inch"): 12,
+    ("centimetre", "millimetre"): 10, ("yard", "foot"): 3, ("pound", "ounce"): 16,
+    ("mile", "foot"): 5280, ("ton", "kilogram"): 1000, ("tonne", "kilogram"): 1000,
+    ("dozen", "piece"): 12, ("gallon", "cup"): 16, ("cup", "tablespoon"): 16,
+    ("tablespoon", "teaspoon"): 3,
+}  # fmt: skip
+_UNIT_WORDS: Final = {
+    "feet": "foot", "inches": "inch", "km": "kilometre", "m": "metre", "cm": "centimetre",
+    "mm": "millimetre", "kg": "kilogram", "g": "gram", "lb": "pound", "lbs": "pound",
+    "oz": "ounce", "kilometer": "kilometre", "meter": "metre", "centimeter": "centimetre",
+    "millimeter": "millimetre", "liter": "litre", "milliliter": "millilitre", "kilo": "kilogram",
+    "centuries": "century",
+}  # fmt: skip
+_PLURAL: Final = {"foot": "feet", "inch": "inches", "century": "centuries"}
+
+
+def measure_note(low: str, answers: Sequence[str] = ()) -> str | None:
+    """What a sum in everyday words comes to."""
+    text = _halves(as_digits(re.sub(r"\b(\d+),(?=\d{3}\b)", r"\1", low)))
+    for rule in (_how_many, _converted, _temperature, _price, _power, _shares, _prime, _checked):
+        found = rule(text)
+        if found:
+            return Said(found)
+    return _on(text, answers)
+
+
+def _halves(text: str) -> str:
+    text = re.sub(r"\b(\d+) and a half\b", r"\1.5", text)
+    text = re.sub(
+        r"\b(?:half an|a half) (?=hour|mile|dozen|year|day|kilo|minute|litre|pound)", "0.5 ", text
+    )
+    return re.sub(
+        r"\b(?:an?|one) (?=hour|minute|day|week|year|dozen|mile|kilomet|decade|century|foot"
+        r"|metre|meter|yard|pound|kilo|cup|gallon)",
+        "1 ",
+        text,
+    )
+
+
+def _unit(word: str) -> str:
+    word = _UNIT_WORDS.get(word, word)
+    if word in _SECONDS or any(word in pair for pair in _FACTORS):
+        return word
+    word = word.removesuffix("s")
+    return _UNIT_WORDS.get(word, word)
+
+
+def _said(value: float, unit: str) -> str:
+    return f"{_number(value)} {unit if value == 1 else _PLURAL.get(unit, unit + 's')}"
+
+
+def _number(value: float) -> str:
+    if abs(value - round(value)) < 1e-9:
+        return f"{round(value):,}" if abs(value) >= 10_000 else str(round(value))
+    return (
+        f"{value:.2f}".rstrip("0").rstrip(".")
+        if abs(value) >= 1
+        else f"{value:.3f}".rstrip("0").rstrip(".")
+    )
+
+
+def _ratio(one: str, other: str) -> float | None:
+    if one in _SECONDS and other in _SECONDS:
+        if (one, other) == ("year", "week"):
+            return 52
+        return _SECONDS[one] / _SECONDS[other]
+    if (one, other) in _FACTORS:
+        return _FACTORS[one, other]
+    return 1 / _FACTORS[other, one] if (other, one) in _FACTORS else None
+
+
+def _how_many(text: str) -> str | None:
+    dozen = re.search(
+        rf"\bhow many (?!dozen)([a-z]+) (?:are |is )?(?:there )?(?:in |do i have in |make )?{_N} "
+        rf"dozen",
+        text,
+    )
+    if dozen:
+        return f"{_number(float(dozen[2]))} dozen is {_number(12 * float(dozen[2]))}."
+    found = re.search(
+        rf"\bhow (?:many|much) ([a-z]+)(?: are| is)?(?: there)?(?: in| make| makes| has| does| "
+        rf"equal)+ {_N} ([a-z]+)",
+        text,
+    )
+    if not found:
+        return None
+    wanted, unit = _unit(found[1]), _unit(found[3])
+    ratio = _ratio(unit, wanted)
+    if ratio is None or wanted == unit:
+        return None
+    return _equation(float(found[2]), unit, ratio, wanted)
+
+
+def _equation(value: float, unit: str, ratio: float, wanted: str) -> str:
+    about = "" if abs(value * ratio - round(value * ratio, 2)) < 1e-9 else "about "
+    verb = "is" if value == 1 else "are"
+    return f"{_said(value, unit)} {verb} {about}{_said(value * ratio, wanted)}."
+
+
+def _converted(text: str) -> str | None:
+    found = re.search(
+        rf"\b(?:convert |what(?:'s| is| are) |how much (?:is|are) )?{_N} ([a-z]+) (?:in|to|into"
+        rf"|as) ([a-z]+)\b",
+        text,
+    )
+    if not found:
+        return None
+    unit, wanted = _unit(found[2]), _unit(found[3])
+    ratio = _ratio(unit, wanted)
+    return (
+        None if ratio is None or unit == wanted else _equation(float(found[1]), unit, ratio, wanted)
+    )
+
+
+def _temperature(text: str) -> str | None:
+    found = re.search(
+        rf"{_N} ?(?:degrees? |°)?(fahrenheit|celsius|f|c)\b.*\b(?:in|to|into) (?:degrees? "
+        rf")?(celsius|fahrenheit|c|f)\b",
+        text,
+    )
+    if not found or found[2][0] == found[3][0]:
+        return None
+    value = float(found[1])
+    other = (value - 32) / 1.8 if found[2][0] == "f" else value * 1.8 + 32
+    names = {"f": "Fahrenheit", "c": "Celsius"}
+    there, here = _number(value), _number(round(other, 1))
+    return f"{there} degrees {names[found[2][0]]} are {here} degrees {names[found[3][0]]}."
+
+
+def _price(text: str) -> str | None:
+    found = re.search(
+        rf"\b(?:if )?(?:an?|one|each|every|1) ([a-z]+) costs? \$?{_N} ?([a-z]*),? (?:what do|how "
+        rf"much (?:do|are|is)|what are|how much for|what would) {_N} (?:of )?([a-z]+)",
+        text,
+    )
+    if not found:
+        return None
+    total = float(found[2]) * float(found[4])
+    return (
+        f"{found[4]} {found[5]} cost {_number(total)} "
+        f"{found[3] if found[3] not in ('what', 'how', '') else ''}".strip()
+        + "."
+    )
+
+
+def _power(text: str) -> str | None:
+    found = re.search(
+        rf"{_N} (?:to the power of|to the|raised to(?: the power of)?|\^|\*\*) ?(\d{{1,2}})\b", text
+    )
+    if found and abs(float(found[1])) <= 1000 and abs(float(found[1])) ** int(found[2]) < 1e12:
+        return (
+            f"{found[1]} to the power of {found[2]} is {_number(float(found[1]) ** int(found[2]))}."
+        )
+    cubed = re.search(rf"{_N} cubed|\bcube of {_N}", text)
+    if cubed:
+        value = float(cubed[1] or cubed[2])
+        return f"{_number(value)} cubed is {_number(value**3)}."
+    square = re.search(rf"\bsquare of {_N}", text)
+    if square:
+        return f"{square[1]} squared is {_number(float(square[1]) ** 2)}."
+    triple = re.search(rf"\b(triple|three times|3 times) (?:of )?{_N}\b", text)
+    if triple and triple[1] == "triple":
+        return f"Triple {triple[2]} is {_number(3 * float(triple[2]))}."
+    return None
+
+
+_SHARES: Final = {
+    "third": 3,
+    "quarter": 4,
+    "fourth": 4,
+    "fifth": 5,
+    "sixth": 6,
+    "eighth": 8,
+    "tenth": 10,
+}
+
+
+def _shares(text: str) -> str | None:
+    found = re.search(
+        rf"\b(a|an|one|1|two|2|three|3) (third|quarter|fourth|fifth|sixth|eighth|tenth)s? of {_N}",
+        text,
+    )
+    if not found:
+        return None
+    many = {"a": 1, "an": 1, "one": 1, "1": 1, "two": 2, "2": 2, "three": 3, "3": 3}[found[1]]
+    value = many * float(found[3]) / _SHARES[found[2]]
+    name = found[2] + ("s" if many > 1 else "")
+    return f"{ {1: 'A', 2: 'Two', 3: 'Three'}[many] } {name} of {found[3]} is {_number(value)}."
+
+
+def _prime(text: str) -> str | None:
+    found = re.search(r"\bis (\d{1,6}) (?:a )?prime\b", text)
+    if not found:
+        return None
+    value = int(found[1])
+    factor = next((n for n in range(2, int(value**0.5) + 1) if value % n == 0), None)
+    if value < 2:
+        return f"No, {value} is not a prime number."
+    if factor:
+        return f"No, {value} is {factor} times {value // factor}."
+    return f"Yes, {value} is a prime number."
+
+
+def _checked(text: str) -> str | None:
+    found = re.search(
+        rf"\b(?:is )?{_N} (plus|\+|minus|-|times|x|\*|divided by|/) {_N} (?:is|equals|=|are"
+        rf"|makes) {_N}\b",
+        text,
+    )
+    if not found:
+        found = re.search(
+            rf"\bis {_N} (plus|\+|minus|-|times|x|\*|divided by|/) {_N} (?:equal to )?{_N}\b", text
+        )
+    if not found:
+        return None
+    one, other, claimed = float(found[1]), float(found[3]), float(found[4])
+    word = {"+": "plus", "-": "minus", "x": "times", "*": "times", "/": "divided by"}.get(
+        found[2], found[2]
+    )
+    if word == "divided by" and other == 0:
+        return None
+    result = {"plus": one + other, "minus": one - other, "times": one * other}.get(
+        word, one / (other or 1)
+    )
+    is_so = abs(result - claimed) < 1e-9
+    return f"{'Yes' if is_so else 'No'}, {found[1]} {word} {found[3]} is {_number(result)}."
+
+
+def _on(text: str, answers: Sequence[str]) -> str | None:
+    """`And times two?` after a result."""
+    found = re.fullmatch(
+        rf"\W*(?:and |now |then |okay |ok |so )*(?:(?:what(?:'s| is) )?(?:that|it|this) )?(plus"
+        rf"|minus|times|divided by|multiplied by) {_N}\W*",
+        text,
+    )
+    if not found:
+        return None
+    before = (
+        re.search(
+            rf"\b(?:is|are|comes to|cost) (?:about )?{_N}(?: [a-z]+)?\.$",
+            answers[-1].replace(",", ""),
+        )
+        if answers
+        else None
+    )
+    if not before:
+        return Said("From which number? Tell me the whole sum, please.")
+    one, other = float(before[1]), float(found[2])
+    word = "times" if found[1] == "multiplied by" else found[1]
+    if word == "divided by" and other == 0:
+        return Said("Nothing can be divided by zero.")
+    result = {"plus": one + other, "minus": one - other, "times": one * other}.get(
+        word, one / (other or 1)
+    )
+    return Said(f"{_number(one)} {word} {_number(other)} is {_number(result)}.")

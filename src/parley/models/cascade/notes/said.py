@@ -1,0 +1,44 @@
+"""A note that is the answer: it is said word for word, without the language model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class Said(str):
+    """Such a note."""
+
+    __slots__ = ()
+
+
+_BEFORE = ("As I said: ", "Once more: ", "Again: ")
+
+
+def varied(note: Said, last: str) -> Said:
+    """The note in other words where it is what was answered last."""
+    plain = next((last.removeprefix(one) for one in _BEFORE if last.startswith(one)), last)
+    if note != plain:
+        return note
+    used = next((place for place, one in enumerate(_BEFORE) if last.startswith(one)), -1)
+    return Said(_BEFORE[(used + 1) % len(_BEFORE)] + note)
+
+
+_NOT_KNOWN = (
+    "I don't know that one either, sorry.",
+    "That is beyond me too, I'm afraid.",
+    "Sorry, I have no answer to that one.",
+)
+_SMALL_TALK = (
+    "Tell me more, if you like.",
+    "I see. What else is on your mind?",
+    "I'm listening. Go on.",
+    "All right. Is there something I can do for you?",
+)
+
+
+def instead_of(answer: str, answers: Sequence[str]) -> str:
+    """What is said in place of the sentence that was said last."""
+    low = answer.lower()
+    is_lost = any(words in low for words in ("don't know", "sorry", "not told", "can't"))
+    choices = _NOT_KNOWN if is_lost else _SMALL_TALK
+    return choices[len(answers) % len(choices)]

@@ -1,0 +1,215 @@
+"""What was just said by either side, and how a story or a riddle continues.
+
+Pure text: everything follows from what was said and answered before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from parley.models.cascade.notes.knowledge import stock
+from parley.models.cascade.notes.said import Said
+
+_MINE: Final = re.compile(
+    r"^\W*(?:(?:do you (?:know|remember)|can you (?:tell me|repeat|remember)|tell me|repeat)\W+)?"
+    r"(?:what (?:did|have|was it) i (?:just |last )?(?:say|said|ask|asked|told you|tell you"
+    r"|want)\w*"
+    r"|what i (?:just )?(?:said|asked|told you)|what was (?:my last|my previous|the last) "
+    r"(?:question|sentence|message)"
+    r"|what did i (?:just )?(?:ask|say|tell) ?(?:you)?)(?: (?:you|to you|about|before|just now"
+    r"|right now|last|again))*\W*$"
+)
+_FIRST: Final = re.compile(
+    r"\bwhat (?:did i (?:say|ask)(?: you)? first|was my first (?:question|sentence))\b|\bfirst "
+    r"thing i (?:said|asked)\b"
+)
+_YOURS_BEFORE: Final = re.compile(
+    r"\bwhat did you say before (?:that|this)\b|\byour answer before (?:that|this)\b"
+)
+_YOURS: Final = re.compile(
+    r"^\W*(?:(?:sorry|wait|um|oh|so)\W+)*(?:what did you (?:just )?(?:say|tell me|answer)|what "
+    r"have you just said|"
+    r"what were your last words|what was your (?:last )?answer|repeat what you (?:just )?said|"
+    r"(?:can|could) you repeat (?:that|what you (?:just )?said))(?: (?:just now|again|please|to "
+    r"me|last))*\W*$"
+)
+_GO_ON: Final = re.compile(
+    r"^\W*(?:(?:and|so|okay|ok|oh|wow|yes|please|nice|then)\W+)*(?:(?:what|and) (?:happened"
+    r"|happens|came)(?: (?:next|then|after that|"
+    r"afterwards))?|and then(?: what(?: happened)?)?|then what(?: happened)?|what (?:happened"
+    r"|comes?) next|go on|continue|keep going|"
+    r"(?:tell me )?more|tell me the rest|what(?:'s| is) the rest|how does it (?:end|go on"
+    r"|continue)|did (?:it|he|she|they) .+|"
+    r"(?:please )?(?:go on|continue)(?: with (?:the|your) story)?|tell me what happened(?: next| "
+    r"then)?)(?: please| then| next)*\W*$"
+)
+_GIVES_UP: Final = re.compile(
+    r"\bi give up\b|\bno (?:idea|clue)\b|\bi (?:don't|do not) know\b|\bwhat(?:'s| is| was) (?:it"
+    r"|the (?:answer|solution))\b|"
+    r"\btell me(?: the answer| the solution)?\W*$|\bwhat is it\b|\bthe answer(?: please)?\W*$"
+    r"|\byou tell me\b|^\W*(?:what|dunno|idk)\W*$"
+)
+_ABOUT: Final = re.compile(r"\b(?:about|of|with) (?:an? |the |my |some )?([a-z]+(?: [a-z]+)?)\W*$")
+RIDDLE_END: Final = "Do you know the answer?"
+
+
+def last_words(low: str, earlier: Sequence[str], answers: Sequence[str]) -> str | None:
+    """What the user or we said last, where that is asked."""
+    if _FIRST.search(low):
+        return Said(
+            f"First you said: {earlier[0]}" if earlier else "You have not said anything before."
+        )
+    if _MINE.search(low):
+        return Said(f"You said: {earlier[-1]}" if earlier else "You have not said anything before.")
+    if _YOURS_BEFORE.search(low):
+        return Said(
+            f"Before that I said: {answers[-2]}"
+            if len(answers) > 1
+            else "I have said nothing before that."
+        )
+    if _YOURS.search(low):
+        return Said(
+            f"I said: {plain_answer(answers[-1])}"
+            if answers and answers[-1]
+            else "I have not said anything yet."
+        )
+    return None
+
+
+def plain_answer(answer: str) -> str:
+    """An answer without `I said:` before it."""
+    return re.sub(r"^(?:I said: )+", "", answer)
+
+
+def riddle(entry: str) -> Said:
+    """Only the question of a riddle."""
+    return Said(f"{entry.partition('?')[0]}? {RIDDLE_END}")
+
+
+def continued(low: str, answers: Sequence[str]) -> str | None:
+    """The answer of a riddle, or more of a story, that an answer of ours began."""
+    if not answers:
+        return None
+    return _of_riddle(low, answers) or _of_story(low, answers)
+
+
+def _of_riddle(low: str, answers: Sequence[str]) -> str | None:
+    place = next((n for n, one in enumerate(reversed(answers)) if one.endswith(RIDDLE_END)), None)
+    if (
+        place is None
+        or place > 3
+        or any(
+            "the answer is" in one.lower() or "that's it" in one.lower()
+            for one in answers[len(answers) - place :]
+        )
+    ):
+        return None
+    question = answers[len(answers) - 1 - place].removesuffix(RIDDLE_END).strip()
+    entry = next((one for one in stock("riddles") if one.startswith(question)), None)
+    if entry is None:
+        return None
+    solution = entry.partition("?")[2].strip().rstrip(".")
+    key = solution.lower().split()[-1]
+    if re.search(rf"\b{re.escape(key)}s?\b", low):
+        return Said(f"Yes, that's it! {solution}.")
+    if _GIVES_UP.search(low):
+        return Said(f"The answer is: {solution[0].lower()}{solution[1:]}.")
+    if len(low.split()) <= 6 and re.match(
+        r"^\W*(?:is it|maybe|perhaps|an?|the|your|my|it's|it is|i (?:think|guess|say))\b", low
+    ):
+        return Said("No, that is not it. Guess again, or say: I give up.")
+    if re.match(r"^\W*(?:no|nope)\W*$", low):
+        return Said(f"The answer is: {solution[0].lower()}{solution[1:]}.")
+    if re.match(r"^\W*(?:yes|yeah|i do|maybe)\W*$", low):
+        return Said("Then tell me!")
+    return None
+
+
+_ANOTHER: Final = "That was the end. Shall I tell you another story?"
+_ENDS: Final = (
+    "The next morning everybody heard about it, and there was cake for the whole village.",
+    "In the end they all came home safely, a little tired and very happy, and they told the "
+    "story for years.",
+    "That is all there is to it: they stayed friends for the rest of their lives. The end.",
+    "They never reached the sea, but they found a lake with an island, and there they live to this "
+    "day. The end.",
+    "The clockmaker thought about it all night. Then he turned the hands forward again, because "
+    "everybody had liked this year better. The end.",
+)
+_TALES: Final = (
+    ("Once there was a young {0} who was afraid of the dark. One evening a lantern was lit in "
+    "the forest, and the {0} "
+     "wanted to know who had lit it.",
+     "So the {0} walked from tree to tree, and at each step the forest grew a little less dark. "
+     "Behind the last tree sat an "
+     "old owl with the lantern.",
+     "The owl smiled and said: whoever walks through the dark to learn something is not afraid "
+     "any more. From that night on "
+     "the {0} slept well. The end."),
+    ("Long ago a {0} found a map with a small red cross. Nobody believed in it, but the {0} "
+    "packed some bread and set out.",
+     "The way led over a bridge, around a lake and up a hill. On top of it, right under the "
+     "cross, lay a box that hummed.",
+     "In the box was a song that everybody had forgotten. The {0} carried it home, and they sing "
+     "it there to this day. The end."),
+)  # fmt: skip
+
+
+def tale(low: str, seed: int) -> Said | None:
+    """The beginning of a story about what the user named."""
+    found = _ABOUT.search(low)
+    if not found or found[1] in ("something", "anything", "you", "yourself", "me", "it", "that"):
+        return None
+    return Said(_TALES[seed % len(_TALES)][0].format(_one(found[1])))
+
+
+def poem(low: str) -> Said | None:
+    """A few lines about what the user named."""
+    found = _ABOUT.search(low)
+    if not found or found[1] in ("something", "anything", "you", "yourself", "me", "it", "that"):
+        return None
+    thing = _one(found[1])
+    return Said(
+        f"I thought about the {thing} today, and all my other thoughts gave way. The {thing} did "
+        f"not know I was there, "
+        "and so I left it, light as air."
+    )
+
+
+def _one(word: str) -> str:
+    if word.endswith("ies"):
+        return word[:-3] + "y"
+    return word.removesuffix("s") if len(word) > 3 and not word.endswith("ss") else word
+
+
+def _of_story(low: str, answers: Sequence[str]) -> str | None:
+    last = answers[-1].removeprefix("I said: ")
+    wants_more = bool(_GO_ON.search(low))
+    if last == _ANOTHER and (
+        wants_more
+        or re.match(
+            r"^\W*(?:yes|yeah|sure|please|okay"
+            r"|ok)\b",
+            low,
+        )
+    ):
+        return Said(stock("stories")[len(answers) % len(stock("stories"))])
+    if not wants_more:
+        return None
+    for parts in _TALES:
+        for place, part in enumerate(parts[:-1]):
+            found = re.fullmatch(
+                re.escape(part).replace(r"\{0\}", "(?P<t>.+?)", 1).replace(r"\{0\}", "(?P=t)"), last
+            )
+            if found:
+                return Said(parts[place + 1].format(found["t"]))
+        for part in parts[-1:]:
+            if re.fullmatch(re.escape(part).replace(r"\{0\}", "(.+?)"), last):
+                return Said(_ANOTHER)
+    if last in stock("stories"):
+        return Said(_ENDS[stock("stories").index(last) % len(_ENDS)])
+    if last in _ENDS:
+        return Said(_ANOTHER)
+    return None
