@@ -10,7 +10,7 @@ RESUME: Final = "resume"
 session's clock is stopped."""
 
 GOING_AWAY: Final = "going away"
-"""When the client is told that the session will soon have lasted as long as it may."""
+"""When the client is warned that the session will soon reach its longest time."""
 LAST: Final = ("session", "total")
 """Deadlines that end a session, whatever happens in it."""
 AWAY_LEAD_S: Final = 60.0
@@ -30,13 +30,13 @@ class Deadlines:
         self.changed: Callable[[], None] = lambda: None
         """Called when something may be due sooner than `awaited_s`."""
         self.awaited_s: float | None = None
-        """When the one who waits looks again by itself; None: only when it is told."""
+        """When the task that waits looks again by itself; None: only when `changed` is called."""
 
     def set(self, name: str, due_s: float) -> None:
         """Set or move a deadline; `due_s` in monotonic seconds."""
         self._due_s[name] = due_s
         # One that moves away is noticed when it would have been due: sound moves one with every
-        # message, and whoever waits need not be woken for it.
+        # message, and the task need not wake for each of them.
         if self.awaited_s is None or due_s < self.awaited_s:
             self.changed()
 
@@ -66,7 +66,7 @@ class Deadlines:
             self.set(GOING_AWAY, max(now_s, due_s - AWAY_LEAD_S))
 
     def last_due_s(self) -> float | None:
-        """When the session ends, whatever happens in it; None: it may go on for ever."""
+        """When the session ends, whatever happens in it; None: it may last for ever."""
         return min((self._due_s[name] for name in LAST if name in self._due_s), default=None)
 
     def next_due_s(self) -> float | None:

@@ -2,7 +2,7 @@
 
 Serves the duplex and the realtime dialect; `UnitLimits` holds what differs. One task does
 everything that touches the model, strictly in order, so a unit's bookkeeping has ended before the
-next unit begins. `accept` and `expire` act at once, also while a unit is being computed.
+next unit begins. `accept` and `expire` act immediately, also while a unit is being computed.
 
 Source: service.md 3.5, 4.4, 4.5; sessions.md 6, 7.
 """
@@ -62,7 +62,7 @@ from parley.vad import DetectorFactory
 from parley.views.duplex import KEPT_UNITS, DuplexView
 
 FAILURES_LIMIT: Final = 3
-"""So many failed units in a row end the session. Source: service.md 4.4, 4.5."""
+"""Number of failed units in a row that ends the session. Source: service.md 4.4, 4.5."""
 
 
 _log = logs.get(__name__)
@@ -107,7 +107,7 @@ class Decided:
     """A unit and what the model made of it, in the log of a session.
 
     Args:
-        chosen: what the model decided, where it can be told again; None: it decides once more, from
+        chosen: what the model decided, where it can be given to it; None: it decides again, from
             the same seed, and has to come to the same.
         needs_sound_s: as in `GenerateResult`.
     """
@@ -121,7 +121,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class WentBack:
-    """Somebody interrupted, in the log of a session; see `DuplexView.cut_answer`."""
+    """The user interrupted, in the log of a session; see `DuplexView.cut_answer`."""
 
     unheard_chars: int
     unsent_units: int
@@ -171,7 +171,7 @@ class DuplexRunner:
         self._must_go_back = False
         self._goes_on = False
         """True if more of an answer that is heard follows: a moment of silence between its units,
-        because the next is late or this one was short, is no end of it."""
+        because the next is late or this one was short, is not its end."""
         self._unsent_units = 0
         """Units since an interruption whose results were not sent."""
 
@@ -229,7 +229,7 @@ class DuplexRunner:
             self._changed.set()
 
     def _backlog_units(self) -> int:
-        """Number of units that a client may send at once because it was cut off."""
+        """Number of units that a client may send together because it was cut off."""
         return math.ceil(self._session.backlog_s / self._spec.unit_s)
 
     def _read(self, written: TextInput) -> None:
@@ -289,7 +289,7 @@ class DuplexRunner:
         return True
 
     def _be_cut(self) -> None:
-        """Somebody interrupts what is being said."""
+        """The user interrupts what is being said."""
         self._must_go_back, self._unsent_units = True, 0
         self._mailbox.forces_listen = True
 
@@ -318,7 +318,7 @@ class DuplexRunner:
                     self._unit = None
                 self._failures = 0
             except BadInput as error:
-                # A frame that is no picture: this unit is skipped, the model was not asked.
+                # A frame that is not a picture: this unit is skipped, the model was not asked.
                 self._session.emit(Failed(error))
             except ContextFull as error:
                 self._session.emit(Failed(error))
@@ -334,7 +334,7 @@ class DuplexRunner:
             if limit is not None and self._is_full(limit):
                 return SessionEnded("context_full")
 
-    # ---- another worker goes on ------------------------------------------------------------
+    # ---- another worker continues ------------------------------------------------------------
 
     @property
     def is_between(self) -> bool:
@@ -391,7 +391,7 @@ class DuplexRunner:
     def without_old_sound(self, log: Sequence[Any]) -> list[Any]:
         """See `RebuildableRunner`."""
         light: deque[Any] = deque()
-        # So many may be decided once more, with what was open before them.
+        # Number of units that may be decided again, with the one before them.
         units, needed_s = KEPT_UNITS + 1, 0.0
         for entry in reversed(log):
             kept = entry
@@ -522,7 +522,7 @@ class DuplexRunner:
         """One unit: sound in, result out, bookkeeping.
 
         Raises:
-            BadInput: a frame is no picture; nothing was fed.
+            BadInput: a frame is not a picture; nothing was fed.
             InferenceFailed: the context is as before the unit.
             ContextFull: there is no room for it.
         """
@@ -543,7 +543,7 @@ class DuplexRunner:
             self._silence.late(now_s - due_s)
         result = decided
         if self._interruptions.is_cut:
-            # The unit was under way when it was interrupted, or is the first that listens again.
+            # It was being computed when it was interrupted, or is the first that listens again.
             self._interruptions.is_cut = not decided.is_listen
             self._unsent_units += 1
             result = decided.silenced()
@@ -579,7 +579,7 @@ class DuplexRunner:
         await self._settle()
 
     async def _go_back(self) -> None:
-        """The context is to hold what was heard of the answer that somebody interrupted."""
+        """The context is to hold what was heard of the answer that the user interrupted."""
         self._must_go_back = False
         unheard_chars = self._interruptions.playback.unheard_chars
         went_back = WentBack(unheard_chars, self._unsent_units)
@@ -600,7 +600,7 @@ class DuplexRunner:
         """Have the model take in one unit, and decide.
 
         Raises:
-            BadInput: a frame is no picture; nothing was fed.
+            BadInput: a frame is not a picture; nothing was fed.
         """
         frames = await open_frames(heard.frames) if heard.frames else ()
         return await self._view.unit(
@@ -627,7 +627,7 @@ class DuplexRunner:
             raise _FinalizeFailed from error
 
     def _window(self) -> Window:
-        """Of a conversation that may last for ever."""
+        """Of a conversation without a total length."""
         limit = self._view.spec.context_limit_tokens
         if self._limits.context_tokens is not None:
             limit = min(limit, self._limits.context_tokens)

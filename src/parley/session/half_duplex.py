@@ -1,8 +1,8 @@
-"""Runs a conversation of turns: listen until somebody has finished, answer, listen again.
+"""Runs a conversation of turns: listen until the user has finished, answer, listen again.
 
 One task does everything in order: it takes sound out of a bounded buffer, looks for utterances,
 and answers each one that it finds. While it answers, sound from the client is thrown away as it
-comes; when the answer is out, the detector begins anew. With `interruption` on, sound is heard
+comes; when the answer is out, the detector starts again. With `interruption` on, sound is heard
 while the answer is made and until it has been played: speech then ends the answer, the context
 holds what was heard of it, and what was said is the beginning of the next turn.
 
@@ -128,7 +128,7 @@ class HalfDuplexRunner:
         self._finder: UtteranceFinder | None = None
         """None until the conversation has been set up."""
         self._found: deque[VadEvent] = deque()
-        """What the detector found and nobody has acted on."""
+        """What the detector found and the runner has not acted on."""
         self._cold_start = ColdStart(limits.guard_s)
         self._is_warm = self._is_hearing = self._is_answering = self._has_answered = False
         self._broken_off: dict[str, Any] | None = None
@@ -151,7 +151,7 @@ class HalfDuplexRunner:
                 # It came while the answer was said that ended with its worker.
                 return
             case AudioInput(pcm) if self._is_stopping:
-                # The client was told that the turn is over; the model has not stopped yet.
+                # The client knows that the turn is over; the model has not stopped yet.
                 self._interruptions.report(event.playback)
                 self._sounds.put(pcm)
                 self._changed.set()
@@ -272,7 +272,7 @@ class HalfDuplexRunner:
         return SessionEnded("stopped")
 
     async def _set_up(self) -> UtteranceFinder:
-        """Until the client has been told that it may speak."""
+        """Until the client knows that it may speak."""
         session = self._session
         session.deadlines.set("setup", self._begun_s + self._limits.setup_s)
         prepared = await self._prepared
@@ -322,7 +322,7 @@ class HalfDuplexRunner:
         self._found.extend(start.counted([], finder))
         self._is_warm = True
 
-    # ---- another worker goes on ------------------------------------------------------------
+    # ---- another worker continues ------------------------------------------------------------
 
     @property
     def is_between(self) -> bool:
@@ -386,7 +386,7 @@ class HalfDuplexRunner:
         return without_old_sound(log)
 
     async def _finish_broken_off(self) -> None:
-        """The answer that was being made when another worker ended: begun anew where the client
+        """The answer that was being made when another worker ended: started again where the client
         has heard nothing of it, else over."""
         answer, self._broken_off = self._broken_off, None
         asked, self._asked = self._asked, None
@@ -425,7 +425,7 @@ class HalfDuplexRunner:
 
     async def _next_sound(self, *, reads: bool = True) -> Pcm | None:
         """The next piece of sound; None when something written is to be answered first, which
-        waits while somebody speaks (`reads` False) and is answered with what they say."""
+        waits while the user speaks (`reads` False) and is answered with what they say."""
         while True:
             if reads and any(written.text for written in self._typed):
                 return None
@@ -439,7 +439,7 @@ class HalfDuplexRunner:
         while self._found:
             match self._found.popleft():
                 case SpeechBegan():
-                    # Speech that goes on when the answers are out is not followed any further.
+                    # Speech that continues when the answers are out is not followed any further.
                     if self._found or not self._has_answered:
                         self._session.emit(SpeechStarted())
                         self._silence.begin("speech_is_heard", SPEECH_S)

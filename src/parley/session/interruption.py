@@ -141,7 +141,7 @@ class InterruptionWatch:
                 for event in found or ():
                     self._follow(event)
                 if work.heard_s and self._waiting:
-                    # What has piled up keeps nobody else waiting.
+                    # What has piled up delays no other session.
                     await asyncio.sleep(0)
             self._idle.set()
             await self._changed.wait()
@@ -151,10 +151,10 @@ class InterruptionWatch:
         return self._detector.feed(pcm, at_s)
 
     async def hand_over(self) -> tuple[Pcm, ...]:
-        """What somebody said and has not been answered, once all sound has been heard.
+        """What the user said and has not been answered, once all sound has been heard.
 
-        Empty when nobody was speaking, or what they said was no interruption. The watch begins
-        anew; until this returns, what comes has to be given to `hear`.
+        Empty if the user did not speak, or did not interrupt. The watch starts
+        again; until this returns, new sound has to be given to `hear`.
         """
         await self._idle.wait()
         spoken = tuple(self._heard) if self._speech_is_open else ()
@@ -182,13 +182,13 @@ class InterruptionWatch:
 
 
 class Interruptions:
-    """Who interrupts the answers of one conversation, and what becomes of the answer.
+    """Interruptions of one conversation's answers, and their effect on the answer.
 
     Inactive until `arm`: nothing is listened for, and what has been heard is still counted.
 
     Args:
         index: of the turn or unit that is made or heard.
-        stop: silences the model and tells that the answer is over; called once per answer, behind
+        stop: silences the model and reports that the answer is over; called once per answer, behind
             the fence, with the sample of what `hear` was given at which the speech began.
     """
 
@@ -200,14 +200,14 @@ class Interruptions:
         self._stop = stop
         self._watch: InterruptionWatch | None = None
         self.is_armed = False
-        """True if somebody may interrupt in this conversation; set by `arm`."""
+        """True if the user may interrupt in this conversation; set by `arm`."""
         self.playback = Playback(session.clock)
         self.is_watching = False
-        """True if somebody can interrupt: an answer is being made or heard."""
+        """True if the user can interrupt now: an answer is being made or heard."""
         self.is_cut = False
         """True if the answer was interrupted: nothing of it may be sent any more."""
         self._is_suspected = False
-        """True if the client was told so, and not yet what came of it."""
+        """True if the client knows of it, and not yet of its result."""
 
     def arm(self, options: InterruptionOptions, detectors: DetectorFactory) -> None:
         """Listen as `options` say from the next `run` on."""
@@ -218,7 +218,7 @@ class Interruptions:
             self.is_armed = True
 
     async def run(self) -> None:
-        """Listen until cancelled; returns at once where nobody has to."""
+        """Listen until cancelled; returns immediately if there is nothing to listen for."""
         if self._watch is not None:
             await self._watch.run()
 

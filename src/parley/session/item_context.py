@@ -63,7 +63,7 @@ class ItemContext:
         self._voice_s = voice_s
         self._seed = seed
         self._synced: list[str] | None = None
-        """Ids of the items in the context; None: it has to be filled anew."""
+        """Ids of the items in the context; None: it has to be filled again."""
         self._opened_for: tuple[object, ...] = ()
 
     def invalidate(self) -> None:
@@ -117,7 +117,7 @@ class ItemContext:
         cached = view.kept_tokens if known else 0
         fresh = items[len(known) :]
         answered = max((i + 1 for i, item in enumerate(fresh) if item.is_answer), default=0)
-        # Until all of it is there, nobody knows what is.
+        # Until all of it is there, what is there is unknown.
         self._synced = None
         # What was answered before is not heard for the first time.
         past, now = again[len(chosen) : len(chosen) + 2] or (None, None)

@@ -44,7 +44,7 @@ class TurnListener:
     Args:
         commit: told of every turn that is complete: its item's id, its sound, whether it asks for
             an answer.
-        cut: silences the answer that somebody interrupts.
+        cut: silences the answer that the user interrupts.
         early: takes in what will be a turn, if nothing more is said.
     """
 
@@ -79,12 +79,12 @@ class TurnListener:
         """Of all sound: where the finder's began."""
         self._item_id = ""
         self._is_told = False
-        """True if the client knows already that the speech in `_item_id` has begun."""
+        """True if the client knows already that the speech in `_item_id` has started."""
         self._changed = asyncio.Event()
         self._is_hearing = self._is_watch_due = False
         """True if there is a finder, and no watch yet."""
 
-    # ---- another worker goes on ------------------------------------------------------------
+    # ---- another worker continues ------------------------------------------------------------
 
     def remembered(self) -> dict[str, Any] | None:
         """What it knows, as values; None: it is listening in a thread. What was said into an answer
@@ -150,7 +150,7 @@ class TurnListener:
             self._changed.set()
 
     def forget(self) -> None:
-        """Forget the sound that is no turn yet."""
+        """Forget the sound that is not a turn yet."""
         self._sounds.clear()
         self._manual.clear()
         self._manual_s = 0.0
@@ -229,7 +229,7 @@ class TurnListener:
 
     def _may_watch(self) -> bool:
         """True if sound is to be heard as what might interrupt. Who speaks when an answer begins is
-        let finish: that is no interruption."""
+        let finish: that is not an interruption."""
         interruptions, finder = self.interruptions, self._finder
         return (
             interruptions.is_armed
@@ -305,7 +305,7 @@ class TurnListener:
 
 
 class _WatchTask:
-    """The task that listens for interruptions, begun anew where it has to listen differently."""
+    """The task that listens for interruptions, restarted where it has to listen differently."""
 
     def __init__(self, interruptions: Interruptions, detectors: DetectorFactory) -> None:
         self._interruptions = interruptions

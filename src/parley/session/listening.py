@@ -20,7 +20,7 @@ a millisecond for it, and handing it to a thread takes as long again. Clients th
 pieces of 20 to 100 ms."""
 
 QUIET: Final = "quiet"
-"""The deadline of somebody who pauses, and sends nothing any more."""
+"""The deadline of a user who pauses, and whose client sends nothing any more."""
 
 QUIET_SPARE_S: Final = 0.25
 """What a network may be late."""
@@ -104,12 +104,12 @@ class ColdStart:
 
     @property
     def is_over(self) -> bool:
-        """Whether enough has been heard."""
+        """True if enough has been heard."""
         return self._left <= 0
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the open utterance may still turn out to have ended in the guard."""
+        """True if the open utterance may still turn out to have ended in the guard."""
         return self._began is not None
 
     def remembered(self) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class _Opener:
         self._stop = Stop()
 
     async def aside(self, work: Callable[[], T]) -> T:
-        """Work in a thread; ended when whoever waits for it is."""
+        """Work in a thread; ended with the task that waits for it."""
         try:
             return await decoder.aside(work)
         except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""Messages of a session on their way to its client."""
+"""Queue of a session's messages to its client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OutputLimits:
 
 
 class Outbox:
-    """Messages on their way to one client, in order.
+    """Messages to one client, in order.
 
     Full (more than `waiting_bytes` behind the message that is being sent) or stalled (one message
     takes longer than a reading client needs) raises `SlowClient`. A single message of any size is
@@ -77,8 +77,8 @@ class Outbox:
         return dropped_ms
 
     async def room(self) -> None:
-        """Until less than half of what may wait does. For those who can speak faster than a client
-        can read, and would be cut off for it."""
+        """Wait until the queue is at most half full. For runners that speak faster than a client
+        reads, and would be cut off for it."""
         while self._waiting and self._waiting_bytes > self._limits.waiting_bytes // 2:
             self._sent.clear()
             await self._sent.wait()

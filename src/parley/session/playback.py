@@ -18,7 +18,7 @@ RECENT_S: Final = 1.0
 """Of what a client says in this time, the soonest is the truest: a network only delays it."""
 
 LATEST_S: Final = 5.0
-"""A client cannot play later than this behind what was computed: nobody waits for it any longer."""
+"""A client cannot play later than this behind what was computed: the server waits no longer."""
 
 
 UNDER_WAY_MS: Final = 5.0
@@ -31,8 +31,8 @@ class _Told:
 
     Args:
         at_s: when.
-        ends_s: when all will have been played, if what was under way came at once.
-        is_whole: nothing was under way.
+        ends_s: when all will have been played, if what was in flight arrived now.
+        is_whole: nothing was in flight.
     """
 
     at_s: float
@@ -43,8 +43,8 @@ class _Told:
 class Playback:
     """One conversation's loudspeaker.
 
-    A client that says nothing plays at once and without gaps what it is sent faster than it can be
-    heard.
+    A client that reports nothing is taken to play immediately and without gaps, also what it
+    receives faster than it can be heard.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -39,8 +39,8 @@ class Response:
     """An answer in progress.
 
     Args:
-        emit: tells of it, but for its beginning and its end.
-        cancelled: whether it is to end, and whether because somebody spoke.
+        emit: emits its events, but for its start and its end.
+        cancelled: whether it is to end, and whether because the user spoke.
     """
 
     request: ResponseRequested
@@ -53,7 +53,7 @@ class Response:
     audio_ms: float = 0.0
     index: int = 0
     emitted: int = 0
-    """Events of it that were told while it was made, its beginning not counted."""
+    """Events of it that were emitted while it was made, its start not counted."""
     skips: int = 0
     """Of these, those that the client knows already."""
     is_cancelled: bool = False

@@ -5,7 +5,7 @@ runner (does what the conversation does), the writer (sends what was said) and t
 Whatever happens first decides the ending: `end` may be called by any of them, and counts once.
 
 The reader never waits for the runner, so a stop is heard in the middle of a turn; the runner never
-waits for the writer, so a slow client delays nobody but itself, and not for long: what waits for it
+waits for the writer, so a slow client delays only itself, and not for long: what waits for it
 is bounded in bytes and in time. Time comes from the clock; a test moves it and calls
 `check_deadlines`.
 """
@@ -42,7 +42,7 @@ from parley.session.resumable import ResumableSocket
 from parley.session.socket import Disconnected, SessionSocket
 
 PARSE_ON_LOOP_BYTES = 65_536
-"""Longer messages are parsed in a thread, so that a large one holds nobody else up. A second of
+"""Longer messages are parsed in a thread, so that a large one delays no other session. A second of
 sound is longer, so every unit is."""
 
 NEARLY_FULL = 0.9
@@ -69,7 +69,7 @@ class Runner(Protocol):
     """What runs one conversation on a view."""
 
     def accept(self, event: ClientEvent) -> None:
-        """Take what the client did. Returns at once.
+        """Take what the client did. Returns immediately.
 
         Raises:
             ParleyError: it does not fit; nothing has changed.
@@ -95,7 +95,7 @@ class Runner(Protocol):
 
 @runtime_checkable
 class RebuildableRunner(Protocol):
-    """A runner whose conversation another worker's can go on with. It tells `Session.log` what was
+    """A runner whose conversation another worker's can continue. It gives `Session.log` what was
     done; inputs that are in the log are not in what it remembers."""
 
     @property
@@ -118,7 +118,7 @@ class RebuildableRunner(Protocol):
         ...
 
     async def rebuild(self, log: Sequence[Any], remembered: dict[str, Any]) -> None:
-        """Do again what is in the log, and be as that runner was; `run` goes on from there.
+        """Do again what is in the log, and be as that runner was; `run` continues from there.
 
         Raises:
             ParleyError: it cannot be done here.
@@ -131,7 +131,7 @@ class Session:
 
     Args:
         dialect: what the client speaks, as far as its request told.
-        settle: what it speaks as its first message tells.
+        settle: what it speaks, as its first message shows.
         session_id: for logs.
         enters: told about every change of phase.
         recorded: gives the recording's id before the client is told that it may begin; bounded in
@@ -208,7 +208,7 @@ class Session:
             self._enters(phase)
 
     def emit(self, event: ServerEvent) -> None:
-        """Tell observers and the client. Nothing is told after the end.
+        """Send an event to observers and the client. Nothing is sent after the end.
 
         An event that the dialect answers with a close code ends the conversation.
         """
@@ -249,7 +249,7 @@ class Session:
             self.deadlines.set(PACE, due_s)
 
     def _with_token(self, reply: Reply, resumable: ResumableSocket) -> list[str | bytes]:
-        """What tells the client that it may come back, where it asked."""
+        """The messages with a token, so that a client that asked may come back."""
         if self.rolls_over:
             self.deadlines.clear(*LAST)
         elif resumable.is_enabled:
@@ -263,7 +263,7 @@ class Session:
             self.end(SessionEnded("error", error))
 
     def go_away(self, time_left_s: float, reason: AwayReason) -> None:
-        """Tell a client that asked to be told, once for each reason, that the session will end."""
+        """Warn a client that asked for it, once for each reason, that the session will end."""
         if self._resumable is None or not self._resumable.is_enabled or self.has_ended:
             return
         if reason in self._announced:
@@ -279,7 +279,7 @@ class Session:
         self.go_away((limit - tokens) / (tokens / (done.index + 1)), "context")
 
     def drop_output(self) -> float:
-        """Send nothing more of the answer in progress than is under way already; returns how many
+        """Send nothing more of the answer in progress than is in flight already; returns how many
         milliseconds of sound are not sent for it."""
         return self._outbox.drop_output() + self._paced.drop(self.clock.monotonic())
 

@@ -1,6 +1,6 @@
-"""Never silent without reason: says why nothing comes, when somebody has waited for long.
+"""Never silent without reason: says why nothing comes when the user has waited for long.
 
-One reason at a time; while it lasts it is told again after twice the time, at most every
+One reason at a time; while it lasts it is sent again after twice the time, at most every
 `MOST_S`. Source: docs/protocols/README.md, "Why nothing comes".
 """
 
@@ -15,11 +15,11 @@ from parley.session.session import Session
 
 DEADLINE: Final = "silence_explained"
 MODEL_S: Final = 2.0
-"""A model that has said nothing for so long keeps somebody waiting."""
+"""A model that has said nothing for this long keeps the user waiting."""
 SPEECH_S: Final = 10.0
 """Speech of this length may be a noise that the detector takes for it."""
 LATE_EVERY_S: Final = 10.0
-"""Late units are told of at most so often."""
+"""Late units are reported at most this often."""
 MOST_S: Final = 30.0
 
 _log = logs.get(__name__)
@@ -36,7 +36,7 @@ class SilenceWatch:
         self._told_late_s: float | None = None
 
     def begin(self, reason: SilenceReason, after_s: float) -> None:
-        """From now on nothing comes for this reason, which is told after `after_s`."""
+        """From now on nothing comes for this reason, which is sent after `after_s`."""
         self._reason = reason
         self._since_s = self._session.clock.monotonic()
         self._after_s = after_s

@@ -69,7 +69,7 @@ class AnswerCalls:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the answer has come to its calls; what is heard from there on is none."""
+        """True if the answer has reached its calls; what follows is not spoken."""
         return self._index >= 0 or self._reader.is_call
 
     def add(self, text: str) -> str:

@@ -20,7 +20,7 @@ STOP_GRACE_S: Final = 0.25
 """A model that has not stopped by then is not waited for. Source: service.md 7, stop to silence."""
 
 TURN_DUE_S: Final = 5.0
-"""An answer goes before requests nobody waits at, and after the units of live conversations."""
+"""An answer goes before requests without a waiting user, and after units of live calls."""
 
 _log = logs.get(__name__)
 
@@ -45,7 +45,7 @@ class TurnAnswer:
         self._says = says
         self.index = index
         self.is_open = True
-        """True if the client has not been told that it is over."""
+        """True if the client does not know yet that it is over."""
         self._session = session
         self._view = view
         self._interruptions = interruptions
