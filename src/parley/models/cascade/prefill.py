@@ -263,7 +263,7 @@ class PrefillJob(CascadeJob):
         self.finish(
             PrefillResult(
                 tokens - before, tokens, vision_slices=self._slices,
-                vision_tokens=64 * self._slices, heard=" ".join(self._heard),
+                vision_tokens=0, heard=" ".join(self._heard),
                 chosen=self._choices.made,
             )
         )  # fmt: skip

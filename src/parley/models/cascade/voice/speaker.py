@@ -23,8 +23,12 @@ from parley.models.cascade.voice.pitch import pitch_track
 from parley.models.cascade.voice.reading import PAUSES, STOPS, read_out
 
 FEMALE, MALE = 0, 1
+OWN_HZ = {FEMALE: 206.7, MALE: 118.6}
+"""Pitch of the voices, the mean of four sentences' medians. Source: `pitch_track`, 2026-11-25."""
 LOW_HZ = 150.0
-"""A reference voice below this is answered in the male voice."""
+"""A reference voice below this is answered in the male voice, at the reference's pitch."""
+LOWEST, HIGHEST = 0.6, 1.6
+"""How far a voice is moved: its own pitch times this."""
 SHARPER = 1.12
 """Fine structure of the spectrum is raised by this much: what is averaged in training is dull."""
 LONGEST_S = 12.0
@@ -51,12 +55,21 @@ class OwnSpeaker:
         self.names: list[str] = json.loads((folder / "voice.json").read_text("utf-8"))["voices"]
 
     def find(self, voice: Pcm | None) -> int:
-        """The voice that comes closest to a reference by its pitch; the female one without."""
+        """The voice that comes closest to a reference, moved to its pitch; the female one without.
+
+        Of a reference only its pitch is taken: `FEMALE` or `MALE`, plus twice a thousandth of the
+        factor by which its pitch is multiplied.
+        """
         if voice is None:
             return FEMALE
         track = pitch_track(voice.samples, voice.rate_hz)
         track = track[track > 0]
-        return MALE if len(track) >= 10 and float(np.median(track)) < LOW_HZ else FEMALE
+        if len(track) < 10:
+            return FEMALE
+        hertz = float(np.median(track))
+        near = MALE if hertz < LOW_HZ else FEMALE
+        factor = min(max(hertz / OWN_HZ[near], LOWEST), HIGHEST)
+        return near + 2 * round(1000 * factor)
 
     def say(self, clause: str, voice: int) -> Samples:
         """A clause (N,), 24 kHz, with the pause that its last sign asks for."""
@@ -65,24 +78,25 @@ class OwnSpeaker:
             return np.zeros(0, np.float32)
         if words[-1][0] not in STOPS + PAUSES:
             words.append(",")
+        factor = voice // 2 / 1000 or 1.0
         pieces = []
         for part in parts(words):
             ids = ids_of(self.lexicon.read(part))
-            frames = self.network.speak(ids, voice)
-            pieces.append(self._sound(frames))
+            frames = self.network.speak(ids, voice % 2)
+            pieces.append(self._sound(frames, factor))
             pause = PAUSE_S.get(part[-1][0], 0.0)
             pieces.append(np.zeros(round(pause * synth.RATE_HZ), np.float32))
         wave = np.concatenate(pieces)
         return np.clip(wave, -0.98, 0.98).astype(np.float32)
 
-    def _sound(self, frames: ClauseFrames) -> Samples:
+    def _sound(self, frames: ClauseFrames, factor: float) -> Samples:
         norm = self._norm
         shape = frames.envelope.double().numpy()
         shape[:, 2:] *= SHARPER
         shape[:, USED:] = 0
         envelope = synth.envelope(shape * norm["envelope_std"] + norm["envelope_mean"])
         bands = frames.aperiodicity.double().numpy() * norm["bands_std"] + norm["bands_mean"]
-        hertz = np.exp(frames.pitch.double().numpy()) * PITCH_HZ
+        hertz = factor * np.exp(frames.pitch.double().numpy()) * PITCH_HZ
         hertz = np.where(frames.voicing.numpy() > 0, np.clip(hertz, 50, 500), 0.0)
         wave = synth.synthesise(hertz, envelope, synth.aperiodicity(bands))
         edge = np.minimum(1, np.arange(len(wave)) / 120)

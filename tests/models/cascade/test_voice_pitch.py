@@ -1,0 +1,46 @@
+"""The bundled voice follows the pitch of a reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
+from parley.models import pocket_data
+from parley.models.cascade.voice.pitch import pitch_track
+from parley.models.cascade.voice.speaker import OwnSpeaker
+from parley.settings import ModelSettings
+
+WORDS = "The small fox lost its way in the snow, and the owl flew ahead of it."
+
+
+@pytest.fixture(scope="module")
+def speaker() -> OwnSpeaker:
+    folder = pocket_data.folder(ModelSettings(name="cascade"))
+    assert folder is not None
+    return OwnSpeaker(folder)
+
+
+def buzz(hertz: float) -> Pcm:
+    """Two seconds of a voice-like sound."""
+    time = np.arange(2 * OUTPUT_RATE_HZ) / OUTPUT_RATE_HZ
+    tones = sum(np.sin(2 * np.pi * n * hertz * time) / n for n in range(1, 12))
+    return Pcm((0.1 * tones).astype(np.float32), OUTPUT_RATE_HZ)
+
+
+def pitch_of(samples: np.ndarray) -> float:
+    track = pitch_track(samples, OUTPUT_RATE_HZ)
+    return float(np.median(track[track > 0]))
+
+
+@pytest.mark.parametrize("hertz", [88, 102, 120, 140, 155, 170, 190, 220, 250])
+def test_an_answer_has_the_pitch_of_the_reference(speaker, hertz):
+    voice = speaker.find(buzz(hertz))
+
+    assert pitch_of(speaker.say(WORDS, voice)) == pytest.approx(hertz, rel=0.09)
+
+
+def test_a_reference_without_a_voice_changes_nothing(speaker):
+    silence = Pcm(np.zeros(OUTPUT_RATE_HZ, np.float32), OUTPUT_RATE_HZ)
+
+    assert speaker.find(silence) == speaker.find(None)
