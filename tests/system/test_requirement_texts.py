@@ -30,7 +30,7 @@ from parley.media.image import encode_jpeg
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
 from parley.media.wav import encode_wav
 from parley.models.parrot import Parrot, _UnitJob
-from parley.protocol import codec
+from parley.protocol import realtime
 from parley.settings import ModelSettings
 
 pytestmark = pytest.mark.slow
@@ -520,14 +520,14 @@ async def test_a_worker_parses_a_second_of_sound_away_from_its_event_loop(
     server: RunningStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed_by: dict[str, int] = {}
-    read_typed = codec.read_typed
+    decode_client = realtime.decode_client
 
-    def watched(raw: bytes | str, shapes: Any, *more: Any) -> Any:
-        message = read_typed(raw, shapes, *more)
+    def watched(raw: bytes | str, *more: Any) -> Any:
+        message = decode_client(raw, *more)
         parsed_by[type(message).__name__] = threading.get_ident()
         return message
 
-    monkeypatch.setattr(codec, "read_typed", watched)
+    monkeypatch.setattr(realtime, "decode_client", watched)
     async with connect(server.ws("/v1/realtime?mode=audio")) as socket:
         await admitted(socket)
         await say(socket, type="session.update", session={"instructions": "Be kind."})
