@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
+from tests.contracts.conversations import Cast, quiet, turn, unit, voice
+from tests.models.cascade.parts import small_cascade
 
+from parley.engine.segments import Audio
+from parley.engine.work import Finalize, Generate, StartSession, StepUnit, Work
 from parley.models.cascade.detector import is_echo
+from parley.models.cascade.recognition import Heard
 from parley.models.cascade.transcript import once
 from parley.models.cascade.voice.pitch import pitch_track
+from parley.protocol.values import DuplexConfig
 from parley.vad.base import WINDOW_SAMPLES, restore, snapshot
 from parley.vad.silero import SileroModel
 
@@ -88,3 +97,38 @@ def test_a_detector_goes_on_from_what_it_remembered():
 
     assert detector.probabilities(then) == once
     assert from_silence != once
+
+
+class UnsureHearing:
+    """Words without sense, in doubt."""
+
+    heard: Heard | None = Heard("Shendtu Mfive the free-care", confidence=-0.8)
+
+    def step(self) -> bool:
+        return True
+
+
+class UnsureRecogniser:
+    def begin(self, samples: np.ndarray, expects=None) -> UnsureHearing:
+        return UnsureHearing()
+
+
+def test_words_in_doubt_that_mean_nothing_are_asked_for_again():
+    model: Any = small_cascade(rows=1)
+    model.parts = replace(model.parts, recogniser=UnsureRecogniser())
+    works: list[Work] = [
+        StartSession("half_duplex", seed=1),
+        turn("user", Audio(voice(1.0), "turn"), is_closed=False),
+        Generate(),
+    ]
+    sounds = (voice(1.0), quiet(1.0), quiet(1.0))
+    units = [work for sound in sounds for work in (unit(sound), StepUnit(), Finalize())]
+    duplex: list[Work] = [
+        StartSession("duplex", seed=1, duplex=DuplexConfig(force_listen_count=0)), *units,
+    ]  # fmt: skip
+
+    answer = Cast(model).play(0, works)[-1].text
+    spoken = "".join(outcome.text for outcome in Cast(model).play(0, duplex))
+
+    assert answer == "Sorry, I didn't catch that. Please say it again, in English."
+    assert spoken.startswith("Sorry, I didn't catch that.")

@@ -56,6 +56,7 @@ class Turns:
         is_open: whether an utterance is under way.
         text: what the recogniser made of it; None before it was asked.
         heard_ms: `speech_ms` when it was recognised.
+        is_unclear: the recogniser was unsure of the text.
     """
 
     sound: tuple[Samples, ...] = ()
@@ -64,6 +65,7 @@ class Turns:
     is_open: bool = False
     text: str | None = None
     heard_ms: int = -1
+    is_unclear: bool = False
 
     def take(self, window: Samples, probability: float) -> Turns:
         """One window of sound."""
@@ -91,9 +93,9 @@ class Turns:
         has_paused = self.quiet_ms >= PAUSE_MS or self.seconds >= LONGEST_S
         return self.is_open and has_paused and self.heard_ms != self.speech_ms
 
-    def with_words(self, text: str) -> Turns:
+    def with_words(self, text: str, *, is_unclear: bool = False) -> Turns:
         """What the recogniser found."""
-        return replace(self, text=text, heard_ms=self.speech_ms)
+        return replace(self, text=text, heard_ms=self.speech_ms, is_unclear=is_unclear)
 
     def without(self) -> Turns:
         """Nothing has been said."""

@@ -205,7 +205,9 @@ class PrefillJob(CascadeJob):
                 silence=heard.silence,
                 speech_ms=turns.speech_ms,
             )
-            self._state = replace(self._state, turns=turns.with_words(text))
+            self._state = replace(
+                self._state, turns=turns.with_words(text, is_unclear=heard.confidence < UNCLEAR)
+            )
         elif heard.text:
             self._heard.append(heard.text)
             self._user(heard.text, is_unclear=heard.confidence < UNCLEAR)

@@ -100,7 +100,8 @@ class AnswerJob(CascadeJob):
         text = " ".join(filter(None, (state.written, self._heard)))
         history, unread = self._windowed(state.history, state.unread)
         before = self._parts.writer.count(history)
-        line = Line("user", plain(text), images=state.images, is_open=True)
+        is_unclear = state.turns.is_unclear and not state.written
+        line = Line("user", plain(text), images=state.images, is_open=True, is_unclear=is_unclear)
         history = replace(history, lines=(*history.lines, line))
         picture = state.picture if asks_to_see(text) else None
         history = self._parts.closed(history, picture, self._conversation.seed, self._choices.now)
