@@ -100,7 +100,7 @@ def test_chat_without_a_question_says_what_to_give(
 
     assert run("chat") == 2
 
-    assert "There is nothing to ask." in capsys.readouterr().err
+    assert "The question is empty." in capsys.readouterr().err
 
 
 def test_chat_with_a_file_that_is_no_sound_never_connects(

@@ -280,7 +280,7 @@ async def test_a_worker_without_the_dialect_is_no_lost_worker(monkeypatch: pytes
         async with occupied(stack):
             pass
 
-    assert error["error"]["message"] == "No worker speaks this protocol."
+    assert error["error"]["message"] == "No worker supports this protocol."
     assert socket.close_code == 1013
 
 

@@ -638,7 +638,7 @@ def test_a_task_nobody_offers_is_refused_and_does_not_block_the_others():
     parts.worker_pool.left(both)
 
     assert [ticket.state for ticket in waiting] == ["leased", "waiting", "leased"]
-    with pytest.raises(ServiceUnavailable, match="No worker offers this way of talking"):
+    with pytest.raises(ServiceUnavailable, match="No worker supports this kind of session"):
         parts.ask("omni_duplex")
 
 

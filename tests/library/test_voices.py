@@ -97,7 +97,7 @@ def test_what_is_no_sound_is_refused_and_leaves_nothing(shelf, tmp_path, data):
 
 @pytest.mark.parametrize("name", ["", "  ", "x" * 81, "a\x07b"])
 def test_names_are_printable(shelf, name):
-    with pytest.raises(InvalidPayload, match="A name is"):
+    with pytest.raises(InvalidPayload, match="name must be"):
         shelf.add(name, file())
 
 

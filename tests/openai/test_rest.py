@@ -446,7 +446,7 @@ async def test_speech_as_events():
 
 async def test_a_model_that_cannot_read_aloud_refuses_speech():
     async with talking(TalkingModel(can=False)) as (_, client):
-        with pytest.raises(openai.BadRequestError, match="read a text aloud"):
+        with pytest.raises(openai.BadRequestError, match="read text aloud"):
             await client.audio.speech.create(model="m", voice="alloy", input="hello")
 
 

@@ -125,9 +125,9 @@ async def test_what_is_fetched_goes_to_the_worker_as_data(site):
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("page", "no picture"),
+        ("page", "does not point to a picture"),
         ("elsewhere", "redirections"),
-        ("packed", "compressed"),
+        ("packed", "compresses"),
         ("nothing", "404"),
     ],
 )

@@ -94,7 +94,7 @@ def _words(text: str | None, has_files: bool) -> str:
     text = (text or "").strip()
     if not text and not has_files:
         raise SetupError(
-            "There is nothing to ask.",
+            "The question is empty.",
             hint='Give a text, as in: parley chat "Hello!"; or a file with --image or --audio.',
         )
     return text

@@ -37,7 +37,7 @@ def sound(path: Path, *, limit_s: float = AUDIO_LIMIT_S) -> Pcm:
     except BadInput as error:
         raise SetupError(f"{path}: {error}", hint=_WAV_HINT) from None
     if len(pcm) == 0:
-        raise SetupError(f"{path}: The file holds no sound.")
+        raise SetupError(f"{path}: The file contains no sound.")
     return pcm
 
 

@@ -177,17 +177,18 @@ class OpenAILiveDialect(OpenAIDialect):
     def _start(self, session: dict[str, Any]) -> DuplexSetup:
         instructions = session.get("instructions") or DEFAULT_SYSTEM_PROMPT
         if not isinstance(instructions, str) or len(instructions) > TEXT_LIMIT_CHARS:
-            raise InvalidRequest("Instructions are a text.", field="session.instructions")
+            raise InvalidRequest("instructions must be a string.", field="session.instructions")
         audio = object_of(session.get("audio"), "session.audio")
         form = object_of(audio.get("format"), "session.audio.format")
         if form and (form.get("type") != "audio/pcm" or form.get("rate", 24_000) != 24_000):
             raise InvalidRequest(
-                "Sound is audio/pcm with a rate of 24000.", field="session.audio.format"
+                "The audio format must be audio/pcm with a rate of 24000.",
+                field="session.audio.format",
             )
         voice = object_of(audio.get("output"), "session.audio.output").get("voice", OWN_VOICE)
         voice = voice.get("id") if isinstance(voice, dict) else voice
         if not isinstance(voice, str):
-            raise InvalidRequest("A voice is a name.", field="session.audio.output.voice")
+            raise InvalidRequest("voice must be a string.", field="session.audio.output.voice")
         self._session |= {
             "model": str(session.get("model", "")),
             "expires_at": int(self.context.clock.time()) + EXPIRES_S,

@@ -115,7 +115,7 @@ def merged(
         InvalidRequest: a change that cannot be made; `field` says which.
     """
     if changes.get("type", "realtime") != "realtime":
-        raise InvalidRequest("Only sessions of type realtime are held.", field="session.type")
+        raise InvalidRequest('session.type must be "realtime".', field="session.type")
     new = copy.deepcopy(session)
     for name in ("output_modalities", "instructions", "max_output_tokens"):
         if changes.get(name) is not None:
@@ -129,7 +129,9 @@ def merged(
         if name in changes:
             new[name] = told(changes[name], name, f"session.{name}")
     if changes.get("prompt") is not None:
-        raise InvalidRequest("No prompts are stored here.", field="session.prompt")
+        raise InvalidRequest(
+            "prompt is not supported: this server stores no prompts.", field="session.prompt"
+        )
     audio = object_of(changes.get("audio"), "session.audio")
     _merge_input(new["audio"]["input"], object_of(audio.get("input"), "session.audio.input"))
     _merge_output(new["audio"]["output"], object_of(audio.get("output"), "session.audio.output"))
@@ -158,16 +160,16 @@ def _merge_output(current: dict[str, Any], changes: dict[str, Any]) -> None:
         voice = voice.get("id")
     if voice is not None:
         if not isinstance(voice, str) or not 0 < len(voice) <= 200:
-            raise InvalidRequest("A voice is a name.", field=f"{where}.voice")
+            raise InvalidRequest("voice must be a string.", field=f"{where}.voice")
         current["voice"] = voice
     if changes.get("speed") not in (None, 1, 1.0):
-        raise InvalidRequest("The speed cannot be changed: only 1.0.", field=f"{where}.speed")
+        raise InvalidRequest("speed must be 1.0: it cannot be changed.", field=f"{where}.speed")
 
 
 def _format(value: Any, where: str) -> dict[str, Any]:
     given = {"type": value} if isinstance(value, str) else object_of(value, where)
     if given.get("type") not in ("audio/pcm", "pcm16") or given.get("rate", 24_000) != 24_000:
-        raise InvalidRequest("Sound is audio/pcm with a rate of 24000.", field=where)
+        raise InvalidRequest(f"{where} must be audio/pcm with a rate of 24000.", field=where)
     return dict(PCM)
 
 
@@ -177,7 +179,7 @@ def _detection(value: Any, current: dict[str, Any] | None, where: str) -> dict[s
     given = object_of(value, where)
     kind = given.get("type", (current or SERVER_VAD)["type"])
     if kind not in ("server_vad", "semantic_vad"):
-        raise InvalidRequest("turn_detection is server_vad, semantic_vad or null.", field=where)
+        raise InvalidRequest(f"{where} must be server_vad, semantic_vad or null.", field=where)
     defaults = SERVER_VAD if kind == "server_vad" else SEMANTIC_VAD
     base = current if current is not None and current["type"] == kind else defaults
     new = {name: given.get(name) if name in given else base[name] for name in defaults}
@@ -194,11 +196,11 @@ def settings_of(session: dict[str, Any], *, can_choose: bool = False) -> Realtim
     modalities = session["output_modalities"]
     if modalities not in (["text"], ["audio"]):
         raise InvalidRequest(
-            'output_modalities is ["audio"] or ["text"].', field="session.output_modalities"
+            'output_modalities must be ["audio"] or ["text"].', field="session.output_modalities"
         )
     instructions = session["instructions"]
     if not isinstance(instructions, str) or len(instructions) > TEXT_LIMIT_CHARS:
-        raise InvalidRequest("Instructions are a text.", field="session.instructions")
+        raise InvalidRequest("instructions must be a string.", field="session.instructions")
     voice = session["audio"]["output"]["voice"]
     is_own = voice == OWN_VOICE or voice in BUILT_IN_VOICES
     detection = _turn_detection(session["audio"]["input"]["turn_detection"])
@@ -233,8 +235,7 @@ def offered_tools(tools: Any, choice: Any, where: str, *, can_choose: bool) -> t
     field = f"{where}.tool_choice"
     if found and not can_choose and choice not in ("auto", "none"):
         raise InvalidRequest(
-            'The model that is loaded cannot be made to call a tool: tool_choice is "auto" or '
-            '"none".',
+            'The loaded model cannot be made to call a tool: tool_choice is "auto" or "none".',
             field=field,
         )
     return chosen_tools(found, choice, field=field) if found else ()
@@ -248,12 +249,12 @@ def tools_of(value: Any, where: str) -> tuple[Tool, ...]:
     """
     field = f"{where}.tools"
     if not isinstance(value, list) or len(value) > TOOLS_MOST:
-        raise InvalidRequest(f"tools is a list of at most {TOOLS_MOST} functions.", field=field)
+        raise InvalidRequest(f"{field} must be a list of at most {TOOLS_MOST}.", field=field)
     found = []
     for each in value:
         given = object_of(each, field)
         if given.get("type", "function") != "function":
-            raise InvalidRequest("Only tools of type function are taken.", field=field)
+            raise InvalidRequest(f'{field}: the type of a tool must be "function".', field=field)
         function = {name: given.get(name) for name in ("name", "description", "parameters")}
         try:
             found.append(Tool(function=_function.convert(function)))
@@ -274,7 +275,8 @@ def limit_of(value: Any, where: str) -> int | None:
         return LIMIT_TOKENS
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidRequest(
-            'max_output_tokens is a number from 1 or "inf".', field=f"{where}.max_output_tokens"
+            'max_output_tokens must be an integer of at least 1, or "inf".',
+            field=f"{where}.max_output_tokens",
         )
     return min(value, LIMIT_TOKENS)
 
@@ -292,7 +294,7 @@ def _turn_detection(value: dict[str, Any] | None) -> TurnDetection | None:
     else:
         eagerness = value["eagerness"] or "auto"
         if eagerness not in EAGER_SILENCE_MS:
-            raise InvalidRequest("eagerness is low, medium, high or auto.", field=where)
+            raise InvalidRequest("eagerness must be low, medium, high or auto.", field=where)
         silence_ms, threshold = EAGER_SILENCE_MS[eagerness], 0.5
         judged = "medium" if eagerness == "auto" else eagerness
     vad = VadOptions(
@@ -317,7 +319,7 @@ def _number(value: Any, default: float, where: str) -> float:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidRequest("This is a number.", field=where)
+        raise InvalidRequest(f"{where} must be a number, got {_shown(value)}.", field=where)
     return float(value)
 
 
@@ -330,5 +332,10 @@ def object_of(value: Any, where: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise InvalidRequest("This is an object.", field=where)
+        raise InvalidRequest(f"{where} must be an object, got {_shown(value)}.", field=where)
     return value
+
+
+def _shown(value: Any) -> str:
+    """What a client sent, as JSON and short."""
+    return msgspec.json.encode(value).decode(errors="replace")[:40]

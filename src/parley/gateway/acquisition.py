@@ -299,7 +299,7 @@ class Acquisition:
                             relaying.end()
                         return
                     if upstream.is_unknown:
-                        raise ServiceUnavailable("No worker speaks this protocol.")
+                        raise ServiceUnavailable("No worker supports this protocol.")
                     if upstream.is_refused:
                         self._dispatcher.worker_refused(ticket)
                     else:

@@ -226,7 +226,7 @@ class Admission:
             Unauthorized: otherwise, and always for pages.
         """
         if "origin" in headers:
-            raise Unauthorized("Pages are no workers.")
+            raise Unauthorized("Browsers may not connect as workers.")
         secret = self._security.worker_secret
         if secret:
             if not hmac.compare_digest(headers.get(SECRET_HEADER, "").encode(), secret.encode()):

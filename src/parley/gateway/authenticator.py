@@ -186,7 +186,7 @@ class Authenticator:
             Unauthorized: the caller has no more than such a token, which would never end.
         """
         if caller.is_session:
-            raise Unauthorized("A session token makes no other: a key is required.")
+            raise Unauthorized("A key is required: a session token cannot create another one.")
         lasts_s = min(lasts_s, SESSION_S)
         facts = {"key": caller.key.id if caller.key else None, "until": self._until(lasts_s)}
         return SESSION_PREFIX + self._sealed(facts), lasts_s

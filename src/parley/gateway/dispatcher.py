@@ -128,7 +128,7 @@ class Dispatcher:
         if self.worker_pool.is_cut_off:
             raise ServiceUnavailable(CUT_OFF)
         if not self.worker_pool.can_ever_serve(kind):
-            raise ServiceUnavailable("No worker offers this way of talking.")
+            raise ServiceUnavailable("No worker supports this kind of session.")
 
     def cancel(self, ticket: Ticket) -> bool:
         """The client is gone or wants no more. Whether the ticket was waiting; a lease it had in

@@ -101,7 +101,7 @@ def _check_key(key: Path) -> None:
         raise SetupError(f"The private key {key} cannot be read: {error.strerror}.") from error
     if is_encrypted:
         raise SetupError(
-            f"The private key {key} is protected by a passphrase, and nobody is asked for one.",
+            f"The private key {key} is protected by a passphrase, which cannot be entered here.",
             hint=f"Keep a copy without it, readable by this user only: "
             f"openssl pkey -in {key} -out PLAIN.pem; then name that as gateway.ssl_keyfile.",
         )

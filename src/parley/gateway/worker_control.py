@@ -214,14 +214,14 @@ class WorkerControl:
         if not isinstance(first, Hello):
             raise Unauthorized("The first message must be hello.")
         if not (0 < first.slots <= SLOTS_LIMIT and 0 < len(first.worker_id) <= 128):
-            raise Unauthorized("A worker has a name and at least one slot.")
+            raise Unauthorized("worker_id must not be empty and slots must be at least 1.")
         if not _is_address(first.url):
-            raise ServiceUnavailable("A worker's url is http(s)://host:port.")
+            raise ServiceUnavailable("url must be http(s)://host:port.")
         self._admission.check_worker_url(first.url)
         try:
             worker_context(first.certificate)
         except ValueError as error:
-            raise Unauthorized("A worker's certificate is in PEM.") from error
+            raise Unauthorized("certificate must be in PEM format.") from error
         if not first.url.startswith("https") and not names_loopback(first.url):
             log.warning("worker_without_tls", worker=first.worker_id, url=first.url)
         return first
@@ -260,7 +260,7 @@ class WorkerControl:
                 log.info("worker_left", worker=worker.worker_id, reason=reason)
                 self._worker_pool.left(worker)
             case Hello():
-                raise Unauthorized("Hello is said once.")
+                raise Unauthorized("hello was sent twice.")
 
     async def _ask(
         self,

@@ -274,7 +274,9 @@ class VoiceLibrary:
         """
         name = " ".join(name.split())
         if not name or len(name) > NAME_CHARS or not name.isprintable():
-            raise InvalidPayload(f"A name is 1 to {NAME_CHARS} printable characters.", field="name")
+            raise InvalidPayload(
+                f"name must be 1 to {NAME_CHARS} printable characters.", field="name"
+            )
         if len(data) > LIMIT_BYTES:
             raise TooLarge("The voice", len(data), LIMIT_BYTES)
         self._check_own(user)

@@ -204,9 +204,9 @@ class _OpusDecoder:
                     pieces.append(piece)
                     most -= len(piece)
                 if most < 0:
-                    raise InvalidPayload(f"A message holds at most {MOST_S:g} s of sound.")
+                    raise InvalidPayload(f"A message may contain at most {MOST_S:g} s of sound.")
         except av.FFmpegError as error:
-            raise InvalidPayload("Audio holds a packet that is not Opus.") from error
+            raise InvalidPayload("Audio contains a packet that is not Opus.") from error
         samples = np.concatenate(pieces) if pieces else np.empty(0, np.float32)
         return self._resampler.feed(Pcm(samples, OPUS_RATE_HZ))
 

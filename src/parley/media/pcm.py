@@ -136,7 +136,7 @@ def _check_scale(samples: Samples) -> None:
                 "send float32 samples between -1 and 1."
             )
         if not np.isfinite(samples).all():
-            raise InvalidPayload("Audio holds samples that are not finite numbers.")
+            raise InvalidPayload("Audio contains samples that are not finite numbers.")
     loudest = float(np.abs(samples).max(initial=0.0))
     if loudest > LOUDEST or (loudest > 1.0 and bool((samples == np.rint(samples)).all())):
         raise InvalidPayload(

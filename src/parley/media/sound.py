@@ -37,7 +37,7 @@ def decode_sound(data: bytes, *, limit_s: float, what: str = "The audio") -> Pcm
     except (soundfile.LibsndfileError, RuntimeError, OverflowError) as error:
         pcm = _decode_with_av(data, limit_s, what, error)
     if not np.isfinite(pcm.samples).all():
-        raise InvalidPayload("Audio holds samples that are not finite numbers.")
+        raise InvalidPayload("Audio contains samples that are not finite numbers.")
     return resample(Pcm(np.clip(pcm.samples, -1.0, 1.0), pcm.rate_hz), INPUT_RATE_HZ)
 
 
@@ -66,7 +66,7 @@ def _decode_with_av(data: bytes, limit_s: float, what: str, failure: Exception) 
         with open_container(data) as container:
             stream = next(iter(container.streams.audio), None)
             if stream is None:
-                raise InvalidPayload("The file holds no sound.")
+                raise InvalidPayload("The file contains no sound.")
             # Channels are averaged here: FFmpeg's own mixing makes equal channels louder.
             resampler = av.AudioResampler("fltp", None, INPUT_RATE_HZ)
             for frame in container.decode(stream):

@@ -62,7 +62,7 @@ def _decode(source: BinaryIO, limit_s: float | None) -> Pcm:
         raise InvalidPayload("The WAV file cannot be read.") from error
     samples = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
     if not np.isfinite(samples).all():
-        raise InvalidPayload("Audio holds samples that are not finite numbers.")
+        raise InvalidPayload("Audio contains samples that are not finite numbers.")
     return Pcm(np.clip(samples, -1.0, 1.0), rate_hz)
 
 

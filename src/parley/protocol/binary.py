@@ -31,7 +31,9 @@ def split(frame: bytes) -> tuple[bytes, bytes]:
     """
     end = _HEAD_BYTES + int.from_bytes(frame[:_HEAD_BYTES], "big")
     if len(frame) < end:
-        raise InvalidPayload("A binary message begins with the length of its JSON in four bytes.")
+        raise InvalidPayload(
+            "A binary message must begin with the length of its JSON in four bytes."
+        )
     return frame[_HEAD_BYTES:end], frame[end:]
 
 
@@ -45,6 +47,6 @@ def unpack(frame: bytes, field: str) -> str:
     head, sound = split(frame)
     value = codec.parse(head)
     if not isinstance(value, dict):
-        raise InvalidPayload("A message is a JSON object.")
+        raise InvalidPayload("The message must be a JSON object.")
     value[field] = codec.to_base64(sound)
     return msgspec.json.encode(value).decode()

@@ -187,7 +187,7 @@ def request_from(value: Any) -> Request:
         InvalidRequest: structure or a value is wrong; `field` says where.
     """
     if not isinstance(value, dict):
-        raise InvalidRequest("A chat request is a JSON object.")
+        raise InvalidRequest("The request must be a JSON object.")
     request: Request = codec.read(value, REQUEST)
     return request
 

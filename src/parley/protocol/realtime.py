@@ -141,7 +141,9 @@ class WrittenItem(msgspec.Struct, frozen=True, kw_only=True):
         """The pictures as files."""
         images = tuple(part.image_url for part in self.content if part.type == "input_image")
         if len(images) > FRAMES_LIMIT:
-            raise InvalidPayload(f"An item holds at most {FRAMES_LIMIT} pictures.", field="item")
+            raise InvalidPayload(
+                f"An item may contain at most {FRAMES_LIMIT} pictures.", field="item"
+            )
         return frame_files(images, field="item.content.image_url")
 
 

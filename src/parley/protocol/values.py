@@ -164,7 +164,7 @@ def chosen_tools(tools: tuple[Tool, ...], choice: object, *, field: str) -> tupl
         name = (inner if isinstance(inner, dict) else choice).get("name")
     if name not in [tool.function.name for tool in tools]:
         raise InvalidRequest(
-            'tool_choice is "auto", "none", "required", or a function that is among the tools.',
+            'tool_choice must be "auto", "none", "required", or one of the functions in tools.',
             field=field,
         )
     return tuple(
@@ -477,5 +477,5 @@ def check_samples(samples: int, *, field: str, least: int = 0, most: int) -> Non
     """Refuse a sound of fewer than `least` or more than `most` samples."""
     if not least <= samples <= most:
         raise InvalidPayload(
-            f"{field} holds {samples} samples; {least} to {most} are accepted.", field=field
+            f"{field} must have {least} to {most} samples, got {samples}.", field=field
         )

@@ -78,7 +78,7 @@ class RequestRun:
         """
         session, asked, spec = self._session, self._asked, self._view.spec
         if asked.generation.say is not None and not spec.reads_aloud:
-            raise InvalidRequest("This model does not read texts aloud.", field="say")
+            raise InvalidRequest("The loaded model cannot read text aloud.", field="say")
         room = ContextRoom(spec.context_limit_tokens, spec.image_tokens, spec.audio_tokens_per_s)
         check_tools(asked.tools, spec)
         if asked.generation.answer_format is not None and not spec.keeps_formats:

@@ -126,7 +126,9 @@ class ItemList:
             InvalidRequest: there is one with its id, or none to follow.
         """
         if any(each.item_id == item.item_id for each in self._items):
-            raise InvalidRequest(f"There is an item '{item.item_id}' already.", field="item.id")
+            raise InvalidRequest(
+                f"An item with the id '{item.item_id}' already exists.", field="item.id"
+            )
         place = len(self._items)
         if after_id is not None:
             place = self._items.index(self.find(after_id)) + 1 if after_id else 0

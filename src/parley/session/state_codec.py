@@ -46,7 +46,7 @@ def decode(data: bytes) -> Any:
     try:
         return _value(msgspec.msgpack.decode(data), 0)
     except (msgspec.MsgspecError, TypeError, ValueError, KeyError, AttributeError) as error:
-        raise InvalidPayload(f"The copy of the session cannot be read: {error}") from None
+        raise InvalidPayload(f"The log of the session cannot be read: {error}") from None
 
 
 def _plain(value: Any) -> Any:

@@ -30,7 +30,7 @@ def check_tools(tools: tuple[Tool, ...], spec: ModelSpec) -> None:
         raise InvalidRequest("This model cannot call tools.", field="tools")
     if has_to_call(tools) and not spec.must_call_tools:
         raise InvalidRequest(
-            'This model cannot be made to call a tool: tool_choice is "auto" or "none".',
+            'tool_choice must be "auto" or "none": the model cannot be forced to call a tool.',
             field="tool_choice",
         )
 

@@ -434,7 +434,7 @@ class Connection(asyncio.Protocol):
         if self._budget is None:
             return
         if not self._budget.take(size_bytes, self.owner):
-            raise FrameError(1013, "Too many large messages at once.")
+            raise FrameError(1013, "Too many large messages.")
         self._claimed_bytes += size_bytes
 
     def _write(self, parts: Sequence[Bytes]) -> None:

@@ -281,7 +281,7 @@ class FrameReader:
             (length,) = struct.unpack_from("!Q", data, position + 2)
             least = 1 << 16
         if length < least:  # "the minimal number of bytes MUST be used" (5.2)
-            raise FrameError(1002, "A length is written longer than it is.")
+            raise FrameError(1002, "The length is not encoded in its shortest form.")
         header += 4 if self._masked else 0
         if end - position < header:
             return 0, 0, 0

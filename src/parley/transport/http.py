@@ -122,7 +122,7 @@ class BoundedHttp(HttpToolsProtocol):
             # A trailer field says nothing about the request: not who sent it, nor from where.
             self._trailers += 1
             if self._trailers > FIELDS_LIMIT:
-                raise BadHead("A body has at most 100 trailer fields.")
+                raise BadHead("A body may have at most 100 trailer fields.")
             return
         if len(self.headers) >= FIELDS_LIMIT:
             self._refuse(431, "A request has at most 100 header fields.")
@@ -210,24 +210,24 @@ class BoundedHttp(HttpToolsProtocol):
     def _check_head(self) -> None:
         version = self.parser.get_http_version()
         if version not in ("1.0", "1.1"):
-            raise BadHead("Only HTTP/1.0 and HTTP/1.1 are spoken here.")
+            raise BadHead("Only HTTP/1.0 and HTTP/1.1 are supported.")
         if sum(len(name) + len(value) for name, value in self.headers) > HEAD_LIMIT_BYTES:
             self._refuse(431, "The request's head is too long.")
             raise BadHead
         if self.url.count(b"&") >= FIELDS_LIMIT:
-            raise BadHead("A query has at most 100 fields.")
+            raise BadHead("A query may have at most 100 fields.")
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (hosts == 0 and version != "1.0"):
-            raise BadHead("A request has one Host.")
+            raise BadHead("A request must have one Host field.")
         if version == "1.0" and self._should_upgrade():
-            raise BadHead("A WebSocket needs HTTP/1.1.")
+            raise BadHead("A WebSocket requires HTTP/1.1.")
         if self._should_upgrade() and any(
             name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
             for name, value in self.headers
         ):
-            raise BadHead("A request for a WebSocket has no body.")
+            raise BadHead("A WebSocket request must not have a body.")
         if len(self.pipeline) >= PIPELINE_LIMIT:
-            raise BadHead("Too many requests at once.")
+            raise BadHead("Too many concurrent requests.")
 
     def _check_body(self) -> None:
         now = self.loop.time()

@@ -125,10 +125,10 @@ class ChatView(TurnView):
         self, msgs: Sequence[Message], voice: Pcm | None, mode: TtsMode, language: str | None
     ) -> list[Message]:
         if not msgs:
-            raise InvalidRequest("There are no messages.", field="messages")
+            raise InvalidRequest("messages must not be empty.", field="messages")
         if msgs[0].role == "assistant":
             raise InvalidRequest(
-                "The first message must be of the system or of the user.", field="messages"
+                "The first message must have the role system or user.", field="messages"
             )
         if any(message.role == "system" for message in msgs):
             return list(msgs)

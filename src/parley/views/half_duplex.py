@@ -231,7 +231,7 @@ class HalfDuplexView(TurnView):
         self, request: TurnRequest, due_s: float | None, again: object = None
     ) -> PrefillResult:
         if not request.messages:
-            raise InvalidRequest("There are no messages.", field="messages")
+            raise InvalidRequest("messages must not be empty.", field="messages")
         if request.session_id != self._session_id:
             await self.reset_session(request.session_id)
         before: Checkpoint | None = None

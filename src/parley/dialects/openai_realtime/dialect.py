@@ -234,7 +234,9 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         brought = message.item
         item_id = str(brought.get("id") or make_id("item"))
         if item_id in self._items:
-            raise InvalidRequest(f"There is an item '{item_id[:80]}' already.", field="item.id")
+            raise InvalidRequest(
+                f"An item with the id '{item_id[:80]}' already exists.", field="item.id"
+            )
         previous = message.previous_item_id
         after = "" if previous == "root" else previous
         if after:
@@ -255,9 +257,11 @@ class OpenAIRealtimeDialect(OpenAIDialect):
     def _truncate(self, message: wire.ItemTruncate) -> list[ClientEvent | Reply]:
         item = self._items.find(message.item_id)
         if item.get("role") != "assistant":
-            raise InvalidRequest("Only an answer can be truncated.", field="item_id")
+            raise InvalidRequest(
+                "Only messages of the assistant can be truncated.", field="item_id"
+            )
         if message.content_index != 0:
-            raise InvalidRequest("An answer has one part: content_index is 0.")
+            raise InvalidRequest("content_index must be 0: an answer has one part.")
         self._without_words(item)
         told = wire.ItemCut(
             item_id=message.item_id, content_index=0, audio_end_ms=message.audio_end_ms
@@ -276,11 +280,15 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         modalities = response.get("output_modalities")
         if modalities is not None and modalities not in (["text"], ["audio"]):
             raise InvalidRequest(
-                'output_modalities is ["audio"] or ["text"].', field="response.output_modalities"
+                'output_modalities must be ["audio"] or ["text"].',
+                field="response.output_modalities",
             )
         metadata = response.get("metadata")
         if metadata is not None and not _is_metadata(metadata):
-            raise InvalidRequest("metadata holds at most 16 texts.", field="response.metadata")
+            raise InvalidRequest(
+                "metadata must have at most 16 entries, all of them strings.",
+                field="response.metadata",
+            )
         self._references += 1
         # One is told at a time, and one may wait.
         while len(self._asked) > 1:

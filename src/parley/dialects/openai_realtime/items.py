@@ -133,11 +133,11 @@ def message_of(
     item: wire.MessageItem = codec.read(dict(value), wire.ITEM)
     if item.type in CALL_TYPES and calls_tools:
         if not item.call_id:
-            raise InvalidRequest("A call and its output have a call_id.", field=f"{field}.call_id")
+            raise InvalidRequest("call_id is required.", field=f"{field}.call_id")
         if item.type == "function_call_output":
             return Message("user", (ToolResultPart(content=item.output, id=item.call_id),))
         if not item.name:
-            raise InvalidRequest("A call has a name.", field=f"{field}.name")
+            raise InvalidRequest("name is required.", field=f"{field}.name")
         arguments = item.arguments or "{}"
         call = ToolCallPart(name=item.name, arguments=arguments, id=item.call_id)
         return Message("assistant", (call,))
@@ -148,9 +148,9 @@ def message_of(
         )
     role = _ROLES.get(item.role)
     if role is None:
-        raise InvalidRequest("A role is system, user or assistant.", field=f"{field}.role")
+        raise InvalidRequest("role must be system, user or assistant.", field=f"{field}.role")
     if not item.content:
-        raise InvalidRequest("An item has content.", field=f"{field}.content")
+        raise InvalidRequest("content must not be empty.", field=f"{field}.content")
     where = f"{field}.content"
     return Message(role, tuple(_content_of(part, role, where) for part in item.content))
 
@@ -177,7 +177,8 @@ def _content_of(part: wire.MessageContent, role: str, where: str) -> Content:
                 )
             )
     raise InvalidRequest(
-        f"Content of type '{part.type[:80]}' is not taken from a {role}.", field=f"{where}.type"
+        f"Content of type '{part.type[:80]}' is not supported for the role {role}.",
+        field=f"{where}.type",
     )
 
 
@@ -190,7 +191,7 @@ def input_of(value: Any, *, calls_tools: bool) -> tuple[Message[Content], ...] |
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise InvalidRequest("input is a list of items.", field="response.input")
+        raise InvalidRequest("input must be a list of items.", field="response.input")
     return tuple(
         message_of(each, field="response.input", calls_tools=calls_tools) for each in value
     )

@@ -85,7 +85,7 @@ class NewKey(BaseModel):
     @classmethod
     def _printable(cls, name: str) -> str:
         if not name.strip() or not name.isprintable():
-            raise ValueError("a name is printable text")
+            raise ValueError("name must be printable text")
         return name.strip()
 
 

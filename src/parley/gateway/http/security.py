@@ -88,7 +88,7 @@ class SecurityMiddleware:
                 raise HTTPException(413, too_large)
             if is_held and size and received > LARGE_BYTES:
                 if not parts.budget.take(size, owner):
-                    raise HTTPException(503, "Too many large requests at once.")
+                    raise HTTPException(503, "Too many large concurrent requests.")
                 claimed += size
             return message
 

@@ -249,7 +249,7 @@ def read(raw: bytes | bytearray) -> Completion:
     """
     value = codec.parse(raw)
     if not isinstance(value, dict):
-        raise InvalidRequest("A chat completion is a JSON object.")
+        raise InvalidRequest("The request must be a JSON object.")
     asked: Completion = codec.read(value, SHAPE)
     check(asked)
     return asked
@@ -262,21 +262,21 @@ def check(asked: Completion) -> None:
         InvalidRequest: naming it.
     """
     if asked.n != 1:
-        raise InvalidRequest("This server gives one choice: n must be 1.", field="n")
+        raise InvalidRequest("n must be 1: only one choice is supported.", field="n")
     _ = asked.answer_format  # a format that is none is told here
     if asked.functions:
-        raise InvalidRequest("functions is not taken: use tools.", field="functions")
+        raise InvalidRequest("functions is not supported: use tools.", field="functions")
     if not asked.tools and asked.tool_choice not in (None, "auto", "none"):
-        raise InvalidRequest("tool_choice goes with tools.", field="tool_choice")
+        raise InvalidRequest("tool_choice requires tools.", field="tool_choice")
     _ = asked.offered  # a choice that is none is told here
     if asked.logprobs or asked.top_logprobs:
-        raise InvalidRequest("Log probabilities are not available.", field="logprobs")
+        raise InvalidRequest("Log probabilities are not supported.", field="logprobs")
     if asked.logit_bias:
-        raise InvalidRequest("A logit bias cannot be applied.", field="logit_bias")
+        raise InvalidRequest("logit_bias is not supported.", field="logit_bias")
     if asked.web_search_options is not None:
-        raise InvalidRequest("This server does not search the web.", field="web_search_options")
+        raise InvalidRequest("web_search_options is not supported.", field="web_search_options")
     if asked.is_spoken and asked.audio is None:
-        raise InvalidRequest('modalities has "audio", so audio is needed.', field="audio")
+        raise InvalidRequest('audio is required when modalities contains "audio".', field="audio")
 
 
 # ---- translation ---------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def message_of(message: CompletionMessage) -> values.Message:
         InvalidRequest: a function's result, or an earlier answer by the id of its sound.
     """
     if message.role == "function":
-        raise InvalidRequest("Messages of a function are not taken: use tool.", field="messages")
+        raise InvalidRequest("The role function is not supported: use tool.", field="messages")
     content = message.content
     if message.role == "tool":
         result = values.ToolResultPart(content=_text(content), id=message.tool_call_id or "")
@@ -353,7 +353,9 @@ def _text(content: values.Text | tuple[Content, ...] | None) -> str:
         return content or ""
     words = [each.text for each in map(part_of, content) if isinstance(each, values.TextPart)]
     if len(words) < len(content):
-        raise InvalidRequest("Calls and results of tools go with text only.", field="messages")
+        raise InvalidRequest(
+            "Tool calls and tool results can only be combined with text.", field="messages"
+        )
     return "".join(words)
 
 

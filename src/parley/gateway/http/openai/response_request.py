@@ -250,7 +250,7 @@ def _check(asked: ResponseRequest) -> None:
             raise InvalidRequest(sentence, field=name)
     if asked.top_logprobs or "message.output_text.logprobs" in asked.include:
         name = "top_logprobs" if asked.top_logprobs else "include"
-        raise InvalidRequest("Log probabilities are not available.", field=name)
+        raise InvalidRequest("Log probabilities are not supported.", field=name)
     if len(asked.metadata) > METADATA_MOST:
         raise InvalidRequest(
             f"metadata may have {METADATA_MOST} entries, got {len(asked.metadata)}.",

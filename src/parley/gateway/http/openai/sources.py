@@ -59,7 +59,9 @@ class Sources:
         if not any(_is_foreign(part) for part in _parts(asked)):
             return asked
         if sum(_address(part) is not None for part in _parts(asked)) > URLS_LIMIT:
-            raise InvalidRequest(f"A request may name {URLS_LIMIT} addresses.", field="messages")
+            raise InvalidRequest(
+                f"A request may contain at most {URLS_LIMIT} addresses.", field="messages"
+            )
         messages, room_bytes = [], FETCHED_BYTES
         for message in asked.messages:
             content = message.content
@@ -130,7 +132,7 @@ async def public_address(url: str, *, field: str) -> str:
         raise AddressRefused(f"The host of {field} is not known.", field=field) from error
     addresses = [str(entry[4][0]) for entry in found]
     if not addresses or not all(map(is_public, addresses)):
-        raise AddressRefused(f"{field} leads into a private network.", field=field)
+        raise AddressRefused(f"{field} points to a private network.", field=field)
     return addresses[0]
 
 
@@ -170,10 +172,13 @@ async def _get(url: str, address: str, field: str, limit_bytes: int) -> bytes:
                 field=field,
             )
         if not answer.headers.get("content-type", "").startswith(CONTENT_TYPES):
-            raise AddressRefused(f"{field} leads to no picture or clip.", field=field)
+            raise AddressRefused(f"{field} does not point to a picture or clip.", field=field)
         if answer.headers.get("content-encoding", "identity") != "identity":
             # Unpacked, a small piece may be a thousand times as large before it is counted.
-            raise AddressRefused(f"{field} is compressed on its way.", field=field)
+            raise AddressRefused(
+                f"{field}: the server there compresses its answer, which is not supported.",
+                field=field,
+            )
         async for piece in answer.aiter_raw():
             data += piece
             if len(data) > limit_bytes:

@@ -65,10 +65,10 @@ def read(raw: bytes | bytearray) -> SpeechRequest:
     """
     value = codec.parse(raw)
     if not isinstance(value, dict):
-        raise InvalidRequest("A speech request is a JSON object.")
+        raise InvalidRequest("The request must be a JSON object.")
     asked: SpeechRequest = codec.read(value, SHAPE)
     if not asked.input.strip():
-        raise InvalidRequest("There is nothing to say.", field="input")
+        raise InvalidRequest("input must not be empty.", field="input")
     return asked
 
 
@@ -90,9 +90,7 @@ def routes(
         forwarder.check(request)
         asked = read(await read_body(request))
         if not models.can("reading"):
-            raise InvalidRequest(
-                "The model that is loaded cannot read a text aloud.", field="model"
-            )
+            raise InvalidRequest("The loaded model cannot read text aloud.", field="model")
         encoder: Encoder = open_encoder(asked.response_format)
         if asked.speed != 1.0:
             encoder = Hurried(encoder, Tempo(asked.speed, OUTPUT_RATE_HZ))

@@ -128,9 +128,7 @@ def routes(*, forwarder: ChatForwarder, metrics: Metrics, models: ModelList) -> 
         """Write down what is said. 400 where the model that is loaded cannot."""
         forwarder.check(request)
         if not models.can("transcription"):
-            raise InvalidRequest(
-                "The model that is loaded cannot write down what it hears.", field="model"
-            )
+            raise InvalidRequest("The loaded model cannot transcribe audio.", field="model")
         # The body is taken in only now that somebody may wait for it, and by few at a time.
         forwarder.check_room(request)
         async with (

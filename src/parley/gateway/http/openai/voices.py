@@ -32,7 +32,7 @@ class VoiceNames:
         """
         name = voice.get("id") if isinstance(voice, dict) else voice
         if not isinstance(name, str):
-            raise InvalidRequest('A voice is a name or {"id": "…"}.', field="voice")
+            raise InvalidRequest('voice must be a string or {"id": "…"}.', field="voice")
         if name in ("", "default"):
             return None
         found = await asyncio.to_thread(self._registered, name, self._user(request))
