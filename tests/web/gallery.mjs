@@ -6,15 +6,14 @@ const docs = new URL('../../docs/', import.meta.url);
 
 /** Name of the picture, what is seen, and what there is to it. @type {[string, string, string][]} */
 const SHOWN = [
-  ['home', 'The first page', 'one tap to talk, every way there is, the latest conversations'],
-  ['home-whole', 'The whole of it', 'what it says about the model, its abilities, and privacy'],
-  ['call', 'A voice call, before', 'what this model can be asked'],
+  ['home', 'The first page', 'one tap on the sphere and one talks; its voices, things to do together'],
+  ['explore', 'What can it do?', 'every way to talk, what the model is able to, and privacy'],
   ['call-speaking', 'A voice call', 'the assistant speaks; its words appear as they are heard'],
   ['call-settings', 'Its settings', 'instructions, voice, devices, answers, recording'],
   ['call-denied', 'Without a microphone', 'what is wrong, and the way out'],
   ['queue', 'Waiting', 'place, estimate, and a bell when it is your turn'],
   ['half-duplex', 'Taking turns', 'the server hears when you have finished'],
-  ['omni', 'A video call', 'the camera, subtitles, and its tools'],
+  ['omni', 'A video call', 'from edge to edge, with subtitles and its tools'],
   ['realtime', 'For builders', 'the protocol, message by message'],
   ['chat', 'A chat, before', 'text, pictures, sound and clips'],
   ['chat-answer', 'A chat', 'answers in words and voice'],

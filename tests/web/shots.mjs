@@ -83,7 +83,7 @@ const ask = async (page, text) => {
 /** name → address and what to do before the picture */
 const PAGES = {
   home: ['/', null],
-  'home-whole': ['/', null, { fullPage: true }],
+  explore: ['/explore', null, { fullPage: true }],
   call: ['/audio_duplex', null],
   'call-speaking': [
     '/audio_duplex',

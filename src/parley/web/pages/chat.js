@@ -20,14 +20,12 @@ const page = makeParts();
 const { talk, queue, orb, rig } = page;
 const notices = h('div', { class: 'notices' });
 const starters = h('div', { class: 'row starters' });
-const modelNote = h('p', { class: 'small quiet', hidden: true });
 const welcome = h(
   'div',
   { class: 'welcome' },
   orb,
   h('h1', { words: 'chat.welcome' }),
   h('p', { class: 'quiet', words: 'chat.welcome_more' }),
-  modelNote,
   starters,
 );
 const view = h('section', { class: 'view', label: 'chat.messages', tabindex: 0 }, welcome);
@@ -92,9 +90,7 @@ function finished() {
 
 /** What this model can be asked, for people who do not know it yet. */
 async function showModel() {
-  const { about: what, name, starters: questions } = factsOf((await about()).model);
-  modelNote.hidden = !what;
-  if (what) modelNote.replaceChildren(h('span', { words: [what, { model: name }] }));
+  const { starters: questions } = factsOf((await about()).model);
   const ask = (/** @type {string} */ key) =>
     h('button', { class: 'button slim', type: 'button', words: key, onclick: () => void compose.ask(t(key)) });
   starters.replaceChildren(...questions.map(ask));

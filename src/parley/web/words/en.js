@@ -756,7 +756,6 @@ export const en = {
   'developer.mode': 'Developer facts',
   'developer.hint': 'Tokens, times and memory, on every page',
   'settings.in_call': 'Instructions, voice and source stay as they are until this call is over.',
-  'voice.woman': 'A woman’s voice',
   'metric.answer_time': 'From your last word to its first',
   'state.no_sound': 'Your microphone gives no sound',
   'media.no_sound': 'No sound comes from your microphone.',
@@ -766,4 +765,6 @@ export const en = {
   'end.back_fix': 'You can go on where you were.',
   'end.asked': 'Waiting for the server…',
   'end.asked_fix': 'The call begins by itself as soon as it is back.',
+  'voice.short_woman': 'Woman',
+  'voice.short_man': 'Man',
 };

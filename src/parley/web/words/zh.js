@@ -714,7 +714,6 @@ export const zh = {
   'developer.mode': '开发者信息',
   'developer.hint': '在每个页面显示词元、时间和记忆',
   'settings.in_call': '指令、声音和来源在本次通话结束前保持不变。',
-  'voice.woman': '女声',
   'metric.answer_time': '从你说完到它开口',
   'state.no_sound': '麦克风没有声音',
   'media.no_sound': '麦克风没有传来声音。',
@@ -724,4 +723,6 @@ export const zh = {
   'end.back_fix': '可以接着刚才的内容继续。',
   'end.asked': '正在等待服务器…',
   'end.asked_fix': '服务器恢复后会自动开始通话。',
+  'voice.short_woman': '女声',
+  'voice.short_man': '男声',
 };

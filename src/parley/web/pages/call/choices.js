@@ -86,7 +86,7 @@ function voiceRow(page, voices) {
     const state = { 'aria-pressed': String(i === 0), 'data-voice': id };
     const face = h('span', { class: 'face', 'aria-hidden': 'true' });
     const button = h('button', { class: 'voice', type: 'button', ...state, onclick: () => void pick() }, face);
-    button.append(h('span', { words: `voice.${id}` }));
+    button.append(h('span', { words: `voice.short_${id}` }));
     return button;
   });
   return group('call.voices', 'voices', buttons);
