@@ -22,6 +22,7 @@ const PAGES = [
   '/privacy',
   '/about',
   '/admin',
+  '/components',
   '/nothing/here',
   '/s/demo_recording',
 ];

@@ -35,6 +35,7 @@ PAGES: Final = {
     "/recordings": ("recordings.html", None),
     "/privacy": ("privacy.html", None),
     "/about": ("about.html", None),
+    "/components": ("components.html", None),
 }
 """Route → file in the web folder and the app that must be on. One set of pages serves desktop and
 phone; the two addresses of phones are those that people have bookmarked, the two of files those
