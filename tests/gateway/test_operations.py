@@ -98,6 +98,24 @@ async def test_the_disk_report_counts_recordings():
     assert report["max_gb"] == -1
 
 
+async def test_the_last_hour_is_kept_once_a_minute_and_for_operators_only():
+    security = {"admin_token": "a-token-for-tests"}
+    async with running_gateway(security=security) as gateway, gateway.http() as http:
+        for _ in range(70):
+            gateway.runtime.metrics_history.note()
+        refused = await http.get("/api/admin/history")
+        answer = await http.get(
+            "/api/admin/history", headers={"x-admin-token": "a-token-for-tests"}
+        )
+
+    looks = answer.json()["looks"]
+    assert refused.status_code == 401
+    assert len(looks) == 60
+    assert looks[0]["at"] <= looks[-1]["at"]
+    assert "parley_queue_length 0.0" in looks[-1]["metrics"].splitlines()
+    assert all(line.startswith("parley_") for line in looks[-1]["metrics"].splitlines())
+
+
 @pytest.mark.usefixtures("_logging")
 async def test_the_log_shows_warnings_newest_first_and_is_for_admins_only():
     async with (

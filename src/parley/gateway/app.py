@@ -303,6 +303,7 @@ def _add_routes(
             folders=runtime.folders,
             moving=runtime.moving,
             handover=runtime.handover,
+            history=runtime.metrics_history,
             recent=recent,
             reload=lambda: runtime.reload(),
             storage=settings.storage,

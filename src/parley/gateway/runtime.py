@@ -25,6 +25,7 @@ from parley.gateway.handover import Handover, store_id
 from parley.gateway.log_sweep import LogSweep
 from parley.gateway.maintenance import Maintenance
 from parley.gateway.metrics import Metrics
+from parley.gateway.metrics_history import MetricsHistory
 from parley.gateway.moving import Moving
 from parley.gateway.queue import Queue
 from parley.gateway.rates import RateLimit
@@ -169,6 +170,7 @@ class GatewayRuntime:
             count_kept=lambda: self.sessions.away,
             is_in_doubt=lambda: self.dispatcher.is_paused,
         )
+        self.metrics_history = MetricsHistory(self.metrics.page, self.clock)
         self.worker_control = WorkerControl(
             worker_pool=self.worker_pool,
             admission=self.admission,
@@ -304,6 +306,7 @@ class GatewayRuntime:
             decoding = decoder.use(DecoderLimits.of(self.settings.limits))
             maintenance = {
                 "maintenance": self.maintenance.run,
+                "metrics history": self.metrics_history.run,
                 "worker pool sweep": self._sweep,
                 "recordings of other hosts": self.handover.run,
                 "worker probe": self.worker_control.probe_forever,

@@ -20,6 +20,7 @@ from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import WorkerInfo, iso, worker_info
+from parley.gateway.metrics_history import MetricsHistory
 from parley.gateway.moving import Moving
 from parley.gateway.reload import ReloadReport
 from parley.gateway.worker_control import WorkerControl
@@ -34,6 +35,19 @@ MOVE_S: Final = 5.0
 """How long a worker that is to be restarted waits for its sessions to move."""
 RESTART_GRACE_S: Final = 20.0
 GB: Final = 1e9
+
+
+class PastMetrics(BaseModel):
+    """What `/metrics` reported at one time, of what the operator's page draws."""
+
+    at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
+    metrics: str = Field(examples=["parley_queue_length 0.0"])
+
+
+class LastHour(BaseModel):
+    """Oldest first."""
+
+    looks: list[PastMetrics]
 
 
 class LogLine(BaseModel):
@@ -107,6 +121,7 @@ def routes(
     clock: Clock,
     folders: RecordingFolders,
     handover: Handover,
+    history: MetricsHistory,
     moving: Moving,
     recent: logs.Recent,
     reload: Callable[[], ReloadReport],
@@ -143,6 +158,13 @@ def routes(
                 )
                 for line in recent.lines
             ]
+        )
+
+    @router.get("/history")
+    async def last_hour() -> LastHour:
+        """The metrics of the last hour, one look a minute."""
+        return LastHour(
+            looks=[PastMetrics(at=iso(look.at_s), metrics=look.text) for look in history.looks]
         )
 
     @router.get("/disk")

@@ -1,6 +1,6 @@
 /**
- * The last hour, as this page saw it: samples of `/metrics` every few seconds, kept for the tab. The
- * server keeps no history; a monitoring system does (docs: Prometheus).
+ * The last hour: a look at `/metrics` a minute that the server keeps, and every few seconds while this page is
+ * open. A monitoring system keeps more (docs: Prometheus).
  */
 
 import { h } from '../elements/dom.js';
@@ -67,7 +67,6 @@ export function quantile(buckets, part) {
 }
 
 const HOUR_MS = 3_600_000;
-const KEY = 'parley.admin.hour';
 
 /** @typedef {{at: number, waiting: number, running: number, free: number, p50: number | null, p95: number | null, bytes: number, errors: number}} Point */
 
@@ -79,14 +78,12 @@ export class History {
   #bytes = NaN;
   #errors = NaN;
 
-  constructor() {
-    try {
-      this.points = JSON.parse(sessionStorage.getItem(KEY) ?? '[]').filter(
-        (/** @type {Point} */ point) => point.at > Date.now() - HOUR_MS,
-      );
-    } catch {
-      sessionStorage.removeItem(KEY);
-    }
+  /** What was there before this page. @param {{at: number, metrics: Sample[]}[]} looks oldest first */
+  recall(looks) {
+    this.points = [];
+    this.#counts = null;
+    this.#bytes = this.#errors = NaN;
+    for (const { at, metrics } of looks) this.note(at, {}, metrics);
   }
 
   /** @param {number} at @param {any} status @param {Sample[]} metrics */
@@ -105,7 +102,7 @@ export class History {
     const ms = (/** @type {number | null} */ seconds) => (seconds === null || isFirst ? null : seconds * 1000);
     this.points.push({
       at,
-      waiting: status.queue_length ?? 0,
+      waiting: status.queue_length ?? sum('parley_queue_length'),
       running: sum('parley_sessions'),
       free:
         metrics.find(({ name, labels }) => name === 'parley_slots' && labels.state === 'free')?.value ??
@@ -119,11 +116,6 @@ export class History {
     this.#bytes = bytes;
     this.#errors = errors;
     while (this.points.length > 0 && this.points[0].at < at - HOUR_MS) this.points.shift();
-    try {
-      sessionStorage.setItem(KEY, JSON.stringify(this.points));
-    } catch {
-      sessionStorage.removeItem(KEY);
-    }
   }
 
   /** @param {HTMLElement} place */

@@ -65,11 +65,20 @@ async function open() {
     return;
   }
   build();
+  await recall();
   await refresh();
   clearInterval(timer);
   timer = setInterval(() => {
     if (!document.hidden) void refresh();
   }, EVERY_MS);
+}
+
+/** What the server knows of the last hour. */
+async function recall() {
+  const { looks } = await ask('/api/admin/history').catch(() => ({ looks: [] }));
+  past.recall(
+    looks.map((/** @type {any} */ { at: when, metrics }) => ({ at: Date.parse(when), metrics: parseMetrics(metrics) })),
+  );
 }
 
 function build() {

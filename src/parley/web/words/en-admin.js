@@ -13,7 +13,8 @@ export const en = {
   'admin.done': 'Done',
   'admin.failed': 'Not done: {why}',
   'admin.charts': 'The last hour',
-  'admin.charts_help': 'As this page saw it while it was open; for more, connect a monitoring system to /metrics.',
+  'admin.charts_help':
+    'The server keeps one look a minute; this page adds what it sees while it is open. For more, connect a monitoring system to /metrics.',
   'admin.answers': 'Time to an answer',
   'admin.answers_help':
     'Since the server began: from a second of a call to its result, or from a question to the first piece of the answer.',

@@ -13,7 +13,7 @@ export const zh = {
   'admin.done': '完成',
   'admin.failed': '未完成：{why}',
   'admin.charts': '最近一小时',
-  'admin.charts_help': '仅为本页打开期间所见；如需更多，请将监控系统接到 /metrics。',
+  'admin.charts_help': '服务器每分钟记录一次，本页打开时会补充更多。如需更久的历史，请将监控系统接到 /metrics。',
   'admin.answers': '回答耗时',
   'admin.answers_help': '自服务器启动以来：通话中一秒音频到其结果，或从提问到回答的第一段。',
   'admin.th_answers': '回答数',
