@@ -3,7 +3,7 @@
  * for it, says when it is there again, and calls by itself if that was asked for.
  */
 
-import { at } from '../../wire/root.js';
+import { request } from '../../wire/http.js';
 
 /** @typedef {import('./parts.js').CallPage} CallPage */
 
@@ -29,8 +29,9 @@ export function watchReturn(page, changed) {
   let timer;
   let looks = 0;
   const look = async () => {
-    const isThere = await fetch(at('/ready'), { cache: 'no-store' }).then(
-      ({ ok }) => ok,
+    // A gateway without a worker is up, and cannot take a call yet.
+    const isThere = await request('/status').then(
+      (status) => (status?.total_workers ?? 0) > (status?.loading_workers ?? 0),
       () => false,
     );
     if (!comeback.state || comeback.state === 'back') return;
