@@ -219,9 +219,10 @@ function draw(page) {
   page.controls.showState(key, values);
   page.controls.draw();
   page.queue.update(queue);
-  page.stage.drawHints();
   lockPanel(page.panel, calls.isBusy);
   page.drawNotices();
+  // What can be said gives way to what is in the way.
+  page.stage.drawHints();
 }
 
 /** What stands in the way. @param {CallPage} page */
