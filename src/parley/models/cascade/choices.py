@@ -18,7 +18,7 @@ import numpy as np
 from parley.errors import InvalidRequest
 from parley.media.pcm import Samples
 from parley.models.cascade.messages import History
-from parley.models.cascade.notes import Said
+from parley.models.cascade.notes import FixedNote
 from parley.models.cascade.parts import CascadeParts, Hearing
 from parley.models.cascade.recognition import Heard
 from parley.models.cascade.sampling import Rule
@@ -155,7 +155,7 @@ class Choices:
         writer = parts.writer
         fixed = history.lines[-1].note if history.lines and not draft.ids else None
         is_free = rule.answer_format is None and not (self.is_again and self._words)
-        if isinstance(fixed, Said) and is_free:
+        if isinstance(fixed, FixedNote) and is_free:
             return Draft(str(fixed), is_over=True)
         if self.is_again:
             if not self._words:

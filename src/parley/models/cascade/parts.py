@@ -146,6 +146,6 @@ class CascadeParts:
                 text, history.told, seed=seed % 1000, answers=answers, now=now
             )
             if note is None and last.is_unclear:
-                note = varied(notes.Said(NOT_CAUGHT), answers[-1] if answers else "")
+                note = varied(notes.FixedNote(NOT_CAUGHT), answers[-1] if answers else "")
         line = replace(last, text=text, note=note, is_open=False)
         return replace(history, lines=(*lines[:-1], line), told=(*history.told, text))

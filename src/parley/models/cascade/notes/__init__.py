@@ -10,12 +10,12 @@ from parley.models.cascade.notes.knowledge import (
     stock,
 )
 from parley.models.cascade.notes.noting import is_expected, note_for
-from parley.models.cascade.notes.said import Said, instead_of
+from parley.models.cascade.notes.said import FixedNote, instead_of
 
 __all__ = [
     "DAYS",
     "MONTHS",
-    "Said",
+    "FixedNote",
     "capitals",
     "country_names",
     "definitions",

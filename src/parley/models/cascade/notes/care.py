@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from parley.models.cascade.notes.said import Said
+from parley.models.cascade.notes.said import FixedNote
 
 _SELF: Final = r"(?:my\s?self|him\s?self|her\s?self|them\s?sel(?:f|ves)|your\s?self)"
 _SUICIDE: Final = re.compile(
@@ -68,7 +68,7 @@ def care_note(text: str, last: str) -> str | None:
     low = " ".join(re.sub(r"[’`]", "'", text.lower()).split())
     if _SUICIDE.search(low) and not _HARMLESS.search(low):
         wanted = _FOR_OTHERS if _OTHERS.search(low) and not re.search(r"\bi\b", low) else _HELP
-        return Said(_STILL if last in (_HELP, _FOR_OTHERS) else wanted)
+        return FixedNote(_STILL if last in (_HELP, _FOR_OTHERS) else wanted)
     if _EMERGENCY.search(low) and not re.search(r"\bwhat is a\b|\bwhat's a\b|\bwhat are\b", low):
-        return Said(_CALL_NOW)
+        return FixedNote(_CALL_NOW)
     return None

@@ -12,7 +12,7 @@ from datetime import date, datetime, timedelta
 from typing import Final
 
 from parley.models.cascade.notes.calendar import DAYS, MONTHS
-from parley.models.cascade.notes.said import Said
+from parley.models.cascade.notes.said import FixedNote
 
 Now = Callable[[], datetime]
 
@@ -72,29 +72,29 @@ def clock_note(low: str, now: Now) -> str | None:
         return None
     other = _OTHER_DAY.search(low)
     if other:
-        return Said(_other_day(other[1] or other[2], now().date()))
+        return FixedNote(_other_day(other[1] or other[2], now().date()))
     until = _UNTIL.search(low)
     if until:
-        return Said(_until(until[1], now().date()))
+        return FixedNote(_until(until[1], now().date()))
     if _TIME.search(low):
         if _ELSEWHERE.search(low):
-            return Said(f"I know only the time here: it is {_clock(now())}.")
-        return Said(f"It is {_clock(now())}.")
+            return FixedNote(f"I know only the time here: it is {_clock(now())}.")
+        return FixedNote(f"It is {_clock(now())}.")
     if _PART.search(low):
-        return Said(f"It is {_clock(now())}.")
+        return FixedNote(f"It is {_clock(now())}.")
     if _YEAR.search(low):
-        return Said(f"It is the year {now().year}.")
+        return FixedNote(f"It is the year {now().year}.")
     if _MONTH.search(low):
-        return Said(f"It is {MONTHS[now().month - 1]}.")
+        return FixedNote(f"It is {MONTHS[now().month - 1]}.")
     if _DATE.search(low):
-        return Said(f"Today is {_date(now().date())}.")
+        return FixedNote(f"Today is {_date(now().date())}.")
     day = _DAY.search(low)
     if day:
         today = now().date()
         if day[1]:
             is_so = DAYS[today.weekday()].lower() == day[1]
-            return Said(f"{'Yes' if is_so else 'No'}, today is {_date(today)}.")
-        return Said(f"Today is {_date(today)}.")
+            return FixedNote(f"{'Yes' if is_so else 'No'}, today is {_date(today)}.")
+        return FixedNote(f"Today is {_date(today)}.")
     return None
 
 

@@ -1,4 +1,4 @@
-"""Everyday talk: moods, compliments, what it can and cannot do, sums in words. Said word for word.
+"""Everyday talk: moods, compliments, what it can and cannot do. Said word for word.
 
 Like `manners.py`, for what people say in passing. Pure text.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from parley.models.cascade.notes.said import Said
+from parley.models.cascade.notes.said import FixedNote
 
 _LEAD: Final = (
     r"^\W*(?:(?:oh|well|so|hey|hi|hello|parley|okay|ok|yeah|yes|no|and|but|um|wow|ha"
@@ -338,7 +338,7 @@ _GROUPS: Final = tuple(group.split() for group in _RHYMES.split("|"))
 
 def everyday_note(low: str) -> str | None:
     """The sentence for what people say in passing."""
-    return next((Said(said) for pattern, said in _PATTERNS if pattern.search(low)), None)
+    return next((FixedNote(said) for pattern, said in _PATTERNS if pattern.search(low)), None)
 
 
 def rhyme_note(low: str) -> str | None:
@@ -349,5 +349,5 @@ def rhyme_note(low: str) -> str | None:
     group = next((one for one in _GROUPS if found[1] in one), None)
     words = [word for word in group or () if word != found[1]][:2]
     if not words:
-        return Said(f"I don't know a rhyme for {found[1]}.")
-    return Said(f"{words[0].capitalize()} and {words[-1]} rhyme with {found[1]}.")
+        return FixedNote(f"I don't know a rhyme for {found[1]}.")
+    return FixedNote(f"{words[0].capitalize()} and {words[-1]} rhyme with {found[1]}.")

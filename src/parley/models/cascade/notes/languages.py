@@ -10,7 +10,7 @@ import re
 import unicodedata
 from typing import Final
 
-from parley.models.cascade.notes.said import Said
+from parley.models.cascade.notes.said import FixedNote
 
 ONLY_ENGLISH: Final = "I speak only English."
 _SENTENCES: Final = {
@@ -143,7 +143,7 @@ def language_of(text: str) -> str | None:
 def foreign_note(text: str) -> str | None:
     """That only English is spoken, in the language of the text and in English."""
     code = language_of(text)
-    return Said(f"{_SENTENCES[code]} {ONLY_ENGLISH}") if code else None
+    return FixedNote(f"{_SENTENCES[code]} {ONLY_ENGLISH}") if code else None
 
 
 def _by_script(text: str) -> str | None:

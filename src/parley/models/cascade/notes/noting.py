@@ -32,7 +32,7 @@ from parley.models.cascade.notes.languages import foreign_note
 from parley.models.cascade.notes.letters import letters_note, spelling_note
 from parley.models.cascade.notes.measures import measure_note
 from parley.models.cascade.notes.reckoning import compare_note, count_note, sum_note
-from parley.models.cascade.notes.said import Said, varied
+from parley.models.cascade.notes.said import FixedNote, varied
 from parley.models.cascade.numerals import as_digits
 
 _TOOLS = (
@@ -59,7 +59,7 @@ def note_for(
     seed: int = 0,
     answers: Sequence[str] = (),
     now: Now = datetime.now,
-) -> Said | None:
+) -> FixedNote | None:
     """The note for a sentence of the user's; None when there is nothing to note.
 
     It is the whole answer, and another one than the last.
@@ -76,7 +76,7 @@ def note_for(
     if found is None:
         followed = _follow_up(text, earlier[-1]) if earlier else None
         found = unknown_note(_low(followed or text))
-    return None if found is None else varied(Said(found), answers[-1] if answers else "")
+    return None if found is None else varied(FixedNote(found), answers[-1] if answers else "")
 
 
 def is_expected(text: str, earlier: Sequence[str] = ()) -> bool:

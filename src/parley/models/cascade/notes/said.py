@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-class Said(str):
+class FixedNote(str):
     """Such a note."""
 
     __slots__ = ()
@@ -14,13 +14,13 @@ class Said(str):
 _BEFORE = ("As I said: ", "Once more: ", "Again: ")
 
 
-def varied(note: Said, last: str) -> Said:
+def varied(note: FixedNote, last: str) -> FixedNote:
     """The note in other words where it is what was answered last."""
     plain = next((last.removeprefix(one) for one in _BEFORE if last.startswith(one)), last)
     if note != plain:
         return note
     used = next((place for place, one in enumerate(_BEFORE) if last.startswith(one)), -1)
-    return Said(_BEFORE[(used + 1) % len(_BEFORE)] + note)
+    return FixedNote(_BEFORE[(used + 1) % len(_BEFORE)] + note)
 
 
 _NOT_KNOWN = (

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from parley.models.cascade.notes.knowledge import stock
-from parley.models.cascade.notes.said import Said
+from parley.models.cascade.notes.said import FixedNote
 
 _MINE: Final = re.compile(
     r"^\W*(?:(?:do you (?:know|remember)|can you (?:tell me|repeat|remember)|tell me|repeat)\W+)?"
@@ -58,19 +58,21 @@ RIDDLE_END: Final = "Do you know the answer?"
 def last_words(low: str, earlier: Sequence[str], answers: Sequence[str]) -> str | None:
     """What the user or we said last, where that is asked."""
     if _FIRST.search(low):
-        return Said(
+        return FixedNote(
             f"First you said: {earlier[0]}" if earlier else "You have not said anything before."
         )
     if _MINE.search(low):
-        return Said(f"You said: {earlier[-1]}" if earlier else "You have not said anything before.")
+        return FixedNote(
+            f"You said: {earlier[-1]}" if earlier else "You have not said anything before."
+        )
     if _YOURS_BEFORE.search(low):
-        return Said(
+        return FixedNote(
             f"Before that I said: {answers[-2]}"
             if len(answers) > 1
             else "I have said nothing before that."
         )
     if _YOURS.search(low):
-        return Said(
+        return FixedNote(
             f"I said: {plain_answer(answers[-1])}"
             if answers and answers[-1]
             else "I have not said anything yet."
@@ -83,9 +85,9 @@ def plain_answer(answer: str) -> str:
     return re.sub(r"^(?:I said: )+", "", answer)
 
 
-def riddle(entry: str) -> Said:
+def riddle(entry: str) -> FixedNote:
     """Only the question of a riddle."""
-    return Said(f"{entry.partition('?')[0]}? {RIDDLE_END}")
+    return FixedNote(f"{entry.partition('?')[0]}? {RIDDLE_END}")
 
 
 def continued(low: str, answers: Sequence[str]) -> str | None:
@@ -113,17 +115,17 @@ def _of_riddle(low: str, answers: Sequence[str]) -> str | None:
     solution = entry.partition("?")[2].strip().rstrip(".")
     key = solution.lower().split()[-1]
     if re.search(rf"\b{re.escape(key)}s?\b", low):
-        return Said(f"Yes, that's it! {solution}.")
+        return FixedNote(f"Yes, that's it! {solution}.")
     if _GIVES_UP.search(low):
-        return Said(f"The answer is: {solution[0].lower()}{solution[1:]}.")
+        return FixedNote(f"The answer is: {solution[0].lower()}{solution[1:]}.")
     if len(low.split()) <= 6 and re.match(
         r"^\W*(?:is it|maybe|perhaps|an?|the|your|my|it's|it is|i (?:think|guess|say))\b", low
     ):
-        return Said("No, that is not it. Guess again, or say: I give up.")
+        return FixedNote("No, that is not it. Guess again, or say: I give up.")
     if re.match(r"^\W*(?:no|nope)\W*$", low):
-        return Said(f"The answer is: {solution[0].lower()}{solution[1:]}.")
+        return FixedNote(f"The answer is: {solution[0].lower()}{solution[1:]}.")
     if re.match(r"^\W*(?:yes|yeah|i do|maybe)\W*$", low):
-        return Said("Then tell me!")
+        return FixedNote("Then tell me!")
     return None
 
 
@@ -157,21 +159,21 @@ _TALES: Final = (
 )  # fmt: skip
 
 
-def tale(low: str, seed: int) -> Said | None:
+def tale(low: str, seed: int) -> FixedNote | None:
     """The beginning of a story about what the user named."""
     found = _ABOUT.search(low)
     if not found or found[1] in ("something", "anything", "you", "yourself", "me", "it", "that"):
         return None
-    return Said(_TALES[seed % len(_TALES)][0].format(_one(found[1])))
+    return FixedNote(_TALES[seed % len(_TALES)][0].format(_one(found[1])))
 
 
-def poem(low: str) -> Said | None:
+def poem(low: str) -> FixedNote | None:
     """A few lines about what the user named."""
     found = _ABOUT.search(low)
     if not found or found[1] in ("something", "anything", "you", "yourself", "me", "it", "that"):
         return None
     thing = _one(found[1])
-    return Said(
+    return FixedNote(
         f"I thought about the {thing} today, and all my other thoughts gave way. The {thing} did "
         f"not know I was there, "
         "and so I left it, light as air."
@@ -195,7 +197,7 @@ def _of_story(low: str, answers: Sequence[str]) -> str | None:
             low,
         )
     ):
-        return Said(stock("stories")[len(answers) % len(stock("stories"))])
+        return FixedNote(stock("stories")[len(answers) % len(stock("stories"))])
     if not wants_more:
         return None
     for parts in _TALES:
@@ -204,12 +206,12 @@ def _of_story(low: str, answers: Sequence[str]) -> str | None:
                 re.escape(part).replace(r"\{0\}", "(?P<t>.+?)", 1).replace(r"\{0\}", "(?P=t)"), last
             )
             if found:
-                return Said(parts[place + 1].format(found["t"]))
+                return FixedNote(parts[place + 1].format(found["t"]))
         for part in parts[-1:]:
             if re.fullmatch(re.escape(part).replace(r"\{0\}", "(.+?)"), last):
-                return Said(_ANOTHER)
+                return FixedNote(_ANOTHER)
     if last in stock("stories"):
-        return Said(_ENDS[stock("stories").index(last) % len(_ENDS)])
+        return FixedNote(_ENDS[stock("stories").index(last) % len(_ENDS)])
     if last in _ENDS:
-        return Said(_ANOTHER)
+        return FixedNote(_ANOTHER)
     return None
