@@ -367,7 +367,7 @@ async def test_items_are_retrieved_and_deleted():
         await talk.until("response.done")
 
     assert found.item.content[0].text == "one"
-    assert (error.code, error.event_id) == ("item_not_found", "e1")
+    assert (error.code, error.event_id) == ("item_retrieve_invalid_item_id", "e1")
     assert "one" not in model.contexts[-1]
     assert "two" in model.contexts[-1]
 

@@ -54,6 +54,29 @@ SERVER_VAD: Final[dict[str, Any]] = {
     "create_response": True,
     "interrupt_response": True,
 }
+TOLERATED: Final = frozenset(
+    {
+        *("object", "id", "model", "expires_at", "resume", "client_secret", "reasoning"),
+        *("parallel_tool_calls", "safety_identifier"),
+    }
+)
+"""Fields of a session that clients send back, or that change nothing here."""
+FIELDS: Final = TOLERATED | {
+    *("type", "output_modalities", "instructions", "tools", "tool_choice", "max_output_tokens"),
+    *("tracing", "truncation", "prompt", "include", "audio"),
+}
+BETA: Final = {
+    "modalities": "output_modalities",
+    "voice": "audio.output.voice",
+    "input_audio_format": "audio.input.format",
+    "output_audio_format": "audio.output.format",
+    "input_audio_transcription": "audio.input.transcription",
+    "input_audio_noise_reduction": "audio.input.noise_reduction",
+    "turn_detection": "audio.input.turn_detection",
+    "max_response_output_tokens": "max_output_tokens",
+    "speed": "audio.output.speed",
+}
+"""Fields of the beta's sessions, and what they are called now."""
 SEMANTIC_VAD: Final[dict[str, Any]] = {
     "type": "semantic_vad",
     "eagerness": "auto",
@@ -116,6 +139,7 @@ def merged(
     """
     if changes.get("type", "realtime") != "realtime":
         raise InvalidRequest('session.type must be "realtime".', field="session.type")
+    _check_names(changes)
     new = copy.deepcopy(session)
     for name in ("output_modalities", "instructions", "max_output_tokens"):
         if changes.get(name) is not None:
@@ -136,6 +160,27 @@ def merged(
     _merge_input(new["audio"]["input"], object_of(audio.get("input"), "session.audio.input"))
     _merge_output(new["audio"]["output"], object_of(audio.get("output"), "session.audio.output"))
     return new
+
+
+def _check_names(changes: dict[str, Any]) -> None:
+    """Name what is not a field of a session, instead of ignoring it.
+
+    Raises:
+        InvalidRequest: the first of them; for a field of the beta, with its new name.
+    """
+    for name, value in changes.items():
+        if value is None or name in FIELDS:
+            continue
+        instead = BETA.get(name)
+        hint = (
+            f"use session.{instead}"
+            if instead
+            else f"its fields are {', '.join(sorted(FIELDS - TOLERATED))}"
+        )
+        raise InvalidRequest(
+            f"session.{name[:80]} is not a field of a session: {hint}.",
+            field=f"session.{name[:80]}",
+        )
 
 
 def _merge_input(current: dict[str, Any], changes: dict[str, Any]) -> None:

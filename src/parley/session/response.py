@@ -31,7 +31,8 @@ class NothingToCancel(InvalidRequest):
     code = "response_cancel_not_active"
 
     def __init__(self) -> None:
-        super().__init__("No such response is in progress: there is nothing to cancel.")
+        # LiveKit's agents look for these first two words.
+        super().__init__("Cancellation failed: no active response found.")
 
 
 @dataclass(slots=True)

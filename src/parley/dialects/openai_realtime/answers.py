@@ -84,8 +84,12 @@ class ResponseEvents:
                 output_index=place,
                 item=copy.deepcopy(item),
             ),
-            wire.ItemAdded(item=copy.deepcopy(item), previous_item_id=previous_id),
+            *self._joining(wire.ItemAdded(item=copy.deepcopy(item), previous_item_id=previous_id)),
         ]
+
+    def _joining(self, told: msgspec.Struct) -> list[msgspec.Struct]:
+        """What is told of items that join the conversation; nothing of an answer apart from it."""
+        return [] if self.conversation_id is None else [told]
 
     def _item_done(
         self, place: int, item: dict[str, Any], previous_id: str | None
@@ -94,7 +98,7 @@ class ResponseEvents:
         if item["id"] in self.items:
             self.items.keep(item)
         return [
-            wire.ItemDone(item=copy.deepcopy(item), previous_item_id=previous_id),
+            *self._joining(wire.ItemDone(item=copy.deepcopy(item), previous_item_id=previous_id)),
             wire.OutputItemDone(
                 response_id=self.started.response_id,
                 output_index=place,

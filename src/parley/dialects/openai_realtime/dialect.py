@@ -48,6 +48,9 @@ from parley.dialects.openai_base import OpenAIDialect
 from parley.dialects.openai_realtime.answers import ResponseEvents
 from parley.dialects.openai_realtime.items import (
     ConversationItems,
+    DuplicateItem,
+    NoCall,
+    NothingToRetrieve,
     input_of,
     message_item,
     message_of,
@@ -203,6 +206,8 @@ class OpenAIRealtimeDialect(OpenAIDialect):
                 assert decoded.brought is not None
                 return self._create(decoded.message, decoded.brought)
             case wire.ItemRetrieve(item_id=item_id):
+                if item_id not in self._items:
+                    raise NothingToRetrieve(item_id)
                 return [Reply((wire.ItemRetrieved(item=self._items.find(item_id)),))]
             case wire.ItemDelete(item_id=item_id):
                 self._items.remove(item_id)
@@ -234,9 +239,11 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         brought = message.item
         item_id = str(brought.get("id") or make_id("item"))
         if item_id in self._items:
-            raise InvalidRequest(
-                f"An item with the id '{item_id[:80]}' already exists.", field="item.id"
-            )
+            raise DuplicateItem(item_id)
+        if brought.get("type") == "function_call_output":
+            call_id = brought.get("call_id")
+            if not self._items.has_call(call_id):
+                raise NoCall(str(call_id))
         previous = message.previous_item_id
         after = "" if previous == "root" else previous
         if after:
@@ -244,7 +251,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         item = told_again(item_id, brought)
         if after is None:
             previous = self._items.last_id
-        self._items.keep(item)
+        self._items.keep(item, after)
         told: dict[str, Any] = {
             "item": item,
             "previous_item_id": None if previous == "root" else previous,

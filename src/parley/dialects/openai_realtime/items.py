@@ -35,6 +35,32 @@ class UnknownItem(InvalidRequest):
         super().__init__(f"There is no item '{item_id[:80]}'.", field="item_id")
 
 
+class NothingToRetrieve(UnknownItem):
+    """An item that is asked for and is not known: some clients tell it from other errors."""
+
+    code = "item_retrieve_invalid_item_id"
+
+
+class DuplicateItem(InvalidRequest):
+    """An item whose id another one has."""
+
+    code = "item_create_duplicate_item_id"
+
+    def __init__(self, item_id: str) -> None:
+        super().__init__(f"There is an item '{item_id[:80]}' already.", field="item.id")
+
+
+class NoCall(InvalidRequest):
+    """The output of a function that was not called."""
+
+    code = "invalid_tool_call_id"
+
+    def __init__(self, call_id: str) -> None:
+        super().__init__(
+            f"There is no function_call with the call_id '{call_id[:80]}'.", field="item.call_id"
+        )
+
+
 @dataclass(slots=True)
 class ConversationItems:
     """The items of a session as they are told to its client; knows the newest `ITEMS_MOST`."""
@@ -46,7 +72,7 @@ class ConversationItems:
 
     @property
     def last_id(self) -> str | None:
-        """The newest item's."""
+        """Of the item at the end of the conversation."""
         return next(reversed(self._items), None)
 
     def find(self, item_id: str) -> dict[str, Any]:
@@ -60,9 +86,25 @@ class ConversationItems:
             raise UnknownItem(item_id)
         return item
 
-    def keep(self, item: dict[str, Any]) -> None:
-        """Know an item from now on; in place of an older one of its id."""
+    def has_call(self, call_id: object) -> bool:
+        """True if a function was called by that id."""
+        return any(
+            item["type"] == "function_call" and item.get("call_id") == call_id
+            for item in self._items.values()
+        )
+
+    def keep(self, item: dict[str, Any], after: str | None = None) -> None:
+        """Know an item from now on; in place of an older one of its id.
+
+        Args:
+            after: the id of the item before a new one; "": it is the first; None: the last.
+        """
         self._items[item["id"]] = item
+        if after is not None:
+            behind = [item["id"]]
+            ids = [each for each in self._items if each != item["id"]]
+            place = ids.index(after) + 1 if after else 0
+            self._items = {each: self._items[each] for each in ids[:place] + behind + ids[place:]}
         while len(self._items) > ITEMS_MOST:
             del self._items[next(iter(self._items))]
 
@@ -95,6 +137,8 @@ _ROLES: Final[dict[str, Role]] = {
     "user": "user",
     "assistant": "assistant",
 }
+_ANSWERS: Final = {"text": "output_text", "audio": "output_audio"}
+"""Parts of an assistant's message in the words of the beta, and how they are told."""
 CALL_TYPES: Final = frozenset({"function_call", "function_call_output"})
 
 
@@ -105,6 +149,8 @@ def told_again(item_id: str, brought: dict[str, Any]) -> dict[str, Any]:
         told = {name: brought[name] for name in names if brought.get(name) is not None}
         return {"id": item_id, "object": "realtime.item", "status": "completed", **told}
     content = list(map(without_media, brought.get("content", [])))
+    if brought["role"] == "assistant":
+        content = [{**part, "type": _ANSWERS.get(part["type"], part["type"])} for part in content]
     return message_item(item_id, brought["role"], content)
 
 

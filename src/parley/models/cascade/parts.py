@@ -27,11 +27,13 @@ STEADY = 0.5
 HIGH_SHARE, LOW_SHARE = 0.6, 0.35
 """Above the first share of the context the oldest rounds are dropped, down to the second."""
 NOTHING_HEARD = "um"
+"""What stands in the context for a turn without words."""
+GREETED = "Hello!"
+"""What opens a conversation in which nobody has said anything: the assistant speaks first."""
 NOT_CAUGHT = "Sorry, I didn't catch that. Please say it again, in English."
 """What is said to words that the recogniser was unsure of and that mean nothing."""
 UNCLEAR = -0.6
 """Confidence below which they are."""
-"""What stands in the context for a turn without words."""
 
 
 class Hearing(Protocol):

@@ -10,7 +10,7 @@ from parley.models.cascade.choices import Choices, NothingLeft
 from parley.models.cascade.conversation import Conversation
 from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import Line
-from parley.models.cascade.parts import NOTHING_HEARD, CascadeParts
+from parley.models.cascade.parts import GREETED, NOTHING_HEARD, CascadeParts
 from parley.models.cascade.voice.reading import cut
 from parley.models.cascade.writer import Draft
 from parley.models.job import join_pieces
@@ -29,7 +29,8 @@ class ReplyJob(CascadeJob):
         history = parts.windowed(state.history)
         lines = history.lines
         if not lines or lines[-1].role == "assistant":
-            history = replace(history, lines=(*lines, Line("user", NOTHING_HEARD, is_open=True)))
+            said = NOTHING_HEARD if lines else GREETED
+            history = replace(history, lines=(*lines, Line("user", said, is_open=True)))
         self._history = parts.closed(history, state.picture, conversation.seed, self._choices.now)
         self._draft = Draft()
         self._taken = 0

@@ -21,6 +21,7 @@ from parley.gateway.http.openai.models import ModelCard, ModelList
 from parley.gateway.http.routing import Router
 from parley.gateway.worker_pool import WorkerPool
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ
+from parley.protocol import values
 from parley.settings import LimitSettings
 
 NO_KEY_PREFIX: Final = "ek_"
@@ -173,8 +174,10 @@ def routes(
             value, lasts_s = authenticator.session_token(caller, order.expires_after.seconds)
         now_s = clock.time()
         model = wanted.get("model")
-        session = default_session("", model if isinstance(model, str) else models.current, now_s)
-        session.pop("id")
+        session_id = values.make_id("sess")
+        session = default_session(
+            session_id, model if isinstance(model, str) else models.current, now_s
+        )
         return ClientSecret(value=value, expires_at=int(now_s + lasts_s), session=session)
 
     return router
