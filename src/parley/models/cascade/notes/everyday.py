@@ -243,6 +243,7 @@ _TALK: Final[tuple[tuple[str, str], ...]] = (
         "Yes, I'm here.",
     ),
     # To it.
+    (r"\bthank(?:s| you)\b", "You're welcome!"),
     (
         r"\byou(?:'re| are) "
         + _VERY
@@ -274,7 +275,6 @@ _TALK: Final[tuple[tuple[str, str], ...]] = (
         + r"really\W*\?\W*$",
         "Yes, as far as I know. But I am a small program, so check what matters.",
     ),
-    (r"\bthank(?:s| you)\b", "You're welcome!"),
     (
         r"\bgood ?night\b|\bsleep (?:well|tight)\b|\bi'm going to (?:bed|sleep)\b",
         "Good night! Sleep well.",
