@@ -139,7 +139,7 @@ def slots_on(card: Card, kind: Kind, *, has_small_caches: bool) -> int:
 
 @pytest.mark.parametrize(
     ("gigabytes", "kind", "has_small_caches", "least"),
-    [(24, "int4", True, 6)],
+    [(24, "int4", True, 6), (48, "none", False, 8), (80, "none", False, 22)],
 )
 def test_an_hour_of_the_worst_traffic_ends_without_running_out_of_memory(
     gigabytes: float, kind: Kind, has_small_caches: bool, least: int
