@@ -28,7 +28,7 @@ from parley.recording.lines import (
     TurnLine,
     UnitLine,
 )
-from parley.recording.placing import Said, place
+from parley.recording.placing import PlacedText, place
 from parley.recording.render import make, srt, vtt, wrap
 from parley.recording.render_queue import RenderQueue, pending
 from parley.recording.speech_times import SpeechTimes
@@ -124,7 +124,7 @@ def test_half_duplex_turns_lie_where_they_were_spoken():
 
 def test_subtitles_carry_no_commands():
     evil = "<b>x</b> {\\an8}\n\n2\n00:00 --> 00:01\x1b[31m"
-    text = srt([Said("assistant", evil, 0.0, 1.25)])
+    text = srt([PlacedText("assistant", evil, 0.0, 1.25)])
 
     assert text.splitlines()[1] == "00:00:00,000 --> 00:00:01,250"
     assert len(text.splitlines()) == 3
@@ -132,7 +132,7 @@ def test_subtitles_carry_no_commands():
 
 
 def test_subtitles_say_who_said_what_where_both_sides_have_words():
-    said = [Said("user", "What & when?", 0.0, 1.0), Said("assistant", "Now.", 1.5, 2.8)]
+    said = [PlacedText("user", "What & when?", 0.0, 1.0), PlacedText("assistant", "Now.", 1.5, 2.8)]
 
     assert [line for line in srt(said).splitlines() if ":" in line and "-->" not in line] == [
         "User: What & when?",
@@ -166,7 +166,9 @@ def test_a_long_answer_is_shown_in_parts_each_for_its_share():
     text = "one two three four five six seven eight nine ten " * 4
 
     times = [
-        line for line in srt([Said("assistant", text, 10.0, 20.0)]).splitlines() if "-->" in line
+        line
+        for line in srt([PlacedText("assistant", text, 10.0, 20.0)]).splitlines()
+        if "-->" in line
     ]
 
     assert len(times) == 3

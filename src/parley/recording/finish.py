@@ -60,7 +60,7 @@ def finish(folder: Folder, *, recovered: bool = False, is_owner: bool = False) -
         return meta
 
 
-def _published(said: placing.Said) -> timeline.RecordedSaid:
+def _published(said: placing.PlacedText) -> timeline.RecordedSaid:
     return timeline.RecordedSaid(
         said.who,
         said.text.strip(),

@@ -61,7 +61,7 @@ class Caption:
 
 
 @dataclass(slots=True)
-class Said:
+class PlacedText:
     """What one side said in one go, of which every kind of subtitles is made."""
 
     who: Literal["user", "assistant"]
@@ -83,7 +83,7 @@ class Plan:
     assistant: list[PlacedPiece] = field(default_factory=list)
     captions: list[Caption] = field(default_factory=list)
     user_captions: list[Caption] = field(default_factory=list)
-    said: list[Said] = field(default_factory=list)
+    said: list[PlacedText] = field(default_factory=list)
     frames: list[tuple[float, str]] = field(default_factory=list)
     length_s: float = 0.0
 
@@ -107,7 +107,7 @@ class _AssistantTrack:
         self._free_s = 0.0
         self._text = ""
         self._is_open = False
-        self._said: Said | None = None
+        self._said: PlacedText | None = None
 
     def say(self, text: str, sound: PlacedPiece | None, at_s: float, *, ends: bool = False) -> None:
         start_s = at_s
@@ -132,7 +132,7 @@ class _AssistantTrack:
         if self._said is None:
             if not text:
                 return
-            self._said = Said("assistant", "", start_s, start_s)
+            self._said = PlacedText("assistant", "", start_s, start_s)
             self._plan.said.append(self._said)
         self._said.text += text
         self._said.end_s = max(self._said.end_s, end_s)
@@ -249,7 +249,7 @@ def _write(plan: Plan, text: str, start_s: float, end_s: float) -> float:
     """A caption of the user's; gives its end."""
     end_s = max(end_s, start_s)
     plan.user_captions.append(Caption(text, start_s, end_s))
-    plan.said.append(Said("user", text, start_s, end_s))
+    plan.said.append(PlacedText("user", text, start_s, end_s))
     return end_s
 
 

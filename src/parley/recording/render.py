@@ -34,7 +34,7 @@ from parley.media.wav import load
 from parley.recording import lines, store
 from parley.recording.layout import Folder, write_atomically
 from parley.recording.lines import HeadLine, Line, TurnLine
-from parley.recording.placing import PlacedPiece, Plan, Said, place
+from parley.recording.placing import PlacedPiece, PlacedText, Plan, place
 from parley.recording.render_queue import tell
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def clean(text: str) -> str:
 _HARMLESS = str.maketrans({"<": "‹", ">": "›", "{": "(", "}": ")", "\\": "/"})
 
 
-def srt(said: Sequence[Said]) -> str:
+def srt(said: Sequence[PlacedText]) -> str:
     """Subtitles in SubRip format; where both sides have words, each says whose they are."""
     blocks: list[str] = []
     has_both = any(one.who == "user" for one in said)
@@ -188,7 +188,7 @@ def srt(said: Sequence[Said]) -> str:
     return "\n".join(blocks)
 
 
-def vtt(said: Sequence[Said]) -> str:
+def vtt(said: Sequence[PlacedText]) -> str:
     """Subtitles in WebVTT format, each with its speaker's voice tag."""
     blocks = ["WEBVTT\n"]
     for name, start_s, end_s, text in _cues(said):
@@ -198,7 +198,7 @@ def vtt(said: Sequence[Said]) -> str:
     return "\n".join(blocks)
 
 
-def _cues(said: Sequence[Said]) -> Iterator[tuple[str, float, float, str]]:
+def _cues(said: Sequence[PlacedText]) -> Iterator[tuple[str, float, float, str]]:
     """What can be read: speaker, start, end, text. A long answer comes in parts, each for as long
     as its share of the text."""
     for one in said:
