@@ -336,7 +336,7 @@ async def settled(harness: WorkerHarness, talk: Talk) -> None:
         await asyncio.sleep(0.0005)
         is_busy = (
             not talk.socket._incoming.empty()
-            or not harness.engine._loop._order.idle
+            or harness.engine._loop._order.count > 0
             or len(talk.socket.sent) != before
         )
         calm = 0 if is_busy and talk.socket.closed is None else calm + 1
