@@ -28,10 +28,10 @@ SENTENCE = sound(silence(0.5), speak(2.5), silence(1.2))
 
 
 def noise(seconds: float) -> Pcm:
-    """A voice that is not the parrot's, which says again what it heard."""
+    """A voice as loud as the user's, and not the parrot's, which says again what it heard."""
     rng = np.random.default_rng(1)
     count = round(seconds * INPUT_RATE_HZ)
-    return Pcm((0.1 * rng.standard_normal(count)).astype(np.float32), INPUT_RATE_HZ)
+    return Pcm((0.3 * rng.standard_normal(count)).astype(np.float32), INPUT_RATE_HZ)
 
 
 def tell(talk: Talk, pcm: Pcm, chunk_s: float = 0.1) -> None:

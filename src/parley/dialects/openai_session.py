@@ -355,7 +355,7 @@ def _turn_detection(value: dict[str, Any] | None) -> TurnDetection | None:
             min_speech_ms=BARGE_IN.min_speech_ms,
             sensitivity=min(max(round((0.95 - threshold) / 0.9, 3), 0.0), 1.0),
             # Who wants turns to be told by their sense wants an acknowledgement to be one.
-            backchannel="ignore" if value["type"] == "semantic_vad" else BARGE_IN.backchannel,
+            backchannel="words" if value["type"] == "semantic_vad" else BARGE_IN.backchannel,
         ),
     )
 

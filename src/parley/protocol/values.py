@@ -320,7 +320,7 @@ class VadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         eagerness: `low`, `medium` and `high`: the server judges in every pause whether the turn is
-            complete, and waits accordingly, 0.25 to 2.5 s; `off`: `min_silence_duration_ms` of
+            complete, and waits accordingly, 0.4 to 2.5 s; `off`: `min_silence_duration_ms` of
             silence ends it; `auto`: `medium` where `min_silence_duration_ms` has its default, else
             `off`.
     """
@@ -386,13 +386,15 @@ class InterruptionOptions(msgspec.Struct, frozen=True, kw_only=True):
         mode: `duck` only tells the client, which plays more softly; `stop` ends the answer.
         min_speech_ms: shorter sounds are nothing.
         sensitivity: 0 hears only what is certainly speech, 1 anything that may be.
-        backchannel: whether an acknowledgement ("mhm", "yes") interrupts.
+        backchannel: what an acknowledgement ("mhm", "yes") does. `words`: it does nothing, and
+            "stop", "wait" or a sentence interrupt as soon as they are recognised; `ignore`:
+            whatever is shorter than 0.8 s does nothing; `heed`: everything interrupts at once.
     """
 
     mode: Literal["off", "duck", "stop"] = "off"
     min_speech_ms: Annotated[int, Meta(ge=64, le=2000)] = 128
     sensitivity: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    backchannel: Literal["ignore", "heed"] = "ignore"
+    backchannel: Literal["words", "ignore", "heed"] = "words"
 
 
 BARGE_IN: Final = InterruptionOptions(mode="stop", backchannel="heed", min_speech_ms=64)

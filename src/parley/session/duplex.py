@@ -58,6 +58,7 @@ from parley.session.mailbox import OWN_BY_TIME, Mailbox, PendingUnit
 from parley.session.opened import Voices, no_voices, open_frames, open_voice
 from parley.session.session import Session
 from parley.session.silence import DEADLINE, MODEL_S, SilenceWatch
+from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad import DetectorFactory
 from parley.views.duplex import KEPT_UNITS, DuplexView
 
@@ -137,6 +138,7 @@ class DuplexRunner:
         limits: UnitLimits,
         *,
         detectors: DetectorFactory | None = None,
+        judges: TurnJudges = NO_JUDGES,
         voices: Voices = no_voices,
         seed: int | None = None,
     ) -> None:
@@ -144,6 +146,7 @@ class DuplexRunner:
         self._view = view
         self._limits = limits
         self._detectors = detectors
+        self._judges = judges
         self._voices = voices
         self._seed = seed
         self._changed = asyncio.Event()
@@ -514,7 +517,7 @@ class DuplexRunner:
         if asked.cuts_by_time:
             self._mailbox.own = OWN_BY_TIME
         if self._detectors is not None:
-            self._interruptions.arm(asked.interruption, self._detectors)
+            self._interruptions.arm(asked.interruption, self._detectors, self._judges)
             self._interruptions.begin()
         return prompt_tokens
 

@@ -409,7 +409,7 @@ class HalfDuplexRunner:
         self._idle_s = prepared.idle_s
         self._speaks = prepared.wants_speech
         self._generation = prepared.generation
-        self._interruptions.arm(prepared.interruption, self._detectors)
+        self._interruptions.arm(prepared.interruption, self._detectors, self._judges)
         session_id = self._session.session_id
         system = await open_system(prepared.system)
         voice = await open_voice(

@@ -16,11 +16,12 @@ from typing import Final
 
 from parley import logs
 from parley.dialects.events import InterruptionChanged
-from parley.media.pcm import Pcm
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.values import InterruptionOptions, InterruptionState, PlaybackReport
 from parley.session.listening import AT_ONCE_SAMPLES
 from parley.session.playback import Playback
 from parley.session.session import Session
+from parley.turns import NO_JUDGES, TurnJudges
 from parley.turns.interruption import (
     Interrupted,
     InterruptionDetector,
@@ -28,6 +29,7 @@ from parley.turns.interruption import (
     SpeechOver,
     SpeechSuspected,
 )
+from parley.turns.keywords import WordMatcher
 from parley.vad import DetectorFactory
 
 PRE_ROLL_S: Final = 0.3
@@ -68,9 +70,10 @@ class InterruptionWatch:
         options: InterruptionOptions,
         detectors: DetectorFactory,
         tell: Callable[[InterruptionEvent], None],
+        words: WordMatcher | None = None,
     ) -> None:
         self.options = options
-        self._detector = InterruptionDetector(detectors(), options)
+        self._detector = InterruptionDetector(detectors(), options, words)
         self._tell = tell
         self._waiting: deque[_Work] = deque()
         self._waiting_s = 0.0
@@ -133,7 +136,10 @@ class InterruptionWatch:
                 work = self._waiting.popleft()
                 self._waiting_s -= work.heard_s
                 try:
-                    found = await asyncio.to_thread(work.do) if work.takes_long else work.do()
+                    takes_long = work.takes_long or self._detector.may_ask(
+                        round(work.heard_s * INPUT_RATE_HZ)
+                    )
+                    found = await asyncio.to_thread(work.do) if takes_long else work.do()
                 except Exception:
                     _log.exception("interruption_detection_failed")
                     self._idle.set()
@@ -209,12 +215,17 @@ class Interruptions:
         self._is_suspected = False
         """True if the client knows of it, and not yet of its result."""
 
-    def arm(self, options: InterruptionOptions, detectors: DetectorFactory) -> None:
+    def arm(
+        self,
+        options: InterruptionOptions,
+        detectors: DetectorFactory,
+        judges: TurnJudges = NO_JUDGES,
+    ) -> None:
         """Listen as `options` say from the next `run` on."""
         self.is_watching = self.is_armed = False
         self._watch = None
         if options.mode != "off":
-            self._watch = InterruptionWatch(options, detectors, self._follow)
+            self._watch = InterruptionWatch(options, detectors, self._follow, judges.words)
             self.is_armed = True
 
     async def run(self) -> None:

@@ -204,7 +204,7 @@ class TurnListener:
 
     async def run(self) -> None:
         """Listen until cancelled."""
-        watch = _WatchTask(self.interruptions, self._detectors)
+        watch = _WatchTask(self.interruptions, self._detectors, self._judges)
         try:
             while True:
                 detection = self._detection
@@ -307,9 +307,12 @@ class TurnListener:
 class _WatchTask:
     """The task that listens for interruptions, restarted where it has to listen differently."""
 
-    def __init__(self, interruptions: Interruptions, detectors: DetectorFactory) -> None:
+    def __init__(
+        self, interruptions: Interruptions, detectors: DetectorFactory, judges: TurnJudges
+    ) -> None:
         self._interruptions = interruptions
         self._detectors = detectors
+        self._judges = judges
         self._options: InterruptionOptions | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -319,7 +322,7 @@ class _WatchTask:
             return False
         self.stop()
         self._options = options
-        self._interruptions.arm(options, self._detectors)
+        self._interruptions.arm(options, self._detectors, self._judges)
         self._task = asyncio.create_task(self._interruptions.run())
         return True
 

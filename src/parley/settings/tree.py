@@ -560,6 +560,11 @@ class WorkerSettings(Part):
         "server: `model` (the network that comes with parley listens to how it was said), "
         "`silence`, or the path of an ONNX file of Smart Turn's shape.",
     )
+    interruption_words: bool = Field(
+        True,
+        description="Recognise what is said into an answer where `backchannel` is `words`. Off: "
+        "`words` is `ignore`.",
+    )
     cleanup_limit_s: float = Field(
         10.0, gt=0, description="Time within which an ended session must release its slot."
     )

@@ -8,12 +8,14 @@ Source: docs/understand/interruptions.md.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from parley.media.pcm import Pcm, Samples
 from parley.media.resample import resample
@@ -64,6 +66,33 @@ PAUSE_S: Final = 0.05
 ECHO_RATE_HZ: Final = 4000
 """Echoes are looked for below 2 kHz, where voices are strong: a twentieth of the work."""
 
+SPECTRA_ALIKE: Final = ((0.4, 0.6), (0.6, 0.53), (0.8, 0.48))
+"""Likeness of spectra over time, by the length of the sound in seconds, from which it is what was
+played, though its waveform is not: walls and small loudspeakers change that, and leave when each
+band is loud. Of people who speak over an echo 10 dB softer 2 to 5 in 100 are above it."""
+
+SPECTRA_LEAST_S: Final = 0.35
+"""Shorter sounds cannot be told apart by their spectra."""
+
+COUPLING_HALVES: Final = 160
+"""Five seconds of played sound tell how loud its echo is."""
+COUPLING_LEAST: Final = 16
+COUPLING_QUANTILE: Final = 0.9
+LOUDER_DB: Final = 5.0
+"""What is louder than the echo usually is, by so much, is no echo."""
+
+_FRAME: Final = ECHO_RATE_HZ // 50
+"""20 ms."""
+_BAND_EDGES: Final = (3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24, 28, 33, 39)
+"""In steps of 50 Hz: 14 bands from 150 Hz on."""
+_WALLS_S: Final = 0.6
+"""Until the walls of a usual room are 60 dB softer."""
+_LOUD: Final = 2.0
+"""Frames this many powers of ten below the loudest are not compared."""
+
+Powers = npt.NDArray[np.float64]
+"""Per frame and band, shape (F, 14)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Piece:
@@ -95,6 +124,8 @@ class PlayedSound:
         """Of echoes that come when none is to be expected: heard twice."""
         self._once_s: float | None = None
         """Of the last such echo."""
+        self._coupling: deque[float] = deque(maxlen=COUPLING_HALVES)
+        """How loud the microphone was for what was played, while only that was heard."""
         self._stood_out: deque[bool] = deque(maxlen=UNHEARD_HALVES)
         """The newest halves of windows in which sound was played: was the microphone louder than
         the room?"""
@@ -138,16 +169,62 @@ class PlayedSound:
             self._once_s = delay_s
         return is_echo
 
+    def is_alike_in_time(self, heard: Samples, at_s: float) -> bool:
+        """Whether a stretch of the microphone (N,), 16 kHz, which ended at `at_s`, gets loud and
+        soft in each band as what was played did, some time before."""
+        seconds = len(heard) / RATE_HZ
+        if seconds < SPECTRA_LEAST_S or not self._pieces:
+            return False
+        most_s = DELAY_S if self._is_told else max(DELAY_S, (self._delay_s or 0.0) + NEAR_S)
+        start_s = at_s - seconds - most_s
+        count = round((seconds + most_s + NEAR_S) * ECHO_RATE_HZ)
+        played = np.zeros(count, np.float32)
+        for piece in self._pieces:
+            near = piece.between(start_s, at_s + NEAR_S)
+            first = max(0, round((piece.starts_s - start_s) * ECHO_RATE_HZ))
+            room = min(len(near), count - first)
+            if room > 0:
+                played[first : first + room] = near[:room]
+        energy = float(np.einsum("n,n->", played, played, dtype=np.float64)) / len(played)
+        power = float(np.einsum("n,n->", heard, heard, dtype=np.float64)) / len(heard)
+        if self._is_louder_than_echo(power, energy):
+            return False
+        lengths_s, alike = zip(*SPECTRA_ALIKE, strict=True)
+        least = float(np.interp(seconds, np.array(lengths_s), np.array(alike)))
+        if spectral_likeness(_slow(heard), played) < least:
+            return False
+        if energy > 0:
+            self._coupling.extend([power / energy] * COUPLING_LEAST)
+        return True
+
+    def _is_louder_than_echo(self, power: float, played: float) -> bool:
+        """Whether the microphone is louder than the echo of what is played ever was."""
+        if len(self._coupling) < COUPLING_LEAST or played <= 0:
+            return False
+        usual = float(np.quantile(self._coupling, COUPLING_QUANTILE))
+        return power > played * usual * 10 ** (LOUDER_DB / 10)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the microphone may hear what is played: it stood out while something was."""
+        return bool(self._pieces) and not self._is_unheard
+
     def is_like(self, heard: Sequence[Samples], at_s: float) -> bool:
         """The same, of what `is_heard_in` will be asked about too: learns nothing."""
         return self._find(heard, at_s)[0]
 
-    def hear(self, stands_out: bool, starts_s: float, ends_s: float) -> None:
-        """Whether the microphone was louder than the room in half a window of that time."""
+    def hear(
+        self, stands_out: bool, starts_s: float, ends_s: float, power: float | None = None
+    ) -> None:
+        """Whether the microphone was louder than the room in half a window of that time, and its
+        power there, while nobody is suspected to speak."""
         near = [piece.between(starts_s - SOON_S, ends_s - SOON_S) for piece in self._pieces]
         energy = sum(float(np.dot(part, part)) for part in near if len(part))
         if energy >= (ends_s - starts_s) * ECHO_RATE_HZ * 10 ** (PLAYED_DBFS / 10):
             self._stood_out.append(stands_out)
+            if power is not None:
+                played = energy / ((ends_s - starts_s) * ECHO_RATE_HZ)
+                self._coupling.append(power / played)
 
     def hear_somebody(self) -> None:
         """What stood out until now was no echo."""
@@ -211,6 +288,58 @@ class PlayedSound:
 
     def _drop(self) -> None:
         self._samples -= len(self._pieces.popleft().samples)
+
+
+def _slow(heard: Samples) -> Samples:
+    return resample(Pcm(heard, RATE_HZ), ECHO_RATE_HZ).samples
+
+
+def spectral_likeness(heard: Samples, played: Samples) -> float:
+    """The largest correlation of the spectrum of `heard` over time with that of any stretch of
+    `played`, both at `ECHO_RATE_HZ`, -1 to 1.
+
+    What is constant in a band is left out: a room and a loudspeaker change that. Only frames in
+    which `heard` is loud count: a pause at the same place is no likeness.
+    """
+    theirs = _powers(heard)
+    if not len(theirs):
+        return 0.0
+    ours = _powers(played)
+    return max(_alike(theirs, ours), _alike(theirs, _in_a_room(ours)))
+
+
+def _alike(theirs: Powers, ours: Powers) -> float:
+    frames = len(theirs)
+    if len(ours) < frames:
+        return 0.0
+    theirs, ours = np.log10(theirs + 1e-6), np.log10(ours + 1e-6)
+    loudness = theirs.mean(axis=1)
+    loud = loudness > loudness.max() - _LOUD
+    shape = theirs[loud] - theirs[loud].mean(axis=0)
+    size = float(np.sum(shape**2))
+    windows = np.lib.stride_tricks.sliding_window_view(ours, frames, axis=0)
+    pieces = np.moveaxis(windows, 2, 1)[:, loud]
+    pieces = pieces - pieces.mean(axis=1, keepdims=True)
+    products = np.einsum("lfb,fb->l", pieces, shape)
+    norms = np.sqrt(size * np.einsum("lfb,lfb->l", pieces, pieces))
+    return float(np.max(products / np.maximum(norms, 1e-9)))
+
+
+def _in_a_room(powers: Powers) -> Powers:
+    """As walls keep it: what was loud dies away within `_WALLS_S`."""
+    kept = 10 ** (-6 * _FRAME / ECHO_RATE_HZ / _WALLS_S)
+    found = powers.copy()
+    for frame in range(1, len(found)):
+        found[frame] += kept * found[frame - 1]
+    return found
+
+
+def _powers(sound: Samples) -> Powers:
+    """Power per band, every 20 ms, shape (F, 14)."""
+    whole = sound[: len(sound) // _FRAME * _FRAME].reshape(-1, _FRAME)
+    power = np.abs(np.fft.rfft(whole * np.hanning(_FRAME), axis=1)) ** 2
+    bands = [power[:, low:high].mean(axis=1) for low, high in itertools.pairwise(_BAND_EDGES)]
+    return np.stack(bands, axis=1)
 
 
 def likeness(heard: Samples, played: Samples) -> tuple[float, int]:

@@ -16,7 +16,12 @@ between two, and then the detector is put back.
 - `min_speech_ms` of speech make a suspicion. With `backchannel: heed` it is an interruption at the
   same moment; with `ignore`, the default, only once `BACKCHANNEL_MS` have been spoken with pauses
   below `PAUSE_MS`, because "mhm" and "yes" are shorter than that.
-- What sounds like what was played in the last seconds is the assistant's echo (`echo.py`).
+- With `backchannel: words` and a matcher (`keywords.py`), what was said so far is looked at after
+  `ASKED_MS` and when it is over: a command interrupts at once, and so does whatever is surely no
+  acknowledgement; an acknowledgement may last as long as `LONG_ACKNOWLEDGEMENT_MS`.
+- What sounds like what was played in the last seconds is the assistant's echo (`echo.py`): by its
+  waveform at any moment, by its spectrum over time before it would interrupt.
+- Who is much softer than the user was in their last turn is somebody else (`user_voice.py`).
 
 Source: docs/understand/interruptions.md.
 """
@@ -34,6 +39,8 @@ import numpy.typing as npt
 from parley.media.pcm import Pcm, Samples
 from parley.protocol.values import InterruptionOptions
 from parley.turns.echo import PlayedSound
+from parley.turns.keywords import WordMatcher
+from parley.turns.user_voice import UserVoice
 from parley.vad.base import (
     HALF_SAMPLES,
     RATE_HZ,
@@ -47,6 +54,27 @@ from parley.vad.base import (
 
 BACKCHANNEL_MS: Final = 800
 """So long nobody says "mhm"."""
+
+LONG_ACKNOWLEDGEMENT_MS: Final = 1150
+"""What sounds like an acknowledgement, or two of them, interrupts when it lasts so long."""
+
+ASKED_MS: Final = (400, 550, 700)
+"""After so much time since it began, and once more when it is over, the matcher is asked."""
+
+OVER_MS: Final = 160
+"""A pause this long: what was said is said."""
+
+OTHER_PHONES: Final = 4
+"""So many phones that are no listed word are no acknowledgement."""
+
+KEPT_S: Final = 2.0
+"""Of the last sound, for the matcher and for spectra."""
+
+BEFORE_MS: Final = 96
+"""What the matcher hears before speech was noticed."""
+
+ECHO_WAIT_MS: Final = 350
+"""Where the microphone hears what is played, no less speech interrupts: spectra need as much."""
 
 PAUSE_MS: Final = 320
 """A pause this long ends what might have become an interruption."""
@@ -71,6 +99,7 @@ COMPARED_HALVES: Final = 12
 
 _SAMPLES_PER_MS: Final = RATE_HZ // 1000
 _HALVES_PER_S: Final = RATE_HZ / HALF_SAMPLES
+_ASKED_SAMPLES: Final = ASKED_MS[0] * _SAMPLES_PER_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +130,24 @@ InterruptionEvent = SpeechSuspected | Interrupted | SpeechOver
 class InterruptionDetector:
     """Listens to one conversation while the assistant is heard. Not safe from two threads."""
 
-    def __init__(self, detector: Detector, options: InterruptionOptions) -> None:
+    def __init__(
+        self,
+        detector: Detector,
+        options: InterruptionOptions,
+        words: WordMatcher | None = None,
+    ) -> None:
+        """Listen from now on.
+
+        Args:
+            words: what `backchannel: words` asks; None: that is `ignore`. May take a tenth of a
+                second (`may_ask`).
+        """
         self._detector = detector
+        self._words = words if options.backchannel == "words" else None
         # The default sensitivity, a half, is the threshold at which Silero balances its errors.
         self._threshold = 0.95 - 0.9 * options.sensitivity
         most_ms = options.min_speech_ms
-        if options.backchannel == "ignore":
+        if options.backchannel != "heed":
             most_ms = max(most_ms, BACKCHANNEL_MS)
         self._least = options.min_speech_ms * _SAMPLES_PER_MS
         """Samples of speech that make a suspicion."""
@@ -115,6 +156,13 @@ class InterruptionDetector:
         self._levels: deque[float] = deque(maxlen=round(NOISE_S * _HALVES_PER_S))
         self._played = PlayedSound()
         self._heard: deque[Samples] = deque(maxlen=COMPARED_HALVES)
+        self._kept: deque[Samples] = deque(maxlen=round(KEPT_S * _HALVES_PER_S))
+        self._voice = UserVoice(HALF_SAMPLES / RATE_HZ)
+        self._energy = 0.0
+        """Of the samples in `_spoken`."""
+        self._asked = 0
+        """How often the matcher has been asked about this speech."""
+        self._is_acknowledgement = self._was_over_asked = self._is_checked_echo = False
         self._was_echo = False
         self._is_sure = False
         """Whether the next half is as `_was_echo` says."""
@@ -157,8 +205,16 @@ class InterruptionDetector:
             self._position += len(self._rest)
             self._rest = np.empty(0, np.float32)
         whole = len(pcm) - len(pcm) % HALF_SAMPLES
-        self._levels.extend(self._levels_dbfs(pcm.samples[:whole].reshape(-1, HALF_SAMPLES)))
+        for half in pcm.samples[:whole].reshape(-1, HALF_SAMPLES):
+            (level,) = self._levels_dbfs(half[np.newaxis])
+            if self._stands_out(level):
+                self._voice.learn(_power(half))
+            self._levels.append(level)
         return events
+
+    def may_ask(self, samples: int) -> bool:
+        """Whether hearing so many more samples may take as long as the matcher does."""
+        return self._words is not None and (self._began is not None or samples > _ASKED_SAMPLES)
 
     def feed(self, pcm: Pcm, at_s: float) -> list[InterruptionEvent]:
         """Hear the next stretch of the microphone; what happened in it.
@@ -186,16 +242,21 @@ class InterruptionDetector:
     ) -> None:
         (level,) = self._levels_dbfs(half[np.newaxis])
         self._heard.append(half)
+        self._kept.append(half)
         self._position += HALF_SAMPLES
         counted, self._counted = self._counted, 0
         stands_out = self._stands_out(level)
         if not self._is_suspected:
-            self._played.hear(stands_out, ends_s - HALF_SAMPLES / RATE_HZ, ends_s)
+            starts_s = ends_s - HALF_SAMPLES / RATE_HZ
+            self._played.hear(stands_out, starts_s, ends_s, _power(half))
         is_speech = stands_out and probability >= self._threshold
         if is_speech and not self._is_echo(ends_s):
-            self._speak(self._position - HALF_SAMPLES, HALF_SAMPLES - counted, events)
+            self._speak(
+                self._position - HALF_SAMPLES, HALF_SAMPLES - counted, _power(half), ends_s, events
+            )
         elif self._began is not None:
             self._pause += HALF_SAMPLES
+            self._ask(self._began, ends_s, events)
             if self._pause >= PAUSE_MS * _SAMPLES_PER_MS:
                 if self._is_suspected:
                     events.append(SpeechOver(self._position))
@@ -222,9 +283,17 @@ class InterruptionDetector:
             return
         fresh = HALF_SAMPLES if self._began is None else rest - self._counted
         self._counted = rest
-        self._speak(self._position + rest - HALF_SAMPLES, fresh, events)
+        power = _power(heard[-HALF_SAMPLES:])
+        self._speak(self._position + rest - HALF_SAMPLES, fresh, power, ends_s, events)
 
-    def _speak(self, at_sample: int, fresh: int, events: list[InterruptionEvent]) -> None:
+    def _speak(
+        self,
+        at_sample: int,
+        fresh: int,
+        power: float,
+        ends_s: float,
+        events: list[InterruptionEvent],
+    ) -> None:
         """So many more samples are speech, heard in a half that begins at `at_sample`."""
         if self._began is None:
             self._began = at_sample
@@ -232,22 +301,76 @@ class InterruptionDetector:
             self._played.hear_somebody()
         # The window of this half also holds the one before.
         self._spoken += fresh + min(self._pause, HALF_SAMPLES)
+        self._energy += power * (fresh + min(self._pause, HALF_SAMPLES))
         self._pause = 0
-        self._follow(self._began, events)
-
-    def _follow(self, began: int, events: list[InterruptionEvent]) -> None:
-        """What so much speech amounts to."""
-        if not self._is_suspected and self._spoken >= self._least:
+        if not self._is_suspected and self._spoken >= self._least and self._may_be_user:
             self._is_suspected = True
-            events.append(SpeechSuspected(began))
-        if not self._is_interrupted and self._spoken >= self._most:
-            self._is_interrupted = True
-            events.append(Interrupted(began))
+            events.append(SpeechSuspected(self._began))
+        self._ask(self._began, ends_s, events)
+        most = self._most
+        if self._is_acknowledgement:
+            most = max(most, LONG_ACKNOWLEDGEMENT_MS * _SAMPLES_PER_MS)
+        if self._spoken >= most:
+            self._interrupt(self._began, ends_s, events)
+
+    def _interrupt(self, began: int, ends_s: float, events: list[InterruptionEvent]) -> None:
+        """It is an interruption, if it is the user who speaks."""
+        if self._is_interrupted or not self._is_suspected or not self._may_be_user:
+            return
+        if self._played.is_heard and not self._is_checked_echo:
+            heard = self._said(began, before_ms=0)
+            if len(heard) < ECHO_WAIT_MS * _SAMPLES_PER_MS:
+                return
+            if self._played.is_alike_in_time(heard, ends_s):
+                events.append(SpeechOver(self._position))
+                self._forget_speech()
+                return
+            self._is_checked_echo = True
+        self._is_interrupted = True
+        events.append(Interrupted(began))
+
+    def _ask(self, began: int, ends_s: float, events: list[InterruptionEvent]) -> None:
+        """Ask the matcher, if it is time to."""
+        if self._words is None or self._is_interrupted or not self._is_suspected:
+            return
+        is_over = self._pause >= OVER_MS * _SAMPLES_PER_MS
+        if is_over:
+            if self._was_over_asked:
+                return
+            self._was_over_asked = True
+        elif (
+            self._asked >= len(ASKED_MS)
+            or self._position - began < ASKED_MS[self._asked] * _SAMPLES_PER_MS
+        ):
+            return
+        else:
+            self._asked += 1
+            self._was_over_asked = False
+        found = self._words.match(self._said(began, before_ms=BEFORE_MS))
+        self._is_acknowledgement = found.kind == "acknowledgement"
+        is_other = found.kind == "other" and found.phones >= OTHER_PHONES
+        if found.kind == "command" or (is_other and not is_over):
+            self._interrupt(began, ends_s, events)
+
+    def _said(self, began: int, *, before_ms: int) -> Samples:
+        """What was heard since speech began, without a pause behind it; at most `KEPT_S`."""
+        last = len(self._kept) - max(0, self._pause // HALF_SAMPLES - 1)
+        count = (self._position - began) // HALF_SAMPLES + before_ms // 32
+        halves = list(self._kept)[max(0, len(self._kept) - count) : max(1, last)]
+        return np.concatenate([np.empty(0, np.float32), *halves])
+
+    @property
+    def _may_be_user(self) -> bool:
+        power = self._energy / max(1, self._spoken)
+        return self._voice.may_be(power, self._spoken / _SAMPLES_PER_MS)
 
     def _forget_speech(self) -> None:
         self._began = None
         self._spoken = self._pause = self._counted = 0
         self._is_suspected = self._is_interrupted = False
+        self._energy = 0.0
+        self._asked = 0
+        self._is_acknowledgement = self._was_over_asked = self._is_checked_echo = False
 
     def _stands_out(self, level: float) -> bool:
         """Whether a window is louder than the room usually is."""

@@ -9,6 +9,7 @@ from typing import Final
 from parley.media.pcm import Samples
 from parley.protocol.values import VAD_DEFAULTS, VadOptions
 from parley.turns.end_of_turn import EndOfTurn, silence_ms
+from parley.turns.keywords import WordMatcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +18,11 @@ class TurnJudges:
 
     Args:
         end_of_turn: whether somebody has finished. Without it a fixed silence ends a turn.
+        words: what is said into an answer. Without it `backchannel: words` is `ignore`.
     """
 
     end_of_turn: EndOfTurn | None = None
+    words: WordMatcher | None = None
 
     def silence(self, options: VadOptions) -> Callable[[Samples], int] | None:
         """What `UtteranceFinder` asks in every pause; None: the silence in `options` decides.

@@ -52,6 +52,35 @@ ACKNOWLEDGEMENTS: Final[dict[str, str]] = {
     "hi": "हाँ|हां|हम्म|अच्छा|ठीक|ठीक है|सही|जी|जी हाँ|बिल्कुल|समझ गया|समझ गई",
 }
 
+COMMAND_SOUNDS: Final[dict[str, str]] = {
+    "en": "S T AA P|S T AO P|S T AA P IH T|S T AA P DH AE T|N OW|N OW N OW|N OW S T AA P|N OW P|"
+    "W EY T|W EY T AH S EH K AH N D|W EY T AH M IH N AH T|HH OW L D AA N|HH OW L D AO N|"
+    "HH AE NG AA N|W AH N M OW M AH N T|JH AH S T AH M OW M AH N T|IH K S K Y UW Z M IY|"
+    "EH K S K Y UW Z M IY|S AA R IY|B IY K W AY AH T|K W AY AH T|SH AH T AH P|IH N AH F|"
+    "DH AE T S IH N AH F|TH AE NG K Y UW|P AO Z|K AE N S AH L|N EH V ER M AY N D|"
+    "F ER G EH T IH T|HH EY|HH AH L OW|L IH S AH N|AE K CH AH L IY|AE K SH AH L IY",
+    "es": "P AA R AA|B AA S T AA|EH S P EH R AA|UW N M OW M EH N T OW|P EH R D OW N|"
+    "S IY L EH N S IY OW|K AA Y AA T EY|OY EY",
+    "fr": "AA R EH T|N AO N|AA T AA N|AA T AA N D EY|AH N M OW M AA N|P AA R D AO N|S AA S UH F IY",
+    "de": "HH AA L T|N AY N|V AA R T AH|M OW M EH N T|R UW AH|G AH N UH K|HH ER AW F",
+    "zh": "T IH NG|T IH NG SH Y AA|B UW SH ER|B UW Y AW|D AH NG IY SH Y AA|AA N JH IH NG|G OW L AH",
+    "hi": "R UH K OW|R UH K IY Y EH|B AH S|N AH HH IY|EH K M IH N AH T|CH UH P|S UH N OW",
+}
+"""How they sound, in the phones of the English recogniser (ARPAbet): other languages roughly."""
+
+ACKNOWLEDGEMENT_SOUNDS: Final[dict[str, str]] = {
+    "en": "M HH M|AH M HH M|M HH AH M|AH M HH AH M|EH M HH AH M|M M|M M HH M|HH M|HH AH M|"
+    "HH AH M M|AH HH AH|AH HH AH HH|AH N HH AH|AA HH AA|AA|OW|AH|Y AE|Y AE AH|Y EH|Y EH AH|"
+    "Y EH S|Y EH P|Y AH P|OW K EY|R AY T|AO L R AY T|AO R AY T|SH UH R|SH ER|SH AO R|AY S IY|"
+    "G AA T IH T|G R EY T|G UH D|N AY S|K UW L|F AY N|T R UW|IH G Z AE K T L IY|IH N D IY D|"
+    "AH V K AO R S|R IH L IY|W AW|OW OW K EY|OW Y AE|Y AE Y AE|DH AE T S R AY T|M EY K S S EH N S",
+    "es": "S IY|B AA L EY|K L AA R OW|Y AA|B Y EH N|B W EH N OW|AA HH AA|EH N T Y EH N D OW",
+    "fr": "W IY|W EH|D AA K AO R|B Y EH N|B Y AE N|ZH AH V W AA|V W AA L AA",
+    "de": "Y AA|Y AA Y AA|G UW T|G AH N AW|SH T IH M T|R IH CH T IH K|K L AA R|AA K Z OW|SH ER N",
+    "zh": "AH NG|D W EY|D W EY D W EY|SH ER|SH ER D AH|HH AW|HH AW D AH|SH IH NG|M IH NG B AY",
+    "hi": "HH AA|HH AA N|HH AH M|AH CH AA|TH IY K|TH IY K HH EY|S AH HH IY|JH IY|JH IY HH AA",
+}
+
 _NO_SPACES: Final = ("zh",)
 
 

@@ -532,6 +532,7 @@ class Host:
                     DuplexView(slot),
                     self._unit_limits(lease, dialect),
                     detectors=self.detectors,
+                    judges=self.judges,
                     voices=voices,
                     seed=seed,
                 )

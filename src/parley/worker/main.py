@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import ipaddress
 import os
 import secrets
@@ -51,7 +52,8 @@ from parley.settings.tree import split_list
 from parley.tracing import Tracing
 from parley.transport import ConnectionLimits, Keepalive, ServerConnection, link_limits
 from parley.transport.hosts import host_name
-from parley.turns import NO_JUDGES, TurnJudges
+from parley.turns import TurnJudges
+from parley.turns.keywords import KeywordMatcher
 from parley.turns.smart_turn import ModelEnd
 from parley.vad import DetectorFactory
 from parley.vad.deferring import deferring
@@ -236,7 +238,7 @@ class WorkerProcess:
         progress = asyncio.create_task(_say_still_loading(began_s), name="progress")
         try:
             detectors = await _aside(lambda: _load_detector(settings.worker.vad))
-            judges = await _aside(lambda: _load_judges(settings.worker.end_of_turn))
+            judges = await _aside(lambda: _load_judges(settings.worker))
             model = await _aside(self._load_model)
         finally:
             progress.cancel()
@@ -534,10 +536,19 @@ class _Server(uvicorn.Server):
             raise SetupError("The worker could not listen; the log says why.") from error
 
 
-def _load_judges(end_of_turn: str) -> TurnJudges:
-    if end_of_turn == "silence":
-        return NO_JUDGES
-    return TurnJudges(ModelEnd() if end_of_turn == "model" else ModelEnd(Path(end_of_turn)))
+def _load_judges(settings: WorkerSettings) -> TurnJudges:
+    words = None
+    if settings.interruption_words and importlib.util.find_spec("pocketsphinx") is None:
+        _log.warning("pocketsphinx is not installed: interruptions are judged by their length")
+    elif settings.interruption_words:
+        words = KeywordMatcher()
+    match settings.end_of_turn:
+        case "silence":
+            return TurnJudges(words=words)
+        case "model":
+            return TurnJudges(ModelEnd(), words)
+        case path:
+            return TurnJudges(ModelEnd(Path(path)), words)
 
 
 def _load_detector(name: str) -> DetectorFactory:

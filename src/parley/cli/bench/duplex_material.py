@@ -94,17 +94,20 @@ def own(folder: Path) -> Material:
     Raises:
         SetupError: there are none.
     """
-
-    def spoken(place: Path) -> tuple[Samples, ...]:
-        found = sorted(p for p in place.glob("*") if p.suffix.lower() in SOUNDS)
-        return tuple(trimmed(files.sound(p, limit_s=files.SPOKEN_LIMIT_S)) for p in found)
-
-    turns = spoken(folder / "turns") or spoken(folder)
+    turns = recordings(folder / "turns") or recordings(folder)
     if not turns:
         raise SetupError(
             f"There are no recordings in {folder}.", hint="Put WAV files into its folder turns."
         )
-    return Material(turns, spoken(folder / "interruptions"), spoken(folder / "acknowledgements"))
+    return Material(
+        turns, recordings(folder / "interruptions"), recordings(folder / "acknowledgements")
+    )
+
+
+def recordings(place: Path) -> tuple[Samples, ...]:
+    """The WAV files of one folder, trimmed; none where there is no such folder."""
+    found = sorted(path for path in place.glob("*") if path.suffix.lower() in SOUNDS)
+    return tuple(trimmed(files.sound(path, limit_s=files.SPOKEN_LIMIT_S)) for path in found)
 
 
 def trimmed(pcm: Pcm) -> Samples:

@@ -226,7 +226,7 @@ export namespace half_duplex {
     mode?: "duck" | "off" | "stop";
     min_speech_ms?: number;
     sensitivity?: number;
-    backchannel?: "heed" | "ignore";
+    backchannel?: "heed" | "ignore" | "words";
   }
   /** How sound crosses the wire. */
   interface AudioFormat {
@@ -409,7 +409,7 @@ export namespace duplex {
     mode?: "duck" | "off" | "stop";
     min_speech_ms?: number;
     sensitivity?: number;
-    backchannel?: "heed" | "ignore";
+    backchannel?: "heed" | "ignore" | "words";
   }
   /** How sound crosses the wire. */
   interface AudioFormat {
@@ -620,7 +620,7 @@ export namespace realtime {
     mode?: "duck" | "off" | "stop";
     min_speech_ms?: number;
     sensitivity?: number;
-    backchannel?: "heed" | "ignore";
+    backchannel?: "heed" | "ignore" | "words";
   }
   /** How sound crosses the wire. */
   interface AudioFormat {

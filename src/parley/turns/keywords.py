@@ -1,0 +1,169 @@
+"""What did somebody say who speaks while the assistant does: a command, an acknowledgement, more?
+
+A grammar of pocketsphinx: the lists of `word_lists.py`, the beginnings of acknowledgements (which
+may still become one), and any other run of phones. The likeliest path decides. One decoder serves
+the whole process, one stretch at a time; it costs about a tenth of the sound's length in processor
+time on a quiet core, and is asked at most `interruption.ASKED_MS` times in one suspicion.
+
+The acoustic model is English (it comes with the package). Words of other languages are in its
+phones, roughly.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+import numpy as np
+
+from parley.errors import SetupError
+from parley.media.pcm import INPUT_RATE_HZ, Samples
+from parley.turns.word_lists import ACKNOWLEDGEMENT_SOUNDS, COMMAND_SOUNDS
+
+PHONES: Final = (
+    "AA AE AH AO AW AY B CH D DH EH ER EY F G HH IH IY JH K L M N NG OW OY P R S SH T TH UH UW V W "
+    "Y Z ZH"
+)
+NEXT_PHONE: Final = 2e-3
+"""What another word or phone costs: the lower, the more a listed word is believed."""
+_BEAM: Final = 1e-90
+_AROUND: Final = INPUT_RATE_HZ // 10
+_NOISE: Final = 1e-3
+
+WordKind = Literal["command", "acknowledgement", "beginning", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """What was heard.
+
+    Args:
+        kind: `beginning`: it may become an acknowledgement; `other`: none of the listed words.
+        phones: of `other`, how many.
+    """
+
+    kind: WordKind
+    phones: int = 0
+
+
+class WordMatcher(Protocol):
+    """Looks for words in a short stretch; shared by all conversations, called from any thread."""
+
+    def match(self, samples: Samples) -> Matched:
+        """What is said in `samples` (N,), 16 kHz, from its beginning so far."""
+        ...
+
+
+class KeywordMatcher:
+    """See the module's text."""
+
+    def __init__(self) -> None:
+        """Load the acoustic model: a tenth of a second, 20 MB.
+
+        Raises:
+            SetupError: pocketsphinx is not installed.
+        """
+        try:
+            import pocketsphinx
+        except ImportError as error:
+            raise SetupError(
+                "pocketsphinx is not installed.",
+                hint="Install the worker's packages again, or set worker.interruption_words to "
+                "false.",
+            ) from error
+        words = dict(_words())
+        place = _dictionary(words)
+        try:
+            self._decoder: Any = pocketsphinx.Decoder(
+                lm=None, dict=str(place), loglevel="FATAL", fwdflat=False, bestpath=False,
+                wip=NEXT_PHONE, beam=_BEAM, pbeam=_BEAM, wbeam=_BEAM * 1e10,
+            )  # fmt: skip
+        finally:
+            place.unlink()
+        self._decoder.add_jsgf_string("turns", _grammar(words))
+        self._decoder.activate_search("turns")
+        self._lock = threading.Lock()
+
+    def match(self, samples: Samples) -> Matched:
+        """See `WordMatcher`."""
+        around = np.zeros(_AROUND, np.float32)
+        heard = np.concatenate([around, samples, around])
+        peak = float(np.abs(heard).max(initial=1e-4))
+        heard = heard * (0.5 / peak)
+        # Digital silence is no sound that the model knows.
+        heard += _NOISE * np.random.default_rng(0).standard_normal(len(heard)).astype(np.float32)
+        data = (np.clip(heard, -1, 1) * 32767).astype("<i2").tobytes()
+        with self._lock:
+            decoder = self._decoder
+            decoder.start_utt()
+            decoder.process_raw(data, full_utt=True)
+            decoder.end_utt()
+            found = decoder.hyp()
+        path = found.hypstr.split() if found is not None else []
+        return _matched(path)
+
+
+def _matched(path: list[str]) -> Matched:
+    if not path:
+        return Matched("beginning")
+    match path[0][0]:
+        case "C":
+            return Matched("command")
+        case "A":
+            return Matched("acknowledgement")
+        case "B":
+            return Matched("beginning")
+        case _:
+            return Matched("other", len(path))
+
+
+def _sounds(lists: dict[str, str]) -> list[str]:
+    return list(dict.fromkeys(sound for one in lists.values() for sound in one.split("|")))
+
+
+def _words() -> Iterator[tuple[str, str]]:
+    """Names of the grammar's words, and how they sound."""
+    acknowledgements = _sounds(ACKNOWLEDGEMENT_SOUNDS)
+    known = set(acknowledgements)
+    beginnings: dict[str, None] = {}
+    for sound in acknowledgements:
+        phones = sound.split()
+        for count in range(1, len(phones)):
+            beginning = " ".join(phones[:count])
+            if beginning not in known:
+                beginnings[beginning] = None
+    for letter, sounds in (
+        ("A", acknowledgements),
+        ("B", list(beginnings)),
+        ("C", [one for one in _sounds(COMMAND_SOUNDS) if one not in known]),
+        ("O", PHONES.split()),
+    ):
+        yield from ((f"{letter}{number}", sound) for number, sound in enumerate(sounds))
+
+
+def _dictionary(words: dict[str, str]) -> Path:
+    handle, name = tempfile.mkstemp(suffix=".dict")
+    with os.fdopen(handle, "w", encoding="ascii") as file:
+        file.writelines(f"{word} {sound}\n" for word, sound in words.items())
+    return Path(name)
+
+
+def _grammar(words: dict[str, str]) -> str:
+    def one_of(letter: str) -> str:
+        return " | ".join(_starting(words, letter))
+
+    return (
+        "#JSGF V1.0;\ngrammar turns;\n"
+        f"<ack> = {one_of('A')};\n<begin> = {one_of('B')};\n<command> = {one_of('C')};\n"
+        f"<phone> = {one_of('O')};\n"
+        "public <said> = <ack> | <ack> <ack> | <begin> | <command> | <phone>+ ;\n"
+    )
+
+
+def _starting(words: Iterable[str], letter: str) -> list[str]:
+    return [word for word in words if word.startswith(letter)]

@@ -1,0 +1,161 @@
+"""Words decide what interrupts: by a scripted matcher, and with the matcher on voices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.support import noises
+from tests.support.timeline import Script, chunks, silence, sound, speak
+
+from parley.media.pcm import Pcm
+from parley.protocol.values import InterruptionOptions
+from parley.turns.interruption import Interrupted, InterruptionDetector, SpeechOver
+from parley.turns.keywords import KeywordMatcher, Matched
+from parley.turns.user_voice import UserVoice
+
+WORDS = InterruptionOptions(mode="stop", backchannel="words")
+
+
+class Hears:
+    """A matcher that is told what to find."""
+
+    def __init__(self, *found: Matched) -> None:
+        self.found = list(found)
+        self.lengths_ms: list[int] = []
+
+    def match(self, samples):
+        self.lengths_ms.append(len(samples) // 16)
+        return self.found[min(len(self.lengths_ms), len(self.found)) - 1]
+
+
+def interrupted_after_ms(said_s: float, *found: Matched):
+    """Milliseconds from the first sample until it is an interruption; None: it is none."""
+    parts = (silence(1.024), speak(said_s), silence(1.0))
+    matcher = Hears(*found)
+    detector = InterruptionDetector(Script(*parts), WORDS, matcher if found else None)
+    position = 0
+    for chunk in chunks(sound(*parts), 0.032):
+        position += len(chunk)
+        events = detector.feed(chunk, position / 16_000)
+        if any(isinstance(event, Interrupted) for event in events):
+            return position // 16 - 1024, matcher
+    return None, matcher
+
+
+def test_a_command_interrupts_when_it_is_recognised():
+    after_ms, matcher = interrupted_after_ms(0.6, Matched("command"))
+
+    assert 400 <= after_ms <= 470
+    assert len(matcher.lengths_ms) == 1
+
+
+def test_a_short_command_interrupts_when_it_is_over():
+    after_ms, _ = interrupted_after_ms(0.256, Matched("command"))
+
+    assert after_ms <= 256 + 200
+
+
+def test_an_acknowledgement_interrupts_only_when_it_does_not_end():
+    assert interrupted_after_ms(1.0, Matched("acknowledgement"))[0] is None
+    assert interrupted_after_ms(2.0, Matched("acknowledgement"))[0] >= 1080
+
+
+def test_other_words_interrupt_when_they_are_surely_none():
+    assert interrupted_after_ms(1.0, Matched("other", 5))[0] <= 470
+    assert interrupted_after_ms(0.6, Matched("other", 2))[0] is None
+
+
+def test_the_beginning_of_a_sentence_may_be_an_acknowledgement():
+    """'Yes, but …': asked again, it is more than that."""
+    after_ms, matcher = interrupted_after_ms(
+        2.0, Matched("acknowledgement"), Matched("acknowledgement"), Matched("other", 7)
+    )
+
+    assert 690 <= after_ms <= 780
+    assert matcher.lengths_ms == sorted(matcher.lengths_ms)
+
+
+def test_the_matcher_is_asked_four_times_at_most():
+    _, matcher = interrupted_after_ms(1.0, Matched("acknowledgement"))
+
+    assert len(matcher.lengths_ms) <= 4
+
+
+def test_without_a_matcher_only_length_counts():
+    assert interrupted_after_ms(0.6)[0] is None
+    assert 730 <= interrupted_after_ms(1.0)[0] <= 900
+
+
+@pytest.fixture(scope="module")
+def matcher() -> KeywordMatcher:
+    pytest.importorskip("pocketsphinx")
+    return KeywordMatcher()
+
+
+@pytest.mark.parametrize("voice", noises.VOICES)
+@pytest.mark.parametrize("said", ["stop", "wait", "excuse me", "stop it"])
+def test_commands_are_recognised(said, voice, matcher):
+    assert matcher.match(noises.spoken(said, voice)).kind == "command"
+
+
+@pytest.mark.parametrize("voice", noises.VOICES)
+@pytest.mark.parametrize("said", ["okay", "yeah", "right"])
+def test_acknowledgements_are_not_taken_for_commands(said, voice, matcher):
+    assert matcher.match(noises.spoken(said, voice)).kind in ("acknowledgement", "beginning")
+
+
+def heard_after_a_turn(turn_dbfs: float, other_dbfs: float) -> list:
+    """What a voice does that speaks 1.5 s into the answer to a turn."""
+    parts = (silence(0.512), speak(1.5), silence(1.0))
+    detector = InterruptionDetector(
+        Script(*parts), InterruptionOptions(mode="stop", backchannel="ignore")
+    )
+    detector.learn(Pcm(noises.room(1.0), 16_000))
+    detector.learn(Pcm(noises.spoken(noises.SENTENCES[0], "en", turn_dbfs), 16_000))
+    heard = noises.room(3.0)
+    said = noises.talk(1.5, "en-us", other_dbfs)
+    heard[8192 : 8192 + len(said)] += said
+    return detector.feed(Pcm(heard.astype(np.float32), 16_000), 3.0)
+
+
+def test_somebody_in_the_next_room_does_not_interrupt():
+    for softer_db in (10, 20):
+        events = heard_after_a_turn(-26.0, -26.0 - softer_db)
+        assert not any(isinstance(event, Interrupted) for event in events)
+
+
+def test_the_user_and_whoever_is_as_loud_interrupt():
+    for softer_db in (3, 0, -6):
+        events = heard_after_a_turn(-26.0, -26.0 - softer_db)
+        assert any(isinstance(event, Interrupted) for event in events), softer_db
+
+
+def test_whose_turn_was_last_may_interrupt_also_if_somebody_before_was_louder():
+    voice = UserVoice(0.032)
+    for power in (1e-2,) * 200 + (1e-4,) * 200:
+        voice.learn(power)
+
+    assert voice.may_be(1e-4, 500)
+
+
+def test_while_nothing_is_known_everybody_may_interrupt():
+    assert UserVoice(0.032).may_be(1e-9, 500)
+
+
+def test_an_echo_in_a_room_stops_nothing_and_is_dismissed():
+    from parley.cli.bench.noises import in_room
+    from parley.vad.silero import SileroModel
+
+    played = noises.talk(12.0, "en-us")
+    heard = in_room(noises.echo(played), 0.6, direct_db=0.0) + noises.room(12.0)
+    detector = InterruptionDetector(
+        SileroModel()(), InterruptionOptions(mode="stop", backchannel="ignore")
+    )
+    events = []
+    for index in range(120):
+        at = slice(1600 * index, 1600 * index + 1600)
+        detector.play(Pcm(played[at], 16_000), index / 10)
+        events += detector.feed(Pcm(heard[at].astype(np.float32), 16_000), (index + 1) / 10)
+
+    assert not any(isinstance(event, Interrupted) for event in events)
+    assert all(isinstance(event, SpeechOver) for event in events[1::2])
