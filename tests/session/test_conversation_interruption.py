@@ -25,7 +25,7 @@ ANSWER = "one two three four five six seven eight nine ten"
 
 def noise(seconds: float) -> Pcm:
     rng = np.random.default_rng(1)
-    samples = 0.1 * rng.standard_normal(round(seconds * INPUT_RATE_HZ))
+    samples = 0.3 * rng.standard_normal(round(seconds * INPUT_RATE_HZ))
     return Pcm(samples.astype(np.float32), INPUT_RATE_HZ)
 
 

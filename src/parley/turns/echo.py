@@ -74,6 +74,11 @@ band is loud. Of people who speak over an echo 10 dB softer 2 to 5 in 100 are ab
 SPECTRA_LEAST_S: Final = 0.35
 """Shorter sounds cannot be told apart by their spectra."""
 
+HEARD_HALVES: Final = 16
+HEARD_SHARE: Final = 0.4
+"""Of so many halves of windows in which sound was played, this share stands out where the
+microphone hears it."""
+
 COUPLING_HALVES: Final = 160
 """Five seconds of played sound tell how loud its echo is."""
 COUPLING_LEAST: Final = 16
@@ -206,8 +211,9 @@ class PlayedSound:
 
     @property
     def is_heard(self) -> bool:
-        """Whether the microphone may hear what is played: it stood out while something was."""
-        return bool(self._pieces) and not self._is_unheard
+        """Whether the microphone surely hears what is played: it often stood out meanwhile."""
+        halves = self._stood_out
+        return len(halves) >= HEARD_HALVES and sum(halves) >= HEARD_SHARE * len(halves)
 
     def is_like(self, heard: Sequence[Samples], at_s: float) -> bool:
         """The same, of what `is_heard_in` will be asked about too: learns nothing."""

@@ -73,8 +73,8 @@ KEPT_S: Final = 2.0
 BEFORE_MS: Final = 96
 """What the matcher hears before speech was noticed."""
 
-ECHO_WAIT_MS: Final = 350
-"""Where the microphone hears what is played, no less speech interrupts: spectra need as much."""
+ECHO_LEAST_MS: Final = 350
+"""Spectra need as much."""
 
 PAUSE_MS: Final = 320
 """A pause this long ends what might have become an interruption."""
@@ -146,6 +146,7 @@ class InterruptionDetector:
         self._words = words if options.backchannel == "words" else None
         # The default sensitivity, a half, is the threshold at which Silero balances its errors.
         self._threshold = 0.95 - 0.9 * options.sensitivity
+        self._is_heeding = options.backchannel == "heed"
         most_ms = options.min_speech_ms
         if options.backchannel != "heed":
             most_ms = max(most_ms, BACKCHANNEL_MS)
@@ -162,7 +163,7 @@ class InterruptionDetector:
         """Of the samples in `_spoken`."""
         self._asked = 0
         """How often the matcher has been asked about this speech."""
-        self._is_acknowledgement = self._was_over_asked = self._is_checked_echo = False
+        self._is_acknowledgement = self._was_over_asked = False
         self._was_echo = False
         self._is_sure = False
         """Whether the next half is as `_was_echo` says."""
@@ -317,15 +318,12 @@ class InterruptionDetector:
         """It is an interruption, if it is the user who speaks."""
         if self._is_interrupted or not self._is_suspected or not self._may_be_user:
             return
-        if self._played.is_heard and not self._is_checked_echo:
-            heard = self._said(began, before_ms=0)
-            if len(heard) < ECHO_WAIT_MS * _SAMPLES_PER_MS:
-                return
-            if self._played.is_alike_in_time(heard, ends_s):
-                events.append(SpeechOver(self._position))
-                self._forget_speech()
-                return
-            self._is_checked_echo = True
+        heard = self._said(began, before_ms=0)
+        is_long = len(heard) >= ECHO_LEAST_MS * _SAMPLES_PER_MS
+        if not self._is_heeding and is_long and self._played.is_alike_in_time(heard, ends_s):
+            events.append(SpeechOver(self._position))
+            self._forget_speech()
+            return
         self._is_interrupted = True
         events.append(Interrupted(began))
 
@@ -361,6 +359,8 @@ class InterruptionDetector:
 
     @property
     def _may_be_user(self) -> bool:
+        if self._is_heeding:
+            return True
         power = self._energy / max(1, self._spoken)
         return self._voice.may_be(power, self._spoken / _SAMPLES_PER_MS)
 
@@ -370,7 +370,7 @@ class InterruptionDetector:
         self._is_suspected = self._is_interrupted = False
         self._energy = 0.0
         self._asked = 0
-        self._is_acknowledgement = self._was_over_asked = self._is_checked_echo = False
+        self._is_acknowledgement = self._was_over_asked = False
 
     def _stands_out(self, level: float) -> bool:
         """Whether a window is louder than the room usually is."""

@@ -22,8 +22,8 @@ LAST_S: Final = 3.0
 SOFTER_DB: Final = 6.0
 """Who is softer by more is somebody else. Readers vary by 2 to 3 dB from sentence to sentence."""
 
-SOFTER_AT_FIRST_DB: Final = 3.0
-"""The same in the first `AT_FIRST_MS` of a speech, whose level says less."""
+SOFTER_AT_FIRST_DB: Final = 8.0
+"""The same in the first `AT_FIRST_MS` of a speech: words begin softly."""
 
 AT_FIRST_MS: Final = 250
 
