@@ -63,7 +63,7 @@ def openai_responses_streamed() -> Any:
 def openai_responses_parse() -> Any:
     from openai import OpenAI
 
-    found = OpenAI().responses.parse(model="m", input=QUESTION, text_format=city_model())
+    found: Any = OpenAI().responses.parse(model="m", input=QUESTION, text_format=city_model())
     assert found.output_parsed.city
     return found.output_parsed
 
@@ -82,7 +82,7 @@ def openai_chat_parse() -> Any:
     from openai import OpenAI
 
     messages: Any = [{"role": "user", "content": QUESTION}]
-    found = OpenAI().chat.completions.parse(
+    found: Any = OpenAI().chat.completions.parse(
         model="m", messages=messages, response_format=city_model()
     )
     assert found.choices[0].message.parsed.city

@@ -43,7 +43,7 @@ EVENT: dict[str, Any] = {
 @lru_cache(maxsize=1)
 def grammars() -> Grammars:
     words = load_tokenizer(Path(parley_pocket_data.__file__).parent)
-    return Grammars(words, end=words.token_to_id("<|im_end|>"))
+    return Grammars(words, end=words.token_to_id("<|im_end|>") or 0)
 
 
 def written(form: AnswerFormat, seed: int, *, long: int) -> str:

@@ -122,7 +122,7 @@ async def test_the_same_conversation_is_the_same_input_for_the_model_through_bot
     model = CallingModel(*[SUNNY] * 2)
     picture = f"data:image/png;base64,{base64.b64encode(red_picture()).decode()}"
     wav = {"data": base64.b64encode(encode_wav(speak(1.0))).decode(), "format": "wav"}
-    function = {name: TOOL[name] for name in ("name", "description", "parameters")}
+    described: Any = {name: TOOL[name] for name in ("name", "description", "parameters")}
     chat: list[Any] = [
         {"role": "system", "content": "Be brief."},
         {
@@ -186,7 +186,7 @@ async def test_the_same_conversation_is_the_same_input_for_the_model_through_bot
     ]
     async with talking(model) as (_, client):
         await client.chat.completions.create(
-            model="m", messages=chat, tools=[{"type": "function", "function": function}], seed=1
+            model="m", messages=chat, tools=[{"type": "function", "function": described}], seed=1
         )
         await client.responses.create(
             model="m", instructions="Be brief.", input=items, tools=[TOOL], extra_body={"seed": 1}
@@ -201,18 +201,13 @@ async def test_pictures_and_sound_reach_the_model():
     picture = f"data:image/png;base64,{base64.b64encode(red_picture()).decode()}"
     wav = {"data": base64.b64encode(encode_wav(speak(1.0))).decode(), "format": "wav"}
     async with running_stack() as running, client_of(running) as client:
+        content: Any = [
+            {"type": "input_text", "text": "look"},
+            {"type": "input_image", "image_url": picture, "detail": "auto"},
+            {"type": "input_audio", "input_audio": wav},
+        ]
         response = await client.responses.create(
-            model="m",
-            input=[
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "input_text", "text": "look"},
-                        {"type": "input_image", "image_url": picture, "detail": "auto"},
-                        {"type": "input_audio", "input_audio": wav},  # type: ignore[list-item]
-                    ],
-                }
-            ],
+            model="m", input=[{"role": "user", "content": content}]
         )
 
     assert "I saw 1 picture of 32 by 32." in response.output_text
@@ -286,17 +281,18 @@ async def test_one_call_at_most_where_parallel_calls_are_not_wanted():
 
 async def test_of_allowed_tools_only_these_are_offered():
     model = CallingModel(SUNNY)
-    other = {**TOOL, "name": "other"}
+    other: Any = {**TOOL, "name": "other"}
+    choice: Any = {
+        "type": "allowed_tools",
+        "mode": "auto",
+        "tools": [{"type": "function", "name": "other"}],
+    }
     async with talking(model) as (_, client):
         response = await client.responses.create(
             model="m",
             input=QUESTION,
-            tools=[TOOL, other],  # type: ignore[list-item]
-            tool_choice={
-                "type": "allowed_tools",
-                "mode": "auto",
-                "tools": [{"type": "function", "name": "other"}],
-            },
+            tools=[TOOL, other],
+            tool_choice=choice,
         )
 
     assert len(response.tools) == 2
@@ -338,7 +334,7 @@ async def test_it_is_read_listed_replayed_and_deleted():
         )
         found = await client.responses.retrieve(made.id)
         items = await client.responses.input_items.list(made.id, order="asc", limit=1)
-        pages = [item async for item in items]
+        pages: Any = [item async for item in items]
         replay = [e async for e in await client.responses.retrieve(made.id, stream=True)]
         rest = [
             e async for e in await client.responses.retrieve(made.id, stream=True, starting_after=3)
@@ -352,7 +348,7 @@ async def test_it_is_read_listed_replayed_and_deleted():
             await client.responses.create(model="m", input="x", previous_response_id=made.id)
 
     assert found.model_dump() == made.model_dump()
-    assert [item.content[0].text for item in pages] == ["one", "two"]  # type: ignore[union-attr]
+    assert [item.content[0].text for item in pages] == ["one", "two"]
     assert replay[0].type == "response.created"
     assert replay[-1].type == "response.completed"
     assert [e.sequence_number for e in rest] == list(range(4, len(replay)))
@@ -389,7 +385,7 @@ async def test_what_is_not_to_be_stored_is_neither_kept_nor_recorded():
             await client.responses.retrieve(made.id)
         recordings = [*running.runtime.folders]
 
-    assert made.store is False
+    assert made.to_dict()["store"] is False
     assert recordings == []
 
 
@@ -399,7 +395,7 @@ async def test_without_recording_nothing_is_kept_and_the_error_says_so():
         with pytest.raises(openai.BadRequestError, match="keeps no responses"):
             await client.responses.create(model="m", input="x", previous_response_id=made.id)
 
-    assert made.store is False
+    assert made.to_dict()["store"] is False
 
 
 async def test_a_response_goes_with_its_recording():

@@ -80,10 +80,11 @@ async def test_pocket_answers_in_the_form_of_a_schema_through_every_door():
             tools=[WEATHER],
             tool_choice={"type": "function", "function": {"name": "get_weather"}},
         )
+        function: Any = {**WEATHER["function"], "type": "function"}
         items = await client.responses.create(
             model="m",
             input="hi",
-            tools=[{**WEATHER["function"], "type": "function"}],
+            tools=[function],
             tool_choice="required",
         )
         with pytest.raises(openai.BadRequestError, match='"not"'):

@@ -337,7 +337,7 @@ def _turn_detection(value: dict[str, Any] | None) -> TurnDetection | None:
         is_default = silence_ms == DEFAULT_VAD.min_silence_duration_ms
         judged: Eagerness | Literal["off"] = "medium" if is_default else "off"
     else:
-        eagerness = value["eagerness"] or "auto"
+        eagerness: Eagerness | Literal["auto"] = value["eagerness"] or "auto"
         if eagerness not in EAGER_SILENCE_MS:
             raise InvalidRequest("eagerness must be low, medium, high or auto.", field=where)
         silence_ms, threshold = EAGER_SILENCE_MS[eagerness], 0.5

@@ -24,7 +24,8 @@ def speaker() -> OwnSpeaker:
 def buzz(hertz: float) -> Pcm:
     """Two seconds of a voice-like sound."""
     time = np.arange(2 * OUTPUT_RATE_HZ) / OUTPUT_RATE_HZ
-    tones = sum(np.sin(2 * np.pi * n * hertz * time) / n for n in range(1, 12))
+    parts = [np.sin(2 * np.pi * n * hertz * time) / n for n in range(1, 12)]
+    tones = np.sum(parts, axis=0)
     return Pcm((0.1 * tones).astype(np.float32), OUTPUT_RATE_HZ)
 
 

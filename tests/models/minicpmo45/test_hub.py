@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub.errors import HfHubHTTPError
 
-from parley import models
+from parley import logs, models
 from parley.errors import SetupError
 from parley.models.minicpmo45 import hub
 from parley.models.minicpmo45.hub import (
@@ -156,9 +156,7 @@ def test_only_bytes_that_arrive_are_progress(tmp_path, monkeypatch):
         return 2 * GB if found is None else found
 
     monkeypatch.setattr(hub, "held_bytes", arrived)
-    monkeypatch.setattr(
-        hub.logs, "progress", lambda log, event, **facts: told.append((event, facts))
-    )
+    monkeypatch.setattr(logs, "progress", lambda log, event, **facts: told.append((event, facts)))
 
     locate("minicpmo45", hub=there)
 

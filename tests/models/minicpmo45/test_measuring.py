@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from parley.errors import SetupError
-from parley.models.minicpmo45 import measuring, planning
+from parley.models.minicpmo45 import measuring, memory, planning
 from parley.models.minicpmo45.memory import GIB
 from parley.models.minicpmo45.quantize import Int4Linear, Kind, stored_bytes
 from parley.models.minicpmo45.roofline.meter import tensors_of
@@ -156,7 +156,7 @@ def test_an_hour_of_the_worst_traffic_ends_without_running_out_of_memory(
     for network in (paper.voice.flow, paper.voice.vocoder):
         card.take(stored_bytes(network.parameters()))
     card.take(VOICES_READY * planning._vocoder_bytes(torch.bfloat16).voice)
-    card.take(planning.GRAPHS_BYTES + slots * planning.GRAPHS_SLOT_BYTES)
+    card.take(memory.GRAPHS_BYTES + slots * memory.GRAPHS_SLOT_BYTES)
     for rows in (slots, 1, slots):
         for run in (
             paper.look,
