@@ -29,10 +29,9 @@ async def test_live_sessions_go_on_while_they_are_measured(
     # Only figures need quiet.
     monkeypatch.setattr(attack, "WARM_S", 1.0)
     monkeypatch.setattr(attack, "REST_S", 0.2)
-    await attack.measure(["ping", "slow-body"], sessions=2, seconds=2.0)
+    await attack.measure(["ping", "clip"], sessions=2, seconds=2.0)
 
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == ["quiet", "ping", "slow-body", "quiet"]
-    assert "gateway" in lines[1]
-    assert "worker" in lines[1]
-    assert not [line for line in lines if "LOST" in line]
+    rows = [line.split("|") for line in capsys.readouterr().out.splitlines()[3:]]
+    assert [row[1].strip() for row in rows] == ["quiet", "ping", "clip", "quiet again"]
+    assert all("gateway" in row[10] and "worker" in row[10] for row in rows)
+    assert {int(row[9]) for row in rows} == {0}

@@ -40,6 +40,12 @@ REST_S: Final = 2.0
 SPARE_SLOTS: Final = 4
 """For attackers that need a session of their own."""
 
+HEAD: Final = (
+    "| attacker     | p50 ms | quiet p99 | p99 ms  | more ms | max ms | units | /health  "
+    "| lost | MB |\n"
+    "|---|---|---|---|---|---|---|---|---|---|"
+)
+
 _SILENCE = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
 
 
@@ -84,6 +90,7 @@ async def measure(kinds: list[str], sessions: int, seconds: float) -> None:
         async with clients.talking(sessions):
             await asyncio.sleep(WARM_S)
             quiet = await clients.watch(seconds)
+            typer.echo(HEAD)
             typer.echo(_line("quiet", quiet, quiet))
             for kind in kinds:
                 async with child("parley.cli.bench.attackers", kind, url, str(seconds)):
@@ -97,14 +104,13 @@ def _line(name: str, seen: Observed, quiet: Observed) -> str:
     figures, before = Figures.of(seen.answers_ms), Figures.of(quiet.answers_ms)
     health = max(seen.health_ms, default=0.0)
     sizes = ", ".join(
-        f"{process} {size:.0f} MB ({size - quiet.memory_mb.get(process, 0.0):+.0f})"
+        f"{process} {size:.0f} ({size - quiet.memory_mb.get(process, 0.0):+.0f})"
         for process, size in sorted(seen.memory_mb.items())
     )
-    lost = f", {seen.broken} SESSIONS LOST" if seen.broken else ""
     return (
-        f"{name:<12} p50 {figures.p50_ms:6.1f} ms  p99 {figures.p99_ms:6.1f} ms "
-        f"({figures.p99_ms - before.p99_ms:+.1f})  max {figures.max_ms:.0f} ms of {figures.count} "
-        f"units; /health at most {health:.0f} ms; {sizes}{lost}"
+        f"| {name:<12} | {figures.p50_ms:6.1f} | {before.p99_ms:9.1f} | {figures.p99_ms:7.1f} "
+        f"| {figures.p99_ms - before.p99_ms:+7.1f} | {figures.max_ms:6.0f} | {figures.count:5} "
+        f"| {health:8.0f} | {seen.broken:4} | {sizes} |"
     )
 
 

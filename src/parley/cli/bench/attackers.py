@@ -7,7 +7,9 @@ connections. A connection that the server ends is opened again.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import io
 import json
 import socket
 import sys
@@ -23,6 +25,8 @@ LONGEST_S: Final = 60.0
 CONNECTIONS: Final = 40
 JSON_BYTES: Final = 100 << 20
 PIECE: Final = 1 << 16
+HEAD_BYTES: Final = 60_000
+CLIP_FRAMES: Final = 60
 
 Address = tuple[str, int]
 
@@ -153,6 +157,107 @@ def slow_session(address: Address, until: float) -> None:
                 sock.sendall(unit)
 
 
+def cookie(address: Address, until: float) -> None:
+    """Requests with one cookie of 60 KB of escapes."""
+    _ask(address, b"/health", b'Cookie: a="' + rb"\\" * (HEAD_BYTES // 2) + b'"\r\n', until)
+
+
+def head(address: Address, until: float) -> None:
+    """Requests with 20,000 query fields."""
+    _ask(address, b"/health?" + b"a=&" * (HEAD_BYTES // 3), b"", until)
+
+
+def page(address: Address, until: float) -> None:
+    """The home page, again and again."""
+    _ask(address, b"/", b"", until)
+
+
+def metrics(address: Address, until: float) -> None:
+    """The metrics, again and again."""
+    _ask(address, b"/metrics", b"", until)
+
+
+def _ask(address: Address, target: bytes, fields: bytes, until: float) -> None:
+    request = b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n%s\r\n" % (target, fields)
+    while time.monotonic() < until:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(address, timeout=5.0) as sock,
+        ):
+            while time.monotonic() < until:
+                sock.sendall(request)
+                if not sock.recv(PIECE):
+                    break
+
+
+def chunk(address: Address, until: float) -> None:
+    """A body in chunks of one byte."""
+    _chunked(address, b"1\r\n \r\n" * 10_000, until)
+
+
+def trailer(address: Address, until: float) -> None:
+    """Bodies that end with many trailer fields, which name another sender."""
+    fields = b"X-Forwarded-For: 10.0.0.1\r\n" * 2_000
+    _chunked(address, b"1\r\n{\r\n0\r\n" + fields + b"\r\n", until)
+
+
+def _chunked(address: Address, piece: bytes, until: float) -> None:
+    head = b"POST /api/chat HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    while time.monotonic() < until:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(address, timeout=5.0) as sock,
+        ):
+            sock.sendall(head)
+            while time.monotonic() < until:
+                sock.sendall(piece)
+                sock.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    if not sock.recv(PIECE):
+                        break
+                sock.settimeout(1.0)
+
+
+def clip(address: Address, until: float) -> None:
+    """Chat requests with a small clip of many large frames, two at a time."""
+    data = base64.b64encode(_large_clip()).decode()
+    asked = {"messages": [{"role": "user", "content": [{"type": "video", "data": data}]}]}
+    body = json.dumps(asked).encode()
+    request = (
+        b"POST /api/chat HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+    )
+    while time.monotonic() < until:
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            socks = [
+                stack.enter_context(socket.create_connection(address, timeout=5.0))
+                for _ in range(2)
+            ]
+            for sock in socks:
+                sock.sendall(request)
+            for sock in socks:
+                sock.settimeout(max(0.1, until - time.monotonic()))
+                sock.recv(PIECE)
+
+
+def _large_clip() -> bytes:
+    """Two seconds of 4K in which nothing moves: half a thousand million pixels in few bytes."""
+    import av
+    import numpy as np
+
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="mp4") as out:
+        stream = out.add_stream("mpeg4", rate=30)
+        stream.width, stream.height, stream.pix_fmt = 3840, 2160, "yuv420p"
+        stream.codec_context.gop_size = 600
+        picture = av.VideoFrame.from_ndarray(np.zeros((2160, 3840, 3), np.uint8), format="rgb24")
+        for index in range(CLIP_FRAMES):
+            picture.pts = index
+            out.mux(stream.encode(picture))
+        out.mux(stream.encode())
+    return buffer.getvalue()
+
+
 @contextlib.contextmanager
 def _many(address: Address, words: bytes, until: float) -> Iterator[list[socket.socket]]:
     socks: list[socket.socket] = []
@@ -181,6 +286,13 @@ ATTACKS: Final[dict[str, Callable[[Address, float], None]]] = {
     "slow-body": slow_body,
     "slow-reader": slow_reader,
     "slow-session": slow_session,
+    "cookie": cookie,
+    "head": head,
+    "page": page,
+    "metrics": metrics,
+    "chunk": chunk,
+    "trailer": trailer,
+    "clip": clip,
 }
 
 
