@@ -15,6 +15,12 @@ PRIVATE: Final = 0o700
 log = logs.get(__name__)
 
 
+def make_files_private() -> None:
+    """Files and folders that this process makes from now on are for this user alone (0600 and
+    0700), whatever the umask was: recordings hold voices, and the state holds names."""
+    os.umask(0o077)
+
+
 def keep_private(folder: Path) -> None:
     """Make a folder for this user alone, and close one that is open to all users.
 

@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 from tests.support.gateways import running_gateway
 from tests.support.recordings import recorded
 
+OWN_ERRORS = {("/ready", "503"): "/Readiness", ("/health", "503"): "/Health"}
+"""What says in its own words that something is not well."""
+
 ADMIN = {"authorization": "Bearer the-admin"}
 LONG = {
     "/api/chat",
@@ -192,6 +195,7 @@ def test_every_operation_documents_its_errors(spec: dict[str, Any]) -> None:
                 if status >= "4" and status != "416":
                     schema = answer["content"]["application/json"]["schema"]
                     shape = "/OpenAIError" if path.startswith("/v1/") else "/ErrorDetail"
+                    shape = OWN_ERRORS.get((path, status), shape)
                     assert schema["$ref"].endswith(shape), (where, status)
     assert "HTTPValidationError" not in spec["components"]["schemas"]
 
@@ -230,3 +234,34 @@ async def test_until_there_is_an_admin_token_admins_need_none() -> None:
         spec = (await http.get("/openapi.json")).json()
 
     assert {} in spec["paths"]["/api/admin/audit"]["get"]["security"]
+
+
+async def test_what_ready_answers_is_in_its_schema_also_when_it_is_not():
+    async with running_gateway() as gateway, gateway.http() as http:
+        schema = (await http.get("/openapi.json")).json()
+        answer = await http.get("/ready")
+
+    told = schema["paths"]["/ready"]["get"]["responses"]["503"]["content"]["application/json"]
+    named = schema["components"]["schemas"][told["schema"]["$ref"].rsplit("/", 1)[1]]
+    assert answer.status_code == 503
+    assert set(answer.json()) == set(named["properties"]) == {"ready", "why"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "/api/admin/apps", {"app_id": "omni", "enabled": "yes"}),
+        ("PUT", "/api/admin/apps", {"app_id": "omni", "enabled": 1}),
+        ("POST", "/api/admin/clean", {"max_gb": "5"}),
+        ("POST", "/api/admin/clean", {"dry_run": "true"}),
+        ("PUT", "/api/config/eta", {"eta_chat_s": "12"}),
+        ("POST", "/api/admin/keys", {"name": "x", "max_sessions": "8"}),
+    ],
+)
+async def test_a_json_type_that_the_schema_forbids_is_refused(method: str, path: str, body: Any):
+    async with running_gateway() as gateway, gateway.http() as http:
+        paths = (await http.get("/openapi.json")).json()["paths"]
+        assert path in paths, sorted(paths)
+        answer = await http.request(method, path, json=body)
+
+    assert answer.status_code == 422

@@ -17,6 +17,7 @@ from parley.cli.announce import announce
 from parley.cli.signals import ending_on_signals
 from parley.executor.base import RESTART_EXIT_CODE
 from parley.gateway.main import Gateway
+from parley.private import make_files_private
 from parley.settings import Settings, load
 
 
@@ -59,6 +60,7 @@ def gateway(
     settings = read()
     logs.configure(level=settings.log.level, style=settings.log.format)
     logs.tell_crashes()
+    make_files_private()
     if uvloop.run(_run(settings, read)):
         raise typer.Exit(RESTART_EXIT_CODE)
 

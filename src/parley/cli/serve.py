@@ -16,6 +16,7 @@ from parley.cli.announce import announce
 from parley.errors import SetupError
 from parley.executor.local import end_unused, prepare_worker
 from parley.importing import importing
+from parley.private import make_files_private
 from parley.settings import Settings, load
 
 
@@ -82,6 +83,7 @@ def serve(
     settings = read()
     logs.configure(level=settings.log.level, style=settings.log.format)
     logs.tell_crashes()
+    make_files_private()
     if settings.standby.redis_url is not None:
         raise SetupError(
             "`parley serve` is one gateway with its workers and has no standby.",

@@ -19,6 +19,7 @@ from parley import logs
 from parley.cli import flags
 from parley.cli.signals import ending_on_signals
 from parley.executor.child import is_supervised
+from parley.private import make_files_private
 from parley.settings import Settings, load
 from parley.worker.allocator import limit_arenas
 from parley.worker.main import RESTART, SWITCH_INTERVAL_S, WorkerProcess
@@ -106,6 +107,7 @@ def worker(
     settings = read()
     logs.configure(level=settings.log.level, style=settings.log.format)
     logs.tell_crashes()
+    make_files_private()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     limit_arenas()
     code = uvloop.run(_run(settings, read))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request, Security
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from parley import logs
 from parley.gateway.admission import Admission
@@ -76,6 +76,8 @@ class StateReport(BaseModel):
 
 class CleanOrder(BaseModel):
     """Limits for this time; what is omitted is as set."""
+
+    model_config = ConfigDict(strict=True)
 
     dry_run: bool = True
     retention_days: int | None = Field(None, ge=-1, le=100_000, examples=[30])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastapi import Depends
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from parley.gateway.admission import Admission
@@ -42,6 +42,8 @@ class AdminAppList(BaseModel):
 
 class Switch(BaseModel):
     """On or off."""
+
+    model_config = ConfigDict(strict=True)
 
     enabled: bool
 

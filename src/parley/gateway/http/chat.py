@@ -78,8 +78,8 @@ BODY: dict[str, Any] = {
                         "generation": {"type": "object"},
                         "tts": {"type": "object"},
                         "image": {"type": "object"},
-                        "omni_mode": {"type": "boolean", "default": False},
-                        "enable_thinking": {"type": "boolean", "default": False},
+                        "omni_mode": {"type": ["boolean", "null"], "default": False},
+                        "enable_thinking": {"type": ["boolean", "null"], "default": False},
                     },
                 },
                 "example": {

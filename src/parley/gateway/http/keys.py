@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from fastapi import Depends, Query, Request, Response
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.exceptions import HTTPException
 
 from parley.clock import Clock
@@ -70,6 +70,8 @@ class KeyList(BaseModel):
 
 class NewKey(BaseModel):
     """What a key is for, and how much may be done with it."""
+
+    model_config = ConfigDict(strict=True)
 
     name: str = Field(min_length=1, max_length=60, examples=["kiosk in the hall"])
     max_sessions: int = Field(8, ge=1, le=100_000, description="sessions and tickets at once")

@@ -27,6 +27,8 @@ JSON: Final = "application/json"
 PROBLEM: Final = {"$ref": "#/components/schemas/ErrorDetail"}
 OPENAI_PROBLEM: Final = {"$ref": "#/components/schemas/OpenAIError"}
 
+ERRORS: Final = ("ErrorDetail", "OpenAIError", "HTTPValidationError")
+
 ALWAYS: Final = {
     "401": "A key or a token is missing, or is not valid (any more).",
     "429": "The key's limit per minute, or another limit of how many at once, is reached.",
@@ -118,7 +120,7 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
             # Text that is no text at all is refused before anybody looks for fields.
             answers.setdefault("400", {})
         for status, answer in answers.items():
-            if status in PROBLEMS:
+            if status in PROBLEMS and not _has_own_schema(answer):
                 _describe_problem(path, status, answer)
         for content in _contents(operation):
             if "example" not in content and "schema" in content:
@@ -188,6 +190,12 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str 
         case {"type": "boolean"}:
             return True
     raise NoExample(f"{name} has no example")
+
+
+def _has_own_schema(answer: Mapping[str, Any]) -> bool:
+    """Whether a route has said what such an answer is, as `/ready` does of its 503."""
+    schema = answer.get("content", {}).get(JSON, {}).get("schema", {})
+    return "$ref" in schema and schema["$ref"].rsplit("/", 1)[1] not in ERRORS
 
 
 def _describe_problem(path: str, status: str, answer: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from fastapi import Depends
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from parley import logs
@@ -84,6 +84,8 @@ class Disk(BaseModel):
 class DrainOrder(BaseModel):
     """Whether a worker gets new work."""
 
+    model_config = ConfigDict(strict=True)
+
     draining: bool
 
 
@@ -105,6 +107,8 @@ class Reloaded(BaseModel):
 
 class RestartOrder(BaseModel):
     """How long written answers may take to finish; conversations end at once, and are told."""
+
+    model_config = ConfigDict(strict=True)
 
     grace_s: float = Field(RESTART_GRACE_S, ge=0, le=300, allow_inf_nan=False)
 

@@ -89,7 +89,9 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class EtaChange(BaseModel):
     """Any subset; what is omitted stays."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"eta_chat_s": 12, "ema_alpha": 0.3}})
+    model_config = ConfigDict(
+        strict=True, json_schema_extra={"example": {"eta_chat_s": 12, "ema_alpha": 0.3}}
+    )
 
     eta_chat_s: Seconds | None = None
     eta_half_duplex_s: Seconds | None = None

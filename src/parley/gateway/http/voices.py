@@ -6,7 +6,7 @@ import asyncio
 from typing import Annotated, Final
 
 from fastapi import Depends, Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from parley.errors import ServiceUnavailable, TooLarge
@@ -69,6 +69,8 @@ class VoiceAdded(BaseModel):
 
 class Publication(BaseModel):
     """Whether everybody may list, hear and use a voice."""
+
+    model_config = ConfigDict(strict=True)
 
     published: bool
 

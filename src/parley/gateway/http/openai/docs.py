@@ -64,7 +64,7 @@ COMPLETION_BODY: Final[dict[str, Any]] = {
                                 {"type": "array", "items": {"type": "string"}, "maxItems": 4},
                             ]
                         },
-                        "n": {"const": 1},
+                        "n": {"enum": [1, None]},
                     },
                 },
                 "example": {
