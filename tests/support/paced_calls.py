@@ -179,7 +179,7 @@ class PacedCall:
         if watch is not None and not watch._idle.is_set():
             return False
         if hasattr(runner, "_mailbox"):
-            return runner._unit is None and not runner._mailbox.waiting
+            return runner._unit is None and not runner._mailbox.units
         hears = runner if listener is None else listener
         waits = not hears._sounds and not hears._is_hearing and not runner._is_answering
         return waits and not getattr(runner, "_requests", ())

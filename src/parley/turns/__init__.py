@@ -1,4 +1,4 @@
-"""Turn-taking: has somebody finished, and do they interrupt. Pure: fed with sound and times."""
+"""Turn-taking: has the user finished, and do they interrupt. Pure: fed with sound and times."""
 
 from parley.turns.end_of_turn import Combined, EndOfTurn, WordsEnd, silence_ms
 from parley.turns.judges import NO_JUDGES, TurnJudges

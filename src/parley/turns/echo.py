@@ -35,7 +35,7 @@ that stands out of the room: it hears no echo, as with headphones, or where the 
 One is as likely as at any other time then."""
 
 UNHEARD_SHARE: Final = 1 / 16
-"""At most so many of them stood out."""
+"""At most this many of them stood out."""
 
 PLAYED_DBFS: Final = -45.0
 """Sound is played from this level on."""
@@ -84,7 +84,7 @@ COUPLING_HALVES: Final = 160
 COUPLING_LEAST: Final = 16
 COUPLING_QUANTILE: Final = 0.9
 LOUDER_DB: Final = 5.0
-"""What is louder than the echo usually is, by so much, is no echo."""
+"""What is louder than the echo usually is, by so much, is not an echo."""
 
 _FRAME: Final = ECHO_RATE_HZ // 50
 """20 ms."""
@@ -124,7 +124,7 @@ class PlayedSound:
         self._pieces: deque[_Piece] = deque()
         self._samples = 0
         self._is_told = False
-        """Whether the client says what it has played."""
+        """True if the client says what it has played."""
         self._delay_s: float | None = None
         """Of echoes that come when none is to be expected: heard twice."""
         self._once_s: float | None = None
@@ -165,7 +165,7 @@ class PlayedSound:
         self._pieces += moved
 
     def is_heard_in(self, heard: Sequence[Samples], at_s: float) -> bool:
-        """Whether the microphone's last windows, 16 kHz, the last of which ended at `at_s`, are an
+        """True if the microphone's last windows, 16 kHz, the last of which ended at `at_s`, are an
         echo. Learns when echoes are to be expected."""
         is_echo, delay_s = self._find(heard, at_s)
         if delay_s is not None:
@@ -175,7 +175,7 @@ class PlayedSound:
         return is_echo
 
     def is_alike_in_time(self, heard: Samples, at_s: float) -> bool:
-        """Whether a stretch of the microphone (N,), 16 kHz, which ended at `at_s`, gets loud and
+        """True if a stretch of the microphone (N,), 16 kHz, which ended at `at_s`, gets loud and
         soft in each band as what was played did, some time before."""
         seconds = len(heard) / RATE_HZ
         if seconds < SPECTRA_LEAST_S or not self._pieces:
@@ -203,7 +203,7 @@ class PlayedSound:
         return True
 
     def _is_louder_than_echo(self, power: float, played: float) -> bool:
-        """Whether the microphone is louder than the echo of what is played ever was."""
+        """True if the microphone is louder than the echo of what is played ever was."""
         if len(self._coupling) < COUPLING_LEAST or played <= 0:
             return False
         usual = float(np.quantile(self._coupling, COUPLING_QUANTILE))
@@ -211,7 +211,7 @@ class PlayedSound:
 
     @property
     def is_heard(self) -> bool:
-        """Whether the microphone surely hears what is played: it often stood out meanwhile."""
+        """True if the microphone surely hears what is played: it often stood out meanwhile."""
         halves = self._stood_out
         return len(halves) >= HEARD_HALVES and sum(halves) >= HEARD_SHARE * len(halves)
 
@@ -222,7 +222,7 @@ class PlayedSound:
     def hear(
         self, stands_out: bool, starts_s: float, ends_s: float, power: float | None = None
     ) -> None:
-        """Whether the microphone was louder than the room in half a window of that time, and its
+        """True if the microphone was louder than the room in half a window of that time, and its
         power there, while nobody is suspected to speak."""
         near = [piece.between(starts_s - SOON_S, ends_s - SOON_S) for piece in self._pieces]
         energy = sum(float(np.dot(part, part)) for part in near if len(part))
@@ -239,12 +239,12 @@ class PlayedSound:
 
     @property
     def _is_unheard(self) -> bool:
-        """Whether the microphone has not heard what was played last."""
+        """True if the microphone has not heard what was played last."""
         halves = self._stood_out
         return len(halves) == UNHEARD_HALVES and sum(halves) <= UNHEARD_SHARE * UNHEARD_HALVES
 
     def _find(self, heard: Sequence[Samples], at_s: float) -> tuple[bool, float | None]:
-        """Whether it is an echo, and the delay of one that was not to be expected."""
+        """True if it is an echo, and the delay of one that was not to be expected."""
         seconds = sum(map(len, heard)) / RATE_HZ
         longest_s = DELAY_S if self._is_told else ECHO_S
         while self._pieces and self._pieces[0].ends_s <= at_s - longest_s - seconds:

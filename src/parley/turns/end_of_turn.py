@@ -1,4 +1,4 @@
-"""Has somebody finished what they are saying? Asked once in a pause, after `JUDGED_MS` of quiet.
+"""Has the user finished speaking? Asked once in a pause, after `JUDGED_MS` of quiet.
 
 An `EndOfTurn` gives a probability; `silence_ms` turns it into the silence that is waited for before
 the turn is over: short when it is complete, up to `LONGEST_MS` when the person is likely to go on.

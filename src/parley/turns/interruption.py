@@ -166,7 +166,7 @@ class InterruptionDetector:
         self._is_acknowledgement = self._was_over_asked = False
         self._was_echo = False
         self._is_sure = False
-        """Whether the next half is as `_was_echo` says."""
+        """True if the next half is as `_was_echo` says."""
         self._rest: Samples = np.empty(0, np.float32)
         self._counted = 0
         """Samples of `_rest` that were speech and are in `_spoken` already."""
@@ -214,7 +214,7 @@ class InterruptionDetector:
         return events
 
     def may_ask(self, samples: int) -> bool:
-        """Whether hearing so many more samples may take as long as the matcher does."""
+        """True if hearing so many more samples may take as long as the matcher does."""
         return self._words is not None and (self._began is not None or samples > _ASKED_SAMPLES)
 
     def feed(self, pcm: Pcm, at_s: float) -> list[InterruptionEvent]:
@@ -373,18 +373,18 @@ class InterruptionDetector:
         self._is_acknowledgement = self._was_over_asked = False
 
     def _stands_out(self, level: float) -> bool:
-        """Whether a window is louder than the room usually is."""
+        """True if a window is louder than the room usually is."""
         if level < LEAST_DBFS or len(self._levels) < NOISE_LEAST_S * _HALVES_PER_S:
             return level >= LEAST_DBFS
         noise = float(np.quantile(self._levels, NOISE_QUANTILE))
         return level >= noise + ABOVE_NOISE_DB
 
     def _is_echo(self, ends_s: float) -> bool:
-        """Whether what was heard last is the assistant's own sound.
+        """True if what was heard last is the assistant's own sound.
 
-        That costs more than all else, so what is no echo, or has been one twice, is not compared
-        again in the next half. Once is not enough: the first moment of any voice is like some
-        moment of another.
+        That costs more than all else, so what is not an echo, or has been one twice, is not
+        compared again in the next half. Once is not enough: the first moment of any voice is like
+        some moment of another.
         """
         if self._is_sure:
             self._is_sure = False

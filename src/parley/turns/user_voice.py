@@ -43,11 +43,11 @@ class UserVoice:
 
     @property
     def is_known(self) -> bool:
-        """Whether enough has been heard."""
+        """True if enough has been heard."""
         return len(self._powers) * self._half_s >= KNOWN_S
 
     def may_be(self, power: float, speech_ms: float) -> bool:
-        """Whether somebody who has spoken for so long, with this mean power, may be the user."""
+        """True if somebody who has spoken for so long, with this mean power, may be the user."""
         if not self.is_known:
             return True
         if self._best is None:

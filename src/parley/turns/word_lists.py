@@ -97,7 +97,7 @@ _FINISHED_SHORT: Final = re.compile(
 
 
 def is_unfinished(text: str) -> bool:
-    """Whether somebody who says this is likely to go on, by its last words."""
+    """True if somebody who says this is likely to go on, by its last words."""
     said = text.strip()
     if said.endswith(("?", "!", "？", "！")) or _FINISHED_SHORT.match(said):
         return False

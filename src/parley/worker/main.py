@@ -539,7 +539,11 @@ class _Server(uvicorn.Server):
 def _load_judges(settings: WorkerSettings) -> TurnJudges:
     words = None
     if settings.interruption_words and importlib.util.find_spec("pocketsphinx") is None:
-        _log.warning("pocketsphinx is not installed: interruptions are judged by their length")
+        _log.warning(
+            "interruption_words_off",
+            why="pocketsphinx is not installed",
+            hint="Interruptions are judged by their length.",
+        )
     elif settings.interruption_words:
         words = KeywordMatcher()
     match settings.end_of_turn:

@@ -147,7 +147,7 @@ class _Clients:
                 seen.remember(_memory_mb())
                 await asyncio.sleep(HEALTH_EVERY_S)
         seen.broken = sum(task.done() for task in self._live)
-        # What is still in flight belongs to nobody.
+        # What is still in flight belongs to no test.
         self._seen = Observed()
         return dataclasses.replace(seen, answers_ms=list(seen.answers_ms))
 

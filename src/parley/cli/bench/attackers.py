@@ -53,7 +53,7 @@ def _pour(address: Address, path: str, piece: bytes, until: float, first: bytes 
             sock.sendall(first)
             while time.monotonic() < until:
                 sock.sendall(piece)
-                # What comes back is taken, so that nobody ends this for being slow.
+                # What comes back is taken, so that it is not ended for being slow.
                 sock.setblocking(False)
                 with contextlib.suppress(BlockingIOError):
                     while sock.recv(PIECE):
@@ -78,7 +78,7 @@ def text(address: Address, until: float) -> None:
 
 
 def nokey(address: Address, until: float) -> None:
-    """Pings on the workers' socket, by somebody who is no worker and has no secret."""
+    """Pings on the workers' socket, by a client that is not a worker and has no secret."""
     _pour(address, "/internal/worker", _frame(0x80 | PING) * 10_000, until)
 
 
@@ -133,7 +133,7 @@ def slow_body(address: Address, until: float) -> None:
 
 
 def slow_reader(address: Address, until: float) -> None:
-    """Many requests for a large file whose answers nobody reads."""
+    """Many requests for a large file whose answers are not read."""
     words = b"GET /static/pages/call.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 8
     with _many(address, words, until):
         while time.monotonic() < until:

@@ -1,7 +1,7 @@
 """The rules of turns on people, in rooms made by rule: the table of docs/understand/turn-taking.md.
 
 No server and no clock: sound goes in, decisions come out, as fast as they run. The user says one
-sentence while nothing is played, then the assistant speaks, in somebody else's voice.
+sentence while nothing is played, then the assistant speaks, in another person's voice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOM_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class NoiseRow:
     """One line of the table."""
 
     name: str
@@ -41,7 +41,7 @@ def rows(
     judges: TurnJudges,
     options: InterruptionOptions,
     minutes: float,
-) -> list[Row]:
+) -> list[NoiseRow]:
     """All of them."""
     bench = _Bench(people, detectors, judges, options, 60 * minutes)
     return [*bench.others(), *bench.echoes(), *bench.words(), *bench.interruptions(), *bench.ends()]
@@ -62,18 +62,18 @@ class _Bench:
         self._options = options
         self._seconds = seconds
 
-    def others(self) -> list[Row]:
+    def others(self) -> list[NoiseRow]:
         """Somebody in the next room, while the assistant is heard in headphones."""
         found = []
         for softer in (10, 20):
             talk = _looped(self._people.others, self._seconds, SPOKEN_DBFS - softer)
             stops = self._stops(talk + room(self._seconds))
             found.append(
-                Row(f"somebody else, {softer} dB softer", self._rate(stops), "1 in 10 min")
+                NoiseRow(f"another person, {softer} dB softer", self._rate(stops), "1 in 10 min")
             )
         return found
 
-    def echoes(self) -> list[Row]:
+    def echoes(self) -> list[NoiseRow]:
         """The assistant's own voice from a loudspeaker, with walls as loud as the straight way."""
         played = _looped(self._people.others, self._seconds, SPOKEN_DBFS)
         ways: dict[str, Callable[[Samples], Samples]] = {
@@ -88,10 +88,10 @@ class _Bench:
                 heard = echo(loud, delay_s, softer) + room(self._seconds)
                 stops = self._stops(heard, played)
                 name_of = f"own echo, {name}, {softer} dB softer"
-                found.append(Row(name_of, self._rate(stops), "1 in 10 min"))
+                found.append(NoiseRow(name_of, self._rate(stops), "1 in 10 min"))
         return found
 
-    def words(self) -> list[Row]:
+    def words(self) -> list[NoiseRow]:
         """Short words into an answer."""
         found = []
         for name, clips, aim in (
@@ -106,10 +106,10 @@ class _Bench:
                     if ms is not None
                 ]
                 most = f", at most {max(late):.0f} ms after their end" if late else ""
-                found.append(Row(name, f"{len(late)} of {len(clips)}{most}", aim))
+                found.append(NoiseRow(name, f"{len(late)} of {len(clips)}{most}", aim))
         return found
 
-    def interruptions(self) -> list[Row]:
+    def interruptions(self) -> list[NoiseRow]:
         """Sentences into an answer, in silence and over its echo."""
         found = []
         for name, softer in (("interruptions", None), ("interruptions over echo of -10 dB", 10)):
@@ -118,10 +118,12 @@ class _Bench:
             ]
             known = [ms for ms in after if ms is not None]
             times = _percentiles(known)
-            found.append(Row(name, f"{len(known)} of {len(after)}, {times}", "all, 300 / 600 ms"))
+            found.append(
+                NoiseRow(name, f"{len(known)} of {len(after)}, {times}", "all, 300 / 600 ms")
+            )
         return found
 
-    def ends(self) -> list[Row]:
+    def ends(self) -> list[NoiseRow]:
         """Sentences with a pause in the middle, and their real ends."""
         turns = self._people.turns
         found = []
@@ -131,7 +133,7 @@ class _Bench:
                 for clip in turns
             )
             found.append(
-                Row(f"cut by a pause of {pause_ms} ms", f"{early} of {len(turns)}", "1 of 12")
+                NoiseRow(f"cut by a pause of {pause_ms} ms", f"{early} of {len(turns)}", "1 of 12")
             )
         waited = [
             1000 * (end - len(clip)) / INPUT_RATE_HZ
@@ -139,7 +141,7 @@ class _Bench:
             for end in self._ends(clip)[-1:]
         ]
         aim = "500 / 900 ms with the answer"
-        found.append(Row("quiet before an answer", _percentiles(waited), aim))
+        found.append(NoiseRow("quiet before an answer", _percentiles(waited), aim))
         return found
 
     def _rate(self, stops: int) -> str:

@@ -1,7 +1,7 @@
 """Recordings of people that packages bring, and what becomes of speech in a room.
 
 `asterisk-core-sounds-*-g722` (Debian) has prompts of five people in five languages with their
-texts, `pocketsphinx-testdata` a reader. Nothing of them is shipped. A folder of somebody's own has
+texts, `pocketsphinx-testdata` a reader. Nothing of them is shipped. A folder of one's own has
 WAV files in `turns/`, `interruptions/`, `commands/`, `acknowledgements/` and `others/`.
 """
 
@@ -41,7 +41,7 @@ class People:
 
     Args:
         turns: whole sentences, each of one speaker; the speakers one after the other.
-        others: what somebody else says, in the next room or in a loudspeaker.
+        others: what another person says, in the next room or in a loudspeaker.
         commands, acknowledgements: short words, where there are any.
     """
 
@@ -68,7 +68,7 @@ def own(folder: Path) -> People:
     """Somebody's own recordings.
 
     Raises:
-        SetupError: there are no turns, or nobody else.
+        SetupError: there are no turns, or no other person.
     """
     from parley.cli.bench.duplex_material import recordings
 
