@@ -88,6 +88,16 @@ def linked(source: Path, root: Path) -> None:
     subprocess.run(["cp", how, str(source), str(target)], check=True)
 
 
+def link_libraries(program: Path, root: Path) -> None:
+    """Libraries of this Python that are not below its prefix; the image's base has its own."""
+    listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True)
+    for name in re.findall(r"=> (/\S+)", listed.stdout):
+        target = root / name.lstrip("/")
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(os.path.realpath(name), target)
+
+
 def in_root(root: Path, *command: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "TRITON_LIBCUDA_PATH": "/driver"}
     environment["LD_LIBRARY_PATH"] = "/driver:/usr/lib/x86_64-linux-gnu"
@@ -107,6 +117,8 @@ def test_the_launcher_of_a_kernel_is_built_with_the_images_packages(root: Path) 
     # In the image Python and its headers are the base's, below one prefix as here.
     linked(Path(sys.base_prefix), root)
     assert (root / sysconfig.get_paths()["include"].lstrip("/") / "Python.h").is_file()
+    for module in (python, *Path(sys.base_prefix).rglob("lib-dynload/_ctypes.*.so")):
+        link_libraries(module, root)
     linked(triton, root)
     source = (triton / "backends" / "nvidia" / "driver.c").read_text()
     calls = sorted(set(re.findall(r"\bcu[A-Z]\w+(?=\()", source)))

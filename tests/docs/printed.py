@@ -55,17 +55,9 @@ def commands(page: str) -> list[tuple[str, str]]:
     return found
 
 
-_GREETING = "Nice to meet you, Anna."
-_ASKS_BACK = r"(?: (?:How|What) [^?]+\?)?"
-"""The bundled model is as likely to ask something back as not: the last bits of its numbers decide,
-which differ between processors."""
-
-
 def matches(promised: str, said: str) -> bool:
-    """True if something was said as promised: figures and ids may differ, and whether a greeting
-    asks something back; nothing else."""
+    """True if something was said as promised: figures and ids may differ, nothing else."""
     pattern = re.escape(" ".join(promised.split()))
-    pattern = pattern.replace(re.escape(_GREETING), re.escape(_GREETING) + _ASKS_BACK)
     pattern = re.sub(r"\b((?:hdx|adx|omni|rt|chat|q)_)[0-9a-f_]+", r"\1\\w+", pattern)
     pattern = re.sub(r"(?<![\w\\+])\d+(?:\\\.\d+)?", r"\\d+(?:\\.\\d+)?", pattern)
     return re.fullmatch(pattern, " ".join(said.split())) is not None

@@ -18,8 +18,10 @@ SOURCE = Path(parley.__file__).parent
 LATE = {
     "protocol/codec.py": {"__init__", "__post_init__", "convert"},
     "cli/conform/schemas.py": {"_structs"},
+    "turns/keywords.py": {"__init__"},
 }
-"""Functions that may: `Converter` itself, and one of a program with a single thread."""
+"""Functions that may: `Converter` itself, one of a program with a single thread, and a decoder of
+pocketsphinx."""
 
 
 def calls(node: ast.AST, within: str | None = None) -> Iterator[tuple[ast.Call, str | None]]:

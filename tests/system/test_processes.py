@@ -85,7 +85,8 @@ def told_of_a_lost_worker(client: ClientConnection) -> None:
     assert [m["type"] for m in messages] == ["error"]
     assert messages[0]["code"] == "worker_lost"
     assert "lost" in messages[0]["error"]
-    assert code == 1011
+    # 1013 if the worker died before the gateway learned that the session was ready.
+    assert code in (1011, 1013)
 
 
 def test_a_frozen_worker_is_given_up_and_comes_back_when_it_thaws(apart: Apart) -> None:

@@ -139,6 +139,9 @@ async def test_metrics_count_cuts_who_came_back_interruptions_and_tokens() -> No
     assert sum(value(page, "parley_generated_tokens_total", mode=mode) for mode in Kind) > 0
 
 
+OF_A_SESSION = {"session_began", "session_ended", "session_kept", "session_cut"}
+
+
 async def test_log_lines_of_a_session_name_it_and_tell_nothing_of_what_was_said(
     log: io.StringIO,
 ) -> None:
@@ -146,7 +149,7 @@ async def test_log_lines_of_a_session_name_it_and_tell_nothing_of_what_was_said(
         await one_session_of_each(server)
 
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
-    about = [line for line in lines if line["event"].startswith("session ")]
+    about = [line for line in lines if line["event"] in OF_A_SESSION]
     assert about
     assert all(line.get("session_id") for line in about)
     begun = {line["session_id"] for line in about if line["event"] == "session_began"}

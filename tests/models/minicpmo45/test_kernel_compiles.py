@@ -106,6 +106,7 @@ def compiled(use: Use, capability: int) -> Any:
     return triton.compile(source, target=GPUTarget("cuda", capability, 32))
 
 
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION is unset")
 @pytest.mark.parametrize("capability", SHARED_BYTES)
 def test_every_use_compiles_and_fits_the_shared_memory_of_the_card(capability: int) -> None:
     for use in USES:
