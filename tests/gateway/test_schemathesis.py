@@ -44,7 +44,7 @@ CHECKED: Final = (
     "response_schema_conformance",
 )
 
-MORE_EXAMPLES: Final = {"/api/chat": 5 * EXAMPLES}
+MORE_EXAMPLES: Final = {"/api/chat": 15 * EXAMPLES}
 """By path: few random bodies are requests that a model answers."""
 
 TOLD: Final = {("POST", "/api/sessions/{session_id}/replay"): 503}
