@@ -571,3 +571,18 @@ async def test_a_connected_session_that_cannot_be_resumed_leaves_the_registry() 
     gateway.kept.disconnect(lease)
 
     assert gateway.kept.count() == {}
+
+
+async def test_a_connection_that_was_replaced_takes_nothing_with_it() -> None:
+    gateway = Young()
+    gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    first = gateway.pool.find_lease("lease")
+    assert first is not None
+    first = gateway.kept.take(first)
+    assert first is not None
+
+    second = gateway.kept.take(first)
+    gateway.kept.disconnect(first)
+
+    assert second is not None
+    assert gateway.kept.count() == {"connected": 1}

@@ -234,7 +234,8 @@ class Sessions:
     def disconnect(self, lease: Lease) -> None:
         """The client of a session that cannot be resumed has gone, and with it the session."""
         found = self._sessions.get(lease.session_id)
-        if found is not None and found.state is SessionState.CONNECTED and _is_of(found, lease):
+        # Another connection may have taken the lease over; then it is another object.
+        if found is not None and found.state is SessionState.CONNECTED and found.lease is lease:
             del self._sessions[lease.session_id]
 
     def keep(self, lease: Lease, held: ExitStack) -> None:
