@@ -300,3 +300,28 @@ async def test_a_redis_that_restarted_empty_is_sent_everything_again(server: Red
 
     assert list(split_entries(contents.entries)) == [b"head", b"lost"]
     await stored.close()
+
+
+async def test_a_redis_that_lost_a_log_unnoticed_asks_for_everything(server: RedisServer) -> None:
+    stored = RedisSessionLogs(server.url, keep_s=60.0)
+    writer = stored.create(logged())
+    await append(writer, update(b"head", whole=True))
+    await stored.redis.flushall()
+
+    assert await append(writer, update(b"one")) == "unavailable"
+    assert await append(writer, update(b"head", b"one", whole=True)) == "stored"
+    await stored.close()
+
+
+async def test_after_a_loss_an_older_writer_gives_way_to_the_newer_one(server: RedisServer) -> None:
+    stored = RedisSessionLogs(server.url, keep_s=60.0)
+    frozen = stored.create(logged())
+    await append(frozen, update(b"head", whole=True))
+    _, writer = await stored.take_over("lease/1", logged(pid=2))
+    await stored.redis.flushall()
+    await append(frozen, update(b"head", b"old", whole=True))
+
+    assert await append(writer, update(b"new")) == "unavailable"
+    assert await append(writer, update(b"head", b"new", whole=True)) == "stored"
+    assert await append(frozen, update(b"old")) == "fenced"
+    await stored.close()

@@ -45,12 +45,11 @@ APPEND: Final = """
 -- KEYS: log, entries, outputs, index
 -- ARGV: epoch, is_whole, session, entries, has_state, state, settled, size, ttl_ms, log_id,
 -- now, outputs...
-local epoch = tonumber(redis.call('hget', KEYS[1], 'epoch'))
-if epoch == nil then
-    if ARGV[2] ~= '1' or ARGV[1] ~= '1' then return 'dropped' end
-elseif epoch ~= tonumber(ARGV[1]) then
-    return 'fenced'
-end
+local epoch = tonumber(redis.call('hget', KEYS[1], 'epoch') or '-1')
+if epoch == 0 then return 'dropped' end
+if epoch > tonumber(ARGV[1]) then return 'fenced' end
+-- A Redis that has forgotten the log, or has what an older writer wrote since, needs everything.
+if epoch ~= tonumber(ARGV[1]) and ARGV[2] ~= '1' then return 'unavailable' end
 if ARGV[2] == '1' then
     redis.call('del', KEYS[2], KEYS[3])
     redis.call('hset', KEYS[1], 'epoch', ARGV[1], 'session', ARGV[3], 'state', '')
@@ -66,7 +65,7 @@ return 'stored'
 """
 CLAIM: Final = """
 -- KEYS: log, entries, outputs; ARGV: ttl_ms
-if redis.call('exists', KEYS[1]) == 0 then return {} end
+if (redis.call('hget', KEYS[1], 'epoch') or '0') == '0' then return {} end
 local epoch = redis.call('hincrby', KEYS[1], 'epoch', 1)
 for at = 1, 3 do redis.call('pexpire', KEYS[at], ARGV[1]) end
 return {epoch, redis.call('hget', KEYS[1], 'session'), redis.call('hget', KEYS[1], 'state'),
@@ -80,9 +79,14 @@ for at = 1, 3 do redis.call('pexpire', KEYS[at], ARGV[2]) end
 return 1
 """
 DROP: Final = """
--- KEYS: log, entries, outputs, index; ARGV: log_id, epoch ('' for any)
+-- KEYS: log, entries, outputs, index; ARGV: log_id, epoch ('' for a gateway), ttl_ms
 if ARGV[2] ~= '' and redis.call('hget', KEYS[1], 'epoch') ~= ARGV[2] then return 0 end
 redis.call('del', KEYS[1], KEYS[2], KEYS[3])
+if ARGV[2] == '' then
+    -- Its writer is to learn it, and not to take it for a Redis that has forgotten.
+    redis.call('hset', KEYS[1], 'epoch', 0)
+    redis.call('pexpire', KEYS[1], ARGV[3])
+end
 return redis.call('hdel', KEYS[4], ARGV[1])
 """
 
@@ -175,7 +179,7 @@ class RedisSessionLogs:
     async def drop(self, log_id: str) -> None:
         """See `SessionLogs`."""
         with contextlib.suppress(*self.failures):
-            await self.ask(DROP, self.keys(log_id), log_id, "")
+            await self.ask(DROP, self.keys(log_id), log_id, "", self.ttl_ms)
 
     async def touch(self, log_id: str) -> None:
         """See `SessionLogs`."""
@@ -243,7 +247,8 @@ class RedisSessionLogs:
             async with asyncio.timeout(ANSWER_S):
                 head, at = await self.redis.hmget(self.keys(name)[0], "session", "at")
             if head is None:
-                await self.drop(name)
+                async with asyncio.timeout(ANSWER_S):
+                    await self.redis.hdel(self.keys("")[3], name)
                 continue
             age_s = max(0.0, now - float(at))
             with contextlib.suppress(msgspec.MsgspecError):
@@ -318,6 +323,8 @@ class _RedisWriter:
         match result:
             case b"stored":
                 done("stored")
+            case b"unavailable":
+                done("unavailable")
             case b"fenced" | b"dropped":
                 self._is_over = True
                 owner.forget(self)
@@ -327,7 +334,7 @@ class _RedisWriter:
         owner = self._owner
         owner.forget(self)
         with contextlib.suppress(*owner.failures):
-            await owner.ask(DROP, owner.keys(self.log_id), self.log_id, self.epoch)
+            await owner.ask(DROP, owner.keys(self.log_id), self.log_id, self.epoch, 0)
 
 
 def _fields(message: Any) -> dict[bytes, bytes]:
