@@ -21,6 +21,7 @@ from parley.session_log.contract import (
     LoggedSession,
     LogUnreadable,
     LogUpdate,
+    NoSessionLogs,
     SessionLogs,
     SessionLogWriter,
     StoredOutput,
@@ -53,6 +54,12 @@ async def append(writer: SessionLogWriter, what: LogUpdate) -> AppendResult:
         return await done
 
 
+def created(logs: SessionLogs, session: LoggedSession) -> SessionLogWriter:
+    writer = logs.create(session)
+    assert writer is not None
+    return writer
+
+
 @pytest.fixture(params=["file", "redis"])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SessionLogs]:
     if request.param == "file":
@@ -65,7 +72,7 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 async def test_a_log_is_read_as_it_was_written(backend: SessionLogs) -> None:
-    writer = backend.create(logged())
+    writer = created(backend, logged())
     assert await append(writer, update(b"head", b"one", whole=True, outputs=(1, 2))) == "stored"
     assert await append(writer, update(b"two", state=b"later", outputs=(3,), settled=1)) == "stored"
     assert await append(writer, update(state=None, outputs=(4,), settled=2)) == "stored"
@@ -81,7 +88,7 @@ async def test_a_log_is_read_as_it_was_written(backend: SessionLogs) -> None:
 
 
 async def test_a_whole_update_replaces_everything(backend: SessionLogs) -> None:
-    writer = backend.create(logged())
+    writer = created(backend, logged())
     await append(writer, update(b"head", b"sound", whole=True, outputs=(1,)))
     await append(writer, update(b"head", whole=True, outputs=(2,)))
     await append(writer, update(b"after"))
@@ -93,7 +100,7 @@ async def test_a_whole_update_replaces_everything(backend: SessionLogs) -> None:
 
 
 async def test_a_writer_whose_log_was_taken_over_can_store_nothing(backend: SessionLogs) -> None:
-    frozen = backend.create(logged())
+    frozen = created(backend, logged())
     await append(frozen, update(b"head", whole=True))
     _, writer = await backend.take_over("lease/1", logged(pid=2))
 
@@ -111,7 +118,7 @@ async def test_a_writer_whose_log_was_taken_over_can_store_nothing(backend: Sess
 async def test_a_worker_that_dies_while_it_continues_a_session_is_followed_by_another(
     backend: SessionLogs,
 ) -> None:
-    await append(backend.create(logged()), update(b"head", whole=True, outputs=(1,)))
+    await append(created(backend, logged()), update(b"head", whole=True, outputs=(1,)))
     await backend.take_over("lease/1", logged(pid=2))
 
     contents, writer = await backend.take_over("lease/1", logged(pid=3))
@@ -121,7 +128,7 @@ async def test_a_worker_that_dies_while_it_continues_a_session_is_followed_by_an
 
 
 async def test_a_log_is_gone_with_its_session(backend: SessionLogs, tmp_path: Path) -> None:
-    writer = backend.create(logged())
+    writer = created(backend, logged())
     await append(writer, update(b"head", whole=True))
     assert [each.session for each in await backend.stored()] == [logged()]
 
@@ -138,7 +145,7 @@ async def test_a_log_is_gone_with_its_session(backend: SessionLogs, tmp_path: Pa
 
 
 async def test_a_writer_learns_that_the_gateway_dropped_its_log(backend: SessionLogs) -> None:
-    writer = backend.create(logged())
+    writer = created(backend, logged())
     await append(writer, update(b"head", whole=True))
 
     await backend.drop("lease/1")
@@ -148,7 +155,7 @@ async def test_a_writer_learns_that_the_gateway_dropped_its_log(backend: Session
 
 
 async def test_logs_are_listed_with_size_age_and_writer(backend: SessionLogs) -> None:
-    first, second = backend.create(logged("a")), backend.create(logged("b"))
+    first, second = created(backend, logged("a")), created(backend, logged("b"))
     await append(first, update(b"head", b"x" * 10_000, whole=True))
     await append(second, update(b"head", whole=True))
 
@@ -158,6 +165,13 @@ async def test_logs_are_listed_with_size_age_and_writer(backend: SessionLogs) ->
     assert found["a"].size_bytes > 10_000 > found["b"].size_bytes
     assert found["a"].has_writer
     assert found["a"].age_s < HANG_S
+
+
+def test_where_sessions_are_not_logged_there_is_no_writer() -> None:
+    logs = NoSessionLogs()
+
+    assert logs.create(logged()) is None  # type: ignore[func-returns-value]
+    assert logs.name == ""
 
 
 # ---- files ---------------------------------------------------------------------------------

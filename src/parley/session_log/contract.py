@@ -169,8 +169,9 @@ class SessionLogs(Protocol):
     name: str
     """Equal for processes that see the same logs; "" for none."""
 
-    def create(self, session: LoggedSession) -> SessionLogWriter:
-        """The writer of a new log. Nothing is stored before its first update."""
+    def create(self, session: LoggedSession) -> SessionLogWriter | None:
+        """The writer of a new log, if sessions are logged. Nothing is stored before its first
+        update."""
         ...
 
     async def take_over(
@@ -211,10 +212,9 @@ class NoSessionLogs:
 
     name = ""
 
-    def create(self, session: LoggedSession) -> SessionLogWriter:
+    def create(self, session: LoggedSession) -> None:
         """See `SessionLogs`."""
         del session
-        return _NoWriter()
 
     async def take_over(
         self, log_id: str, session: LoggedSession
@@ -238,17 +238,6 @@ class NoSessionLogs:
 
     async def close(self) -> None:
         """See `SessionLogs`."""
-
-
-class _NoWriter:
-    def append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
-        done("dropped")
-
-    def drop(self) -> None:
-        """Nothing is stored."""
-
-    def leave(self) -> None:
-        """Nothing is stored."""
 
 
 def framed(entry: bytes) -> bytes:

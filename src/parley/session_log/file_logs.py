@@ -20,7 +20,7 @@ import secrets
 import stat
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -55,6 +55,9 @@ HEAD_BYTES: Final = 8
 DEAD_BYTES: Final = 1 << 20
 DEAD_SHARE: Final = 3.0
 """A tail is rewritten when this much of it, and this many times what it needs, is outdated."""
+
+STRAY_S: Final = 60.0
+"""Files without a first update are removed when they are this old."""
 
 _log = logs.get(__name__)
 
@@ -160,7 +163,7 @@ class FileSessionLogs:
     def _read(self, tail: Path) -> LogContents | None:
         """What one epoch's files hold; None if it ended before its first update."""
         kept, session, last = LogTail(), None, None
-        for frame in _frames(tail):
+        for frame in _frames(tail.read_bytes()):
             session = frame.session or session
             kept.apply(_update(frame))
             last = frame
@@ -173,34 +176,16 @@ class FileSessionLogs:
         return LogContents(session, data, kept.state, tuple(kept.outputs))
 
     def _stored(self) -> list[StoredLog]:
+        by_log: dict[str, list[Path]] = {}
+        for path in self.folder.glob("*.*"):
+            by_log.setdefault(path.name.partition(".")[0], []).append(path)
         found = []
-        for stem in sorted({path.name.split(".")[0] for path in self.folder.glob("*.*")}):
+        for files in by_log.values():
             with contextlib.suppress(FileNotFoundError):
-                stored = self._describe(stem)
+                stored = _describe(files)
                 if stored is not None:
                     found.append(stored)
         return found
-
-    def _describe(self, stem: str) -> StoredLog | None:
-        files = list(self.folder.glob(f"{stem}.*"))
-        tails = _tails(files)
-        session = next(filter(None, (_session_of(path) for _, path in tails)), None)
-        states = [path.stat() for path in files]
-        age_s = time.time() - max((state.st_mtime for state in states), default=0.0)
-        if session is None:
-            if age_s > STRAY_S:
-                _remove(files)
-            return None
-        return StoredLog(
-            session,
-            size_bytes=sum(state.st_size for state in states),
-            age_s=max(0.0, age_s),
-            has_writer=any(_is_locked(path) for _, path in tails if path.suffix == TAIL),
-        )
-
-
-STRAY_S: Final = 60.0
-"""Files without a first update are removed when they are this old."""
 
 
 @dataclass(slots=True)
@@ -341,6 +326,24 @@ class _FileWriter:
         self._entries = self._tail = None
 
 
+def _describe(files: list[Path]) -> StoredLog | None:
+    """The log that these files are; None without a first update."""
+    tails = _tails(files)
+    session = next(filter(None, (_session_of(path) for _, path in tails)), None)
+    states = [path.stat() for path in files]
+    age_s = time.time() - max((state.st_mtime for state in states), default=0.0)
+    if session is None:
+        if age_s > STRAY_S:
+            _remove(files)
+        return None
+    return StoredLog(
+        session,
+        size_bytes=sum(state.st_size for state in states),
+        age_s=max(0.0, age_s),
+        has_writer=any(_is_locked(path) for _, path in tails if path.suffix == TAIL),
+    )
+
+
 def _folder_id(folder: Path) -> str:
     path = folder / FOLDER_ID
     with contextlib.suppress(FileExistsError):
@@ -374,9 +377,9 @@ def _framed(frame: _Frame) -> bytes:
     return len(body).to_bytes(4, "big") + zlib.crc32(body).to_bytes(4, "big") + body
 
 
-def _frames(path: Path) -> Iterable[_Frame]:
+def _frames(data: bytes) -> Iterator[_Frame]:
     """The frames of a tail up to the first one that is torn."""
-    data, at = path.read_bytes(), 0
+    at = 0
     while at + HEAD_BYTES <= len(data):
         length = int.from_bytes(data[at : at + 4], "big")
         body = data[at + HEAD_BYTES : at + HEAD_BYTES + length]
@@ -390,8 +393,11 @@ def _frames(path: Path) -> Iterable[_Frame]:
 
 
 def _session_of(tail: Path) -> LoggedSession | None:
-    """The session in the first frame of a tail."""
-    return next((frame.session for frame in _frames(tail)), None)
+    """The session in the first frame of a tail; reads no more of it."""
+    with tail.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+        data = head + file.read(int.from_bytes(head[:4], "big"))
+    return next((frame.session for frame in _frames(data)), None)
 
 
 def _update(frame: _Frame) -> LogUpdate:

@@ -232,8 +232,7 @@ class Host:
             if rebuilt is None:
                 writer = self.session_logs.create(self._logged(lease))
             else:
-                logged = self._logged(lease)
-                lease, writer = await rebuilt.read(self.session_logs, logged, lease)
+                lease, writer = await rebuilt.read(self.session_logs, self._logged(lease), lease)
                 held.lease = lease
             is_wanted = rebuilt is None or rebuilt.recording_id
             recording = self._begin_recording(lease) if is_wanted else None
@@ -262,7 +261,7 @@ class Host:
                 output=output,
                 clock=self.clock,
                 moved=lambda: self._report(held),
-                log=self._log(held, writer, seed, recording),
+                log=self._session_log(held, writer, seed, recording),
             )
             session = held.session = Session(
                 socket=held.socket,
@@ -343,10 +342,10 @@ class Host:
             note=lease.note,
         )
 
-    def _log(
+    def _session_log(
         self,
         held: _Held,
-        writer: SessionLogWriter,
+        writer: SessionLogWriter | None,
         seed: int,
         recording: SessionRecorder | None,
     ) -> SessionLog:
