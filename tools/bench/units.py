@@ -92,7 +92,7 @@ def units(
     config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """True if an hour of units stays as fast and as small as its first minute."""
+    """Check that an hour of units stays as fast and as small as its first minute."""
     settings = load(
         config,
         {

@@ -184,7 +184,7 @@ def check_torch(settings: Settings) -> Iterator[Finding]:
 
 
 def check_ports(settings: Settings) -> Iterator[Finding]:
-    """True if the gateway could listen."""
+    """Can the gateway listen?"""
     gateway = settings.gateway
     if gateway.port == 0:
         yield Finding("fine", "port", "a free one is picked at start")

@@ -53,7 +53,7 @@ class Server:
         await self._http.aclose()
 
     async def health(self, *, timeout_s: float | None = None) -> Fields:
-        """True if it answers at all."""
+        """The health page; raises if there is no answer."""
         return await self._ask("GET", "/health", timeout_s=timeout_s)
 
     async def status(self, *, timeout_s: float | None = None) -> Fields:

@@ -173,7 +173,7 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
 
 
 class RebuildResult(msgspec.Struct, frozen=True, tag="rebuild_result"):
-    """True if the session continues here. `problem`: why not."""
+    """What became of a session to continue. `problem`: why it does not continue; "": it does."""
 
     problem: str = ""
 

@@ -410,7 +410,7 @@ class TurnGeneration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnTts(msgspec.Struct, frozen=True, kw_only=True):
-    """True if a half-duplex answer is spoken."""
+    """Speech of half-duplex answers."""
 
     enabled: bool = True
 

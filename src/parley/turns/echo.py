@@ -222,8 +222,12 @@ class PlayedSound:
     def hear(
         self, stands_out: bool, starts_s: float, ends_s: float, power: float | None = None
     ) -> None:
-        """True if the microphone was louder than the room in half a window of that time, and its
-        power there, while nobody is suspected to speak."""
+        """Half a window of the microphone while nobody is suspected to speak.
+
+        Args:
+            stands_out: it was louder than the room.
+            power: of the microphone there.
+        """
         near = [piece.between(starts_s - SOON_S, ends_s - SOON_S) for piece in self._pieces]
         energy = sum(float(np.dot(part, part)) for part in near if len(part))
         if energy >= (ends_s - starts_s) * ECHO_RATE_HZ * 10 ** (PLAYED_DBFS / 10):
@@ -244,7 +248,7 @@ class PlayedSound:
         return len(halves) == UNHEARD_HALVES and sum(halves) <= UNHEARD_SHARE * UNHEARD_HALVES
 
     def _find(self, heard: Sequence[Samples], at_s: float) -> tuple[bool, float | None]:
-        """True if it is an echo, and the delay of one that was not to be expected."""
+        """Is it an echo? Also returns the delay of one that was not to be expected."""
         seconds = sum(map(len, heard)) / RATE_HZ
         longest_s = DELAY_S if self._is_told else ECHO_S
         while self._pieces and self._pieces[0].ends_s <= at_s - longest_s - seconds:

@@ -213,7 +213,7 @@ export namespace half_duplex {
     length_penalty?: number;
     temperature?: number;
   }
-  /** True if a half-duplex answer is spoken. */
+  /** Speech of half-duplex answers. */
   interface TurnTts {
     enabled?: boolean;
   }
