@@ -13,7 +13,6 @@ from tests.support.gateways import end_of, running_gateway, until
 from tests.support.patience import HANG_S
 
 from parley.clock import ManualClock
-from parley.gateway import rebuilding
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
 from parley.gateway.lost_session import LostSession
@@ -54,22 +53,21 @@ class Waiting:
 
     async def is_waiting(self, at_s: float) -> bool:
         self.clock.advance(at_s - self.clock.monotonic())
-        await asyncio.wait({self.task}, timeout=10 * rebuilding.LOOK_EVERY_S)
+        self.pool.changed.notify()
+        await asyncio.wait({self.task}, timeout=0.05)
         return not self.task.done()
 
 
 def lost(session_id: str = "call", key_id: str | None = None) -> LostSession:
     return LostSession(
-        *("lease", "log", session_id, Kind.AUDIO_DUPLEX, "duplex", "m", "w", "http://w", 7),
+        *("log", "lease", session_id, Kind.AUDIO_DUPLEX, "duplex", "w", "http://w", 7, "m"),
         address="127.0.0.1",
         key_id=key_id,
-        granted_time=0.0,
     )
 
 
 @pytest.fixture
-async def waiting(monkeypatch: pytest.MonkeyPatch) -> Waiting:
-    monkeypatch.setattr(rebuilding, "LOOK_EVERY_S", 0.01)
+async def waiting() -> Waiting:
     return Waiting()
 
 

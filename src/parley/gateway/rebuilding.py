@@ -32,8 +32,6 @@ from parley.protocol.control import (
 from parley.protocol.resume import ResumeWaiting
 from parley.transport import ClientConnection, ConnectionClosed
 
-LOOK_EVERY_S: Final = 0.5
-"""Interval at which it is looked whether a worker is still loading."""
 ANSWER_S: Final = 150.0
 """How long a worker may take to do everything again."""
 
@@ -110,15 +108,18 @@ class Rebuilding:
 
     async def _until_leased(self, ticket: Ticket, lost: LostSession, began_at: float) -> None:
         changed = asyncio.Event()
-        stop = ticket.changed.listen(changed.set)
+        # How long it may wait changes with the workers that are loading.
+        pool = self._dispatcher.worker_pool
+        stops = ticket.changed.listen(changed.set), pool.changed.listen(changed.set)
         try:
             while ticket.state == "waiting" and (left_s := self._left_s(began_at)) > 0:
                 changed.clear()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(left_s, LOOK_EVERY_S)):
+                    async with asyncio.timeout(left_s):
                         await changed.wait()
         finally:
-            stop()
+            for stop in stops:
+                stop()
         if ticket.state == "waiting":
             raise NotRebuilt(self._why_none(lost))
         if ticket.refusal is not None:

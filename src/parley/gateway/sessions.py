@@ -228,8 +228,8 @@ class Sessions:
         found = self._sessions.get(lease.session_id)
         if found is None or found.is_over or not _is_of(found, lease):
             found = self._add(lease.session_id, SessionState.CONNECTED)
-        self._enter(found, SessionState.CONNECTED)
         found.lease = lease
+        self._enter(found, SessionState.CONNECTED)
 
     def disconnect(self, lease: Lease) -> None:
         """The client of a session that cannot be resumed has gone, and with it the session."""
