@@ -144,6 +144,21 @@ async def test_a_log_is_gone_with_its_session(backend: SessionLogs, tmp_path: Pa
         assert {path.name for path in backend.folder.iterdir()} == {"folder_id"}
 
 
+async def test_an_update_in_flight_leaves_nothing_behind_the_end(backend: SessionLogs) -> None:
+    writer = created(backend, logged())
+    results: list[AppendResult] = []
+
+    writer.append(update(b"head", whole=True), results.append)
+    writer.drop()
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(HANG_S):
+        while not results or await backend.stored():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    with pytest.raises(LogUnreadable):
+        await backend.take_over("lease/1", logged(pid=2))
+
+
 async def test_a_writer_learns_that_the_gateway_dropped_its_log(backend: SessionLogs) -> None:
     writer = created(backend, logged())
     await append(writer, update(b"head", whole=True))

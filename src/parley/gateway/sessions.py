@@ -464,13 +464,11 @@ class Sessions:
         return held
 
     def _session_ended(self, lease: Lease, tokens: int) -> None:
-        """Its worker has ended a session, and cleaned up."""
+        """Its worker has ended a session and removed its log."""
         del tokens
         found = self._sessions.get(lease.session_id)
         if lease.resume is None or (found is not None and lease.lease_id in found.left):
             return
-        if lease.log_id:
-            self._drop_log(lease.log_id)
         if found is None or found.is_over:
             found = self._add(lease.session_id, SessionState.ENDED)
         if found.state is SessionState.AWAY and found.lease is not None:

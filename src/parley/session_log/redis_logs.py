@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -215,7 +215,7 @@ class RedisSessionLogs:
         async with asyncio.timeout(ANSWER_S):
             return await self.redis.eval(script, len(keys), *keys, *arguments)
 
-    def spawn(self, writer: _RedisWriter, work: Any) -> None:
+    def spawn(self, writer: _RedisWriter, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a writer's work, and refresh its log from now on."""
         self._writers[writer.log_id] = writer
         if self._refreshing is None:
@@ -225,6 +225,7 @@ class RedisSessionLogs:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(logs.report_failure)
+        return task
 
     def forget(self, writer: _RedisWriter) -> None:
         """Refresh its log no more."""
@@ -269,17 +270,16 @@ class _RedisWriter:
         self.log_id = session.log_id
         self.epoch = epoch
         self._size = 0
-        self._is_started = False
         self._is_over = False
+        self._appending: asyncio.Task[None] | None = None
 
     def append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
         """See `SessionLogWriter`."""
-        self._is_started = True
-        self._owner.spawn(self, self._append(update, done))
+        self._appending = self._owner.spawn(self, self._append(update, done))
 
     def drop(self) -> None:
         """See `SessionLogWriter`."""
-        if self._is_started and not self._is_over:
+        if self._appending is not None and not self._is_over:
             self._is_over = True
             self._owner.spawn(self, self._drop())
 
@@ -333,6 +333,9 @@ class _RedisWriter:
     async def _drop(self) -> None:
         owner = self._owner
         owner.forget(self)
+        if self._appending is not None:
+            # An update behind the removal would leave a log of a session that has ended.
+            await asyncio.wait({self._appending})
         with contextlib.suppress(*owner.failures):
             await owner.ask(DROP, owner.keys(self.log_id), self.log_id, self.epoch, 0)
 
