@@ -20,7 +20,9 @@ import uvicorn
 import uvloop
 import websockets
 from starlette.applications import Starlette
-from starlette.routing import WebSocketRoute
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from parley import __version__, logs
@@ -107,7 +109,8 @@ class AnsweringWorker:
 
     async def run(self) -> None:
         """Serve until standard input ends."""
-        app = Starlette(routes=[WebSocketRoute(SESSION_PATH, self._session)], lifespan=_lifespan)
+        routes = [Route("/health", _health), WebSocketRoute(SESSION_PATH, self._session)]
+        app = Starlette(routes=routes, lifespan=_lifespan)
         config = uvicorn.Config(
             app, host="127.0.0.1", port=0, ws=ServerConnection, log_config=None, backlog=4096
         )
@@ -160,6 +163,11 @@ class AnsweringWorker:
         finally:
             self._busy -= counts
             self._phases.put_nowait(SessionPhase(lease_id, session_id, kind, Phase.ENDED, True))
+
+
+async def _health(request: Request) -> JSONResponse:
+    """A gateway places clients only on workers that answer here."""
+    return JSONResponse({"status": "ok"})
 
 
 @contextlib.asynccontextmanager
