@@ -152,6 +152,33 @@ async def test_a_trailer_does_not_say_from_where_or_who(monkeypatch: pytest.Monk
     assert all("x-forwarded-for" not in one and "x-forwarded-user" not in one for one in seen)
 
 
+async def test_an_address_in_a_trailer_is_not_the_clients():
+    async with running_gateway(security={"trust_proxy": True, "admin_token": "right"}) as gateway:
+        told = b"X-Forwarded-For: 203.0.113.7"
+        for head, trailer in ((b"", told), (told + b"\r\n", b"x: y")):
+            async with raw_client(gateway.gateway.port) as client:
+                head += b"X-Admin-Token: right\r\n"
+                await client.send(TRAILING % (b"DELETE /api/admin/keys/k_1", head, trailer))
+                assert (await client.head()).split()[1] == b"404"
+        newest, oldest = await gateway.runtime.state.audit(2)
+
+    assert (oldest.address, newest.address) == ("127.0.0.1", "203.0.113.7")
+
+
+async def test_a_user_in_a_trailer_is_nobody():
+    async with running_gateway(
+        security={"needs_key": True, "admin_token": "right"},
+        forward_auth={"user_header": "Remote-User", "proxies": ["127.0.0.1"]},
+    ) as gateway:
+        user, statuses = b"Remote-User: anna", []
+        for head, trailer in ((b"", user), (user + b"\r\n", b"x: y")):
+            async with raw_client(gateway.gateway.port) as client:
+                await client.send(TRAILING % (b"GET /api/usage", head, trailer))
+                statuses.append((await client.head()).split()[1])
+
+    assert statuses == [b"401", b"200"]
+
+
 @pytest.mark.parametrize(
     "request_bytes",
     [
