@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from parley.client.access import SocketClosed
 from parley.client.connection import Link
 from parley.client.resuming import SentMessages
@@ -53,4 +55,42 @@ async def test_what_a_second_cut_leaves_unsent_is_sent_over_the_third_connection
 
     assert words(sockets[2].taken) == "c d e"
     assert sent.count == 5
+    await link.close()
+
+
+async def test_what_is_said_without_a_connection_is_sent_after_it() -> None:
+    broken, good = FragileSocket(0), FragileSocket(99)
+    link = Link(broken, live_limit=2)
+    sent = link.sent = SentMessages()
+    said = "a b c d e f g h"
+    for word in said.split():
+        assert link.post_live(InputText(text=word)) is None
+        await link.flush()
+    assert broken.taken == []
+
+    await link.move(good, sent.take_again(0))
+    await link.flush()
+
+    assert words(good.taken) == said
+    assert link.dropped == link.waiting == 0
+    await link.close()
+
+
+async def test_a_long_time_without_a_connection_keeps_the_newest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("parley.client.connection.AWAY_BYTES", 200)
+    broken, good = FragileSocket(0), FragileSocket(99)
+    link = Link(broken, live_limit=2)
+    sent = link.sent = SentMessages()
+    for word in "abcdefghijklmnop":
+        link.post_live(InputText(text=word))
+        await link.flush()
+
+    await link.move(good, sent.take_again(0))
+    await link.flush()
+
+    heard = words(good.taken).split()
+    assert heard[-3:] == ["n", "o", "p"]
+    assert link.dropped == 16 - len(heard) > 0
     await link.close()

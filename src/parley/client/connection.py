@@ -66,6 +66,9 @@ GOODBYE_S: Final = 2.0
 """Time limit for closing a connection."""
 
 CONTROL_LIMIT: Final = 64
+AWAY_BYTES: Final = 8 << 20
+"""Most that is kept of what is said while there is no connection, about a minute and a half of
+sound; the oldest goes first."""
 
 
 class NetworkTransport:
@@ -182,6 +185,8 @@ class Link:
         self._quiet.set()
         self._closed: SocketClosed | None = None
         self._again: deque[str | bytes] = deque()
+        self._meanwhile: deque[str | bytes] = deque()
+        self._meanwhile_bytes = 0
         self._asides: deque[str] = deque()
         self.sent: SentMessages | None = None
         """Where the session can be resumed: what may have to be sent again. From when it is
@@ -189,7 +194,7 @@ class Link:
         self.frame: Callable[[msgspec.Struct], str | bytes] = codec.encode
         """Makes a message of live sound."""
         self.dropped = 0
-        """Live messages dropped because the network was too slow."""
+        """Live messages dropped because the network was too slow, or away for too long."""
         self._sender = asyncio.create_task(self._send(), name="parley-client-sender")
 
     @classmethod
@@ -218,7 +223,8 @@ class Link:
     @property
     def waiting(self) -> int:
         """Messages that have not been sent yet."""
-        return len(self._again) + len(self._control) + len(self._live)
+        queues = (self._again, self._control, self._meanwhile, self._live)
+        return sum(map(len, queues))
 
     def post(self, message: msgspec.Struct) -> None:
         """Send a control message, before any queued audio.
@@ -232,7 +238,8 @@ class Link:
         self._wake()
 
     def post_live(self, message: msgspec.Struct) -> msgspec.Struct | None:
-        """Send live audio; returns the oldest queued message if it was dropped.
+        """Send live audio; returns the oldest queued message if it was dropped. While a session
+        that can be resumed has no connection, everything is kept, up to `AWAY_BYTES`.
 
         Raises:
             ConnectionLost: the socket is gone.
@@ -240,6 +247,9 @@ class Link:
         if self._is_lost:
             raise self._lost()
         self._live.append(message)
+        if self._is_away:
+            self._keep_live()
+            return None
         dropped = None
         if len(self._live) > self._live_limit:
             dropped = self._live.popleft()
@@ -314,6 +324,9 @@ class Link:
             frame: str | bytes = self._again.popleft()
         elif self._control:
             frame = self._control.popleft()
+        elif self._meanwhile:
+            frame = self._meanwhile.popleft()
+            self._meanwhile_bytes -= len(frame)
         elif self._live:
             frame = self.frame(self._live.popleft())
         else:
@@ -321,6 +334,21 @@ class Link:
         if self.sent is not None:
             self.sent.add(frame)
         return frame
+
+    @property
+    def _is_away(self) -> bool:
+        """True while there is no connection, if another may follow."""
+        return self.sent is not None and (self._closed is not None or self._sender.done())
+
+    def _keep_live(self) -> None:
+        """What is said while there is no connection is heard after it."""
+        while self._live:
+            frame = self.frame(self._live.popleft())
+            self._meanwhile.append(frame)
+            self._meanwhile_bytes += len(frame)
+        while self._meanwhile_bytes > AWAY_BYTES:
+            self._meanwhile_bytes -= len(self._meanwhile.popleft())
+            self.dropped += 1
 
     @property
     def _is_lost(self) -> bool:
