@@ -4,7 +4,8 @@ Gateway and workers are processes of this machine. Conversations are spoken in l
 each has one right outcome, which an uncut one shows first. Then connections are cut, after every
 message of a conversation in turn and after others that are drawn (dropped, or left half-open);
 gateways and workers are killed, or frozen for a moment. Each conversation must come out as the
-uncut one: whatever is missing was lost, whatever is too much came twice.
+uncut one: whatever is missing was lost, whatever is too much came twice. Beside them calls speak in
+real time and never wait (`chaos_live`): every unit of theirs must be answered.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from tools.bench.breakable import BreakableNetwork
+from tools.bench.chaos_live import CAUGHT_UP_S, LiveCall, LiveReport
 from tools.bench.chaos_servers import Outage, Servers
 from tools.bench.chaos_talks import TALKS, is_right_but_cut, word_of
 
@@ -46,6 +48,7 @@ MET_S: Final = 6.0
 LIMITS_MS: Final = {"cut": 2000.0, "gateway": 2000.0, "worker": 5000.0, "both": 5000.0}
 """The 95th percentile of recovery may take so long: after the cut, after the next gateway listens,
 after a slot is free, after both."""
+LIVE_AT_ONCE: Final = 2
 KILLS: Final = ("gateway", "worker", "both")
 
 Outcome = tuple[str, ...]
@@ -67,6 +70,7 @@ class ChaosReport:
         vain_kills: of servers with which nobody was talking.
         double_kills: of a gateway and a worker in one moment.
         worker_stops: workers asked to stop (SIGTERM) while others have room.
+        live: of calls in real time.
         not_done: cuts, kills and freezes for which there was no time.
         spread: cuts by dialect.
     """
@@ -89,7 +93,14 @@ class ChaosReport:
     errors: dict[str, int] = field(default_factory=dict)
     spread: dict[str, int] = field(default_factory=dict)
     recovery_ms: dict[str, list[float]] = field(default_factory=dict)
+    redis_restarts: int = 0
+    live: LiveReport = field(default_factory=LiveReport)
     examples: list[str] = field(default_factory=list)
+
+    @property
+    def kills(self) -> int:
+        """Of servers, in all."""
+        return self.gateway_kills + self.worker_kills + self.double_kills + self.vain_kills
 
     def faults(self) -> list[str]:
         """What is not as it should be."""
@@ -99,6 +110,10 @@ class ChaosReport:
             if (count := getattr(self, name))
         ]
         found += [f"error {code}: {count}" for code, count in self.errors.items()]
+        found += self.live.faults()
+        lag_s = max(self.live.lag_s, default=0.0)
+        if lag_s > CAUGHT_UP_S and not self.kills:
+            found.append(f"a live call was {lag_s:.1f} s late at its end")
         for kind, limit_ms in LIMITS_MS.items():
             p95_ms = Figures.of(self.recovery_ms.get(kind, [])).p95_ms
             if p95_ms > limit_ms:
@@ -123,6 +138,9 @@ class ChaosPlan:
     limit_s: float = 36_000.0
     workers: int = 0
     """0: as many as are needed."""
+    live_calls: int = 0
+    redis: bool = False
+    redis_restarts: int = 0
     logs: Path | None = None
 
 
@@ -149,6 +167,16 @@ def chaos(
     workers: Annotated[
         int, typer.Option(min=0, help="Workers; 0: one, and one more if workers are killed.")
     ] = 0,
+    live_calls: Annotated[
+        int,
+        typer.Option(min=0, help="Calls in real time, each cut for 2, 6 and 12 s; two at a time."),
+    ] = 0,
+    redis: Annotated[
+        bool, typer.Option(help="Session logs in a redis-server of the bench.")
+    ] = False,
+    redis_restarts: Annotated[
+        int, typer.Option(min=0, help="Restarts of that redis-server, which forgets everything.")
+    ] = 0,
     logs: Annotated[
         Path | None, typer.Option(file_okay=False, help="Folder for what the servers say.")
     ] = None,
@@ -166,6 +194,9 @@ def chaos(
         limit_s=60 * minutes,
         workers=workers,
         logs=logs,
+        live_calls=live_calls,
+        redis=redis or redis_restarts > 0,
+        redis_restarts=redis_restarts,
     )
     report = asyncio.run(run(plan))
     _print(report, as_json=as_json)
@@ -192,10 +223,11 @@ async def run(plan: ChaosPlan) -> ChaosReport:
     }
     async with Servers.started(
         model=plan.model,
-        slots=plan.at_once,
+        slots=plan.at_once + (LIVE_AT_ONCE if plan.live_calls else 0),
         workers=workers,
         environment=environment,
         logs=plan.logs,
+        redis=plan.redis,
     ) as servers:
         return await _Chaos(plan, servers).run()
 
@@ -227,14 +259,17 @@ class _Chaos:
         numbers = itertools.count()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._disasters())
+            live = iter(range(plan.live_calls))
+            for _ in range(LIVE_AT_ONCE):
+                tasks.create_task(self._call(live))
             for _ in range(plan.at_once):
                 tasks.create_task(self._converse(numbers))
         self._count_met()
         report.slots_leaked = await self._servers.leaked(WINDOW_S)
         asked = plan.cuts + plan.gateway_kills + plan.worker_kills + plan.double_kills
-        asked += plan.freezes + plan.worker_stops
+        asked += plan.freezes + plan.worker_stops + plan.redis_restarts
         done = min(plan.cuts, report.cuts) + report.gateway_kills + report.worker_kills
-        done += report.double_kills + report.freezes + report.worker_stops
+        done += report.double_kills + report.freezes + report.worker_stops + report.redis_restarts
         report.not_done = asked - done
         return report
 
@@ -248,13 +283,19 @@ class _Chaos:
             names = self._plan.dialects
             await self._cut_talk(names[next(numbers) % len(names)])
 
+    async def _call(self, numbers: Iterator[int]) -> None:
+        """One live call after the other."""
+        for number in numbers:
+            dice = random.Random(f"{self._plan.seed} {number}")
+            await LiveCall(self._servers.url, dice, self.report.live).run()
+
     async def _disasters(self) -> None:
         """Kill and freeze, in an order that is drawn, one after the other; and again where
         nobody met it."""
         plan, report = self._plan, self.report
         kinds = ["gateway"] * plan.gateway_kills + ["worker"] * plan.worker_kills
         kinds += ["freeze"] * plan.freezes + ["stop"] * plan.worker_stops
-        kinds += ["both"] * plan.double_kills
+        kinds += ["both"] * plan.double_kills + ["redis"] * plan.redis_restarts
         self._dice.shuffle(kinds)
         self._is_disaster_left = bool(kinds)
         while kinds and self._has_time:
@@ -277,6 +318,9 @@ class _Chaos:
                 await servers.replace_worker(delay_s)
             case "both":
                 await servers.replace_both(delay_s)
+            case "redis":
+                await servers.restart_redis(delay_s)
+                self.report.redis_restarts += 1
             case "stop":
                 await servers.stop_worker(delay_s)
                 self.report.worker_stops += 1
@@ -436,8 +480,14 @@ def _print(report: ChaosReport, *, as_json: bool) -> None:
         f"{report.gateway_kills} gateways and {report.worker_kills} workers killed in "
         f"conversations, {report.double_kills} times both in one moment "
         f"({report.vain_kills} more), {report.freezes} frozen, "
-        f"{report.worker_stops} workers asked to stop"
+        f"{report.worker_stops} workers asked to stop, {report.redis_restarts} restarts of Redis"
     )
+    live = report.live
+    if live.calls:
+        typer.echo(
+            f"{live.calls} calls in real time, {live.cuts} cuts: {live.answered} of {live.sent} "
+            f"units answered; the last answer {max(live.lag_s, default=0.0):.1f} s late at most"
+        )
     typer.echo("cuts by dialect: " + ", ".join(f"{n} {c}" for n, c in report.spread.items()))
     typer.echo(
         f"lost {report.lost}, twice {report.twice}, different {report.different}, "

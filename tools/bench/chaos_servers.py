@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import shutil
 import signal
 import socket
 import tempfile
@@ -25,7 +26,7 @@ START_S: Final = 120.0
 BUSY_S: Final = 10.0
 """How long a worker that is to be killed may take to get a session."""
 FILLED_S: Final = 2.0
-"""After that a copy store that has just started has the copies of all sessions again."""
+"""After that a Redis that has just started has the logs of all sessions again."""
 TO_SPARE: Final = 2
 """Workers of which one may be killed: the other one takes its sessions."""
 
@@ -55,6 +56,7 @@ class Servers:
         workers: how many.
         environment: further settings.
         logs: a folder for what every process says; None: only errors are shown.
+        redis: session logs are in a redis-server of its own.
     """
 
     def __init__(
@@ -66,21 +68,25 @@ class Servers:
         workers: int = 1,
         environment: Mapping[str, str] | None = None,
         logs: Path | None = None,
+        redis: bool = False,
     ) -> None:
         self._folder = folder
         self._logs = logs
         self._model = model
         self._slots = slots
         self._count = workers
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = int(probe.getsockname()[1])
+        self._port = _free_port()
+        self._redis_port = _free_port() if redis else 0
+        self._redis: asyncio.subprocess.Process | None = None
         self._environment = {
             "PARLEY_SECURITY__WORKER_SECRET": secrets.token_hex(16),
             # Not every dialect lets its client say so.
             "PARLEY_STORAGE__RECORDING": "false",
             **(environment or {}),
         }
+        if redis:
+            url = f"redis://127.0.0.1:{self._redis_port}/0"
+            self._environment["PARLEY_STORAGE__SESSION_LOGS"] = url
         self._processes: list[asyncio.subprocess.Process] = []
         self._gateway: asyncio.subprocess.Process | None = None
         self._workers: dict[int, asyncio.subprocess.Process] = {}
@@ -113,6 +119,7 @@ class Servers:
         workers: int = 1,
         environment: Mapping[str, str] | None = None,
         logs: Path | None = None,
+        redis: bool = False,
     ) -> AsyncIterator[Servers]:
         """Up and free while the block runs."""
         with tempfile.TemporaryDirectory(prefix="parley-chaos-") as folder:
@@ -123,8 +130,11 @@ class Servers:
                 workers=workers,
                 environment=environment,
                 logs=logs,
+                redis=redis,
             )
             try:
+                if redis:
+                    await servers._start_redis()
                 await servers._start_gateway()
                 for _ in range(workers):
                     await servers._start_worker()
@@ -199,6 +209,18 @@ class Servers:
             self._back(number)
             await self._start_worker()
             await self.until_workers(min(self._count, TO_SPARE))
+
+    async def restart_redis(self, delay_s: float) -> None:
+        """Kill the redis-server, which keeps nothing, and start it again."""
+        async with self._one_at_a_time:
+            await asyncio.sleep(delay_s)
+            assert self._redis is not None
+            number = self._out("redis")
+            self._redis.kill()
+            await self._redis.wait()
+            await self._start_redis()
+            self._back(number)
+            await asyncio.sleep(FILLED_S)
 
     async def freeze(self, kind: str, seconds: float) -> None:
         """Stop a process for so long (SIGSTOP); then it continues."""
@@ -304,6 +326,28 @@ class Servers:
 
         await self._until(answers)
 
+    async def _start_redis(self) -> None:
+        program = shutil.which("redis-server") or shutil.which("valkey-server")
+        if program is None:
+            raise SetupError("No redis-server or valkey-server is installed.")
+        self._redis = await asyncio.create_subprocess_exec(
+            *(program, "--bind", "127.0.0.1", "--port", str(self._redis_port), "--save", ""),
+            *("--dir", self._folder),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+        )
+        self._processes.append(self._redis)
+
+        async def answers() -> bool:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", self._redis_port)
+            except OSError:
+                return False
+            writer.close()
+            return True
+
+        await self._until(answers)
+
     async def _start_worker(self) -> None:
         index, self._next_index = self._next_index, self._next_index + 1
         self._workers[index] = await self._start(
@@ -342,3 +386,9 @@ class Servers:
             if time.monotonic() > due:
                 raise SetupError("The servers of this bench do not get ready.")
             await asyncio.sleep(0.1)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
 
-import msgspec
 import typer
 from tools.bench.breakable import BreakableNetwork
 from tools.bench.chaos_servers import Servers
 from tools.bench.processes import rss_mb
+from tools.bench.told import read
 
 from parley.cli.bench.figures import Figures
 from parley.cli.bench.model import made_up_speech
@@ -33,7 +33,6 @@ from parley.errors import ParleyError
 from parley.media import wav
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
-from parley.protocol import binary
 
 DOWN_S: Final = 1.0
 """The network is down for up to so long: units that wait meanwhile do not become too many."""
@@ -246,7 +245,7 @@ class _Call:
     def _heard(self, frame: str | bytes) -> None:
         """Every message: the first of a unit answers it, and has the server's time."""
         now_s = time.monotonic()
-        told = _read(frame)
+        told = read(frame)
         if told.type == "prepared":
             self._ready_s = now_s
         if told.type != "result" or told.unit_index <= self._answered_unit:
@@ -264,24 +263,6 @@ class _Call:
         ahead_ms = told.current_time - 1000 * (now_s - self._ready_s)
         if self._least_ahead is None or ahead_ms > self._least_ahead:
             self._least_ahead = ahead_ms
-
-
-class _Told(msgspec.Struct):
-    """What of a message is looked at."""
-
-    type: str = ""
-    unit_index: int = -1
-    current_time: int = 0
-    wall_clock_ms: float = 0.0
-
-
-_told = msgspec.json.Decoder(_Told)
-
-
-def _read(frame: str | bytes) -> _Told:
-    if isinstance(frame, bytes) and not frame.startswith(b"{"):
-        frame, _ = binary.split(frame)
-    return _told.decode(frame)
 
 
 def _spoken(speech: Pcm) -> list[Pcm]:
