@@ -449,6 +449,18 @@ async def test_a_backend_that_fails_is_sent_everything_when_it_answers_again(mon
         assert logs.taken[-1].entries == logs.taken[0].entries
 
 
+async def test_a_backend_that_forgot_a_quiet_session_is_sent_everything():
+    async with logged() as (bench, logs):
+        await until(lambda: bench.log.is_current)
+        before = len(logs.updates)
+
+        logs.writers[-1].on_forgotten()
+        await until(lambda: len(logs.updates) > before and bench.log.is_current)
+
+        assert logs.updates[-1].is_whole
+        assert logs.taken[-1].entries == logs.taken[0].entries
+
+
 @pytest.mark.parametrize("answer", ["full", "dropped", "fenced"])
 async def test_a_session_whose_log_is_gone_goes_on_without_one(answer):
     async with logged() as (bench, logs):

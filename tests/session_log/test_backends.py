@@ -331,6 +331,27 @@ async def test_a_redis_that_restarted_empty_is_sent_everything_again(server: Red
     await stored.close()
 
 
+async def test_a_redis_that_restarted_asks_for_logs_that_nothing_is_written_to(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.session_log.redis_logs.LOOK_S", 0.05)
+    stored = RedisSessionLogs(server.url, keep_s=60.0)
+    writer = created(stored, logged())
+    asked = asyncio.Event()
+    writer.on_forgotten = asked.set
+    await append(writer, update(b"head", whole=True))
+    await asyncio.sleep(0.3)
+    assert not asked.is_set()
+
+    server.kill()
+    await asyncio.sleep(0.3)
+    server.start()
+
+    async with asyncio.timeout(HANG_S):
+        await asked.wait()
+    await stored.close()
+
+
 async def test_a_redis_that_lost_a_log_unnoticed_asks_for_everything(server: RedisServer) -> None:
     stored = RedisSessionLogs(server.url, keep_s=60.0)
     writer = stored.create(logged())

@@ -33,9 +33,11 @@ class FakeSessionLogs:
     answer: AppendResult | None = "stored"
     offered: LogContents | None = None
     waiting: list[Callable[[AppendResult], None]] = field(default_factory=list)
+    writers: list[_FakeWriter] = field(default_factory=list)
 
     def create(self, session: LoggedSession) -> SessionLogWriter:
-        return _FakeWriter(self, session)
+        self.writers.append(_FakeWriter(self, session))
+        return self.writers[-1]
 
     async def take_over(
         self, log_id: str, session: LoggedSession
@@ -72,6 +74,7 @@ class _FakeWriter:
         self._session = session
         self._entries = b""
         self._tail = LogTail()
+        self.on_forgotten: Callable[[], None] = lambda: None
 
     def append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
         owner = self._owner

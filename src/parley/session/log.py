@@ -79,6 +79,8 @@ class SessionLog:
         limit_bytes: int = 0,
     ) -> None:
         self._writer = writer
+        if writer is not None:
+            writer.on_forgotten = self._write_anew
         self._clock = clock
         self._head = head
         self._limit_bytes = limit_bytes
@@ -342,6 +344,10 @@ class SessionLog:
 
     def _reopen(self) -> None:
         self._is_available = self.is_changed = True
+        self.send_soon()
+
+    def _write_anew(self) -> None:
+        self._is_whole_due = True
         self.send_soon()
 
     def _be_late(self) -> None:

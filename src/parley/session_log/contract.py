@@ -150,6 +150,9 @@ class StoredLog:
 class SessionLogWriter(Protocol):
     """The writing end of one log. Belongs to the event loop."""
 
+    on_forgotten: Callable[[], None]
+    """Called when the backend may have lost the log: the next update should be whole, and soon."""
+
     def append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
         """Store an update and call `done`, immediately or later. Append nothing else until then."""
         ...

@@ -221,6 +221,7 @@ class _FileWriter:
         self._tail: _Open | None = None
         self._over: AppendResult | None = None
         """What every later update results in, once nothing can be stored any more."""
+        self.on_forgotten: Callable[[], None] = lambda: None
 
     def append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
         """See `SessionLogWriter`."""

@@ -39,6 +39,9 @@ ANSWER_S: Final = 2.0
 """How long Redis may take to answer."""
 REFRESH_S: Final = 20.0
 """Interval at which a writer keeps its log from expiring."""
+LOOK_S: Final = 1.0
+"""Interval at which a worker looks whether it is still the Redis that has its logs: one that was
+restarted, or a replica that took over, may have forgotten logs that nothing is written to."""
 PREFIX: Final = "parley:session"
 
 APPEND: Final = """
@@ -140,6 +143,7 @@ class RedisSessionLogs:
         self.ttl_ms = round(1000 * keep_s)
         self._prefix = prefix
         self._writers: dict[str, _RedisWriter] = {}
+        self._run_id = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._refreshing: asyncio.Task[None] | None = None
 
@@ -232,12 +236,29 @@ class RedisSessionLogs:
         self._writers.pop(writer.log_id, None)
 
     async def _refresh(self) -> None:
+        due_s = time.monotonic() + REFRESH_S
         while True:
-            await asyncio.sleep(REFRESH_S)
+            if self._writers:
+                await self._look()
+            await asyncio.sleep(LOOK_S)
+            if time.monotonic() < due_s:
+                continue
+            due_s = time.monotonic() + REFRESH_S
             for writer in list(self._writers.values()):
                 with contextlib.suppress(*self.failures):
                     keys, now = self.keys(writer.log_id)[:3], time.time()
                     await self.ask(REFRESH, keys, writer.epoch, self.ttl_ms, str(now))
+
+    async def _look(self) -> None:
+        """Have all logs written anew where another Redis answers than before."""
+        with contextlib.suppress(*self.failures):
+            async with asyncio.timeout(ANSWER_S):
+                run_id = (await self.redis.info("server"))["run_id"]
+            before, self._run_id = self._run_id, run_id
+            if before not in ("", run_id):
+                _log.warning("session_logs_forgotten", logs=len(self._writers))
+                for writer in list(self._writers.values()):
+                    writer.on_forgotten()
 
     async def _stored(self) -> list[StoredLog]:
         async with asyncio.timeout(ANSWER_S):
@@ -271,6 +292,7 @@ class _RedisWriter:
         self.epoch = epoch
         self._size = 0
         self._is_over = False
+        self.on_forgotten: Callable[[], None] = lambda: None
         self._appending: asyncio.Task[None] | None = None
 
     def append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
