@@ -250,7 +250,7 @@ class RedisSessionLogs:
                     await self.ask(REFRESH, keys, writer.epoch, self.ttl_ms, str(now))
 
     async def _look(self) -> None:
-        """Have all logs written anew where another Redis answers than before."""
+        """Rewrite all logs if another Redis answers than before."""
         with contextlib.suppress(*self.failures):
             async with asyncio.timeout(ANSWER_S):
                 run_id = (await self.redis.info("server"))["run_id"]
