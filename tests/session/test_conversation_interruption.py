@@ -16,7 +16,7 @@ from parley.clock import ManualClock
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
 from parley.protocol.kinds import Kind
-from parley.session.early import EarlyPrefill
+from parley.session.early import EarlyAnswer
 from parley.views.half_duplex import HalfDuplexView
 
 ANSWER = "one two three four five six seven eight nine ten"
@@ -151,7 +151,7 @@ async def test_a_turn_is_taken_in_before_its_silence_is_over(monkeypatch):
     contexts = []
     for is_early in (True, False):
         if not is_early:
-            monkeypatch.setattr(EarlyPrefill, "follow", lambda self, finder: None)
+            monkeypatch.setattr(EarlyAnswer, "follow", lambda self, finder: None)
         model = TalkingModel(answer="Yes.")
         async with worker_harness(clock=ManualClock(), model=model) as harness:
             talk = await talking(harness, SERVER_VAD)

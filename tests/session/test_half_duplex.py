@@ -11,7 +11,7 @@ from parley.clock import ManualClock
 from parley.engine.work import Stage
 from parley.media.pcm import Pcm
 from parley.protocol.control import EndSession, StopTurn
-from parley.session.early import EarlyPrefill
+from parley.session.early import EarlyAnswer
 from parley.views.half_duplex import HalfDuplexView
 
 SENTENCE = sound(silence(0.5), speak(1.5), silence(1.2))
@@ -78,7 +78,7 @@ async def test_what_was_said_is_taken_in_before_the_silence_is_over_and_given_ba
     texts = []
     for is_early in (True, False):
         if not is_early:
-            monkeypatch.setattr(EarlyPrefill, "follow", lambda self, finder: None)
+            monkeypatch.setattr(EarlyAnswer, "follow", lambda self, finder: None)
         else:
             monkeypatch.setattr(HalfDuplexView, "prefill_early", counted)
         async with worker_harness(clock=ManualClock()) as harness:
@@ -439,7 +439,7 @@ async def test_setting_up_has_a_limit():
 @pytest.mark.parametrize("stage", [Stage.ENCODE, Stage.PREFILL, Stage.DECODE])
 async def test_a_failed_turn_is_rolled_back_and_the_session_goes_on(stage, monkeypatch):
     # What is taken in before the silence is over would fail first, and be tried again.
-    monkeypatch.setattr(EarlyPrefill, "follow", lambda self, finder: None)
+    monkeypatch.setattr(EarlyAnswer, "follow", lambda self, finder: None)
     async with worker_harness() as harness:
         talk = await begun(harness)
         harness.faults.fail_at(stage)

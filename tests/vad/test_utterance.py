@@ -70,21 +70,21 @@ def test_what_is_likely_to_be_said_is_what_is_said_in_the_end():
     likely, events = [], []
     for chunk in chunks(ramp(64 * WINDOW_SAMPLES), 0.064):
         events += finder.feed(chunk)
-        likely.append(finder.likely(0.3))
+        likely.append(finder.likely(240))
     (said,) = utterances(events)
 
     found = [one for one in likely if one is not None]
-    # 240 ms of 800 are four windows; the thirteenth ends it.
+    # 240 ms are four windows; the thirteenth ends it.
     assert len(found) == 9
     assert all(np.array_equal(one.pcm.samples, said.pcm.samples) for one in found)
-    assert finder.likely(0.0) is None
+    assert finder.likely(0) is None
 
 
 def test_nothing_is_likely_while_somebody_speaks_or_has_only_clicked():
     for parts in ((windows(20, 0.95),), (windows(1, 0.95), windows(8, 0.0))):
         _, finder = hear(*parts)
 
-        assert finder.likely(0.3) is None
+        assert finder.likely(240) is None
 
 
 def test_sound_from_before_the_trigger_belongs_to_the_utterance():

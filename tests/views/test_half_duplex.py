@@ -126,6 +126,134 @@ async def test_where_the_model_fails_nothing_was_taken_in_early():
     assert present(view.decoded).text == "You spoke for 1.0 seconds at -13 dB."
 
 
+async def test_an_answer_that_was_begun_early_is_the_answer(slot):
+    view = HalfDuplexView(slot)
+    await view.prefill(TurnRequest("s", (SYSTEM,)))
+    wanted = await take_turn(view, 1.0)
+    whole = view.kv_cache_length
+    await view.rollback()
+    await view.reset_session("s")
+    await view.prefill(TurnRequest("s", (SYSTEM,)))
+    calls = counted(slot)
+
+    assert await view.prefill_early(TurnRequest("s", (said(1.0),)), answer=Generation())
+    assert calls == [1]
+    prefilled = await view.prefill(TurnRequest("s", (said(1.0),)))
+    before = view.kv_cache_length
+    found = [chunk async for chunk in view.generate("s")]
+
+    assert calls == [1]
+    assert prefilled.context_tokens == before == 8 + 3 + 10
+    assert [chunk.text_delta for chunk in found] == [chunk.text_delta for chunk in wanted]
+    assert view.kv_cache_length == whole
+    assert present(view.decoded).text == "You spoke for 1.0 seconds at -13 dB."
+    assert await view.cut_answer("You")
+    assert view.kv_cache_length < whole
+
+
+async def test_an_answer_that_was_begun_early_is_no_part_of_another(slot):
+    view = HalfDuplexView(slot)
+    await view.prefill(TurnRequest("s", (SYSTEM,)))
+    length = view.kv_cache_length
+    texts = []
+    for is_stopped in (False, True):
+        await view.prefill_early(TurnRequest("s", (said(1.0),)), answer=Generation())
+        assert view.kept_tokens == length
+        if is_stopped:
+            view.stop_early()
+        await take_turn(view, 2.0)
+        texts.append(present(view.decoded).text)
+        assert view.kv_cache_length == length + 3 + 20 + 3 + 8
+        await view.reset_session("s")
+        await view.prefill(TurnRequest("s", (SYSTEM,)))
+
+    assert texts == ["You spoke for 2.0 seconds at -13 dB."] * 2
+
+
+async def test_an_early_answer_is_made_again_where_it_was_stopped_or_another_is_wanted(slot):
+    view = HalfDuplexView(slot)
+    short = Generation(max_new_tokens=3)
+    for early, asked, is_stopped in ((short, Generation(), False), (None, None, True)):
+        await view.reset_session("s")
+        await view.prefill(TurnRequest("s", (SYSTEM,)))
+        request = TurnRequest("s", (said(1.0),))
+        await view.prefill_early(request, answer=early or Generation())
+        if is_stopped:
+            view.stop_early()
+        await view.prefill(request)
+        [chunk async for chunk in view.generate("s", asked)]
+
+        assert present(view.decoded).text == "You spoke for 1.0 seconds at -13 dB."
+        assert view.kv_cache_length == 8 + 3 + 10 + 3 + 8
+
+
+async def test_a_stopped_turn_takes_its_early_answer_with_it():
+    model = Gated(Parrot(1))
+    async with Engine(model) as engine, await engine.take_slot() as slot:
+        view = HalfDuplexView(slot)
+        await view.prefill(TurnRequest("s", (SYSTEM,)))
+        model.shut(Stage.DECODE)
+        request = TurnRequest("s", (said(1.0),))
+        await view.prefill_early(request, answer=Generation())
+        await view.prefill(request)
+        view.stop_generation()
+        model.open()
+        # Nobody asks for the answer: the user's turn goes on.
+        await view.prefill(request)
+        [chunk async for chunk in view.generate("s")]
+        length = view.kv_cache_length
+
+    assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
+    assert length == 8 + 3 + 10 + 10 + 3 + 8
+
+
+async def test_an_early_answer_that_fails_is_the_failure_of_the_answer():
+    model = Faulty(Parrot(1))
+    async with Engine(model) as engine, await engine.take_slot() as slot:
+        view = HalfDuplexView(slot)
+        await view.prefill(TurnRequest("s", (SYSTEM,)))
+        request = TurnRequest("s", (said(1.0),))
+        for is_asked_for in (True, False):
+            model.fail_at(Stage.DECODE)
+            await view.prefill_early(request, answer=Generation())
+            # Behind the answer.
+            await slot.checkpoint()
+            if is_asked_for:
+                await view.prefill(request)
+                with pytest.raises(InferenceFailed):
+                    [chunk async for chunk in view.generate("s")]
+                assert (await view.rollback()).success
+                await view.reset_session("s")
+                await view.prefill(TurnRequest("s", (SYSTEM,)))
+        await take_turn(view, 2.0)
+
+    assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
+
+
+async def test_no_answer_is_begun_early_for_which_something_would_be_forgotten(slot):
+    view = HalfDuplexView(slot)
+    await view.reset_session("s", window=Window(kind="basic", high_tokens=400, low_tokens=300))
+    calls = counted(slot)
+
+    request = TurnRequest("s", (said(1.0),))
+    assert await view.prefill_early(request, answer=Generation(max_new_tokens=300))
+    assert calls == []
+    assert await view.prefill_early(request, answer=Generation(max_new_tokens=100))
+    assert calls == [1]
+
+
+def counted(slot):
+    """Grows by an entry with every answer that the slot begins."""
+    calls, generate = [], slot.generate
+
+    def noted(command, **more):
+        calls.append(1)
+        return generate(command, **more)
+
+    slot.generate = noted
+    return calls
+
+
 async def test_an_answer_ends_with_an_empty_final_chunk(slot):
     view = HalfDuplexView(slot)
 

@@ -56,6 +56,7 @@ from parley.protocol.kinds import Ending, Phase
 from parley.protocol.values import make_id
 from parley.session import conversation_log as entries
 from parley.session.conversation_log import ConversationRedo
+from parley.session.early import EarlyAnswer
 from parley.session.half_duplex import TurnLimits
 from parley.session.item_context import ItemContext
 from parley.session.items import ConversationItem, ItemList
@@ -100,7 +101,7 @@ class ConversationRunner:
             index=lambda: self._turn,
             commit=self._commit,
             cut=self._cut_by_speech,
-            early=self._take_in_early,
+            early=EarlyAnswer(self._answer_early, view.stop_early),
             judges=judges,
         )
         self._setup = HalfDuplexSetup()
@@ -156,11 +157,11 @@ class ConversationRunner:
             self._requests.append(ResponseRequested())
             self._asked.set()
 
-    async def _take_in_early(self, pcm: Pcm) -> None:
+    async def _answer_early(self, pcm: Pcm) -> None:
         """What will be the user's turn, while nothing else is to be answered."""
         is_answering = self._response is not None and not self._response.has_ended
         if not is_answering and not self._requests:
-            await self._context.take_in_early(pcm)
+            await self._context.answer_early(pcm, self._setup)
 
     def _forget(self, item_ids: list[str]) -> None:
         for item_id in item_ids:

@@ -1,9 +1,8 @@
-"""Takes in what the user said while the detector still waits for them to go on.
+"""Prepares the answer while nobody knows yet whether the user has finished.
 
-An utterance ends after a silence (`min_silence_duration_ms`). From `EARLY_SHARE` of it on, what was
-said is taken in as the user's turn; when the silence is over the answer can begin at once. If the
-user goes on instead, the view gives it back (`HalfDuplexView.prefill_early`), so nothing but time
-depends on it.
+As soon as they pause, what was said is taken in as their turn, and the answer is begun. If the turn
+is found complete, the answer is there, or nearly; if they go on, it is stopped and given back
+unheard (`HalfDuplexView.prefill_early`): nobody is told of it, and nothing but time depends on it.
 """
 
 from __future__ import annotations
@@ -17,25 +16,30 @@ from parley.errors import ParleyError
 from parley.media.pcm import Pcm
 from parley.vad import UtteranceFinder
 
-EARLY_SHARE: Final = 0.3
-"""Of the silence that ends an utterance: longer than the pauses within a phrase."""
+EARLY_MS: Final = 64
+"""A pause of so long. The detector falls silent 30 to 140 ms after a word has ended, so within
+sentences there are few: one in 11 s of somebody who reads prompts."""
 
-EARLY_MOST: Final = 4
+EARLY_MOST: Final = 8
 """Times in one utterance; who pauses more often is waited for."""
 
 _log = logs.get(__name__)
 
 
-class EarlyPrefill:
+class EarlyAnswer:
     """For one conversation; see the module's text.
 
     Args:
-        take_in: takes in what was said, as what will be the user's turn; has to begin the view's
-            work before it waits for anything else.
+        prepare: takes in what was said, as what will be the user's turn, and begins the answer; has
+            to begin the view's work before it waits for anything else.
+        stop: the user goes on.
     """
 
-    def __init__(self, take_in: Callable[[Pcm], Awaitable[object]]) -> None:
-        self._prefill = take_in
+    def __init__(
+        self, prepare: Callable[[Pcm], Awaitable[object]], stop: Callable[[], None]
+    ) -> None:
+        self._prepare = prepare
+        self._stop = stop
         self._pause_start: int | None = None
         """Of the pause that was tried last."""
         self._times = 0
@@ -48,31 +52,35 @@ class EarlyPrefill:
             self._times, self._pause_start = 0, None
             return
         pause_start = finder.pause_start
+        if pause_start != self._pause_start and self._pause_start is not None:
+            self._pause_start = None
+            self._stop()
         if pause_start in (None, self._pause_start) or self._times >= EARLY_MOST:
             return
-        utterance = finder.likely(EARLY_SHARE)
+        utterance = finder.likely(EARLY_MS)
         if utterance is None or (self._task is not None and not self._task.done()):
             return
         self._pause_start = pause_start
         self._times += 1
         self._task = asyncio.create_task(
-            self._take_in(utterance.pcm, self._turn), name="early prefill"
+            self._begin(utterance.pcm, self._turn), name="early answer"
         )
 
     def begin_turn(self) -> None:
         """The user's turn is complete: what has not been begun by now is not taken in any more."""
         self._turn += 1
+        self._pause_start = None
 
-    def stop(self) -> None:
+    def end(self) -> None:
         """Nothing follows."""
         if self._task is not None:
             self._task.cancel()
 
-    async def _take_in(self, pcm: Pcm, turn: int) -> None:
+    async def _begin(self, pcm: Pcm, turn: int) -> None:
         if turn != self._turn:
             return
         try:
-            await self._prefill(pcm)
+            await self._prepare(pcm)
         except ParleyError:
             # Whoever needs the context next is told by the view.
-            _log.debug("early_prefill_failed", exc_info=True)
+            _log.debug("early_answer_failed", exc_info=True)

@@ -34,7 +34,7 @@ from parley.errors import InferenceFailed, InvalidRequest, SlotLost, WrongPhase
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.kinds import Phase
 from parley.protocol.values import FRAMES_LIMIT, Generation
-from parley.session.early import EarlyPrefill
+from parley.session.early import EarlyAnswer
 from parley.session.half_duplex_log import Answered, Asked, Cut, TurnRedo, without_old_sound
 from parley.session.interruption import Interruptions
 from parley.session.listening import (
@@ -119,7 +119,7 @@ class HalfDuplexRunner:
             session, index=lambda: self._turns - 1, stop=lambda _: self._be_cut()
         )
         self._silence = SilenceWatch(session)
-        self._early = EarlyPrefill(self._take_in_early)
+        self._early = EarlyAnswer(self._answer_early, view.stop_early)
         self._speaks = True
         self._generation = Generation()
         self._turns = 0
@@ -267,7 +267,7 @@ class HalfDuplexRunner:
                 if not self._cold_start.is_undecided:
                     self._early.follow(self._finder)
         finally:
-            self._early.stop()
+            self._early.end()
             watching.cancel()
         return SessionEnded("stopped")
 
@@ -508,11 +508,13 @@ class HalfDuplexRunner:
         if self._interruptions.is_armed:
             await self._hear_out()
 
-    async def _take_in_early(self, pcm: Pcm) -> None:
+    async def _answer_early(self, pcm: Pcm) -> None:
         due_s = self._session.clock.monotonic() + TURN_DUE_S
         asked = Message("user", (AudioPart(pcm),))
         request = TurnRequest(self._session.session_id, (asked,))
-        await self._view.prefill_early(request, due_s=due_s)
+        await self._view.prefill_early(
+            request, due_s=due_s, answer=self._generation, generate_audio=self._speaks
+        )
 
     def _take_written(self) -> tuple[str, tuple[bytes, ...]]:
         """Everything that was written since the last turn, and the newest pictures."""

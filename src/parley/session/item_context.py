@@ -137,14 +137,19 @@ class ItemContext:
         sounds = tuple(item for item in fresh[answered:] if item.sound is not None)
         return FilledContext(tokens, sounds, prefilled.heard, tuple(chosen))
 
-    async def take_in_early(self, pcm: Pcm) -> None:
+    async def answer_early(self, pcm: Pcm, setup: HalfDuplexSetup) -> None:
         """What will be the user's turn, if they say no more."""
         if self._synced is None:
             return
         due_s = self._session.clock.monotonic() + TURN_DUE_S
         asked: content.Message[Part] = content.Message("user", (AudioPart(pcm),))
         request = TurnRequest(self._session.session_id, (asked,))
-        await self._view.prefill_early(request, due_s=due_s)
+        await self._view.prefill_early(
+            request,
+            due_s=due_s,
+            answer=setup.generation,
+            generate_audio=setup.wants_speech and self._view.spec.can_speak,
+        )
 
     async def _prefill(
         self, items: Sequence[ConversationItem], again: object = None

@@ -11,14 +11,14 @@ Source: OpenAI Realtime (GA), voice activity detection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 from parley.dialects.events import SpeechStarted, SpeechStopped, TurnDetection
 from parley.errors import InvalidRequest
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
 from parley.protocol.values import InterruptionOptions, make_id
-from parley.session.early import EarlyPrefill
+from parley.session.early import EarlyAnswer
 from parley.session.interruption import Interruptions
 from parley.session.listening import SoundQueue, find, silence_of, wait_for_silence
 from parley.session.session import Session
@@ -45,7 +45,8 @@ class TurnListener:
         commit: told of every turn that is complete: its item's id, its sound, whether it asks for
             an answer.
         cut: silences the answer that the user interrupts.
-        early: takes in what will be a turn, if nothing more is said.
+        early: prepares the answer to what will be a turn, if nothing more is said; and stops that
+            because more is said.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class TurnListener:
         index: Callable[[], int],
         commit: Callable[[str, Pcm, bool], None],
         cut: Callable[[], None],
-        early: Callable[[Pcm], Awaitable[None]],
+        early: EarlyAnswer,
         judges: TurnJudges = NO_JUDGES,
     ) -> None:
         self._session = session
@@ -64,7 +65,7 @@ class TurnListener:
         self._judges = judges
         self._commit = commit
         self._cut = cut
-        self._early = EarlyPrefill(early)
+        self._early = early
         self.interruptions = Interruptions(session, index=index, stop=self._be_interrupted)
         self._detection: TurnDetection | None = TurnDetection()
         self._is_answering = False
@@ -224,7 +225,7 @@ class TurnListener:
                     self._changed.clear()
                     await self._changed.wait()
         finally:
-            self._early.stop()
+            self._early.end()
             watch.stop()
 
     def _may_watch(self) -> bool:

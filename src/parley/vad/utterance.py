@@ -113,19 +113,14 @@ class UtteranceFinder:
         """Whether an utterance is open."""
         return self._speech_start is not None
 
-    def likely(self, share: float) -> Utterance | None:
+    def likely(self, pause_ms: int) -> Utterance | None:
         """The open utterance, as it will be if the pause goes on; None: there is none, or its pause
-        is not that long yet.
-
-        Args:
-            share: of the silence that ends an utterance.
-        """
+        is not that long yet, or not as long as the padding."""
         speech_start, speech_end, now = self._speech_start, self._pause_start, self._position
         if speech_start is None or speech_end is None:
             return None
         is_short = speech_end - speech_start < self._min_speech
-        least = share * self._min_silence if self._judge is None else JUDGED_MS * _PER_MS
-        if is_short or now - speech_end < max(least, self._pad):
+        if is_short or now - speech_end < max(pause_ms * _PER_MS, self._pad):
             return None
         return self._cut(speech_start, speech_end, now)
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from parley.engine.handle import SlotHandle
+from parley.engine.handle import Decoding, SlotHandle
 from parley.engine.segments import Mark, Marker, Segment
-from parley.engine.work import Checkpoint, PrefillResult, StartSession, Window
+from parley.engine.work import Checkpoint, Generate, PrefillResult, StartSession, Window
 from parley.errors import BadInput, ContextFull, InferenceFailed, InvalidRequest, SlotLost
 from parley.media.pcm import Pcm, Samples
 from parley.media.reference import decode_reference
@@ -95,6 +95,20 @@ class _Early:
     before: _Point
 
 
+@dataclass(slots=True, eq=False)
+class _EarlyAnswer:
+    """An answer that nobody has asked for yet; `before` is the way back."""
+
+    command: Generate
+    decoding: Decoding
+    before: _Point
+    is_stopped: bool = False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+        self.decoding.cancel()
+
+
 class HalfDuplexView(TurnView):
     """`init_ref_audio…`, `prefill` the system prompt, then per turn `prefill` and `generate`."""
 
@@ -106,6 +120,7 @@ class HalfDuplexView(TurnView):
         self._turn_is_open = False
         self._window = WINDOW
         self._early: _Early | None = None
+        self._early_answer: _EarlyAnswer | None = None
         self._early_work = asyncio.Lock()
         self._conversations = 0
         """Begun or forgotten so far."""
@@ -166,14 +181,25 @@ class HalfDuplexView(TurnView):
         """
         async with self._early_work:
             early, self._early = self._early, None
-            if early is not None:
-                if _is_same(early.request, request):
-                    return early.result
-                await self._return_to(early.before)
+            if early is not None and _is_same(early.request, request):
+                return early.result
+            await self._give_back(early)
             return await self._prefill(request, due_s, again)
 
-    async def prefill_early(self, request: TurnRequest, *, due_s: float | None = None) -> bool:
+    async def prefill_early(
+        self,
+        request: TurnRequest,
+        *,
+        due_s: float | None = None,
+        answer: Generation | None = None,
+        generate_audio: bool = True,
+    ) -> bool:
         """Take in what will be the user's turn if they say no more; `prefill` decides.
+
+        Args:
+            answer: also begin the answer, which `generate` goes on with if it is asked for the
+                same; None: do not.
+            generate_audio: as in `generate`.
 
         Returns:
             Whether it was: not where the context might have to forget something for it, and not
@@ -183,8 +209,7 @@ class HalfDuplexView(TurnView):
             return False
         async with self._early_work:
             early, self._early = self._early, None
-            if early is not None:
-                await self._return_to(early.before)
+            await self._give_back(early)
             seconds = sum(
                 part.pcm.duration_s
                 for message in request.messages
@@ -207,7 +232,48 @@ class HalfDuplexView(TurnView):
             if conversation != self._conversations:
                 return False
             self._early = _Early(request, result, before)
+            if answer is not None:
+                await self._answer_early(_reply(answer, generate_audio), due_s)
             return True
+
+    async def _answer_early(self, reply: Generate, due_s: float | None) -> None:
+        needed = reply.max_new_tokens + EARLY_TOKENS
+        if self._slot.context_tokens + needed > self._window.high_tokens:
+            return
+        conversation = self._conversations
+        before = _Point(await self._slot.checkpoint(), self._turn_is_open)
+        if conversation == self._conversations and self._early is not None:
+            decoding = self._slot.generate(reply, due_s=due_s)
+            self._early_answer = _EarlyAnswer(reply, decoding, before)
+
+    def stop_early(self) -> None:
+        """The user goes on: what was begun of the answer is not worth going on with."""
+        if self._early is not None and self._early_answer is not None:
+            self._early_answer.stop()
+
+    def stop_generation(self) -> bool:
+        """See `TurnView`; also an answer that was begun before it was asked for."""
+        if self._early is None and self._early_answer is not None:
+            self._early_answer.stop()
+        return super().stop_generation()
+
+    async def _give_back(self, early: _Early | None = None) -> None:
+        """The context is as it was before the answer that nobody asked for, and before the turn
+        that was not the user's."""
+        answer, self._early_answer = self._early_answer, None
+        if answer is not None:
+            answer.stop()
+        before = early or answer
+        if before is not None:
+            # Behind the answer's end: work on a slot runs in order.
+            await self._return_to(before.before)
+
+    @property
+    def kv_cache_length(self) -> int:
+        """Tokens in the context; an answer that nobody has asked for is none of it."""
+        if self._early_answer is not None:
+            return self._early_answer.before.checkpoint.context_tokens
+        return super().kv_cache_length
 
     @property
     def kept_tokens(self) -> int:
@@ -295,22 +361,31 @@ class HalfDuplexView(TurnView):
         self._check_session(session_id)
         async with self._early_work:
             early, self._early = self._early, None
-            if early is not None:
-                # Nobody has asked for it: it is no part of what is answered.
-                await self._return_to(early.before)
-        self._point = _Point(await self._slot.checkpoint(), self._turn_is_open)
-        reply = command(generation or Generation(), speak=generate_audio, streaming=True)
-        reply = dataclasses.replace(reply, again=again)
+            reply = dataclasses.replace(
+                _reply(generation or Generation(), generate_audio), again=again
+            )
+            begun = self._early_answer
+            is_this = begun is not None and not begun.is_stopped and begun.command == reply
+            if early is not None or not is_this:
+                # Nobody has asked for what was taken in: it is no part of what is answered.
+                await self._give_back(early)
+                begun = None
+            self._early_answer = None
+        if begun is None:
+            self._point = _Point(await self._slot.checkpoint(), self._turn_is_open)
+        else:
+            self._point = begun.before
         index = -1
         # Also when the reader leaves early: what was said until then ends the user's turn.
         self._turn_is_open = False
-        async for chunk in self._stream(reply, due_s):
+        async for chunk in self._stream(reply, due_s, None if begun is None else begun.decoding):
             index = chunk.chunk_index
             yield chunk
         yield StreamingChunk(index + 1, is_final=True)
 
     async def catch_up(self) -> None:
         """Do what was left undone while turns were done again. Between two turns."""
+        await self._give_back()
         await self._slot.prefill(())
 
     def can_rollback(self) -> RollbackCheck:
@@ -323,6 +398,7 @@ class HalfDuplexView(TurnView):
 
     async def rollback(self) -> Rollback:
         """Return to the point; it is used up then. Never raises for want of one."""
+        await self._give_back()
         point, self._point = self._point, None
         if point is None:
             return Rollback(False, "there is no point to return to", self.kv_cache_length)
@@ -355,8 +431,10 @@ class HalfDuplexView(TurnView):
 
     def forget(self) -> None:
         super().forget()
+        if self._early_answer is not None:
+            self._early_answer.stop()
         self._point = None
-        self._early = None
+        self._early = self._early_answer = None
         self._conversations += 1
         self._turn_is_open = False
 
@@ -368,6 +446,10 @@ class HalfDuplexView(TurnView):
             end = [Marker(Mark.TURN_END, message.role)] if closes else []
             return [*layout.content(message.parts), *end]
         return layout.message(message, is_closed=closes)
+
+
+def _reply(generation: Generation, generate_audio: bool) -> Generate:
+    return command(generation, speak=generate_audio, streaming=True)
 
 
 def _is_same(one: TurnRequest, other: TurnRequest) -> bool:
