@@ -25,6 +25,7 @@
     │  ├─ QuotaExceeded            quota_exceeded            1008
     │  ├─ SessionIdInUse           session_id_in_use         1008
     │  ├─ Unauthorized             unauthorized              1008
+    │  ├─ Forbidden                forbidden                 1008
     │  ├─ OriginForbidden          origin_forbidden          1008
     │  └─ HostForbidden            host_forbidden            1008
     ├─ ContextFull                 context_full              1000 (1008 in chat)
@@ -63,6 +64,8 @@ class ParleyError(Exception):
     is_client_error: ClassVar[bool] = False
     client_event_id: str | None = None
     """The client's own id of the message that caused it, in dialects that have such ids."""
+    retry_after_s: int | None = None
+    """When trying again makes sense (HTTP: `Retry-After`); None: never, or unknown."""
 
     @classmethod
     def from_wire(cls, sentence: str) -> Self:
@@ -214,6 +217,7 @@ class QueueFull(Refused):
     """The queue is full: `waiting` tickets, at most `limit`."""
 
     code = "queue_full"
+    retry_after_s = 5
     waiting: int | None = None
     limit: int | None = None
 
@@ -227,6 +231,7 @@ class ServiceUnavailable(Refused):
     """The server cannot serve at present; `why` is the sentence."""
 
     code = "service_unavailable"
+    retry_after_s = 10
 
     def __init__(self, why: str = "The service is not ready.") -> None:
         super().__init__(why)
@@ -236,6 +241,7 @@ class WorkerBusy(Refused):
     """The worker has no free slot."""
 
     code = "worker_busy"
+    retry_after_s = 2
 
     def __init__(self) -> None:
         super().__init__("No idle worker is available.")
@@ -245,6 +251,7 @@ class WorkerConnectFailed(Refused):
     """A leased worker could not be reached."""
 
     code = "worker_connect_failed"
+    retry_after_s = 2
 
     def __init__(self) -> None:
         super().__init__("The assigned worker could not be reached.")
@@ -267,6 +274,7 @@ class TooManySessions(Refused):
     """A client that holds `held` sessions of at most `limit`."""
 
     code = "too_many_sessions"
+    retry_after_s = 5
     close_code = 1008
     http_status = 429
     held: int | None = None
@@ -284,12 +292,17 @@ class RateLimited(Refused):
     code = "rate_limited"
     close_code = 1008
     http_status = 429
+    retry_after_s = 15
     per_minute: int | None = None
 
-    def __init__(self, per_minute: int, *, has_key: bool = True) -> None:
+    def __init__(
+        self, per_minute: int, *, has_key: bool = True, retry_after_s: int | None = None
+    ) -> None:
         whose = "This key allows" if has_key else "Without a key, this server allows"
         super().__init__(f"{whose} {per_minute} requests per minute.")
         self.per_minute = per_minute
+        if retry_after_s is not None:
+            self.retry_after_s = retry_after_s
 
 
 class QuotaExceeded(Refused):
@@ -300,9 +313,12 @@ class QuotaExceeded(Refused):
     http_status = 429
     limit: int | None = None
 
-    def __init__(self, limit: int, unit: Literal["minutes", "tokens"]) -> None:
+    def __init__(
+        self, limit: int, unit: Literal["minutes", "tokens"], retry_after_s: int | None = None
+    ) -> None:
         super().__init__(f"This key allows {limit} {unit} a day (UTC), and they are used up.")
         self.limit = limit
+        self.retry_after_s = retry_after_s
 
 
 class SessionIdInUse(Refused):
@@ -326,6 +342,17 @@ class Unauthorized(Refused):
     http_status = 401
 
     def __init__(self, sentence: str = "A valid token is required.") -> None:
+        super().__init__(sentence)
+
+
+class Forbidden(Refused):
+    """A valid token that does not open this."""
+
+    code = "forbidden"
+    close_code = 1008
+    http_status = 403
+
+    def __init__(self, sentence: str) -> None:
         super().__init__(sentence)
 
 

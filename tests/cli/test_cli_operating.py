@@ -141,5 +141,5 @@ async def test_without_the_right_a_hint_says_what_it_takes(gateway: Any, capsys:
     code, _, err = await parley(capsys, gateway.url, "keys", "list", token=made["key"])
 
     assert code == 1
-    assert "An admin token is required." in err
+    assert "it takes a key with the role 'admin'" in err
     assert "--token" in err

@@ -234,7 +234,7 @@ async def test_a_full_queue_is_a_429_and_no_worker_a_503_before_the_upgrade():
         full = await refused(url)
         forbidden = await refused(url, origin="https://elsewhere.example")
 
-    assert (away.status_code, away.headers["Retry-After"]) == (503, "5")
+    assert (away.status_code, away.headers["Retry-After"]) == (503, "10")
     assert json.loads(away.body)["code"] == "service_unavailable"
     assert (full.status_code, full.headers["Retry-After"]) == (429, "5")
     assert json.loads(full.body) == {"detail": "Queue full (1 requests)", "code": "queue_full"}

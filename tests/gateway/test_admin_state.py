@@ -181,9 +181,9 @@ async def test_every_admin_route_refuses_strangers_and_keys(tmp_path):
                 }
             ]
             for method, path in admin_only:
-                for headers in ({}, {"authorization": f"Bearer {key}"}):
+                for headers, status in (({}, 401), ({"authorization": f"Bearer {key}"}, 403)):
                     answer = await http.request(method, path, headers=headers, json={})
-                    assert answer.status_code == 401, (method, path)
+                    assert answer.status_code == status, (method, path)
 
     assert len(admin_only) >= 12
 
@@ -274,7 +274,7 @@ async def test_browsers_get_a_short_lived_token_and_a_cookie(tmp_path):
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
     assert by_cookie.status_code == 200
-    assert renewed.status_code == renewed_key.status_code == 401, "it would never end"
+    assert renewed.status_code == renewed_key.status_code == 403, "it would never end"
     assert stale.status_code == expired.status_code == 401
     assert page.status_code == 200
 
@@ -314,12 +314,13 @@ async def test_a_key_has_its_own_limits(tmp_path):
             await first.recv()
             async with connect(running.ws(f"/ws/duplex/b?token={key}")) as second:
                 messages, code = await end_of(second)
-        statuses = [
-            (await http.get("/health", headers={"x-api-key": key})).status_code for _ in range(4)
-        ]
+        answers = [await http.get("/health", headers={"x-api-key": key}) for _ in range(4)]
+        below_v1 = await http.get("/v1/models", headers={"x-api-key": key})
 
     assert (code, messages[-1]["code"]) == (1008, "too_many_sessions")
-    assert statuses == [200, 200, 200, 429]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    for refused in (answers[-1], below_v1):
+        assert 30 < int(refused.headers["retry-after"]) <= 60
 
 
 @pytest.mark.parametrize(
@@ -348,6 +349,27 @@ async def test_admin_actions_are_written_down_with_what_came_of_them(tmp_path):
         ("PUT", "/api/admin/apps/omni", 200),
     ]
     assert entries[0]["address"] == "127.0.0.1"
+    assert {entry["who"] for entry in entries} == {"admin"}
+
+
+async def test_the_audit_log_names_the_key_the_user_or_this_machine(tmp_path):
+    order = {"enabled": True}
+    async with (
+        running_gateway(
+            storage={"data_dir": tmp_path},
+            forward_auth={"user_header": "Remote-User", "groups_header": "Remote-Groups"}
+            | {"admin_groups": ["boss"]},
+        ) as running,
+        client(running) as http,
+    ):
+        made = (await http.post("/api/admin/keys", json={"name": "x", "role": "admin"})).json()
+        bearer = {"authorization": f"Bearer {made['key']}"}
+        await http.put("/api/admin/apps/omni", json=order, headers=bearer)
+        user = {"remote-user": "anna", "remote-groups": "boss"}
+        await http.put("/api/admin/apps/omni", json=order, headers=user)
+        entries = (await http.get("/api/admin/audit")).json()["entries"]
+
+    assert [entry["who"] for entry in entries] == ["u_anna", made["id"], "local"]
 
 
 async def test_cleaning_up_says_what_would_go_and_then_does_it(tmp_path):

@@ -165,7 +165,7 @@ async def test_an_address_in_a_trailer_is_not_the_clients():
     assert (oldest.address, newest.address) == ("127.0.0.1", "203.0.113.7")
 
 
-async def test_a_user_in_a_trailer_is_nobody():
+async def test_a_trailer_signs_no_user_in():
     async with running_gateway(
         security={"needs_key": True, "admin_token": "right"},
         forward_auth={"user_header": "Remote-User", "proxies": ["127.0.0.1"]},

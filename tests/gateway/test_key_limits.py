@@ -172,6 +172,8 @@ async def test_a_day_that_is_used_up_is_told_in_the_dialect_and_over_rest():
     assert messages[-1]["type"] == "stopped"
     assert (told["code"], refused_code) == ("quota_exceeded", 1008)
     assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
+    # At midnight (UTC), when the next day begins.
+    assert 0 < int(answer.headers["retry-after"]) <= 86_400
 
 
 async def test_roles_open_what_they_are_for_and_no_more():
@@ -192,14 +194,14 @@ async def test_roles_open_what_they_are_for_and_no_more():
             shows_addresses = bool(asked[0].json()["workers"])
             assert shows_addresses == (role != "talk")
             async with gateway.http(headers={"authorization": f"Bearer {token}"}) as browser:
-                assert (await browser.get("/api/admin/keys")).status_code == 401, role
+                assert (await browser.get("/api/admin/keys")).status_code == 403, role
             async with gateway.http() as link:
                 by_query = await link.get("/api/admin/keys", params={"token": key["key"]})
-                assert by_query.status_code == 401, role
+                assert by_query.status_code == 403, role
 
     assert status == {
-        "talk": [200, 401, 401, 401, 401],
-        "operate": [200, 200, 200, 401, 401],
+        "talk": [200, 403, 403, 403, 403],
+        "operate": [200, 200, 200, 403, 403],
         "admin": [200, 200, 200, 200, 200],
     }
 

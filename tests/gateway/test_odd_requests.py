@@ -114,6 +114,8 @@ class Dice:
 
 def problem_of(asked: Dice, answer: httpx.Response) -> str | None:
     """What is wrong with an answer."""
+    if answer.status_code in (429, 503) and int(answer.headers.get("retry-after", 0)) < 1:
+        return f"{answer.status_code} without Retry-After"
     if answer.status_code >= 500 and (asked.method, asked.route, answer.status_code) not in MEANT:
         return f"{answer.status_code}: {answer.text[:500]}"
     if (

@@ -20,7 +20,7 @@ import typer
 
 from parley import __version__
 from parley.cli.colour import say
-from parley.errors import BadInput, ParleyError, SetupError, Unauthorized
+from parley.errors import BadInput, Forbidden, ParleyError, SetupError, Unauthorized
 from parley.importing import importing
 from parley.installation import extra_for, install_command
 
@@ -243,7 +243,7 @@ def _log(sentence: str, hint: str) -> None:
 
 
 def _hint(error: ParleyError) -> str:
-    if isinstance(error, Unauthorized):
+    if isinstance(error, Unauthorized | Forbidden):
         return "Pass a key with --token or in the environment variable PARLEY_TOKEN."
     return ""
 

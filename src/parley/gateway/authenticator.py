@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import re
 import secrets
 from collections import defaultdict, deque
@@ -23,7 +24,7 @@ from typing import Final, Literal
 from cryptography.fernet import Fernet, InvalidToken
 
 from parley.clock import Clock
-from parley.errors import RateLimited, Unauthorized
+from parley.errors import Forbidden, RateLimited, Unauthorized
 from parley.gateway.admission import is_loopback
 from parley.gateway.rates import RateLimit
 from parley.gateway.state import Key, Role
@@ -168,14 +169,16 @@ class Authenticator:
             if caller.kind != "anonymous" or limit is None or not address or is_loopback(address):
                 return
             if not limit.take(network_of(address)):
-                raise RateLimited(limit.per_minute, has_key=False)
+                wait_s = limit.wait_s(network_of(address))
+                raise RateLimited(limit.per_minute, has_key=False, retry_after_s=wait_s)
             return
         now_s = self._clock.monotonic()
         recent = self._recent[key.id]
         while recent and recent[0] <= now_s - 60:
             recent.popleft()
         if len(recent) >= key.per_minute:
-            raise RateLimited(key.per_minute)
+            wait_s = max(1, math.ceil(recent[0] + 60 - now_s))
+            raise RateLimited(key.per_minute, retry_after_s=wait_s)
         recent.append(now_s)
         self.used_s[key.id] = self._clock.time()
 
@@ -183,10 +186,10 @@ class Authenticator:
         """A short-lived token with the rights of a key (never an admin's), and its seconds.
 
         Raises:
-            Unauthorized: the caller has no more than such a token, which would never end.
+            Forbidden: the caller has no more than such a token, which would never end.
         """
         if caller.is_session:
-            raise Unauthorized("A key is required: a session token cannot create another one.")
+            raise Forbidden("A key is required: a session token cannot create another one.")
         lasts_s = min(lasts_s, SESSION_S)
         facts = {"key": caller.key.id if caller.key else None, "until": self._until(lasts_s)}
         return SESSION_PREFIX + self._sealed(facts), lasts_s
@@ -276,6 +279,13 @@ def caller_word(caller: Caller, *, is_admin: bool) -> str:
     if is_admin or caller.kind == "admin":
         return "admin"
     return f"key:{caller.key.id}" if caller.key is not None else ""
+
+
+def who(caller: Caller) -> str:
+    """How the audit log names a caller that may do what admins do."""
+    if caller.key is not None:
+        return caller.key.id
+    return "local" if caller.kind == "anonymous" else "admin"
 
 
 def make_key() -> str:

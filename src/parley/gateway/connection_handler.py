@@ -44,9 +44,6 @@ from parley.transport import Connection, connection_of
 RECONNECT_S: Final = 2.0
 """How long a newcomer waits for the session id of a connection that is ending."""
 
-RETRY_AFTER_S: Final = 5
-"""When a client that was refused with an HTTP status may come back."""
-
 log = logs.get(__name__)
 
 
@@ -180,7 +177,8 @@ class ConnectionHandler:
             self._metrics.error(error.code)
             log.info("client_refused", code=error.code)
             status, body = dialect.refuse_upgrade(error)
-            headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else None
+            wait_s = error.retry_after_s
+            headers = None if wait_s is None else {"Retry-After": str(wait_s)}
             await newcomer.websocket.send_denial_response(JSONResponse(body, status, headers))
             return False
         newcomer.client = client

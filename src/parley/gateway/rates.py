@@ -5,6 +5,7 @@ A token bucket per caller: a full minute's worth may come at once, and refills e
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from parley.clock import Clock
@@ -39,6 +40,11 @@ class RateLimit:
         if len(self._buckets) > CALLERS_KEPT:
             del self._buckets[next(iter(self._buckets))]
         return is_allowed
+
+    def wait_s(self, caller: str) -> int:
+        """Whole seconds until `take` allows one more use; at least 1."""
+        left = self._left(caller, self._clock.monotonic())
+        return max(1, math.ceil((1 - left) * 60 / self.per_minute))
 
     def _left(self, caller: str, now_s: float) -> float:
         left, at_s = self._buckets.get(caller, (float(self.per_minute), now_s))

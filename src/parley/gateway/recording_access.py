@@ -27,6 +27,7 @@ class RecordingComing(ParleyError):
 
     code = "recording_coming"
     http_status = 503
+    retry_after_s = 2
     is_client_error = True
 
     def __init__(self) -> None:

@@ -88,6 +88,9 @@ MIGRATIONS: Final = (
     CREATE INDEX responses_by_owner ON responses (owner, created_s DESC, id);
     CREATE INDEX responses_by_recording ON responses (recording_id);
     """,
+    """
+    ALTER TABLE audit ADD COLUMN who TEXT NOT NULL DEFAULT '';
+    """,
 )
 
 Role = Literal["talk", "operate", "admin"]
@@ -140,10 +143,15 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """Who (by address) did what as an admin, and what came of it."""
+    """Who did what as an admin, from where, and the result.
+
+    Args:
+        who: see `authenticator.who`; "" in entries of versions that did not record it.
+    """
 
     at_s: float
     address: str
+    who: str
     method: str
     path: str
     status: int
@@ -309,8 +317,9 @@ class State:
     async def note(self, entry: AuditEntry) -> None:
         """Add to the audit log."""
         await self._do(
-            "INSERT INTO audit (at_s, address, method, path, status) VALUES (?, ?, ?, ?, ?)",
-            (entry.at_s, entry.address, entry.method, entry.path[:500], entry.status),
+            "INSERT INTO audit (at_s, address, who, method, path, status) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            (entry.at_s, entry.address, entry.who, entry.method, entry.path[:500], entry.status),
         )
 
     async def trim_audit(self, keep: int = AUDIT_ROWS) -> None:
@@ -320,7 +329,7 @@ class State:
     async def audit(self, limit: int) -> list[AuditEntry]:
         """The newest entries, newest first."""
         rows = await self._all(
-            "SELECT at_s, address, method, path, status FROM audit ORDER BY id DESC LIMIT ?",
+            "SELECT at_s, address, who, method, path, status FROM audit ORDER BY id DESC LIMIT ?",
             (limit,),
         )
         return [AuditEntry(*row) for row in rows]

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from parley.clock import Clock
 from parley.errors import QuotaExceeded
 from parley.gateway.state import Key, UsageRow
 from parley.gateway.worker_pool import Lease, WorkerPool
+
+DAY_S: Final = 86_400
 
 
 @dataclass(slots=True)
@@ -121,10 +124,14 @@ class KeyUsage:
             return None
         used = self.today(key.id)
         if key.minutes_per_day is not None and used.seconds >= 60 * key.minutes_per_day:
-            return QuotaExceeded(key.minutes_per_day, "minutes")
+            return QuotaExceeded(key.minutes_per_day, "minutes", self._until_midnight_s())
         if key.tokens_per_day is not None and used.tokens >= key.tokens_per_day:
-            return QuotaExceeded(key.tokens_per_day, "tokens")
+            return QuotaExceeded(key.tokens_per_day, "tokens", self._until_midnight_s())
         return None
+
+    def _until_midnight_s(self) -> int:
+        """Until the next day (UTC) begins."""
+        return DAY_S - int(self._clock.time()) % DAY_S
 
     def _released(self, lease: Lease) -> None:
         seconds = self._clock.monotonic() - lease.granted_at

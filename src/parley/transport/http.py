@@ -259,10 +259,11 @@ class BoundedHttp(HttpToolsProtocol):
         """The last answer on this connection."""
         self._stop_timer()
         body = sentence.encode()
+        again = b"retry-after: 1\r\n" if status == 429 else b""
         self.transport.write(
             b"HTTP/1.1 %d %s\r\ncontent-type: text/plain; charset=utf-8\r\n"
-            b"content-length: %d\r\nconnection: close\r\n\r\n%s"
-            % (status, _PHRASES[status], len(body), body)
+            b"content-length: %d\r\n%sconnection: close\r\n\r\n%s"
+            % (status, _PHRASES[status], len(body), again, body)
         )
         self.transport.close()
 

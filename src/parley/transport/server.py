@@ -24,7 +24,7 @@ from websockets.server import ServerProtocol
 
 from parley import logs
 from parley.protocol.networks import network_of
-from parley.transport.clients import OpenConnections
+from parley.transport.clients import HELD_OFF_S, OpenConnections
 from parley.transport.connection import Connection, as_transport
 from parley.transport.keepalive import Keepalive
 from parley.transport.limits import Budget, ConnectionLimits
@@ -142,7 +142,8 @@ class ServerConnection(Connection):
         if self._address_of is not None:
             self.owner = self._address_of(client[0] if client else None, Headers(raw=headers))
         if self._is_held_off():
-            self._reject(429, "Too many messages. Try again in a few seconds.")
+            sentence = "Too many messages. Try again in a few seconds."
+            self._reject(429, sentence, [(b"retry-after", b"%d" % HELD_OFF_S)])
             self._transport.close()
             return
         scope = {

@@ -9,6 +9,7 @@ from fastapi import Depends, Query, Request, Security
 from pydantic import BaseModel, ConfigDict, Field
 
 from parley import logs
+from parley.errors import Forbidden, Unauthorized
 from parley.gateway.admission import Admission
 from parley.gateway.http.errors import problems
 from parley.gateway.http.routing import Router
@@ -38,9 +39,18 @@ def admin_only(admission: Admission, *, also_operators: bool = False) -> Callabl
         _bearer: Annotated[object, Security(BEARER)],
     ) -> None:
         peer = request.client.host if request.client else None
-        allowed(peer, request.headers)
+        try:
+            allowed(peer, request.headers)
+        except Unauthorized:
+            if request.state.caller.kind == "anonymous":
+                raise
+            role = "operate" if also_operators else "admin"
+            raise Forbidden(
+                f"This token does not open this: it takes a key with the role '{role}', in a "
+                "header."
+            ) from None
         # `AuthMiddleware` writes it down together with what came of it.
-        request.state.admin_address = admission.address_of(peer, request.headers)
+        request.state.is_audited = True
         log.info("admin", method=request.method, path=request.url.path, address=peer)
 
     return check
@@ -51,6 +61,11 @@ class AuditLine(BaseModel):
 
     at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
     address: str = Field(examples=["127.0.0.1"])
+    who: str = Field(
+        description="the id of a key or of a user that a proxy has signed in; `admin`: the "
+        "holder of the admin token; `local`: a caller on this machine, without a token",
+        examples=["k_0123456789ab"],
+    )
     method: str = Field(examples=["PUT"])
     path: str = Field(examples=["/api/admin/apps/omni"])
     status: int = Field(examples=[200])
@@ -130,6 +145,7 @@ def routes(
                 AuditLine(
                     at=iso(entry.at_s),
                     address=entry.address,
+                    who=entry.who,
                     method=entry.method,
                     path=entry.path,
                     status=entry.status,

@@ -23,7 +23,7 @@ from parley import logs
 from parley.clock import Clock
 from parley.errors import ParleyError, Unauthorized
 from parley.gateway.admission import Admission
-from parley.gateway.authenticator import SHARE_PREFIX, Authenticator
+from parley.gateway.authenticator import SHARE_PREFIX, Authenticator, Caller, who
 from parley.gateway.http.errors import refusal
 from parley.gateway.metrics import Metrics
 from parley.gateway.state import AuditEntry, State
@@ -98,7 +98,13 @@ class AuthMiddleware:
             parts.metrics.error(error.code)
             # The realtime dialect of the requirement texts is below `/v1/`, too.
             path = "" if is_socket else scope["path"]
-            refused = refusal(path, error.http_status, str(error), error.code)
+            refused = refusal(
+                path,
+                error.http_status,
+                str(error),
+                error.code,
+                retry_after_s=error.retry_after_s,
+            )
             await refused(scope, receive, send)
             return
         if is_socket:
@@ -117,12 +123,8 @@ class AuthMiddleware:
         finally:
             if self._logs_access and scope["path"] not in QUIET_PATHS:
                 _log_access(scope, parts, status, parts.clock.monotonic() - began_s)
-            address = scope["state"].get("admin_address")
-            if address is not None and scope["method"] not in READING:
-                await _note(
-                    parts.state,
-                    AuditEntry(parts.clock.time(), address, scope["method"], scope["path"], status),
-                )
+            if scope["state"].get("is_audited") and scope["method"] not in READING:
+                await _note(scope, parts, status)
 
     def _check(self, scope: Scope, parts: AuthParts) -> None:
         headers = Headers(scope=scope)
@@ -183,9 +185,18 @@ def _log_access(scope: Scope, parts: AuthParts, status: int, took_s: float) -> N
     )
 
 
-async def _note(state: State, entry: AuditEntry) -> None:
+async def _note(scope: Scope, parts: AuthParts, status: int) -> None:
+    caller: Caller = scope["state"]["caller"]
+    entry = AuditEntry(
+        at_s=parts.clock.time(),
+        address=parts.admission.address_of(_peer(scope), Headers(scope=scope)),
+        who=who(caller),
+        method=scope["method"],
+        path=scope["path"],
+        status=status,
+    )
     try:
-        await state.note(entry)
+        await parts.state.note(entry)
     except sqlite3.Error as error:
         # It is done, and the log knows of it; only the audit cannot be written at present.
         log.error("audit_entry_lost", path=entry.path, why=str(error))

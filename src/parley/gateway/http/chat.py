@@ -12,7 +12,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 
-from parley.errors import InferenceFailed, WorkerLost
+from parley.errors import InferenceFailed, ParleyError, WorkerLost
 from parley.gateway.acquisition import Departed
 from parley.gateway.http.chat_forwarder import ChatForwarder, WorkerRefused
 from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, problem, problems
@@ -160,10 +160,17 @@ def routes(*, forwarder: ChatForwarder, metrics: Metrics) -> Router:
             except (WorkerRefused, WorkerLost, InferenceFailed) as error:
                 metrics.error(error.code)
                 status = error.http_status if isinstance(error, WorkerRefused) else 502
-                return _refusal(status, str(error), error.code)
+                return _refusal(status, error)
 
     return router
 
 
-def _refusal(status: int, sentence: str, code: str) -> JSONResponse:
-    return problem(status, sentence, code, success=False, error=sentence)
+def _refusal(status: int, error: ParleyError) -> JSONResponse:
+    return problem(
+        status,
+        str(error),
+        error.code,
+        retry_after_s=error.retry_after_s,
+        success=False,
+        error=str(error),
+    )

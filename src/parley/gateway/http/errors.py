@@ -77,16 +77,8 @@ class OpenAIError(BaseModel):
 
 OPENAI_PREFIX: Final = "/v1/"
 
-RETRY_AFTER_S: Final[Mapping[str, int]] = {
-    "queue_full": 5,
-    "rate_limited": 15,
-    "recording_coming": 2,
-    "service_unavailable": 10,
-    "too_many_sessions": 5,
-    "worker_busy": 2,
-    "worker_connect_failed": 2,
-}
-"""Errors that pass, by code."""
+RETRY_AFTER_S: Final[Mapping[int, int]] = {429: 15, 503: 10}
+"""Seconds by status, for errors that do not say it themselves."""
 
 
 def openai_type(status: int) -> str:
@@ -102,21 +94,31 @@ def openai_type(status: int) -> str:
 
 
 def refusal(
-    path: str, status: int, detail: str, code: str | None = None, *, field: str | None = None
+    path: str,
+    status: int,
+    detail: str,
+    code: str | None = None,
+    *,
+    field: str | None = None,
+    retry_after_s: int | None = None,
 ) -> JSONResponse:
     """An error in the shape of the clients of `path`."""
     if not path.startswith(OPENAI_PREFIX):
-        return problem(status, detail, code)
+        return problem(status, detail, code, retry_after_s=retry_after_s)
     code = code or CODES.get(status, "error")
     if code == "queue_full":
         status = 429
     error = OpenAIErrorBody(message=detail, type=openai_type(status), param=field, code=code)
-    wait_s = RETRY_AFTER_S.get(code)
     return JSONResponse(
-        OpenAIError(error=error).model_dump(),
-        status,
-        headers=None if wait_s is None else {"retry-after": str(wait_s)},
+        OpenAIError(error=error).model_dump(), status, headers=retry_after(status, retry_after_s)
     )
+
+
+def retry_after(status: int, retry_after_s: int | None) -> dict[str, str] | None:
+    """The header that every 429 and 503 has."""
+    if status not in RETRY_AFTER_S:
+        return None
+    return {"retry-after": str(retry_after_s or RETRY_AFTER_S[status])}
 
 
 def openai_problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -134,10 +136,17 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ErrorDetail} for status in statuses}
 
 
-def problem(status: int, detail: str, code: str | None = None, **more: Any) -> JSONResponse:
-    """An error as a response."""
+def problem(
+    status: int,
+    detail: str,
+    code: str | None = None,
+    *,
+    retry_after_s: int | None = None,
+    **more: Any,
+) -> JSONResponse:
+    """An error as a response; `more`: other fields of its body."""
     body = {"detail": detail, "code": code or CODES.get(status, "error"), **more}
-    return JSONResponse(body, status)
+    return JSONResponse(body, status, headers=retry_after(status, retry_after_s))
 
 
 NOWHERE: Final = """<!doctype html>
@@ -200,6 +209,7 @@ def install(
             str(error),
             error.code,
             field=getattr(error, "field", None),
+            retry_after_s=error.retry_after_s,
         )
 
     async def theirs(request: Request, error: Exception) -> Response:

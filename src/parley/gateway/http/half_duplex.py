@@ -69,7 +69,8 @@ def routes(
         caller: Caller = request.state.caller
         is_admin = admission.is_admin(peer, request.headers)
         if not is_admin and not failed_stops.has_room(network_of(address)):
-            raise RateLimited(failed_stops.per_minute, has_key=False)
+            wait_s = failed_stops.wait_s(network_of(address))
+            raise RateLimited(failed_stops.per_minute, has_key=False, retry_after_s=wait_s)
         ticket = next((t for t in queue if _is(t, order.session_id)), None)
         if (
             ticket is not None

@@ -51,7 +51,8 @@ def routes(
         peer = request.client.host if request.client else None
         address = admission.address_of(peer, request.headers)
         if not failed_stops.has_room(network_of(address)):
-            raise RateLimited(failed_stops.per_minute, has_key=False)
+            wait_s = failed_stops.wait_s(network_of(address))
+            raise RateLimited(failed_stops.per_minute, has_key=False, retry_after_s=wait_s)
         moving = sessions.moving(session_id)
         lost = None if moving is None else moving.lost
         if lost is not None and may_stop(request.state.caller, address, lost):

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from parley.gateway.http.auth import is_open
-from parley.gateway.http.errors import OPENAI_PREFIX, openai_type
+from parley.gateway.http.errors import OPENAI_PREFIX, RETRY_AFTER_S, openai_type
 from parley.gateway.http.routing import LateRoute
 from parley.gateway.http.schemes import BEARER, CALLERS
 
@@ -62,6 +62,12 @@ PROBLEMS: Final[dict[str, tuple[str, str]]] = {
     "504": ("timeout", "No answer in time."),
 }
 """A code and a sentence for each status; other codes may come with the same one."""
+
+RETRY_AFTER: Final = {
+    "description": "Seconds after which trying again makes sense.",
+    "required": True,
+    "schema": {"type": "integer", "minimum": 1},
+}
 
 
 class NoExample(ValueError):
@@ -113,6 +119,9 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
         common = {**ALWAYS, **(WITH_BODY if "requestBody" in operation else {})}
         for status in common:
             answers.setdefault(status, {})
+        if "security" in operation:
+            # For admins or operators: a key of another role is valid, and opens nothing here.
+            answers.setdefault("403", {})
         if path.startswith(OPENAI_PREFIX):
             answers.pop("422", None)
             answers.setdefault("400", {})
@@ -201,6 +210,8 @@ def _has_own_schema(answer: Mapping[str, Any]) -> bool:
 def _describe_problem(path: str, status: str, answer: dict[str, Any]) -> None:
     code, detail = PROBLEMS[status]
     answer["description"] = MEANINGS[status]
+    if int(status) in RETRY_AFTER_S:
+        answer["headers"] = {"Retry-After": RETRY_AFTER}
     if path.startswith(OPENAI_PREFIX):
         error = {"message": detail, "type": openai_type(int(status)), "param": None, "code": code}
         answer["content"] = {JSON: {"schema": OPENAI_PROBLEM, "example": {"error": error}}}

@@ -282,13 +282,10 @@ def routes(
         """Delete everything of a recording. Takes a key, an admin, or an id too long to be guessed:
         only those who had the session were told it, and shared links have ids of their own."""
         peer = request.client.host if request.client else None
-        if request.state.caller.kind == "anonymous":
-            if admission.is_admin(peer, request.headers):
-                request.state.admin_address = admission.address_of(peer, request.headers)
-            elif not is_long(session_id):
-                raise Unauthorized
-        elif request.state.caller.kind == "admin":
-            request.state.admin_address = admission.address_of(peer, request.headers)
+        is_admin = admission.is_admin(peer, request.headers)
+        if request.state.caller.kind == "anonymous" and not (is_admin or is_long(session_id)):
+            raise Unauthorized
+        request.state.is_audited = is_admin
         found = find(session_id, to_change=True)
         await asyncio.to_thread(store.delete, found.folder)
         await state.forget([found.folder.recording_id])

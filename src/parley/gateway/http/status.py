@@ -28,6 +28,9 @@ from parley.gateway.tls import own_fingerprint
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
 from parley.settings import GatewaySettings
 
+READY_AGAIN_S: Final = 5
+"""`Retry-After` of a server that is not ready, or fails."""
+
 METRICS_MOST: Final = 8
 METRICS_S: Final = 4.0
 """The metrics are made so often in so many seconds, however often they are asked for: it takes
@@ -344,6 +347,7 @@ def routes(
         failing = sorted(supervisor.failing)
         if failing:
             response.status_code = 503
+            response.headers["retry-after"] = str(READY_AGAIN_S)
         return Health(
             status="failing" if failing else "ok",
             healthy=not failing,
@@ -359,6 +363,7 @@ def routes(
         why = _not_ready(dispatcher, is_closing=closing.done())
         if why:
             response.status_code = 503
+            response.headers["retry-after"] = str(READY_AGAIN_S)
         return Readiness(ready=not why, why=why)
 
     @router.get("/status")

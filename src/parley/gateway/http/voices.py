@@ -146,10 +146,7 @@ def routes(
     async def remove(voice_id: str, request: Request) -> VoiceRemoved:
         """Delete a voice: its owner, or an admin."""
         one = user(request)
-        if one.is_admin:
-            peer = request.client.host if request.client else None
-            address = admission.address_of(peer, request.headers)
-            request.state.admin_address = address
+        request.state.is_audited = one.is_admin
         if not await asyncio.to_thread(library.remove, voice_id, one):
             raise HTTPException(404, "There is no such voice.")
         return VoiceRemoved()
