@@ -187,7 +187,7 @@ async def test_conversations_with_a_server(monkeypatch: pytest.MonkeyPatch):
         # One before each of interruption, acknowledgement and noise, and one of its own.
         assert len(observed.turns) == 4
         assert [ms for ms in observed.turns if ms is not None]
-        assert len(observed.pauses) == 1
+        assert {ms: len(each) for ms, each in observed.pauses.items()} == {500: 1}
     assert [ms for one in held for ms in one.interruptions if ms is not None]
     data = json.loads(json.dumps(as_data(reports)))
     assert set(data) == set(DIALECTS)

@@ -7,9 +7,14 @@ from collections.abc import Sequence
 import pytest
 from tests.support.noises import VOICES, spoken
 
-from parley.cli.bench import noise
+from parley.cli.bench import noise, noise_people
 from parley.cli.bench.noise import POLICIES, NoiseOutcome, as_line, measure
-from parley.media.pcm import Samples
+from parley.cli.bench.noise_people import as_table, rows
+from parley.cli.bench.people import own
+from parley.errors import SetupError
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
+from parley.media.wav import encode_wav
+from parley.turns import TurnJudges
 from parley.vad.silero import SileroModel
 
 
@@ -40,3 +45,32 @@ def test_more_than_one_stop_in_ten_minutes_or_in_twenty_words_is_a_miss():
     assert "2 of 20 acknowledgements stop; 1 of 1 sentences stop, after 900 / 900 ms" in as_line(
         one
     )
+
+
+@pytest.mark.timeout(120)
+def test_recordings_of_ones_own_are_measured_against_the_aims(tmp_path, monkeypatch):
+    with pytest.raises(SetupError, match="needs WAV files"):
+        own(tmp_path)
+    said = {
+        "turns": ("Tell me a story about a fox who could not sleep at night, please.",),
+        "others": noise.SENTENCES[:2],
+        "commands": ("Stop!",),
+    }
+    for folder, sentences in said.items():
+        (tmp_path / folder).mkdir()
+        for number, sentence in enumerate(sentences):
+            sound = Pcm(spoken(sentence, VOICES[folder == "others"]), INPUT_RATE_HZ)
+            (tmp_path / folder / f"{number}.wav").write_bytes(encode_wav(sound))
+    monkeypatch.setattr(noise_people, "PAUSES_MS", (300, 1500))
+
+    # Without a judge 800 ms of silence end a turn.
+    found = {row.name: row for row in rows(own(tmp_path), SileroModel(), TurnJudges(), 0.05)}
+
+    assert found["another person, 20 dB softer"].found == "0 in 0.05 min"
+    assert found["own echo, clean, 10 dB softer"].found == "0 in 0.05 min"
+    assert found["commands that stop it"].found == "0 of 1"
+    assert found["interruptions"].found.startswith("1 of 1, ")
+    assert found["cut by a pause of 300 ms"].found == "0 of 1"
+    assert found["cut by a pause of 1500 ms"].found == "1 of 1"
+    assert 700 < float(found["quiet before an answer"].found.split()[0]) < 1000
+    assert "1 in 10 min" in as_table(list(found.values()))

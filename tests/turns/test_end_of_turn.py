@@ -52,9 +52,9 @@ def ended_after_ms(probability: float, eagerness="auto", min_silence_ms=800, chu
 
 
 def test_who_has_finished_is_answered_soon_and_who_has_not_is_waited_for():
-    assert ended_after_ms(0.99) == 384
-    assert ended_after_ms(0.75) <= 512
-    assert 900 <= ended_after_ms(0.5) <= 960
+    assert ended_after_ms(0.99) == 256
+    assert ended_after_ms(0.89) <= 384
+    assert 832 <= ended_after_ms(0.75) <= 900
     assert 1800 <= ended_after_ms(0.02) <= 1856
 
 
@@ -71,7 +71,7 @@ def test_a_silence_that_a_client_names_is_the_silence_it_gets():
     assert ended_after_ms(0.99, min_silence_ms=500) == 512
     assert ended_after_ms(0.01, min_silence_ms=500) == 512
     assert ended_after_ms(0.01, "off") == 832
-    assert ended_after_ms(0.99, "medium", min_silence_ms=500) == 384
+    assert ended_after_ms(0.99, "medium", min_silence_ms=500) == 256
 
 
 def test_a_turn_ends_at_the_same_place_in_chunks_of_any_length():
@@ -175,4 +175,4 @@ def test_silences_follow_the_probability():
     found = [silence_ms(probability) for probability in np.linspace(0, 1, 50)]
 
     assert found == sorted(found, reverse=True)
-    assert (min(found), max(found)) == (384, 1800)
+    assert (min(found), max(found)) == (256, 1800)

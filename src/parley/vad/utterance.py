@@ -35,8 +35,9 @@ HYSTERESIS = 0.15
 LOWEST_QUIET = 0.01
 """With a very low threshold the hysteresis would reach below zero, and no utterance would end."""
 PRE_ROLL_MS = 300
-JUDGED_MS = 190
-"""Of quiet: three windows. More silence takes half of its sense from what was said before."""
+JUDGED_MS = 120
+"""Of quiet: two windows, about 0.2 s after the last sound. More silence takes half of its sense
+from what was said before."""
 JUDGED_S = 8
 """What is judged: so much of the last sound, at most."""
 LONG_MS = 30_000

@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import json
 import math
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -19,7 +20,13 @@ from parley.cli import reach
 from parley.cli.bench.duplex_material import Material, bundled, own
 from parley.cli.bench.duplex_plot import as_svg
 from parley.cli.bench.duplex_score import TalkOutcome
-from parley.cli.bench.duplex_talk import Scenes, SimulatedLoudspeaker, SimulatedMicrophone
+from parley.cli.bench.duplex_talk import (
+    PAUSES_MS,
+    Scenes,
+    SimulatedLoudspeaker,
+    SimulatedMicrophone,
+)
+from parley.cli.bench.people import installed
 from parley.cli.bench.talkers import DIALECTS, AnyTalker, client_of
 from parley.client.connection import AccessOptions
 from parley.errors import BadInput, ParleyError, SetupError
@@ -29,6 +36,7 @@ WHOLE_S: Final = {"duplex": 1.0, "realtime": 1.0, "minicpmo_v2": 1.0}
 """What the published clients of these dialects send at a time; the others send `CHUNK_S`."""
 
 CHUNK_S: Final = 0.1
+PEOPLE_PAUSES_MS: Final = (300, 500, 700, 900, 1200)
 
 READY_S: Final = 60.0
 
@@ -48,6 +56,11 @@ def duplex(
         Path | None,
         typer.Option(exists=True, file_okay=False, help="Recordings of your own; see --help."),
     ] = None,
+    people: Annotated[
+        bool,
+        typer.Option("--people", help="Recordings of people, from installed packages, and pauses "
+                     "of 300 to 1200 ms. Each conversation begins with another sentence."),
+    ] = False,
     wait: Annotated[float, typer.Option(min=1, help="Seconds until a turn was missed.")] = 10.0,
     plot: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write a picture (SVG) there, too.")
@@ -56,7 +69,7 @@ def duplex(
     insecure: reach.Insecure = False,
     ca: reach.Ca = None,
     token: reach.Token = None,
-) -> None:
+) -> None:  # fmt: skip
     """Hold scripted conversations with a running server, and report how good it is to talk to.
 
     Speech comes from the bundled voice, or from a folder with WAV files in turns/,
@@ -67,11 +80,15 @@ def duplex(
     mode = _mode(interrupt)
     address, access = reach.server(url, insecure=insecure, ca=ca, token=token)
     # The voice that answers is that of the questions, and would be taken for its echo.
-    material = bundled(interrupting=1) if folder is None else own(folder)
+    if people:
+        material = Material(installed().turns)
+    else:
+        material = bundled(interrupting=1) if folder is None else own(folder)
+    pauses_ms = PEOPLE_PAUSES_MS if people else PAUSES_MS
     reports: dict[str, TalkOutcome] = {}
     for name in DIALECTS if dialect == "all" else (dialect,):
         reports[name] = asyncio.run(
-            converse(address, access, name, conversations, mode, material, wait)
+            converse(address, access, name, conversations, mode, material, wait, pauses_ms)
         )
     typer.echo(json.dumps(as_data(reports)) if as_json else as_table(reports))
     if plot is not None:
@@ -95,16 +112,20 @@ async def converse(
     mode: Mode,
     material: Material,
     limit_s: float,
+    pauses_ms: Sequence[int] = PAUSES_MS,
 ) -> TalkOutcome:
     """Conversations in one dialect, one after the other."""
-    observed = TalkOutcome()
+    observed = TalkOutcome(pauses={ms: [] for ms in pauses_ms})
     for number in range(conversations):
         client = client_of(url, access, dialect, InterruptionOptions(mode=mode))
         try:
             async with client:
                 await client.ready(timeout_s=READY_S)
                 chunk_s = WHOLE_S.get(dialect, CHUNK_S)
-                await _hold(client, chunk_s, material, observed, limit_s, number)
+                loudspeaker = SimulatedLoudspeaker()
+                microphone = SimulatedMicrophone(client, chunk_s)
+                scenes = Scenes(microphone, loudspeaker, material, observed, limit_s, pauses_ms)
+                await _hold(client, microphone, loudspeaker, scenes.play(number), observed)
         except ParleyError as error:
             observed.failures.append(f"{type(error).__name__}: {error}")
     return observed
@@ -112,14 +133,11 @@ async def converse(
 
 async def _hold(
     client: AnyTalker,
-    chunk_s: float,
-    material: Material,
+    microphone: SimulatedMicrophone,
+    loudspeaker: SimulatedLoudspeaker,
+    scenes: Coroutine[Any, Any, None],
     observed: TalkOutcome,
-    limit_s: float,
-    number: int,
 ) -> None:
-    loudspeaker, microphone = SimulatedLoudspeaker(), SimulatedMicrophone(client, chunk_s)
-
     async def listen() -> None:
         async for event in client:
             loudspeaker.take(event)
@@ -127,10 +145,7 @@ async def _hold(
 
     listening = asyncio.create_task(listen(), name="bench-loudspeaker")
     speaking = asyncio.create_task(microphone.run(), name="bench-microphone")
-    playing = asyncio.create_task(
-        Scenes(microphone, loudspeaker, material, observed, limit_s).play(number),
-        name="bench-scenes",
-    )
+    playing = asyncio.create_task(scenes, name="bench-scenes")
     tasks = (listening, speaking, playing)
     try:
         # Whichever ends first: the script, or, before its end, the session.

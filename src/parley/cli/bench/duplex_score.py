@@ -7,8 +7,8 @@ plays what comes immediately and without gaps.
   missed turn.
 - response latency: from the end of the user's speech to the first sound of the answer; negative
   where the answer came before the end.
-- pause takeover rate: of pauses in the middle of a turn, in how many the assistant began (lower is
-  better).
+- pause takeover rate: of pauses in the middle of a turn, by their length, in how many the assistant
+  began (lower is better).
 - stop rate and stop latency: of interruptions, how many ended the answer, and after how long from
   their first sample.
 - backchannel yield: of short acknowledgements, how many ended the answer (lower is better).
@@ -62,7 +62,7 @@ class TalkOutcome:
 
     Args:
         turns: latency in ms of each completed turn; None: it was not answered.
-        pauses: whether the assistant began in each pause.
+        pauses: by milliseconds of a pause, whether the assistant began in each.
         interruptions: ms until each stopped the answer; None: it did not.
         acknowledgements: whether each stopped the answer.
         noise_s: seconds of noise during answers; `false_stops` of them were ended by it.
@@ -70,7 +70,7 @@ class TalkOutcome:
     """
 
     turns: list[float | None] = field(default_factory=list)
-    pauses: list[bool] = field(default_factory=list)
+    pauses: dict[int, list[bool]] = field(default_factory=dict)
     interruptions: list[float | None] = field(default_factory=list)
     acknowledgements: list[bool] = field(default_factory=list)
     noise_s: float = 0.0
@@ -86,7 +86,10 @@ class TalkOutcome:
             share("missed turns", [ms is None for ms in self.turns]),
             median("response latency", answered),
             percentile("response latency p95", answered, 95),
-            share("pause takeover rate", self.pauses),
+            *(
+                share(f"takeover rate in {ms} ms of pause", self.pauses[ms])
+                for ms in sorted(self.pauses)
+            ),
             share("stop rate", [ms is not None for ms in self.interruptions]),
             median("stop latency", stopped),
             percentile("stop latency p95", stopped, 95),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -19,6 +20,7 @@ import numpy as np
 from parley.cli.bench.duplex_material import Material
 from parley.cli.bench.duplex_score import TalkOutcome
 from parley.cli.bench.noises import coughs, music, room
+from parley.cli.bench.people import with_pause
 from parley.cli.bench.talkers import AnyTalker, Told, send
 from parley.client.events import Interruption, Piece, Problem, Speaking, TurnDone
 from parley.errors import ParleyError
@@ -33,7 +35,7 @@ INTO_S: Final = 0.8
 STOP_LIMIT_S: Final = 3.0
 """An answer that ends later than this after an interruption began was not stopped by it."""
 
-PAUSE_S: Final = 0.5
+PAUSES_MS: Final = (500,)
 """A pause in the middle of a turn: shorter than what ends one."""
 
 QUIET_S: Final = 1.0
@@ -192,12 +194,14 @@ class Scenes:
         material: Material,
         observed: TalkOutcome,
         limit_s: float,
+        pauses_ms: Sequence[int] = PAUSES_MS,
     ) -> None:
         self._microphone = microphone
         self._loudspeaker = loudspeaker
         self._material = material
         self._observed = observed
         self._limit_s = limit_s
+        self._pauses_ms = pauses_ms
         self._loop = asyncio.get_running_loop()
         self._said = 0
 
@@ -205,7 +209,8 @@ class Scenes:
         """All of them; `number` chooses the material."""
         self._said = number
         await self.turn()
-        await self.pause()
+        for pause_ms in self._pauses_ms:
+            await self.pause(pause_ms)
         for words in self._material.interruptions[number % 2 :: 2]:
             await self.interruption(words)
         for words in self._material.acknowledgements[number % 2 :: 2]:
@@ -221,16 +226,15 @@ class Scenes:
         self._observed.turns.append(latency_ms)
         return answer
 
-    async def pause(self) -> None:
-        """Somebody hesitates in the middle; then the turn should be answered."""
+    async def pause(self, pause_ms: int) -> None:
+        """Somebody hesitates between two words; then the turn should be answered."""
         await self._rest()
-        words = self._words()
-        first, second = np.array_split(words, 2)
-        gap = np.zeros(round(PAUSE_S * INPUT_RATE_HZ), np.float32)
-        start_s, end_s = self._microphone.say(np.concatenate([first, gap, second]))
+        words, goes_on = with_pause(self._words(), pause_ms)
+        start_s, end_s = self._microphone.say(words)
         await asyncio.sleep(max(0.0, end_s - self._loop.time()))
-        began = any(start_s < one.start_s < end_s for one in self._loudspeaker.played)
-        self._observed.pauses.append(began)
+        goes_on_s = start_s + goes_on / INPUT_RATE_HZ
+        began = any(start_s < one.start_s < goes_on_s for one in self._loudspeaker.played)
+        self._observed.pauses.setdefault(pause_ms, []).append(began)
         await self._loudspeaker.answer(end_s, end_s + self._limit_s)
 
     async def interruption(self, words: Samples, *, mark: Marked | None = None) -> None:

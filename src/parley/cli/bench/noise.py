@@ -5,6 +5,8 @@ chunks as a microphone brings them: minutes of coughs and clicks, of music, of a
 speech, of the assistant's own echo 20 dB below what is played (also in a room that echoes, and two
 seconds late, as from a client that buffers and does not say so); acknowledgements; sentences.
 Nothing says what has been played. Voices are those of the pocket model.
+
+With `--people` or `--folder` recordings of people follow, in rooms made by rule (`noise_people`).
 """
 
 from __future__ import annotations
@@ -13,15 +15,19 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final
 
 import numpy as np
 import typer
 
 from parley.cli.bench.duplex_material import bundled_words
+from parley.cli.bench.noise_people import as_table, rows
 from parley.cli.bench.noises import at_level, coughs, crowd, echo, in_room, music, room
+from parley.cli.bench.people import installed, own
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
 from parley.protocol.values import BARGE_IN, InterruptionOptions
+from parley.turns import TurnJudges
 from parley.turns.interruption import Interrupted, InterruptionDetector, InterruptionEvent
 from parley.vad.silero import SileroModel
 
@@ -92,19 +98,41 @@ def noise(
     check: Annotated[
         bool, typer.Option("--check", help="Fail where noise or acknowledgements stop too often.")
     ] = False,
+    people: Annotated[
+        bool, typer.Option("--people", help="Also recordings of people, from installed packages.")
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Also recordings of your own: WAV files in "
+                     "turns/, others/, commands/, acknowledgements/."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-) -> None:
+) -> None:  # fmt: skip
     """What stops an answer and should not, and how soon speech does; without a server."""
     model = SileroModel()
+    # Absent recordings are told of before anything takes its time.
+    voices = own(folder) if folder is not None else installed() if people else None
     found = {name: measure(model, options, minutes) for name, options in POLICIES.items()}
+    table = [] if voices is None else rows(voices, model, _judges(), minutes)
     if as_json:
-        typer.echo(json.dumps({name: dataclasses.asdict(one) for name, one in found.items()}))
+        by_policy = {name: dataclasses.asdict(one) for name, one in found.items()}
+        typer.echo(json.dumps({**by_policy, "people": [dataclasses.asdict(row) for row in table]}))
     else:
         typer.echo("\n".join(f"{name}: {as_line(one)}" for name, one in found.items()))
+        if table:
+            typer.echo(as_table(table))
     misses = found["ignore"].misses()
     if check and misses:
         typer.echo("\n".join(misses), err=True)
         raise typer.Exit(1)
+
+
+def _judges() -> TurnJudges:
+    """As a worker has them by default."""
+    from parley.turns.keywords import KeywordMatcher
+    from parley.turns.smart_turn import ModelEnd
+
+    return TurnJudges(ModelEnd(), KeywordMatcher())
 
 
 def measure(model: SileroModel, options: InterruptionOptions, minutes: float) -> NoiseOutcome:

@@ -1,0 +1,140 @@
+"""Recordings of people that packages bring, and what becomes of speech in a room.
+
+`asterisk-core-sounds-*-g722` (Debian) has prompts of five people in five languages with their
+texts, `pocketsphinx-testdata` a reader. Nothing of them is shipped. A folder of one's own has
+WAV files in `turns/`, `interruptions/`, `commands/`, `acknowledgements/` and `others/`.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from parley.cli.bench.duplex_material import recordings, trimmed
+from parley.errors import SetupError
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
+
+SOUNDS: Final = Path("usr/share/asterisk/sounds")
+TEXTS: Final = Path("usr/share/doc")
+SPEAKERS: Final = {
+    "en": "en_US_f_Allison",
+    "fr": "fr_CA_f_June",
+    "it": "it_IT_m_Carlo",
+    "ru": "ru_RU_f_IvrvoiceRU",
+    "es": "es_MX_f_Allison",
+}
+LEAST_S: Final = 1.0
+HINT: Final = (
+    "apt-get install asterisk-core-sounds-en-g722 asterisk-core-sounds-fr-g722 "
+    "asterisk-core-sounds-it-g722 asterisk-core-sounds-ru-g722 (with the packages without -g722, "
+    "which have the texts), or give a folder of your own with --folder."
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class People:
+    """Speech without silence around it, 16 kHz, -26 dBFS.
+
+    Args:
+        turns: whole sentences, each of one speaker; the speakers one after the other.
+        others: what another person says, in the next room or in a loudspeaker.
+        commands, acknowledgements: short words, where there are any.
+    """
+
+    turns: tuple[Samples, ...]
+    others: tuple[Samples, ...]
+    commands: tuple[Samples, ...] = ()
+    acknowledgements: tuple[Samples, ...] = ()
+
+
+def installed(root: Path = Path("/"), *, count: int = 12) -> People:
+    """People of installed packages: `count` sentences each.
+
+    Raises:
+        SetupError: there are none.
+    """
+    found = {name: tuple(_sentences(root, name, count)) for name in SPEAKERS}
+    spoken = [one for one in found.values() if one]
+    if len(spoken) < 2:
+        raise SetupError("There are no recordings of people on this machine.", hint=HINT)
+    return People(tuple(each for one in spoken[:-1] for each in one), spoken[-1])
+
+
+def own(folder: Path) -> People:
+    """Somebody's own recordings.
+
+    Raises:
+        SetupError: there are no turns, or no other person.
+    """
+    turns = recordings(folder / "turns")
+    others = recordings(folder / "others")
+    if not turns or not others:
+        raise SetupError(
+            f"{folder} needs WAV files in turns/ and in others/.",
+            hint="Also looked for: commands/ and acknowledgements/.",
+        )
+    return People(
+        turns, others, recordings(folder / "commands"), recordings(folder / "acknowledgements")
+    )
+
+
+def _sentences(root: Path, language: str, count: int) -> Iterator[Samples]:
+    left = count
+    for name, text in _texts(root, language):
+        path = root / SOUNDS / SPEAKERS[language] / f"{name}.g722"
+        is_sentence = 5 <= len(text.split()) <= 14 and text.rstrip(".?!").count(".") == 0
+        if not left or not is_sentence or "(" in text or "..." in text or not path.is_file():
+            continue
+        spoken = _decoded(path)
+        # Some texts describe a tone.
+        if len(spoken) >= LEAST_S * INPUT_RATE_HZ:
+            yield spoken
+            left -= 1
+
+
+def _texts(root: Path, language: str) -> Iterator[tuple[str, str]]:
+    folder = root / TEXTS / f"asterisk-core-sounds-{language}"
+    for path in sorted(folder.glob(f"core-sounds-{language}.txt*")):
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8", "replace")
+        for line in text.splitlines():
+            name, _, words = line.partition(":")
+            yield name.strip(), words.strip()
+
+
+def _decoded(path: Path) -> Samples:
+    import av
+
+    with av.open(str(path), format="g722") as file:
+        parts = [frame.to_ndarray().reshape(-1) for frame in file.decode(audio=0)]
+    samples = (np.concatenate(parts) / 32768).astype(np.float32)
+    return trimmed(Pcm(samples, INPUT_RATE_HZ))
+
+
+def with_pause(samples: Samples, pause_ms: int) -> tuple[Samples, int]:
+    """A sentence with silence between two words, and where it goes on."""
+    cut = cut_between_words(samples)
+    first = samples[:cut].copy()
+    first[-80:] *= np.linspace(1, 0, 80, dtype=np.float32)
+    pause = np.zeros(16 * pause_ms, np.float32)
+    return np.concatenate([first, pause, samples[cut:]]), cut + len(pause)
+
+
+def cut_between_words(samples: Samples, share: float = 0.55) -> int:
+    """Where a sentence is quietest near `share` of its length: a place between words or sounds."""
+    power = np.convolve(samples.astype(np.float64) ** 2, np.ones(480) / 480, "same")[::80]
+    first, last = int((share - 0.12) * len(power)), int((share + 0.12) * len(power))
+    return 80 * (first + int(np.argmin(power[first:last])))
+
+
+def overdriven(samples: Samples) -> Samples:
+    """From a small loudspeaker that is too loud: clipped, and nothing below 350 Hz."""
+    clipped = np.tanh(8 * samples)
+    spectrum = np.fft.rfft(clipped)
+    spectrum[np.fft.rfftfreq(len(clipped), 1 / INPUT_RATE_HZ) < 350] = 0
+    return np.asarray(np.fft.irfft(spectrum, len(clipped)), np.float32)
