@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
 import subprocess
@@ -33,6 +34,50 @@ def test_in_the_clone_the_hint_is_the_command_of_the_readme(
 
 def test_this_clone_is_recognised() -> None:
     assert installation.clone() == ROOT
+
+
+def test_clones_differ_by_their_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(tmp_path / "clone"), "-c", "user.name=a", "-c", "user.email=a"]
+        return subprocess.run([*command, *words], check=True, capture_output=True, text=True).stdout
+
+    def shown(folder: str) -> str:
+        monkeypatch.setattr(installation, "clone", lambda: tmp_path / folder)
+        installation.build_id.cache_clear()
+        return installation.build_id()
+
+    subprocess.run(["git", "init", "-q", str(tmp_path / "clone")], check=True)
+    git("commit", "-q", "--allow-empty", "-m", "one")
+    first = git("rev-parse", "HEAD")[:12]
+    git("worktree", "add", "-q", "-b", "other", str(tmp_path / "other"))
+    git("commit", "-q", "--allow-empty", "-m", "two")
+    second = git("rev-parse", "HEAD")[:12]
+
+    assert (shown("clone"), shown("other")) == (second, first)
+    git("pack-refs", "--all")
+    git("checkout", "-q", "--detach", "other")
+    assert (shown("clone"), shown("other")) == (first, first)
+    assert shown("nothing") == ""
+    installation.build_id.cache_clear()
+
+
+def test_installed_wheels_differ_by_their_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def shown(record: str, origin: str | None = None) -> str:
+        files = {"RECORD": record, "direct_url.json": origin}
+        found = type("Found", (), {"read_text": lambda self, name: files[name]})()
+        monkeypatch.setattr(installation, "clone", lambda: None)
+        monkeypatch.setattr(importlib.metadata, "distribution", lambda name: found)
+        installation.build_id.cache_clear()
+        return installation.build_id()
+
+    one = "parley/a.py,sha256=x,1\nparley/__pycache__/a.pyc,,\nx.dist-info/INSTALLER,sha256=y,4\n"
+    assert re.fullmatch("[0-9a-f]{12}", shown(one))
+    assert shown(one) == shown(one.replace("sha256=y", "sha256=z"))
+    assert shown(one) != shown(one.replace("sha256=x", "sha256=z"))
+    assert shown(one, '{"vcs_info": {"commit_id": "0123456789abcdef"}}') == "0123456789ab"
+    installation.build_id.cache_clear()
 
 
 def test_an_installation_from_a_wheel_file_names_that_file(

@@ -8,6 +8,8 @@ the distribution.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -73,6 +75,48 @@ def clone() -> Path | None:
         return None
     is_ours = f'name = "{DISTRIBUTION}"' in project.read_text(encoding="utf-8")
     return root if is_ours else None
+
+
+@functools.cache
+def build_id() -> str:
+    """Tells two builds of one version apart, 12 hexadecimal digits: the commit of a clone, or of an
+    installation by pip from a repository; for other installations a hash of the installed files.
+    "" if neither is known.
+    """
+    root = clone()
+    if root is not None:
+        return _commit(root / ".git")[:12]
+    try:
+        distribution = importlib.metadata.distribution(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    if commit := origin.get("vcs_info", {}).get("commit_id"):
+        return str(commit)[:12]
+    files = (distribution.read_text("RECORD") or "").splitlines()
+    # Compiled files differ between installations of one wheel.
+    ours = sorted(line for line in files if line.startswith("parley/") and ".pyc" not in line)
+    return hashlib.sha256("\n".join(ours).encode()).hexdigest()[:12] if ours else ""
+
+
+def _commit(git: Path) -> str:
+    """The commit that a repository's working tree was checked out at; "" if it cannot be read."""
+    try:
+        if git.is_file():
+            # A worktree: `.git` names its folder, and `commondir` in it the repository's.
+            git = git.parent / git.read_text().removeprefix("gitdir:").strip()
+        head = (git / "HEAD").read_text().strip()
+        name = head.removeprefix("ref: ")
+        if name == head:
+            return head
+        common = git / "commondir"
+        folder = git / common.read_text().strip() if common.is_file() else git
+        if (folder / name).is_file():
+            return (folder / name).read_text().strip()
+        packed = (folder / "packed-refs").read_text().splitlines()
+        return next((line.split()[0] for line in packed if line.endswith(f" {name}")), "")
+    except OSError:
+        return ""
 
 
 def _pip() -> str:

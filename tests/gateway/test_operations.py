@@ -14,7 +14,8 @@ from tests.support.gateways import running_gateway, until
 from tests.support.recordings import recorded
 from tests.support.stand_in_worker import StandInWorker
 
-from parley import logs
+from parley import __version__, logs
+from parley.installation import build_id
 
 
 @pytest.fixture
@@ -83,6 +84,23 @@ async def test_an_admin_drains_and_restarts_a_worker():
     assert restarted.json() == {"success": True}
     assert unknown.status_code == 404
     assert {entry["path"] for entry in audit} >= {path, f"{path}/restart"}
+
+
+async def test_a_worker_of_another_build_is_seen() -> None:
+    async with running_gateway() as gateway, gateway.http() as http:
+        with structlog.testing.capture_logs() as lines:
+            same, old = (StandInWorker(gateway.url, name=name) for name in ("w0", "w1"))
+            same.version = old.version = __version__
+            same.build, old.build = build_id(), "0123456789ab"
+            async with same, old:
+                told = (await http.get("/status")).json()
+        metrics = (await http.get("/metrics")).text
+
+    assert (told["version"], told["build"]) == (__version__, build_id())
+    assert [one["build"] for one in told["workers"]] == [build_id(), "0123456789ab"]
+    warned = [line for line in lines if line["event"] == "worker_build_differs"]
+    assert [(line["worker"], line["build"]) for line in warned] == [("w1", "0123456789ab")]
+    assert f'build="{build_id()}"' in metrics
 
 
 async def test_the_disk_report_counts_recordings():

@@ -62,6 +62,7 @@ class StandInWorker:
         self.secret = secret
         self.beat_every_s = beat_every_s
         self.pid = next(_pids)
+        self.version, self.build = "0", ""
         self.url = ""
         self.state = "idle"
         self.headers: list[dict[str, str]] = []
@@ -185,7 +186,8 @@ class StandInWorker:
                         slots=self.slots,
                         model="stand-in",
                         device="none",
-                        version="0",
+                        version=self.version,
+                        build=self.build,
                         pid=self.pid,
                         sessions=self.kept,
                     )

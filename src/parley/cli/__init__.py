@@ -22,7 +22,7 @@ from parley import __version__
 from parley.cli.colour import say
 from parley.errors import BadInput, Forbidden, ParleyError, SetupError, Unauthorized
 from parley.importing import importing
-from parley.installation import extra_for, install_command
+from parley.installation import build_id, extra_for, install_command
 
 EXIT_RUNTIME: Final = 1
 EXIT_USAGE: Final = 2
@@ -185,7 +185,8 @@ def _unchosen() -> None:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"parley {__version__}")
+        build = build_id()
+        typer.echo(f"parley {__version__} ({build})" if build else f"parley {__version__}")
         raise typer.Exit
 
 

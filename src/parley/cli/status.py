@@ -29,6 +29,7 @@ def status(
     else:
         typer.echo(f"ready: {'yes' if ready['ready'] else 'no. ' + ready['why']}")
         typer.echo(f"queue: {found['queue_length']} of {found['max_queue_size']}")
+        typer.echo(f"version: {_version(found)}")
         for index, why in found["waiting_workers"].items():
             typer.echo(f"worker {index}: {why}")
         workers = server.ask("GET", "/workers")["workers"]
@@ -39,7 +40,7 @@ def status(
                     "Check `parley worker --advertise` and the firewall."
                 )
         show_table(
-            ("worker", "state", "slots", "free", "model", "device", "address"),
+            ("worker", "state", "slots", "free", "model", "device", "version", "address"),
             (
                 (
                     one["worker_id"],
@@ -48,6 +49,7 @@ def status(
                     one["free_slots"],
                     one["model"],
                     one["gpu_id"],
+                    _version(one),
                     one["url"],
                 )
                 for one in workers
@@ -56,6 +58,10 @@ def status(
         )
     if not ready["ready"]:
         raise typer.Exit(1)
+
+
+def _version(found: dict[str, Any]) -> str:
+    return f"{found['version']} ({found['build']})" if found.get("build") else found["version"]
 
 
 def _state(worker: dict[str, Any]) -> str:

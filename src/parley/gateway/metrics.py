@@ -33,6 +33,7 @@ from parley import __version__
 from parley.gateway.log_sweep import LogSweep
 from parley.gateway.queue import Queue
 from parley.gateway.worker_pool import Lease, WorkerPool
+from parley.installation import build_id
 from parley.protocol.control import STAGE_BUCKETS_MS, Durations, Heartbeat, RecordingState
 from parley.protocol.kinds import Kind
 from parley.protocol.values import InterruptionState
@@ -115,7 +116,7 @@ class Metrics:
         for kind in Kind:
             self._waits.labels(kind)
         Info("parley_build", "This server.", registry=self.registry).info(
-            {"version": __version__, "python": platform.python_version()}
+            {"version": __version__, "build": build_id(), "python": platform.python_version()}
         )
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)

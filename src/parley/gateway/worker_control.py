@@ -20,6 +20,7 @@ from parley.gateway.metrics import Metrics
 from parley.gateway.signals import Signal
 from parley.gateway.tls import worker_context
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
+from parley.installation import build_id
 from parley.protocol.control import (
     SILENCE_LIMIT_S,
     AnnounceEnd,
@@ -237,7 +238,18 @@ class WorkerControl:
             slots=hello.slots,
             model=hello.model,
             device=hello.device,
+            version=hello.version,
+            build=hello.build,
         )
+        if (hello.version, hello.build) != (__version__, build_id()):
+            log.warning(
+                "worker_build_differs",
+                worker=hello.worker_id,
+                version=hello.version,
+                build=hello.build,
+                own_version=__version__,
+                own_build=build_id(),
+            )
         return worker
 
     def _heard(self, worker: Worker, message: FromWorker) -> None:

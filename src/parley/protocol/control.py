@@ -164,6 +164,8 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     """Those that are here, for a gateway that was restarted."""
     session_logs: str = ""
     """Names the place where it logs sessions; workers of the same name see the same logs."""
+    build: str = ""
+    """See `installation.build_id`; "" from a worker that does not know it."""
 
     @property
     def fingerprint(self) -> str:

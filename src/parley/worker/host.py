@@ -115,6 +115,7 @@ class Identity:
     pid: int
     index: int = 0
     device: str = "cpu"
+    build: str = ""
     certificate: str = ""
     """PEM of what it shows to session sockets; "" on plain HTTP."""
 
@@ -649,6 +650,7 @@ class Host:
                 self._described(held) for held in (*self._held.values(), *self._ended.values())
             ),
             session_logs=self.session_logs.name,
+            build=who.build,
         )
 
     def heartbeat(self) -> Heartbeat:

@@ -30,6 +30,7 @@ from parley.clock import Clock, SystemClock
 from parley.engine.engine import Engine
 from parley.engine.model import Model
 from parley.errors import SetupError
+from parley.installation import build_id
 from parley.library.voices import (
     PUBLISHED_VOICE,
     VoiceLibrary,
@@ -255,6 +256,7 @@ class WorkerProcess:
             worker_id=f"worker-{settings.worker.index}-{secrets.token_hex(4)}",
             url=self._url,
             version=__version__,
+            build=build_id(),
             pid=os.getpid(),
             index=settings.worker.index,
             # A model that does not say where it runs has nothing on a GPU.

@@ -26,6 +26,7 @@ from parley.gateway.sessions import GatewaySession, Sessions
 from parley.gateway.supervisor import Supervisor
 from parley.gateway.tls import own_fingerprint
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
+from parley.installation import build_id
 from parley.settings import GatewaySettings
 
 READY_AGAIN_S: Final = 5
@@ -84,6 +85,10 @@ class WorkerInfo(BaseModel):
     current_session_id: str | None
     gpu_id: str = Field(examples=["cuda:0"])
     model: str = Field(examples=["parrot"])
+    version: str = Field("", examples=["0.1.0"])
+    build: str = Field(
+        "", description="commit, or a hash of the installed files", examples=["0123456789ab"]
+    )
     voice_problem: str | None = Field(
         None, description="why it has no default voice, where it has none; text works without"
     )
@@ -149,6 +154,10 @@ class Status(BaseModel):
     """The whole service in one answer; `workers` is filled for admins only."""
 
     gateway_healthy: bool = True
+    version: str = Field("", description="of the gateway", examples=["0.1.0"])
+    build: str = Field(
+        "", description="commit, or a hash of the installed files", examples=["0123456789ab"]
+    )
     total_workers: int = Field(examples=[2])
     idle_workers: int = Field(examples=[1])
     busy_workers: int = Field(examples=[1])
@@ -236,6 +245,8 @@ def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
         current_session_id=lease.session_id if lease and is_admin else None,
         gpu_id=worker.hello.device,
         model=worker.hello.model,
+        version=worker.hello.version,
+        build=worker.hello.build,
         voice_problem=worker.hello.details.get("voice_problem"),
         fast_paths=fast_paths(worker, is_admin=is_admin),
         slots=worker.slots,
@@ -376,6 +387,8 @@ def routes(
         admin = is_admin(request)
         return Status(
             gateway_healthy=not supervisor.failing,
+            version=__version__,
+            build=build_id(),
             total_workers=len(views) + loading - views.count("loading"),
             idle_workers=views.count("idle"),
             busy_workers=duplex + sum(views.count(view) for view in others),
