@@ -133,6 +133,8 @@ async def test_keys_are_made_listed_and_revoked_and_usage_told(gateway: Any, cap
     assert out.splitlines() == ["key_id,name,day,sessions,minutes,tokens"]
     assert (await as_json(capsys, gateway.url, "usage"))["usage"] == []
     assert await as_json(capsys, gateway.url, "keys", "revoke", listed["id"])
+    _, out, _ = await parley(capsys, gateway.url, "keys", "erase", listed["id"], "--yes")
+    assert out == "deleted: 0 recordings, 0 responses, 0 voices\n"
     assert (await as_json(capsys, gateway.url, "keys", "list"))["keys"] == []
 
 

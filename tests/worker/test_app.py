@@ -1,6 +1,7 @@
 """The worker's session sockets."""
 
 import asyncio
+from dataclasses import replace
 from typing import cast
 
 import httpx
@@ -8,8 +9,10 @@ import msgspec
 import pytest
 
 from parley.protocol.control import LeaseNote
+from parley.protocol.kinds import Kind
 from parley.transport import Connection, Message
 from parley.worker import app
+from parley.worker.lease import LeasedSlot
 from parley.worker.socket import TURN_MESSAGES, GatewaySocket
 
 
@@ -38,11 +41,12 @@ async def test_a_crowd_of_messages_leaves_other_sessions_their_turns():
     assert turns >= 99
 
 
-def test_decoders_count_clients_by_the_network_of_the_address_in_the_note():
+def test_a_lease_knows_whose_it_is_from_the_gateways_note():
+    lease = LeasedSlot("l1", "s1", "chat", Kind.CHAT)
     note = msgspec.json.encode(LeaseNote("2001:db8::7", "k1", 1.0)).decode()
 
-    assert app._network(note) == "2001:db8::/64"
-    assert app._network("") == app._network("{") == ""
+    assert replace(lease, note=note).facts == LeaseNote("2001:db8::7", "k1", 1.0)
+    assert lease.facts == replace(lease, note="{").facts == LeaseNote()
 
 
 @pytest.mark.parametrize(

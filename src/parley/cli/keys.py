@@ -98,5 +98,37 @@ def revoke(
         typer.echo(f"{key_id} opens nothing any more.")
 
 
+@app.command()
+def erase(
+    key_id: Annotated[
+        str, typer.Argument(metavar="ID", help="Of a key, revoked or not, or of a user: u_NAME.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
+    url: reach.Url = None,
+    insecure: reach.Insecure = False,
+    ca: reach.Ca = None,
+    token: reach.Token = None,
+) -> None:
+    """Delete everything kept of a key: recordings, kept responses, voices.
+
+    Revoke it first. What it used stays counted (`parley usage`).
+    """
+    server = RemoteServer.of(url, insecure=insecure, ca=ca, token=token)
+    if not yes:
+        typer.confirm(f"Delete everything kept of {key_id}?", abort=True, err=True)
+    found = {
+        **server.ask("DELETE", "/api/sessions", key=key_id),
+        **server.ask("DELETE", "/api/assets/ref_audio", key=key_id),
+    }
+    if as_json:
+        show_json(found)
+        return
+    names = ("recordings", "responses", "voices")
+    typer.echo("deleted: " + ", ".join(f"{found[name]} {name}" for name in names))
+    if found["running"]:
+        typer.echo(f"left: {found['running']} recordings of running sessions; run this again later")
+
+
 def _of(used: float, limit: int | None) -> str:
     return f"{used:g}" if limit is None else f"{used:g} of {limit}"

@@ -247,7 +247,9 @@ def index_row(folder: Folder) -> Row:
         meta = store.read_meta(folder)
     except BrokenRecording as error:
         return Row(
-            folder.recording_id, "unknown", "", None, None, "", "", False, problem=str(error)
+            *(folder.recording_id, "unknown", "", None, None, "", "", False),
+            problem=str(error),
+            key_id=store.read_owner(folder),
         )
     duration_s = meta.get("duration_s")
     ended_at = meta.get("ended_at")
@@ -260,4 +262,5 @@ def index_row(folder: Folder) -> Row:
         str(meta.get("title") or ""),
         str(meta.get("worker_id") or ""),
         folder.pin.exists(),
+        key_id=store.read_owner(folder),
     )

@@ -91,6 +91,10 @@ MIGRATIONS: Final = (
     """
     ALTER TABLE audit ADD COLUMN who TEXT NOT NULL DEFAULT '';
     """,
+    """
+    ALTER TABLE recordings ADD COLUMN key_id TEXT NOT NULL DEFAULT '';
+    CREATE INDEX recordings_by_key ON recordings (key_id) WHERE key_id != '';
+    """,
 )
 
 Role = Literal["talk", "operate", "admin"]
@@ -159,7 +163,8 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A recording in the index; `problem`: what is wrong with its files, if something is."""
+    """A recording in the index; `problem`: what is wrong with its files, if something is;
+    `key_id`: of the key that its session was started with, "" if there was none."""
 
     id: str
     app_type: str
@@ -170,6 +175,7 @@ class Row:
     worker_id: str
     pinned: bool
     problem: str | None = None
+    key_id: str = ""
 
 
 class State:
@@ -345,7 +351,7 @@ class State:
         """Add or replace."""
         await self._many(
             "INSERT OR REPLACE INTO recordings (id, app_type, created_at, ended_at, duration_s, "
-            "title, worker_id, pinned, problem) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "title, worker_id, pinned, problem, key_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
                 (
                     row.id,
@@ -357,6 +363,7 @@ class State:
                     row.worker_id,
                     row.pinned,
                     row.problem,
+                    row.key_id,
                 )
                 for row in rows
             ],
@@ -366,15 +373,18 @@ class State:
         """Remove from the index."""
         await self._many("DELETE FROM recordings WHERE id = ?", [(one,) for one in ids])
 
-    async def recordings(self, *, limit: int, offset: int = 0) -> tuple[int, list[Row]]:
-        """How many there are, and a page of them, newest first."""
-        ((total,),) = await self._all("SELECT count(*) FROM recordings")
+    async def recordings(
+        self, *, limit: int, offset: int = 0, key_id: str | None = None
+    ) -> tuple[int, list[Row]]:
+        """Number of recordings, of one key or of all, and a page of them, newest first."""
+        where, values = ("", ()) if key_id is None else ("WHERE key_id = ? ", (key_id,))
+        ((total,),) = await self._all(f"SELECT count(*) FROM recordings {where}", values)
         rows = await self._all(
             "SELECT id, app_type, created_at, ended_at, duration_s, title, worker_id, pinned, "
-            "problem FROM recordings ORDER BY created_at DESC, id LIMIT ? OFFSET ?",
-            (limit, offset),
+            f"problem, key_id FROM recordings {where}ORDER BY created_at DESC, id LIMIT ? OFFSET ?",
+            (*values, limit, offset),
         )
-        return int(total), [Row(*(*row[:7], bool(row[7]), row[8])) for row in rows]
+        return int(total), [Row(*(*row[:7], bool(row[7]), *row[8:])) for row in rows]
 
     # ---- kept responses --------------------------------------------------------------------
 
@@ -409,6 +419,12 @@ class State:
         await self._many(
             "DELETE FROM responses WHERE recording_id = ?", [(one,) for one in recording_ids]
         )
+
+    async def forget_responses_by(self, owner: str) -> int:
+        """Delete all responses of an owner; the number of those that were there."""
+        ((count,),) = await self._all("SELECT count(*) FROM responses WHERE owner = ?", (owner,))
+        await self._do("DELETE FROM responses WHERE owner = ?", (owner,))
+        return int(count)
 
     async def trim_responses(self, *, each_bytes: int, each: int, all_bytes: int) -> None:
         """Delete the oldest responses beyond what one owner, and all together, may have."""

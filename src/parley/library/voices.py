@@ -315,6 +315,11 @@ class VoiceLibrary:
         if user.key_id is None and strangers >= LIMIT_STRANGERS:
             raise TooManyVoices
 
+    def remove_all(self, user: VoiceUser) -> int:
+        """Delete all voices of an owner; their number."""
+        own = [card.id for card in self._cards() if card.owner == user.owner]
+        return sum(self.remove(voice_id) for voice_id in own)
+
     def remove(self, voice_id: str, user: VoiceUser = ADMIN) -> bool:
         """Delete one; False when there is none that `user` may delete."""
         path = self._wav(voice_id)

@@ -53,8 +53,8 @@ PARAMETERS_HEADER = "x-parley-parameters"
 
 NOTE_HEADER = "x-parley-note"
 """What a gateway wants to be told of a session by its worker, should it have forgotten it: JSON of
-a `LeaseNote`, which the worker returns as it is. It reads only the address, to share its decoders
-among clients."""
+a `LeaseNote`, which the worker returns as it is. It reads the address, to share its decoders among
+clients, and the key's id, which it keeps with the recording."""
 
 RESUME_HEADER = "x-parley-resume"
 """On a session socket that continues the session of its lease: the token's SHA-256 in

@@ -104,6 +104,12 @@ class Folder:
         return self.path / "journal.jsonl"
 
     @property
+    def owner(self) -> Path:
+        """Id of the key that the session was started with; there only if it was. It is
+        neither an asset nor in downloads: people who are shown a recording do not see its owner."""
+        return self.path / ".owner"
+
+    @property
     def recording(self) -> Path:
         return self.path / "recording.json"
 

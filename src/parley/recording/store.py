@@ -74,6 +74,14 @@ def read_meta(folder: Folder) -> dict[str, Any]:
     return meta
 
 
+def read_owner(folder: Folder) -> str:
+    """Id of the key that the session was started with; "" if there was none."""
+    try:
+        return folder.owner.read_text(encoding="utf-8")[:200]
+    except (OSError, ValueError):
+        return ""
+
+
 def describe(folder: Folder) -> dict[str, Any]:
     """`meta.json` with what is not in it: the type's other name, the pin, the replay's progress."""
     meta = read_meta(folder)

@@ -44,7 +44,6 @@ from parley.protocol.control import (
     SESSION_HEADER,
     SESSION_PATH,
     UNKNOWN_DIALECT_STATUS,
-    LeaseNote,
 )
 from parley.protocol.kinds import Kind
 from parley.protocol.networks import network_of
@@ -64,7 +63,6 @@ FORBIDDEN = 1008
 
 log = logs.get(__name__)
 _parameters = msgspec.json.Decoder(dict[str, str])
-_note = msgspec.json.Decoder(LeaseNote)
 
 LOADING = {
     "status": "initializing",
@@ -104,7 +102,7 @@ def make_app(
         if lease is None:
             await socket.close(FORBIDDEN)
             return
-        decoder.owner.set(_network(lease.note))
+        decoder.owner.set(network_of(lease.facts.address))
         host = find_host()
         if host is None:
             await _refuse(socket, "The model is loading.")
@@ -252,14 +250,6 @@ def _is_welcome(socket: HTTPConnection, secret: str | None) -> bool:
         return ipaddress.ip_address(socket.client.host).is_loopback
     except ValueError:
         return False
-
-
-def _network(note: str) -> str:
-    """The network of the client's address; "" if the gateway did not name it."""
-    try:
-        return network_of(_note.decode(note).address)
-    except msgspec.DecodeError:
-        return ""
 
 
 def _lease(dialect: str, headers: Mapping[str, str]) -> LeasedSlot | None:

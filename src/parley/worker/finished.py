@@ -149,7 +149,8 @@ def tar_files(folder: Folder) -> list[tuple[Path, int]]:
     found = []
     for path in folder.files():
         name = path.name
-        if name.startswith(".") or name.endswith(".partial") or path in left_out:
+        is_hidden = name.startswith(".") and path != folder.owner
+        if is_hidden or name.endswith(".partial") or path in left_out:
             continue
         with contextlib.suppress(FileNotFoundError):
             found.append((path, path.lstat().st_size))

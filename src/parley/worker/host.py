@@ -484,7 +484,10 @@ class Host:
         if self.recordings is None:
             return None
         return self.recordings.begin(
-            session_id=lease.session_id, dialect=lease.dialect, kind=lease.kind
+            session_id=lease.session_id,
+            dialect=lease.dialect,
+            kind=lease.kind,
+            owner=lease.facts.key_id or "",
         )
 
     def _runner(

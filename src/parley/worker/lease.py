@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
+import msgspec
+
+from parley.protocol.control import LeaseNote
 from parley.protocol.kinds import Kind
+
+_note: Final = msgspec.json.Decoder(LeaseNote)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,14 @@ class LeasedSlot:
     trace: str = ""
     note: str = ""
     log_id: str = ""
+
+    @property
+    def facts(self) -> LeaseNote:
+        """What the note says; nothing where the gateway wrote none."""
+        try:
+            return _note.decode(self.note)
+        except msgspec.DecodeError:
+            return LeaseNote()
 
     @property
     def own_log_id(self) -> str:

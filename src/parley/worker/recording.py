@@ -127,9 +127,15 @@ class Recordings:
 
         self.writer.put(job, 0, session_id="", must=True)
 
-    def begin(self, *, session_id: str, dialect: str, kind: Kind) -> SessionRecorder | None:
+    def begin(
+        self, *, session_id: str, dialect: str, kind: Kind, owner: str = ""
+    ) -> SessionRecorder | None:
         """Prepare to record a session; None if sessions are not recorded. The recording begins with
-        the event that sets the session up."""
+        the event that sets the session up.
+
+        Args:
+            owner: id of the client's key; "" if it has none.
+        """
         if not self._is_on:
             return None
         try:
@@ -148,7 +154,7 @@ class Recordings:
         journal = Journal(
             folder, self.writer, keeps_inputs=self._keeps_inputs, finished=self._finished
         )
-        return SessionRecorder(journal, self, dialect=dialect, kind=kind)
+        return SessionRecorder(journal, self, dialect=dialect, kind=kind, owner=owner)
 
     def close(self) -> None:
         """Write everything queued and end the thread. Blocks; safe to repeat."""
@@ -164,7 +170,13 @@ class SessionRecorder:
     """
 
     def __init__(
-        self, journal: Journal, recordings: Recordings, *, dialect: str, kind: Kind
+        self,
+        journal: Journal,
+        recordings: Recordings,
+        *,
+        dialect: str,
+        kind: Kind,
+        owner: str = "",
     ) -> None:
         self.seed = self._drawn_seed = secrets.randbits(31)
         self.tell_lost: Callable[[int], None] = lambda entries: None
@@ -172,6 +184,7 @@ class SessionRecorder:
         self._told_lost = 0
         self._journal = journal
         self._recordings = recordings
+        self._owner = owner
         self._dialect = dialect
         self._kind = kind
         self._is_declined = False
@@ -325,7 +338,10 @@ class SessionRecorder:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(settle, exists)
 
-        self._journal.begin(head, {**files}, settled=from_writer)
+        media: Media = {**files}
+        if self._owner:
+            media[self._journal.folder.owner.name] = self._owner.encode()
+        self._journal.begin(head, media, settled=from_writer)
 
     def _told(self, config: dict[str, object]) -> dict[str, object]:
         return config | {"continues": self._continues} if self._continues else config

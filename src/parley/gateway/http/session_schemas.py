@@ -85,6 +85,11 @@ class RecordingInfo(BaseModel):
     worker_id: str = Field(examples=["w0"])
     pinned: bool
     problem: str | None
+    key: str | None = Field(
+        None,
+        description="id of the key, or of the signed-in user, that the session was started with",
+        examples=["k_0123456789ab"],
+    )
 
 
 class SessionList(BaseModel):
@@ -141,6 +146,14 @@ class Deleted(BaseModel):
     """It was done."""
 
     success: bool = True
+
+
+class Erased(BaseModel):
+    """What was deleted of a key, and what was left because its session still runs."""
+
+    recordings: int = Field(examples=[12])
+    responses: int = Field(description="kept responses of `/v1/responses`", examples=[3])
+    running: int = Field(description="recordings that are left: ask again later", examples=[0])
 
 
 class StillRuns(BaseModel):

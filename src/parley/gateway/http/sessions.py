@@ -27,6 +27,7 @@ from parley.gateway.handover import Handover
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems, shown
 from parley.gateway.http.half_duplex import is_long
+from parley.gateway.http.openai.kept_responses import owner_of_key
 from parley.gateway.http.routing import Router
 from parley.gateway.http.session_schemas import (
     META_EXAMPLE,
@@ -35,6 +36,7 @@ from parley.gateway.http.session_schemas import (
     Comment,
     Commented,
     Deleted,
+    Erased,
     Pin,
     RecordingInfo,
     ReplayState,
@@ -116,10 +118,11 @@ def routes(
     async def sessions(
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+        key: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
     ) -> SessionList:
-        """Running recordings, and a page of all."""
+        """Running recordings, and a page of all, or of those of one key or signed-in user."""
         await maintenance.refresh_index()
-        total, rows = await state.recordings(limit=limit, offset=offset)
+        total, rows = await state.recordings(limit=limit, offset=offset, key_id=key)
         _, unsettled = await state.unsettled()
         live = await asyncio.to_thread(_running, folders, unsettled)
         return SessionList(
@@ -128,6 +131,17 @@ def routes(
             total_recordings=total,
             recordings=[_info(row) for row in rows],
         )
+
+    @router.delete("/api/sessions", dependencies=admin, responses=problems(401, 422))
+    async def erase(key: Annotated[str, Query(min_length=1, max_length=200)]) -> Erased:
+        """Delete all recordings and kept responses of a key or signed-in user, pinned ones
+        included. Revoke the key first, so that no session starts meanwhile."""
+        await maintenance.refresh_index()
+        _, rows = await state.recordings(limit=-1, key_id=key)
+        gone, running = await asyncio.to_thread(_erase, folders, [row.id for row in rows])
+        await state.forget(gone)
+        responses = await state.forget_responses_by(owner_of_key(key))
+        return Erased(recordings=len(gone), responses=responses, running=running)
 
     @router.get(
         "/api/sessions/{session_id}",
@@ -295,6 +309,21 @@ def routes(
     return router
 
 
+def _erase(folders: RecordingFolders, ids: list[str]) -> tuple[list[str], int]:
+    """Delete recordings; those that are gone, and the number of those that still run."""
+    gone, running = [], 0
+    for one in ids:
+        folder = folders.find(one)
+        try:
+            if folder is not None:
+                store.delete(folder)
+        except StillRecording:
+            running += 1
+        else:
+            gone.append(one)
+    return gone, running
+
+
 def _info(row: Row) -> RecordingInfo:
     return RecordingInfo(
         session_id=row.id,
@@ -306,6 +335,7 @@ def _info(row: Row) -> RecordingInfo:
         worker_id=row.worker_id,
         pinned=row.pinned,
         problem=row.problem,
+        key=row.key_id or None,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Final
 
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
@@ -75,6 +75,12 @@ class Publication(BaseModel):
     published: bool
 
 
+class VoicesErased(BaseModel):
+    """Number of voices that were deleted."""
+
+    voices: int = Field(examples=[2])
+
+
 class VoiceRemoved(BaseModel):
     """It is gone; sessions that use it keep it."""
 
@@ -121,6 +127,13 @@ def routes(
         async with adding:
             card = await asyncio.to_thread(library.add, new.name, data, user(request))
         return VoiceAdded(id=card.id, name=card.name, message="The voice is registered.")
+
+    @router.delete("", dependencies=[Depends(admin_only(admission))], responses=problems(401, 422))
+    async def erase(key: Annotated[str, Query(min_length=1, max_length=200)]) -> VoicesErased:
+        """Delete all voices that a key or signed-in user has registered."""
+        return VoicesErased(
+            voices=await asyncio.to_thread(library.remove_all, VoiceUser(key_id=key))
+        )
 
     @router.get("/{voice_id}", responses=problems(404))
     async def voice(voice_id: str, request: Request) -> VoiceInfo:

@@ -37,6 +37,11 @@ CHAIN_BYTES: Final = 64 << 20
 log = logs.get(__name__)
 
 
+def owner_of_key(key_id: str) -> str:
+    """Whose responses they are, for the state."""
+    return f"key {key_id}"
+
+
 class NoResponse(ParleyError):
     """There is no such response, or not for this caller."""
 
@@ -179,7 +184,7 @@ class KeptResponses:
     def _owner(self, request: Request) -> str:
         caller = request.state.caller
         if caller.key is not None:
-            return f"key {caller.key.id}"
+            return owner_of_key(caller.key.id)
         if caller.kind == "admin":
             return "admin"
         peer = request.client.host if request.client else None
