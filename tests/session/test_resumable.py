@@ -18,6 +18,7 @@ from tests.support.session_logs import FakeSessionLogs
 from tests.support.sockets import FakeSocket
 
 from parley.clock import ManualClock
+from parley.dialects.events import DuplexSetup
 from parley.protocol.control import CUT_CODE
 from parley.protocol.kinds import Kind
 from parley.protocol.resume import (
@@ -357,7 +358,7 @@ async def logged() -> AsyncIterator[tuple[Bench, FakeSessionLogs]]:
     bench.socket.remember = dict
     try:
         bench.socket.enable()
-        bench.socket.log(lambda: "prepared")
+        bench.log.observe(DuplexSetup("Be kind."), 0.0)
         await bench.ready()
         await until(lambda: bench.log.is_current)
         yield bench, logs

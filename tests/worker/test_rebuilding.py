@@ -25,6 +25,7 @@ from tests.support.talking import b64
 from tests.support.timeline import silence, sound, speak
 
 from parley.clock import ManualClock, SystemClock
+from parley.dialects.events import TurnStarted, UnitDone
 from parley.errors import ParleyError
 from parley.media.resample import resample
 from parley.models.parrot import Parrot
@@ -33,8 +34,6 @@ from parley.recording import lines
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.lines import AnswerLine, HeadLine, TurnLine, UnitLine
 from parley.session import state_codec
-from parley.session.duplex import Decided
-from parley.session.half_duplex_log import Asked
 from parley.session.log import decoded
 from parley.session_log.contract import LogContents
 from parley.worker.lease import LeasedSlot
@@ -297,9 +296,9 @@ async def test_sound_that_nobody_needs_any_more_is_not_kept(
         logs = await goes_on_from_every_copy(harness, name, is_forgetful=False, every=4)
 
     sounds = [
-        entry.pcm if isinstance(entry, Asked) else entry.heard.pcm
+        entry.utterance if isinstance(entry, TurnStarted) else entry.unit.pcm
         for entry in decoded(logs[-1])
-        if isinstance(entry, Asked | Decided)
+        if isinstance(entry, TurnStarted | UnitDone)
     ]
     silent = [not pcm.samples.any() for pcm in sounds if len(pcm)]
     assert silent.count(True) > len(silent) / 2

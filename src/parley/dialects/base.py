@@ -158,8 +158,6 @@ class Dialect(ABC):
     closes_after: ClassVar[tuple[type[ParleyError], ...]] = ()
     """Those of them that end it all the same."""
 
-    can_be_rebuilt: ClassVar[bool] = True
-    """True if another worker can continue its sessions."""
     not_kept: ClassVar[frozenset[str]] = frozenset({"context"})
     """Attributes that `remembered` leaves out."""
 

@@ -77,6 +77,7 @@ class RequestRun:
             ParleyError: it cannot be answered.
         """
         session, asked, spec = self._session, self._asked, self._view.spec
+        session.log(asked)
         if asked.generation.say is not None and not spec.reads_aloud:
             raise InvalidRequest("The loaded model cannot read text aloud.", field="say")
         room = ContextRoom(spec.context_limit_tokens, spec.image_tokens, spec.audio_tokens_per_s)

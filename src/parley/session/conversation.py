@@ -54,8 +54,8 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.content import Message
 from parley.protocol.kinds import Ending, Phase
 from parley.protocol.values import make_id
-from parley.session import conversation_log as entries
-from parley.session.conversation_log import ConversationRedo
+from parley.session import entries
+from parley.session.conversation_log import ConversationRedo, generation_of
 from parley.session.early import EarlyAnswer
 from parley.session.half_duplex import TurnLimits
 from parley.session.item_context import ItemContext
@@ -119,6 +119,8 @@ class ConversationRunner:
         match event:
             case HalfDuplexSetup() | SetupChanged():
                 self._setup = event.setup if isinstance(event, SetupChanged) else event
+                if isinstance(event, HalfDuplexSetup):
+                    self._log(event)
                 self._be_idle_from_now()
             case DetectionChanged(detection):
                 self._listener.detect(detection)
@@ -130,7 +132,7 @@ class ConversationRunner:
             case AudioCleared():
                 self._listener.forget()
             case ItemCreated(item_id, message, after_id):
-                self._log(lambda: entries.Placed(item_id, message, after_id))
+                self._log(event)
                 self._forget(self._items.insert(ConversationItem(item_id, message), after_id))
                 self._be_idle_from_now()
             case ItemDeleted(item_id):
@@ -149,7 +151,7 @@ class ConversationRunner:
     def _commit(self, item_id: str, pcm: Pcm, answers: bool) -> None:
         """A user's turn is complete."""
         previous = self._items.last_id
-        self._log(lambda: entries.Committed(item_id, pcm))
+        self._log(entries.Committed(item_id, pcm))
         self._forget(self._items.append(ConversationItem.of_sound(item_id, pcm)))
         self._session.emit(InputCommitted(item_id, previous, pcm.duration_ms))
         # Requests that wait already will see it.
@@ -169,14 +171,14 @@ class ConversationRunner:
 
     def _remove(self, item_id: str, *, is_unsaid: bool = False) -> None:
         self._items.remove(self._items.find(item_id))
-        self._log(lambda: entries.Removed(item_id, is_unsaid))
+        self._log(entries.Removed(item_id, is_unsaid))
         if is_unsaid:
             self._context.invalidate()
 
     def _doubt(self) -> None:
         """Nobody knows what the context holds."""
         self._context.invalidate()
-        self._log(entries.Unknown)
+        self._log(entries.Unknown())
 
     def _truncate(self, item_id: str, heard_ms: int) -> None:
         """The words whose sound had begun were heard."""
@@ -185,7 +187,7 @@ class ConversationRunner:
             raise InvalidRequest("Only a spoken answer can be truncated.", field="item_id")
         item.truncate(heard_ms)
         self._context.invalidate()
-        self._log(lambda: entries.Truncated(item_id, heard_ms))
+        self._log(entries.Truncated(item_id, heard_ms))
 
     # ---- asking and cancelling -------------------------------------------------------------
 
@@ -230,8 +232,7 @@ class ConversationRunner:
             self._context.invalidate()
         self._cancel(is_turn=True)
         if heard_ms is not None and not response.request.is_apart:
-            truncated = entries.Truncated(response.item.item_id, heard_ms)
-            self._log(lambda: truncated)
+            self._log(entries.Truncated(response.item.item_id, heard_ms))
 
     def stop_turn(self) -> bool:
         """Silence the answer in progress."""
@@ -388,10 +389,11 @@ class ConversationRunner:
         item = ConversationItem.of_answer(make_id("item"))
         response = self._made(request, item, is_spoken=spoken and self._view.spec.can_speak)
         before = list(self._items)
-        begun = entries.Begun(
-            response.response_id, item.item_id, request, self._setup, response.is_spoken
+        self._log(
+            entries.Begun(
+                response.response_id, item.item_id, request, self._setup, response.is_spoken
+            )
         )
-        self._log(lambda: begun)
         self._response = response
         if not request.is_apart:
             self._forget(self._items.append(item))
@@ -444,7 +446,7 @@ class ConversationRunner:
         """What cannot be read would spoil every later response, too."""
         dropped = self._items.drop_media(before)
         if dropped is not None:
-            self._log(lambda: entries.Removed(dropped))
+            self._log(entries.Removed(dropped))
             self._session.emit(Failed(error))
 
     async def _fill(self, response: Response, before: list[ConversationItem]) -> None:
@@ -456,7 +458,7 @@ class ConversationRunner:
             self._setup,
             speaks=response.is_spoken,
         )
-        self._log(lambda: entries.Filled(filled.chosen))
+        self._log(entries.Filled(filled.chosen))
         response.tokens = filled.tokens
         for item in filled.fresh:
             if not (self._view.spec.transcribes and item is filled.fresh[-1]):
@@ -469,7 +471,7 @@ class ConversationRunner:
         self._session.emit(TurnTranscribed(self._turn, text, item.item_id, item.sound.duration_ms))
 
     async def _stream(self, response: Response) -> None:
-        generation = entries.generation_of(self._setup, response.request)
+        generation = generation_of(self._setup, response.request)
         chunks = self._view.generate(
             self._session.session_id,
             generation,
@@ -488,7 +490,7 @@ class ConversationRunner:
         decoded = self._view.decoded
         assert decoded is not None
         is_whole = decoded.ending is not Ending.CANCELLED
-        self._log(lambda: entries.AnswerMade(decoded.text, is_whole, decoded.chosen))
+        self._log(entries.AnswerMade(decoded.text, is_whole, decoded.chosen))
         response.tokens = replace(
             response.tokens, output=decoded.text_tokens, speech=decoded.speech_tokens
         )
@@ -542,8 +544,9 @@ class ConversationRunner:
         response.has_ended = True
         item = response.item
         calls = tuple(self._keep_calls(response))
-        told = entries.AnswerTold(item.item_id, tuple(item.spoken), calls, item not in self._items)
-        self._log(lambda: told)
+        self._log(
+            entries.AnswerTold(item.item_id, tuple(item.spoken), calls, item not in self._items)
+        )
         if not item.spoken and item in self._items and ending is not Ending.DONE:
             # Nothing of it was sent: it never was.
             self._remove(item.item_id, is_unsaid=True)

@@ -2,112 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from parley.dialects.events import Content, HalfDuplexSetup, ResponseRequested
-from parley.media.pcm import Pcm
-from parley.protocol.content import Message
+from parley.dialects.events import HalfDuplexSetup, ItemCreated, ResponseRequested
 from parley.protocol.values import Generation
 from parley.session.answer_again import answer_again
+from parley.session.entries import (
+    AnswerMade,
+    AnswerTold,
+    Begun,
+    Committed,
+    Filled,
+    ItemsSoFar,
+    Removed,
+    Truncated,
+    Unknown,
+)
 from parley.session.item_context import ItemContext
 from parley.session.items import ConversationItem, ItemList
 from parley.views.half_duplex import HalfDuplexView
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ItemsSoFar:
-    """What there was when the client asked to be able to come back: the context of before is not
-    made again as it was, but filled from these."""
-
-    items: tuple[ConversationItem, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Committed:
-    """A spoken turn of the user."""
-
-    item_id: str
-    pcm: Pcm
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Placed:
-    """An item that the client brought; see `ItemList.insert`."""
-
-    item_id: str
-    message: Message[Content]
-    after_id: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """An item that is gone."""
-
-    item_id: str
-    is_unsaid: bool = False
-    """Whether it is an answer that never was."""
-
-
-@dataclass(frozen=True, slots=True)
-class Truncated:
-    """An answer of which only a part was heard."""
-
-    item_id: str
-    heard_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """Nobody knows what the context holds."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Begun:
-    """An answer began. `setup`: of the session then."""
-
-    response_id: str
-    item_id: str
-    request: ResponseRequested
-    setup: HalfDuplexSetup
-    is_spoken: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Filled:
-    """The context holds what it answers. `chosen`: see `ItemContext.fill`."""
-
-    chosen: tuple[object, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AnswerMade:
-    """The model has finished.
-
-    Args:
-        said: what the context holds of it.
-        is_whole: whether that is all that the model had to say.
-        chosen: what it decided, where it can be told again.
-    """
-
-    said: str
-    is_whole: bool
-    chosen: object
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AnswerTold:
-    """The client was told of an answer that it is over.
-
-    Args:
-        spoken: as in `ConversationItem`.
-        calls: items of the functions that it called.
-    """
-
-    item_id: str
-    spoken: tuple[tuple[str, float], ...]
-    calls: tuple[ConversationItem, ...]
-    is_apart: bool
 
 
 def generation_of(setup: HalfDuplexSetup, request: ResponseRequested) -> Generation:
@@ -153,13 +67,15 @@ class ConversationRedo:
     async def _redo(self, entry: Any) -> None:
         items, context = self._items, self._context
         match entry:
+            case HalfDuplexSetup():
+                return
             case ItemsSoFar(found):
                 self._is_whole = False
                 for item in found:
                     items.append(item)
             case Committed(item_id, pcm):
                 self._forget(items.append(ConversationItem.of_sound(item_id, pcm)))
-            case Placed(item_id, message, after_id):
+            case ItemCreated(item_id, message, after_id):
                 self._forget(items.insert(ConversationItem(item_id, message), after_id))
             case Removed(item_id, is_unsaid):
                 items.remove(items.find(item_id))

@@ -53,6 +53,7 @@ from parley.media.pcm import Pcm
 from parley.protocol.kinds import Phase
 from parley.protocol.values import FRAMES_LIMIT
 from parley.results import UnitChoices, UnitResult
+from parley.session.entries import WentBack
 from parley.session.interruption import Interruptions
 from parley.session.mailbox import OWN_BY_TIME, Mailbox, PendingUnit
 from parley.session.opened import Voices, no_voices, open_frames, open_voice
@@ -101,31 +102,6 @@ class UnitLimits:
     silence_s: float | None = None
     context_tokens: int | None = None
     prompt_room_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Decided:
-    """A unit and what the model made of it, in the log of a session.
-
-    Args:
-        chosen: what the model decided, where it can be given to it; None: it decides again, from
-            the same seed, and has to come to the same.
-        needs_sound_s: as in `GenerateResult`.
-    """
-
-    heard: AudioInput
-    is_listen: bool
-    text: str
-    chosen: UnitChoices | None = None
-    needs_sound_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WentBack:
-    """The user interrupted, in the log of a session; see `DuplexView.cut_answer`."""
-
-    unheard_chars: int
-    unsent_units: int
 
 
 class DuplexRunner:
@@ -374,7 +350,7 @@ class DuplexRunner:
         await self._open(asked)
         for entry in entries:
             await self._redo(entry)
-        if any(isinstance(entry, Decided) and entry.chosen is not None for entry in entries):
+        if any(isinstance(each, UnitDone) and each.decided.chosen is not None for each in entries):
             await self._view.catch_up()
         now_s = self._session.clock.monotonic()
         self._units, self._failures = remembered["units"], remembered["failures"]
@@ -400,27 +376,30 @@ class DuplexRunner:
             kept = entry
             if isinstance(entry, WentBack):
                 units = KEPT_UNITS + 1
-            elif isinstance(entry, Decided):
+            elif isinstance(entry, UnitDone) and entry.unit is not None:
+                heard, decided = entry.unit, entry.decided
                 if units:
-                    needs_s = math.inf if entry.needs_sound_s is None else entry.needs_sound_s
+                    needs_s = math.inf if decided.needs_sound_s is None else decided.needs_sound_s
                     needed_s = max(needed_s, needs_s)
-                elif needed_s <= 0 and entry.chosen is not None:
-                    heard = dataclasses.replace(entry.heard, pcm=entry.heard.pcm.silenced())
-                    kept = dataclasses.replace(entry, heard=heard)
+                elif needed_s <= 0 and decided.chosen is not None:
+                    light_unit = dataclasses.replace(heard, pcm=heard.pcm.silenced())
+                    kept = dataclasses.replace(entry, unit=light_unit)
                 units = max(0, units - 1)
-                needed_s -= entry.heard.pcm.duration_ms / 1000
+                needed_s -= heard.pcm.duration_ms / 1000
             light.appendleft(kept)
         return list(light)
 
-    async def _redo(self, entry: Decided | WentBack) -> None:
+    async def _redo(self, entry: UnitDone | WentBack) -> None:
         """Bring the context to where it was after an entry of the log."""
         view = self._view
         if isinstance(entry, WentBack):
             await view.cut_answer(entry.unheard_chars, entry.unsent_units)
             return
-        result = await self._ask(entry.heard, again=entry.chosen)
+        decided = entry.decided
+        assert entry.unit is not None
+        result = await self._ask(entry.unit, again=decided.chosen)
         await view.finalize()
-        if (result.is_listen, result.text) != (entry.is_listen, entry.text):
+        if (result.is_listen, result.text) != (decided.is_listen, decided.text):
             raise InferenceFailed("The model decides otherwise than it did.")
 
     async def close(self) -> None:
@@ -450,13 +429,13 @@ class DuplexRunner:
                 session.emit(Failed(error))
                 continue
             break
+        session.log(asked)
         recording_id = await session.recording_id()
         self._ready_s = session.clock.monotonic()
         session.enter(Phase.ACTIVE)
         self._set_deadlines(session=self._limits.session_s)
         self._break_silence()
         reads = self._view.spec.reads_in_units
-        session.log(lambda: asked)
         session.emit(
             SessionReady(prompt_tokens=prompt_tokens, recording_id=recording_id, reads=reads)
         )
@@ -562,16 +541,12 @@ class DuplexRunner:
             time_ms=round(1000 * (now_s - self._ready_s)),
             wall_ms=1000 * (now_s - unit.received_s),
             unit=heard,
+            unsaid=None if result is decided else decided,
         )
         self._units += 1
         self._unit = None
         # What failed is said again with the next unit.
         del self._written[: len(written)]
-        self._session.log(
-            lambda: Decided(
-                heard, decided.is_listen, decided.text, decided.chosen, decided.needs_sound_s
-            )
-        )
         if result.heard:
             self._session.emit(TurnTranscribed(done.index, result.heard))
         self._session.emit(done)
@@ -585,10 +560,10 @@ class DuplexRunner:
         """The context is to hold what was heard of the answer that the user interrupted."""
         self._must_go_back = False
         unheard_chars = self._interruptions.playback.unheard_chars
-        went_back = WentBack(unheard_chars, self._unsent_units)
+        unsent_units = self._unsent_units
         try:
-            went = await self._view.cut_answer(unheard_chars, self._unsent_units)
-            self._session.log(lambda: went_back)
+            went = await self._view.cut_answer(unheard_chars, unsent_units)
+            self._session.log(WentBack(unheard_chars, unsent_units))
         except SlotLost:
             raise
         except InferenceFailed:

@@ -35,7 +35,8 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.kinds import Phase
 from parley.protocol.values import FRAMES_LIMIT, Generation
 from parley.session.early import EarlyAnswer
-from parley.session.half_duplex_log import Answered, Asked, Cut, TurnRedo, without_old_sound
+from parley.session.entries import Answered, Cut
+from parley.session.half_duplex_log import TurnRedo, without_old_sound
 from parley.session.interruption import Interruptions
 from parley.session.listening import (
     QUIET,
@@ -135,7 +136,7 @@ class HalfDuplexRunner:
         """An answer that was being made elsewhere."""
         self._was_broken_off = False
         """True if one ended there of which the client had heard something."""
-        self._asked: Asked | None = None
+        self._asked: TurnStarted | None = None
         """What it answers, if nothing of it was told."""
 
     # ---- what the client does --------------------------------------------------------------
@@ -279,6 +280,7 @@ class HalfDuplexRunner:
         session.deadlines.clear("setup")
         finder = self._finder_of(prepared)
         prompt_tokens = await self._prepare(prepared)
+        session.log(prepared)
         recording_id = await session.recording_id()
 
         now_s = self._begun_s = session.clock.monotonic()
@@ -287,7 +289,6 @@ class HalfDuplexRunner:
         self._be_idle_from(now_s)
         session.enter(Phase.ACTIVE)
         self._finder = finder
-        session.log(lambda: prepared)
         session.emit(SessionReady(prompt_tokens, prepared.idle_s, recording_id, reads=True))
 
         if prepared.wants_speech and not self._view.spec.can_speak:
@@ -474,9 +475,8 @@ class HalfDuplexRunner:
         written, pictures = self._take_written()
         pcm = Pcm.empty(INPUT_RATE_HZ) if utterance is None else utterance.pcm
         speech_ms = 0 if utterance is None else utterance.speech_ms
-        asked = Asked(pcm, written, pictures)
-        session.log(lambda: asked)
-        session.emit(TurnStarted(speech_ms, pcm, written, pictures))
+        asked = TurnStarted(speech_ms, pcm, written, pictures)
+        session.emit(asked)
         await self._make_answer(asked)
 
     def _begin_answer(self, index: int) -> TurnAnswer:
@@ -486,17 +486,16 @@ class HalfDuplexRunner:
         self._is_answering = True
         return self._answer
 
-    async def _make_answer(self, asked: Asked) -> None:
+    async def _make_answer(self, asked: TurnStarted) -> None:
         session, answer = self._session, self._answer
         assert answer is not None
         self._silence.begin("waiting_for_model", MODEL_S)
-        message = await open_turn(asked.pcm, asked.text, asked.pictures)
+        message = await open_turn(asked.utterance, asked.text, asked.pictures)
         has_failed = not await answer.make(message, self._generation, speaks=self._speaks)
         self._silence.end()
-        answered = Answered(
-            answer.is_heard, answer.said, answer.is_whole, answer.taken_in, answer.chosen
+        session.log(
+            Answered(answer.is_heard, answer.said, answer.is_whole, answer.taken_in, answer.chosen)
         )
-        session.log(lambda: answered)
         answer.finish(has_failed=has_failed)
         await self._end_answer()
 
@@ -541,7 +540,7 @@ class HalfDuplexRunner:
             _, heard = interruptions.playback.heard()
             try:
                 await self._view.cut_answer(heard)
-                self._session.log(lambda: Cut(heard))
+                self._session.log(Cut(heard))
             except SlotLost:
                 raise
             except InferenceFailed:

@@ -4,49 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from parley.media.pcm import Pcm
+from parley.dialects.events import TurnStarted
 from parley.protocol.values import Generation
 from parley.session.answer_again import answer_again
+from parley.session.entries import Answered, Cut
 from parley.session.opened import open_turn
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Asked:
-    """A turn of the user, in the log of a session."""
-
-    pcm: Pcm
-    text: str
-    pictures: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What came of it, in the log of a session.
-
-    Args:
-        is_heard: whether the context holds the user's turn.
-        said: what it holds of the answer.
-        is_whole: whether that is all that the model had to say.
-        taken_in, chosen: what the model decided about the turn and its answer, where it can be told
-            again; None: it decides once more, from the same seed, and has to come to the same.
-    """
-
-    is_heard: bool
-    said: str
-    is_whole: bool
-    taken_in: object = None
-    chosen: object = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Somebody interrupted the answer, in the log of a session: the context holds only `heard`."""
-
-    heard: str
 
 
 def without_old_sound(log: Sequence[Any]) -> list[Any]:
@@ -54,8 +20,8 @@ def without_old_sound(log: Sequence[Any]) -> list[Any]:
     light = list(log)
     for at, (asked, answered) in enumerate(itertools.pairwise(log)):
         is_known = isinstance(answered, Answered) and answered.taken_in is not None
-        if isinstance(asked, Asked) and is_known:
-            light[at] = replace(asked, pcm=asked.pcm.silenced())
+        if isinstance(asked, TurnStarted) and is_known:
+            light[at] = replace(asked, utterance=asked.utterance.silenced())
     return light
 
 
@@ -74,10 +40,10 @@ class TurnRedo:
         self._session_id = session_id
         self._generation = generation
         self._speaks = speaks
-        self.asked: Asked | None = None
+        self.asked: TurnStarted | None = None
         """A turn that has no answer yet."""
 
-    async def all(self, log: Sequence[Asked | Answered | Cut]) -> None:
+    async def all(self, log: Sequence[TurnStarted | Answered | Cut]) -> None:
         """Everything that was logged.
 
         Raises:
@@ -88,17 +54,17 @@ class TurnRedo:
         if any(isinstance(entry, Answered) and entry.chosen is not None for entry in log):
             await self._view.catch_up()
 
-    async def entry(self, entry: Asked | Answered | Cut) -> None:
+    async def entry(self, entry: TurnStarted | Answered | Cut) -> None:
         """The next entry."""
         view, asked = self._view, self.asked
         match entry:
-            case Asked():
+            case TurnStarted():
                 self.asked = entry
             case Answered() if asked is not None:
                 self.asked = None
                 if not entry.is_heard:
                     return
-                message = await open_turn(asked.pcm, asked.text, asked.pictures)
+                message = await open_turn(asked.utterance, asked.text, asked.pictures)
                 request = TurnRequest(self._session_id, (message,))
                 await view.prefill(request, again=entry.taken_in)
                 if entry.said or entry.is_whole or entry.chosen is not None:

@@ -17,6 +17,7 @@ from parley import logs
 from parley.clock import Clock
 from parley.protocol.resume import INPUT_ACK_EVERY
 from parley.session import state_codec
+from parley.session.entries import Observed, logged
 from parley.session.journal import ResumeJournal
 from parley.session_log.contract import (
     ENTRY_LENGTH_BYTES,
@@ -164,13 +165,14 @@ class SessionLog:
             self._stored_seq = self._sent_seq = self._journal.last_seq
             self._protect()
 
-    def add(self, entry: Callable[[], Any]) -> None:
-        """Something was done. `entry` is called only if it is logged."""
-        if self._writer is None or self._journal is None:
+    def observe(self, event: Observed, at_s: float) -> None:
+        """See `Observer`. Entries are logged."""
+        del at_s
+        if self._writer is None or self._journal is None or (entry := logged(event)) is None:
             return
         if not self._kept_bytes:
             self._append(self._head())
-        self._append(entry())
+        self._append(entry)
         self.is_changed = True
         if self._kept_bytes > self._compact_at and self._in_flight is None:
             self._compact()

@@ -36,12 +36,12 @@ from parley.protocol.values import (
 from parley.recording import layout
 from parley.recording.journal import Sent
 from parley.recording.lines import TurnInput
+from parley.session.entries import SessionRequest
 
 Files = dict[str, "bytes | Sent"]
 """Content by path within the recording."""
 
 ReadFile = Callable[[str], bytes]
-SessionRequest = ChatRequested | HalfDuplexSetup | DuplexSetup
 
 
 class KeptSound(msgspec.Struct):

@@ -199,11 +199,6 @@ class ResumableSocket:
         self._moved()
         return ready
 
-    def log(self, entry: Callable[[], Any]) -> None:
-        """Something was done that another worker would have to do again. `entry` is called only if
-        the session is logged."""
-        self._log.add(entry)
-
     def handled(self) -> None:
         """A message that was received has been acted upon."""
         if self._journal is not None:

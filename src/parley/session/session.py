@@ -23,7 +23,6 @@ from parley.clock import Clock
 from parley.dialects.base import Dialect, Reply, close_reason
 from parley.dialects.events import (
     ClientEvent,
-    Event,
     Failed,
     OutputDelta,
     ServerEvent,
@@ -36,6 +35,7 @@ from parley.protocol import codec
 from parley.protocol.kinds import Phase
 from parley.protocol.resume import AwayReason, GoingAway
 from parley.session.deadlines import GOING_AWAY, LAST, RESUME, Deadlines
+from parley.session.entries import Entry, Observed
 from parley.session.outbox import Outbox, OutputLimits
 from parley.session.pacing import PacedOutput
 from parley.session.resumable import ResumableSocket
@@ -58,9 +58,10 @@ _log = logs.get(__name__)
 
 
 class Observer(Protocol):
-    """Sees everything that happens. Quick, and never raises: what is slow it does elsewhere."""
+    """Sees everything that happens, in order: what the client is told, and what another worker
+    would have to do again. Quick, and never raises: what is slow it does elsewhere."""
 
-    def observe(self, event: Event, at_s: float) -> None:
+    def observe(self, event: Observed, at_s: float) -> None:
         """`at_s`: monotonic seconds."""
         ...
 
@@ -95,15 +96,15 @@ class Runner(Protocol):
 
 @runtime_checkable
 class RebuildableRunner(Protocol):
-    """A runner whose conversation another worker's can continue. It gives `Session.log` what was
-    done; inputs that are in the log are not in what it remembers."""
+    """A runner whose conversation another worker's can continue. What was done are the entries
+    that it emits or logs; inputs that are in them are not in what it remembers."""
 
     @property
     def is_between(self) -> bool:
         """True if no answer is being made."""
         ...
 
-    def first_entry(self) -> Any | None:
+    def first_entry(self) -> Entry | None:
         """What the log begins with, where the client asks to be able to come back; None: with what
         is done from then on."""
         ...
@@ -293,11 +294,9 @@ class Session:
         """True if the client's newest message was sent while another worker held the session."""
         return self._resumable is not None and self._resumable.is_of_before
 
-    def log(self, entry: Callable[[], Any]) -> None:
-        """Something was done that another worker would have to do again, see `RebuildableRunner`.
-        `entry`: makes the value; called only where a copy is kept."""
-        if self._resumable is not None:
-            self._resumable.log(entry)
+    def log(self, entry: Entry) -> None:
+        """Something was done of which the client is told nothing, but observers are."""
+        self._observe(entry)
 
     async def recording_id(self) -> str | None:
         """The recording's id, which the client is told when it may begin; None when there is none.
@@ -476,12 +475,11 @@ class Session:
             if not was_enabled and isinstance(runner, RebuildableRunner):
                 first = runner.first_entry()
                 if first is not None:
-                    self._resumable.log(lambda: first)
+                    self._observe(first)
             self._outbox.is_timed = not self._resumable.is_enabled
 
     def _act(self, event: ClientEvent) -> bool:
         """Do what the client asked for; whether it could be done."""
-        self._observe(event)
         try:
             if self._runner is not None:
                 self._runner.accept(event)
@@ -534,7 +532,7 @@ class Session:
             async with asyncio.timeout(closing_s):
                 await self._socket.close(code, close_reason(reply.reason) or ended.reason)
 
-    def _observe(self, event: Event) -> None:
+    def _observe(self, event: Observed) -> None:
         now_s = self.clock.monotonic()
         for observer in self._observers:
             observer.observe(event, now_s)

@@ -255,6 +255,7 @@ class Host:
             output = OutputLimits(
                 waiting_bytes=round(self.limits.output_mb * MIB), stall_s=self.limits.output_stall_s
             )
+            session_log = self._session_log(held, writer, seed, recording)
             held.socket = ResumableSocket(
                 socket,
                 session_id=lease.session_id,
@@ -262,7 +263,7 @@ class Host:
                 output=output,
                 clock=self.clock,
                 moved=lambda: self._report(held),
-                log=self._session_log(held, writer, seed, recording),
+                log=session_log,
             )
             session = held.session = Session(
                 socket=held.socket,
@@ -272,6 +273,7 @@ class Host:
                 session_id=lease.session_id,
                 output=output,
                 observers=[
+                    session_log,
                     meter,
                     *([recording] if recording is not None else []),
                     *self.observers(lease),
@@ -283,11 +285,10 @@ class Host:
             if recording is not None:
                 recording.tell_lost = lambda entries: session.emit(RecordingLost(entries))
             runner = self._runner(lease, dialect, session, slot, seed)
-            if not (isinstance(runner, RebuildableRunner) and dialect.can_be_rebuilt):
+            if not isinstance(runner, RebuildableRunner):
                 held.socket.log_nothing()
             else:
-                assert held.log is not None
-                held.log.without_old_sound = runner.without_old_sound
+                session_log.without_old_sound = runner.without_old_sound
                 if rebuilt is not None:
                     await self._restore(rebuilt, held.socket, session, runner, recording)
             _log.info("session_began", kind=lease.kind, queue_wait_ms=lease.queue_wait_ms)

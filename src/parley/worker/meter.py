@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from parley.dialects.events import (
     AnswerDone,
     ChatRequested,
-    Event,
     Failed,
     InterruptionChanged,
     OutputDelta,
@@ -25,6 +24,7 @@ from parley.errors import InferenceFailed
 from parley.protocol.control import STAGE_BUCKETS_MS, Durations
 from parley.protocol.kinds import Kind
 from parley.protocol.values import InterruptionState
+from parley.session.entries import Observed
 
 SMOOTHING = 0.1
 """Weight of the newest unit in the average."""
@@ -117,7 +117,7 @@ class SessionMeter:
         self.tokens = 0
         """Generated so far, text and speech."""
 
-    def observe(self, event: Event, at_s: float) -> None:
+    def observe(self, event: Observed, at_s: float) -> None:
         """See `Observer`."""
         match event:
             case UnitDone():

@@ -14,7 +14,7 @@ from parley.errors import ParleyError, ServiceUnavailable
 from parley.protocol.control import RebuildResult
 from parley.session import log as session_log
 from parley.session import state_codec
-from parley.session.recorded import SessionRequest
+from parley.session.entries import SessionRequest
 from parley.session.resumable import ResumableSocket
 from parley.session.session import RebuildableRunner, Session
 from parley.session_log.contract import (

@@ -20,7 +20,6 @@ from parley.dialects.events import (
     AnswerDone,
     ChatRequested,
     DuplexSetup,
-    Event,
     Failed,
     HalfDuplexSetup,
     InterruptionChanged,
@@ -61,6 +60,7 @@ from parley.recording.render_queue import pending
 from parley.recording.speech_times import SpeechTimes
 from parley.recording.timeline import TITLE_CHARS
 from parley.session import recorded
+from parley.session.entries import Observed, SessionRequest
 
 GIB: Final = 1 << 30
 
@@ -207,7 +207,7 @@ class SessionRecorder:
             return ""
         return self._continues or self._journal.folder.recording_id
 
-    def go_on(self, setup: recorded.SessionRequest, *, first: str, seed: int, at_s: float) -> None:
+    def go_on(self, setup: SessionRequest, *, first: str, seed: int, at_s: float) -> None:
         """Record the rest of a session that began at another worker.
 
         Args:
@@ -221,7 +221,7 @@ class SessionRecorder:
         if not self._is_declined:
             self._ready(at_s)
 
-    def observe(self, event: Event, at_s: float) -> None:
+    def observe(self, event: Observed, at_s: float) -> None:
         """See `Observer`."""
         at_ms = round(1000 * (at_s - self._began_s), 1)
         self._check_losses()
@@ -272,7 +272,7 @@ class SessionRecorder:
 
     # ---- beginning -------------------------------------------------------------------------
 
-    def _prepare(self, event: recorded.SessionRequest, at_s: float) -> None:
+    def _prepare(self, event: SessionRequest, at_s: float) -> None:
         if not event.wants_recording:
             self._is_declined = True
             self._journal.discard()
@@ -309,7 +309,7 @@ class SessionRecorder:
 
     def _begin(
         self,
-        event: recorded.SessionRequest,
+        event: SessionRequest,
         asked: msgspec.Struct,
         config: dict[str, object],
         files: recorded.Files,

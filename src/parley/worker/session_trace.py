@@ -11,7 +11,6 @@ from typing import Final
 from parley.dialects.events import (
     AnswerDone,
     ChatRequested,
-    Event,
     OutputDelta,
     SessionEnded,
     SessionReady,
@@ -19,6 +18,7 @@ from parley.dialects.events import (
     TurnStarted,
     UnitDone,
 )
+from parley.session.entries import Observed
 from parley.tracing import OFF, TraceSpan, Tracing, now_ns
 from parley.worker.lease import LeasedSlot
 
@@ -48,7 +48,7 @@ class SessionTrace:
         self._answer: TraceSpan = OFF
         self._first: TraceSpan = OFF
 
-    def observe(self, event: Event, at_s: float) -> None:
+    def observe(self, event: Observed, at_s: float) -> None:
         """See `Observer`."""
         del at_s
         match event:

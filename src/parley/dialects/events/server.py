@@ -227,6 +227,7 @@ class UnitDone:
         time_ms: session time when the unit was complete.
         wall_ms: from receipt of the sound to the result.
         unit: what it was an answer to (for observers).
+        unsaid: as the engine made it, where `result` was silenced.
     """
 
     index: int
@@ -234,6 +235,12 @@ class UnitDone:
     time_ms: int = 0
     wall_ms: float = 0.0
     unit: AudioInput | None = None
+    unsaid: UnitResult | None = None
+
+    @property
+    def decided(self) -> UnitResult:
+        """What the context holds of the unit."""
+        return self.unsaid or self.result
 
 
 @dataclass(frozen=True, slots=True)
