@@ -16,18 +16,20 @@ from tests.support.long import times
 from tests.support.patience import HANG_S
 from tests.support.recordings import JPEG
 from tests.support.sessions import WorkerHarness, pcm64, worker_harness
-from tests.support.timeline import silence, sound, speak
+from tests.support.timeline import chunks, silence, sound, speak
 
-from parley.clock import SystemClock
+from parley.clock import Clock, ManualClock, SystemClock
 from parley.engine.engine import Engine
 from parley.errors import InvalidRequest
 from parley.media.image import encode_jpeg
-from parley.media.pcm import Pcm
+from parley.media.pcm import Pcm, join
+from parley.media.resample import resample
 from parley.media.wav import encode_wav
 from parley.models.parrot import Parrot
 from parley.recording import lines
 from parley.recording.layout import Folder, RecordingFolders
-from parley.recording.lines import UnitLine
+from parley.recording.lines import EntryLine, UnitLine
+from parley.session.entries import Cut, WentBack
 from parley.session.rerun import Comparison, rerun
 from parley.worker.recording import Recordings
 
@@ -123,7 +125,9 @@ async def chat(harness: WorkerHarness, dice: random.Random) -> None:
     await talk.over()
 
 
-async def recorded(tmp_path: Path, *talks: Any, seed: int = 1, **more: Any) -> list[Folder]:
+async def recorded(
+    tmp_path: Path, *talks: Any, seed: int = 1, clock: Clock | None = None, **more: Any
+) -> list[Folder]:
     kept = Recordings(
         RecordingFolders(tmp_path),
         worker_id="w",
@@ -133,7 +137,7 @@ async def recorded(tmp_path: Path, *talks: Any, seed: int = 1, **more: Any) -> l
         **more,
     )
     dice = random.Random(seed)
-    async with worker_harness(recordings=kept) as harness:
+    async with worker_harness(recordings=kept, clock=clock) as harness:
         for talk in talks:
             await talk(harness, dice)
             # Faster than session: the writer would fall behind, and drop what live sessions never
@@ -157,7 +161,45 @@ async def realtime(harness: WorkerHarness, dice: random.Random) -> None:
     await duplex(harness, dice, dialect="realtime")
 
 
-@pytest.mark.parametrize("talk", [duplex, realtime, half_duplex, written, written_in_units, chat])
+def openai(name: str, **more: Any) -> dict[str, Any]:
+    return {"type": name, **more}
+
+
+async def items(harness: WorkerHarness, dice: random.Random) -> None:
+    """Spoken, written and shown; one item is deleted, and one answer only partly heard."""
+    talk = harness.begin("openai_realtime", "s")
+    session = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+    talk.say(openai("session.update", session=session))
+    samples = resample(sound(speak(dice.uniform(0.4, 1.0))), 24_000).samples * 32767
+    talk.say(openai("input_audio_buffer.append", audio=b64(samples.astype("<i2").tobytes())))
+    talk.say(openai("input_audio_buffer.commit"))
+    talk.say(openai("response.create"))
+    done = await talk.until("response.done")
+    (answer,) = done["response"]["output"]
+    talk.say(
+        openai(
+            "conversation.item.truncate", item_id=answer["id"], content_index=0, audio_end_ms=100
+        )
+    )
+    shown = f"data:image/jpeg;base64,{b64(JPEG)}"
+    content = [
+        {"type": "input_text", "text": "What is this?"},
+        {"type": "input_image", "image_url": shown},
+    ]
+    item = {"id": "shown", "type": "message", "role": "user", "content": content}
+    talk.say(openai("conversation.item.create", item=item))
+    talk.say(openai("response.create", response={"output_modalities": ["text"]}))
+    await talk.until("response.done", 2)
+    talk.say(openai("conversation.item.delete", item_id="shown"))
+    talk.say(openai("response.create", response={"instructions": "Be brief."}))
+    await talk.until("response.done", 3)
+    talk.socket.hang_up()
+    await talk.over()
+
+
+@pytest.mark.parametrize(
+    "talk", [duplex, realtime, half_duplex, written, written_in_units, chat, items]
+)
 async def test_a_session_done_again_is_the_same(tmp_path, talk):
     (found,) = await again(await recorded(tmp_path, talk))
 
@@ -176,6 +218,87 @@ async def test_what_was_written_is_kept(tmp_path):
     chunks = json.loads(units.recording.read_bytes())["chunks"]
     assert chunks[0]["user_text"] == "How far is the moon?"
     assert [chunk for chunk in chunks[1:] if "user_text" in chunk] == []
+
+
+def stop_by_speech() -> dict[str, Any]:
+    return {"interruption": {"mode": "stop"}}
+
+
+def tell(talk: Any, pcm: Pcm) -> None:
+    for chunk in chunks(pcm, 0.1):
+        talk.say({"type": "audio_chunk", "audio_base64": pcm64(chunk)})
+
+
+def somebody(seconds: float) -> Pcm:
+    """Louder than the parrot, which repeats what it heard."""
+    rng = np.random.default_rng(1)
+    return Pcm((0.3 * rng.standard_normal(round(seconds * 16_000))).astype(np.float32), 16_000)
+
+
+async def interrupted_turns(harness: WorkerHarness, dice: random.Random) -> None:
+    del dice
+    talk = await harness.ready("half_duplex", "s", config=stop_by_speech())
+    tell(talk, sound(silence(0.5), speak(2.5), silence(1.2)))
+    await talk.until("turn_done")
+    harness.host.clock.advance(1.0)  # type: ignore[attr-defined]
+    tell(talk, join([somebody(1.5), sound(silence(1.5))], 16_000))
+    await talk.until("turn_done", 2)
+    assert "interruption" in talk.types
+    talk.say({"type": "stop"})
+    await talk.over()
+
+
+async def interrupted_units(harness: WorkerHarness, dice: random.Random) -> None:
+    del dice
+    talk = await harness.ready("duplex", "s", **stop_by_speech())
+    for sent, second in enumerate([silence, silence, speak, speak, speak, silence]):
+        talk.say({"type": "audio_chunk", "audio_base64": pcm64(sound(second(1.0)))})
+        await answers(talk, "result", sent + 1)
+    harness.host.clock.advance(0.5)  # type: ignore[attr-defined]
+    tell(talk, somebody(1.0))
+    await talk.until("interruption", 2)
+    for _ in range(4):
+        heard = talk.types.count("result")
+        talk.say({"type": "audio_chunk", "audio_base64": pcm64(sound(silence(1.0)))})
+        await answers(talk, "result", heard + 1)
+    talk.say({"type": "stop"})
+    await talk.over()
+
+
+@pytest.mark.parametrize(("talk", "cut"), [(interrupted_turns, Cut), (interrupted_units, WentBack)])
+async def test_a_session_that_was_interrupted_is_the_same(tmp_path, talk, cut):
+    (folder,) = await recorded(tmp_path, talk, clock=ManualClock())
+
+    (found,) = await again([folder])
+    kept = lines.read(folder.journal)
+    cut_line = next(line for line in kept.of(EntryLine) if cut.__name__ in str(bytes(line.what)))
+    kept.lines.remove(cut_line)
+    folder.journal.write_bytes(b"".join(map(lines.encode, kept.lines)))
+    (without,) = await again([folder])
+
+    assert found.differences == []
+    assert found.is_equal
+    # The parrot does not look back at its turns; of units the length of the context is compared.
+    assert bool(without.differences) is (cut is WentBack)
+
+
+async def test_an_item_that_differs_is_found(tmp_path):
+    (folder,) = await recorded(tmp_path, items)
+    text = folder.journal.read_text()
+    folder.journal.write_text(text.replace("What is this?", "What was that?", 1))
+
+    (found,) = await again([folder])
+
+    assert {one.what for one in found.differences} == {"text"}
+
+
+async def test_items_of_before_they_were_kept_are_refused(tmp_path):
+    (folder,) = await recorded(tmp_path, items)
+    kept = [line for line in lines.read(folder.journal).lines if not isinstance(line, EntryLine)]
+    folder.journal.write_bytes(b"".join(map(lines.encode, kept)))
+
+    with pytest.raises(InvalidRequest, match="items were not kept"):
+        await again([folder])
 
 
 async def test_a_clip_is_seen_again(tmp_path):

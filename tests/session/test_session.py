@@ -158,7 +158,7 @@ async def test_what_the_client_does_reaches_the_driver_and_its_end_reaches_the_c
         assert stage.socket.types == ["stopped"]
         assert stage.socket.closed == (1000, "stopped")
         assert stage.runner.was_cancelled
-        assert stage.seen == [StopRequested(), SessionEnded("stopped")]
+        assert stage.seen == [SessionEnded("stopped")]
 
 
 async def test_a_refused_message_is_answered_and_not_executed():

@@ -26,6 +26,7 @@ from tests.support.timeline import silence, sound, speak
 
 from parley.clock import ManualClock, SystemClock
 from parley.dialects.events import TurnStarted, UnitDone
+from parley.engine.engine import Engine
 from parley.errors import ParleyError
 from parley.media.resample import resample
 from parley.models.parrot import Parrot
@@ -35,6 +36,7 @@ from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.lines import AnswerLine, HeadLine, TurnLine, UnitLine
 from parley.session import state_codec
 from parley.session.log import decoded
+from parley.session.rerun import rerun
 from parley.session_log.contract import LogContents
 from parley.worker.lease import LeasedSlot
 from parley.worker.recording import Recordings
@@ -405,6 +407,20 @@ async def test_the_rest_of_a_recorded_session_is_recorded_as_a_second_part(
     )
     assert 0 < part_count < whole_count
     assert all(folder.path.joinpath("recording.json").exists() for folder in folders)
+    for folder in folders:
+        async with Engine(Parrot(1)) as engine:
+            slot = await engine.take_slot()
+            found = await rerun(folder, slot)
+            await slot.close()
+        assert (found.differences, found.ended) == ([], ""), folder
+        assert found.is_equal
+        assert found.compared == whole_count_of(folders[0])
+
+
+def whole_count_of(folder: Folder) -> int:
+    """Number of units or answers."""
+    whole = lines.read(folder.journal).lines
+    return sum(isinstance(line, UnitLine | AnswerLine) for line in whole)
 
 
 WHAT_HAPPENS = (UnitLine, TurnLine, AnswerLine)

@@ -38,6 +38,7 @@ from parley.recording.layout import Folder
 from parley.recording.lines import (
     AnswerLine,
     EndLine,
+    EntryLine,
     HeadLine,
     Line,
     LostLine,
@@ -126,6 +127,8 @@ class Journal:
         self._exists = False
         self._file: AppendFile | None = None
         self._inputs: AppendFile | None = None
+        self._newest: tuple[Pcm, SamplePlace] | None = None
+        """The input that was kept last."""
         self._speech: tuple[int, WavFile] | None = None
         self._synced_s = 0.0
 
@@ -269,7 +272,7 @@ class Journal:
         for path, content in entry.files.items():
             self._write_file(path, content)
         places = [self._keep(pcm) for pcm in entry.inputs]
-        if isinstance(line, TurnLine):
+        if isinstance(line, TurnLine | EntryLine):
             line.samples = places
         elif isinstance(line, UnitLine) and places:
             line.samples = places[0]
@@ -314,11 +317,16 @@ class Journal:
         """Append samples as the model received them; returns where they are."""
         if not self._keeps_inputs:
             return (None, len(pcm), pcm.rate_hz)
+        if self._newest is not None and self._newest[0] is pcm:
+            # A turn, and the item that it answers.
+            return self._newest[1]
         if self._inputs is None:
             self._inputs = AppendFile(self.folder.inputs)
         first = self._inputs.size // 4
         self._inputs.append(np.ascontiguousarray(pcm.samples, "<f4").tobytes())
-        return (first, len(pcm), pcm.rate_hz)
+        place = (first, len(pcm), pcm.rate_hz)
+        self._newest = (pcm, place)
+        return place
 
     def _append_speech(self, turn: int, pcm: Pcm) -> None:
         if self._speech is None or self._speech[0] != turn:

@@ -288,6 +288,11 @@ def user_video(number: int) -> str:
     return f"user_videos/vid_{number}.mp4"
 
 
+def item_file(number: int, extension: str) -> str:
+    """What a client brought with an item of its conversation."""
+    return f"user_items/{number:03d}.{extension}"
+
+
 def picture_extension(data: bytes) -> str:
     """By what the file begins with."""
     if data[:8] == b"\x89PNG\r\n\x1a\n":

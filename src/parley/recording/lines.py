@@ -8,6 +8,7 @@ them. `at_ms` counts from the moment the session was ready. A field that is UNSE
     unit    one complete duplex unit
     turn    one request; then `said` per chunk of the answer, and `answer` when it is complete
     heard   what the user was heard to say, by turn or unit
+    entry   what was done that no other line says, for `parley rerun`
     note    paused, resumed, interrupted, failed
     lost    how many entries before this one were not written, and why
     end     why the session ended
@@ -42,6 +43,7 @@ class HeadLine(msgspec.Struct, tag_field="kind", tag="head"):
         asked: a JSON object of the kind's own shape (`session/recorded.py`).
         seed: what the session's sampling began with.
         continues: recording of the session's beginning, at the worker that was lost.
+        continues_after: entries, without the setup, that had been logged until then.
     """
 
     recording_id: str
@@ -56,6 +58,7 @@ class HeadLine(msgspec.Struct, tag_field="kind", tag="head"):
     seed: int
     version: int = VERSION
     continues: str | UnsetType = UNSET
+    continues_after: int | UnsetType = UNSET
 
 
 class ReadyLine(msgspec.Struct, tag_field="kind", tag="ready"):
@@ -101,6 +104,7 @@ class UnitLine(msgspec.Struct, tag_field="kind", tag="unit"):
         samples: where the unit's samples are in `inputs.f32`.
         text: written words that joined it.
         said_sha256: of the model's samples, before they became 16 bit.
+        unsaid: what the model said that nobody was to hear any more, so that `result` listens.
     """
 
     index: int
@@ -115,6 +119,7 @@ class UnitLine(msgspec.Struct, tag_field="kind", tag="unit"):
     said_sha256: str | UnsetType = UNSET
     force_listen: bool | UnsetType = UNSET
     max_slices: int | UnsetType | None = UNSET
+    unsaid: str | UnsetType = UNSET
 
 
 class TurnInput(msgspec.Struct):
@@ -192,6 +197,19 @@ class HeardLine(msgspec.Struct, tag_field="kind", tag="heard"):
     until_ms: Number | UnsetType = UNSET
 
 
+class EntryLine(msgspec.Struct, tag_field="kind", tag="entry"):
+    """What was done that no other line says, for `parley rerun`.
+
+    Args:
+        what: an entry of `session/entries.py`, as `session/state_codec.py` writes it. `["kept", x]`
+            is the file of that name, or sound x of `samples`.
+    """
+
+    at_ms: Number
+    what: msgspec.Raw
+    samples: list[SamplePlace] = []
+
+
 class NoteLine(msgspec.Struct, tag_field="kind", tag="note"):
     """Something that is neither unit nor turn."""
 
@@ -224,6 +242,7 @@ Line = (
     | SaidLine
     | AnswerLine
     | HeardLine
+    | EntryLine
     | NoteLine
     | LostLine
     | EndLine
@@ -237,6 +256,18 @@ _decoder = msgspec.json.Decoder(Line)
 def encode(line: Line) -> bytes:
     """One line of a journal, with its line feed."""
     return msgspec.json.encode(line) + b"\n"
+
+
+_head_decoder = msgspec.json.Decoder(HeadLine)
+
+
+def read_head(path: Path) -> HeadLine | None:
+    """The first line of a journal; None if there is none, or it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return _head_decoder.decode(file.readline())
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from parley.dialects.events import (
     AnswerDone,
@@ -15,6 +15,7 @@ from parley.dialects.events import (
     ClientEvent,
     OutputDelta,
     Prefilled,
+    ServerEvent,
     SessionEnded,
     StopRequested,
 )
@@ -41,12 +42,24 @@ class ChatLimits:
     voice_s: float
 
 
+class Asking(Protocol):
+    """What a request is answered for: a `Session`, or what compares."""
+
+    session_id: str
+
+    def log(self, entry: ChatRequested) -> None: ...
+    def emit(self, event: ServerEvent) -> None: ...
+    def enter(self, phase: Phase) -> None: ...
+    async def room(self) -> None: ...
+    async def recording_id(self) -> str | None: ...
+
+
 class RequestRun:
     """One request: opened, prefilled, answered. A stopped one has its `AnswerDone`, too."""
 
     def __init__(
         self,
-        session: Session,
+        session: Asking,
         view: ChatView,
         asked: ChatRequested,
         limits: ChatLimits,

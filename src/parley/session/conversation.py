@@ -55,7 +55,6 @@ from parley.protocol.content import Message
 from parley.protocol.kinds import Ending, Phase
 from parley.protocol.values import make_id
 from parley.session import entries
-from parley.session.conversation_log import ConversationRedo, generation_of
 from parley.session.early import EarlyAnswer
 from parley.session.half_duplex import TurnLimits
 from parley.session.item_context import ItemContext
@@ -63,6 +62,7 @@ from parley.session.items import ConversationItem, ItemList
 from parley.session.listener import TurnListener
 from parley.session.listening import QUIET
 from parley.session.opened import Voices, no_voices
+from parley.session.replay import ItemFeed, generation_of, replay
 from parley.session.response import NothingToCancel, Response, ResponseInProgress
 from parley.session.session import Session
 from parley.session.tool_calls import AnswerCalls
@@ -94,7 +94,14 @@ class ConversationRunner:
         self._view = view
         self._limits = limits
         self._turn = 0
-        self._context = ItemContext(session, view, voices=voices, voice_s=limits.voice_s, seed=seed)
+        self._context = ItemContext(
+            session.session_id,
+            view,
+            session.clock,
+            voices=voices,
+            voice_s=limits.voice_s,
+            seed=seed,
+        )
         self._listener = TurnListener(
             session,
             detectors,
@@ -310,8 +317,8 @@ class ConversationRunner:
 
     async def rebuild(self, log: Sequence[Any], remembered: dict[str, Any]) -> None:
         """See `RebuildableRunner`."""
-        redo = ConversationRedo(self._items, self._context, self._view, self._session.session_id)
-        await redo.all(list(log))
+        feed = ItemFeed(self._items, self._context, self._view, self._session.session_id)
+        await replay(feed, log)
         self._turn, self._setup = remembered["turn"], remembered["setup"]
         self._requests = remembered["requests"]
         self._listener.restore(remembered["listener"])
@@ -324,7 +331,7 @@ class ConversationRunner:
             self._context.invalidate()
             return
         self._response = self._restored(told)
-        self._is_filled = redo.is_filled
+        self._is_filled = feed.is_filled
 
     def _restored(self, told: dict[str, Any]) -> Response:
         """An answer that was being made: it is made again, and what was told of it is not."""

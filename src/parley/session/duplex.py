@@ -52,11 +52,11 @@ from parley.errors import (
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Phase
 from parley.protocol.values import FRAMES_LIMIT
-from parley.results import UnitChoices, UnitResult
 from parley.session.entries import WentBack
 from parley.session.interruption import Interruptions
 from parley.session.mailbox import OWN_BY_TIME, Mailbox, PendingUnit
-from parley.session.opened import Voices, no_voices, open_frames, open_voice
+from parley.session.opened import Voices, no_voices
+from parley.session.replay import UnitFeed, replay
 from parley.session.session import Session
 from parley.session.silence import DEADLINE, MODEL_S, SilenceWatch
 from parley.turns import NO_JUDGES, TurnJudges
@@ -123,8 +123,7 @@ class DuplexRunner:
         self._limits = limits
         self._detectors = detectors
         self._judges = judges
-        self._voices = voices
-        self._seed = seed
+        self._feed = UnitFeed(view, voices=voices, voice_s=limits.voice_s, seed=seed)
         self._changed = asyncio.Event()
         self._asked: DuplexSetup | None = None
         self._silence = SilenceWatch(session)
@@ -348,10 +347,7 @@ class DuplexRunner:
         """See `RebuildableRunner`."""
         asked, *entries = log
         await self._open(asked)
-        for entry in entries:
-            await self._redo(entry)
-        if any(isinstance(each, UnitDone) and each.decided.chosen is not None for each in entries):
-            await self._view.catch_up()
+        await replay(self._feed, entries)
         now_s = self._session.clock.monotonic()
         self._units, self._failures = remembered["units"], remembered["failures"]
         self._last_tokens = remembered["last_tokens"]
@@ -388,19 +384,6 @@ class DuplexRunner:
                 needed_s -= heard.pcm.duration_ms / 1000
             light.appendleft(kept)
         return list(light)
-
-    async def _redo(self, entry: UnitDone | WentBack) -> None:
-        """Bring the context to where it was after an entry of the log."""
-        view = self._view
-        if isinstance(entry, WentBack):
-            await view.cut_answer(entry.unheard_chars, entry.unsent_units)
-            return
-        decided = entry.decided
-        assert entry.unit is not None
-        result = await self._ask(entry.unit, again=decided.chosen)
-        await view.finalize()
-        if (result.is_listen, result.text) != (decided.is_listen, decided.text):
-            raise InferenceFailed("The model decides otherwise than it did.")
 
     async def close(self) -> None:
         """See `Runner`."""
@@ -463,22 +446,9 @@ class DuplexRunner:
             BadInput: a voice cannot be used, or the prompt leaves no room to talk.
         """
         limits = self._limits
-        voice = await open_voice(
-            asked.voice, asked.voice_name, voices=self._voices, limit_s=limits.voice_s
-        )
-        tts_voice = await open_voice(
-            asked.tts_voice, None, voices=self._voices, limit_s=limits.voice_s
-        )
         try:
-            prompt_tokens = await self._view.prepare(
-                asked.prompt,
-                voice,
-                tts_voice,
-                options=asked.options,
-                max_slice_nums=asked.max_slices,
-                window=self._window() if self._session.rolls_over else None,
-                seed=self._seed,
-            )
+            window = self._window() if self._session.rolls_over else None
+            prompt_tokens = await self._feed.open(asked, window)
         except ContextFull as error:
             # A full context would end the session; this one is still empty.
             raise InvalidPayload(
@@ -516,7 +486,7 @@ class DuplexRunner:
         heard, written = unit.heard, tuple(self._written)
         if written:
             heard = dataclasses.replace(heard, text="\n".join(written))
-        decided = await self._ask(heard, due_s)
+        decided = await self._feed.unit(heard, due_s)
         if not self._settles_late:
             await self._settle()
         now_s = clock.monotonic()
@@ -571,25 +541,6 @@ class DuplexRunner:
             _log.warning("answer_truncation_failed", unit=self._units, exc_info=True)
         if not went:
             _log.info("context_not_truncated", unit=self._units)
-
-    async def _ask(
-        self, heard: AudioInput, due_s: float | None = None, again: UnitChoices | None = None
-    ) -> UnitResult:
-        """Have the model take in one unit, and decide.
-
-        Raises:
-            BadInput: a frame is not a picture; nothing was fed.
-        """
-        frames = await open_frames(heard.frames) if heard.frames else ()
-        return await self._view.unit(
-            heard.pcm,
-            frames,
-            heard.text,
-            force_listen=heard.force_listen,
-            max_slice_nums=heard.max_slices,
-            due_s=due_s,
-            again=again,
-        )
 
     async def _settle(self) -> None:
         """Close the unit.

@@ -183,3 +183,16 @@ def logged(event: Observed) -> Entry | None:
             return event if event.item is None else None
         case _:
             return event if isinstance(event, Entry) else None
+
+
+def without_choices(entry: Entry) -> Entry:
+    """An entry without what the model chose: it is to decide again."""
+    match entry:
+        case Answered():
+            return replace(entry, taken_in=None, chosen=None)
+        case AnswerMade():
+            return replace(entry, chosen=None)
+        case Filled():
+            return Filled(())
+        case _:
+            return entry

@@ -33,10 +33,9 @@ from parley.dialects.events import (
 from parley.errors import InferenceFailed, InvalidRequest, SlotLost, WrongPhase
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.kinds import Phase
-from parley.protocol.values import FRAMES_LIMIT, Generation
+from parley.protocol.values import FRAMES_LIMIT
 from parley.session.early import EarlyAnswer
 from parley.session.entries import Answered, Cut
-from parley.session.half_duplex_log import TurnRedo, without_old_sound
 from parley.session.interruption import Interruptions
 from parley.session.listening import (
     QUIET,
@@ -46,7 +45,8 @@ from parley.session.listening import (
     silence_of,
     wait_for_silence,
 )
-from parley.session.opened import Voices, no_voices, open_system, open_turn, open_voice
+from parley.session.opened import Voices, no_voices, open_turn
+from parley.session.replay import TurnFeed, replay, turns_without_old_sound
 from parley.session.session import Session
 from parley.session.silence import DEADLINE, MODEL_S, SPEECH_S, SilenceWatch
 from parley.session.turn import TURN_DUE_S, TurnAnswer
@@ -106,8 +106,9 @@ class HalfDuplexRunner:
         self._limits = limits
         self._detectors = detectors
         self._judges = judges
-        self._voices = voices
-        self._seed = seed
+        self._feed = TurnFeed(
+            view, session.session_id, voices=voices, voice_s=limits.voice_s, seed=seed
+        )
         self._prepared: asyncio.Future[HalfDuplexSetup] = asyncio.get_running_loop().create_future()
         self._changed = asyncio.Event()
         self._sounds = SoundQueue()
@@ -121,8 +122,6 @@ class HalfDuplexRunner:
         )
         self._silence = SilenceWatch(session)
         self._early = EarlyAnswer(self._answer_early, view.stop_early)
-        self._speaks = True
-        self._generation = Generation()
         self._turns = 0
         self._answer: TurnAnswer | None = None
         self._ends_after_turn = False
@@ -136,6 +135,8 @@ class HalfDuplexRunner:
         """An answer that was being made elsewhere."""
         self._was_broken_off = False
         """True if one ended there of which the client had heard something."""
+        self._said_before: Answered | None = None
+        """What the context holds of it."""
         self._asked: TurnStarted | None = None
         """What it answers, if nothing of it was told."""
 
@@ -374,17 +375,16 @@ class HalfDuplexRunner:
         self._idle_since_s = now_s - remembered["idle_ago_s"]
         if self._session.deadlines.get("guard") is None:
             self._guard_over.set()
-        session_id = self._session.session_id
-        redo = TurnRedo(self._view, session_id, self._generation, speaks=self._speaks)
-        await redo.all(turns)
+        await replay(self._feed, turns)
         if told is not None and (told["text"] or told["audio_ms"] or not told["is_open"]):
             self._was_broken_off = not self._interruptions.is_armed
-            await redo.entry(Answered(is_heard=True, said=told["text"], is_whole=False))
-        self._asked = redo.asked
+            self._said_before = Answered(is_heard=True, said=told["text"], is_whole=False)
+            await replay(self._feed, [self._said_before])
+        self._asked = self._feed.asked
 
     def without_old_sound(self, log: Sequence[Any]) -> list[Any]:
         """See `RebuildableRunner`."""
-        return without_old_sound(log)
+        return turns_without_old_sound(log)
 
     async def _finish_broken_off(self) -> None:
         """The answer that was being made when another worker ended: started again where the client
@@ -398,6 +398,8 @@ class HalfDuplexRunner:
         if asked is not None and answer["is_open"]:
             await self._make_answer(asked)
         else:
+            if self._said_before is not None:
+                self._session.log(self._said_before)
             begun.break_off(answer)
             await self._end_answer()
 
@@ -408,21 +410,8 @@ class HalfDuplexRunner:
     async def _prepare(self, prepared: HalfDuplexSetup) -> int:
         """Voice and system prompt; gives the prompt's length in tokens."""
         self._idle_s = prepared.idle_s
-        self._speaks = prepared.wants_speech
-        self._generation = prepared.generation
         self._interruptions.arm(prepared.interruption, self._detectors, self._judges)
-        session_id = self._session.session_id
-        system = await open_system(prepared.system)
-        voice = await open_voice(
-            prepared.voice,
-            prepared.voice_name,
-            voices=self._voices,
-            limit_s=self._limits.voice_s,
-        )
-        self._view.init_ref_audio_from_data(voice)
-        await self._view.reset_session(session_id, speak=self._speaks, seed=self._seed)
-        prefilled = await self._view.prefill(TurnRequest(session_id, (system,)))
-        return prefilled.context_tokens
+        return await self._feed.open(prepared)
 
     async def _next_sound(self, *, reads: bool = True) -> Pcm | None:
         """The next piece of sound; None when something written is to be answered first, which
@@ -491,7 +480,7 @@ class HalfDuplexRunner:
         assert answer is not None
         self._silence.begin("waiting_for_model", MODEL_S)
         message = await open_turn(asked.utterance, asked.text, asked.pictures)
-        has_failed = not await answer.make(message, self._generation, speaks=self._speaks)
+        has_failed = not await answer.make(message, self._feed.generation, speaks=self._feed.speaks)
         self._silence.end()
         session.log(
             Answered(answer.is_heard, answer.said, answer.is_whole, answer.taken_in, answer.chosen)
@@ -512,7 +501,7 @@ class HalfDuplexRunner:
         asked = Message("user", (AudioPart(pcm),))
         request = TurnRequest(self._session.session_id, (asked,))
         await self._view.prefill_early(
-            request, due_s=due_s, answer=self._generation, generate_audio=self._speaks
+            request, due_s=due_s, answer=self._feed.generation, generate_audio=self._feed.speaks
         )
 
     def _take_written(self) -> tuple[str, tuple[bytes, ...]]:

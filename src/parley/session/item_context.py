@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from parley.clock import Clock
 from parley.dialects.events import Content, HalfDuplexSetup, ResponseRequested, Sound, TokenCounts
 from parley.engine.work import PrefillResult
 from parley.media.pcm import Pcm
@@ -18,7 +19,6 @@ from parley.protocol.content import Message
 from parley.protocol.values import TextPart, Tool, ToolCallPart, ToolResultPart
 from parley.session.items import ConversationItem
 from parley.session.opened import Voices, open_messages, open_voice
-from parley.session.session import Session
 from parley.session.turn import TURN_DUE_S
 from parley.views.content import AudioPart, Part, with_tools
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
@@ -50,14 +50,16 @@ class ItemContext:
 
     def __init__(
         self,
-        session: Session,
+        session_id: str,
         view: HalfDuplexView,
+        clock: Clock,
         *,
         voices: Voices,
         voice_s: float,
         seed: int | None,
     ) -> None:
-        self._session = session
+        self._session_id = session_id
+        self._clock = clock
         self._view = view
         self._voices = voices
         self._voice_s = voice_s
@@ -141,9 +143,9 @@ class ItemContext:
         """What will be the user's turn, if they say no more."""
         if self._synced is None:
             return
-        due_s = self._session.clock.monotonic() + TURN_DUE_S
+        due_s = self._clock.monotonic() + TURN_DUE_S
         asked: content.Message[Part] = content.Message("user", (AudioPart(pcm),))
-        request = TurnRequest(self._session.session_id, (asked,))
+        request = TurnRequest(self._session_id, (asked,))
         await self._view.prefill_early(
             request,
             due_s=due_s,
@@ -158,8 +160,8 @@ class ItemContext:
         if not items:
             return PrefillResult(0, self._view.kv_cache_length)
         opened = await open_messages(_joined([item.message for item in items]))
-        due_s = self._session.clock.monotonic() + TURN_DUE_S
-        request = TurnRequest(self._session.session_id, tuple(opened))
+        due_s = self._clock.monotonic() + TURN_DUE_S
+        request = TurnRequest(self._session_id, tuple(opened))
         return await self._view.prefill(request, due_s=due_s, again=again)
 
     async def _open(
@@ -177,7 +179,7 @@ class ItemContext:
             setup.voice, setup.voice_name, voices=self._voices, limit_s=self._voice_s
         )
         self._view.init_ref_audio_from_data(voice)
-        session_id = self._session.session_id
+        session_id = self._session_id
         await self._view.reset_session(session_id, speak=speaks, seed=self._seed)
         opened = await open_messages([Message("system", instructions)])
         if tools:

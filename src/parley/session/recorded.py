@@ -22,8 +22,10 @@ from parley.dialects.events import (
     Sound,
 )
 from parley.media.wav import is_wav
+from parley.protocol.codec import Converter
 from parley.protocol.content import Message
 from parley.protocol.values import (
+    DuplexConfig,
     Generation,
     Role,
     TextPart,
@@ -37,6 +39,8 @@ from parley.recording import layout
 from parley.recording.journal import Sent
 from parley.recording.lines import TurnInput
 from parley.session.entries import SessionRequest
+
+_options = Converter(DuplexConfig)
 
 Files = dict[str, "bytes | Sent"]
 """Content by path within the recording."""
@@ -105,6 +109,17 @@ class DuplexAsked(msgspec.Struct):
     options: dict[str, Any]
     """`DuplexConfig.choices`."""
 
+    def load(self, read: ReadFile) -> DuplexSetup:
+        """The request as it was made."""
+        return DuplexSetup(
+            self.prompt,
+            _loaded(self.voice, read),
+            _loaded(self.tts_voice, read),
+            self.voice_name,
+            self.max_slices,
+            _options.convert(self.options),
+        )
+
 
 class HalfDuplexAsked(msgspec.Struct):
     """Request of a half-duplex session."""
@@ -114,6 +129,19 @@ class HalfDuplexAsked(msgspec.Struct):
     wants_speech: bool
     generation: Generation
     vad: VadOptions
+    voice_name: str | None = None
+
+    def load(self, read: ReadFile) -> HalfDuplexSetup:
+        """The request as it was made."""
+        parts = (part.load(read) for part in self.system)
+        return HalfDuplexSetup(
+            tuple(part for part in parts if isinstance(part, TextPart | Sound)),
+            _loaded(self.voice, read),
+            self.voice_name,
+            self.wants_speech,
+            self.vad,
+            self.generation,
+        )
 
 
 class ChatAsked(msgspec.Struct):
@@ -131,6 +159,24 @@ class ChatAsked(msgspec.Struct):
     numbers_images: bool | None
     is_omni: bool
     tools: tuple[Tool, ...] = ()
+
+    def load(self, read: ReadFile, seed: int) -> ChatRequested:
+        """The request as it was made."""
+        return ChatRequested(
+            tuple(message.load(read) for message in self.messages),
+            self.streaming,
+            self.wants_speech,
+            _loaded(self.voice, read),
+            self.voice_name,
+            self.tts_mode,
+            self.language,
+            self.generation,
+            self.max_slices,
+            self.numbers_images,
+            self.is_omni,
+            seed=seed,
+            tools=self.tools,
+        )
 
     def turn_input(self) -> TurnInput:
         """The last user message, as `recording.json` shows it."""
@@ -185,6 +231,7 @@ def keep_half_duplex(
         wants_speech=event.wants_speech,
         generation=event.generation,
         vad=event.vad,
+        voice_name=event.voice_name,
     )
     config = {
         "system_prompt": _joined(event.system),
@@ -290,6 +337,10 @@ def _keep_sound(sound: Sound, stem: str, files: Files) -> KeptSound:
 def _sound_part(sound: Sound, stem: str, files: Files) -> KeptPart:
     kept = _keep_sound(sound, stem, files)
     return KeptPart("audio", file=kept.file, rate_hz=kept.rate_hz)
+
+
+def _loaded(kept: KeptSound | None, read: ReadFile) -> Sound | None:
+    return None if kept is None else kept.load(read)
 
 
 def _voice(sound: Sound | None, name: str, files: Files) -> KeptSound | None:

@@ -1,47 +1,66 @@
-"""Feeds a recording's inputs through a model once more and compares what comes out.
+"""Runs a recorded session through a model once more and compares what comes out.
 
-The recorder keeps what this needs: samples exactly as they were fed, pictures as they came, options
-and the seed. On the same machine with the same weights the answers are the same, bit for bit; where
-they are not, something depends on what it must not depend on. Nothing here is live: units follow
-each other as fast as the model goes.
+The recording is read back into the entries of which it is a fold, and `replay` does them again: the
+same code as for a lost worker's session, with a comparison. On the same machine with the same
+weights the answers are the same, bit for bit; where they are not, something depends on what it must
+not depend on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
-from parley.dialects.events import Sound
+from parley.clock import SystemClock
+from parley.dialects.events import (
+    AnswerDone,
+    AudioInput,
+    ChatRequested,
+    OutputDelta,
+    ServerEvent,
+    TurnStarted,
+    UnitDone,
+)
 from parley.engine.handle import SlotHandle
 from parley.errors import InvalidRequest
-from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
-from parley.protocol.codec import Converter
-from parley.protocol.values import AUDIO_LIMIT_S, DuplexConfig, TextPart
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.protocol.kinds import Ending, Phase
+from parley.protocol.values import AUDIO_LIMIT_S
 from parley.recording import lines, timeline
 from parley.recording.journal import fingerprint
 from parley.recording.layout import Folder
-from parley.recording.lines import HeadLine, LostLine, SamplePlace, UnitLine
-from parley.session.opened import (
-    Voices,
-    no_voices,
-    open_frames,
-    open_messages,
-    open_system,
-    open_turn,
-    open_voice,
+from parley.recording.lines import (
+    AnswerLine,
+    EntryLine,
+    HeadLine,
+    JournalLines,
+    LostLine,
+    SaidLine,
+    SamplePlace,
+    TurnLine,
+    UnitLine,
 )
-from parley.session.recorded import ChatAsked, DuplexAsked, HalfDuplexAsked, KeptSound
-from parley.session.tool_calls import AnswerCalls
+from parley.recording.timeline import JournalTurn
+from parley.results import UnitResult
+from parley.session import state_codec
+from parley.session.chat import ChatLimits, RequestRun
+from parley.session.entries import Answered, AnswerMade, Begun, Entry
+from parley.session.item_context import ItemContext
+from parley.session.items import ItemList
+from parley.session.opened import Voices, no_voices
+from parley.session.recorded import ChatAsked, DuplexAsked, HalfDuplexAsked
+from parley.session.replay import Feed, ItemFeed, Made, MadeAnswer, TurnFeed, UnitFeed, replay
 from parley.views.chat import ChatView
 from parley.views.duplex import DuplexView
-from parley.views.half_duplex import HalfDuplexView, TurnRequest
+from parley.views.half_duplex import HalfDuplexView
 
-_options = Converter(DuplexConfig)
 _chat = msgspec.json.Decoder(ChatAsked)
 _duplex = msgspec.json.Decoder(DuplexAsked)
 _half_duplex = msgspec.json.Decoder(HalfDuplexAsked)
@@ -49,6 +68,7 @@ _half_duplex = msgspec.json.Decoder(HalfDuplexAsked)
 HAVE_ITEMS: Final = frozenset({"openai_realtime"})
 """Dialects with `Dialect.has_items`, as recordings name them."""
 
+_Recorded = tuple[Entry, UnitLine | JournalTurn | None]
 AskedType = TypeVar("AskedType", ChatAsked, DuplexAsked, HalfDuplexAsked)
 
 
@@ -70,7 +90,8 @@ class Comparison:
     """What came of a rerun.
 
     Args:
-        compared: entries (units or turns) that were done again.
+        entries: units or answers of the recording.
+        compared: those that were made again.
         ended: why not all of them were, "" if they were.
     """
 
@@ -84,7 +105,7 @@ class Comparison:
     @property
     def is_equal(self) -> bool:
         """Everything was done again, and came out the same."""
-        return not self.differences and self.compared == self.entries
+        return not (self.differences or self.ended) and self.compared == self.entries
 
     def check(self, index: int, what: str, recorded: object, now: object) -> None:
         """Note a difference, if there is one."""
@@ -93,236 +114,351 @@ class Comparison:
 
 
 async def rerun(folder: Folder, slot: SlotHandle, *, voices: Voices = no_voices) -> Comparison:
-    """Do a recording again on a slot, which is free for others afterwards.
+    """Do a recording again on a slot, which is free for others afterwards. Of a session that went
+    on at another worker everything is done again, from its beginning.
 
     Raises:
         InvalidRequest: there is nothing that can be done again.
         ParleyError: the model refuses what it once took.
     """
-    try:
-        journal = lines.read(folder.journal)
-    except OSError:
-        raise InvalidRequest(f"'{folder.recording_id}' has no journal.") from None
-    head = journal.last(HeadLine)
-    if head is None:
-        raise InvalidRequest("The journal has no head line.")
-    if head.continues:
-        raise InvalidRequest(
-            f"This is the rest of a session whose worker was lost: it began as {head.continues}, "
-            "and cannot be run again without that."
-        )
-    comparison = Comparison(folder.recording_id, head.model)
-    again = _Rerun(folder, head, slot, voices, comparison)
-    if journal.last(LostLine) is not None or journal.damaged:
-        comparison.ended = "entries of the recording are missing"
+    parts = _parts(folder)
+    head = parts[0].head
+    again = _Rerun(parts, Comparison(folder.recording_id, head.model), voices)
     match head.app_type.mode:
         case "chat":
-            await again.chats(timeline.turns(journal.lines))
-        case "half_duplex" if head.dialect in HAVE_ITEMS:
-            raise InvalidRequest(
-                "A conversation of items cannot be done again: what its client wrote, changed and "
-                "deleted is not recorded."
-            )
+            chat = ChatView(slot)
+            await again.chats(chat)
+            await chat.cleanup()
         case "half_duplex":
-            await again.turns(timeline.turns(journal.lines))
+            turns = HalfDuplexView(slot)
+            await again.run(
+                again.item_feed(turns) if parts[0].has_items else again.turn_feed(turns)
+            )
+            await turns.cleanup()
         case "duplex":
-            await again.units([*journal.of(UnitLine)])
-    return comparison
+            units = DuplexView(slot)
+            await again.run(again.unit_feed(units))
+            await units.cleanup()
+    return again.found
 
 
-class _Rerun:
-    """One recording on its way through a model."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One recording of a session: the whole, or what one worker ran of it."""
 
-    def __init__(
-        self,
-        folder: Folder,
-        head: HeadLine,
-        slot: SlotHandle,
-        voices: Voices,
-        comparison: Comparison,
-    ) -> None:
-        self._folder = folder
-        self._head = head
-        self._slot = slot
-        self._voices = voices
-        self._found = comparison
+    folder: Folder
+    head: HeadLine
+    journal: JournalLines
 
-    # ---- duplex ----------------------------------------------------------------------------
+    @classmethod
+    def read(cls, folder: Folder) -> _Part:
+        try:
+            journal = lines.read(folder.journal)
+        except OSError:
+            raise InvalidRequest(f"'{folder.recording_id}' has no journal.") from None
+        head = journal.last(HeadLine)
+        if head is None:
+            raise InvalidRequest("The journal has no head line.")
+        return cls(folder, head, journal)
 
-    async def units(self, units: Sequence[UnitLine]) -> None:
-        asked, found = self._decode(_duplex), self._found
-        found.entries = len(units)
-        view = DuplexView(self._slot)
-        await view.prepare(
-            asked.prompt,
-            await self._voice(asked.voice, asked.voice_name),
-            await self._voice(asked.tts_voice),
-            options=_options.convert(asked.options),
-            max_slice_nums=asked.max_slices,
-            seed=self._head.seed,
-        )
-        for expected, line in enumerate(units):
-            if line.index != expected:
-                found.ended = f"unit {expected} is missing"
-                break
-            await self._unit(view, line)
-        await view.cleanup()
+    def file(self, path: str) -> bytes:
+        try:
+            return Path(self.folder.path / path).read_bytes()
+        except OSError:
+            raise InvalidRequest(f"'{path}' of the recording is missing.") from None
 
-    async def _unit(self, view: DuplexView, line: UnitLine) -> None:
-        found, index, recorded = self._found, line.index, line.result
-        files = [(self._folder.path / path).read_bytes() for path in line.frames or ()]
-        frames = await open_frames(files)
-        pcm = self._input(line.samples) if line.samples else None
-        result = await view.unit(
-            pcm,
-            frames,
-            line.text or "",
-            force_listen=bool(line.force_listen),
-            max_slice_nums=line.max_slices or None,
-        )
-        await view.finalize()
-        found.compared += 1
-        now = "LISTEN" if result.is_listen else "SPEAK"
-        found.check(index, "mode", recorded.mode, now)
-        found.check(index, "text", recorded.text or "", result.text)
-        found.check(index, "end of turn", bool(recorded.end_of_turn), bool(result.end_of_turn))
-        found.check(index, "sound", line.said_sha256 or None, _print(result.pcm))
-        found.check(
-            index,
-            "context tokens",
-            recorded.timing.kv_cache_length,
-            result.context_tokens,
-        )
-
-    # ---- half-duplex -----------------------------------------------------------------------
-
-    async def turns(self, turns: Sequence[timeline.JournalTurn]) -> None:
-        asked, found = self._decode(_half_duplex), self._found
-        found.entries = len(turns)
-        view, session_id = HalfDuplexView(self._slot), found.recording_id
-        system = [
-            part
-            for one in asked.system
-            if isinstance(part := one.load(self._read), TextPart | Sound)
-        ]
-        view.init_ref_audio_from_data(await self._voice(asked.voice))
-        speaks = asked.wants_speech
-        await view.reset_session(session_id, speak=speaks, seed=self._head.seed)
-        await view.prefill(TurnRequest(session_id, (await open_system(system),)))
-        for turn in turns:
-            given, where = turn.asked.input, turn.asked.samples
-            pcm = self._input(where[0]) if where else Pcm.empty(INPUT_RATE_HZ)
-            files = [(self._folder.path / path).read_bytes() for path in given.images or ()]
-            message = await open_turn(pcm, given.text or "", files)
-            await view.prefill(TurnRequest(session_id, (message,)))
-            chunks = [
-                chunk
-                async for chunk in view.generate(
-                    session_id, asked.generation, generate_audio=speaks
-                )
-            ]
-            text = "".join(chunk.text_delta or "" for chunk in chunks)
-            self._compare(turn, text, [chunk.audio for chunk in chunks])
-            if found.ended:
-                break
-        await view.cleanup()
-
-    # ---- chat ------------------------------------------------------------------------------
-
-    async def chats(self, turns: Sequence[timeline.JournalTurn]) -> None:
-        """One chat, or those of a connection for several, one after the other."""
-        asked, found = self._decode(_chat), self._found
-        found.entries = len(turns)
-        view, seed = ChatView(self._slot), self._head.seed
-        for number, turn in enumerate(turns):
-            if number:
-                if not turn.asked.asked:
-                    found.ended = f"the request of turn {turn.index} was not recorded"
-                    break
-                asked = self._decode(_chat, turn.asked.asked)
-                seed = turn.asked.seed or 0
-            await self._chat(view, turn, asked, seed)
-        await view.cleanup()
-
-    async def _chat(
-        self, view: ChatView, turn: timeline.JournalTurn, asked: ChatAsked, seed: int
-    ) -> None:
-        session_id, speaks = self._found.recording_id, asked.wants_speech
-        messages = [message.load(self._read) for message in asked.messages]
-        await view.prefill(
-            session_id,
-            await open_messages(messages),
-            omni_mode=asked.is_omni,
-            tools=asked.tools,
-            max_slice_nums=asked.max_slices,
-            use_image_id=asked.numbers_images,
-            voice=await self._voice(asked.voice, asked.voice_name),
-            speak=speaks,
-            tts_mode=asked.tts_mode,
-            language=asked.language,
-            seed=seed,
-        )
-        if not (asked.streaming or asked.tools):
-            answer = await view.generate(session_id, asked.generation, generate_audio=speaks)
-            self._compare(turn, answer.text, [answer.audio])
-            return
-        # As `session/chat.py` tells an answer: calls are no words, and are not spoken.
-        calls = AnswerCalls(lambda event: None, bool(asked.tools))
-        text, sounds = "", list[Pcm]()
-        async for chunk in view.streaming_generate(
-            session_id, asked.generation, generate_audio=speaks
-        ):
-            text += calls.add(chunk.text_delta or "")
-            if chunk.audio is not None and not calls.has_begun:
-                sounds.append(chunk.audio)
-        text += calls.finish()
-        if not asked.streaming and sounds:
-            sounds = [join(sounds, OUTPUT_RATE_HZ)]
-        self._compare(turn, text, sounds)
-
-    # ---- both ------------------------------------------------------------------------------
-
-    def _compare(self, turn: timeline.JournalTurn, text: str, sounds: Sequence[Pcm | None]) -> None:
-        found = self._found
-        prints = [one for sound in sounds if (one := _print(sound)) is not None]
-        recorded = [line.said_sha256 for line in turn.said if line.said_sha256]
-        answer = turn.answer
-        is_whole = answer is not None and not (answer.interrupted or answer.failed)
-        if not is_whole:
-            # How far it had come is a matter of time; what there is must be how it begins.
-            text, prints = text[: len(turn.text)], prints[: len(recorded)]
-            found.ended = f"turn {turn.index} was not answered to its end"
-        found.check(turn.index, "text", turn.text, text)
-        found.check(turn.index, "sound", recorded, prints)
-        found.compared += 1
-
-    def _input(self, where: SamplePlace) -> Pcm:
+    def sound(self, where: SamplePlace) -> Pcm:
         first, count, rate_hz = where
         if first is None:
             raise InvalidRequest("Its sound was not kept sample by sample (storage.exact_inputs).")
-        samples = np.fromfile(self._folder.inputs, "<f4", count, offset=4 * first)
+        samples = np.fromfile(self.folder.inputs, "<f4", count, offset=4 * first)
         if len(samples) != count:
             raise InvalidRequest("Samples of the recording are missing.")
         return Pcm(samples.astype(np.float32, copy=False), rate_hz)
 
-    def _decode(
-        self, decoder: msgspec.json.Decoder[AskedType], asked: msgspec.Raw | None = None
-    ) -> AskedType:
-        try:
-            return decoder.decode(self._head.asked if asked is None else asked)
-        except msgspec.DecodeError as error:
-            raise InvalidRequest(f"The recorded request cannot be read: {error}") from None
+    @property
+    def has_items(self) -> bool:
+        return self.head.dialect in HAVE_ITEMS
 
-    async def _voice(self, kept: KeptSound | None, name: str | None = None) -> Pcm | None:
-        sound = None if kept is None else kept.load(self._read)
-        # The limits of the server that recorded do not matter any more.
-        return await open_voice(sound, name, voices=self._voices, limit_s=AUDIO_LIMIT_S)
+    def setup(self) -> Entry:
+        """How the session was requested."""
+        if self.head.app_type.is_duplex:
+            return _decoded(_duplex, self.head.asked).load(self.file)
+        return _decoded(_half_duplex, self.head.asked).load(self.file)
 
-    def _read(self, path: str) -> bytes:
-        try:
-            return Path(self._folder.path / path).read_bytes()
-        except OSError:
-            raise InvalidRequest(f"'{path}' of the recording is missing.") from None
+    def entries(self) -> Iterator[_Recorded]:
+        """What was done after that, with what came of it then."""
+        if self.head.app_type.is_duplex:
+            return self._units()
+        return self._items() if self.has_items else self._turns()
+
+    def _units(self) -> Iterator[_Recorded]:
+        for line in self.journal.lines:
+            if isinstance(line, UnitLine):
+                yield self._unit(line), line
+            elif isinstance(line, EntryLine):
+                yield self._entry(line), None
+
+    def _turns(self) -> Iterator[_Recorded]:
+        """Where it is not known what the context held of an answer, it is what was told."""
+        turn: JournalTurn | None = None
+        answered: Answered | None = None
+        for line in self.journal.lines:
+            entry = self._entry(line) if isinstance(line, EntryLine) else None
+            if isinstance(entry, Answered):
+                answered = entry
+                continue
+            if entry is not None or isinstance(line, TurnLine):
+                yield from _answered(turn, answered)
+                turn = answered = None
+            match line:
+                case TurnLine():
+                    turn = JournalTurn(line)
+                    yield self._turn(line), None
+                case SaidLine() if turn is not None:
+                    turn.said.append(line)
+                case AnswerLine() if turn is not None:
+                    turn.answer = line
+                case _ if entry is not None:
+                    yield entry, None
+                case _:
+                    pass
+        yield from _answered(turn, answered)
+
+    def _items(self) -> Iterator[_Recorded]:
+        turns = timeline.turns(self.journal.lines)
+        if turns and self.journal.last(EntryLine) is None:
+            raise InvalidRequest("It was recorded when items were not kept.")
+        told, turn = iter(turns), None
+        for line in self.journal.of(EntryLine):
+            entry = self._entry(line)
+            if isinstance(entry, Begun):
+                turn = next(told, None)
+            yield entry, turn
+
+    def _entry(self, line: EntryLine) -> Entry:
+        def load(kept: int | str) -> Pcm | bytes:
+            return self.file(kept) if isinstance(kept, str) else self.sound(line.samples[kept])
+
+        entry: Entry = state_codec.from_plain(msgspec.json.decode(line.what), load)
+        return entry
+
+    def _unit(self, line: UnitLine) -> UnitDone:
+        recorded = line.result
+        heard = AudioInput(
+            self.sound(line.samples) if line.samples else Pcm.empty(INPUT_RATE_HZ),
+            tuple(map(self.file, line.frames or ())),
+            bool(line.force_listen),
+            line.max_slices or None,
+            line.text or "",
+        )
+        is_listen = recorded.mode == "LISTEN" and line.unsaid is UNSET
+        result = UnitResult(
+            ending=Ending.LISTEN if is_listen else Ending.SPOKE,
+            text=line.unsaid or recorded.text or "",
+            end_of_turn=bool(recorded.end_of_turn),
+            text_tokens=recorded.timing.n_tokens,
+            speech_tokens=recorded.timing.n_tts_tokens,
+            context_tokens=recorded.timing.kv_cache_length,
+            is_listen=is_listen,
+        )
+        return UnitDone(line.index, result, unit=heard)
+
+    def _turn(self, line: TurnLine) -> TurnStarted:
+        given = line.input
+        pcm = self.sound(line.samples[0]) if line.samples else Pcm.empty(INPUT_RATE_HZ)
+        pictures = tuple(map(self.file, given.images or ()))
+        return TurnStarted(round(line.speech_ms or 0), pcm, given.text or "", pictures)
+
+
+def _answered(turn: JournalTurn | None, known: Answered | None) -> Iterator[_Recorded]:
+    if known is not None:
+        yield known, turn
+    elif turn is not None:
+        has_failed = turn.answer is not None and bool(turn.answer.failed)
+        yield Answered(not has_failed, turn.text, _is_whole(turn)), turn
+
+
+def _parts(folder: Folder) -> list[_Part]:
+    """The recording, behind those of the same session that came before it."""
+    last = _Part.read(folder)
+    first_id = last.head.continues
+    if not first_id:
+        return [last]
+    found = [last]
+    for path in folder.path.parent.iterdir():
+        head = lines.read_head(Folder(path).journal)
+        is_before = head is not None and head.created_s < last.head.created_s
+        if head is not None and is_before and first_id in (head.recording_id, head.continues):
+            found.append(_Part.read(Folder(path)))
+    found.sort(key=lambda part: part.head.created_s)
+    if found[0].head.recording_id != first_id:
+        raise InvalidRequest(f"The session began in the recording '{first_id}', which is missing.")
+    return found
+
+
+class _Rerun:
+    """A session on its way through a model. The limits of the server that recorded it do not matter
+    any more."""
+
+    def __init__(self, parts: list[_Part], found: Comparison, voices: Voices) -> None:
+        self._parts = parts
+        self.found = found
+        self._voices = voices
+        self._recorded: UnitLine | JournalTurn | None = None
+        """What the model made of the newest entry then."""
+        if any(part.journal.last(LostLine) or part.journal.damaged for part in parts):
+            found.ended = "entries of the recording are missing"
+
+    def unit_feed(self, view: DuplexView) -> UnitFeed:
+        seed = self._parts[0].head.seed
+        return UnitFeed(view, voices=self._voices, voice_s=AUDIO_LIMIT_S, seed=seed)
+
+    def turn_feed(self, view: HalfDuplexView) -> TurnFeed:
+        return TurnFeed(
+            view,
+            self.found.recording_id,
+            voices=self._voices,
+            voice_s=AUDIO_LIMIT_S,
+            seed=self._parts[0].head.seed,
+            in_full=True,
+        )
+
+    def item_feed(self, view: HalfDuplexView) -> ItemFeed:
+        session_id = self.found.recording_id
+        context = ItemContext(
+            session_id,
+            view,
+            SystemClock(),
+            voices=self._voices,
+            voice_s=AUDIO_LIMIT_S,
+            seed=self._parts[0].head.seed,
+        )
+        return ItemFeed(ItemList(), context, view, session_id, in_full=True)
+
+    async def run(self, feed: Feed) -> None:
+        await replay(feed, self._entries(), self._compare)
+
+    def _entries(self) -> Iterator[Entry]:
+        known: Iterator[_Recorded] = iter(())
+        for part in self._parts:
+            # What the next worker did once more counts.
+            known = chain(islice(known, part.head.continues_after or 0), part.entries())
+        yield self._parts[0].setup()
+        expected = 0
+        for entry, self._recorded in known:
+            match entry:
+                case UnitDone(index=index):
+                    if index != expected:
+                        self.found.ended = f"unit {expected} is missing"
+                        return
+                    expected += 1
+                    self.found.entries += 1
+                case Answered() | AnswerMade():
+                    self.found.entries += bool(entry.said or entry.is_whole)
+                case _:
+                    pass
+            yield entry
+
+    # ---- chat ------------------------------------------------------------------------------
+
+    async def chats(self, view: ChatView) -> None:
+        """One chat, or those of a connection for several, one after the other."""
+        (part,), found = self._parts, self.found
+        turns = timeline.turns(part.journal.lines)
+        found.entries = len(turns)
+        for number, turn in enumerate(turns):
+            asked, seed = turn.asked.asked, turn.asked.seed or 0
+            if not number:
+                asked, seed = part.head.asked, part.head.seed
+            if not asked:
+                found.ended = f"the request of turn {turn.index} was not recorded"
+                break
+            request = _decoded(_chat, asked).load(part.file, seed)
+            answer = _Answer(found.recording_id)
+            limits = ChatLimits(setup_s=0.0, voice_s=AUDIO_LIMIT_S)
+            run = RequestRun(answer, view, request, limits, voices=self._voices, seed=seed)
+            await run.answer()
+            self._compare_answer(turn, turn.text, answer.text, answer.sounds, _is_whole(turn))
+
+    # ---- all -------------------------------------------------------------------------------
+
+    def _compare(self, entry: Entry, made: Made) -> None:
+        recorded = self._recorded
+        match entry, recorded:
+            case UnitDone(), UnitLine() if isinstance(made, UnitResult):
+                self._compare_unit(entry, recorded, made)
+            case Answered() | AnswerMade(), JournalTurn() if isinstance(made, MadeAnswer):
+                self._compare_answer(recorded, entry.said, made.text, made.sounds, entry.is_whole)
+            case Answered() | AnswerMade(), None if isinstance(made, MadeAnswer):
+                # It began in the part before.
+                self.found.check(-1, "text", entry.said, made.text[: len(entry.said)])
+                self.found.compared += 1
+            case _:
+                pass
+
+    def _compare_unit(self, done: UnitDone, line: UnitLine, made: UnitResult) -> None:
+        found, index, recorded = self.found, done.index, done.decided
+        found.compared += 1
+        mode = {True: "LISTEN", False: "SPEAK"}
+        found.check(index, "mode", mode[recorded.is_listen], mode[made.is_listen])
+        found.check(index, "text", recorded.text, made.text)
+        if line.unsaid is UNSET:
+            found.check(index, "end of turn", recorded.end_of_turn, bool(made.end_of_turn))
+            found.check(index, "sound", line.said_sha256 or None, _print(made.pcm))
+        found.check(index, "context tokens", recorded.context_tokens, made.context_tokens)
+
+    def _compare_answer(
+        self, turn: JournalTurn, said: str, text: str, sounds: Sequence[Pcm | None], is_whole: bool
+    ) -> None:
+        prints = [one for sound in sounds if (one := _print(sound)) is not None]
+        recorded = [line.said_sha256 for line in turn.said if line.said_sha256]
+        if not is_whole:
+            # How far it had come is a matter of time; what there is must be how it begins.
+            text = text[: len(said)]
+        if not (is_whole and _is_whole(turn)):
+            prints = prints[: len(recorded)]
+        self.found.check(turn.index, "text", said, text)
+        self.found.check(turn.index, "sound", recorded, prints)
+        self.found.compared += 1
+
+
+class _Answer:
+    """What a request is answered for, instead of a session (`chat.Asking`)."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        self.text = ""
+        self.sounds: list[Pcm | None] = []
+
+    def emit(self, event: ServerEvent) -> None:
+        if isinstance(event, OutputDelta | AnswerDone):
+            self.sounds.append(event.pcm)
+        if isinstance(event, AnswerDone):
+            self.text = event.text
+
+    def log(self, entry: ChatRequested) -> None:
+        """It is in the recording."""
+
+    def enter(self, phase: Phase) -> None:
+        """Nobody watches."""
+
+    async def room(self) -> None:
+        """There is always room."""
+
+    async def recording_id(self) -> None:
+        """It is not recorded again."""
+
+
+def _is_whole(turn: JournalTurn) -> bool:
+    return turn.answer is not None and not (turn.answer.interrupted or turn.answer.failed)
+
+
+def _decoded(decoder: msgspec.json.Decoder[AskedType], asked: msgspec.Raw) -> AskedType:
+    try:
+        return decoder.decode(asked)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"The recorded request cannot be read: {error}") from None
 
 
 def _print(pcm: Pcm | None) -> str | None:

@@ -2,7 +2,8 @@
 
 Only dataclasses, structs and enums of `parley` are made again, and none of their code runs: what
 comes from another worker can hold wrong values, but do nothing. Sound that came as 16-bit samples
-takes 16 bits, and silence nothing.
+takes 16 bits, and silence and what is as by default nothing. A recording is JSON, with sound and
+files beside it (`to_plain`, `from_plain`).
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import dataclasses
 import math
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from parley.errors import InvalidPayload
+from parley.media.pcm import Pcm
 
 _ARRAYS: Final = frozenset({"float32", "int16", "uint8", "int64", "float64"})
 _PCM16: Final = "pcm16"
@@ -28,13 +31,18 @@ _SCALARS: Final = frozenset({type(None), bool, int, float, str, bytes})
 _ZEROS_LIMIT: Final = 1 << 26
 
 
+Keep = Callable[[Pcm | bytes], int | str]
+"""Puts sound or a file beside what is written; gives what `Load` finds it by."""
+Load = Callable[[int | str], Pcm | bytes]
+
+
 def encode(value: Any) -> bytes:
     """Bytes from which `decode` makes an equal value.
 
     Raises:
         TypeError: something in it is no value.
     """
-    return msgspec.msgpack.encode(_plain(value))
+    return msgspec.msgpack.encode(to_plain(value))
 
 
 def decode(data: bytes) -> Any:
@@ -44,13 +52,33 @@ def decode(data: bytes) -> Any:
         InvalidPayload: these bytes are none.
     """
     try:
-        return _value(msgspec.msgpack.decode(data), 0)
-    except (msgspec.MsgspecError, TypeError, ValueError, KeyError, AttributeError) as error:
+        plain = msgspec.msgpack.decode(data)
+    except msgspec.MsgspecError as error:
+        raise InvalidPayload(f"The log of the session cannot be read: {error}") from None
+    return from_plain(plain)
+
+
+def from_plain(plain: Any, load: Load | None = None) -> Any:
+    """The value that `to_plain` was given.
+
+    Raises:
+        InvalidPayload: it is none.
+    """
+    try:
+        return _value(plain, 0, load)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise InvalidPayload(f"The log of the session cannot be read: {error}") from None
 
 
-def _plain(value: Any) -> Any:
+def to_plain(value: Any, keep: Keep | None = None) -> Any:
+    """Lists, dictionaries and scalars; without bytes if `keep` takes them.
+
+    Raises:
+        TypeError: something in it is no value.
+    """
     match value:
+        case Pcm() | bytes() if keep is not None:
+            return ["kept", keep(value)]
         case Enum():
             return ["enum", _name(type(value)), value.value]
         case None | bool() | int() | float() | str() | bytes():
@@ -58,26 +86,41 @@ def _plain(value: Any) -> Any:
         case np.ndarray():
             return _array(value)
         case list() | tuple() | deque():
-            return [type(value).__name__, _all_plain(value)]
+            return [type(value).__name__, _all_plain(value, keep)]
         case set() | frozenset():
-            return [type(value).__name__, [_plain(each) for each in sorted(value)]]
+            return [type(value).__name__, [to_plain(each, keep) for each in sorted(value)]]
         case dict():
-            pairs = zip(_all_plain(value), _all_plain(value.values()), strict=True)
+            pairs = zip(_all_plain(value, keep), _all_plain(value.values(), keep), strict=True)
             return ["dict", [list(pair) for pair in pairs]]
         case msgspec.UnsetType():
             return ["unset"]
         case msgspec.Struct():
-            names = value.__struct_fields__
+            fields = dict.fromkeys(value.__struct_fields__, dataclasses.MISSING)
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            names = tuple(each.name for each in dataclasses.fields(value))
+            fields = _defaults(type(value))
         case _:
             raise TypeError(f"{type(value).__name__} is no value")
-    values = _all_plain(getattr(value, name) for name in names)
-    return ["made", _name(type(value)), dict(zip(names, values, strict=True))]
+    set_fields = {
+        name: each
+        for name, default in fields.items()
+        if (each := getattr(value, name)) is not default
+    }
+    values = _all_plain(set_fields.values(), keep)
+    return ["made", _name(type(value)), dict(zip(set_fields, values, strict=True))]
 
 
-def _all_plain(values: Iterable[Any]) -> list[Any]:
-    return [each if type(each) in _SCALARS else _plain(each) for each in values]
+def _all_plain(values: Iterable[Any], keep: Keep | None) -> list[Any]:
+    return [
+        each if type(each) in _SCALARS and (keep is None or type(each) is not bytes)
+        else to_plain(each, keep)
+        for each in values
+    ]  # fmt: skip
+
+
+@lru_cache
+def _defaults(kind: type) -> dict[str, Any]:
+    """The fields of a dataclass. A value that is the default itself need not be written."""
+    return {each.name: each.default for each in dataclasses.fields(kind)}
 
 
 def _array(value: np.ndarray[Any, Any]) -> list[Any]:
@@ -98,7 +141,7 @@ def _name(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def _value(plain: Any, depth: int) -> Any:
+def _value(plain: Any, depth: int, load: Load | None) -> Any:
     if not isinstance(plain, list):
         return plain
     if depth > _DEPTH_LIMIT:
@@ -109,9 +152,12 @@ def _value(plain: Any, depth: int) -> Any:
             makers: dict[str, Any] = {
                 "list": list, "tuple": tuple, "deque": deque, "set": set, "frozenset": frozenset
             }  # fmt: skip
-            return makers[kind](_value(each, depth + 1) for each in rest[0])
+            return makers[kind](_value(each, depth + 1, load) for each in rest[0])
         case "dict":
-            return {_value(key, depth + 1): _value(each, depth + 1) for key, each in rest[0]}
+            pairs = ([_value(each, depth + 1, load) for each in pair] for pair in rest[0])
+            return dict(pairs)
+        case "kept" if load is not None:
+            return load(rest[0])
         case "unset":
             return msgspec.UNSET
         case "array":
@@ -124,7 +170,7 @@ def _value(plain: Any, depth: int) -> Any:
                 raise TypeError(f"{rest[0]} is no enum")
             return found(rest[1])
         case "made":
-            return _made(_class(rest[0]), rest[1], depth)
+            return _made(_class(rest[0]), rest[1], depth, load)
         case _:
             raise ValueError(f"{kind!r} is unknown")
 
@@ -153,16 +199,17 @@ def _class(name: str) -> type:
     return found
 
 
-def _made(kind: type, fields: dict[str, Any], depth: int) -> Any:
-    values = {name: _value(each, depth + 1) for name, each in fields.items()}
+def _made(kind: type, fields: dict[str, Any], depth: int, load: Load | None) -> Any:
+    values = {name: _value(each, depth + 1, load) for name, each in fields.items()}
     if issubclass(kind, msgspec.Struct):
         return kind(**values)
     if not dataclasses.is_dataclass(kind):
         raise ValueError(f"{kind.__name__} is no value")
-    names = {each.name for each in dataclasses.fields(kind)}
-    if names != values.keys():
+    known = _defaults(kind)
+    needed = {name for name, default in known.items() if default is dataclasses.MISSING}
+    if not needed <= values.keys() <= known.keys():
         raise ValueError(f"{kind.__name__} has other fields")
     made = object.__new__(kind)
-    for name, each in values.items():
+    for name, each in {**known, **values}.items():
         object.__setattr__(made, name, each)
     return made

@@ -321,6 +321,7 @@ class Host:
             recording.go_on(
                 rebuilt.setup,
                 first=rebuilt.recording_id,
+                after=rebuilt.entries_done,
                 seed=rebuilt.seed,
                 at_s=self.clock.monotonic(),
             )

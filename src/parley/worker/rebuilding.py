@@ -14,7 +14,7 @@ from parley.errors import ParleyError, ServiceUnavailable
 from parley.protocol.control import RebuildResult
 from parley.session import log as session_log
 from parley.session import state_codec
-from parley.session.entries import SessionRequest
+from parley.session.entries import ItemsSoFar, SessionRequest
 from parley.session.resumable import ResumableSocket
 from parley.session.session import RebuildableRunner, Session
 from parley.session_log.contract import (
@@ -98,6 +98,12 @@ class RebuiltSession:
         """How the session was requested."""
         asked = self._state["runner"].get("setup") or (self._entries or [None])[0]
         return asked if isinstance(asked, DuplexSetup | HalfDuplexSetup) else None
+
+    @property
+    def entries_done(self) -> int:
+        """Number of entries that a recording has of what was done again, without the setup."""
+        unrecorded = DuplexSetup | HalfDuplexSetup | ItemsSoFar
+        return sum(not isinstance(entry, unrecorded) for entry in self._entries)
 
     @property
     def dialect_name(self) -> str:

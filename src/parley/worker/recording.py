@@ -35,6 +35,7 @@ from parley.dialects.events import (
     UnitDone,
 )
 from parley.media.pcm import Pcm
+from parley.media.wav import is_wav
 from parley.protocol.control import RecordingState
 from parley.protocol.kinds import Kind
 from parley.recording import layout
@@ -44,6 +45,7 @@ from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders, free_bytes
 from parley.recording.lines import (
     AnswerLine,
+    EntryLine,
     HeadLine,
     HeardLine,
     NoteLine,
@@ -59,8 +61,8 @@ from parley.recording.lines import (
 from parley.recording.render_queue import pending
 from parley.recording.speech_times import SpeechTimes
 from parley.recording.timeline import TITLE_CHARS
-from parley.session import recorded
-from parley.session.entries import Observed, SessionRequest
+from parley.session import entries, recorded, state_codec
+from parley.session.entries import ItemsSoFar, Observed, SessionRequest
 
 GIB: Final = 1 << 30
 
@@ -190,6 +192,7 @@ class SessionRecorder:
         self._is_declined = False
         self._is_ready = False
         self._continues = ""
+        self._after = 0
         self._is_amid_turn = False
         """Whether a turn may be going on that began in the recording before."""
         self._media = recorded.MediaCounts()
@@ -207,16 +210,20 @@ class SessionRecorder:
             return ""
         return self._continues or self._journal.folder.recording_id
 
-    def go_on(self, setup: SessionRequest, *, first: str, seed: int, at_s: float) -> None:
+    def go_on(
+        self, setup: SessionRequest, *, first: str, after: int, seed: int, at_s: float
+    ) -> None:
         """Record the rest of a session that began at another worker.
 
         Args:
             setup: how it was requested.
             first: the recording of its beginning.
+            after: number of entries that were logged, without the setup.
             seed: of its sampling.
             at_s: monotonic seconds.
         """
         self.seed, self._continues, self._is_amid_turn = seed, first, True
+        self._after = after
         self.observe(setup, at_s)
         if not self._is_declined:
             self._ready(at_s)
@@ -253,6 +260,11 @@ class SessionRecorder:
                 self._answered(event, at_s, at_ms)
             case TurnCompleted():
                 self._turn_done(event, at_s, at_ms)
+            case ItemsSoFar():
+                # They are in the recording.
+                return
+            case _ if (entry := entries.logged(event)) is not None:
+                self._keep(entry, at_ms)
             case SessionPaused():
                 self._note(NoteLine("paused", at_ms, seconds=event.seconds))
             case SessionResumed():
@@ -326,6 +338,7 @@ class SessionRecorder:
             asked=msgspec.Raw(msgspec.json.encode(asked)),
             seed=self.seed,
             continues=self._continues or UNSET,
+            continues_after=self._after if self._continues else UNSET,
         )
         loop = asyncio.get_running_loop()
         settled = self._settled = loop.create_future()
@@ -374,6 +387,25 @@ class SessionRecorder:
     def _note(self, line: NoteLine) -> None:
         self._journal.put(Entry(line))
 
+    def _keep(self, entry: entries.Entry, at_ms: float) -> None:
+        """What no other line says."""
+        files: Media = {}
+        inputs: list[Pcm] = []
+
+        def keep(content: Pcm | bytes) -> int | str:
+            if isinstance(content, Pcm):
+                inputs.append(content)
+                return len(inputs) - 1
+            extension = "wav" if is_wav(content) else layout.picture_extension(content)
+            path = layout.item_file(self._media["item"], extension)
+            self._media["item"] += 1
+            files[path] = content
+            return path
+
+        what = state_codec.to_plain(entries.without_choices(entry), keep)
+        line = EntryLine(at_ms, msgspec.Raw(msgspec.json.encode(what)))
+        self._journal.put(Entry(line, files, inputs))
+
     def _unit(self, done: UnitDone, at_ms: float) -> None:
         result = done.result
         if self._was_speaking and result.is_listen:
@@ -389,6 +421,8 @@ class SessionRecorder:
         if done.unit is not None:
             line.force_listen, line.max_slices = done.unit.force_listen, done.unit.max_slices
             line.text = done.unit.text or UNSET
+            if done.unsaid is not None and not done.unsaid.is_listen:
+                line.unsaid = done.unsaid.text
             if len(done.unit.pcm):
                 line.user_audio = layout.user_audio(done.index)
                 files[line.user_audio] = done.unit.pcm
