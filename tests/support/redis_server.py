@@ -46,6 +46,13 @@ class RedisServer:
             assert time.monotonic() < deadline, "redis-server does not answer"
             time.sleep(0.1)
 
+    def keys(self, pattern: str) -> list[bytes]:
+        """What it holds."""
+        import redis
+
+        with redis.Redis.from_url(self.url) as client:
+            return list(client.scan_iter(pattern))
+
     def kill(self) -> None:
         """Harmless when it does not run."""
         if self._popen is not None:

@@ -7,7 +7,7 @@ import base64
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from tests.support.resuming import ResumingClient
@@ -15,6 +15,7 @@ from tests.support.talking import LOUD, QUIET, Message, b64, tone
 from tests.support.timeline import silence, sound, speak
 
 UNITS = [LOUD, tone(0.3), QUIET, QUIET, tone(0.1), QUIET]
+Client = TypeVar("Client", bound=ResumingClient)
 VARIES = frozenset(
     {
         *("session_id", "recording_session_id", "current_time", "server_send_ts", "metrics"),
@@ -175,3 +176,14 @@ TALKS: dict[str, ResumedTalk] = {
         openai_realtime,
     ),
 }
+
+
+async def whole_talk(client: Client, name: str, path: str) -> Client:
+    """A conversation from its beginning to its end."""
+    spoken = TALKS[name]
+    try:
+        await client.begin(session_id=spoken.session_id(path), first=spoken.first)
+        await spoken.talk(client)
+    finally:
+        await client.close()
+    return client

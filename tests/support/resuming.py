@@ -175,3 +175,18 @@ class ResumingClient:
         while self._base < received and self._unsure:
             self._base += 1
             self._unsure.popleft()
+
+
+class WaitingClient(ResumingClient):
+    """Waits after so many messages until all others have come as far, and something was done."""
+
+    waits_after = -1
+    there: asyncio.Semaphore
+    go_on: asyncio.Event
+
+    async def hear(self) -> dict[str, Any]:
+        message = await super().hear()
+        if len(self.heard) == self.waits_after:
+            self.there.release()
+            await self.go_on.wait()
+        return message

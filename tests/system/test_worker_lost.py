@@ -15,9 +15,8 @@ import pytest
 from tests.support.apart import Apart
 from tests.support.patience import HANG_S
 from tests.support.processes import Process
-from tests.support.resumed_talks import TALKS, comparable
-from tests.support.resuming import ResumingClient
-from tests.support.talking import Message
+from tests.support.resumed_talks import TALKS, comparable, whole_talk
+from tests.support.resuming import WaitingClient
 
 pytestmark = pytest.mark.slow
 
@@ -32,21 +31,6 @@ def apart(tmp_path: Path) -> Iterator[Apart]:
         yield runtime
     finally:
         runtime.close()
-
-
-class WaitingClient(ResumingClient):
-    """Waits after so many messages until all others have come as far, and something was done."""
-
-    waits_after = -1
-    there: asyncio.Semaphore
-    go_on: asyncio.Event
-
-    async def hear(self) -> Message:
-        message = await super().hear()
-        if len(self.heard) == self.waits_after:
-            self.there.release()
-            await self.go_on.wait()
-        return message
 
 
 def drain(apart: Apart) -> None:
@@ -70,16 +54,6 @@ def drain(apart: Apart) -> None:
         time.sleep(0.3)
 
 
-async def talk(client: WaitingClient, name: str, path: str) -> WaitingClient:
-    spoken = TALKS[name]
-    try:
-        await client.begin(session_id=spoken.session_id(path), first=spoken.first)
-        await spoken.talk(client)
-    finally:
-        await client.close()
-    return client
-
-
 async def test_a_worker_that_goes_changes_nothing(apart: Apart) -> None:
     """The first is drained, the second killed, the third asked to stop: another one goes on."""
     apart.start_worker(0, *FLAGS)
@@ -89,7 +63,7 @@ async def test_a_worker_that_goes_changes_nothing(apart: Apart) -> None:
         path = TALKS[name].path()
         made = WaitingClient(f"ws://127.0.0.1:{apart.port}{path}")
         made.waits_after, made.there, made.go_on = waits_after, there, go_on
-        return asyncio.create_task(talk(made, name, path))
+        return asyncio.create_task(whole_talk(made, name, path))
 
     whole = {name: await client(name) for name in DIALECTS}
 

@@ -1,0 +1,118 @@
+"""A host dies with its gateway and its worker: the sessions go on at another host, from Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.patience import HANG_S
+from tests.support.processes import Process, running
+from tests.support.redis_server import RedisServer, redis_server
+from tests.support.resumed_talks import TALKS, comparable, whole_talk
+from tests.support.resuming import WaitingClient
+
+pytestmark = [pytest.mark.slow, pytest.mark.starts_python]
+
+
+def status(url: str) -> Any:
+    with urllib.request.urlopen(f"{url}/status", timeout=HANG_S) as found:
+        return json.load(found)
+
+
+def is_ready(url: str) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/ready", timeout=HANG_S):
+        return True
+    return False
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + HANG_S
+    while not await asyncio.to_thread(condition):
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.1)
+
+
+class Hosts:
+    """Gateways with one data folder, and workers with one of their own each; all know one Redis."""
+
+    def __init__(self, folder: Path, redis: RedisServer, stack: contextlib.ExitStack) -> None:
+        self.folder, self.redis, self._stack = folder, redis, stack
+        self.urls: dict[str, str] = {}
+
+    def gateway(self, name: str, words: str) -> Process:
+        process = self._start(
+            "gateway",
+            name,
+            f'[standby]\nredis_url = "{self.redis.url}"\nname = "{name}"\nttl_s = 4.0\n',
+            *("--http", "--host", "127.0.0.1", "--port", "0"),
+        )
+        self.urls[name] = json.loads(process.line_with(words))["url"]
+        return process
+
+    def worker(self, name: str) -> Process:
+        process = self._start(
+            "worker",
+            f"worker_{name}",
+            f'session_logs = "{self.redis.url}"\n',
+            *("--gateway", ",".join(self.urls.values()), "--model", "parrot"),
+            *("--vad", "energy", "--slots", "6"),
+        )
+        process.line_with("gateway_welcomed")
+        return process
+
+    def _start(self, verb: str, name: str, config: str, *flags: str) -> Process:
+        data = self.folder / ("gateways" if verb == "gateway" else name)
+        storage = f'[storage]\ndata_dir = "{data}"\n'
+        path = self.folder / f"{name}.toml"
+        path.write_text(config + storage if verb == "gateway" else storage + config)
+        return self._stack.enter_context(running(self.folder, verb, *flags, "--config", str(path)))
+
+
+async def test_a_host_that_dies_loses_no_session(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as redis, contextlib.ExitStack() as stack:
+        hosts = Hosts(tmp_path, redis, stack)
+        gateway = hosts.gateway("a", "gateway ready")
+        hosts.gateway("b", "gateway_on_standby")
+        worker = hosts.worker("a")
+        await until(lambda: is_ready(hosts.urls["a"]), "the first gateway has no worker")
+        there, go_on = asyncio.Semaphore(0), asyncio.Event()
+        talking: list[WaitingClient] = []
+
+        def talk(name: str, waits_after: int = -1) -> asyncio.Task[WaitingClient]:
+            path = TALKS[name].path()
+            client = WaitingClient("ws" + hosts.urls["a"].removeprefix("http") + path)
+            client.waits_after, client.there, client.go_on = waits_after, there, go_on
+            talking.append(client)
+            return asyncio.create_task(whole_talk(client, name, path))
+
+        whole = {name: await talk(name) for name in TALKS}
+        talking.clear()
+        talks = {name: talk(name, len(whole[name].heard) // 2) for name in TALKS}
+        for _ in talks:
+            await there.acquire()
+        await asyncio.to_thread(hosts.worker, "b")
+
+        for process in (gateway, worker):
+            process.send(signal.SIGKILL)
+        await until(lambda: is_ready(hosts.urls["b"]), "the standby gateway never became ready")
+        for client in talking:
+            client.url = client.url.replace(hosts.urls["a"][4:], hosts.urls["b"][4:])
+        go_on.set()
+
+        for name, task in talks.items():
+            after = await task
+            assert comparable(after.heard) == comparable(whole[name].heard), name
+            assert (after.doubles, after.holes, after.resumes) == (0, 0, 1), name
+        await until(lambda: not status(hosts.urls["b"])["busy_workers"], "a slot stays taken")
+        # Nothing is left of the sessions.
+        from_redis = await asyncio.to_thread(redis.keys, "parley:session:*")
+        assert [key for key in from_redis if b":index" not in key] == []
