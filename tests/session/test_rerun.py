@@ -224,12 +224,12 @@ def stop_by_speech() -> dict[str, Any]:
     return {"interruption": {"mode": "stop"}}
 
 
-def tell(talk: Any, pcm: Pcm) -> None:
+def stream(talk: Any, pcm: Pcm) -> None:
     for chunk in chunks(pcm, 0.1):
         talk.say({"type": "audio_chunk", "audio_base64": pcm64(chunk)})
 
 
-def somebody(seconds: float) -> Pcm:
+def voice_of_user(seconds: float) -> Pcm:
     """Louder than the parrot, which repeats what it heard."""
     rng = np.random.default_rng(1)
     return Pcm((0.3 * rng.standard_normal(round(seconds * 16_000))).astype(np.float32), 16_000)
@@ -238,10 +238,10 @@ def somebody(seconds: float) -> Pcm:
 async def interrupted_turns(harness: WorkerHarness, dice: random.Random) -> None:
     del dice
     talk = await harness.ready("half_duplex", "s", config=stop_by_speech())
-    tell(talk, sound(silence(0.5), speak(2.5), silence(1.2)))
+    stream(talk, sound(silence(0.5), speak(2.5), silence(1.2)))
     await talk.until("turn_done")
     harness.host.clock.advance(1.0)  # type: ignore[attr-defined]
-    tell(talk, join([somebody(1.5), sound(silence(1.5))], 16_000))
+    stream(talk, join([voice_of_user(1.5), sound(silence(1.5))], 16_000))
     await talk.until("turn_done", 2)
     assert "interruption" in talk.types
     talk.say({"type": "stop"})
@@ -255,7 +255,7 @@ async def interrupted_units(harness: WorkerHarness, dice: random.Random) -> None
         talk.say({"type": "audio_chunk", "audio_base64": pcm64(sound(second(1.0)))})
         await answers(talk, "result", sent + 1)
     harness.host.clock.advance(0.5)  # type: ignore[attr-defined]
-    tell(talk, somebody(1.0))
+    stream(talk, voice_of_user(1.0))
     await talk.until("interruption", 2)
     for _ in range(4):
         heard = talk.types.count("result")
@@ -297,7 +297,7 @@ async def test_items_of_before_they_were_kept_are_refused(tmp_path):
     kept = [line for line in lines.read(folder.journal).lines if not isinstance(line, EntryLine)]
     folder.journal.write_bytes(b"".join(map(lines.encode, kept)))
 
-    with pytest.raises(InvalidRequest, match="items were not kept"):
+    with pytest.raises(InvalidRequest, match="before items were recorded"):
         await again([folder])
 
 

@@ -182,11 +182,11 @@ class WaitingClient(ResumingClient):
 
     waits_after = -1
     there: asyncio.Semaphore
-    go_on: asyncio.Event
+    may_continue: asyncio.Event
 
     async def hear(self) -> dict[str, Any]:
         message = await super().hear()
         if len(self.heard) == self.waits_after:
             self.there.release()
-            await self.go_on.wait()
+            await self.may_continue.wait()
         return message

@@ -1,4 +1,4 @@
-"""A host dies with its gateway and its worker: the sessions go on at another host, from Redis."""
+"""A host dies, gateway and worker: its sessions continue on another host, from Redis."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ async def test_a_host_that_dies_loses_no_session(tmp_path: Path) -> None:
         hosts.gateway("b", "gateway_on_standby")
         worker = hosts.worker("a")
         await until(lambda: is_ready(hosts.urls["a"]), "the first gateway has no worker")
-        there, go_on = asyncio.Semaphore(0), asyncio.Event()
+        there, may_continue = asyncio.Semaphore(0), asyncio.Event()
         talking: list[WaitingClient] = []
 
         def talk(name: str, waits_after: int = -1) -> asyncio.Task[WaitingClient]:
             path = TALKS[name].path()
             client = WaitingClient("ws" + hosts.urls["a"].removeprefix("http") + path)
-            client.waits_after, client.there, client.go_on = waits_after, there, go_on
+            client.waits_after, client.there, client.may_continue = waits_after, there, may_continue
             talking.append(client)
             return asyncio.create_task(whole_talk(client, name, path))
 
@@ -106,7 +106,7 @@ async def test_a_host_that_dies_loses_no_session(tmp_path: Path) -> None:
         await until(lambda: is_ready(hosts.urls["b"]), "the standby gateway never became ready")
         for client in talking:
             client.url = client.url.replace(hosts.urls["a"][4:], hosts.urls["b"][4:])
-        go_on.set()
+        may_continue.set()
 
         for name, task in talks.items():
             after = await task

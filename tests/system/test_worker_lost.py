@@ -57,12 +57,12 @@ def drain(apart: Apart) -> None:
 async def test_a_worker_that_goes_changes_nothing(apart: Apart) -> None:
     """The first is drained, the second killed, the third asked to stop: another one goes on."""
     apart.start_worker(0, *FLAGS)
-    there, go_on = asyncio.Semaphore(0), asyncio.Event()
+    there, may_continue = asyncio.Semaphore(0), asyncio.Event()
 
     def client(name: str, waits_after: int = -1) -> asyncio.Task[WaitingClient]:
         path = TALKS[name].path()
         made = WaitingClient(f"ws://127.0.0.1:{apart.port}{path}")
-        made.waits_after, made.there, made.go_on = waits_after, there, go_on
+        made.waits_after, made.there, made.may_continue = waits_after, there, may_continue
         return asyncio.create_task(whole_talk(made, name, path))
 
     whole = {name: await client(name) for name in DIALECTS}
@@ -73,7 +73,7 @@ async def test_a_worker_that_goes_changes_nothing(apart: Apart) -> None:
         Args:
             is_late: it is started when the other one has gone.
         """
-        go_on.clear()
+        may_continue.clear()
         talks = {name: client(name, len(whole[name].heard) // 2) for name in DIALECTS}
         for _ in DIALECTS:
             await there.acquire()
@@ -82,7 +82,7 @@ async def test_a_worker_that_goes_changes_nothing(apart: Apart) -> None:
         next_worker = await asyncio.to_thread(apart.start_worker, index, *FLAGS)
         if not is_late:
             await asyncio.to_thread(go)
-        go_on.set()
+        may_continue.set()
         for name, talking in talks.items():
             after = await talking
             assert comparable(after.heard) == comparable(whole[name].heard), name

@@ -318,7 +318,7 @@ class Journal:
         if not self._keeps_inputs:
             return (None, len(pcm), pcm.rate_hz)
         if self._newest is not None and self._newest[0] is pcm:
-            # A turn, and the item that it answers.
+            # A turn and the item that it answers share their sound.
             return self._newest[1]
         if self._inputs is None:
             self._inputs = AppendFile(self.folder.inputs)

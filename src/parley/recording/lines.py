@@ -8,7 +8,7 @@ them. `at_ms` counts from the moment the session was ready. A field that is UNSE
     unit    one complete duplex unit
     turn    one request; then `said` per chunk of the answer, and `answer` when it is complete
     heard   what the user was heard to say, by turn or unit
-    entry   what was done that no other line says, for `parley rerun`
+    entry   an entry of the session that has no other line, for `parley rerun`
     note    paused, resumed, interrupted, failed
     lost    how many entries before this one were not written, and why
     end     why the session ended
@@ -104,7 +104,7 @@ class UnitLine(msgspec.Struct, tag_field="kind", tag="unit"):
         samples: where the unit's samples are in `inputs.f32`.
         text: written words that joined it.
         said_sha256: of the model's samples, before they became 16 bit.
-        unsaid: what the model said that nobody was to hear any more, so that `result` listens.
+        unsaid: text of a unit that was silenced by an interruption; `result` then listens.
     """
 
     index: int
@@ -198,7 +198,7 @@ class HeardLine(msgspec.Struct, tag_field="kind", tag="heard"):
 
 
 class EntryLine(msgspec.Struct, tag_field="kind", tag="entry"):
-    """What was done that no other line says, for `parley rerun`.
+    """An entry of the session that has no other line, for `parley rerun`.
 
     Args:
         what: an entry of `session/entries.py`, as `session/state_codec.py` writes it. `["kept", x]`

@@ -1,7 +1,7 @@
 """What is done in a session: the entries of its log, of which everything else is made.
 
 The session log keeps them for another worker, a recording is a fold of them, and `replay` does them
-again. Some are events that the client is told as well; those of this module are not.
+again. Some are also events, which the client receives; those of this module are not.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Answered:
         is_heard: whether the context holds the user's turn.
         said: what it holds of the answer.
         is_whole: whether that is all that the model had to say.
-        taken_in, chosen: what the model decided about the turn and its answer, where it can be told
-            again; None: it decides once more, from the same seed, and has to come to the same.
+        taken_in, chosen: what the model decided about the turn and its answer, if it reports that;
+            None: a replay decides again from the same seed, and must get the same result.
     """
 
     is_heard: bool
@@ -129,7 +129,7 @@ class AnswerMade:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnswerTold:
-    """The client was told of an answer that it is over.
+    """The client received the end of an answer.
 
     Args:
         spoken: as in `ConversationItem`.

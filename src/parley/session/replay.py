@@ -66,7 +66,7 @@ Made = UnitResult | MadeAnswer
 Compare = Callable[[Entry, Made], None]
 
 
-class Feed(Protocol):
+class ConversationFeed(Protocol):
     """Feeds one conversation to a view."""
 
     async def redo(self, entry: Any) -> Made | None:
@@ -100,7 +100,9 @@ def require_same(entry: Entry, made: Made) -> None:
         raise InferenceFailed("The model decides otherwise than it did.")
 
 
-async def replay(feed: Feed, entries: Iterable[Entry], compare: Compare = require_same) -> None:
+async def replay(
+    feed: ConversationFeed, entries: Iterable[Entry], compare: Compare = require_same
+) -> None:
     """Do all entries again, in their order.
 
     Args:
@@ -175,7 +177,7 @@ class UnitFeed:
         )
 
     async def redo(self, entry: DuplexSetup | UnitDone | WentBack) -> UnitResult | None:
-        """See `Feed`."""
+        """See `ConversationFeed`."""
         match entry:
             case DuplexSetup():
                 await self.open(entry)
@@ -192,7 +194,7 @@ class UnitFeed:
         return None
 
     async def catch_up(self) -> None:
-        """See `Feed`."""
+        """See `ConversationFeed`."""
         if self._is_behind:
             self._is_behind = False
             await self._view.catch_up()
@@ -214,15 +216,15 @@ async def _answer_again(
     in_full: bool,
     tools: tuple[Tool, ...] = (),
 ) -> MadeAnswer:
-    """Have the model make an answer as it made it, or only say it where it did not come to its end
-    and nobody knows what was chosen.
+    """Have the model generate an answer again. One that was stopped and whose choices are unknown
+    is only appended to the context.
 
     Args:
-        in_full: make such an answer first, and go back.
+        in_full: generate such an answer completely first, and roll back.
     """
 
     async def make(generation: Generation, *, speaks: bool) -> MadeAnswer:
-        # As the live answer is read: calls are no words, and are not spoken.
+        # As in a live session: a function call is neither text nor speech.
         calls = AnswerCalls(lambda event: None, bool(tools))
         sounds: list[Pcm] = []
         async for chunk in view.generate(
@@ -288,7 +290,7 @@ class TurnFeed:
         return (await view.prefill(TurnRequest(session_id, (system,)))).context_tokens
 
     async def redo(self, entry: HalfDuplexSetup | TurnStarted | Answered | Cut) -> Made | None:
-        """See `Feed`."""
+        """See `ConversationFeed`."""
         view = self._view
         match entry:
             case HalfDuplexSetup():
@@ -320,7 +322,7 @@ class TurnFeed:
         return None
 
     async def catch_up(self) -> None:
-        """See `Feed`."""
+        """See `ConversationFeed`."""
         if self._is_behind:
             self._is_behind = False
             await self._view.catch_up()
@@ -377,7 +379,7 @@ class ItemFeed:
         """True if the context holds what an answer in the making answers."""
 
     async def redo(self, entry: Entry) -> MadeAnswer | None:
-        """See `Feed`."""
+        """See `ConversationFeed`."""
         items, context = self._items, self._context
         match entry:
             case HalfDuplexSetup():
@@ -415,7 +417,7 @@ class ItemFeed:
         return None
 
     async def catch_up(self) -> None:
-        """See `Feed`."""
+        """See `ConversationFeed`."""
         if self._is_behind:
             self._is_behind = False
             await self._view.catch_up()

@@ -1,4 +1,4 @@
-"""Runs a recorded session through a model once more and compares what comes out.
+"""Runs a recorded session through a model again and compares the results.
 
 The recording is read back into the entries of which it is a fold, and `replay` does them again: the
 same code as for a lost worker's session, with a comparison. On the same machine with the same
@@ -56,7 +56,15 @@ from parley.session.item_context import ItemContext
 from parley.session.items import ItemList
 from parley.session.opened import Voices, no_voices
 from parley.session.recorded import ChatAsked, DuplexAsked, HalfDuplexAsked
-from parley.session.replay import Feed, ItemFeed, Made, MadeAnswer, TurnFeed, UnitFeed, replay
+from parley.session.replay import (
+    ConversationFeed,
+    ItemFeed,
+    Made,
+    MadeAnswer,
+    TurnFeed,
+    UnitFeed,
+    replay,
+)
 from parley.views.chat import ChatView
 from parley.views.duplex import DuplexView
 from parley.views.half_duplex import HalfDuplexView
@@ -187,7 +195,7 @@ class _Part:
         return _decoded(_half_duplex, self.head.asked).load(self.file)
 
     def entries(self) -> Iterator[_Recorded]:
-        """What was done after that, with what came of it then."""
+        """What was done after that, with the recorded result."""
         if self.head.app_type.is_duplex:
             return self._units()
         return self._items() if self.has_items else self._turns()
@@ -200,7 +208,7 @@ class _Part:
                 yield self._entry(line), None
 
     def _turns(self) -> Iterator[_Recorded]:
-        """Where it is not known what the context held of an answer, it is what was told."""
+        """If the recording does not say what the context held of an answer, its text is taken."""
         turn: JournalTurn | None = None
         answered: Answered | None = None
         for line in self.journal.lines:
@@ -228,7 +236,7 @@ class _Part:
     def _items(self) -> Iterator[_Recorded]:
         turns = timeline.turns(self.journal.lines)
         if turns and self.journal.last(EntryLine) is None:
-            raise InvalidRequest("It was recorded when items were not kept.")
+            raise InvalidRequest("This recording was made before items were recorded.")
         told, turn = iter(turns), None
         for line in self.journal.of(EntryLine):
             entry = self._entry(line)
@@ -298,8 +306,7 @@ def _parts(folder: Folder) -> list[_Part]:
 
 
 class _Rerun:
-    """A session on its way through a model. The limits of the server that recorded it do not matter
-    any more."""
+    """One session. Limits of the server that recorded it do not apply."""
 
     def __init__(self, parts: list[_Part], found: Comparison, voices: Voices) -> None:
         self._parts = parts
@@ -336,13 +343,13 @@ class _Rerun:
         )
         return ItemFeed(ItemList(), context, view, session_id, in_full=True)
 
-    async def run(self, feed: Feed) -> None:
+    async def run(self, feed: ConversationFeed) -> None:
         await replay(feed, self._entries(), self._compare)
 
     def _entries(self) -> Iterator[Entry]:
         known: Iterator[_Recorded] = iter(())
         for part in self._parts:
-            # What the next worker did once more counts.
+            # A later worker's entries replace those of an earlier one.
             known = chain(islice(known, part.head.continues_after or 0), part.entries())
         yield self._parts[0].setup()
         expected = 0
@@ -391,7 +398,7 @@ class _Rerun:
             case Answered() | AnswerMade(), JournalTurn() if isinstance(made, MadeAnswer):
                 self._compare_answer(recorded, entry.said, made.text, made.sounds, entry.is_whole)
             case Answered() | AnswerMade(), None if isinstance(made, MadeAnswer):
-                # It began in the part before.
+                # It started in the part before.
                 self.found.check(-1, "text", entry.said, made.text[: len(entry.said)])
                 self.found.compared += 1
             case _:

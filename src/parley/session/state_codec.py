@@ -3,7 +3,7 @@
 Only dataclasses, structs and enums of `parley` are made again, and none of their code runs: what
 comes from another worker can hold wrong values, but do nothing. Sound that came as 16-bit samples
 takes 16 bits, and silence and what is as by default nothing. A recording is JSON, with sound and
-files beside it (`to_plain`, `from_plain`).
+bytes in files of their own (`to_plain`, `from_plain`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ZEROS_LIMIT: Final = 1 << 26
 
 
 Keep = Callable[[Pcm | bytes], int | str]
-"""Puts sound or a file beside what is written; gives what `Load` finds it by."""
+"""Stores sound or bytes elsewhere; returns the key for `Load`."""
 Load = Callable[[int | str], Pcm | bytes]
 
 
