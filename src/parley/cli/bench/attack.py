@@ -41,7 +41,7 @@ SPARE_SLOTS: Final = 4
 """For attackers that need a session of their own."""
 
 HEAD: Final = (
-    "| attacker     | p50 ms | quiet p99 | p99 ms  | more ms | max ms | units | /health  "
+    "| attacker      | p50 ms | quiet p99 | p99 ms  | more ms | max ms | units | /health  "
     "| lost | MB |\n"
     "|---|---|---|---|---|---|---|---|---|---|"
 )
@@ -57,6 +57,7 @@ class Observed:
     health_ms: list[float] = field(default_factory=list)
     memory_mb: dict[str, float] = field(default_factory=dict)
     broken: int = 0
+    """Live sessions that were lost in this time."""
 
     def remember(self, sizes: dict[str, float]) -> None:
         """Keep the largest size of each process."""
@@ -69,17 +70,25 @@ def attack(
         list[str] | None, typer.Argument(help=f"Of {', '.join(ATTACKS)}; default: all.")
     ] = None,
     sessions: Annotated[int, typer.Option(min=1, max=100, help="Live sessions.")] = 20,
-    seconds: Annotated[float, typer.Option(min=2, max=60, help="Length of each attack.")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=2, max=60, help="Length of each attack.")] = 8.0,
 ) -> None:
-    """Measure what live sessions notice while one client misbehaves."""
+    """Measure what live sessions notice while one client misbehaves.
+
+    Ends with 1 if a live session was lost.
+    """
     unknown = sorted(set(kinds or ()) - set(ATTACKS))
     if unknown:
         raise typer.BadParameter(f"There is no attack '{unknown[0]}'.")
-    uvloop.run(measure(kinds or list(ATTACKS), sessions, seconds))
+    if uvloop.run(measure(kinds or list(ATTACKS), sessions, seconds)):
+        raise typer.Exit(1)
 
 
-async def measure(kinds: list[str], sessions: int, seconds: float) -> None:
-    """Run everything and print a line for each stretch as it ends."""
+async def measure(kinds: list[str], sessions: int, seconds: float) -> int:
+    """Run everything and print a line for each stretch as it ends.
+
+    Returns:
+        The number of live sessions that were lost.
+    """
     load = os.getloadavg()[0]
     typer.echo(
         f"{platform.machine()}, {os.cpu_count()} cores, load {load:.1f} before; "
@@ -92,12 +101,28 @@ async def measure(kinds: list[str], sessions: int, seconds: float) -> None:
             quiet = await clients.watch(seconds)
             typer.echo(HEAD)
             typer.echo(_line("quiet", quiet, quiet))
+            rows = {}
             for kind in kinds:
-                async with child("parley.cli.bench.attackers", kind, url, str(seconds)):
-                    seen = await clients.watch(seconds)
-                typer.echo(_line(kind, seen, quiet))
+                rows[kind] = await _under(kind, url, clients, seconds)
+                typer.echo(_line(kind, rows[kind], quiet))
                 await asyncio.sleep(REST_S)
-            typer.echo(_line("quiet again", await clients.watch(seconds), quiet))
+            rows["quiet again"] = await clients.watch(seconds)
+            typer.echo(_line("quiet again", rows["quiet again"], quiet))
+    worst = max(rows, key=lambda name: Figures.of(rows[name].answers_ms).p99_ms)
+    more_ms = Figures.of(rows[worst].answers_ms).p99_ms - Figures.of(quiet.answers_ms).p99_ms
+    lost = quiet.broken + sum(seen.broken for seen in rows.values())
+    typer.echo(f"worst: {worst}, p99 {more_ms:+.1f} ms to quiet; sessions lost: {lost}")
+    return lost
+
+
+async def _under(kind: str, url: str, clients: _Clients, seconds: float) -> Observed:
+    """What is seen while one attacker does its worst."""
+    words = (kind, url, str(seconds))
+    pipe = asyncio.subprocess.PIPE
+    async with child("parley.cli.bench.attackers", *words, stdout=pipe) as attacker:
+        assert attacker.stdout is not None
+        await attacker.stdout.readline()
+        return await clients.watch(seconds)
 
 
 def _line(name: str, seen: Observed, quiet: Observed) -> str:
@@ -108,7 +133,7 @@ def _line(name: str, seen: Observed, quiet: Observed) -> str:
         for process, size in sorted(seen.memory_mb.items())
     )
     return (
-        f"| {name:<12} | {figures.p50_ms:6.1f} | {before.p99_ms:9.1f} | {figures.p99_ms:7.1f} "
+        f"| {name:<13} | {figures.p50_ms:6.1f} | {before.p99_ms:9.1f} | {figures.p99_ms:7.1f} "
         f"| {figures.p99_ms - before.p99_ms:+7.1f} | {figures.max_ms:6.0f} | {figures.count:5} "
         f"| {health:8.0f} | {seen.broken:4} | {sizes} |"
     )
@@ -124,16 +149,16 @@ class _Clients:
 
     @contextlib.asynccontextmanager
     async def talking(self, sessions: int) -> AsyncIterator[None]:
-        self._live = [
-            asyncio.create_task(self._talk(index / sessions), name=f"live {index}")
-            for index in range(sessions)
-        ]
+        self._live = [self._begin(index / sessions) for index in range(sessions)]
         try:
             yield
         finally:
             for task in self._live:
                 task.cancel()
             await asyncio.gather(*self._live, return_exceptions=True)
+
+    def _begin(self, phase_s: float) -> asyncio.Task[None]:
+        return asyncio.create_task(self._talk(phase_s), name="live")
 
     async def watch(self, seconds: float) -> Observed:
         """What happens from now on."""
@@ -146,7 +171,10 @@ class _Clients:
                 seen.health_ms.append(1000 * (time.perf_counter() - began))
                 seen.remember(_memory_mb())
                 await asyncio.sleep(HEALTH_EVERY_S)
-        seen.broken = sum(task.done() for task in self._live)
+        for index, task in enumerate(self._live):
+            if task.done():
+                seen.broken += 1
+                self._live[index] = self._begin(index / len(self._live))
         # What is still in flight belongs to no test.
         self._seen = Observed()
         return dataclasses.replace(seen, answers_ms=list(seen.answers_ms))

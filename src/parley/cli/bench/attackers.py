@@ -1,14 +1,15 @@
 """The clients that misbehave in `parley bench attack`, one process each.
 
-`python -m parley.cli.bench.attackers KIND URL SECONDS`: does its worst against a server on this
-machine, and on no other, for so long. Everything is bounded: seconds, and the number of
-connections. A connection that the server ends is opened again.
+`python -m parley.cli.bench.attackers KIND URL SECONDS`: prints a line when it is ready, then does
+its worst against a server on this machine, and on no other, for so long. Everything is bounded:
+seconds, and the number of connections. A connection that the server ends is opened again.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import io
 import json
 import socket
@@ -26,7 +27,10 @@ CONNECTIONS: Final = 40
 JSON_BYTES: Final = 100 << 20
 PIECE: Final = 1 << 16
 HEAD_BYTES: Final = 60_000
+FULL_HEAD_BYTES: Final = 15_000
+"""Below the limit of the server, so that all of it is looked at."""
 CLIP_FRAMES: Final = 60
+OWN_ADDRESS: Final = "127.0.0.2"
 
 Address = tuple[str, int]
 
@@ -35,8 +39,17 @@ def _frame(first_byte: int, content: bytes = b"") -> bytes:
     return bytes([first_byte, 0x80 | len(content)]) + bytes(4) + content
 
 
+def _connect(address: Address) -> socket.socket:
+    """A connection, from an address of the attacker's own where the machine has one: limits of the
+    address are to meet nobody else."""
+    try:
+        return socket.create_connection(address, 5.0, (OWN_ADDRESS, 0))
+    except OSError:
+        return socket.create_connection(address, 5.0)
+
+
 def _upgraded(address: Address, path: str) -> socket.socket:
-    sock = socket.create_connection(address, timeout=5.0)
+    sock = _connect(address)
     sock.sendall(
         f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n".encode()
@@ -101,7 +114,7 @@ def _post(address: Address, begin: bytes, piece: bytes, until: float) -> None:
     while time.monotonic() < until:
         with (
             contextlib.suppress(OSError),
-            socket.create_connection(address, timeout=5.0) as sock,
+            _connect(address) as sock,
         ):
             sock.sendall(head + begin)
             left = JSON_BYTES - len(begin)
@@ -110,6 +123,17 @@ def _post(address: Address, begin: bytes, piece: bytes, until: float) -> None:
                 left -= min(len(piece), left - 1)
             sock.sendall(b"]")
             sock.recv(PIECE)
+
+
+def escapes(address: Address, until: float) -> None:
+    """`POST /api/chat` with a text of 100 MB of escapes."""
+    begin = b'{"messages":[{"role":"user","content":"'
+    _post(address, begin, rb"\u00e9" * (PIECE // 6), until)
+
+
+def nested(address: Address, until: float) -> None:
+    """`POST /api/chat` with 100 MB of brackets."""
+    _post(address, b'{"messages":', b"[" * PIECE, until)
 
 
 def slow_body(address: Address, until: float) -> None:
@@ -162,6 +186,11 @@ def cookie(address: Address, until: float) -> None:
     _ask(address, b"/health", b'Cookie: a="' + rb"\\" * (HEAD_BYTES // 2) + b'"\r\n', until)
 
 
+def cookies(address: Address, until: float) -> None:
+    """Requests with as many cookies as a head may have."""
+    _ask(address, b"/health", b"Cookie: " + b"a=b; " * (FULL_HEAD_BYTES // 5) + b"\r\n", until)
+
+
 def head(address: Address, until: float) -> None:
     """Requests with 20,000 query fields."""
     _ask(address, b"/health?" + b"a=&" * (HEAD_BYTES // 3), b"", until)
@@ -177,12 +206,60 @@ def metrics(address: Address, until: float) -> None:
     _ask(address, b"/metrics", b"", until)
 
 
+def openapi(address: Address, until: float) -> None:
+    """The description of the REST interface, again and again."""
+    _ask(address, b"/openapi.json", b"", until)
+
+
+def upgrade(address: Address, until: float) -> None:
+    """Upgrades to a WebSocket that have a body."""
+    fields = (
+        b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\nContent-Length: 3\r\n"
+    )
+    _ask(address, b"/ws/chat", fields, until)
+
+
+def churn(address: Address, until: float) -> None:
+    """Sessions that are begun and left without a word, one after the other."""
+    prepare = frame(TEXT, b'{"type":"prepare","resume":true}', mask=True)
+    _visit(address, "/ws/duplex/adx_churn{}", prepare, until)
+
+
+def resume(address: Address, until: float) -> None:
+    """Attempts to take over a session with a token that is none."""
+    asked = {"type": "session.resume", "session_id": "adx_1", "resume_token": "x" * 43, "seq": 1}
+    words = frame(TEXT, json.dumps(asked).encode(), mask=True)
+    _visit(address, "/ws/duplex/adx_1?resume=true", words, until)
+
+
+def _visit(address: Address, path: str, words: bytes, until: float) -> None:
+    number = 0
+    while time.monotonic() < until:
+        number += 1
+        with contextlib.suppress(OSError), _upgraded(address, path.format(number)) as sock:
+            sock.sendall(words)
+            sock.recv(PIECE)
+
+
+def tickets(address: Address, until: float) -> None:
+    """As many places in the queue as one client gets."""
+    number = 0
+    with contextlib.ExitStack() as stack:
+        while number < CONNECTIONS and time.monotonic() < until:
+            number += 1
+            with contextlib.suppress(OSError):
+                stack.enter_context(_upgraded(address, f"/ws/duplex/adx_queued{number}"))
+        while time.monotonic() < until:
+            time.sleep(0.1)
+
+
 def _ask(address: Address, target: bytes, fields: bytes, until: float) -> None:
     request = b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n%s\r\n" % (target, fields)
     while time.monotonic() < until:
         with (
             contextlib.suppress(OSError),
-            socket.create_connection(address, timeout=5.0) as sock,
+            _connect(address) as sock,
         ):
             while time.monotonic() < until:
                 sock.sendall(request)
@@ -192,21 +269,26 @@ def _ask(address: Address, target: bytes, fields: bytes, until: float) -> None:
 
 def chunk(address: Address, until: float) -> None:
     """A body in chunks of one byte."""
-    _chunked(address, b"1\r\n \r\n" * 10_000, until)
+    _chunked(address, b"/api/chat", b"1\r\n \r\n" * 10_000, until)
+
+
+def refused_chunk(address: Address, until: float) -> None:
+    """The same where no body is read."""
+    _chunked(address, b"/nosuch", b"1\r\n \r\n" * 10_000, until)
 
 
 def trailer(address: Address, until: float) -> None:
     """Bodies that end with many trailer fields, which name another sender."""
     fields = b"X-Forwarded-For: 10.0.0.1\r\n" * 2_000
-    _chunked(address, b"1\r\n{\r\n0\r\n" + fields + b"\r\n", until)
+    _chunked(address, b"/api/chat", b"1\r\n{\r\n0\r\n" + fields + b"\r\n", until)
 
 
-def _chunked(address: Address, piece: bytes, until: float) -> None:
-    head = b"POST /api/chat HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+def _chunked(address: Address, path: bytes, piece: bytes, until: float) -> None:
+    head = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n" % path
     while time.monotonic() < until:
         with (
             contextlib.suppress(OSError),
-            socket.create_connection(address, timeout=5.0) as sock,
+            _connect(address) as sock,
         ):
             sock.sendall(head)
             while time.monotonic() < until:
@@ -229,10 +311,7 @@ def clip(address: Address, until: float) -> None:
     )
     while time.monotonic() < until:
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            socks = [
-                stack.enter_context(socket.create_connection(address, timeout=5.0))
-                for _ in range(2)
-            ]
+            socks = [stack.enter_context(_connect(address)) for _ in range(2)]
             for sock in socks:
                 sock.sendall(request)
             for sock in socks:
@@ -240,6 +319,7 @@ def clip(address: Address, until: float) -> None:
                 sock.recv(PIECE)
 
 
+@functools.cache
 def _large_clip() -> bytes:
     """Two seconds of 4K in which nothing moves: half a thousand million pixels in few bytes."""
     import av
@@ -264,7 +344,7 @@ def _many(address: Address, words: bytes, until: float) -> Iterator[list[socket.
     try:
         for _ in range(CONNECTIONS):
             with contextlib.suppress(OSError):
-                sock = socket.create_connection(address, timeout=2.0)
+                sock = _connect(address)
                 sock.sendall(words)
                 sock.setblocking(False)
                 socks.append(sock)
@@ -283,16 +363,25 @@ ATTACKS: Final[dict[str, Callable[[Address, float], None]]] = {
     "nokey": nokey,
     "items": items,
     "long-text": long_text,
+    "escapes": escapes,
+    "nested": nested,
     "slow-body": slow_body,
     "slow-reader": slow_reader,
     "slow-session": slow_session,
     "cookie": cookie,
+    "cookies": cookies,
     "head": head,
     "page": page,
     "metrics": metrics,
+    "openapi": openapi,
+    "upgrade": upgrade,
     "chunk": chunk,
+    "refused-chunk": refused_chunk,
     "trailer": trailer,
     "clip": clip,
+    "churn": churn,
+    "resume": resume,
+    "tickets": tickets,
 }
 
 
@@ -303,6 +392,9 @@ def main(words: list[str]) -> None:
     host, port = parts.hostname or "", parts.port or 80
     if not is_loopback(socket.gethostbyname(host)):
         raise SystemExit("Only servers on this machine are attacked.")
+    if kind == "clip":
+        _large_clip()
+    print("ready", flush=True)
     ATTACKS[kind](("127.0.0.1", port), time.monotonic() + min(LONGEST_S, float(seconds)))
 
 
