@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 import soundfile
@@ -52,6 +53,34 @@ async def test_a_voice_is_added_fetched_listed_and_deleted(http):
     assert len(samples) == fetched["samples"] == 24_000
     assert deleted.json() == {"success": True}
     assert gone.status_code == 404
+
+
+async def test_a_large_voice_is_read_piece_by_piece(http, monkeypatch: pytest.MonkeyPatch):
+    """A reader of JSON keeps the interpreter for as long as a string is, in any thread."""
+    sizes, decode = [0], msgspec.json.decode
+
+    def noting(raw):
+        sizes.append(len(raw))
+        return decode(raw)
+
+    monkeypatch.setattr(msgspec.json, "decode", noting)
+    body = {"name": "Anna", "audio_base64": b64(encode_wav(tone(20, 48_000), 32))}
+    added = await http.post("/api/assets/ref_audio", json=body)
+    fetched = (await http.get(f"/api/assets/ref_audio/{added.json()['id']}")).json()
+
+    assert len(body["audio_base64"]) > 5_000_000
+    assert 0 < max(sizes) < 1000
+    assert fetched["samples"] == 20 * 16_000
+
+
+@pytest.mark.parametrize("text", [b"{", b'{"name": "x", "audio_base64": ' + b"[" * 100])
+async def test_a_voice_that_is_no_json_is_refused_in_words(http, text: bytes):
+    answer = await http.post(
+        "/api/assets/ref_audio", content=text, headers={"content-type": "application/json"}
+    )
+
+    assert answer.status_code == 400
+    assert answer.json()["detail"] == "The message is not valid JSON text."
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import Request, Response
+from pydantic import WrapValidator
+from starlette.exceptions import HTTPException
 
-from parley.errors import InvalidRequest
+from parley.errors import BadInput, InvalidRequest
 from parley.gateway.http.routing import LateRoute
 from parley.gateway.large_json import read_aside
+from parley.protocol import codec
+from parley.protocol.long_base64 import LongBase64
 from parley.transport import ITEMS_LIMIT
 
 
@@ -32,7 +35,8 @@ async def read_body(request: Request) -> bytearray:
 
 
 class LargeJsonRoute(LateRoute):
-    """A route whose JSON body is read in a thread when it is large."""
+    """A route whose JSON body is read in a thread when it is large, its long base64 piece by piece
+    (`Base64Text`)."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
@@ -44,11 +48,28 @@ class LargeJsonRoute(LateRoute):
 
 
 class _LargeJsonRequest(Request):
+    # FastAPI answers other errors than these in words of its own.
+
     async def body(self) -> bytes:
         if not hasattr(self, "_body"):
-            self._body = bytes(await read_body(self))
+            try:
+                self._body = bytes(await read_body(self))
+            except InvalidRequest as error:
+                raise HTTPException(error.http_status, str(error)) from error
         return self._body
 
     async def json(self) -> Any:
         body = await self.body()
-        return await read_aside(len(body), lambda: json.loads(body))
+        try:
+            return await read_aside(len(body), lambda: codec.parse(body))
+        except BadInput as error:
+            raise HTTPException(error.http_status, str(error)) from error
+
+
+def _as_it_is(value: Any, read: Callable[[Any], str]) -> str:
+    return value if isinstance(value, LongBase64) else read(value)
+
+
+Base64Text = Annotated[str, WrapValidator(_as_it_is)]
+"""A field of a body that may be long base64, for `codec.from_base64`. Of a `str` pydantic makes a
+copy, which would be the beginning of a `LongBase64` only."""

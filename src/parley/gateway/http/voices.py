@@ -9,13 +9,13 @@ from fastapi import Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from parley.errors import ServiceUnavailable, TooLarge
+from parley.errors import ServiceUnavailable
 from parley.gateway.admission import Admission
 from parley.gateway.authenticator import Authenticator
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems
 from parley.gateway.http.frontend import VoiceInfo, describe
-from parley.gateway.http.large import LargeJsonRoute
+from parley.gateway.http.large import Base64Text, LargeJsonRoute
 from parley.gateway.http.routing import Router
 from parley.library.voices import LIMIT_BYTES, RegisteredVoice, VoiceCard, VoiceLibrary, VoiceUser
 from parley.protocol import codec
@@ -53,7 +53,7 @@ class NewVoice(BaseModel):
 
     name: str = Field(examples=["Anna"])
     audio_base64: Annotated[
-        str, Field(description="the file, base64", examples=["UklGRiQAAABXQVZF…"])
+        Base64Text, Field(description="the file, base64", examples=["UklGRiQAAABXQVZF…"])
     ]
 
 
@@ -121,10 +121,11 @@ def routes(
         limit = storage.min_free_gb * GB
         if await asyncio.to_thread(free_bytes, storage.data_dir) < limit:
             raise ServiceUnavailable("There is no room for voices.")
-        data = codec.from_base64(new.audio_base64, field="audio_base64")
-        if len(data) > LIMIT_BYTES:
-            raise TooLarge("The voice", len(data), LIMIT_BYTES)
+        field, text = "audio_base64", new.audio_base64
         async with adding:
+            data = await asyncio.to_thread(
+                codec.from_base64, text, field=field, limit_bytes=LIMIT_BYTES
+            )
             card = await asyncio.to_thread(library.add, new.name, data, user(request))
         return VoiceAdded(id=card.id, name=card.name, message="The voice is registered.")
 
