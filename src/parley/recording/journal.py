@@ -90,8 +90,13 @@ class Entry:
     def size(self) -> int:
         """Bytes that wait in memory until it is written."""
         size = JOB_BYTES + sum(_size(content) for content in self.files.values())
-        if isinstance(self.line, SaidLine) and self.speech is not None:
-            size += self.speech.samples.nbytes
+        match self.line:
+            case SaidLine() if self.speech is not None:
+                size += self.speech.samples.nbytes
+            case EntryLine(what=what):
+                size += len(bytes(what)) + sum(pcm.samples.nbytes for pcm in self.inputs)
+            case _:
+                pass
         return size
 
 
@@ -141,7 +146,7 @@ class Journal:
         *,
         settled: Callable[[bool], None] = lambda exists: None,
     ) -> None:
-        """Create the folder, or change how the session was requested.
+        """Create the folder; once.
 
         A recording that cannot be created does not exist: nothing of it is left, and nothing more
         is written.
@@ -152,7 +157,7 @@ class Journal:
         """
         if self._is_over:
             return
-        is_first, self._has_begun = not self._has_begun, True
+        self._has_begun = True
 
         def failed(error: Exception) -> None:
             if not self._exists:
@@ -164,7 +169,7 @@ class Journal:
             self._lose(error)
             settled(self._exists)
 
-        self._queue(partial(self._begin, head, media, is_first, settled), must=True, failed=failed)
+        self._queue(partial(self._begin, head, media, settled), must=True, failed=failed)
 
     def put(self, entry: Entry) -> None:
         """Write an entry."""
@@ -228,13 +233,8 @@ class Journal:
 
     # ---- writer thread only ----------------------------------------------------------------
 
-    def _begin(
-        self, head: HeadLine, media: Media, is_first: bool, settled: Callable[[bool], None]
-    ) -> None:
-        if is_first:
-            self._create(head)
-        else:
-            self._write_head(head)
+    def _begin(self, head: HeadLine, media: Media, settled: Callable[[bool], None]) -> None:
+        self._create(head)
         settled(self._exists)
         for path, content in media.items():
             try:
@@ -253,17 +253,15 @@ class Journal:
         try:
             self._file = AppendFile(self.folder.journal)
             fcntl.flock(self._file.descriptor, fcntl.LOCK_EX)
-            self._write_head(head)
+            meta = timeline.encode_file(timeline.open_meta(head))
+            layout.write_atomically(self.folder.meta, meta)
+            self._append(head)
         except BaseException:
             self.close()
             with contextlib.suppress(OSError):
                 remove(self.folder.path)
             raise
         self._exists = True
-
-    def _write_head(self, head: HeadLine) -> None:
-        layout.write_atomically(self.folder.meta, timeline.encode_file(timeline.open_meta(head)))
-        self._append(head)
 
     def _write(self, entry: Entry) -> None:
         line = entry.line

@@ -37,7 +37,6 @@ from parley.dialects.events import (
     UnitDone,
     VideoInput,
 )
-from parley.engine.work import Window
 from parley.errors import (
     BadInput,
     ContextFull,
@@ -402,6 +401,8 @@ class DuplexRunner:
         while True:
             self._set_deadlines(setup=self._limits.setup_s)
             asked = await self._next_preparation()
+            if session.rolls_over:
+                asked = dataclasses.replace(asked, slides=self._slides())
             session.deadlines.clear("setup")
             try:
                 prompt_tokens = await self._open(asked)
@@ -447,8 +448,7 @@ class DuplexRunner:
         """
         limits = self._limits
         try:
-            window = self._window() if self._session.rolls_over else None
-            prompt_tokens = await self._feed.open(asked, window)
+            prompt_tokens = await self._feed.open(asked)
         except ContextFull as error:
             # A full context would end the session; this one is still empty.
             raise InvalidPayload(
@@ -555,13 +555,13 @@ class DuplexRunner:
         except InferenceFailed as error:
             raise _FinalizeFailed from error
 
-    def _window(self) -> Window:
-        """Of a conversation without a total length."""
+    def _slides(self) -> tuple[int, int]:
+        """Window of a conversation without a total length."""
         limit = self._view.spec.context_limit_tokens
         if self._limits.context_tokens is not None:
             limit = min(limit, self._limits.context_tokens)
-        high, low = (round(share * limit) for share in WINDOW_SHARES)
-        return Window("basic", high_tokens=high, low_tokens=low)
+        high, low = WINDOW_SHARES
+        return round(high * limit), round(low * limit)
 
     def _is_full(self, limit: int) -> bool:
         return (

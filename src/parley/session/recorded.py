@@ -108,6 +108,7 @@ class DuplexAsked(msgspec.Struct):
     max_slices: int
     options: dict[str, Any]
     """`DuplexConfig.choices`."""
+    slides: tuple[int, int] | None = None
 
     def load(self, read: ReadFile) -> DuplexSetup:
         """The request as it was made."""
@@ -118,6 +119,7 @@ class DuplexAsked(msgspec.Struct):
             self.voice_name,
             self.max_slices,
             _options.convert(self.options),
+            slides=self.slides,
         )
 
 
@@ -205,6 +207,7 @@ def keep_duplex(event: DuplexSetup, files: Files) -> tuple[DuplexAsked, dict[str
         voice_name=event.voice_name,
         max_slices=event.max_slices,
         options=event.options.choices(),
+        slides=event.slides,
     )
     config = {
         "system_prompt": event.prompt,

@@ -138,13 +138,14 @@ class UnitFeed:
         self._seed = seed
         self._is_behind = False
 
-    async def open(self, asked: DuplexSetup, window: Window | None = None) -> int:
+    async def open(self, asked: DuplexSetup) -> int:
         """Begin; gives the prompt's length in tokens.
 
         Raises:
             BadInput: a voice cannot be used.
             ContextFull: the prompt is too long.
         """
+        high, low = asked.slides or (0, 0)
         voice = await self._voice(asked.voice, asked.voice_name)
         tts_voice = await self._voice(asked.tts_voice, None)
         return await self._view.prepare(
@@ -153,7 +154,7 @@ class UnitFeed:
             tts_voice,
             options=asked.options,
             max_slice_nums=asked.max_slices,
-            window=window,
+            window=Window("basic", high, low) if asked.slides else None,
             seed=self._seed,
         )
 

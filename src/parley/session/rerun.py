@@ -135,7 +135,7 @@ async def rerun(folder: Folder, slot: SlotHandle, *, voices: Voices = no_voices)
     match head.app_type.mode:
         case "chat":
             chat = ChatView(slot)
-            await again.chats(chat)
+            await again.run(_ChatFeed(chat, folder.recording_id, voices))
             await chat.cleanup()
         case "half_duplex":
             turns = HalfDuplexView(slot)
@@ -148,6 +148,10 @@ async def rerun(folder: Folder, slot: SlotHandle, *, voices: Voices = no_voices)
             await again.run(again.unit_feed(units))
             await units.cleanup()
     return again.found
+
+
+class _Missing(Exception):
+    """What follows cannot be done again, because of this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,17 +192,34 @@ class _Part:
     def has_items(self) -> bool:
         return self.head.dialect in HAVE_ITEMS
 
-    def setup(self) -> Entry:
-        """How the session was requested."""
-        if self.head.app_type.is_duplex:
-            return _decoded(_duplex, self.head.asked).load(self.file)
-        return _decoded(_half_duplex, self.head.asked).load(self.file)
+    def setup(self) -> list[Entry]:
+        """How a conversation was requested."""
+        match self.head.app_type.mode:
+            case "duplex":
+                return [_decoded(_duplex, self.head.asked).load(self.file)]
+            case "half_duplex":
+                return [_decoded(_half_duplex, self.head.asked).load(self.file)]
+            case "chat":
+                return []
 
     def entries(self) -> Iterator[_Recorded]:
         """What was done after that, with the recorded result."""
-        if self.head.app_type.is_duplex:
-            return self._units()
-        return self._items() if self.has_items else self._turns()
+        match self.head.app_type.mode:
+            case "duplex":
+                return self._units()
+            case "half_duplex":
+                return self._items() if self.has_items else self._turns()
+            case "chat":
+                return self._chats()
+
+    def _chats(self) -> Iterator[_Recorded]:
+        asked, seed = self.head.asked, self.head.seed
+        for number, turn in enumerate(timeline.turns(self.journal.lines)):
+            if number:
+                if not turn.asked.asked:
+                    raise _Missing(f"the request of turn {turn.index} was not recorded")
+                asked, seed = turn.asked.asked, turn.asked.seed or 0
+            yield _decoded(_chat, asked).load(self.file, seed), turn
 
     def _units(self) -> Iterator[_Recorded]:
         for line in self.journal.lines:
@@ -351,15 +372,23 @@ class _Rerun:
         for part in self._parts:
             # A later worker's entries replace those of an earlier one.
             known = chain(islice(known, part.head.continues_after or 0), part.entries())
-        yield self._parts[0].setup()
+        yield from self._parts[0].setup()
+        try:
+            yield from self._counted(known)
+        except _Missing as missing:
+            self.found.ended = str(missing)
+            self.found.entries += 1
+
+    def _counted(self, known: Iterator[_Recorded]) -> Iterator[Entry]:
         expected = 0
         for entry, self._recorded in known:
             match entry:
                 case UnitDone(index=index):
                     if index != expected:
-                        self.found.ended = f"unit {expected} is missing"
-                        return
+                        raise _Missing(f"unit {expected} is missing")
                     expected += 1
+                    self.found.entries += 1
+                case ChatRequested():
                     self.found.entries += 1
                 case Answered() | AnswerMade():
                     self.found.entries += bool(entry.said or entry.is_whole)
@@ -367,34 +396,14 @@ class _Rerun:
                     pass
             yield entry
 
-    # ---- chat ------------------------------------------------------------------------------
-
-    async def chats(self, view: ChatView) -> None:
-        """One chat, or those of a connection for several, one after the other."""
-        (part,), found = self._parts, self.found
-        turns = timeline.turns(part.journal.lines)
-        found.entries = len(turns)
-        for number, turn in enumerate(turns):
-            asked, seed = turn.asked.asked, turn.asked.seed or 0
-            if not number:
-                asked, seed = part.head.asked, part.head.seed
-            if not asked:
-                found.ended = f"the request of turn {turn.index} was not recorded"
-                break
-            request = _decoded(_chat, asked).load(part.file, seed)
-            answer = _Answer(found.recording_id)
-            limits = ChatLimits(setup_s=0.0, voice_s=AUDIO_LIMIT_S)
-            run = RequestRun(answer, view, request, limits, voices=self._voices, seed=seed)
-            await run.answer()
-            self._compare_answer(turn, turn.text, answer.text, answer.sounds, _is_whole(turn))
-
-    # ---- all -------------------------------------------------------------------------------
-
     def _compare(self, entry: Entry, made: Made) -> None:
         recorded = self._recorded
         match entry, recorded:
             case UnitDone(), UnitLine() if isinstance(made, UnitResult):
                 self._compare_unit(entry, recorded, made)
+            case ChatRequested(), JournalTurn() if isinstance(made, MadeAnswer):
+                is_whole = _is_whole(recorded)
+                self._compare_answer(recorded, recorded.text, made.text, made.sounds, is_whole)
             case Answered() | AnswerMade(), JournalTurn() if isinstance(made, MadeAnswer):
                 self._compare_answer(recorded, entry.said, made.text, made.sounds, entry.is_whole)
             case Answered() | AnswerMade(), None if isinstance(made, MadeAnswer):
@@ -416,7 +425,7 @@ class _Rerun:
         found.check(index, "context tokens", recorded.context_tokens, made.context_tokens)
 
     def _compare_answer(
-        self, turn: JournalTurn, said: str, text: str, sounds: Sequence[Pcm | None], is_whole: bool
+        self, turn: JournalTurn, said: str, text: str, sounds: Sequence[Pcm], is_whole: bool
     ) -> None:
         prints = [one for sound in sounds if (one := _print(sound)) is not None]
         recorded = [line.said_sha256 for line in turn.said if line.said_sha256]
@@ -430,19 +439,32 @@ class _Rerun:
         self.found.compared += 1
 
 
-class _Answer:
-    """What a request is answered for, instead of a session (`chat.Asking`)."""
+class _ChatFeed:
+    """Requests, each with its whole conversation; for each of them what a session is (`Asking`)."""
 
-    def __init__(self, session_id: str) -> None:
+    def __init__(self, view: ChatView, session_id: str, voices: Voices) -> None:
+        self._view = view
         self.session_id = session_id
-        self.text = ""
-        self.sounds: list[Pcm | None] = []
+        self._voices = voices
+        self._text = ""
+        self._sounds: list[Pcm] = []
+
+    async def redo(self, entry: ChatRequested) -> MadeAnswer:
+        """See `ConversationFeed`."""
+        self._sounds.clear()
+        limits = ChatLimits(setup_s=0.0, voice_s=AUDIO_LIMIT_S)
+        run = RequestRun(self, self._view, entry, limits, voices=self._voices, seed=None)
+        await run.answer()
+        return MadeAnswer(self._text, tuple(self._sounds))
+
+    async def catch_up(self) -> None:
+        """See `ConversationFeed`."""
 
     def emit(self, event: ServerEvent) -> None:
-        if isinstance(event, OutputDelta | AnswerDone):
-            self.sounds.append(event.pcm)
+        if isinstance(event, OutputDelta | AnswerDone) and event.pcm is not None:
+            self._sounds.append(event.pcm)
         if isinstance(event, AnswerDone):
-            self.text = event.text
+            self._text = event.text
 
     def log(self, entry: ChatRequested) -> None:
         """It is in the recording."""

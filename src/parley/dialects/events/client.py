@@ -80,6 +80,8 @@ class DuplexSetup:
         settles_late: send a unit's result before its bookkeeping.
         cuts_by_time: sound of any chunk length is cut into units by media time; else every message
             of a quarter of a unit or more is a unit of its own, as published.
+        slides: set by the server: above so many tokens the context drops its oldest units, down to
+            the second number; None: never.
     """
 
     prompt: str
@@ -92,6 +94,7 @@ class DuplexSetup:
     cuts_by_time: bool = False
     interruption: InterruptionOptions = field(default_factory=InterruptionOptions)
     wants_recording: bool = True
+    slides: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
