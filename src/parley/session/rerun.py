@@ -190,7 +190,9 @@ class _Part:
 
     @property
     def has_items(self) -> bool:
-        return self.head.dialect in HAVE_ITEMS
+        begun = Begun.__name__.encode()
+        entries = (bytes(line.what) for line in self.journal.of(EntryLine))
+        return self.head.dialect in HAVE_ITEMS or any(begun in entry for entry in entries)
 
     def setup(self) -> list[Entry]:
         """How a conversation was requested."""
