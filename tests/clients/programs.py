@@ -10,13 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.long import IS_LONG
 from tests.support.sounds import question
 from tests.support.stack import running_stack
 
 HERE = Path(__file__).parent
-PYTHON = Path(os.environ.get("PARLEY_CLIENTS_PYTHON", HERE.parents[1] / ".venv-clients/bin/python"))
-IS_INSTALLED = PYTHON.exists()
+ENVIRONMENTS = Path(os.environ.get("PARLEY_CLIENTS", HERE.parents[1] / ".venv-clients"))
+"""Python environments with the SDKs of others; see the Makefile."""
+PYTHON = ENVIRONMENTS / "current/bin/python"
+IS_INSTALLED = (ENVIRONMENTS / "current/.ready").exists()
 LIMIT_S = 150.0
+thorough = pytest.mark.skipif(
+    not IS_LONG, reason="every scenario of pipecat and LiveKit: make test-clients"
+)
+"""One spoken conversation of each is part of every run, the others take a quarter of an hour."""
 
 
 async def told(script: str, scenario: str, model: Any) -> list[dict[str, Any]]:
@@ -26,7 +33,7 @@ async def told(script: str, scenario: str, model: Any) -> list[dict[str, Any]]:
         model: answers it.
     """
     if not IS_INSTALLED:
-        pytest.skip("pipecat and LiveKit are not installed: make test-clients")
+        pytest.skip("pipecat and LiveKit are not installed: make clients")
     with tempfile.NamedTemporaryFile(suffix=".pcm") as spoken:
         spoken.write(question())
         spoken.flush()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.clients.programs import named, told
+from tests.clients.programs import named, thorough, told
 from tests.openai.talking_model import HEARD, ROME, CallingModel, TalkingModel
 
 from parley.models.parrot import Parrot
@@ -20,6 +20,7 @@ async def test_two_spoken_turns():
     assert named(lines, "error") == []
 
 
+@thorough
 async def test_a_function_is_called_and_its_result_is_answered():
     model = CallingModel(ROME, ["It ", "is ", "sunny."])
     lines = await told(SCRIPT, "call", model)
@@ -30,12 +31,14 @@ async def test_a_function_is_called_and_its_result_is_answered():
     assert named(lines, "error") == []
 
 
+@thorough
 async def test_who_speaks_up_interrupts_the_agent():
     lines = await told(SCRIPT, "interruption", TalkingModel(answer="word " * 400, word_s=0.01))
 
     assert named(lines, "interrupted") == [{"what": "interrupted", "interrupted": True}]
 
 
+@thorough
 async def test_an_error_comes_to_the_program_and_the_session_goes_on():
     lines = await told(SCRIPT, "error", TalkingModel(answer="one two"))
 
@@ -43,6 +46,7 @@ async def test_an_error_comes_to_the_program_and_the_session_goes_on():
     assert [line["text"] for line in named(lines, "answer")] == ["one two "]
 
 
+@thorough
 async def test_live_answers_without_turns():
     lines = await told(SCRIPT, "live", Parrot(1))
 
@@ -52,12 +56,14 @@ async def test_live_answers_without_turns():
     assert named(lines, "error") == []
 
 
+@thorough
 async def test_live_is_interrupted_by_speech():
     lines = await told(SCRIPT, "live_interruption", Parrot(1))
 
     assert named(lines, "interrupted")
 
 
+@thorough
 async def test_a_live_error_comes_to_the_program_and_the_session_goes_on():
     lines = await told(SCRIPT, "live_error", Parrot(1))
 

@@ -38,6 +38,7 @@ TOGETHER: Final = {
     "tests/bench/test_bench_interruption.py": "bench interruption",
     "tests/bench/test_bench_load.py": "bench load",
     "tests/client/test_client_verbs.py": "client verbs",
+    "tests/clients/test_first_examples.py": "first examples",
     "tests/docs/test_printed_samples.py": "printed samples",
     "tests/executor/test_ray.py": "ray",
     "tests/gateway/test_openapi.py": "openapi",

@@ -1,0 +1,176 @@
+"""Runs the first examples of every installed SDK, and writes the table of what they came to.
+
+python -m tests.clients.kit        writes docs/protocols/clients.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.clients.obliging_llm import obliging_llm
+from tests.clients.programs import ENVIRONMENTS, HERE
+from tests.support.stack import running_stack
+
+ROOT: Final = HERE.parents[1]
+TABLE: Final = ROOT / "docs/protocols/clients.md"
+LIMIT_S: Final = 400.0
+AT_ONCE: Final = 3
+"""Programs that run at a time: each mostly imports, which computes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """An SDK.
+
+    Args:
+        environment: the Python environment it is in; "": that of the tests; "node": npm's.
+    """
+
+    package: str
+    environment: str
+    note: str = ""
+
+    @property
+    def command(self) -> tuple[str, ...] | None:
+        """The beginning of the command that runs its examples; None: it is not installed."""
+        if self.environment == "node":
+            node = shutil.which("node")
+            has_it = (ROOT / "node_modules" / self.package).is_dir()
+            script = str(HERE / "first_examples.mjs")
+            return (node, "--no-warnings", script) if node and has_it else None
+        folder = ENVIRONMENTS / self.environment
+        python = folder / "bin/python" if self.environment else Path(sys.executable)
+        is_ready = not self.environment or (folder / ".ready").exists()
+        return (str(python), "-W", "ignore", str(HERE / "first_examples.py")) if is_ready else None
+
+
+CLIENTS: Final = (
+    Client("openai", "", "Python"),
+    Client("openai", "node", "npm"),
+    Client("openai-agents", "", "Python"),
+    Client("@openai/agents", "node", "npm"),
+    Client("@ai-sdk/openai", "node", "Vercel AI SDK"),
+    Client("@ai-sdk/openai-compatible", "node", "Vercel AI SDK"),
+    Client("langchain-openai", "current", "LangChain"),
+    Client("litellm", "current"),
+    Client("pydantic-ai-slim", "current"),
+    Client("instructor", "instructor"),
+    Client("llama-index-llms-openai", "llama-index"),
+    Client("llama-index-llms-openai-like", "llama-index"),
+    Client("llm", "current"),
+    Client("semantic-kernel", "current"),
+    Client("pipecat-ai", "current"),
+    Client("livekit-plugins-openai", "current", "LiveKit Agents"),
+)
+POCKET: Final = Client("openai", "", "Python; pocket answers")
+"""The one that is run with pocket, too: what it cannot do is the model's matter, not the SDK's."""
+
+Outcomes = Mapping[Client, list[dict[str, Any]]]
+"""What each example of a client came to."""
+
+
+async def run(client: Client, url: str) -> list[dict[str, Any]]:
+    """What each example of a client comes to.
+
+    Args:
+        url: of the server, up to `/v1`.
+    """
+    assert client.command is not None
+    program = await asyncio.create_subprocess_exec(
+        *(*client.command, url, client.package),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+    )
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            out, errors = await program.communicate()
+    finally:
+        if program.returncode is None:
+            program.kill()
+            await program.wait()
+    lines = [json.loads(line) for line in out.decode().splitlines() if line.startswith('{"what"')]
+    if not lines or lines[-1] != {"what": "end"}:
+        raise AssertionError(f"{client}: {errors.decode()[-3000:]}")
+    return lines[:-1]
+
+
+async def run_all() -> Outcomes:
+    """What the examples of all installed clients come to, with a language model that does what it
+    is asked; those of one client also with pocket."""
+    turns = asyncio.Semaphore(AT_ONCE)
+    found: dict[Client, list[dict[str, Any]]] = {}
+
+    async def one(client: Client, url: str) -> None:
+        async with turns:
+            found[client] = await run(client, url)
+
+    storage = {"recording": True}
+    with obliging_llm() as llm:
+        settings = {"llm": llm, "llm_model": "obliging"}
+        async with (
+            running_stack(
+                "cascade", slots=AT_ONCE, model_settings=settings, storage=storage
+            ) as own,
+            running_stack("pocket", storage=storage) as pocket,
+            asyncio.TaskGroup() as group,
+        ):
+            group.create_task(one(POCKET, f"{pocket.url}/v1"))
+            for client in CLIENTS:
+                if client.command is not None:
+                    group.create_task(one(client, f"{own.url}/v1"))
+    return {client: found[client] for client in (*CLIENTS, POCKET) if client in found}
+
+
+HEAD: Final = """# SDKs and their first examples
+
+Written by `python -m tests.clients.kit`; `make test` runs the same examples and fails if this page
+is not what they came to. Each is what the package's own README shows first, with its streaming,
+tool and structured example, unmodified but for address (`OPENAI_BASE_URL=https://your-server/v1`,
+or the option of that name), key and model. A language model that calls tools answers
+([your own](../do/your-own-llm.md): `--model cascade --llm ADDRESS`); in the last row `pocket`
+answers. Spoken conversations of pipecat, LiveKit and OpenAI's agents:
+[openai-realtime](openai-realtime.md).
+
+| client | version | works | refused |
+|---|---|---|---|
+"""
+
+
+def table_of(outcomes: Outcomes) -> str:
+    """The page with the table."""
+    return HEAD + "".join(map(_row, outcomes, outcomes.values()))
+
+
+def _row(client: Client, lines: list[dict[str, Any]]) -> str:
+    works = ", ".join(line["example"] for line in lines if not line["problem"])
+    refused = "; ".join(
+        f"{line['example']}: “{_sentence(line['problem'])}”" for line in lines if line["problem"]
+    )
+    note = f" ({client.note})" if client.note else ""
+    return f"| {client.package}{note} | {lines[0]['version']} | {works} | {refused} |\n"
+
+
+def _sentence(problem: str) -> str:
+    """What the server said, without what a client put around it."""
+    inner = re.search(r"'message': (['\"])(.*?)\1, '", problem)
+    said = (
+        inner[2]
+        if inner
+        else re.sub(r"^(\w+(\.\w+)?: )+|\w+ - |Error code: \d+ - |^\d+ ", "", problem)
+    )
+    return re.sub(r"^\d+ ", "", said).strip()
+
+
+if __name__ == "__main__":
+    TABLE.write_text(table_of(asyncio.run(run_all())), encoding="utf-8")
