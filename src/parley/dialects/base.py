@@ -133,6 +133,8 @@ class Dialect(ABC):
     """True if its chat sessions answer one request after the other (`session/chat_series.py`)."""
     parameters: ClassVar[frozenset[str]] = frozenset()
     """Names of query parameters that the worker needs to know, too."""
+    takes_settings: ClassVar[bool] = False
+    """True if a session begins with what its client secret sets."""
     subprotocol: ClassVar[str | None] = None
     """What the server selects where the client offers it."""
     app_id: ClassVar[str | None] = None

@@ -30,7 +30,7 @@ from parley.dialects.events import (
     VideoInput,
 )
 from parley.dialects.openai_base import OpenAIDialect
-from parley.dialects.openai_session import BUILT_IN_VOICES, EXPIRES_S, OWN_VOICE, PCM, object_of
+from parley.dialects.openai_session import EXPIRES_S, OWN_VOICE, PCM, object_of
 from parley.dialects.sound import in_pieces, pcm16_of, pcm16_text, within
 from parley.errors import (
     InvalidRequest,
@@ -199,7 +199,7 @@ class OpenAILiveDialect(OpenAIDialect):
         }
         self.wants_resume = session.get("resume") is True
         interruption = self._interruption(session)
-        is_own = voice == OWN_VOICE or voice in BUILT_IN_VOICES
+        is_own = voice == OWN_VOICE or voice in openai.BUILT_IN_VOICES
         return DuplexSetup(
             prompt="\n".join([instructions, *_history(session.get("input"))]),
             voice_name=None if is_own else voice,

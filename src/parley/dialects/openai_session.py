@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import zlib
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -12,6 +14,7 @@ from parley.dialects.events import HalfDuplexSetup, TurnDetection
 from parley.dialects.openai_told import told
 from parley.errors import InvalidRequest
 from parley.protocol.codec import Converter
+from parley.protocol.openai import BUILT_IN_VOICES
 from parley.protocol.values import (
     BARGE_IN,
     DEFAULT_SYSTEM_PROMPT,
@@ -28,15 +31,6 @@ from parley.protocol.values import (
 )
 
 _function = Converter(ToolFunction)
-
-BUILT_IN_VOICES: Final = frozenset(
-    (
-        *("alloy", "ash", "ballad", "beacon", "bossa", "cedar", "cinder", "coral", "delta"),
-        *("echo", "gleam", "marin", "meridian", "quartz", "ripple", "sage", "shida", "shimmer"),
-        *("stone", "tempo", "verse", "vesper", "willow"),
-    )
-)
-"""Voices that clients name when nobody chose one: the server's own voice speaks for all of them."""
 
 OWN_VOICE: Final = "default"
 PCM: Final = {"type": "audio/pcm", "rate": 24_000}
@@ -77,6 +71,10 @@ BETA: Final = {
     "speed": "audio.output.speed",
 }
 """Fields of the beta's sessions, and what they are called now."""
+SETTINGS_PARAMETER: Final = "session_settings"
+"""Name of the parameter that carries what a client secret sets, `packed`."""
+PACKED_CHARS: Final = 5000
+"""The longest packed settings: they travel in one header, within a key."""
 SEMANTIC_VAD: Final[dict[str, Any]] = {
     "type": "semantic_vad",
     "eagerness": "auto",
@@ -126,6 +124,28 @@ def default_session(session_id: str, model: str, now_s: float) -> dict[str, Any]
             "output": {"format": dict(PCM), "voice": OWN_VOICE, "speed": 1.0},
         },
     }
+
+
+def packed(changes: dict[str, Any]) -> str:
+    """What a client secret sets, short enough for a header.
+
+    Raises:
+        InvalidRequest: it is too long.
+    """
+    found = base64.urlsafe_b64encode(zlib.compress(msgspec.json.encode(changes), 9)).decode()
+    if len(found) > PACKED_CHARS:
+        raise InvalidRequest(
+            f"session must have at most {PACKED_CHARS} characters when compressed, got "
+            f"{len(found)}: send the rest in session.update.",
+            field="session",
+        )
+    return found
+
+
+def unpacked(text: str) -> dict[str, Any]:
+    """What `packed` was given."""
+    changes: dict[str, Any] = msgspec.json.decode(zlib.decompress(base64.urlsafe_b64decode(text)))
+    return changes
 
 
 def merged(

@@ -214,6 +214,7 @@ def _add_routes(
             dialects=runtime.dialects,
             limits=settings.limits,
             models=models,
+            voices=voice_names,
             worker_pool=runtime.worker_pool,
         ),
         openai_speech.routes(

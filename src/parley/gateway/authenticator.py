@@ -33,6 +33,10 @@ from parley.protocol.networks import network_of
 KEY_PREFIX: Final = "pk_"
 SESSION_PREFIX: Final = "st_"
 SHARE_PREFIX: Final = "sh_"
+OPEN_PREFIX: Final = "ek_"
+"""Of a client secret where no key is needed: it carries settings and opens nothing by itself."""
+TOKEN_CHARS: Final = 8000
+"""The longest token: it travels in one header."""
 COOKIE: Final = "parley_token"
 _OWN_COOKIE: Final = re.compile(
     rf'(?:^|;)[ \t]*{COOKIE}="?([A-Za-z0-9_=-]{{1,1000}})"?[ \t]*(?:;|$)'
@@ -128,11 +132,7 @@ class Authenticator:
         Raises:
             Unauthorized: a token that opens nothing.
         """
-        offered = (
-            _bearer(headers.get("authorization", "")),
-            headers.get("api-key", ""),
-            _from_subprotocol(headers.get("sec-websocket-protocol", "")),
-        )
+        offered = _openai_tokens(headers)
         shown = [one for one in offered if one and (self.needs_key or not self._is_foreign(one))]
         shown += [
             one for one in (headers.get("x-api-key", ""), headers.get("x-admin-token", "")) if one
@@ -182,17 +182,43 @@ class Authenticator:
         recent.append(now_s)
         self.used_s[key.id] = self._clock.time()
 
-    def session_token(self, caller: Caller, lasts_s: float = SESSION_S) -> tuple[str, float]:
-        """A short-lived token with the rights of a key (never an admin's), and its seconds.
+    def session_token(
+        self, caller: Caller, lasts_s: float = SESSION_S, *, settings: str = ""
+    ) -> str:
+        """A short-lived token with the rights of a key (never an admin's).
+
+        Args:
+            settings: what its sessions begin with, see `settings_of`.
 
         Raises:
             Forbidden: the caller has no more than such a token, which would never end.
         """
         if caller.is_session:
             raise Forbidden("A key is required: a session token cannot create another one.")
-        lasts_s = min(lasts_s, SESSION_S)
-        facts = {"key": caller.key.id if caller.key else None, "until": self._until(lasts_s)}
-        return SESSION_PREFIX + self._sealed(facts), lasts_s
+        facts: dict[str, object] = {"until": self._until(lasts_s), "settings": settings}
+        if caller.kind == "anonymous":
+            return OPEN_PREFIX + self._sealed(facts)
+        return SESSION_PREFIX + self._sealed(
+            {**facts, "key": caller.key.id if caller.key else None}
+        )
+
+    def settings_of(self, headers: Mapping[str, str], token: str | None = None) -> str:
+        """What sessions opened with a token begin with; "": nothing.
+
+        Args:
+            token: from the query.
+
+        Raises:
+            Unauthorized: it was made here, for callers without a key, and is expired.
+        """
+        for one in (*_openai_tokens(headers), token or ""):
+            prefix = next((p for p in (OPEN_PREFIX, SESSION_PREFIX) if one.startswith(p)), None)
+            facts = self._opened(one, prefix) if prefix else None
+            if facts is not None:
+                return str(facts.get("settings", ""))
+            if prefix == OPEN_PREFIX and self._opened(one, prefix, at_any_time=True) is not None:
+                raise Unauthorized("This client secret has expired.")
+        return ""
 
     def share_token(self, recording_id: str, lasts_s: float | None) -> str:
         """A link's token: opens one recording for looking, and hides its id."""
@@ -222,9 +248,10 @@ class Authenticator:
             key = self._shown_key(token)
             return Caller("key", key) if key else None
         facts = self._opened(token, SESSION_PREFIX)
-        if facts is None:
+        # Share tokens and client secrets have the same seal, and no key.
+        if facts is None or "key" not in facts:
             return None
-        if facts.get("key") is None:
+        if facts["key"] is None:
             return Caller("key", is_session=True)  # given out by an admin
         key = self.find_key(str(facts["key"]))
         return Caller("key", key, is_session=True) if key is not None else None
@@ -256,8 +283,10 @@ class Authenticator:
     def _sealed(self, facts: Mapping[str, object]) -> str:
         return self._seal.encrypt(json.dumps(facts).encode()).decode().rstrip("=")
 
-    def _opened(self, token: str, prefix: str) -> dict[str, object] | None:
-        if not token.startswith(prefix) or len(token) > 1000:
+    def _opened(
+        self, token: str, prefix: str, *, at_any_time: bool = False
+    ) -> dict[str, object] | None:
+        if not token.startswith(prefix) or len(token) > TOKEN_CHARS:
             return None
         sealed = token.removeprefix(prefix)
         try:
@@ -265,9 +294,8 @@ class Authenticator:
         except (InvalidToken, ValueError, TypeError):
             return None
         until = facts.get("until")
-        if until is not None and until < self._clock.time():
-            return None
-        return dict(facts)
+        is_over = until is not None and until < self._clock.time()
+        return None if is_over and not at_any_time else dict(facts)
 
 
 def caller_word(caller: Caller, *, is_admin: bool) -> str:
@@ -296,6 +324,15 @@ def make_key() -> str:
 def hash_key(key: str) -> str:
     """What is kept of a key."""
     return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _openai_tokens(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """Where clients of OpenAI put a key."""
+    return (
+        _bearer(headers.get("authorization", "")),
+        headers.get("api-key", ""),
+        _from_subprotocol(headers.get("sec-websocket-protocol", "")),
+    )
 
 
 def _bearer(header: str) -> str:

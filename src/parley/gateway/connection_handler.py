@@ -20,6 +20,7 @@ from starlette.websockets import WebSocket
 from parley import logs
 from parley.clock import Clock
 from parley.dialects.base import Dialect, SessionContext, UpgradeRequest
+from parley.dialects.openai_session import SETTINGS_PARAMETER
 from parley.dialects.registry import DialectRegistry
 from parley.errors import (
     InferenceFailed,
@@ -226,6 +227,10 @@ class ConnectionHandler:
         address = self._admission.address_of(peer, websocket.headers)
         token = dialect.token_of(newcomer.request)
         caller = newcomer.caller = self._caller(websocket.headers, token, address, peer)
+        parameters = dict(dialect.context.parameters)
+        if dialect.takes_settings:
+            settings = self._authenticator.settings_of(websocket.headers, token)
+            parameters |= {SETTINGS_PARAMETER: settings} if settings else {}
         check_session_id(dialect.session_id)
         if not isinstance(newcomer.kind, Kind):
             raise newcomer.kind
@@ -239,7 +244,7 @@ class ConnectionHandler:
             caller=caller_word(caller, is_admin=self._admission.is_admin(peer, websocket.headers)),
             accepted_time=accepted_time if self._limits.realtime_counts_queue else None,
             extensions=dialect.extensions,
-            parameters=dialect.context.parameters,
+            parameters=parameters,
         )
 
     def _caller(

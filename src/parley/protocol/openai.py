@@ -16,6 +16,14 @@ from parley.protocol.values import make_id
 
 RATE_HZ: Final = 24_000
 """Of sound in both directions."""
+BUILT_IN_VOICES: Final = frozenset(
+    (
+        *("alloy", "ash", "ballad", "beacon", "bossa", "cedar", "cinder", "coral", "delta"),
+        *("echo", "fable", "gleam", "marin", "meridian", "nova", "onyx", "quartz", "ripple"),
+        *("sage", "shida", "shimmer", "stone", "tempo", "verse", "vesper", "willow"),
+    )
+)
+"""Voices of OpenAI, which clients name by default: the server's own voice stands for each."""
 Json = dict[str, Any]
 
 

@@ -57,15 +57,18 @@ from parley.dialects.openai_realtime.items import (
     told_again,
 )
 from parley.dialects.openai_session import (
+    SETTINGS_PARAMETER,
     RealtimeSettings,
     default_session,
     limit_of,
     merged,
     offered_tools,
     settings_of,
+    unpacked,
 )
 from parley.dialects.sound import pcm16_of, within
 from parley.errors import (
+    BadInput,
     InvalidRequest,
     ParleyError,
     UnknownEvent,
@@ -116,12 +119,17 @@ class OpenAIRealtimeDialect(OpenAIDialect):
     keeps_most = 64
     stops: ClassVar[frozenset[str]] = frozenset()
     has_items = True
+    takes_settings = True
 
     def __init__(self, context: SessionContext) -> None:
         super().__init__(context)
         model = context.parameters.get("model", "")
         self._session = default_session(context.session_id, model, context.clock.time())
-        self._settings = RealtimeSettings()
+        self._settings = self._in_force = RealtimeSettings()
+        """As told to the client, and as told to the runner."""
+        self._unset: BadInput | None = None
+        """Why the session does not begin as its client secret says."""
+        self._take_settings(context.parameters.get(SETTINGS_PARAMETER, ""))
         self._conversation_id = make_id("conv")
         self._resampler = DownsampleStream()
         self._items = ConversationItems()
@@ -149,9 +157,27 @@ class OpenAIRealtimeDialect(OpenAIDialect):
     def claims(cls, request: UpgradeRequest) -> bool:
         return "model" in request.query or cls.subprotocol in request.subprotocols
 
+    def _take_settings(self, given: str) -> None:
+        """Begin with what a client secret sets."""
+        if not given:
+            return
+        changes = unpacked(given)
+        model = changes.get("model")
+        if not self._session["model"] and isinstance(model, str):
+            self._session["model"] = model
+        try:
+            session = merged(self._session, changes, calls_tools=self._calls_tools)
+            self._settings = settings_of(session, can_choose=self._can_choose)
+        except BadInput as error:
+            # Another model than the one that was loaded when the secret was made.
+            self._unset = error
+        else:
+            self._session = session
+
     def greet(self) -> Reply:
         """The session, at once: clients wait for it."""
-        return Reply((wire.SessionCreatedEvent(session=copy.deepcopy(self._session)),))
+        created = wire.SessionCreatedEvent(session=copy.deepcopy(self._session))
+        return Reply((created,) if self._unset is None else (created, self.error(self._unset)))
 
     # ---- client → server -------------------------------------------------------------------
 
@@ -189,6 +215,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             return found
         # From here on there is something to record.
         self._has_begun = True
+        self._in_force = self._settings
         return [self._settings.setup, DetectionChanged(self._settings.detection), *found]
 
     def _events(self, decoded: Decoded) -> list[ClientEvent | Reply]:
@@ -223,11 +250,11 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         session = merged(self._session, changes, calls_tools=self._calls_tools)
         settings = settings_of(session, can_choose=self._can_choose)
         found: list[ClientEvent | Reply] = []
-        if settings.setup != self._settings.setup:
+        if settings.setup != self._in_force.setup:
             found.append(SetupChanged(settings.setup))
-        if settings.detection != self._settings.detection:
+        if settings.detection != self._in_force.detection:
             found.append(DetectionChanged(settings.detection))
-        self._session, self._settings = session, settings
+        self._session, self._settings, self._in_force = session, settings, settings
         if changes.get("resume") is True:
             self.wants_resume = True
         told = wire.SessionUpdated(session=copy.deepcopy(session))

@@ -15,7 +15,14 @@ from starlette.exceptions import HTTPException
 from parley.clock import Clock
 from parley.errors import Unauthorized
 from parley.gateway.admission import Admission
-from parley.gateway.authenticator import COOKIE, Authenticator, Caller, hash_key, make_key
+from parley.gateway.authenticator import (
+    COOKIE,
+    SESSION_S,
+    Authenticator,
+    Caller,
+    hash_key,
+    make_key,
+)
 from parley.gateway.forward_auth import USER_PREFIX
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems
@@ -234,7 +241,7 @@ def routes(
         caller: Caller = request.state.caller
         if caller.kind == "anonymous":
             raise Unauthorized("A key is required.")
-        made, lasts_s = authenticator.session_token(caller)
+        made, lasts_s = authenticator.session_token(caller), SESSION_S
         response.set_cookie(
             COOKIE,
             made,

@@ -19,14 +19,6 @@ from parley.protocol import chat, codec, values
 MOST_TOKENS: Final = 4096
 """The longest answer of the chat dialect; more is asked for in vain."""
 
-BUILT_IN_VOICES: Final = frozenset(
-    {
-        *("alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx"),
-        *("sage", "shimmer", "verse"),
-    }
-)
-"""Voices that clients name when nobody chose one: the server's own voice speaks for all of them."""
-
 AudioFormat = Literal["wav", "pcm16", "mp3", "flac", "opus"]
 
 

@@ -3,29 +3,25 @@ keys for browsers, `POST /v1/realtime/client_secrets`."""
 
 from __future__ import annotations
 
-import secrets
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from fastapi import Request
 from pydantic import BaseModel, Field
 
 from parley import __version__
 from parley.clock import Clock
-from parley.dialects.openai_session import default_session
+from parley.dialects.openai_session import default_session, merged, packed, settings_of
 from parley.dialects.registry import DialectRegistry
-from parley.errors import InvalidRequest
 from parley.gateway.admission import Admission
-from parley.gateway.authenticator import SESSION_S, Authenticator
+from parley.gateway.authenticator import Authenticator
 from parley.gateway.http.errors import openai_problems
 from parley.gateway.http.openai.models import ModelCard, ModelList
+from parley.gateway.http.openai.voices import VoiceNames
 from parley.gateway.http.routing import Router
 from parley.gateway.worker_pool import WorkerPool
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ
 from parley.protocol import values
 from parley.settings import LimitSettings
-
-NO_KEY_PREFIX: Final = "ek_"
-"""Of a secret that opens nothing, where nothing is closed."""
 
 
 class DialectCard(BaseModel):
@@ -84,19 +80,19 @@ class Expiry(BaseModel):
     """When a key ends."""
 
     anchor: Literal["created_at"] = "created_at"
-    seconds: int = Field(
-        int(SESSION_S), ge=10, le=7200, description=f"{SESSION_S:g} at most are held"
-    )
+    seconds: int = Field(600, ge=10, le=7200)
 
 
 class SecretOrder(BaseModel):
-    """What the key is for. Its session is set up by the client: `session.update`."""
+    """What the key is for."""
 
     expires_after: Expiry = Field(
         default_factory=Expiry, examples=[{"anchor": "created_at", "seconds": 600}]
     )
-    session: dict[str, Any] | None = Field(
-        None, description="type and model only", examples=[{"type": "realtime", "model": "pocket"}]
+    session: dict[str, Any] = Field(
+        default_factory=dict,
+        description="what its sessions begin with, in the words of `session.update`",
+        examples=[{"type": "realtime", "model": "pocket", "instructions": "Be brief."}],
     )
 
 
@@ -116,6 +112,7 @@ def routes(
     dialects: DialectRegistry,
     limits: LimitSettings,
     models: ModelList,
+    voices: VoiceNames,
     worker_pool: WorkerPool,
 ) -> Router:
     """Routes around realtime sessions."""
@@ -160,24 +157,16 @@ def routes(
     async def client_secret(order: SecretOrder, request: Request) -> ClientSecret:
         """A short-lived key with the rights of the caller's, to be given to a browser."""
         admission.check_origin(request.headers)
-        wanted = order.session or {}
-        beyond = sorted(wanted.keys() - {"type", "model"})
-        if beyond:
-            raise InvalidRequest(
-                f"A key holds no settings ({', '.join(beyond)[:80]}): the client sends them in "
-                "session.update.",
-                field="session",
-            )
-        caller = request.state.caller
-        value, lasts_s = NO_KEY_PREFIX + secrets.token_urlsafe(24), SESSION_S
-        if caller.kind != "anonymous":
-            value, lasts_s = authenticator.session_token(caller, order.expires_after.seconds)
-        now_s = clock.time()
-        model = wanted.get("model")
-        session_id = values.make_id("sess")
-        session = default_session(
-            session_id, model if isinstance(model, str) else models.current, now_s
+        now_s, seconds = clock.time(), order.expires_after.seconds
+        model = order.session.get("model")
+        started = default_session(
+            values.make_id("sess"), model if isinstance(model, str) else models.current, now_s
         )
-        return ClientSecret(value=value, expires_at=int(now_s + lasts_s), session=session)
+        session = merged(started, order.session, calls_tools=models.can("tools"))
+        await voices.find(request, session["audio"]["output"]["voice"])
+        settings_of(session, can_choose=models.can("tool_choice"))
+        settings = packed(order.session) if order.session else ""
+        value = authenticator.session_token(request.state.caller, seconds, settings=settings)
+        return ClientSecret(value=value, expires_at=int(now_s + seconds), session=session)
 
     return router

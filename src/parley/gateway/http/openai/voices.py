@@ -11,8 +11,8 @@ from fastapi import Request
 from parley.errors import InvalidRequest
 from parley.gateway.admission import Admission
 from parley.gateway.authenticator import Authenticator
-from parley.gateway.http.openai.completions import BUILT_IN_VOICES
 from parley.library.voices import VoiceLibrary, VoiceUser
+from parley.protocol.openai import BUILT_IN_VOICES
 
 
 @dataclass(frozen=True, slots=True)
