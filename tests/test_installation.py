@@ -148,7 +148,6 @@ def test_every_extra_named_in_a_hint_brings_the_package() -> None:
         "silero_vad": "silero-vad",
         "prometheus_client": "prometheus-client",
         "python_multipart": "python-multipart",
-        "swagger_ui": "swagger-ui-py",
         "yaml": "pyyaml",
     }
 

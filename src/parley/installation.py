@@ -41,7 +41,6 @@ EXTRA_OF: Final = {
     "sounddevice": "talk",
     "starlette": "server",
     "structlog": "server",
-    "swagger_ui": "server",
     "torch": "worker",
     "transformers": "worker",
     "uvicorn": "server",

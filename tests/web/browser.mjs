@@ -629,9 +629,9 @@ const scenarios = {
       return isHere ? route.fallback() : route.fulfill({ status: 503, contentType: 'application/json', body });
     });
     await page.goto('/s/demo_recording');
-    await page.getByText('This recording is on its way.').waitFor();
+    await page.getByText('This recording is being prepared.').waitFor();
     await eventually(() => asked > 1, 'a second question');
-    await page.getByText('This recording is on its way.').waitFor();
+    await page.getByText('This recording is being prepared.').waitFor();
     isHere = true;
     await page.locator('.said .line').first().waitFor();
     const said = page.locator('.said .line.assistant p');
@@ -721,7 +721,7 @@ const scenarios = {
     const id = (await page.locator('.recent a').getAttribute('href')).replace('/s/', '');
     await page.getByRole('button', { name: 'Delete “With myself”' }).click();
     await page.locator('dialog').getByRole('button', { name: 'Delete' }).click();
-    await page.getByText('None yet.').waitFor();
+    await page.getByText('No conversations yet').waitFor();
     const status = (await page.request.get(`/api/sessions/${id}`)).status();
     assert.equal(status, 404, 'the server’s copy is gone too');
   },

@@ -23,6 +23,8 @@ const PAGES = [
   '/about',
   '/admin',
   '/components',
+  '/playground',
+  '/docs',
   '/nothing/here',
   '/s/demo_recording',
 ];
@@ -33,6 +35,76 @@ const WEIGHED = new Set(['/', '/turnbased', '/half_duplex', '/audio_duplex', '/o
 const axeSource = readFileSync(new URL('../../node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
 
 export const pageScenarios = {
+  /** The playground: a written turn over a socket, a streamed request, invalid JSON, and the code. */
+  async playground({ page }) {
+    await page.goto('/playground#half_duplex');
+    const press = (name) => page.getByRole('button', { name, exact: true }).click();
+    const got = (type) => page.locator('p-events li b', { hasText: type }).first().waitFor();
+    assert.ok(await page.getByRole('button', { name: 'Send', exact: true }).isDisabled());
+    await press('Connect');
+    await got('queue_done');
+    await press('Send');
+    await got('prepared');
+    await press('Write a message');
+    await page.locator('.editor').fill('{"type": "input_text", ');
+    await press('Send');
+    await page.getByRole('alert').getByText('not valid JSON').waitFor();
+    await page.locator('.editor').fill('{"type": "input_text", "text": "Good morning"}');
+    await press('Send');
+    await got('turn_done');
+    await page.locator('.answer').getByText('Good morning').waitFor();
+    await press('Disconnect');
+    await got('close');
+    await page.getByRole('radio', { name: /Chat Completions/ }).click();
+    await page.getByLabel('Instructions').fill('Be brief.');
+    const code = page.locator('p-code pre');
+    await code.getByText('Be brief.').waitFor();
+    for (const [tab, line] of [
+      ['JavaScript', "import OpenAI from 'openai';"],
+      ['curl', 'curl -N'],
+      ['Python', 'from openai import OpenAI'],
+    ]) {
+      await page.getByRole('tab', { name: tab }).click();
+      assert.ok((await code.textContent()).includes(line), tab);
+    }
+    await press('Send');
+    await page.locator('.answer').getByText('Hello! Who are you?').waitFor();
+    assert.ok((await page.locator('p-events li b', { hasText: 'chat.completion' }).count()) > 1, 'it was streamed');
+  },
+
+  /** Somebody speaks into the playground, and hears the answer. */
+  async playground_voice({ page }) {
+    await page.goto('/playground#realtime');
+    await page.getByRole('button', { name: 'Connect' }).click();
+    await page.getByRole('button', { name: 'Speak', exact: true }).click();
+    const row = (type) => page.locator('p-events li b', { hasText: type }).first();
+    await row('response.listen').waitFor();
+    await row('response.output_audio.delta').waitFor({ timeout: 60_000 });
+    await page.getByRole('button', { name: 'Disconnect' }).click();
+    await row('session.closed').waitFor();
+    await page.locator('[aria-pressed=false]', { hasText: 'Speak' }).waitFor();
+  },
+
+  /** The REST interface is found, read and tried. */
+  async rest_interface({ page }) {
+    await page.goto('/docs');
+    await page.getByLabel('Search').fill('chat/comp');
+    const found = page.locator('.operation:visible');
+    await found.first().waitFor();
+    assert.equal(await found.count(), 1);
+    await found.locator('summary').click();
+    await found.getByText('messages[].role').waitFor();
+    await found.locator('.editor').fill('{"model": "any", "messages": [{"role": "user", "content": "Good evening"}]}');
+    assert.ok((await found.locator('p-code pre').textContent()).includes('Good evening'));
+    await found.getByRole('button', { name: 'Send' }).click();
+    await found.getByText(/^200 OK in/).waitFor();
+    await found.locator('pre', { hasText: 'chat.completion' }).waitFor();
+    await page.getByLabel('Search').fill('no such thing');
+    await page.getByText('Nothing matches.').waitFor();
+    await page.goto('/docs#status');
+    await page.locator('#status summary').first().waitFor();
+  },
+
   async prose({ page }) {
     await page.routeWebSocket(/\/ws\/chat/, (socket) => {
       socket.onMessage(() => {

@@ -23,7 +23,6 @@ from parley.gateway.http import (
     apps,
     auth,
     chat,
-    docs,
     errors,
     frontend,
     half_duplex,
@@ -290,7 +289,6 @@ def _add_routes(
             log_settings=settings.log,
             storage=settings.storage,
         ),
-        docs.routes(),
         pages.routes(
             apps=runtime.apps,
             files=files,

@@ -258,7 +258,7 @@ export class ParleyCall extends HTMLElement {
 
   #follow() {
     const calls = this.#calls;
-    const tell = (/** @type {string} */ type, /** @type {unknown} */ detail) =>
+    const emit = (/** @type {string} */ type, /** @type {unknown} */ detail) =>
       this.dispatchEvent(new CustomEvent(type, { detail, bubbles: true, composed: true }));
     let phase = '';
     calls.addEventListener('change', () => {
@@ -267,15 +267,15 @@ export class ParleyCall extends HTMLElement {
       const now = `${state.phase} ${state.activity}`;
       if (now === phase) return;
       phase = now;
-      tell('phase', { phase: state.phase, activity: state.activity });
-      if (state.phase === 'ended') tell('ended', { reason: state.ending?.reason, code: state.ending?.code });
+      emit('phase', { phase: state.phase, activity: state.activity });
+      if (state.phase === 'ended') emit('ended', { reason: state.ending?.reason, code: state.ending?.code });
     });
     calls.addEventListener('captions', (event) => {
       const { list } = /** @type {CustomEvent} */ (event).detail;
       const last = list.findLast((/** @type {any} */ { who, text }) => who !== 'note' && text);
       if (!last) return;
       this.#said.textContent = last.text.slice(0, last.heard);
-      tell('caption', { who: last.who, text: last.text, heard: last.heard });
+      emit('caption', { who: last.who, text: last.text, heard: last.heard });
     });
     calls.addEventListener('level', (event) => {
       const { mic, voice } = /** @type {CustomEvent} */ (event).detail;

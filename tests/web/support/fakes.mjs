@@ -110,11 +110,11 @@ export class FakeRig extends EventTarget {
   unit(value = 0.1) {
     this.onUnit?.(new Float32Array(this.unitSamples).fill(value), false);
   }
-  tell(type, detail) {
+  emit(type, detail) {
     this.dispatchEvent(new CustomEvent(type, { detail }));
   }
   position(turn, played, sounding = true) {
-    this.tell('position', {
+    this.emit('position', {
       turn,
       played,
       heard: played,

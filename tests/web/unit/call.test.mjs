@@ -145,7 +145,7 @@ test('W5: after an interruption the assistant is known to be silent', async () =
   call.addEventListener('level', ({ detail }) => {
     voice = detail.voice;
   });
-  for (let i = 0; i < 10; i++) rig.tell('level', { rms: 0.4, peak: 0.5 });
+  for (let i = 0; i < 10; i++) rig.emit('level', { rms: 0.4, peak: 0.5 });
   assert.equal(voice, 0, 'its bars stand still');
   rig.unit();
   await settle();
@@ -318,7 +318,7 @@ test('a call whose memory is full goes on in a new one with the latest of what w
   const { call, clock, sockets, rig, seconds } = await live({ said: 'User: hello' });
   await seconds(21, listen);
   sockets[0].say(speak('The capital is Vientiane.', 24000, true));
-  rig.tell('drained', { turn: call.turn });
+  rig.emit('drained', { turn: call.turn });
   sockets[0].say({ type: 'session.closed', reason: 'context_full' });
   assert.equal(call.state.phase, 'reconnecting');
   assert.ok(call.state.isRenewing);
@@ -341,7 +341,7 @@ test('a call whose memory is full goes on in a new one with the latest of what w
 test('what is carried over stays bounded from call to call', async () => {
   const { call, sockets, rig } = await live({ said: 'x'.repeat(3990) });
   sockets[0].say(speak('The newest words of all of them', 24000, true));
-  rig.tell('drained', { turn: call.turn });
+  rig.emit('drained', { turn: call.turn });
   const carried = call.captions.said(call.order.said);
   assert.equal(carried.length, 4000);
   assert.ok(carried.endsWith('The newest words of all of them'));
@@ -359,7 +359,7 @@ test('W7: the sign of quality recovers, and is gone with the call', async () => 
   const { call, calls, clock, rig, seconds } = await live();
   await seconds(3, listen);
   assert.equal(call.quality(), 'good');
-  rig.tell('gap', { turn: 1, index: 1, ms: 80 });
+  rig.emit('gap', { turn: 1, index: 1, ms: 80 });
   assert.equal(call.quality(), 'fair');
   await seconds(11, listen);
   assert.equal(call.quality(), 'good', 'ten seconds later it is forgotten');
@@ -408,7 +408,7 @@ test('W19: the last sentence is heard and followed after the server has gone', a
   socket.hangUp(1011);
   rig.position(call.turn, 30000);
   const heard = call.captions.list.find(({ who }) => who === 'assistant').heard;
-  rig.tell('drained', { turn: call.turn });
+  rig.emit('drained', { turn: call.turn });
   rig.position(call.turn, 48000, false);
   rig.position(call.turn, 1, true);
 
@@ -422,11 +422,11 @@ test('W20: the voice is lowered at the first syllable, and silenced only for tho
     const { call, socket, rig } = await live({ barge: () => barge });
     socket.say(speak('A long story', 48000));
     rig.position(call.turn, 4000);
-    rig.tell('level', { rms: 0.3, peak: 0.4 });
+    rig.emit('level', { rms: 0.3, peak: 0.4 });
     rig.position(call.turn, 5000);
-    rig.tell('level', { rms: 0.3, peak: 0.4 });
+    rig.emit('level', { rms: 0.3, peak: 0.4 });
     assert.ok(rig.log.includes('duck'), 'within two reports, a tenth of a second');
-    for (let i = 0; i < 6; i++) rig.tell('level', { rms: 0.3, peak: 0.4 });
+    for (let i = 0; i < 6; i++) rig.emit('level', { rms: 0.3, peak: 0.4 });
     assert.equal(rig.log.includes('flush'), barge === 'stop');
   }
 });
@@ -451,7 +451,7 @@ test('the server says who interrupts: softer while it wonders, silent when it is
   const flushes = rig.log.filter((line) => line === 'flush').length;
   socket.say(listen, interruption('stopped'));
   assert.equal(rig.log.filter((line) => line === 'flush').length, flushes, 'silence needs no silencing');
-  for (let i = 0; i < 10; i++) rig.tell('level', { rms: 0.3, peak: 0.4 });
+  for (let i = 0; i < 10; i++) rig.emit('level', { rms: 0.3, peak: 0.4 });
   assert.equal(units(socket).filter((unit) => unit.force_listen).length, 0, 'the server knows already');
 });
 
@@ -483,7 +483,7 @@ test('W20: a loudspeaker that the microphone hears lowers nothing', async () => 
   socket.say(speak('A long story', 480000));
   for (let i = 0; i < 70; i++) {
     const level = 0.1 + 0.09 * Math.sin(i);
-    rig.tell('position', {
+    rig.emit('position', {
       turn: call.turn,
       played: i,
       heard: i,
@@ -493,11 +493,11 @@ test('W20: a loudspeaker that the microphone hears lowers nothing', async () => 
       gaps: 0,
       shiftMs: 0,
     });
-    rig.tell('level', { rms: level * 0.9, peak: 1 });
+    rig.emit('level', { rms: level * 0.9, peak: 1 });
   }
   assert.equal(call.hasEcho, true);
   const before = rig.log.length;
-  for (let i = 0; i < 10; i++) rig.tell('level', { rms: 0.5, peak: 1 });
+  for (let i = 0; i < 10; i++) rig.emit('level', { rms: 0.5, peak: 1 });
   assert.equal(rig.log.slice(before).includes('duck'), false);
 });
 
@@ -511,7 +511,7 @@ test('W21: the time left is counted from the limit that the server tells', async
 
 test('W15: another microphone in mid-call belongs to the call', async () => {
   const { call, calls, rig, socket } = await live();
-  rig.tell('mic-lost', {});
+  rig.emit('mic-lost', {});
   assert.equal(call.state.hasLostMic, true);
   await call.useMicrophone({ deviceId: 'two' });
   assert.equal(call.state.hasLostMic, false);
@@ -574,8 +574,8 @@ test('half-duplex: an answer that does not come is missed; silence of the person
 
 test('what the person says is written where the server writes it down', async () => {
   const { call } = await live();
-  call.client.tell('heard_text', { id: 'u1', text: 'How', isFinal: false });
-  call.client.tell('heard_text', { id: 'u1', text: 'How are you?', isFinal: true });
+  call.client.emit('heard_text', { id: 'u1', text: 'How', isFinal: false });
+  call.client.emit('heard_text', { id: 'u1', text: 'How are you?', isFinal: true });
   assert.deepEqual(lines(call), ['note.connected', 'you: How are you?']);
 });
 
@@ -668,12 +668,12 @@ test('the wait for an answer is from the last word to the first sound, whatever 
 test('a microphone that gives nothing does not look like a conversation', async () => {
   const { calls, clock, rig, seconds } = await live();
   for (let i = 0; i < 3; i++) {
-    rig.tell('level', { rms: 0, peak: 0 });
+    rig.emit('level', { rms: 0, peak: 0 });
     await seconds(1, listen);
   }
   assert.equal(calls.state.hasNoSound, false, 'silence is sound');
   for (let i = 0; i < 4; i++) clock.pass(1000);
   assert.equal(calls.state.hasNoSound, true);
-  rig.tell('level', { rms: 0.1, peak: 0.1 });
+  rig.emit('level', { rms: 0.1, peak: 0.1 });
   assert.equal(calls.state.hasNoSound, false);
 });

@@ -7,12 +7,14 @@ import { recents, remember, rename } from '../../../src/parley/web/elements/rece
 import { histogram, parseMetrics, quantile } from '../../../src/parley/web/pages/admin-metrics.js';
 import { en as enAll } from '../../../src/parley/web/words/en.js';
 import { en as enAdmin } from '../../../src/parley/web/words/en-admin.js';
+import { en as enConsole } from '../../../src/parley/web/words/en-console.js';
 import { t } from '../../../src/parley/web/words/words.js';
 import { zh as zhAll } from '../../../src/parley/web/words/zh.js';
 import { zh as zhAdmin } from '../../../src/parley/web/words/zh-admin.js';
+import { zh as zhConsole } from '../../../src/parley/web/words/zh-console.js';
 
-const en = { ...enAll, ...enAdmin };
-const zh = { ...zhAll, ...zhAdmin };
+const en = { ...enAll, ...enAdmin, ...enConsole };
+const zh = { ...zhAll, ...zhAdmin, ...zhConsole };
 
 /** Without what a language says differently of a single thing. */
 const sentences = (table) =>
@@ -37,7 +39,7 @@ test('one thing is not said as many', () => {
 
 test('every sentence that is asked for exists, and none is left over', () => {
   const source = files
-    .filter((name) => name.endsWith('.js') && !/^words\/(en|zh)(-admin)?\.js$/.test(name))
+    .filter((name) => name.endsWith('.js') && !/^words\/(en|zh)(-admin|-console)?\.js$/.test(name))
     .map(read)
     .join('\n');
   const asked = new Set([...source.matchAll(/'((?:[a-z_]+)\.(?:[a-z0-9_]+))'/g)].map((match) => match[1]));

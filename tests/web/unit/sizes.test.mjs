@@ -9,7 +9,7 @@ import ts from 'typescript';
 
 const web = new URL('../../../src/parley/web/', import.meta.url).pathname;
 /** Dictionaries and made files are data. */
-const isData = (name) => /^words\/(en|zh)(-admin)?\.js$|^types\/|^vendor\//.test(name);
+const isData = (name) => /^words\/(en|zh)(-admin|-console)?\.js$|^types\/|^vendor\//.test(name);
 const files = readdirSync(web, { recursive: true }).filter((name) => name.endsWith('.js') && !isData(name));
 const read = (name) => readFileSync(join(web, name), 'utf8');
 

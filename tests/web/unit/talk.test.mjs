@@ -46,12 +46,12 @@ test('two turns of half-duplex: the microphone rests until the voice has ended a
     { type: 'chunk', text_delta: 'Hello', audio_data: sound(24000) },
     { type: 'chunk', text_delta: ' you', audio_data: null },
   );
-  rig.tell('started', { turn: talk.turn });
+  rig.emit('started', { turn: talk.turn });
   socket.say({ type: 'turn_done', turn_index: 0, text: 'Hello you' });
   clock.pass(5000);
   rig.unit();
   assert.equal(chunks(socket), 2, 'the voice is still heard');
-  rig.tell('drained', { turn: talk.turn });
+  rig.emit('drained', { turn: talk.turn });
   clock.pass(799);
   rig.unit();
   assert.equal(chunks(socket), 2, 'the room is not quiet yet');
@@ -79,7 +79,7 @@ test('whoever may interrupt is heard all the time, and what both remember of the
   socket.say({ type: 'generating', speech_duration_ms: 900 });
   rig.unit();
   socket.say({ type: 'chunk', text_delta: 'Once upon a time there was', audio_data: sound(48000) });
-  rig.tell('started', { turn: talk.turn });
+  rig.emit('started', { turn: talk.turn });
   rig.unit();
   assert.equal(chunks(socket), 3);
   rig.position(talk.turn, 9000);
@@ -98,7 +98,7 @@ test('whoever may interrupt is heard all the time, and what both remember of the
   // Made whole already, and interrupted while it is played.
   socket.say({ type: 'generating', speech_duration_ms: 900 });
   socket.say({ type: 'chunk', text_delta: 'A second answer', audio_data: sound(48000) });
-  rig.tell('started', { turn: talk.turn });
+  rig.emit('started', { turn: talk.turn });
   socket.say({ type: 'turn_done', turn_index: 1, text: 'A second answer' });
   assert.equal(talk.state.activity, 'speaking');
   socket.say({ ...stopped, index: 1, text: 'A' });
@@ -113,8 +113,8 @@ test('the voice may end before the server says so', async () => {
     { type: 'generating', speech_duration_ms: 900 },
     { type: 'chunk', text_delta: 'a', audio_data: sound(240) },
   );
-  rig.tell('started', { turn: talk.turn });
-  rig.tell('drained', { turn: talk.turn });
+  rig.emit('started', { turn: talk.turn });
+  rig.emit('drained', { turn: talk.turn });
   clock.pass(2000);
   rig.unit();
   assert.equal(chunks(socket), 0);
@@ -144,7 +144,7 @@ test('skipping silences at once, asks the server, and listens again', async () =
     { type: 'generating', speech_duration_ms: 900 },
     { type: 'chunk', text_delta: 'a long story', audio_data: sound(24000) },
   );
-  rig.tell('started', { turn: talk.turn });
+  rig.emit('started', { turn: talk.turn });
   rig.position(talk.turn, 4000);
   await talk.skip(async (id) => asked.push(id));
   socket.say(
@@ -211,9 +211,9 @@ test('a call after a muted one is heard', async () => {
 
 test('sound that the system takes away and gives back', async () => {
   const { rig, talk } = await listening();
-  rig.tell('suspended', {});
+  rig.emit('suspended', {});
   assert.equal(talk.state.isSuspended, true);
-  rig.tell('resumed', {});
+  rig.emit('resumed', {});
   assert.equal(talk.state.isSuspended, false);
 });
 
@@ -290,7 +290,7 @@ for (const dialect of ['duplex', 'realtime']) {
     assert.equal(rig.log.includes('flush'), false);
     assert.equal(talk.state.activity, 'speaking');
     rig.position(talk.turn, 48000, false);
-    rig.tell('drained', { turn: talk.turn });
+    rig.emit('drained', { turn: talk.turn });
     assert.equal(talk.state.activity, 'listening');
 
     socket.say(words.speak('Three four five', 24000));
@@ -374,7 +374,7 @@ test('pause is complete when the server agrees and the voice has ended', async (
   socket.say({ type: 'paused', timeout: 60 });
   assert.equal(talk.state.phase, 'pausing');
   rig.position(talk.turn, 24000, false);
-  rig.tell('drained', { turn: talk.turn });
+  rig.emit('drained', { turn: talk.turn });
   assert.equal(talk.state.phase, 'paused');
   talk.resume();
   socket.say({ type: 'resumed' });
@@ -633,7 +633,7 @@ test('a glance or a word is enough to keep the place', async () => {
   glanced.clock.pass(10_000);
   glanced.talk.noticed();
   const spoke = await waited(true);
-  for (let i = 0; i < 8; i++) spoke.talk.rig.tell('level', { rms: 0.2, peak: 0.3 });
+  for (let i = 0; i < 8; i++) spoke.talk.rig.emit('level', { rms: 0.2, peak: 0.3 });
   const here = await waited(false);
   for (const { clock, talk } of [glanced, spoke, here]) {
     clock.pass(60_000);
@@ -643,7 +643,7 @@ test('a glance or a word is enough to keep the place', async () => {
 
 test('a door that slams is nobody speaking', async () => {
   const { clock, talk } = await waited(true);
-  for (const rms of [0.4, 0.4, 0.01, 0.4, 0.01]) talk.rig.tell('level', { rms, peak: rms });
+  for (const rms of [0.4, 0.4, 0.01, 0.4, 0.01]) talk.rig.emit('level', { rms, peak: rms });
   clock.pass(20_000);
   assert.equal(talk.state.hasGivenBack, true);
 });
@@ -659,12 +659,12 @@ test('a slow network is spoken of in seconds, and no longer than it is slow', as
 
 test('while a phone call holds the sound, tapping does not pretend it is back', async () => {
   const { talk, rig } = await listening();
-  rig.tell('suspended', {});
+  rig.emit('suspended', {});
   rig.isHeld = true;
   await talk.wake();
   assert.equal(talk.state.isSuspended, true);
   rig.isHeld = false;
-  rig.tell('resumed', {});
+  rig.emit('resumed', {});
   assert.equal(talk.state.isSuspended, false);
 });
 

@@ -110,7 +110,7 @@ for (const { file, about, path, lines } of conversations()) {
         text += textOf(line.message);
         socket.say(line.message);
         if (line.message.type === 'turn_done') {
-          rig.tell('drained', { turn: page.talk.turn });
+          rig.emit('drained', { turn: page.talk.turn });
           world.clock.pass(800);
         }
       } else if (line.from === 'client') {

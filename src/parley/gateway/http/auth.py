@@ -32,7 +32,7 @@ from parley.protocol.control import CONTROL_PATH, VOICE_PATH
 from parley.protocol.networks import network_of
 
 OPEN_PATHS: Final = ("/", "/health", "/ready", "/docs", "/openapi.json", "/api/token")
-OPEN_FOLDERS: Final = ("/static/", "/docs/", "/s/", f"/api/sessions/{SHARE_PREFIX}")
+OPEN_FOLDERS: Final = ("/static/", "/s/", f"/api/sessions/{SHARE_PREFIX}")
 """What is there without a key on a server that needs one: pages, and what share links open."""
 
 PAGES: Final = frozenset(
@@ -40,6 +40,7 @@ PAGES: Final = frozenset(
         *("/explore", "/turnbased", "/half_duplex", "/omni", "/audio_duplex", "/realtime"),
         *("/omni.html", "/audio_duplex.html"),
         *("/mobile", "/mobile/", "/mobile-omni", "/mobile-omni/"),
+        *("/recordings", "/privacy", "/about", "/components", "/playground", "/api"),
         *("/chat", "/voice", "/call", "/talk", "/video", "/duplex", "/protocol"),
     }
 )

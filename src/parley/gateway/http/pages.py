@@ -36,6 +36,8 @@ PAGES: Final = {
     "/privacy": ("privacy.html", None),
     "/about": ("about.html", None),
     "/components": ("components.html", None),
+    "/playground": ("playground.html", None),
+    "/docs": ("docs.html", None),
 }
 """Route → file in the web folder and the app that must be on. One set of pages serves desktop and
 phone; the two addresses of phones are those that people have bookmarked, the two of files those
@@ -48,7 +50,8 @@ OTHER_NAMES: Final = {
     "/talk": "audio_duplex",
     "/duplex": "audio_duplex",
     "/video": "omni",
-    "/protocol": "realtime",
+    "/protocol": "playground",
+    "/api": "docs",
 }
 """Addresses that people try → the page they mean."""
 

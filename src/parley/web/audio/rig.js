@@ -79,10 +79,10 @@ export class Rig extends EventTarget {
     // At once, while the click that led here still counts.
     void context.resume();
     context.addEventListener('statechange', () => {
-      if (context.state === 'running') this.#tell('resumed', {});
-      else if (context.state !== 'closed') this.#tell('suspended', {});
+      if (context.state === 'running') this.#emit('resumed', {});
+      else if (context.state !== 'closed') this.#emit('suspended', {});
     });
-    navigator.mediaDevices?.addEventListener?.('devicechange', () => this.#tell('devices', {}));
+    navigator.mediaDevices?.addEventListener?.('devicechange', () => this.#emit('devices', {}));
     const here = (/** @type {string} */ file) => new URL(file, import.meta.url).href;
     await Promise.all([
       context.audioWorklet.addModule(here('./capture-worklet.js')),
@@ -103,7 +103,7 @@ export class Rig extends EventTarget {
         this.#unheard.take(data, performance.now());
       }
       if (data.type === 'drained') this.#unheard.end(data.turn);
-      this.#tell(data.type, data);
+      this.#emit(data.type, data);
     };
     this.#playback = playback;
 
@@ -111,7 +111,7 @@ export class Rig extends EventTarget {
     capture.port.onmessage = ({ data }) => {
       if (data.type === 'unit') this.#onUnit(data.audio, data.final);
       if (data.type === 'stopped') this.#onStopped?.();
-      if (data.type === 'level') this.#tell('level', data);
+      if (data.type === 'level') this.#emit('level', data);
     };
     // The worklet's output is silence. Connected all the same: an unconnected node may not be run.
     capture.connect(new GainNode(context, { gain: 0 })).connect(context.destination);
@@ -127,7 +127,7 @@ export class Rig extends EventTarget {
   }
 
   /** @param {string} type @param {unknown} detail */
-  #tell(type, detail) {
+  #emit(type, detail) {
     this.dispatchEvent(new CustomEvent(type, { detail }));
   }
 
@@ -143,7 +143,7 @@ export class Rig extends EventTarget {
     this.#dropSource();
     this.stream = stream;
     stream.getAudioTracks()[0].addEventListener('ended', () => {
-      if (this.stream === stream) this.#tell('mic-lost', {});
+      if (this.stream === stream) this.#emit('mic-lost', {});
     });
     this.#source = /** @type {AudioContext} */ (this.context).createMediaStreamSource(stream);
     this.#source.connect(/** @type {AudioWorkletNode} */ (this.#capture));
@@ -269,14 +269,14 @@ export class Rig extends EventTarget {
     voice.disconnect();
     if (context.setSinkId) {
       voice.connect(context.destination);
-      await context.setSinkId(this.speakerId).catch(() => this.#tell('devices', {}));
+      await context.setSinkId(this.speakerId).catch(() => this.#emit('devices', {}));
     } else if (this.speakerId && canChooseSpeaker()) {
       // Firefox and Safari choose a loudspeaker per media element only.
       const outlet = context.createMediaStreamDestination();
       voice.connect(outlet);
       this.#element ??= new Audio();
       this.#element.srcObject = outlet.stream;
-      await this.#element.setSinkId(this.speakerId).catch(() => this.#tell('devices', {}));
+      await this.#element.setSinkId(this.speakerId).catch(() => this.#emit('devices', {}));
       await this.#element.play();
     } else {
       this.#element?.pause();

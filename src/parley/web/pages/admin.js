@@ -5,7 +5,7 @@ import { notice } from '../elements/notice.js';
 import { mountShell } from '../elements/shell/shell.js';
 import { HttpError } from '../wire/http.js';
 import { at } from '../wire/root.js';
-import { wantAdminWords, words } from '../words/words.js';
+import { loadExtraWords, words } from '../words/words.js';
 import { drawDisk, drawKeys, drawLog, drawRecordings, drawVoices } from './admin/kept.js';
 import { drawAnswers, drawErrors, drawQueue, drawRunning, drawTotals, drawWorkers } from './admin/live.js';
 import { drawApps, drawEta, forgetShown } from './admin/set.js';
@@ -15,7 +15,7 @@ import { History, parseMetrics } from './admin-metrics.js';
 const EVERY_MS = 5000;
 const ETA_EVERY = 6;
 
-await wantAdminWords();
+await loadExtraWords('admin');
 mountShell();
 const main = $('#main');
 main.className = 'admin';

@@ -34,6 +34,13 @@ const cards = h(
     ),
   ),
 );
+cards.append(
+  h(
+    'li',
+    null,
+    h('a', { class: 'card', href: '/playground' }, ...cardBody('code', 'nav.playground', 'home.about_playground')),
+  ),
+);
 // Where this page is a phone's already, the card would lead to itself.
 if (!matchMedia('(pointer: coarse)').matches) {
   const body = cardBody('phone', 'home.phone', 'home.about_phone');

@@ -77,6 +77,21 @@ const search = h('input', {
   'aria-label': t('mine.search'),
   oninput: () => show(),
 });
+/** Nothing is there yet: what one can do about it. */
+const empty = h(
+  'div',
+  { class: 'empty', hidden: true },
+  icon('history'),
+  h('h2', { words: 'mine.none' }),
+  h('p', { class: 'lead', words: 'mine.none_more' }),
+  h(
+    'div',
+    { class: 'row' },
+    h('a', { class: 'button primary', href: '/', icon: 'mic', words: 'call.start' }),
+    h('a', { class: 'button', href: '/turnbased', icon: 'chat', words: 'home.write' }),
+  ),
+);
+const intro = h('p', { class: 'quiet', words: 'mine.about' });
 const removeAll = h('button', {
   class: 'button slim danger',
   type: 'button',
@@ -99,8 +114,9 @@ function show() {
   shown = entries.filter(({ text }) => text.includes(wanted));
   search.hidden = entries.length < 5;
   removeAll.hidden = shown.length === 0;
-  if (entries.length === 0) say(state, 'mine.none');
-  else say(state, 'mine.count', { count: shown.length });
+  empty.hidden = entries.length > 0;
+  intro.hidden = state.hidden = entries.length === 0;
+  say(state, 'mine.count', { count: shown.length });
   list.replaceChildren(...shown.map(row));
 }
 
@@ -161,10 +177,11 @@ main.append(
     'section',
     { class: 'stack' },
     h('div', { class: 'row spread' }, h('h1', { words: 'mine.title' }), removeAll),
-    h('p', { class: 'quiet', words: 'mine.about' }),
+    intro,
     search,
     state,
     list,
+    empty,
   ),
 );
 words.addEventListener('language', () => void load());

@@ -54,10 +54,10 @@ export class Calls extends EventTarget {
     this.current = call;
     const { signal } = this.#follow;
     for (const type of FORWARDED) {
-      call.addEventListener(type, (event) => this.#tell(type, /** @type {CustomEvent} */ (event).detail), { signal });
+      call.addEventListener(type, (event) => this.#emit(type, /** @type {CustomEvent} */ (event).detail), { signal });
     }
-    call.captions.addEventListener('change', () => this.#tell('captions', call.captions), { signal });
-    this.#tell('call', call);
+    call.captions.addEventListener('change', () => this.#emit('captions', call.captions), { signal });
+    this.#emit('call', call);
     return call.start(prepare);
   }
 
@@ -66,7 +66,7 @@ export class Calls extends EventTarget {
   }
 
   /** @param {string} type @param {unknown} detail */
-  #tell(type, detail) {
+  #emit(type, detail) {
     this.dispatchEvent(new CustomEvent(type, { detail }));
   }
 }

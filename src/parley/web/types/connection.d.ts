@@ -42,7 +42,7 @@ export class Connection extends EventTarget {
     get hasHeard(): boolean;
     open(): void;
     /** @param {string} type @param {unknown} detail */
-    tell(type: string, detail: unknown): void;
+    emit(type: string, detail: unknown): void;
     /** The socket is open. */
     onOpen(): void;
     /** @param {any} _message */

@@ -40,15 +40,15 @@ export class ChatClient extends LegacyConnection {
     switch (message.type) {
       case 'prefill_done':
         this.assigned();
-        this.tell('prefilled', { inputTokens: message.input_tokens });
+        this.emit('prefilled', { inputTokens: message.input_tokens });
         break;
       case 'chunk':
         this.text += message.text_delta ?? '';
-        this.tell('delta', { text: message.text_delta ?? '', audio: decodePcm(message.audio_data) });
+        this.emit('delta', { text: message.text_delta ?? '', audio: decodePcm(message.audio_data) });
         break;
       case 'done':
         this.ready({ sessionId: message.recording_session_id ?? 'chat', recordingId: message.recording_session_id });
-        this.tell('done', {
+        this.emit('done', {
           text: message.text,
           audio: decodePcm(message.audio_data),
           inputTokens: message.input_tokens,

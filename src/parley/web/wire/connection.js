@@ -158,11 +158,11 @@ export class Connection extends EventTarget {
   #enter(phase) {
     if (phase === this.phase) return;
     this.phase = phase;
-    this.tell('phase', phase);
+    this.emit('phase', phase);
   }
 
   /** @param {string} type @param {unknown} detail */
-  tell(type, detail) {
+  emit(type, detail) {
     this.dispatchEvent(new CustomEvent(type, { detail }));
   }
 
@@ -181,7 +181,7 @@ export class Connection extends EventTarget {
     this.#hasHeard = true;
     // A reason is one for the close that follows it, and not for a later one.
     this.#farewell = {};
-    this.tell('wire', { out: false, message });
+    this.emit('wire', { out: false, message });
     this.onMessage(message);
   }
 
@@ -201,8 +201,8 @@ export class Connection extends EventTarget {
     if (why === 'lost' && this.mayRetry && this.#attempt < this.retryMs.length) {
       const pause = this.retryMs[this.#attempt++];
       this.#enter('connecting');
-      this.tell('queue', null);
-      this.tell('retrying', { attempt: this.#attempt, inMs: pause, sentence: reason });
+      this.emit('queue', null);
+      this.emit('retrying', { attempt: this.#attempt, inMs: pause, sentence: reason });
       this.#timer = this.setTimer(() => this.#dial(), pause);
       return;
     }
@@ -279,7 +279,7 @@ export class Connection extends EventTarget {
     }
     this.#enter('ready');
     for (const message of this.#later.splice(0)) this.send(message);
-    this.tell('returned', { awayMs });
+    this.emit('returned', { awayMs });
   }
 
   /** @param {{reason: Reason, code: string, sentence: string}} ending */
@@ -289,7 +289,7 @@ export class Connection extends EventTarget {
     this.#backlog.clear();
     this.#later.length = 0;
     this.#enter('ended');
-    this.tell('ended', { ...ending, wasReady: this.sessionId !== '' });
+    this.emit('ended', { ...ending, wasReady: this.sessionId !== '' });
   }
 
   // For the dialects
@@ -304,12 +304,12 @@ export class Connection extends EventTarget {
   waiting(place) {
     this.#attempt = 0;
     this.#enter('queued');
-    this.tell('queue', place);
+    this.emit('queue', place);
   }
 
   assigned() {
     this.#enter('assigned');
-    this.tell('queue', null);
+    this.emit('queue', null);
   }
 
   /** @param {{sessionId: string, recordingId?: string}} session */
@@ -317,7 +317,7 @@ export class Connection extends EventTarget {
     this.sessionId = sessionId;
     this.recordingId = recordingId;
     this.#enter('ready');
-    this.tell('ready', { sessionId, recordingId });
+    this.emit('ready', { sessionId, recordingId });
   }
 
   /** Why the close that follows happens. @param {Partial<Ending>} why */
@@ -368,7 +368,7 @@ export class Connection extends EventTarget {
 
   /** @param {string | Uint8Array} frame @param {object} message */
   #post(frame, message) {
-    this.tell('wire', { out: true, message });
+    this.emit('wire', { out: true, message });
     this.#returning?.sent(frame);
     this.#socket?.send(/** @type {any} */ (frame));
   }
@@ -382,7 +382,7 @@ export class Connection extends EventTarget {
     if (!this.isOpen && !isAway) return;
     const post = this.#post.bind(this);
     const dropped = this.#backlog.push(message, this.now(), isAway ? null : this.#socket, post);
-    for (let i = 0; i < dropped; i++) this.tell('dropped', ++this.dropped);
+    for (let i = 0; i < dropped; i++) this.emit('dropped', ++this.dropped);
   }
 
   /**

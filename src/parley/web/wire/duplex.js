@@ -90,9 +90,9 @@ export class DuplexClient extends LegacyConnection {
           visionTokens: message.vision_tokens,
         };
         const contextTokens = message.kv_cache_length;
-        if (message.is_listen) this.tell('listen', { contextTokens, costs });
+        if (message.is_listen) this.emit('listen', { contextTokens, costs });
         else
-          this.tell('speak', {
+          this.emit('speak', {
             text: message.text,
             audio: this.sound.come(message.audio_data),
             isLast: message.end_of_turn,
@@ -102,13 +102,13 @@ export class DuplexClient extends LegacyConnection {
         break;
       }
       case 'interruption':
-        this.tell('interruption', { state: message.state });
+        this.emit('interruption', { state: message.state });
         break;
       case 'paused':
-        this.tell('paused', { timeoutS: message.timeout });
+        this.emit('paused', { timeoutS: message.timeout });
         break;
       case 'resumed':
-        this.tell('resumed', {});
+        this.emit('resumed', {});
         break;
     }
   }

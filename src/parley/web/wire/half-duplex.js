@@ -45,19 +45,19 @@ export class HalfDuplexClient extends LegacyConnection {
         this.prepared(message);
         break;
       case 'vad_state':
-        this.tell('hearing', message.speaking);
+        this.emit('hearing', message.speaking);
         break;
       case 'generating':
-        this.tell('generating', { speechMs: message.speech_duration_ms });
+        this.emit('generating', { speechMs: message.speech_duration_ms });
         break;
       case 'chunk':
-        this.tell('delta', { text: message.text_delta ?? '', audio: this.sound.come(message.audio_data) });
+        this.emit('delta', { text: message.text_delta ?? '', audio: this.sound.come(message.audio_data) });
         break;
       case 'interruption':
-        this.tell('interruption', { state: message.state, text: message.text });
+        this.emit('interruption', { state: message.state, text: message.text });
         break;
       case 'turn_done':
-        this.tell('turn', {
+        this.emit('turn', {
           index: message.turn_index,
           text: message.text,
           wasInterrupted: message.interrupted ?? false,

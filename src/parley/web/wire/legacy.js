@@ -22,7 +22,7 @@ export class LegacyConnection extends Connection {
         this.onAssigned();
         return true;
       case 'input_transcript':
-        this.tell('heard_text', { id: String(message.index), text: message.text, isFinal: true });
+        this.emit('heard_text', { id: String(message.index), text: message.text, isFinal: true });
         return true;
       case 'stopped':
         this.finish(this.#isFull ? { reason: 'context_full', code: 'context_full' } : { reason: 'stopped' });
@@ -61,6 +61,6 @@ export class LegacyConnection extends Connection {
     this.#isFull ||= code === 'context_full';
     const reason = sentence === 'Cancelled' ? 'cancelled' : undefined;
     this.farewell({ code, sentence, ...(reason ? { reason } : {}) });
-    this.tell('trouble', { code, sentence, reason: reason ?? reasonOf(1008, code) });
+    this.emit('trouble', { code, sentence, reason: reason ?? reasonOf(1008, code) });
   }
 }

@@ -60,10 +60,10 @@ export class RealtimeClient extends Connection {
         this.ready({ sessionId: message.session_id, recordingId: message.recording_session_id });
         break;
       case 'response.listen':
-        this.tell('listen', { contextTokens: message.kv_cache_length, costs: {} });
+        this.emit('listen', { contextTokens: message.kv_cache_length, costs: {} });
         break;
       case 'response.output_audio.delta':
-        this.tell('speak', {
+        this.emit('speak', {
           text: message.text,
           audio: this.sound.come(message.audio),
           isLast: message.end_of_turn,
@@ -72,7 +72,7 @@ export class RealtimeClient extends Connection {
         });
         break;
       case 'response.interruption':
-        this.tell('interruption', { state: message.state });
+        this.emit('interruption', { state: message.state });
         break;
       case 'conversation.item.input_audio_transcription.delta':
       case 'conversation.item.input_audio_transcription.completed':
@@ -84,7 +84,7 @@ export class RealtimeClient extends Connection {
       case 'error': {
         const { code, message: sentence } = message.error;
         this.farewell({ code, sentence });
-        this.tell('trouble', { code, sentence });
+        this.emit('trouble', { code, sentence });
         break;
       }
     }
@@ -98,7 +98,7 @@ export class RealtimeClient extends Connection {
     const isFinal = type.endsWith('.completed');
     const text = isFinal ? transcript : (this.#heard.get(id) ?? '') + delta;
     this.#heard.set(id, text);
-    this.tell('heard_text', { id, text, isFinal });
+    this.emit('heard_text', { id, text, isFinal });
   }
 
   /** Written words, and perhaps a picture, into the live call. @param {string} text @param {string | null} image base64 JPEG */

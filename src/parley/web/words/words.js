@@ -13,19 +13,27 @@ import './storage.js';
 const STORED = 'minicpmo_lang';
 /** Only the language that is read is loaded. @type {Record<Language, () => Promise<Record<string, string>>>} */
 const sources = { en: async () => (await import('./en.js')).en, zh: async () => (await import('./zh.js')).zh };
-/** What only the operator's page says. @type {Record<Language, () => Promise<Record<string, string>>>} */
-const adminSources = {
-  en: async () => (await import('./en-admin.js')).en,
-  zh: async () => (await import('./zh-admin.js')).zh,
+/** @typedef {'admin' | 'console'} Extra words that few pages need */
+/** @type {Record<Extra, Record<Language, () => Promise<Record<string, string>>>>} */
+const extraSources = {
+  admin: {
+    en: async () => (await import('./en-admin.js')).en,
+    zh: async () => (await import('./zh-admin.js')).zh,
+  },
+  console: {
+    en: async () => (await import('./en-console.js')).en,
+    zh: async () => (await import('./zh-console.js')).zh,
+  },
 };
-let isAdmin = false;
+/** @type {Extra | null} */
+let extra = null;
 /** @type {Partial<Record<Language, Record<string, string>>>} */
 const tables = {};
 
-/** @param {Language} wish */
-async function load(wish) {
-  tables[wish] ??= await sources[wish]();
-  if (isAdmin) tables[wish] = { ...tables[wish], ...(await adminSources[wish]()) };
+/** @param {Language} chosen */
+async function load(chosen) {
+  tables[chosen] ??= await sources[chosen]();
+  if (extra) tables[chosen] = { ...tables[chosen], ...(await extraSources[extra][chosen]()) };
 }
 
 /** @param {string | null | undefined} word @returns {Language | null} */
@@ -63,9 +71,9 @@ export async function setLanguage(next, { isChoice = true } = {}) {
   words.dispatchEvent(new Event('language'));
 }
 
-/** The page is the operator's: its words are wanted too. */
-export async function wantAdminWords() {
-  isAdmin = true;
+/** Load words that only some pages need. @param {Extra} name */
+export async function loadExtraWords(name) {
+  extra = name;
   await load(language);
 }
 

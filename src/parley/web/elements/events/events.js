@@ -66,7 +66,7 @@ export class Events extends HTMLElement {
       { 'data-kind': kind, 'data-out': String(out) },
       h('time', { class: 'num' }, new Date().toISOString().slice(11, 23)),
       icon(out ? 'arrow-out' : 'arrow-in'),
-      h('b', null, String(message.type ?? 'request')),
+      h('b', null, String(message.type ?? message.object ?? 'request')),
       h('span', { class: 'mono' }, JSON.stringify(summary(message))),
     );
     row.hidden = this.#filter !== 'all' && kind !== this.#filter;

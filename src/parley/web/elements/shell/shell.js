@@ -45,6 +45,15 @@ export async function enabledApps() {
   }
 }
 
+/** Ways for people who talk; the one for programmers is behind the playground. */
+const SHOWN = APPS.filter(({ id }) => id !== 'realtime');
+
+/** Pages without a conversation. */
+const OTHERS = [
+  { href: '/playground', icon: 'code', words: 'nav.playground' },
+  { href: '/explore', icon: 'spark', words: 'nav.explore' },
+];
+
 /** @param {typeof APPS[number]} app */
 function appLink({ id, route }) {
   const path = here().replace(/\/$/, '') || '/';
@@ -85,10 +94,10 @@ function menuButton(off) {
     return node;
   };
   const mine = () => h('a', { href: '/recordings', icon: 'history', words: 'mine.title' });
-  const explore = () => h('a', { href: '/explore', icon: 'spark', words: 'nav.explore' });
+  const others = () => OTHERS.map((about) => h('a', about));
   const onclick = () => {
-    const on = APPS.filter(({ id }) => !off.has(id));
-    sheet('nav.label', h('nav', { class: 'menu', 'aria-label': 'parley' }, ...on.map(entry), mine(), explore()));
+    const on = SHOWN.filter(({ id }) => !off.has(id));
+    sheet('nav.label', h('nav', { class: 'menu', 'aria-label': 'parley' }, ...on.map(entry), mine(), ...others()));
   };
   return h('button', { class: 'round slim menu-button', type: 'button', label: 'nav.menu', icon: 'menu', onclick });
 }
@@ -101,7 +110,7 @@ function statusChip(everyS) {
   /** Who talks is served already, whatever holds for others. */
   const isTalking = () => /** @type {HTMLElement} */ (document.querySelector('main'))?.dataset.calling === 'true';
   // Recordings can be shared with people who have no key, and the admin page asks by itself.
-  const isOpenPage = /^\/(s\/|admin|privacy)/.test(here());
+  const isOpenPage = /^\/(s\/|admin|privacy|about|docs|components)/.test(here());
   const poll = async () => {
     if (document.hidden) return;
     try {
@@ -140,15 +149,11 @@ function statusChip(everyS) {
 export function mountShell({ app, statusEveryS = 10 } = {}) {
   /** @type {Set<string>} */
   const off = new Set();
-  const nav = h('nav', { label: 'nav.label' }, ...APPS.map(appLink));
+  const nav = h('nav', { label: 'nav.label' }, ...SHOWN.map(appLink));
   nav.removeAttribute('title');
   const skip = h('a', { class: 'skip', href: '#main', words: 'nav.skip' });
-  const more = h('a', {
-    href: '/explore',
-    words: 'nav.explore',
-    ...(here() === '/explore' ? { 'aria-current': 'page' } : {}),
-  });
-  nav.append(more);
+  for (const { href, words } of OTHERS)
+    nav.append(h('a', { href, words, ...(here() === href ? { 'aria-current': 'page' } : {}) }));
   const brand = h('a', { class: 'brand', href: '/', 'aria-label': 'parley' }, mark(), h('span', null, 'parley'));
   const end = h('div', { class: 'end' }, statusChip(statusEveryS), languageButton(), lookButton(), menuButton(off));
   document.body.prepend(skip, h('header', { class: 'topbar' }, brand, nav, end));

@@ -21,14 +21,21 @@ export function makeChoices(page) {
   /** @type {string[]} */
   let sentences = [];
   let at = 0;
+  let wasAgain = false;
   const draw = () => {
     const said = page.calls.current?.captions.list ?? [];
     const hasWords = said.some((/** @type {any} */ { who }) => who !== 'note');
     const { phase } = page.calls.state;
     const isIdle = phase === 'idle' || phase === 'ended';
     const isFree = page.notices.childElementCount === 0;
-    suggestion.hidden = hasWords || !(isIdle || phase === 'live') || !isFree || sentences.length === 0;
-    node.hidden = !isIdle || !isFree || node.childElementCount === 0;
+    const isOver = phase === 'ended' && page.calls.state.ending?.reason !== 'not_started';
+    const hasSentence = sentences.length > 0 && !hasWords && !isOver;
+    const isAgain = isOver && !page.hasVideo;
+    suggestion.hidden = !(isIdle || phase === 'live') || !isFree || !(hasSentence || isAgain);
+    if (isAgain) say(line, 'call.tap_again');
+    else if (wasAgain) next();
+    wasAgain = isAgain;
+    node.hidden = !isIdle || isOver || !isFree || node.childElementCount === 0;
   };
   const next = () => {
     if (sentences.length === 0) return;
@@ -40,10 +47,10 @@ export function makeChoices(page) {
   };
   words.addEventListener('language', () => {
     at = Math.max(0, at - 1);
-    next();
+    if (!wasAgain) next();
   });
   setInterval(() => {
-    if (!suggestion.hidden && !document.hidden && sentences.length > 1) next();
+    if (!suggestion.hidden && !wasAgain && !document.hidden && sentences.length > 1) next();
   }, TURN_MS);
   /** @param {Facts} facts @param {string} [chosen] scene */
   const show = (facts, chosen = '') => {

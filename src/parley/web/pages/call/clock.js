@@ -88,7 +88,11 @@ export class CallClock {
     else if (left !== null && isNear) say(this.#time, 'call.idle_left', { time: clock(left) });
     else this.#time.textContent = clock(this.#runningS());
     this.onTime(
-      calls.isOn ? (left !== null && duplex ? t('call.left', { time: clock(left) }) : clock(this.#runningS())) : '',
+      calls.isOn
+        ? left !== null && duplex && isNear
+          ? t('call.left', { time: clock(left) })
+          : clock(this.#runningS())
+        : '',
     );
     if (duplex?.isOn && left !== null && left <= HINT_AT_S) this.#tellOnce('call.soon_over', { seconds: HINT_AT_S });
     if (duplex?.isOn) this.#drawMemory(duplex);

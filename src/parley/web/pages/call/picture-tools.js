@@ -43,6 +43,7 @@ export function makeTools({ camera, settings, turnOn, flip, share, full, detail,
   };
   tools.detail.replaceChildren(h('b', { class: 'small' }, 'HD'));
   tools.whole.classList.add('whole');
+  for (const button of [tools.detail, tools.subtitles, tools.whole]) button.classList.add('with-picture');
   tools.screen.hidden = !canShareScreen();
   return tools;
 }

@@ -1,0 +1,246 @@
+/**
+ * The playground: choose a protocol, send its messages or speak, see what goes over the wire, and copy the
+ * program that does the same.
+ */
+
+import { theRig } from '../audio/rig.js';
+import { $, element, h, say, toast } from '../elements/dom.js';
+import { mountShell } from '../elements/shell/shell.js';
+import { loadExtraWords, t, words } from '../words/words.js';
+import { Answer } from './playground/answer.js';
+import { makeChoices } from './playground/choices.js';
+import { programs } from './playground/code.js';
+import { DIALECTS, filled } from './playground/dialects.js';
+import { Line } from './playground/line.js';
+import '../elements/code/code.js';
+import '../elements/events/events.js';
+
+await loadExtraWords('console');
+mountShell();
+
+/** @typedef {import('./playground/dialects.js').Dialect} Dialect */
+
+const rig = theRig();
+const line = new Line();
+const events = /** @type {import('../elements/events/events.js').Events} */ (element('p-events'));
+const code = /** @type {import('../elements/code/code.js').Code} */ (element('p-code'));
+
+/** @type {Dialect} */
+let dialect = DIALECTS.find(({ id }) => `#${id}` === location.hash) ?? DIALECTS[0];
+let path = dialect.path();
+let isSpeaking = false;
+/** The session takes sound. */
+let isReady = false;
+
+const choices = makeChoices(choose);
+const answer = new Answer(rig);
+const method = h('b', { class: 'method' });
+const address = h('code', null);
+const dot = h('span', { class: 'dot' });
+const connect = h('button', { class: 'button primary', type: 'button', onclick: () => press() });
+const speak = h('button', {
+  class: 'button',
+  type: 'button',
+  icon: 'mic',
+  words: 'play.speak',
+  'aria-pressed': 'false',
+  onclick: () => void (isSpeaking ? hush() : listen()),
+});
+const instructions = h('textarea', { rows: 2, oninput: () => drawTexts() });
+instructions.value = t('play.instructions_text');
+const templates = h('div', { class: 'row templates', role: 'group', label: 'play.templates' });
+templates.removeAttribute('title');
+const editor = h('textarea', {
+  class: 'mono editor',
+  spellcheck: 'false',
+  rows: 8,
+  oninput: () => drawCode(),
+  onkeydown: (/** @type {KeyboardEvent} */ event) => {
+    if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) void send();
+  },
+});
+const wrong = h('p', { class: 'wrong small', role: 'alert', hidden: true });
+const sendButton = h('button', {
+  class: 'button',
+  type: 'button',
+  icon: 'send',
+  words: 'action.send',
+  onclick: () => void send(),
+});
+
+/** @param {Dialect} next */
+function choose(next) {
+  line.close();
+  void hush();
+  dialect = next;
+  history.replaceState(null, '', `#${dialect.id}`);
+  path = dialect.path();
+  answer.clear();
+  begin();
+}
+
+/** The chosen protocol from its first message. */
+function begin() {
+  choices.show(dialect);
+  method.textContent = dialect.isHttp ? 'POST' : 'WebSocket';
+  speak.hidden = dialect.unitSamples === 0;
+  connect.hidden = dialect.isHttp;
+  drawTemplates();
+  fill(0);
+  drawState();
+}
+
+function drawTemplates() {
+  templates.replaceChildren(
+    ...dialect
+      .messages(instructions.value)
+      .map(({ name }, i) =>
+        h('button', { class: 'button slim', type: 'button', words: `template.${name}`, onclick: () => fill(i) }),
+      ),
+  );
+}
+
+let shownTemplate = 0;
+
+/** @param {number} i template */
+function fill(i) {
+  shownTemplate = i;
+  editor.value = JSON.stringify(dialect.messages(instructions.value)[i].message, null, 2);
+  for (const [at, button] of [...templates.children].entries()) button.setAttribute('aria-pressed', String(at === i));
+  drawCode();
+}
+
+/** Instructions are part of the first message. */
+function drawTexts() {
+  if (shownTemplate === 0 || dialect.kind === 'chat') fill(shownTemplate);
+  else drawCode();
+}
+
+/** The message in the editor, or null if it is not valid JSON. */
+function message() {
+  try {
+    const value = filled(editor.value, dialect);
+    wrong.hidden = true;
+    return value;
+  } catch (error) {
+    wrong.hidden = false;
+    say(wrong, 'play.not_json', { why: error instanceof Error ? error.message : '' });
+    return null;
+  }
+}
+
+function drawCode() {
+  // One that a server makes for itself names no domain.
+  const hasOwnCertificate = location.protocol === 'https:' && !/\.[a-z]+$/i.test(location.hostname);
+  const origin = location.origin;
+  address.textContent = path;
+  code.show(programs(dialect, { origin, instructions: instructions.value, message: editor.value, hasOwnCertificate }));
+}
+
+function drawState() {
+  const { state } = line;
+  dot.dataset.is = { off: '', opening: 'fair', on: 'good' }[state];
+  say(connect, state === 'off' ? 'play.connect' : 'play.disconnect');
+  connect.classList.toggle('primary', state === 'off');
+  sendButton.classList.toggle('primary', state === 'on' || dialect.isHttp);
+  sendButton.disabled = !dialect.isHttp && state !== 'on';
+  speak.disabled = state !== 'on';
+  speak.setAttribute('aria-pressed', String(isSpeaking));
+}
+
+function press() {
+  if (line.state !== 'off') {
+    line.close(isReady ? dialect.goodbye : null);
+    return;
+  }
+  path = dialect.path();
+  isReady = false;
+  answer.clear();
+  drawCode();
+  line.open(path);
+}
+
+async function send() {
+  const value = message();
+  if (!value) return;
+  // What is heard begins with a person's press.
+  await rig.open();
+  if (!dialect.isHttp) {
+    line.send(value);
+    return;
+  }
+  answer.clear();
+  await line.post(path, value);
+}
+
+/** Send the microphone's sound; start the session first if that has not happened. */
+async function listen() {
+  try {
+    await rig.connectMicrophone({});
+  } catch (error) {
+    toast('play.no_microphone', { why: error instanceof Error ? error.message : '' });
+    return;
+  }
+  isSpeaking = true;
+  drawState();
+  if (!isReady) line.send(dialect.messages(instructions.value)[0].message);
+  const pack = dialect.sound();
+  rig.capture(dialect.unitSamples, (audio) => {
+    if (isReady && line.state === 'on') line.send(pack(audio));
+    rig.recycle(audio);
+  });
+}
+
+async function hush() {
+  if (!isSpeaking) return;
+  isSpeaking = false;
+  rig.releaseMicrophone();
+  rig.flush();
+  drawState();
+}
+
+line.addEventListener('state', () => {
+  if (line.state === 'off') void hush();
+  drawState();
+});
+line.addEventListener('wire', (event) => {
+  const { out, message: said } = /** @type {CustomEvent} */ (event).detail;
+  events.note({ out, message: said });
+  if (out) return;
+  if (said.type === dialect.ready) isReady = true;
+  answer.receive(said, dialect);
+});
+line.addEventListener('closed', (event) => {
+  isReady = false;
+  const { detail } = /** @type {CustomEvent} */ (event);
+  events.note({ out: false, message: { type: dialect.isHttp ? 'status' : 'close', ...detail } });
+});
+line.addEventListener('trouble', (event) => {
+  events.note({ out: false, message: { type: 'error', message: /** @type {CustomEvent} */ (event).detail } });
+});
+
+const lead = h('p', { class: 'lead', words: 'play.lead' });
+const links = [h('a', { href: '/realtime', words: 'play.call' }), h('a', { href: '/docs', words: 'home.api' })];
+const main = $('#main');
+main.className = 'console';
+main.append(
+  h('header', { class: 'console-head' }, h('h1', { words: 'play.title' }), lead),
+  choices.node,
+  h(
+    'section',
+    { class: 'card try', label: 'play.try' },
+    h('p', { class: 'address' }, dot, method, ' ', address),
+    h('label', null, h('span', { words: 'prompt.text' }), instructions),
+    h('div', { class: 'field' }, h('span', { id: 'message', words: 'play.message' }), templates, editor, wrong),
+    h('div', { class: 'row' }, connect, sendButton, speak),
+    answer.node,
+  ),
+  h('section', { class: 'card wire', label: 'events.title' }, h('h2', { words: 'play.wire' }), events),
+  h('section', { class: 'program', label: 'play.code' }, h('h2', { words: 'play.code' }), code),
+  h('footer', { class: 'row small' }, ...links),
+);
+for (const section of main.querySelectorAll('section')) section.removeAttribute('title');
+editor.setAttribute('aria-labelledby', 'message');
+words.addEventListener('language', () => begin());
+addEventListener('pagehide', () => line.close(isReady ? dialect.goodbye : null));
+begin();
