@@ -135,7 +135,7 @@ MUTANTS: Final = [
         ("self._unsent_units += 1", "pass"),
     ),
     *_mutants(
-        "turn", "session/turn.py", "tests/session/test_half_duplex.py",
+        "turn", "session/item_context.py", "tests/session/test_half_duplex.py",
         ("TURN_DUE_S: Final = 5.0", "TURN_DUE_S: Final = 500.0"),
     ),
     *_mutants(

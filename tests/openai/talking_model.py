@@ -63,6 +63,8 @@ class _Says(ParrotJob):
 
     def _end(self, ending: Ending) -> None:
         text = "".join(self._said)
+        if self._work.say is not None:
+            self._model.said(self.row, text)
         length = self._model.context_tokens(self.row)
         self.finish(GenerateResult(ending, text, ending is Ending.DONE, len(self._said), 0, length))
 
@@ -91,6 +93,7 @@ class TalkingModel(Parrot):
         self.thinking = threading.Event()
         self.answer = answer
         self.seeds: list[int | None] = []
+        """Of each conversation or request that began with an empty context."""
         self.asked: list[Generate] = []
         self.contexts: list[list[str]] = []
         """The words in the context at each answer, turn by turn."""
@@ -111,6 +114,7 @@ class TalkingModel(Parrot):
             return _Says(row, work, self.words_of(work), self)
         if isinstance(work, StartSession):
             self._words[row] = []
+            self.seeds.append(work.seed)
         if isinstance(work, Prefill):
             texts = (each.text for each in work.segments if isinstance(each, Text))
             self._words[row] += [text for text in texts if text.strip()]
@@ -125,7 +129,7 @@ class TalkingModel(Parrot):
         return [word + " " for word in (work.say or self.answer).split()]
 
     def said(self, row: int, text: str) -> None:
-        """An answer joins the context."""
+        """Given words join the context."""
         self._words[row].append(text)
 
 

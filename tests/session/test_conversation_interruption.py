@@ -64,6 +64,10 @@ async def test_the_context_holds_what_was_heard_of_an_interrupted_answer(heard_s
 
     said = [text for text in model.contexts[-1] if text.startswith("one")]
     assert said == ([] if heard is None else [heard])
+    # The context goes back to before the answer, which is said again as far as it was heard:
+    # nothing is taken in anew.
+    assert model.contexts[-1][: len(model.contexts[0])] == model.contexts[0]
+    assert len(model.seeds) == 1
     (cut,) = [m for m in talk.socket.sent if m["type"] == "conversation.item.truncated"]
     assert cut["audio_end_ms"] == 1000 * heard_s
     at = talk.types.index("conversation.item.truncated")

@@ -54,7 +54,7 @@ async def played(harness: WorkerHarness) -> None:
     (session,) = harness._lives()
     runner: Any = session._runner
     async with asyncio.timeout(HANG_S):
-        while runner._interruptions.is_watching:  # noqa: ASYNC110
+        while runner._listener.interruptions.is_watching:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

@@ -16,7 +16,7 @@ from tests.support.timeline import chunks, silence, sound, speak
 
 from parley.engine.work import Stage
 from parley.media.pcm import Pcm
-from parley.session.half_duplex import TYPED_LIMIT
+from parley.session.conversation import TYPED_LIMIT
 
 SENTENCE = sound(silence(0.5), speak(1.5), silence(1.2))
 PAIR: tuple[DialectName, ...] = ("duplex", "realtime")

@@ -180,9 +180,8 @@ class PacedCall:
             return False
         if hasattr(runner, "_mailbox"):
             return runner._unit is None and not runner._mailbox.units
-        hears = runner if listener is None else listener
-        waits = not hears._sounds and not hears._is_hearing and not runner._is_answering
-        return waits and not getattr(runner, "_requests", ())
+        waits = not listener._sounds and not listener._is_hearing and not runner._is_answering
+        return waits and not runner._requests
 
     def _hear(self) -> None:
         now_s = self._clock.monotonic()

@@ -259,7 +259,7 @@ two runs."""
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is told that an answer takes long: on a busy machine one of two runs would be."""
-    for runner in ("duplex", "half_duplex"):
+    for runner in ("duplex", "conversation"):
         monkeypatch.setattr(f"parley.session.{runner}.MODEL_S", HANG_S)
 
 
@@ -284,7 +284,7 @@ async def test_a_session_of_a_model_that_says_what_it_chose_does_so_too(
     async with worker_harness(slots=2, model=small_cascade(rows=2), **UNHURRIED) as harness:
         # What does not depend on the model is tried from every copy, above.
         every = times(2, 1)
-        await goes_on_from_every_copy(harness, name, is_forgetful=False, every=every)
+        await goes_on_from_every_copy(harness, name, every=every)
 
 
 @pytest.mark.parametrize("name", ["duplex", "half_duplex"])
@@ -295,7 +295,7 @@ async def test_sound_that_nobody_needs_any_more_is_not_kept(
     monkeypatch.setattr("parley.session.log.COMPACT_GROWTH", 0)
     monkeypatch.setattr("parley.session.duplex.KEPT_UNITS", 0)
     async with worker_harness(slots=2, model=small_cascade(rows=2), **UNHURRIED) as harness:
-        logs = await goes_on_from_every_copy(harness, name, is_forgetful=False, every=4)
+        logs = await goes_on_from_every_copy(harness, name, every=4)
 
     entries = list(decoded(logs[-1]))
     sounds = [entry.utterance for entry in entries if isinstance(entry, TurnStarted)]
@@ -305,13 +305,11 @@ async def test_sound_that_nobody_needs_any_more_is_not_kept(
 
 
 async def goes_on_from_every_copy(
-    harness: WorkerHarness, name: str, *, is_forgetful: bool = True, every: int = 1
+    harness: WorkerHarness, name: str, *, every: int = 1
 ) -> list[bytes]:
     """The logs from which it went on.
 
     Args:
-        is_forgetful: what a model says does not depend on what it said before, so an answer that
-            was broken off changes no other.
         every: of so many copies one is tried, and the last.
     """
     whole, logs = await whole_talk(harness, name)
@@ -320,13 +318,7 @@ async def goes_on_from_every_copy(
 
     for number, kept in [*enumerate(taken)][::-every]:
         heard = await rebuilt_talk(harness, name, number, kept, whole)
-        heard, right = plain(heard), plain(whole)
-        if is_half_said(kept):
-            right = broken_off(whole, heard)
-            if not is_forgetful:
-                end = next(at for at, m in enumerate(heard) if m.get("interrupted"))
-                heard, right = heard[: end + 1], right[: end + 1]
-        assert comparable(heard) == comparable(right), number
+        assert comparable(plain(heard)) == comparable(plain(whole)), number
     return [kept.entries for kept in taken]
 
 
@@ -348,25 +340,13 @@ async def test_sound_sent_while_an_answer_was_said_is_not_heard_after_it(
 
     heard = await rebuilt_talk(harness, "half_duplex", 1, kept, whole, past)
 
-    assert comparable(plain(heard)) == comparable(broken_off(whole, heard))
+    assert comparable(plain(heard)) == comparable(plain(whole))
 
 
 def is_half_said(kept: LogContents) -> bool:
-    """Whether the client knew the beginning of an answer."""
-    answer = state_codec.decode(kept.state)["runner"].get("answer")
-    return bool(answer and answer["text"])
-
-
-def broken_off(whole: list[Message], heard: list[Message]) -> list[Message]:
-    """A conversation of which one answer ended before its time."""
-    at, end = next((at, m) for at, m in enumerate(heard) if m.get("interrupted"))
-    said = "".join(m.get("text_delta") or "" for m in heard[:at] if m["type"] == "chunk")
-    assert said.endswith(end["text"])
-    rest = [m["type"] for m in whole[:at]].count("turn_done")
-    after = [at for at, m in enumerate(whole) if m["type"] == "turn_done"][rest] + 1
-    missing = after - at - 1
-    later = [{**m, "seq": m["seq"] - missing} for m in whole[after:]]
-    return plain([*whole[:at], end, *later])
+    """True if the client knew the beginning of an answer."""
+    answer = state_codec.decode(kept.state)["runner"]["response"]
+    return bool(answer and answer["emitted"] and not answer["has_ended"])
 
 
 def plain(messages: list[Message]) -> list[Message]:

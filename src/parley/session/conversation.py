@@ -1,9 +1,14 @@
-"""Runs a conversation of items: messages come in any order, and answers are asked for.
+"""Runs a conversation of turns: the user speaks or writes, the model answers, and so on.
 
 Two tasks: `TurnListener` listens, finds turns and notices who interrupts; the other answers, one
-request after the other, with a context that `ItemContext` brings up to the items.
+request after the other, with a context that `ItemContext` brings up to the conversation.
 
-Source: OpenAI Realtime (GA), conversations and voice activity detection.
+Half-duplex is the simple case: one setup in the beginning, the voice detector finds the turns,
+each is answered before the next is listened to, and the past never changes. In a conversation of
+items (OpenAI Realtime) messages come in any order, and the client may ask for answers, too.
+
+Source: service.md 4.3; sessions.md 3; OpenAI Realtime (GA), conversations and voice activity
+detection.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from parley import logs
@@ -35,7 +40,9 @@ from parley.dialects.events import (
     SessionReady,
     SetupChanged,
     StopRequested,
+    TextInput,
     TurnCompleted,
+    TurnDetection,
     TurnItem,
     TurnStarted,
     TurnTranscribed,
@@ -53,31 +60,57 @@ from parley.errors import (
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.content import Message
 from parley.protocol.kinds import Ending, Phase
-from parley.protocol.values import make_id
+from parley.protocol.values import FRAMES_LIMIT, make_id
 from parley.session import entries
-from parley.session.early import EarlyAnswer
-from parley.session.half_duplex import TurnLimits
-from parley.session.item_context import ItemContext
-from parley.session.items import ConversationItem, ItemList
+from parley.session.item_context import TURN_DUE_S, ItemContext
+from parley.session.items import ITEMS_MOST, ConversationItem, ItemList
 from parley.session.listener import TurnListener
 from parley.session.listening import QUIET
 from parley.session.opened import Voices, no_voices
-from parley.session.replay import ItemFeed, generation_of, replay
+from parley.session.replay import ItemFeed, TurnFeed, generation_of, replay, turns_without_old_sound
 from parley.session.response import NothingToCancel, Response, ResponseInProgress
 from parley.session.session import Session
+from parley.session.silence import DEADLINE, MODEL_S, SilenceWatch
 from parley.session.tool_calls import AnswerCalls
-from parley.session.turn import TURN_DUE_S
 from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad import DetectorFactory
 from parley.views.half_duplex import HalfDuplexView
 
 EMPTY: Final = Pcm.empty(INPUT_RATE_HZ)
 
+TYPED_LIMIT: Final = 8
+"""Written messages that may wait for their answer."""
+
+PAST_ITEMS: Final = 2
+"""Items that are kept where the past never changes: the newest turn and its answer."""
+
 _log = logs.get(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    """What a server allows.
+
+    Args:
+        setup_s: from the beginning to `prepare`.
+        session_s: from `SessionReady` to the end.
+        voice_s: longest reference voice.
+        guard_s: for this long after `SessionReady` nothing is sent, and the clicks of a microphone
+            that opens are forgotten; speech in that time is heard when it is over. Half-duplex.
+    """
+
+    setup_s: float
+    session_s: float
+    voice_s: float
+    guard_s: float
+
+
 class ConversationRunner:
-    """See the module's text."""
+    """See the module's text.
+
+    Args:
+        has_items: see `Dialect.has_items`; False: half-duplex.
+    """
 
     def __init__(
         self,
@@ -85,6 +118,7 @@ class ConversationRunner:
         view: HalfDuplexView,
         limits: TurnLimits,
         *,
+        has_items: bool,
         detectors: DetectorFactory,
         judges: TurnJudges = NO_JUDGES,
         voices: Voices = no_voices,
@@ -93,7 +127,9 @@ class ConversationRunner:
         self._session = session
         self._view = view
         self._limits = limits
-        self._turn = 0
+        self._has_items = has_items
+        self._turns = 0
+        self._silence = SilenceWatch(session)
         self._context = ItemContext(
             session.session_id,
             view,
@@ -101,22 +137,33 @@ class ConversationRunner:
             voices=voices,
             voice_s=limits.voice_s,
             seed=seed,
+            only_grows=not has_items,
         )
+        self._turn_feed = TurnFeed(
+            view, session.session_id, voices=voices, voice_s=limits.voice_s, seed=seed
+        )
+        """Begins half-duplex, and does it again."""
         self._listener = TurnListener(
             session,
+            self,
             detectors,
-            index=lambda: self._turn,
-            commit=self._commit,
-            cut=self._cut_by_speech,
-            early=EarlyAnswer(self._answer_early, view.stop_early),
+            index=lambda: self._turns - 1,
+            silence=self._silence,
+            is_sequential=not has_items,
+            guard_s=0.0 if has_items else limits.guard_s,
             judges=judges,
         )
         self._setup = HalfDuplexSetup()
-        self._items = ItemList()
+        self._prepared = asyncio.Event()
+        self._items = ItemList(ITEMS_MOST if has_items else PAST_ITEMS)
+        self._typed: deque[TextInput] = deque()
         self._requests: deque[ResponseRequested] = deque()
         self._response: Response | None = None
         self._asked = asyncio.Event()
-        self._is_rebuilt = self._is_answering = self._is_filled = False
+        self._begun_s = self._idle_since_s = session.clock.monotonic()
+        self._is_rebuilt = self._is_answering = False
+        self._said_before: entries.Answered | None = None
+        """What the context holds of an answer that another worker had not finished."""
         self._log = session.log
 
     # ---- what the client does --------------------------------------------------------------
@@ -124,16 +171,19 @@ class ConversationRunner:
     def accept(self, event: ClientEvent) -> None:
         """See `Runner`."""
         match event:
+            case HalfDuplexSetup() if not self._has_items:
+                self._prepare(event)
             case HalfDuplexSetup() | SetupChanged():
                 self._setup = event.setup if isinstance(event, SetupChanged) else event
                 if isinstance(event, HalfDuplexSetup):
                     self._log(event)
-                self._be_idle_from_now()
             case DetectionChanged(detection):
                 self._listener.detect(detection)
             case AudioInput(pcm):
-                self._be_idle_from_now()
+                self._listener.interruptions.report(event.playback)
                 self._listener.hear(pcm)
+            case TextInput():
+                self._read(event)
             case AudioCommitted(item_id):
                 self._listener.commit(item_id)
             case AudioCleared():
@@ -141,9 +191,9 @@ class ConversationRunner:
             case ItemCreated(item_id, message, after_id):
                 self._log(event)
                 self._forget(self._items.insert(ConversationItem(item_id, message), after_id))
-                self._be_idle_from_now()
             case ItemDeleted(item_id):
-                self._remove(item_id)
+                self._items.remove(self._items.find(item_id))
+                self._log(entries.Removed(item_id))
             case ItemTruncated(item_id, heard_ms):
                 self._truncate(item_id, heard_ms)
             case ResponseRequested():
@@ -151,57 +201,109 @@ class ConversationRunner:
             case ResponseCancelled(response_id):
                 self._cancel_by_client(response_id)
             case StopRequested():
+                self._cancel(is_turn=False)
                 self._session.end(SessionEnded("stopped"))
             case _:
                 raise WrongPhase(type(event).__name__, self._session.phase)
+        if self._session.phase in (Phase.ACTIVE, Phase.GENERATING):
+            self._be_idle_from_now()
 
-    def _commit(self, item_id: str, pcm: Pcm, answers: bool) -> None:
-        """A user's turn is complete."""
+    def _prepare(self, setup: HalfDuplexSetup) -> None:
+        if self._prepared.is_set():
+            raise WrongPhase(type(setup).__name__, self._session.phase)
+        self._session.enter(Phase.PREPARING)
+        self._setup = setup
+        self._listener.detect(TurnDetection(setup.vad, interruption=setup.interruption))
+        self._prepared.set()
+
+    def _read(self, written: TextInput) -> None:
+        if len(self._typed) >= TYPED_LIMIT:
+            raise InvalidRequest(
+                f"{TYPED_LIMIT} written messages wait for an answer; send this one later.",
+                field="text",
+            )
+        self._typed.append(written)
+        self._listener.wake()
+
+    def _forget(self, item_ids: list[str]) -> None:
+        for item_id in item_ids:
+            self._context.forget(item_id)
+
+    def _truncate(self, item_id: str, heard_ms: float) -> None:
+        """The words whose sound had begun were heard."""
+        item = self._items.find(item_id)
+        if not item.spoken:
+            raise InvalidRequest("Only a spoken answer can be truncated.", field="item_id")
+        self._context.cut(item_id, item.truncate(heard_ms))
+        self._log(entries.Truncated(item_id, heard_ms))
+
+    # ---- for the listener ------------------------------------------------------------------
+
+    def take_turn(self, item_id: str, pcm: Pcm, speech_ms: int, *, answers: bool) -> None:
+        """See `TurnTaker`."""
+        text = "\n".join(written.text for written in self._typed if written.text)
+        pictures = tuple(file for written in self._typed for file in written.pictures)
+        self._typed.clear()
+        if self._has_items:
+            self._log(entries.Committed(item_id, pcm))
         previous = self._items.last_id
-        self._log(entries.Committed(item_id, pcm))
-        self._forget(self._items.append(ConversationItem.of_sound(item_id, pcm)))
+        item = ConversationItem.of_user(item_id, pcm, speech_ms, text, pictures[-FRAMES_LIMIT:])
+        self._forget(self._items.append(item))
         self._session.emit(InputCommitted(item_id, previous, pcm.duration_ms))
         # Requests that wait already will see it.
         if answers and not self._requests:
             self._requests.append(ResponseRequested())
             self._asked.set()
 
-    async def _answer_early(self, pcm: Pcm) -> None:
-        """What will be the user's turn, while nothing else is to be answered."""
-        is_answering = self._response is not None and not self._response.has_ended
-        if not is_answering and not self._requests:
+    @property
+    def has_written(self) -> bool:
+        """See `TurnTaker`."""
+        return any(written.text for written in self._typed)
+
+    async def answer_early(self, pcm: Pcm) -> None:
+        """See `TurnTaker`."""
+        if not self._is_answering and not self._requests:
             await self._context.answer_early(pcm, self._setup)
 
-    def _forget(self, item_ids: list[str]) -> None:
-        for item_id in item_ids:
-            self._context.forget(item_id)
+    def stop_early(self) -> None:
+        """See `TurnTaker`."""
+        self._view.stop_early()
 
-    def _remove(self, item_id: str, *, is_unsaid: bool = False) -> None:
-        self._items.remove(self._items.find(item_id))
-        self._log(entries.Removed(item_id, is_unsaid))
-        if is_unsaid:
-            self._context.invalidate()
+    async def settle(self) -> None:
+        """See `TurnTaker`."""
+        if not self._is_answering:
+            await self._settle()
 
-    def _doubt(self) -> None:
-        """Nobody knows what the context holds."""
-        self._context.invalidate()
-        self._log(entries.Unknown())
+    async def _settle(self) -> None:
+        heard = await self._context.settle()
+        if heard is not None and not self._has_items:
+            self._log(entries.Cut(heard))
 
-    def _truncate(self, item_id: str, heard_ms: int) -> None:
-        """The words whose sound had begun were heard."""
-        item = self._items.find(item_id)
-        if not item.spoken:
-            raise InvalidRequest("Only a spoken answer can be truncated.", field="item_id")
-        item.truncate(heard_ms)
-        self._context.invalidate()
-        self._log(entries.Truncated(item_id, heard_ms))
+    def cut_by_speech(self) -> None:
+        """See `TurnTaker`. What was not heard of the response that is being made or heard was never
+        said. A client that knows better truncates it once more."""
+        response = self._response
+        if response is None:
+            return
+        item = response.item
+        if not (response.is_spoken and item.spoken):
+            self._cancel(is_turn=True)
+            return
+        heard_ms, words = self._listener.interruptions.playback.heard()
+        # Clients with items are told milliseconds, and count the words of a piece by its beginning.
+        response.text = item.truncate(heard_ms) if self._has_items else words
+        response.audio_ms = heard_ms
+        self._cancel(is_turn=True)
+        if not self._has_items:
+            self._context.cut(item.item_id, words)
+        elif item in self._items:
+            self._truncate(item.item_id, heard_ms)
 
     # ---- asking and cancelling -------------------------------------------------------------
 
     def _request(self, request: ResponseRequested) -> None:
         if self._response is not None and not self._response.has_ended:
             raise ResponseInProgress
-        self._be_idle_from_now()
         self._requests.append(request)
         self._asked.set()
 
@@ -220,26 +322,11 @@ class ConversationRunner:
         if response is None or response.has_ended:
             return False
         response.is_cancelled = True
-        # The client throws away what it has not played.
-        self._listener.interruptions.cut()
+        self._silence.end()
+        self._listener.silence_answer()
         self._view.stop_generation()
         self._finish(response, Ending.CANCELLED, is_turn=is_turn)
         return True
-
-    def _cut_by_speech(self) -> None:
-        """Somebody interrupts the response that is being made or heard: what was not heard of it
-        was never said. A client that knows better truncates it once more."""
-        response = self._response
-        if response is None:
-            return
-        heard_ms: float | None = None
-        if response.is_spoken and response.item.spoken:
-            heard_ms, _ = self._listener.interruptions.playback.heard()
-            response.text = response.item.truncate(heard_ms)
-            self._context.invalidate()
-        self._cancel(is_turn=True)
-        if heard_ms is not None and not response.request.is_apart:
-            self._log(entries.Truncated(response.item.item_id, heard_ms))
 
     def stop_turn(self) -> bool:
         """Silence the answer in progress."""
@@ -247,18 +334,27 @@ class ConversationRunner:
 
     def expire(self, deadline: str) -> None:
         """See `Runner`."""
-        if deadline == "played":
-            self._listener.played()
-            return
-        if deadline == QUIET:
+        now_s = self._session.clock.monotonic()
+        if deadline == DEADLINE:
+            self._silence.expire()
+        elif deadline == "guard":
+            self._listener.is_guarded = False
+            self._listener.wake()
+        elif deadline == "played":
+            self._listener.wake()
+        elif deadline == QUIET:
             self._listener.be_quiet()
-            return
-        elapsed_s = self._setup.idle_s if deadline == "idle" else self._limits.session_s
-        self._session.end(SessionEnded("timeout", elapsed_s=elapsed_s))
+        else:
+            since_s = self._idle_since_s if deadline == "idle" else self._begun_s
+            self._session.end(SessionEnded("timeout", elapsed_s=now_s - since_s))
 
     def _be_idle_from_now(self) -> None:
+        """The client has done something, or an answer is complete and will have been played."""
+        if self._is_answering or self._requests:
+            return
         now_s = self._session.clock.monotonic()
-        self._session.deadlines.set("idle", now_s + self._setup.idle_s)
+        self._idle_since_s = max(now_s, self._listener.interruptions.playback.ends_s)
+        self._session.deadlines.set("idle", self._idle_since_s + self._setup.idle_s)
 
     # ---- the conversation ------------------------------------------------------------------
 
@@ -279,66 +375,105 @@ class ConversationRunner:
         return SessionEnded("stopped")
 
     async def _begin(self) -> None:
-        session = self._session
+        """Until the client knows that it may speak."""
+        session, deadlines = self._session, self._session.deadlines
+        prompt_tokens = 0
+        if not self._has_items:
+            deadlines.set("setup", self._begun_s + self._limits.setup_s)
+            await self._prepared.wait()
+            deadlines.clear("setup")
+            prompt_tokens = await self._turn_feed.open(self._setup)
+            self._log(self._setup)
         recording_id = await session.recording_id()
-        session.deadlines.set("session", session.clock.monotonic() + self._limits.session_s)
+        now_s = self._begun_s = session.clock.monotonic()
+        deadlines.set("session", now_s + self._limits.session_s)
+        if not self._has_items:
+            self._listener.is_guarded = True
+            deadlines.set("guard", now_s + self._limits.guard_s)
         self._be_idle_from_now()
         session.enter(Phase.ACTIVE)
-        session.emit(SessionReady(0, self._setup.idle_s, recording_id))
+        session.emit(
+            SessionReady(prompt_tokens, self._setup.idle_s, recording_id, reads=not self._has_items)
+        )
+        if self._setup.wants_speech and not self._view.spec.can_speak:
+            self._silence.tell("no_voice")
 
-    # ---- another worker goes on ------------------------------------------------------------
+    # ---- another worker continues ------------------------------------------------------------
 
     @property
     def is_between(self) -> bool:
         """See `RebuildableRunner`."""
         return not self._is_answering
 
-    def first_entry(self) -> entries.ItemsSoFar:
+    def first_entry(self) -> entries.ItemsSoFar | None:
         """See `RebuildableRunner`."""
-        return entries.ItemsSoFar(tuple(self._items))
+        return entries.ItemsSoFar(tuple(self._items)) if self._has_items else None
 
     def remembered(self) -> dict[str, Any] | None:
         """See `RebuildableRunner`."""
         heard = self._listener.remembered()
         if heard is None:
             return None
+        now_s = self._session.clock.monotonic()
         response = self._response if self._is_answering else None
         return {
-            "turn": self._turn,
+            "turns": self._turns,
             "setup": self._setup,
+            "typed": self._typed,
             "requests": self._requests,
+            "asked": None if self._has_items or not self._requests else [*self._items][-1],
             "listener": heard,
             "response": None if response is None else response.remembered(),
+            "begun_ago_s": now_s - self._begun_s,
+            "idle_ago_s": now_s - self._idle_since_s,
         }
 
     def without_old_sound(self, log: Sequence[Any]) -> list[Any]:
         """See `RebuildableRunner`: items may be filled into the context anew, with their sound."""
-        return list(log)
+        return list(log) if self._has_items else turns_without_old_sound(log)
 
     async def rebuild(self, log: Sequence[Any], remembered: dict[str, Any]) -> None:
         """See `RebuildableRunner`."""
-        feed = ItemFeed(self._items, self._context, self._view, self._session.session_id)
-        await replay(feed, log)
-        self._turn, self._setup = remembered["turn"], remembered["setup"]
-        self._requests = remembered["requests"]
+        told, is_filled = remembered["response"], False
+        if self._has_items:
+            feed = ItemFeed(self._items, self._context, self._view, self._session.session_id)
+            await replay(feed, log)
+            is_filled = feed.is_filled
+        else:
+            await self._rebuild_turns(log, told)
+        if remembered["asked"] is not None:
+            self._items.append(remembered["asked"])
+        self._turns, self._setup = remembered["turns"], remembered["setup"]
+        self._typed, self._requests = remembered["typed"], remembered["requests"]
         self._listener.restore(remembered["listener"])
+        self._listener.is_guarded = self._session.deadlines.get("guard") is not None
+        now_s = self._session.clock.monotonic()
+        self._begun_s = now_s - remembered["begun_ago_s"]
+        self._idle_since_s = now_s - remembered["idle_ago_s"]
+        self._prepared.set()
         self._is_rebuilt = True
-        told = remembered["response"]
-        if told is None:
-            return
-        if told["has_ended"]:
-            # It was silenced, and the model had not stopped.
-            self._context.invalidate()
-            return
-        self._response = self._restored(told)
-        self._is_filled = feed.is_filled
+        if told is not None and not told["has_ended"]:
+            self._response = self._restored(told)
+            self._response.is_filled = is_filled
+
+    async def _rebuild_turns(self, log: Sequence[Any], told: dict[str, Any] | None) -> None:
+        """Half-duplex. `told`: what the client knows of an answer in the making."""
+        feed = self._turn_feed
+        await replay(feed, log)
+        if feed.asked is not None and told is not None and told["has_ended"]:
+            # It was silenced, and its model had not stopped: the context holds what was said.
+            self._said_before = entries.Answered(True, told["text"], is_whole=False)
+            await replay(feed, [self._said_before])
+        if (asked := feed.asked) is not None:
+            turn = (asked.utterance, asked.speech_ms, asked.text, asked.pictures)
+            self._items.append(ConversationItem.of_user(make_id("item"), *turn))
 
     def _restored(self, told: dict[str, Any]) -> Response:
         """An answer that was being made: it is made again, and what was told of it is not."""
         request, item_id = told["request"], told["item_id"]
         known = [item for item in self._items if item.item_id == item_id]
         item = known[0] if known else ConversationItem.of_answer(item_id)
-        response = self._made(request, item, is_spoken=told["is_spoken"])
+        response = self._made(self._turns - 1, request, item, is_spoken=told["is_spoken"])
         response.response_id, response.skips = told["response_id"], told["emitted"]
         # Calls have names that were drawn: what was told of them cannot be told again.
         response.is_cancelled = told["has_calls"]
@@ -356,6 +491,11 @@ class ConversationRunner:
     async def _answer(self) -> None:
         if (broken_off := self._response) is not None:
             await self._go_on(broken_off)
+        elif self._session.phase is Phase.GENERATING and not self._requests:
+            # What was silenced elsewhere is over, though its model had not stopped.
+            if self._said_before is not None:
+                self._log(self._said_before)
+            self._end_answer()
         while True:
             while not self._requests:
                 self._asked.clear()
@@ -366,20 +506,27 @@ class ConversationRunner:
 
     async def _until_answered(self, work: Coroutine[Any, Any, None]) -> None:
         self._is_answering = True
+        self._session.deadlines.clear("idle")
         try:
             await work
+            await self._settle()
         finally:
-            self._is_answering = False
-            self._listener.end_answer()
-            self._session.enter(Phase.ACTIVE)
-            self._be_idle_from_now()
+            self._end_answer()
+
+    def _end_answer(self) -> None:
+        self._is_answering = False
+        self._silence.end()
+        self._listener.end_answer()
+        self._session.enter(Phase.ACTIVE)
+        self._be_idle_from_now()
 
     async def _go_on(self, response: Response) -> None:
         """The answer that was being made when another worker ended."""
         if response.is_cancelled:
-            self._doubt()
+            self._context.invalidate()
+            self._log(entries.Unknown())
             self._finish(response, Ending.CANCELLED)
-            self._session.enter(Phase.ACTIVE)
+            self._end_answer()
             return
         items = list(self._items)
         before = items[: items.index(response.item)] if response.item in items else items
@@ -394,31 +541,36 @@ class ConversationRunner:
         """
         spoken = self._setup.wants_speech if request.wants_speech is None else request.wants_speech
         item = ConversationItem.of_answer(make_id("item"))
-        response = self._made(request, item, is_spoken=spoken and self._view.spec.can_speak)
+        is_spoken = spoken and self._view.spec.can_speak
+        response = self._made(self._turns, request, item, is_spoken=is_spoken)
+        self._turns += 1
         before = list(self._items)
-        self._log(
-            entries.Begun(
-                response.response_id, item.item_id, request, self._setup, response.is_spoken
-            )
-        )
+        if self._has_items:
+            made = (response.response_id, item.item_id, request, self._setup, response.is_spoken)
+            self._log(entries.Begun(*made))
         self._response = response
         if not request.is_apart:
             self._forget(self._items.append(item))
         self._listener.begin_answer()
-        sound = next((one.sound for one in before[-1:] if one.sound is not None), EMPTY)
-        told = TurnItem(
-            response.response_id,
-            item.item_id,
-            before[-1].item_id if before else None,
-            response.is_spoken,
-            reference=request.reference,
-        )
-        self._session.emit(TurnStarted(sound.duration_ms, sound, item=told))
-        self._is_filled = False
+        self._session.emit(self._started(response, before[-1] if before else None))
         await self._fill_and_stream(response, before)
 
+    def _started(self, response: Response, asked: ConversationItem | None) -> TurnStarted:
+        """`asked`: the newest item that is answered."""
+        told = TurnItem(
+            response.response_id,
+            response.item.item_id,
+            None if asked is None else asked.item_id,
+            response.is_spoken,
+            reference=response.request.reference,
+        )
+        sound = (asked.sound if asked is not None else None) or EMPTY
+        if asked is None or self._has_items:
+            return TurnStarted(sound.duration_ms, sound, item=told)
+        return TurnStarted(asked.speech_ms, sound, asked.text, asked.pictures)
+
     def _made(
-        self, request: ResponseRequested, item: ConversationItem, *, is_spoken: bool
+        self, turn: int, request: ResponseRequested, item: ConversationItem, *, is_spoken: bool
     ) -> Response:
         """An answer of which nothing was said yet."""
         tools = self._setup.tools if request.tools is None else request.tools
@@ -429,25 +581,63 @@ class ConversationRunner:
                 self._session.emit(event)
 
         calls = AnswerCalls(emit, bool(tools), self._items.last_id)
-        response = Response(request, item, is_spoken, calls, emit)
+        response = Response(turn, request, item, is_spoken, calls, emit)
         return response
 
     async def _fill_and_stream(self, response: Response, before: list[ConversationItem]) -> None:
+        self._silence.begin("waiting_for_model", MODEL_S)
         try:
-            if not self._is_filled:
+            if not response.is_filled:
                 await self._fill(response, before)
             if not response.is_cancelled:
                 await self._stream(response)
+            if not self._has_items:
+                self._log_answered(response)
+            elif response.is_unsaid:
+                await self._take_back(response)
         except SlotLost:
             raise
         except (BadInput, ContextFull, InferenceFailed) as error:
+            if not (self._has_items or isinstance(error, InferenceFailed)):
+                raise
             _log.warning(
                 "response_failed", code=error.code, exc_info=isinstance(error, InferenceFailed)
             )
-            self._doubt()
+            if not await self._take_back(response) and not self._has_items:
+                raise
+            if not (response.is_filled or self._has_items):
+                # The context holds nothing of it, and is not asked to again.
+                self._items.remove(before[-1])
             self._finish(response, None, error=error)
             if isinstance(error, BadInput):
                 self._drop_media(before, error)
+
+    async def _take_back(self, response: Response) -> bool:
+        """The context is to hold nothing of an answer; False: what it holds is unknown."""
+        item_id = response.item.item_id
+        if response.is_started:
+            is_known = await self._context.take_back(item_id)
+        else:
+            is_known = self._context.without(item_id)
+        if self._has_items:
+            self._log(entries.TakenBack(item_id) if is_known else entries.Unknown())
+        else:
+            is_heard, taken_in = response.is_filled, response.taken_in
+            self._log(entries.Answered(is_heard, "", is_whole=False, taken_in=taken_in))
+        return is_known
+
+    def _log_answered(self, response: Response) -> None:
+        """What the context holds of a half-duplex turn and its answer."""
+        made = self._view.decoded if response.is_started else None
+        self._log(
+            entries.Answered(
+                response.is_filled,
+                "" if made is None else made.text,
+                made is not None and made.ending is not Ending.CANCELLED,
+                response.taken_in,
+                None if made is None else made.chosen,
+            )
+        )
 
     def _drop_media(self, before: list[ConversationItem], error: BadInput) -> None:
         """What cannot be read would spoil every later response, too."""
@@ -465,23 +655,27 @@ class ConversationRunner:
             self._setup,
             speaks=response.is_spoken,
         )
-        self._log(entries.Filled(filled.chosen))
+        if self._has_items:
+            self._log(entries.Filled(filled.chosen))
+        response.is_filled, response.taken_in = True, filled.chosen[-1]
         response.tokens = filled.tokens
         for item in filled.fresh:
             if not (self._view.spec.transcribes and item is filled.fresh[-1]):
-                self._transcribed(item, None)
+                self._transcribed(response, item, None)
             elif filled.heard:
-                self._transcribed(item, filled.heard)
+                self._transcribed(response, item, filled.heard)
 
-    def _transcribed(self, item: ConversationItem, text: str | None) -> None:
+    def _transcribed(self, response: Response, item: ConversationItem, text: str | None) -> None:
         assert item.sound is not None
-        self._session.emit(TurnTranscribed(self._turn, text, item.item_id, item.sound.duration_ms))
+        response.is_transcribed |= text is not None
+        length_ms = item.sound.duration_ms
+        self._session.emit(TurnTranscribed(response.turn, text, item.item_id, length_ms))
 
     async def _stream(self, response: Response) -> None:
-        generation = generation_of(self._setup, response.request)
+        response.is_started = True
         chunks = self._view.generate(
             self._session.session_id,
-            generation,
+            generation_of(self._setup, response.request),
             generate_audio=response.is_spoken,
             due_s=self._session.clock.monotonic() + TURN_DUE_S,
         )
@@ -494,17 +688,19 @@ class ConversationRunner:
             await self._session.room()
         if not response.has_ended:
             self._say(response, response.calls.finish(), None)
+            response.emit(OutputDelta(response.index, is_final=True))
         decoded = self._view.decoded
         assert decoded is not None
         is_whole = decoded.ending is not Ending.CANCELLED
-        self._log(entries.AnswerMade(decoded.text, is_whole, decoded.chosen))
+        if self._has_items:
+            self._log(entries.AnswerMade(decoded.text, is_whole, decoded.chosen))
         response.tokens = replace(
             response.tokens, output=decoded.text_tokens, speech=decoded.speech_tokens
         )
-        if decoded.heard:
+        if decoded.heard and not response.is_transcribed:
             last = next((i for i in reversed(self._items) if i.sound is not None), None)
             if last is not None:
-                self._transcribed(last, decoded.heard)
+                self._transcribed(response, last, decoded.heard)
         if decoded.problem:
             self._finish(response, None, error=UpstreamFailed(decoded.problem))
         else:
@@ -514,6 +710,7 @@ class ConversationRunner:
         """The next piece of an answer."""
         if not text and sound is None:
             return
+        self._silence.end()
         response.text += text
         response.item.say(text, response.audio_ms)
         duration_ms = 0 if sound is None else sound.duration_ms
@@ -551,15 +748,18 @@ class ConversationRunner:
         response.has_ended = True
         item = response.item
         calls = tuple(self._keep_calls(response))
-        self._log(
-            entries.AnswerTold(item.item_id, tuple(item.spoken), calls, item not in self._items)
-        )
+        if self._has_items:
+            is_apart = item not in self._items
+            self._log(entries.AnswerTold(item.item_id, tuple(item.spoken), calls, is_apart))
         if not item.spoken and item in self._items and ending is not Ending.DONE:
             # Nothing of it was sent: it never was.
-            self._remove(item.item_id, is_unsaid=True)
+            response.is_unsaid = True
+            self._items.remove(item)
+            if self._has_items:
+                self._log(entries.Removed(item.item_id))
         self._session.emit(
             TurnCompleted(
-                self._turn,
+                response.turn,
                 response.text,
                 audio_ms=round(response.audio_ms),
                 is_interrupted=ending is Ending.CANCELLED,
@@ -570,4 +770,3 @@ class ConversationRunner:
                 error=error,
             )
         )
-        self._turn += 1

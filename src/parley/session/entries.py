@@ -77,14 +77,9 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """An item that is gone.
-
-    Args:
-        is_unsaid: True if it is an answer that never was.
-    """
+    """An item that is gone."""
 
     item_id: str
-    is_unsaid: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +88,13 @@ class Truncated:
 
     item_id: str
     heard_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """The context holds nothing of an answer that was being made."""
+
+    item_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ ItemEntry = (
     | ItemCreated
     | Removed
     | Truncated
+    | TakenBack
     | Unknown
     | Begun
     | Filled

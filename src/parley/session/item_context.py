@@ -1,27 +1,35 @@
 """Brings a model's context up to the items of a conversation.
 
-As long as the past stays as it is, only what is new is prefilled; when it changes (an answer of
-which only a part was heard, an item that was deleted, other instructions), the context is filled
-anew.
+As long as the past stays as it is, only what is new is prefilled. Of the newest answer, what was
+not heard is taken back; when anything else changes (an item that was deleted, other instructions),
+the context is filled from the start. Where it can only grow (half-duplex), nothing else changes.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from parley import logs
 from parley.clock import Clock
 from parley.dialects.events import Content, HalfDuplexSetup, ResponseRequested, Sound, TokenCounts
 from parley.engine.work import PrefillResult
+from parley.errors import BadInput, InferenceFailed, SlotLost
 from parley.media.pcm import Pcm
 from parley.protocol import content
 from parley.protocol.content import Message
 from parley.protocol.values import TextPart, Tool, ToolCallPart, ToolResultPart
 from parley.session.items import ConversationItem
 from parley.session.opened import Voices, open_messages, open_voice
-from parley.session.turn import TURN_DUE_S
 from parley.views.content import AudioPart, Part, with_tools
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
+
+TURN_DUE_S: Final = 5.0
+"""An answer goes before requests without a waiting user, and after units of live calls."""
+
+_log = logs.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,7 @@ class ItemContext:
     Args:
         voice_s: longest reference voice.
         seed: None: drawn by the model.
+        only_grows: it was begun elsewhere, and cannot be filled from the start.
     """
 
     def __init__(
@@ -57,6 +66,7 @@ class ItemContext:
         voices: Voices,
         voice_s: float,
         seed: int | None,
+        only_grows: bool = False,
     ) -> None:
         self._session_id = session_id
         self._clock = clock
@@ -64,13 +74,67 @@ class ItemContext:
         self._voices = voices
         self._voice_s = voice_s
         self._seed = seed
-        self._synced: list[str] | None = None
+        self._synced: list[str] | None = [] if only_grows else None
         """Ids of the items in the context; None: it has to be filled again."""
         self._opened_for: tuple[object, ...] = ()
+        self._only_grows = only_grows
+        self._cut: str | None = None
+        """What was heard of the answer at its end; None: all of it."""
+        self._changing = asyncio.Lock()
 
     def invalidate(self) -> None:
         """The past has changed."""
-        self._synced = None
+        self._synced = self._cut = None
+
+    def cut(self, item_id: str, heard: str) -> None:
+        """Of an answer only `heard` was heard; `settle` brings the context up to it."""
+        if self._synced is not None and self._synced[-1:] == [item_id]:
+            self._cut = heard
+        elif not self._only_grows:
+            self.invalidate()
+
+    def without(self, answer_id: str) -> bool:
+        """The context holds nothing of an answer; False: what it holds is unknown."""
+        if self._synced is not None and self._synced[-1:] == [answer_id]:
+            self._synced.pop()
+        return self._synced is not None
+
+    async def take_back(self, answer_id: str) -> bool:
+        """What the model has made of an answer is to be as if it had never been; False: it cannot,
+        and what the context holds is unknown."""
+        async with self._changing:
+            self._cut = None
+            view = self._view
+            is_last = self._synced is not None and self._synced[-1:] == [answer_id]
+            if not is_last or not await view.can_rollback() or not (await view.rollback()).success:
+                self.invalidate()
+            return self.without(answer_id)
+
+    async def settle(self) -> str | None:
+        """Nothing is being answered: make the context hold what was heard. Returns that, if the
+        answer was cut."""
+        async with self._changing:
+            return await self._settle()
+
+    async def _settle(self) -> str | None:
+        heard, self._cut = self._cut, None
+        if heard is None or self._synced is None:
+            return None
+        try:
+            is_cut = await self._view.cut_answer(heard)
+        except SlotLost:
+            raise
+        except InferenceFailed:
+            # The context is as it was before the answer: what was heard of it is forgotten.
+            _log.warning("answer_truncation_failed", exc_info=True)
+            is_cut, heard = self._only_grows, ""
+        if not is_cut:
+            if not self._only_grows:
+                self.invalidate()
+            return None
+        if not heard:
+            self._synced.pop()
+        return heard
 
     def forget(self, item_id: str) -> None:
         """An old item is not kept any more. The context still has it; only what was changed behind
@@ -99,49 +163,77 @@ class ItemContext:
             items: the conversation so far.
             answer_id: of the answer that follows.
             again: `chosen` of when this was done in another slot, with the same context.
+
+        Raises:
+            InferenceFailed: the context is as before, or unknown.
         """
+        async with self._changing:
+            await self._settle()
+            return await self._fill(items, answer_id, request, setup, speaks, again)
+
+    async def _fill(
+        self,
+        items: Sequence[ConversationItem],
+        answer_id: str,
+        request: ResponseRequested,
+        setup: HalfDuplexSetup,
+        speaks: bool,
+        again: Sequence[object],
+    ) -> FilledContext:
         view = self._view
         instructions, items = _instructions(items, request, setup)
         tools = setup.tools if request.tools is None else request.tools
         opened_for = (instructions, setup.voice_name, speaks, tools)
-        wanted = [item.item_id for item in items]
-        known = self._synced
+        known = self._known(items)
         chosen: list[object] = []
-        if (
-            known is None
-            or request.items is not None
-            or opened_for != self._opened_for
-            or known != wanted[: len(known)]
-        ):
-            opened = again[0] if again else None
-            chosen = [await self._open(instructions, setup, tools, speaks=speaks, again=opened)]
+        if self._only_grows:
+            items = [item for item in items if not item.is_answer]
+        elif known is None or request.items is not None or opened_for != self._opened_for:
+            how = again[0] if again else None
+            opened = await self._open(instructions, setup, tools, speaks=speaks, again=how)
+            chosen = [opened.chosen]
             self._opened_for, known = opened_for, []
+        if known is None:
+            raise InferenceFailed("The context cannot be restored.")
         cached = view.kept_tokens if known else 0
-        fresh = items[len(known) :]
+        fresh = [item for item in items if item.item_id not in known]
         answered = max((i + 1 for i, item in enumerate(fresh) if item.is_answer), default=0)
         # Until all of it is there, what is there is unknown.
         self._synced = None
         # What was answered before is not heard for the first time.
         past, now = again[len(chosen) : len(chosen) + 2] or (None, None)
-        before = await self._prefill(fresh[:answered], past)
-        prefilled = await self._prefill(fresh[answered:], now)
+        try:
+            before = await self._prefill(fresh[:answered], past)
+            prefilled = await self._prefill(fresh[answered:], now)
+        except (BadInput, InferenceFailed):
+            if not answered:
+                # The view has put the context back.
+                self._synced = known
+            raise
         chosen += [before.chosen, prefilled.chosen]
-        image_tokens = before.vision_tokens
         is_apart = request.items is not None or request.is_apart
-        self._synced = None if is_apart else [*wanted, answer_id]
+        fresh_ids = [item.item_id for item in fresh]
+        self._synced = None if is_apart else [*known, *fresh_ids, answer_id]
         heard_s = sum(item.sound.duration_s for item in fresh if item.sound is not None)
         tokens = TokenCounts(
             input=view.kv_cache_length,
             cached=cached,
             audio=round(heard_s * view.spec.audio_tokens_per_s),
-            image=image_tokens + prefilled.vision_tokens,
+            image=before.vision_tokens + prefilled.vision_tokens,
         )
         sounds = tuple(item for item in fresh[answered:] if item.sound is not None)
         return FilledContext(tokens, sounds, prefilled.heard, tuple(chosen))
 
+    def _known(self, items: Sequence[ConversationItem]) -> list[str] | None:
+        """Ids of what the context holds; None where it is not how these items begin."""
+        known = self._synced
+        if known is None or self._only_grows:
+            return known
+        return known if known == [item.item_id for item in items][: len(known)] else None
+
     async def answer_early(self, pcm: Pcm, setup: HalfDuplexSetup) -> None:
         """What will be the user's turn, if they say no more."""
-        if self._synced is None:
+        if self._synced is None or self._cut is not None or self._changing.locked():
             return
         due_s = self._clock.monotonic() + TURN_DUE_S
         asked: content.Message[Part] = content.Message("user", (AudioPart(pcm),))
@@ -172,8 +264,8 @@ class ItemContext:
         *,
         speaks: bool,
         again: object = None,
-    ) -> object:
-        """An empty context with the instructions in it; gives what the model decided about them."""
+    ) -> PrefillResult:
+        """An empty context with the instructions in it."""
         self._synced = None
         voice = await open_voice(
             setup.voice, setup.voice_name, voices=self._voices, limit_s=self._voice_s
@@ -185,7 +277,7 @@ class ItemContext:
         if tools:
             opened = with_tools(opened, tools)
         request = TurnRequest(session_id, tuple(opened))
-        return (await self._view.prefill(request, again=again)).chosen
+        return await self._view.prefill(request, again=again)
 
 
 def _joined(messages: Sequence[Message[Content]]) -> list[Message[Content]]:

@@ -1,4 +1,4 @@
-"""What was said in a conversation of items, in order and bounded.
+"""What was said in a conversation of turns, in order and bounded.
 
 Source: OpenAI Realtime (GA), conversation items.
 """
@@ -11,7 +11,7 @@ from typing import Final
 
 from parley.dialects.events import Content, Picture, Sound
 from parley.errors import InvalidRequest
-from parley.media.pcm import INPUT_RATE_HZ, Pcm, to_float32_bytes
+from parley.media.pcm import Pcm
 from parley.protocol.content import Message
 from parley.protocol.values import TextPart, ToolCallPart, ToolResultPart
 
@@ -35,24 +35,51 @@ class ConversationItem:
 
     Args:
         spoken: of an answer: its words piece by piece, and where the sound of each begins, in ms.
-        sound: of a user's turn.
+        speech_ms: of a user's turn: how long they spoke.
     """
 
     item_id: str
     message: Message[Content]
     spoken: list[tuple[str, float]] = field(default_factory=list)
-    sound: Pcm | None = None
+    speech_ms: int = 0
 
     @classmethod
-    def of_sound(cls, item_id: str, pcm: Pcm) -> ConversationItem:
-        """A user's turn."""
-        sound = Sound(to_float32_bytes(pcm), INPUT_RATE_HZ)
-        return cls(item_id, Message("user", (sound,)), sound=pcm)
+    def of_user(
+        cls,
+        item_id: str,
+        pcm: Pcm,
+        speech_ms: int = 0,
+        text: str = "",
+        pictures: tuple[bytes, ...] = (),
+    ) -> ConversationItem:
+        """A user's turn: pictures, then what was written, then what was said; any may be
+        missing."""
+        parts: list[Content] = [Picture(file) for file in pictures]
+        if text:
+            parts.append(TextPart(text))
+        if len(pcm):
+            parts.append(pcm)
+        return cls(item_id, Message("user", tuple(parts)), speech_ms=speech_ms)
 
     @classmethod
     def of_answer(cls, item_id: str) -> ConversationItem:
         """An answer of which nothing was said yet."""
         return cls(item_id, Message("assistant", (TextPart(""),)))
+
+    @property
+    def sound(self) -> Pcm | None:
+        """What the user said, if this is their turn."""
+        return next((part for part in self.message.parts if isinstance(part, Pcm)), None)
+
+    @property
+    def text(self) -> str:
+        """What was written."""
+        return "".join(part.text for part in self.message.parts if isinstance(part, TextPart))
+
+    @property
+    def pictures(self) -> tuple[bytes, ...]:
+        """What was shown."""
+        return tuple(part.file for part in self.message.parts if isinstance(part, Picture))
 
     @property
     def is_answer(self) -> bool:
@@ -76,6 +103,8 @@ class ConversationItem:
                     size += len(data)
                 case Picture(file):
                     size += len(file)
+                case Pcm(samples):
+                    size += samples.nbytes
                 case _:
                     pass
         return size
@@ -97,8 +126,9 @@ class ConversationItem:
 class ItemList:
     """The items of one conversation; beyond the bounds, the oldest are forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = ITEMS_MOST) -> None:
         self._items: list[ConversationItem] = []
+        self._most = most
 
     def __iter__(self) -> Iterator[ConversationItem]:
         return iter(self._items)
@@ -165,7 +195,7 @@ class ItemList:
     def _bound(self) -> list[str]:
         gone: list[str] = []
         size = sum(item.size_bytes for item in self._items)
-        while len(self._items) > 1 and (len(self._items) > ITEMS_MOST or size > KEPT_BYTES):
+        while len(self._items) > 1 and (len(self._items) > self._most or size > KEPT_BYTES):
             first = self._items.pop(0)
             size -= first.size_bytes
             gone.append(first.item_id)

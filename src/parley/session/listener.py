@@ -1,18 +1,23 @@
-"""Finds the user's turns in the sound of a conversation of items.
+"""Finds the user's turns in the sound of a conversation of turns.
 
 The client says when a turn is complete, or the voice detector does. While an answer is made or
 heard, sound goes to the watch for interruptions in place of the detector of turns: echo, noise and
 what it takes for an acknowledgement are then no turns at all. What interrupts, or is still being
 said when the answer has been played, begins the next turn, from its first word.
 
-Source: OpenAI Realtime (GA), voice activity detection.
+A sequential listener (half-duplex) has every turn answered before it listens for the next. Where
+interruptions are off, sound that arrives during an answer is dropped: the microphone hears the
+loudspeaker. What a client says in an outage and sends afterwards is always kept, in order.
+
+Source: OpenAI Realtime (GA), voice activity detection; service.md 4.3; sessions.md 3.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from parley.dialects.events import SpeechStarted, SpeechStopped, TurnDetection
 from parley.errors import InvalidRequest
@@ -20,10 +25,11 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
 from parley.protocol.values import InterruptionOptions, make_id
 from parley.session.early import EarlyAnswer
 from parley.session.interruption import Interruptions
-from parley.session.listening import SoundQueue, find, silence_of, wait_for_silence
+from parley.session.listening import ColdStart, SoundQueue, find, silence_of, wait_for_silence
 from parley.session.session import Session
+from parley.session.silence import SPEECH_S, SilenceWatch
 from parley.turns import NO_JUDGES, TurnJudges
-from parley.vad import DetectorFactory, SpeechBegan, SpeechEnded, UtteranceFinder
+from parley.vad import DetectorFactory, SpeechBegan, SpeechEnded, UtteranceFinder, VadEvent
 
 MANUAL_S: Final = 300.0
 """Most sound that may wait for a commit."""
@@ -38,38 +44,82 @@ class NothingToCommit(InvalidRequest):
         super().__init__("The input audio buffer is empty: there is nothing to commit.")
 
 
+class TurnTaker(Protocol):
+    """What a listener needs of the runner that it works for."""
+
+    def take_turn(self, item_id: str, pcm: Pcm, speech_ms: int, *, answers: bool) -> None:
+        """A turn is complete. `pcm` is empty where only words were written."""
+        ...
+
+    def cut_by_speech(self) -> None:
+        """The user interrupts the answer: silence it."""
+        ...
+
+    @property
+    def has_written(self) -> bool:
+        """True if written words wait for their turn."""
+        ...
+
+    async def answer_early(self, pcm: Pcm) -> None:
+        """Prepare the answer to what will be a turn, if nothing more is said."""
+        ...
+
+    def stop_early(self) -> None:
+        """More is said: that answer is not needed."""
+        ...
+
+    async def settle(self) -> None:
+        """The answer has been played or interrupted: the context may be brought up to it."""
+        ...
+
+
 class TurnListener:
     """See the module's text.
 
     Args:
-        commit: told of every turn that is complete: its item's id, its sound, whether it asks for
-            an answer.
-        cut: silences the answer that the user interrupts.
-        early: prepares the answer to what will be a turn, if nothing more is said; and stops that
-            because more is said.
+        index: of the turn that is answered or heard.
+        silence: told of speech without an end.
+        guard_s: see `ColdStart`.
     """
 
     def __init__(
         self,
         session: Session,
+        runner: TurnTaker,
         detectors: DetectorFactory,
         *,
         index: Callable[[], int],
-        commit: Callable[[str, Pcm, bool], None],
-        cut: Callable[[], None],
-        early: EarlyAnswer,
+        silence: SilenceWatch,
+        is_sequential: bool,
+        guard_s: float = 0.0,
         judges: TurnJudges = NO_JUDGES,
     ) -> None:
         self._session = session
+        self._runner = runner
         self._detectors = detectors
         self._judges = judges
-        self._commit = commit
-        self._cut = cut
-        self._early = early
+        self._silence = silence
+        self._is_sequential = is_sequential
+        self._early = EarlyAnswer(runner.answer_early, runner.stop_early)
         self.interruptions = Interruptions(session, index=index, stop=self._be_interrupted)
         self._detection: TurnDetection | None = TurnDetection()
+        self._cold_start = ColdStart(guard_s)
+        self.is_guarded = False
+        """True while nothing that was heard is acted on."""
         self._is_answering = False
+        """True if an answer is being made, and in a sequential listener from the end of the turn
+        on."""
+        self._is_over = False
+        """True if the answer that is being made is over for the client."""
+        self._drops_past = False
+        """True if what was sent to another worker was said into an answer."""
         self._sounds = SoundQueue()
+        self._before_watch = 0
+        """Pieces in `_sounds` that came before what the watch hears."""
+        self._found: deque[VadEvent] = deque()
+        """What the detector found and the listener has not acted on."""
+        self._has_taken_turn = False
+        """True if a turn was found since the detector was reset, in a sequential listener."""
         self._heard_samples = 0
         """Of all sound, what the detector or the watch was given."""
         self._watched_samples = 0
@@ -79,11 +129,11 @@ class TurnListener:
         self._start = 0
         """Of all sound: where the finder's began."""
         self._item_id = ""
-        self._is_told = False
+        self._is_announced = False
         """True if the client knows already that the speech in `_item_id` has started."""
         self._changed = asyncio.Event()
         self._is_hearing = self._is_watch_due = False
-        """True if there is a finder, and no watch yet."""
+        """True if there is a finder and not yet a watch."""
 
     # ---- another worker continues ------------------------------------------------------------
 
@@ -95,12 +145,16 @@ class TurnListener:
         return {
             "detection": self._detection,
             "sounds": self._sounds.pieces,
+            "found": self._found,
+            "cold_start": self._cold_start.remembered(),
+            "is_answering": self._is_answering,
+            "has_taken_turn": self._has_taken_turn,
             "heard_samples": self._heard_samples,
             "manual": self._manual,
             "finder": None if self._finder is None else self._finder.remembered(),
             "start": self._start,
             "item_id": self._item_id,
-            "is_told": self._is_told,
+            "is_announced": self._is_announced,
         }
 
     def restore(self, remembered: dict[str, Any]) -> None:
@@ -108,10 +162,15 @@ class TurnListener:
         detection = self._detection = remembered["detection"]
         for pcm in remembered["sounds"]:
             self._sounds.put(pcm)
+        self._found = remembered["found"]
+        self._cold_start.restore(remembered["cold_start"])
+        self._has_taken_turn = remembered["has_taken_turn"]
+        self._is_answering = self._is_sequential and remembered["is_answering"]
+        self._drops_past = self._is_answering and not _may_interrupt(detection)
         self._heard_samples, self._start = remembered["heard_samples"], remembered["start"]
         self._manual = remembered["manual"]
         self._manual_s = sum(pcm.duration_s for pcm in self._manual)
-        self._item_id, self._is_told = remembered["item_id"], remembered["is_told"]
+        self._item_id, self._is_announced = remembered["item_id"], remembered["is_announced"]
         if detection is not None and remembered["finder"] is not None:
             self._finder = self._finder_of(detection)
             self._finder.restore(remembered["finder"])
@@ -121,15 +180,24 @@ class TurnListener:
 
     def hear(self, pcm: Pcm) -> None:
         """The next sound."""
+        if self._drops_past and self._session.hears_what_is_past:
+            return
+        is_backlog = self._session.takes_backlog(pcm.duration_s)
         if self._detection is None:
             self._keep(pcm)
+        elif is_backlog or self._is_over:
+            self._put(pcm)
         elif self.interruptions.is_watching:
             self._watched_samples += len(pcm)
             self._heard_samples += len(pcm)
             self.interruptions.hear(pcm)
-        else:
-            self._sounds.put(pcm)
-            self._changed.set()
+        elif not (self._is_busy and not self.interruptions.is_armed):
+            self.interruptions.learn(pcm)
+            self._put(pcm)
+
+    def _put(self, pcm: Pcm) -> None:
+        self._sounds.put(pcm)
+        self._changed.set()
 
     def detect(self, detection: TurnDetection | None) -> None:
         """Find turns in another way from now on; None: the client says when one is complete."""
@@ -147,8 +215,7 @@ class TurnListener:
     def be_quiet(self) -> None:
         """The deadline `QUIET` has passed: the client pauses, and sends nothing any more."""
         if self._finder is not None and not self.interruptions.is_watching:
-            self._sounds.put(silence_of(self._finder))
-            self._changed.set()
+            self._put(silence_of(self._finder))
 
     def forget(self) -> None:
         """Forget the sound that is not a turn yet."""
@@ -166,7 +233,7 @@ class TurnListener:
             raise NothingToCommit
         pcm = join(self._manual, INPUT_RATE_HZ)
         self.forget()
-        self._commit(item_id, pcm, False)
+        self._runner.take_turn(item_id, pcm, pcm.duration_ms, answers=False)
 
     def _keep(self, pcm: Pcm) -> None:
         """Sound waits for the client's commit."""
@@ -176,29 +243,38 @@ class TurnListener:
         while self._manual_s > MANUAL_S and len(self._manual) > 1:
             self._manual_s -= self._manual.pop(0).duration_s
 
+    def wake(self) -> None:
+        """Something that it waits for may have happened."""
+        self._changed.set()
+
     # ---- what the answer does --------------------------------------------------------------
 
     def begin_answer(self) -> None:
         """An answer is being made."""
         self._is_answering = True
+        self._before_watch = len(self._sounds)
         self.interruptions.begin()
         self.interruptions.is_watching = self._may_watch()
 
+    def silence_answer(self) -> None:
+        """The answer that is being made is over for the client, which throws away what it has not
+        played: what is said from now on belongs to the next turn."""
+        self._is_over = True
+        self.interruptions.cut()
+        self._changed.set()
+
     def end_answer(self) -> None:
         """The answer has been made; it may still be heard."""
-        self._is_answering = False
+        self._is_answering = self._is_over = False
         self._session.deadlines.set("played", self.interruptions.playback.ends_s)
         self._changed.set()
 
-    def played(self) -> None:
-        """The deadline `played` has passed."""
-        self._changed.set()
-
     def _be_interrupted(self, at_sample: int) -> None:
-        watched_from = self._heard_samples - self._watched_samples
-        self._tell_speech(watched_from + at_sample)
-        self._is_told = True
-        self._cut()
+        if not self._is_sequential:
+            watched_from = self._heard_samples - self._watched_samples
+            self._announce_speech(watched_from + at_sample)
+            self._is_announced = True
+        self._runner.cut_by_speech()
         self._changed.set()
 
     # ---- listening -------------------------------------------------------------------------
@@ -218,9 +294,7 @@ class TurnListener:
                         self._watched_samples = 0
                 if self._is_played():
                     await self._resume()
-                elif self._sounds and detection is not None:
-                    await self._find(self._sounds.take(), detection)
-                else:
+                elif not await self._listen(detection):
                     self.interruptions.is_watching |= self._may_watch()
                     self._changed.clear()
                     await self._changed.wait()
@@ -228,15 +302,42 @@ class TurnListener:
             self._early.end()
             watch.stop()
 
+    async def _listen(self, detection: TurnDetection | None) -> bool:
+        """Do one thing; False: there is nothing to do."""
+        finder = self._finder
+        if self.is_guarded or self._is_busy or detection is None or finder is None:
+            return False
+        if self._found:
+            self._follow(detection, finder)
+        elif self._runner.has_written and not self._cold_start.is_over:
+            self._found.extend(self._cold_start.skip(finder))
+        elif self._runner.has_written and not finder.is_speaking:
+            self._take_turn(Pcm.empty(INPUT_RATE_HZ), 0, detection)
+            self._start_over(finder)
+        elif self._sounds:
+            await self._find(self._sounds.take(), detection)
+            if self._sounds:
+                # What has piled up delays no other session, and a turn is answered before the next.
+                await asyncio.sleep(0)
+        else:
+            return False
+        return True
+
+    @property
+    def _is_busy(self) -> bool:
+        """True if no turn is looked for now."""
+        return self._is_sequential and (self._is_answering or self.interruptions.is_watching)
+
     def _may_watch(self) -> bool:
         """True if sound is to be heard as what might interrupt. Who speaks when an answer begins is
-        let finish: that is not an interruption."""
+        let finish: that is not an interruption. In a sequential listener their turn is complete
+        by then."""
         interruptions, finder = self.interruptions, self._finder
-        return (
-            interruptions.is_armed
-            and not interruptions.is_cut
-            and (self._is_answering or interruptions.playback.is_heard)
-            and self._detection is not None
+        is_heard = self._is_answering or interruptions.playback.is_heard
+        if not (interruptions.is_armed and is_heard) or interruptions.is_cut or self._is_over:
+            return False
+        return self._is_sequential or (
+            self._detection is not None
             and finder is not None
             and not finder.is_speaking
             and not self._sounds
@@ -247,61 +348,91 @@ class TurnListener:
         interruptions = self.interruptions
         if not interruptions.is_watching:
             return False
-        return interruptions.is_cut or not (self._is_answering or interruptions.playback.is_heard)
+        if interruptions.is_cut or self._is_over:
+            return True
+        is_heard = interruptions.playback.is_heard and not self._runner.has_written
+        return not (self._is_answering or is_heard)
 
     async def _resume(self) -> None:
         """Listen for turns again, beginning with what was said meanwhile."""
         self._session.deadlines.clear("played")
         spoken = await self.interruptions.hand_over()
+        await self._runner.settle()
         detection, finder = self._detection, self._finder
         if detection is None or finder is None:
             return
         finder.reset()
-        self._start = self._heard_samples - sum(len(pcm) for pcm in spoken)
+        self._heard_samples -= sum(len(pcm) for pcm in spoken)
+        self._start = self._heard_samples
+        if self._is_sequential:
+            self._sounds.put_back(*spoken, behind=self._before_watch)
+            return
         for pcm in spoken:
-            await self._find(pcm, detection, is_known=True)
-        if self._is_told and not finder.is_speaking:
+            await self._find(pcm, detection)
+        if self._is_announced and not finder.is_speaking:
             # The detector of turns is stricter than the watch: to it, this was no speech.
-            self._tell_silence(self._heard_samples)
+            self._announce_silence(self._heard_samples)
 
-    async def _find(self, pcm: Pcm, detection: TurnDetection, *, is_known: bool = False) -> None:
-        """Look for turns.
-
-        Args:
-            is_known: the watch has heard this sound, and it is counted.
-        """
-        finder = self._finder
-        if not is_known:
-            self._heard_samples += len(pcm)
-            self.interruptions.learn(pcm)
+    async def _find(self, pcm: Pcm, detection: TurnDetection) -> None:
+        """Look for turns."""
+        finder, cold_start = self._finder, self._cold_start
+        self._heard_samples += len(pcm)
         if finder is None:
             return
         self._is_hearing = True
         try:
-            found = await find(finder, pcm)
+            if cold_start.is_over:
+                found = cold_start.counted(await find(finder, pcm), finder)
+            else:
+                found, rest = await cold_start.feed(pcm, finder)
+                if rest is not None:
+                    self._heard_samples -= len(rest)
+                    self._sounds.put_back(rest)
         finally:
             self._is_hearing = False
-        for event in found:
-            match event:
-                case SpeechBegan():
-                    if not self._is_told:
-                        self._tell_speech(self._start + event.at_sample)
-                case SpeechEnded(utterance=utterance):
-                    self._tell_silence(self._start + event.at_sample)
-                    if utterance is not None:
-                        self._early.begin_turn()
-                        self._commit(self._item_id, utterance.pcm, detection.answers)
-
-        if detection.answers:
+        self._found.extend(found)
+        self._follow(detection, finder)
+        if not cold_start.is_over:
+            return
+        if detection.answers and not cold_start.is_undecided and not self._is_busy:
             self._early.follow(finder)
         wait_for_silence(self._session, finder)
 
-    def _tell_speech(self, at_sample: int) -> None:
+    def _follow(self, detection: TurnDetection, finder: UtteranceFinder) -> None:
+        """Act on what the detector found; a sequential listener as far as the next turn."""
+        while self._found and not self._is_busy:
+            match self._found.popleft():
+                case SpeechBegan(at_sample):
+                    # Speech that continues when the answers are out is not followed any further.
+                    is_followed = self._found or not self._has_taken_turn
+                    if is_followed and not self._is_announced:
+                        self._announce_speech(self._start + at_sample)
+                        self._silence.begin("speech_is_heard", SPEECH_S)
+                case SpeechEnded(at_sample, utterance):
+                    self._silence.end()
+                    self._announce_silence(self._start + at_sample)
+                    if utterance is not None:
+                        self._take_turn(utterance.pcm, utterance.speech_ms, detection)
+        if self._has_taken_turn and not self._found:
+            self._start_over(finder)
+
+    def _take_turn(self, pcm: Pcm, speech_ms: int, detection: TurnDetection) -> None:
+        self._early.begin_turn()
+        self._has_taken_turn = self._is_answering = self._is_sequential
+        item_id = self._item_id if len(pcm) else make_id("item")
+        self._runner.take_turn(item_id, pcm, speech_ms, answers=detection.answers)
+
+    def _start_over(self, finder: UtteranceFinder) -> None:
+        self._has_taken_turn = False
+        finder.reset()
+        self._start = self._heard_samples
+
+    def _announce_speech(self, at_sample: int) -> None:
         self._item_id = make_id("item")
         self._session.emit(SpeechStarted(self._item_id, _ms(at_sample)))
 
-    def _tell_silence(self, at_sample: int) -> None:
-        self._is_told = False
+    def _announce_silence(self, at_sample: int) -> None:
+        self._is_announced = False
         self._session.emit(SpeechStopped(self._item_id, _ms(at_sample)))
 
 
@@ -331,6 +462,10 @@ class _WatchTask:
         """Listen no more."""
         if self._task is not None:
             self._task.cancel()
+
+
+def _may_interrupt(detection: TurnDetection | None) -> bool:
+    return detection is not None and detection.interruption.mode != "off"
 
 
 def _ms(samples: int) -> int:

@@ -57,8 +57,8 @@ class SoundQueue:
         self._pieces: deque[Pcm] = deque()
         self._waiting_s = 0.0
 
-    def __bool__(self) -> bool:
-        return bool(self._pieces)
+    def __len__(self) -> int:
+        return len(self._pieces)
 
     @property
     def pieces(self) -> tuple[Pcm, ...]:
@@ -78,10 +78,11 @@ class SoundQueue:
         self._waiting_s -= pcm.duration_s
         return pcm
 
-    def put_back(self, pcm: Pcm) -> None:
-        """Put before all others what was taken and not used."""
-        self._pieces.appendleft(pcm)
-        self._waiting_s += pcm.duration_s
+    def put_back(self, *pieces: Pcm, behind: int = 0) -> None:
+        """Put in what came before all others, but for the first `behind` that still wait."""
+        for place, pcm in enumerate(pieces, min(behind, len(self._pieces))):
+            self._pieces.insert(place, pcm)
+            self._waiting_s += pcm.duration_s
 
     def clear(self) -> None:
         """Forget all of it."""
@@ -120,15 +121,20 @@ class ColdStart:
         """Know what another one knew."""
         self._left, self._began = remembered["left"], remembered["began"]
 
-    async def feed(self, pcm: Pcm, finder: UtteranceFinder) -> Pcm | None:
-        """Hear the next sound; returns what lies behind the guard, if anything does."""
+    async def feed(self, pcm: Pcm, finder: UtteranceFinder) -> tuple[list[VadEvent], Pcm | None]:
+        """Hear the next sound; returns what counts when the guard ends, and what lies behind it."""
         rest = None
         if len(pcm) > self._left:
             rest, pcm = pcm.slice(self._left), pcm.slice(0, self._left)
         self._left -= len(pcm)
         for event in await find(finder, pcm):
             self._began = event if isinstance(event, SpeechBegan) else None
-        return rest
+        return (self.counted([], finder) if self.is_over else []), rest
+
+    def skip(self, finder: UtteranceFinder) -> list[VadEvent]:
+        """The user has done something else: nothing more is ignored. Returns what counts."""
+        self._left = 0
+        return self.counted([], finder)
 
     def counted(self, events: list[VadEvent], finder: UtteranceFinder) -> list[VadEvent]:
         """What of the events after the guard counts, with the beginning of an utterance that began

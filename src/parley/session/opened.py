@@ -227,6 +227,8 @@ class _Opener:
                 return content.ImagePart(pixels)
             case Sound():
                 return content.AudioPart(self.sound(part))
+            case Pcm():
+                return content.AudioPart(part)
             case Clip(file, stack_frames):
                 clip = self._decoder.video(
                     file, stack_frames=stack_frames, room=room, stop=self._stop

@@ -21,6 +21,7 @@ from parley.dialects.events import (
     Picture,
     Sound,
 )
+from parley.media.pcm import Pcm
 from parley.media.wav import is_wav
 from parley.protocol.codec import Converter
 from parley.protocol.content import Message
@@ -275,6 +276,8 @@ def keep_chat(
                 counts["image"] += 1
                 files[path] = part.file
                 return KeptPart("image", file=path)
+            case Pcm():
+                raise TypeError("a request holds sound as it was sent")
             case Sound():
                 stem = _stem(layout.user_audio(counts["audio"]))
                 counts["audio"] += 1

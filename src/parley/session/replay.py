@@ -38,6 +38,7 @@ from parley.session.entries import (
     Filled,
     ItemsSoFar,
     Removed,
+    TakenBack,
     Truncated,
     Unknown,
     WentBack,
@@ -378,6 +379,10 @@ class ItemFeed:
         """True if everything since the beginning is in the entries."""
         self.is_filled = False
         """True if the context holds what an answer in the making answers."""
+        self._is_made = False
+        """True if the context holds an answer to it."""
+        self._silenced: AnswerTold | None = None
+        """An answer that is over for the client, and was still being made."""
 
     async def redo(self, entry: Entry) -> MadeAnswer | None:
         """See `ConversationFeed`."""
@@ -390,23 +395,28 @@ class ItemFeed:
                 for item in found:
                     items.append(item)
             case Committed(item_id, pcm):
-                self._forget(items.append(ConversationItem.of_sound(item_id, pcm)))
+                self._forget(items.append(ConversationItem.of_user(item_id, pcm)))
             case ItemCreated(item_id, message, after_id):
                 self._forget(items.insert(ConversationItem(item_id, message), after_id))
-            case Removed(item_id, is_unsaid):
+            case Removed(item_id):
                 items.remove(items.find(item_id))
-                if is_unsaid:
-                    context.invalidate()
             case Truncated(item_id, heard_ms):
-                items.find(item_id).truncate(heard_ms)
-                context.invalidate()
+                context.cut(item_id, items.find(item_id).truncate(heard_ms))
+            case TakenBack(item_id) if self._is_made:
+                await context.take_back(item_id)
+            case TakenBack(item_id):
+                self._silenced = None
+                context.without(item_id)
             case Unknown():
+                self._silenced = None
                 context.invalidate()
             case Begun():
-                self._begun, self._before, self.is_filled = entry, list(items), False
+                self._begun, self._before = entry, list(items)
+                self.is_filled = self._is_made = False
                 if not entry.request.is_apart:
                     self._forget(items.append(ConversationItem.of_answer(entry.item_id)))
             case AnswerTold():
+                self._silenced = entry if self.is_filled else None
                 self._tell(entry)
             case Filled(chosen) if self._is_whole and self._begun is not None:
                 await self._fill(self._begun, chosen)
@@ -419,6 +429,11 @@ class ItemFeed:
 
     async def catch_up(self) -> None:
         """See `ConversationFeed`."""
+        if self._silenced is not None and self._begun is not None:
+            # The context holds of it what was said.
+            said = "".join(text for text, _ in self._silenced.spoken)
+            await self._answer(self._begun, AnswerMade(said, is_whole=False, chosen=None))
+        await self._context.settle()
         if self._is_behind:
             self._is_behind = False
             await self._view.catch_up()
@@ -440,10 +455,11 @@ class ItemFeed:
         self.is_filled = True
 
     async def _answer(self, begun: Begun, answered: AnswerMade) -> MadeAnswer | None:
-        self.is_filled = False
+        self.is_filled, self._silenced = False, None
         if not (answered.said or answered.is_whole or answered.chosen is not None):
-            self._context.invalidate()
+            self._context.without(begun.item_id)
             return None
+        self._is_made = True
         self._is_behind |= answered.chosen is not None
         tools = begun.setup.tools if begun.request.tools is None else begun.request.tools
         return await _answer_again(

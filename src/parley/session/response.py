@@ -1,4 +1,4 @@
-"""An answer of a conversation of items while it is made, and what cannot be asked of it.
+"""An answer of a conversation of turns while it is made, and what cannot be asked of it.
 
 Source: OpenAI Realtime (GA), responses.
 """
@@ -40,10 +40,11 @@ class Response:
     """An answer in progress.
 
     Args:
+        turn: its number, from 0.
         emit: emits its events, but for its start and its end.
-        cancelled: whether it is to end, and whether because the user spoke.
     """
 
+    turn: int
     request: ResponseRequested
     item: ConversationItem
     is_spoken: bool
@@ -57,7 +58,17 @@ class Response:
     """Events of it that were emitted while it was made, its start not counted."""
     skips: int = 0
     """Of these, those that the client knows already."""
+    is_filled: bool = False
+    """True if the context holds what it answers."""
+    taken_in: object = None
+    """What the model decided about what it answers; see `engine.work.Prefill.again`."""
+    is_started: bool = False
+    """True if the model has started to answer."""
+    is_transcribed: bool = False
+    """True if the client knows what the user was heard to say."""
     is_cancelled: bool = False
+    is_unsaid: bool = False
+    """True if it ended before anything of it was said: it never was."""
     has_ended: bool = False
     tokens: TokenCounts = field(default_factory=TokenCounts)
 
@@ -68,6 +79,7 @@ class Response:
             "response_id": self.response_id,
             "item_id": self.item.item_id,
             "is_spoken": self.is_spoken,
+            "text": self.text,
             "emitted": max(self.emitted, self.skips),
             "has_calls": self.calls.has_begun,
             "has_ended": self.has_ended,

@@ -49,6 +49,9 @@ BETWEEN_S: Final = 20.0
 CATCH_UP_S: Final = 5.0
 """How long a client that was away may take at least to send what was said meanwhile."""
 
+REAL_TIME_S: Final = 0.5
+"""After this long, a client that has sent no more sound than that has nothing to catch up."""
+
 LAST_WORD_S: Final = 2.0
 """How long a connection that was replaced may take to hear of it."""
 
@@ -122,6 +125,8 @@ class ResumableSocket:
         self._away_s = 0.0
         self._back_s = float("-inf")
         """How long the client was away last, and when it came back."""
+        self._backlog_left_s = self._heard_s = self._heard_since_s = 0.0
+        """Sound said while it was away that has not come, what has come since, and since when."""
         self._sent_before: int | None = None
         """Messages that the client had sent when it lost another worker; None: it did not."""
         self._is_handed_over = False
@@ -163,6 +168,23 @@ class ResumableSocket:
         if self._clock.monotonic() - self._back_s > max(self._away_s, CATCH_UP_S):
             return 0.0
         return min(self._away_s, self._limits.window_s)
+
+    def takes_backlog(self, seconds: float) -> bool:
+        """True if the next `seconds` of sound were said while the client was away: as much as that
+        comes first, and faster than it was said."""
+        if self._backlog_left_s <= 0:
+            return False
+        now_s = self._clock.monotonic()
+        if not self._heard_s:
+            self._heard_since_s = now_s
+        past_s = now_s - self._heard_since_s
+        if past_s > REAL_TIME_S and self._heard_s < past_s:
+            # It comes as it is said: the client has kept nothing, or has sent it all.
+            self._backlog_left_s = 0.0
+            return False
+        self._heard_s += seconds
+        self._backlog_left_s -= seconds
+        return True
 
     @property
     def kept_bytes(self) -> int:
@@ -353,6 +375,7 @@ class ResumableSocket:
         self.deadlines.clear(RESUME)
         self._back_s = now_s = self._clock.monotonic()
         self._away_s = self._limits.window_s if self._left_s is None else now_s - self._left_s
+        self._backlog_left_s, self._heard_s = self.backlog_s, 0.0
         self.deadlines.go(now_s)
         self._changed.set()
         _log.info("session_resumed", generation=self._tokens.generation, after=seq)

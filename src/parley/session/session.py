@@ -194,6 +194,10 @@ class Session:
         """See `ResumableSocket.backlog_s`."""
         return 0.0 if self._resumable is None else self._resumable.backlog_s
 
+    def takes_backlog(self, seconds: float) -> bool:
+        """See `ResumableSocket.takes_backlog`."""
+        return self._resumable is not None and self._resumable.takes_backlog(seconds)
+
     @property
     def rolls_over(self) -> bool:
         """True if the conversation has no total length, and its context slides: the operator allows

@@ -414,10 +414,11 @@ class HalfDuplexView(TurnView):
         Without any text, the user's turn is open again. False when there is no way back: the
         context then holds the whole answer.
         """
-        session_id = self._session_id
-        if session_id is None or not await self.can_rollback():
-            return False
-        await self.rollback()
+        async with self._early_work:
+            if self._session_id is None or not await self.can_rollback():
+                return False
+            self._early = None
+            await self.rollback()
         if heard:
             self._turn_is_open = False
             reply = command(Generation(say=heard), speak=False, streaming=True)

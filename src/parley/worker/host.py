@@ -39,9 +39,8 @@ from parley.protocol.control import (
 from parley.protocol.kinds import Kind, Phase, WorkerState
 from parley.session.chat import ChatLimits, ChatRunner
 from parley.session.chat_series import ChatSeriesRunner, SeriesLimits
-from parley.session.conversation import ConversationRunner
+from parley.session.conversation import ConversationRunner, TurnLimits
 from parley.session.duplex import DuplexRunner, UnitLimits
-from parley.session.half_duplex import HalfDuplexRunner, TurnLimits
 from parley.session.journal import ResumeLimits
 from parley.session.log import SessionLog
 from parley.session.opened import Voices, no_voices
@@ -516,8 +515,7 @@ class Host:
                 )
                 return ChatSeriesRunner(session, ChatView(slot), series, voices=voices, seed=seed)
             case "half_duplex":
-                runner = ConversationRunner if dialect.has_items else HalfDuplexRunner
-                return runner(
+                return ConversationRunner(
                     session,
                     HalfDuplexView(slot),
                     TurnLimits(
@@ -526,6 +524,7 @@ class Host:
                         voice_s=limits.reference_audio_s,
                         guard_s=self.guard_s,
                     ),
+                    has_items=dialect.has_items,
                     detectors=self.detectors,
                     judges=self.judges,
                     voices=voices,

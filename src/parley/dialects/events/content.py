@@ -1,12 +1,13 @@
-"""Pictures, sound and clips as they were sent.
+"""Pictures, sound and clips as they were sent, and sound that was listened to as it came.
 
-They stay files here: the part that needs their content decodes them, away from the event loop.
+Files stay files here: the part that needs their content decodes them, away from the event loop.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from parley.media.pcm import Pcm
 from parley.protocol.values import TextPart, ToolCallPart, ToolResultPart
 
 
@@ -33,4 +34,4 @@ class Clip:
     stack_frames: int = 1
 
 
-Content = TextPart | Picture | Sound | Clip | ToolCallPart | ToolResultPart
+Content = TextPart | Picture | Sound | Pcm | Clip | ToolCallPart | ToolResultPart

@@ -378,7 +378,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
                 return self._transcribed(event)
             case TurnStarted(item=TurnItem() as item):
                 return self._started(item)
-            case OutputDelta() if self._telling is not None:
+            case OutputDelta(is_final=False) if self._telling is not None:
                 return self._telling.say(event)
             case ToolCallStarted() if self._telling is not None:
                 return self._telling.call(event)

@@ -1,0 +1,126 @@
+"""What a caller says while the connection is broken is taken whole and answered in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.session import test_conversation_interruption as items
+from tests.session import test_interruption as half_duplex
+from tests.support.patience import HANG_S
+from tests.support.sessions import Talk, WorkerHarness, worker_harness
+from tests.support.sockets import FakeSocket
+from tests.support.timeline import silence, sound, speak
+
+from parley.clock import ManualClock
+from parley.engine.work import Stage
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.protocol.resume import hash_of
+
+AWAY_S = 8.0
+SAID = sound(silence(0.3), speak(1.0), silence(1.2), speak(2.0), silence(1.2))
+"""Two turns, said while the client was away."""
+
+
+async def until_true(what: Callable[[], object]) -> None:
+    async with asyncio.timeout(HANG_S):
+        while not what():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+@contextlib.asynccontextmanager
+async def returned(harness: WorkerHarness, talk: Talk, seen: str) -> AsyncIterator[Talk]:
+    """The client loses its connection, comes back `AWAY_S` later, and talks on over another one.
+
+    Args:
+        seen: type of the message with the token, the last one that the client has seen.
+    """
+    ready = await talk.until(seen)
+    (session,) = harness._lives()
+    socket: Any = session._socket
+    talk.socket.hang_up()
+    await until_true(lambda: socket._attached is None)
+    assert isinstance(harness.host.clock, ManualClock)
+    harness.host.clock.advance(AWAY_S)
+    later = FakeSocket()
+    token = hash_of(ready["resume_token"])
+    attaching = asyncio.create_task(
+        harness.host.attach(talk.lease.lease_id, later, token, ready["seq"], 1)
+    )
+    await later.until("session.resumed")
+    yield Talk(later, talk.task, talk.lease)
+    later.leave()
+    await attaching
+
+
+async def heard(harness: WorkerHarness, talk: Talk) -> None:
+    """Until the session has taken everything that was sent."""
+    await until_true(talk.socket._incoming.empty)
+
+
+@pytest.mark.parametrize("mode", ["off", "stop"])
+async def test_half_duplex_answers_every_turn_of_an_outage(mode: str) -> None:
+    async with worker_harness(clock=ManualClock()) as harness:
+        talk = harness.begin("half_duplex")
+        config = {"interruption": {"mode": mode}}
+        talk.say({"type": "prepare", "resume": True, "config": config})
+        async with returned(harness, talk, "prepared") as again:
+            harness.gate.shut(Stage.DECODE)
+            half_duplex.tell(again, SAID)
+            await again.until("generating")
+            await heard(harness, again)
+            harness.gate.open()
+            first = await again.until("turn_done")
+            if mode == "stop":
+                await harness.pass_time(10.0, due="played")
+            second = await again.until("turn_done", 2)
+
+    assert not first["interrupted"]
+    assert not second["interrupted"]
+    assert "interruption" not in again.types
+    spoken = [m["speech_duration_ms"] for m in again.socket.sent if m["type"] == "generating"]
+    assert spoken == pytest.approx([1000, 2000], abs=150)
+
+
+async def test_a_conversation_of_items_answers_every_turn_of_an_outage() -> None:
+    async with worker_harness(clock=ManualClock()) as harness:
+        talk = harness.begin("openai_realtime")
+        session = {"type": "realtime", "audio": {"input": {"turn_detection": items.SERVER_VAD}}}
+        talk.say({"type": "session.update", "session": {**session, "resume": True}})
+        async with returned(harness, talk, "session.updated") as again:
+            harness.gate.shut(Stage.DECODE)
+            items.tell(again, SAID)
+            await heard(harness, again)
+            await again.until("input_audio_buffer.committed", 2)
+            harness.gate.open()
+            await again.until("response.done", 2)
+
+    answered = [m["response"]["status"] for m in again.socket.sent if m["type"] == "response.done"]
+    assert answered == ["completed", "completed"]
+
+
+async def test_sound_that_comes_as_it_is_said_counts_as_live() -> None:
+    """A client that kept nothing is not heard while it plays an answer, as before the outage."""
+    clock = ManualClock()
+    async with worker_harness(clock=clock) as harness:
+        talk = harness.begin("half_duplex")
+        talk.say({"type": "prepare", "resume": True})
+        async with returned(harness, talk, "prepared") as again:
+            half_duplex.tell(again, Pcm(np.zeros(INPUT_RATE_HZ // 5, np.float32), INPUT_RATE_HZ))
+            await heard(harness, again)
+            clock.advance(1.0)
+            half_duplex.tell(again, sound(silence(0.3), speak(1.0), silence(1.2)))
+            harness.gate.shut(Stage.DECODE)
+            await again.until("generating")
+            half_duplex.tell(again, sound(silence(0.3), speak(1.0), silence(1.2)))
+            await heard(harness, again)
+            harness.gate.open()
+            await again.until("turn_done")
+            half_duplex.tell(again, sound(silence(0.3), speak(2.0), silence(1.2)))
+            second = await again.until("generating", 2)
+
+    assert second["speech_duration_ms"] == pytest.approx(2000, abs=150)
