@@ -173,7 +173,7 @@ class PacedCall:
         runner, session = self._runner, self._session
         if not self._talk.socket._incoming.empty() or not session._outbox.is_empty:
             return False
-        listener = getattr(runner, "_listener", None)
+        listener: Any = getattr(runner, "_listener", None)
         interruptions = runner._interruptions if listener is None else listener.interruptions
         watch = interruptions._watch
         if watch is not None and not watch._idle.is_set():

@@ -6,7 +6,7 @@ import asyncio
 
 import numpy as np
 import pytest
-from tests.session.test_half_duplex import begun, tell
+from tests.session.test_half_duplex import prepared, tell
 from tests.support.sessions import worker_harness
 from tests.support.timeline import Script, chunks, silence, sound, speak, windows
 
@@ -116,7 +116,7 @@ def test_a_click_is_not_judged():
 async def test_who_pauses_and_sends_nothing_any_more_is_answered():
     """A client may stop sending when it has sent its sentence and a little silence."""
     async with worker_harness(judges=TurnJudges(Says(0.02))) as harness:
-        talk = await begun(harness)
+        talk = await prepared(harness)
         tell(talk, sound(silence(0.3), speak(1.0), silence(0.5)), 0.1)
 
         async with asyncio.timeout(20):
@@ -129,7 +129,7 @@ async def test_a_sentence_with_a_long_pause_is_one_turn_where_it_is_held_back():
     pause = sound(silence(0.3), speak(1.0), silence(1.2), speak(1.0), silence(1.0))
     for judges, turns in ((TurnJudges(Says(0.02, 0.99)), 1), (TurnJudges(), 2)):
         async with worker_harness(judges=judges) as harness:
-            talk = await begun(harness)
+            talk = await prepared(harness)
             tell(talk, pause, 0.1)
             await talk.until("turn_done")
             states = [one["speaking"] for one in talk.socket.sent if one["type"] == "vad_state"]
