@@ -131,7 +131,7 @@ async def test_a_sentence_with_a_long_pause_is_one_turn_where_it_is_held_back():
         async with worker_harness(judges=judges) as harness:
             talk = await prepared(harness)
             tell(talk, pause, 0.1)
-            await talk.until("turn_done")
+            await talk.until("turn_done", turns)
             states = [one["speaking"] for one in talk.socket.sent if one["type"] == "vad_state"]
 
         assert states.count(False) == turns, judges
