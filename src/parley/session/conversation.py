@@ -473,6 +473,8 @@ class ConversationRunner:
         request, item_id = told["request"], told["item_id"]
         known = [item for item in self._items if item.item_id == item_id]
         item = known[0] if known else ConversationItem.of_answer(item_id)
+        if not self._has_items:
+            self._forget(self._items.append(item))
         response = self._made(self._turns - 1, request, item, is_spoken=told["is_spoken"])
         response.response_id, response.skips = told["response_id"], told["emitted"]
         # Calls have names that were drawn: what was told of them cannot be told again.
@@ -528,9 +530,8 @@ class ConversationRunner:
             self._finish(response, Ending.CANCELLED)
             self._end_answer()
             return
-        items = list(self._items)
-        before = items[: items.index(response.item)] if response.item in items else items
         self._listener.begin_answer()
+        before = self._items.before(response.item)
         await self._until_answered(self._fill_and_stream(response, before))
 
     async def _respond(self, request: ResponseRequested) -> None:
@@ -544,13 +545,13 @@ class ConversationRunner:
         is_spoken = spoken and self._view.spec.can_speak
         response = self._made(self._turns, request, item, is_spoken=is_spoken)
         self._turns += 1
-        before = list(self._items)
         if self._has_items:
             made = (response.response_id, item.item_id, request, self._setup, response.is_spoken)
             self._log(entries.Begun(*made))
         self._response = response
         if not request.is_apart:
             self._forget(self._items.append(item))
+        before = self._items.before(item)
         self._listener.begin_answer()
         self._session.emit(self._started(response, before[-1] if before else None))
         await self._fill_and_stream(response, before)

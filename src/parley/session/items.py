@@ -5,6 +5,7 @@ Source: OpenAI Realtime (GA), conversation items.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -175,6 +176,10 @@ class ItemList:
             if item.item_id == item_id:
                 return item
         raise NoSuchItem(item_id)
+
+    def before(self, item: ConversationItem) -> list[ConversationItem]:
+        """The items in front of one; all if it is not there."""
+        return list(itertools.takewhile(lambda each: each is not item, self._items))
 
     def remove(self, item: ConversationItem) -> None:
         """Forget an item that is there."""

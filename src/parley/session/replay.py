@@ -411,10 +411,11 @@ class ItemFeed:
                 self._silenced = None
                 context.invalidate()
             case Begun():
-                self._begun, self._before = entry, list(items)
-                self.is_filled = self._is_made = False
+                self._begun, self.is_filled, self._is_made = entry, False, False
+                answer = ConversationItem.of_answer(entry.item_id)
                 if not entry.request.is_apart:
-                    self._forget(items.append(ConversationItem.of_answer(entry.item_id)))
+                    self._forget(items.append(answer))
+                self._before = items.before(answer)
             case AnswerTold():
                 self._silenced = entry if self.is_filled else None
                 self._tell(entry)
