@@ -119,6 +119,40 @@ async def test_the_queue_is_shown_and_a_client_taken_out(gateway: Any, capsys: A
         assert out == "Nobody waits.\n"
 
 
+async def test_every_session_is_listed_with_its_state(gateway: Any, capsys: Any) -> None:
+    _, out, _ = await parley(capsys, gateway.url, "sessions")
+    assert out == "No sessions.\n"
+
+    async with (
+        StandInWorker(gateway.url, name="w7"),
+        occupied(gateway),
+        connect(gateway.ws(PATHS["duplex"])) as waiting,
+    ):
+        await hear(waiting)
+        listed = await as_json(capsys, gateway.url, "sessions")
+        _, out, _ = await parley(capsys, gateway.url, "sessions")
+
+    first, second = listed["sessions"]
+    assert (first["state"], first["worker"]) == ("waiting", None)
+    assert (second["state"], second["kind"], second["worker"]) == (
+        "connected",
+        "half_duplex_audio",
+        "w7",
+    )
+    assert listed["session_states"] == {"waiting": 1, "connected": 1}
+    assert first["session_id"] in out
+    assert second["session_id"] in out
+
+
+async def test_sessions_are_listed_for_operators_only(gateway: Any, capsys: Any) -> None:
+    _, key, _ = await parley(capsys, gateway.url, "keys", "create", "kiosk")
+    async with StandInWorker(gateway.url), occupied(gateway):
+        code, out, err = await parley(capsys, gateway.url, "sessions", token=key.strip())
+
+    assert (code, out) == (1, "")
+    assert "The server lists its sessions for operators only." in err
+
+
 async def test_keys_are_made_listed_and_revoked_and_usage_told(gateway: Any, capsys: Any) -> None:
     code, key, err = await parley(
         capsys, gateway.url, "keys", "create", "kiosk", "--minutes-per-day", "60"

@@ -66,6 +66,7 @@ VERBS: Final = (
     Verb("talk", "Hold a voice conversation with a microphone or an audio file.", CLIENT),
     Verb("status", "Show whether a server takes sessions, its workers and queue.", OPERATE),
     Verb("queue", "Show who waits, or take a client out of the queue.", OPERATE),
+    Verb("sessions", "Show every session: its state, worker and key.", OPERATE),
     Verb("drain", "Keep new work away from a worker, or restart it.", OPERATE),
     Verb("reload", "Let a server read its settings and certificate again.", OPERATE),
     Verb("keys", "List, make and revoke keys.", OPERATE),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -22,7 +22,7 @@ from parley.gateway.http.errors import shown
 from parley.gateway.http.routing import Router
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue import Queue
-from parley.gateway.sessions import GatewaySession, Sessions
+from parley.gateway.sessions import GatewaySession, Sessions, SessionState
 from parley.gateway.supervisor import Supervisor
 from parley.gateway.tls import own_fingerprint
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
@@ -142,8 +142,13 @@ class SessionInfo(BaseModel):
 
     session_id: str = Field(examples=["hdx_2a5979215b12b3ba"])
     state: str = Field(description="see `session_states`", examples=["away"])
+    kind: str | None = Field(None, description="null: it has ended", examples=["half_duplex_audio"])
     for_s: float = Field(description="seconds in this state", examples=[4.2])
     worker: str | None = Field(None, description="that runs it", examples=["worker-0-1f2e3d4c"])
+    key_id: str | None = Field(
+        None, description="the key that its client showed", examples=["k_0123456789ab"]
+    )
+    address: str = Field("", description="where its client is", examples=["127.0.0.1"])
     is_protected: bool = Field(
         False, description="another worker could continue it", examples=[True]
     )
@@ -179,7 +184,9 @@ class Status(BaseModel):
         description="number of sessions by state: waiting, connected, away, moving, ended, lost",
         examples=[{"connected": 2, "away": 1}],
     )
-    sessions: list[SessionInfo] = Field([], description="for admins: where each session is")
+    sessions: list[SessionInfo] = Field(
+        [], description="for admins: where each session is, the waiting ones first"
+    )
     running_tasks: list[RunningTask]
     workers: list[WorkerInfo]
     certificate_fingerprint: str | None = Field(
@@ -287,21 +294,51 @@ def recording_health(metrics: Metrics, worker_pool: WorkerPool) -> RecordingHeal
     )
 
 
-def session_states(sessions: Sessions, queue: Queue) -> dict[str, int]:
-    """Number of sessions in each state."""
-    waiting = {"waiting": len(queue)} if len(queue) else {}
-    return {**waiting, **sessions.count()}
+def list_sessions(
+    sessions: Sessions, queue: Queue, worker_pool: WorkerPool, clock: Clock
+) -> list[SessionInfo]:
+    """Where every session is: in the queue, in the registry, or, as a REST request, at a worker."""
+    now_s = clock.monotonic()
+    registered = list(sessions)
+    known = {each.session_id for each in registered}
+    waiting = [
+        SessionInfo(
+            session_id=ticket.session_id,
+            state="waiting",
+            kind=ticket.kind,
+            for_s=round(now_s - ticket.enqueued_at, 1),
+            key_id=ticket.key_id,
+            address=ticket.address,
+        )
+        for ticket in queue
+    ]
+    requests = [
+        SessionInfo(
+            session_id=lease.session_id,
+            state=SessionState.CONNECTED,
+            kind=lease.kind,
+            for_s=round(now_s - lease.granted_at, 1),
+            worker=lease.worker.worker_id,
+            key_id=lease.key_id,
+            address=lease.address,
+        )
+        for lease in worker_pool.leases
+        if lease.session_id not in known
+    ]
+    return [*waiting, *(_session_info(each, now_s) for each in registered), *requests]
 
 
-def session_info(session: GatewaySession, clock: Clock) -> SessionInfo:
-    """One session, as an admin sees it."""
-    lease = session.lease
+def _session_info(session: GatewaySession, now_s: float) -> SessionInfo:
+    lease, found = session.lease, session.lost or session.lease
     return SessionInfo(
         session_id=session.session_id,
-        state=session.state.value,
-        for_s=round(clock.monotonic() - session.since_s, 1),
+        state=session.state,
+        kind=None if found is None else found.kind,
+        for_s=round(now_s - session.since_s, 1),
         worker=None if lease is None else lease.worker.worker_id,
-        is_protected=bool(session.lost.log_id if session.lost else lease and lease.log_id),
+        key_id=None if found is None else found.key_id,
+        address="" if found is None else found.address,
+        is_protected=bool(found is not None and found.log_id),
         why=session.why,
     )
 
@@ -385,6 +422,7 @@ def routes(
         others = ("busy_chat", "busy_half_duplex", "cleanup")
         loading = worker_pool.loading_workers
         admin = is_admin(request)
+        listed = list_sessions(sessions, queue, worker_pool, clock)
         return Status(
             gateway_healthy=not supervisor.failing,
             version=__version__,
@@ -401,8 +439,8 @@ def routes(
             max_queue_size=queue.limit,
             recording=recording_health(metrics, worker_pool),
             session_logs=session_log_health(metrics),
-            session_states=session_states(sessions, queue),
-            sessions=[session_info(each, clock) for each in sessions] if admin else [],
+            session_states=dict(Counter(each.state for each in listed)),
+            sessions=listed if admin else [],
             running_tasks=[running_task(lease, clock, eta) for lease in worker_pool.leases],
             workers=[worker_info(w, is_admin=True) for w in worker_pool] if admin else [],
             certificate_fingerprint=(
