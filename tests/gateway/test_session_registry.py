@@ -130,6 +130,48 @@ async def test_a_session_that_ended_without_a_gateway_has_last_words() -> None:
     assert (gateway.kept.away, gateway.free_slots()) == (0, 2)
 
 
+async def ended_and_lost(gateway: Young) -> Lease:
+    """A session that its worker ended just before it died."""
+    worker = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    lease = await gateway.kept.find("call")
+    assert lease is not None
+    assert not gateway.kept.seek_last_words(lease), "it has not ended"
+    gateway.pool.phase(worker, of_session(Phase.ENDED))
+    gateway.pool.disconnected(worker)
+    gateway.pool.gone(worker)
+    gateway.pool.welcome(hello(worker_id="v"), object())
+    return lease
+
+
+async def test_last_words_of_a_worker_that_died_are_told_by_another() -> None:
+    gateway = Young()
+    rebuilt = gateway.rebuilds()
+    lease = await ended_and_lost(gateway)
+
+    assert gateway.kept.seek_last_words(lease)
+
+    found = await gateway.kept.find("call")
+    assert found is not None
+    assert (rebuilt, found.worker.worker_id) == (["lease"], "v")
+
+
+async def test_a_session_that_ended_is_not_called_lost_when_its_last_words_are_gone() -> None:
+    gateway = Young()
+
+    async def rebuild(lost: LostSession, slot: Ticket | None) -> Lease:
+        raise NotRebuilt("Nothing of the session was kept.")
+
+    gateway.kept.rebuild = rebuild
+    lease = await ended_and_lost(gateway)
+    assert gateway.kept.seek_last_words(lease)
+
+    assert await gateway.kept.find("call") is None
+
+    assert gateway.kept.why_lost("call", None) is None
+    assert gateway.kept.has_ended("call", None)
+    assert not gateway.kept.has_ended("call", "another's")
+
+
 async def test_a_session_of_which_its_worker_says_nothing_more_gives_its_slot_back() -> None:
     gateway = Young()
     gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())

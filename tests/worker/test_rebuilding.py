@@ -319,7 +319,7 @@ async def goes_on_from_every_copy(
     for number, kept in [*enumerate(taken)][::-every]:
         heard = await rebuilt_talk(harness, name, number, kept, whole)
         assert comparable(plain(heard)) == comparable(plain(whole)), number
-    return [kept.entries for kept in taken]
+    return [kept.entries for kept in taken if state_codec.decode(kept.state)["closing"] is None]
 
 
 async def test_sound_sent_while_an_answer_was_said_is_not_heard_after_it(

@@ -176,6 +176,9 @@ class Resumption:
         if reason is not None and not is_another:
             self._refuse(connection, reason)
             return
+        if not lease.worker.is_connected and self._sessions.seek_last_words(lease):
+            connection.close(AGAIN_CODE, "try again")
+            return
         log.warning("worker_unreachable", worker=lease.worker.worker_id, why=str(failure))
         # Whether its worker is lost, and another one goes on, will be known when it asks again.
         self._metrics.resumption("unreachable")
@@ -186,10 +189,12 @@ class Resumption:
 
     def _not_found(self, connection: Connection, session_id: str, client: Client) -> None:
         why = self._sessions.why_lost(session_id, client.key_id)
-        if why is None:
-            self._refuse(connection, "unknown")
-        else:
+        if why is not None:
             self._refuse(connection, "lost", why)
+        elif self._sessions.has_ended(session_id, client.key_id):
+            self._refuse(connection, "expired")
+        else:
+            self._refuse(connection, "unknown")
 
     def _refuse(self, connection: Connection, reason: RefusalReason, why: str = "") -> None:
         log.info("resume_refused", reason=reason)

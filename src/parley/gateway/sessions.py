@@ -81,6 +81,7 @@ class GatewaySession:
         parting: its former lease, and when it is ended there; while it has just been moved.
         left: leases under which a worker may still bring it, and is to end it.
         why: it was lost.
+        has_ended: its worker said so, though its last words may still be sought elsewhere.
     """
 
     session_id: str
@@ -94,6 +95,7 @@ class GatewaySession:
     parting: tuple[Lease, asyncio.TimerHandle] | None = None
     left: set[str] = field(default_factory=set)
     why: str = ""
+    has_ended: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -275,6 +277,22 @@ class Sessions:
                 self.connect(taken)
         return taken
 
+    def seek_last_words(self, lease: Lease) -> bool:
+        """The worker of a session that has ended is lost: what its client has not heard may be in
+        its log. Returns False if the session has not ended."""
+        found = self._sessions.get(lease.session_id)
+        if found is None or found.state is not SessionState.ENDED or found.lease is None:
+            return False
+        self._move(found, LostSession.of(found.lease), ExitStack())
+        return True
+
+    def has_ended(self, session_id: str, key_id: str | None) -> bool:
+        """True if the session of a client with this key has ended, and nothing is left of it."""
+        found = self._sessions.get(session_id)
+        if found is None or found.lost is None or not found.has_ended:
+            return False
+        return found.lost.key_id == key_id
+
     def get(self, session_id: str) -> GatewaySession | None:
         """A session that is in some state here."""
         return self._sessions.get(session_id)
@@ -401,7 +419,7 @@ class Sessions:
         session.rebuilding, session.why = None, why
         if session.lost is not None and session.lost.log_id:
             self._drop_log(session.lost.log_id)
-        self._enter(session, SessionState.LOST)
+        self._enter(session, SessionState.ENDED if session.has_ended else SessionState.LOST)
 
     def _learned(self, lease: Lease) -> None:
         """A worker brings a session of an earlier gateway, or one that was thought lost."""
@@ -473,7 +491,7 @@ class Sessions:
             found = self._add(lease.session_id, SessionState.ENDED)
         if found.state is SessionState.AWAY and found.lease is not None:
             found.lease.release()
-        found.lease, found.lost = lease, None
+        found.lease, found.lost, found.has_ended = lease, None, True
         self._enter(found, SessionState.ENDED)
 
     async def _next_change(self, found: GatewaySession | None, limit_s: float | None) -> None:

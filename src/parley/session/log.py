@@ -203,6 +203,15 @@ class SessionLog:
         self._protect()
         self.send_soon()
 
+    def settle(self) -> None:
+        """The session has ended. What was done is not needed any more; its last words may be."""
+        if self._kept_bytes:
+            self._kept, self._pending = [*self._kept, *self._pending][:1], []
+            self._compacted = 1
+            self._kept_bytes = sum(map(len, self._kept))
+            self.is_changed = self._is_whole_due = True
+            self.send_soon()
+
     def leave(self) -> None:
         """Another worker continues the session: the log stays, and this one writes no more."""
         writer, self._writer = self._writer, None
@@ -214,8 +223,12 @@ class SessionLog:
         """The session is over: nothing of the log remains. Safe to repeat."""
         self.is_protecting = False
         self.stop("ended")
-        # They refer to the session, which must not outlive it for its last words.
-        self._head = self.state = self.on_fenced = lambda: None
+        self.forget_session()
+        self.state = lambda: None
+
+    def forget_session(self) -> None:
+        """Refer no more to the session, whose last words may still be needed."""
+        self._head = self.on_fenced = lambda: None
         self.without_old_sound = list
 
     def stop(self, why: str) -> None:

@@ -52,6 +52,10 @@ CATCH_UP_S: Final = 5.0
 REAL_TIME_S: Final = 0.5
 """After this long, a client that has sent no more sound than that has nothing to catch up."""
 
+LAST_WORDS_S: Final = 1.0
+"""How long the log of a session that has ended is kept for its last words."""
+FETCHED_S: Final = 2.0
+"""How long they hold a slot at the worker that took them over."""
 LAST_WORD_S: Final = 2.0
 """How long a connection that was replaced may take to hear of it."""
 
@@ -138,6 +142,8 @@ class ResumableSocket:
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
         self._closing: tuple[int, str] | None = None
+        self._remembered: dict[str, Any] | None = None
+        """What the session remembered last; of one that has ended it does not matter any more."""
         self._is_over = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -293,8 +299,11 @@ class ResumableSocket:
             await self._first.close(code, reason)
             return
         self._closing = (code, reason)
-        self._finish_log()
+        self._log.settle()
         self._news.set()
+        if self._attached is None:
+            with contextlib.suppress(LogLate):
+                await self._log.until_current()
         while (attached := self._attached) is not None:
             await asyncio.wait({attached.over})
 
@@ -309,12 +318,26 @@ class ResumableSocket:
         for task in list(self._tasks):
             task.cancel()
 
+    async def until_told(self) -> None:
+        """Wait until the last words of a session that has ended were told, for a moment at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FETCHED_S):
+                while self._attached is None:
+                    self._changed.clear()
+                    await self._changed.wait()
+                await asyncio.wait({self._attached.over})
+
     def forget_session(self) -> None:
         """The session is over. A client may still come for its last words, which are here; what the
         session remembers is large."""
         self.remember, self.is_between = lambda: None, lambda: True
         self.deadlines.changed = lambda: None
-        self._finish_log()
+        if self.has_last_words and not self._is_handed_over:
+            # Until then the gateway may not know that there is nothing to continue.
+            self._log.forget_session()
+            self._loop.call_later(LAST_WORDS_S, self._finish_log)
+        else:
+            self._finish_log()
 
     # ---- another connection ----------------------------------------------------------------
 
@@ -467,14 +490,17 @@ class ResumableSocket:
 
     def _state(self) -> dict[str, Any] | None:
         """What the log holds beyond entries and messages."""
-        remembered, journal = self.remember(), self._journal
+        remembered = self._remembered if self._closing is not None else self.remember()
+        journal = self._journal
         if remembered is None or journal is None:
             return None
+        self._remembered = remembered
         own = {
             "tokens": self._tokens.remembered(),
             "ready_seq": self._ready_seq,
             "last_seq": journal.last_seq,
             "received": self._log.handled,
+            "closing": self._closing,
         }
         return {**remembered, **own}
 
@@ -528,6 +554,8 @@ class ResumableSocket:
         self._log.use(journal)
         self._tokens.restore(state["tokens"])
         self._ready_seq = state["ready_seq"]
+        self._closing = state["closing"]
+        self._remembered = state
         self._received = self._told = state["received"]
         settled = outputs[0].seq - 1 if outputs else state["last_seq"]
         journal.restore(outputs, last_seq=settled, settled=settled, now_s=now_s)

@@ -264,6 +264,10 @@ class Host:
                 moved=lambda: self._report(held),
                 log=session_log,
             )
+            if rebuilt is not None and rebuilt.has_ended:
+                await rebuilt.tell_last_words(held.socket)
+                ended = SessionEnded("stopped")
+                return
             session = held.session = Session(
                 socket=held.socket,
                 dialect=dialect,

@@ -111,6 +111,17 @@ class RebuiltSession:
         name: str = self._state["dialect_name"]
         return name
 
+    @property
+    def has_ended(self) -> bool:
+        """True if only the last words are left of the session."""
+        return self._state["closing"] is not None
+
+    async def tell_last_words(self, socket: ResumableSocket) -> None:
+        """Tell the gateway that they are here, and wait until the client has them."""
+        await self._answer("")
+        socket.restore(self._state, self._outputs, self._log)
+        await socket.until_told()
+
     async def restore(
         self, socket: ResumableSocket, session: Session, runner: RebuildableRunner
     ) -> None:
