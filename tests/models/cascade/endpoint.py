@@ -20,6 +20,7 @@ class Script:
 
     Args:
         words: pieces of the next answer.
+        pause_s: before each of them.
         status: of the answer to a request for words.
         hangs: no word is sent until the test ends.
         events: stream events to send instead of words.
@@ -33,6 +34,7 @@ class Script:
     """
 
     words: list[str] = field(default_factory=lambda: ["Hello ", "from ", "far away."])
+    pause_s: float = 0.0
     status: int = 200
     hangs: bool = False
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -86,6 +88,9 @@ def scripted_endpoint(script: Script) -> Iterator[str]:
                 self.wfile.write(f"data: {json.dumps(thought)}\n\n".encode())
             words = [{"choices": [{"delta": {"content": word}}]} for word in script.words]
             for chunk in script.events or words:
+                script.over.wait(script.pause_s)
+                if script.pause_s and self._is_gone():
+                    return
                 self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
             if script.finish:
                 end = {"choices": [{"delta": {}, "finish_reason": script.finish}]}
@@ -99,9 +104,10 @@ def scripted_endpoint(script: Script) -> Iterator[str]:
 
         def _is_gone(self) -> bool:
             readable, _, _ = select.select([self.connection], [], [], 0.02)
-            if readable and not self.connection.recv(1):
-                script.gone.set()
-            return script.gone.is_set()
+            if not readable or self.connection.recv(1):
+                return False
+            script.gone.set()
+            return True
 
         def _send(self, status: int, body: bytes, kind: str) -> None:
             self.send_response(status)
