@@ -1,5 +1,5 @@
-"""After one turn is stopped the next utterance is heard, however slow the own language model is, and
-wherever in the answer the stop comes."""
+"""After one turn is stopped the next utterance is heard, however slow the own language model is,
+and wherever in the answer the stop comes."""
 
 from __future__ import annotations
 

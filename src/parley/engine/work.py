@@ -6,6 +6,8 @@ Times are monotonic seconds.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -72,6 +74,7 @@ class StartSession:
         voice: reference sound for the vocoder, 16 kHz mono; None means the model's default voice.
         speak: prepare the voice at all; False makes a text-only conversation.
         seed: makes sampling repeatable; None draws one. The seed in force is in `StartResult`.
+        wall_clock: Unix seconds, for models that know the time; in a rerun, of the recording.
     """
 
     mode: Mode
@@ -80,6 +83,7 @@ class StartSession:
     seed: int | None = None
     window: Window = Window()
     duplex: DuplexConfig = field(default_factory=DuplexConfig)
+    wall_clock: Callable[[], float] = time.time
 
 
 @dataclass(frozen=True, slots=True)

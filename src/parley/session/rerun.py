@@ -8,11 +8,11 @@ not depend on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -29,6 +29,7 @@ from parley.dialects.events import (
     UnitDone,
 )
 from parley.engine.handle import SlotHandle
+from parley.engine.work import StartSession
 from parley.errors import InvalidRequest
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.kinds import Ending, Phase
@@ -48,7 +49,7 @@ from parley.recording.lines import (
     UnitLine,
 )
 from parley.recording.timeline import JournalTurn
-from parley.results import UnitResult
+from parley.results import StartResult, UnitResult
 from parley.session import state_codec
 from parley.session.chat import ChatLimits, RequestRun
 from parley.session.entries import Answered, AnswerMade, Begun, Entry
@@ -77,6 +78,7 @@ HAVE_ITEMS: Final = frozenset({"openai_realtime"})
 """Dialects with `Dialect.has_items`, as recordings name them."""
 
 _Recorded = tuple[Entry, UnitLine | JournalTurn | None]
+_Dated = tuple[Entry, UnitLine | JournalTurn | None, float | None]
 AskedType = TypeVar("AskedType", ChatAsked, DuplexAsked, HalfDuplexAsked)
 
 
@@ -132,6 +134,7 @@ async def rerun(folder: Folder, slot: SlotHandle, *, voices: Voices = no_voices)
     parts = _parts(folder)
     head = parts[0].head
     again = _Rerun(parts, Comparison(folder.recording_id, head.model), voices)
+    slot = cast(SlotHandle, _AtItsTime(slot, again.wall_clock))
     match head.app_type.mode:
         case "chat":
             chat = ChatView(slot)
@@ -148,6 +151,21 @@ async def rerun(folder: Folder, slot: SlotHandle, *, voices: Voices = no_voices)
             await again.run(again.unit_feed(units))
             await units.cleanup()
     return again.found
+
+
+class _AtItsTime:
+    """A slot whose model reads the clock of the recording."""
+
+    def __init__(self, slot: SlotHandle, wall_clock: Callable[[], float]) -> None:
+        self._slot = slot
+        self._wall_clock = wall_clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._slot, name)
+
+    async def start(self, command: StartSession) -> StartResult:
+        """See `SlotHandle`."""
+        return await self._slot.start(replace(command, wall_clock=self._wall_clock))
 
 
 class _Missing(Exception):
@@ -204,6 +222,14 @@ class _Part:
             case "chat":
                 return []
 
+    def dated(self) -> Iterator[_Dated]:
+        """The entries, and when the model was asked, in Unix seconds; None: with the entry
+        before."""
+        for entry, recorded in self.entries():
+            line = recorded.asked if isinstance(recorded, JournalTurn) else recorded
+            at_s = None if line is None else self.head.created_s + float(line.at_ms) / 1000
+            yield entry, recorded, at_s
+
     def entries(self) -> Iterator[_Recorded]:
         """What was done after that, with the recorded result."""
         match self.head.app_type.mode:
@@ -245,7 +271,7 @@ class _Part:
             match line:
                 case TurnLine():
                     turn = JournalTurn(line)
-                    yield self._turn(line), None
+                    yield self._turn(line), turn
                 case SaidLine() if turn is not None:
                     turn.said.append(line)
                 case AnswerLine() if turn is not None:
@@ -337,8 +363,13 @@ class _Rerun:
         self._voices = voices
         self._recorded: UnitLine | JournalTurn | None = None
         """What the model made of the newest entry then."""
+        self._now_s = parts[0].head.created_s
         if any(part.journal.last(LostLine) or part.journal.damaged for part in parts):
             found.ended = "entries of the recording are missing"
+
+    def wall_clock(self) -> float:
+        """When what is done again was done first, in Unix seconds."""
+        return self._now_s
 
     def unit_feed(self, view: DuplexView) -> UnitFeed:
         seed = self._parts[0].head.seed
@@ -370,10 +401,10 @@ class _Rerun:
         await replay(feed, self._entries(), self._compare)
 
     def _entries(self) -> Iterator[Entry]:
-        known: Iterator[_Recorded] = iter(())
+        known: Iterator[_Dated] = iter(())
         for part in self._parts:
             # A later worker's entries replace those of an earlier one.
-            known = chain(islice(known, part.head.continues_after or 0), part.entries())
+            known = chain(islice(known, part.head.continues_after or 0), part.dated())
         yield from self._parts[0].setup()
         try:
             yield from self._counted(known)
@@ -381,9 +412,10 @@ class _Rerun:
             self.found.ended = str(missing)
             self.found.entries += 1
 
-    def _counted(self, known: Iterator[_Recorded]) -> Iterator[Entry]:
+    def _counted(self, known: Iterator[_Dated]) -> Iterator[Entry]:
         expected = 0
-        for entry, self._recorded in known:
+        for entry, self._recorded, at_s in known:
+            self._now_s = self._now_s if at_s is None else at_s
             match entry:
                 case UnitDone(index=index):
                     if index != expected:

@@ -75,15 +75,17 @@ class Choices:
 
     Args:
         given: a `Chosen`; None: everything is still to be chosen.
+        wall_clock: Unix seconds.
 
     Raises:
         InvalidRequest: it is something else.
     """
 
-    def __init__(self, given: object) -> None:
+    def __init__(self, given: object, wall_clock: Callable[[], float]) -> None:
         if given is not None and not isinstance(given, Chosen):
             raise InvalidRequest("This is not what a cascade chose.")
         self._given = given
+        self._wall_clock = wall_clock
         left = given or Chosen()
         self._heard = _Line(left.heard)
         self._seen = _Line(left.seen)
@@ -129,10 +131,10 @@ class Choices:
         return self._listened.next() if self.is_again else self._listened.keep(listen())
 
     def now(self) -> datetime:
-        """The time of the machine's clock."""
+        """The session's time, in the machine's time zone."""
         if self.is_again:
             return datetime.fromisoformat(self._clock.next())
-        now = datetime.now().replace(microsecond=0)
+        now = datetime.fromtimestamp(self._wall_clock()).replace(microsecond=0)
         self._clock.keep(now.isoformat())
         return now
 

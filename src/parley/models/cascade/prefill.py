@@ -40,7 +40,7 @@ class PrefillJob(CascadeJob):
     ) -> None:
         has_media = any(isinstance(one, Audio | Image) for one in work.segments)
         first = Stage.ENCODE if has_media else Stage.PREFILL
-        self._choices = Choices(work.again)
+        self._choices = Choices(work.again, conversation.opening.wall_clock)
         self._state = conversation.state
         self._promises: Promises | None = None
         if self._state.has_promised and not self._choices.is_again:

@@ -24,7 +24,7 @@ class ReplyJob(CascadeJob):
     ) -> None:
         super().__init__(row, Stage.PREFILL)
         self._parts, self._conversation, self._work = parts, conversation, work
-        self._choices = Choices(work.again)
+        self._choices = Choices(work.again, conversation.opening.wall_clock)
         state = conversation.state
         history = parts.windowed(state.history)
         lines = history.lines

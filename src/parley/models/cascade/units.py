@@ -46,7 +46,7 @@ class AnswerJob(CascadeJob):
         state = conversation.state
         super().__init__(row, Stage.DECODE if state.is_unit_open else None)
         self._parts, self._conversation, self._work = parts, conversation, work
-        self._choices = Choices(work.again)
+        self._choices = Choices(work.again, conversation.opening.wall_clock)
         self._state = state
         self._text = ""
         self._begun = False
