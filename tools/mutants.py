@@ -81,7 +81,6 @@ MUTANTS: Final = [
     *_mutants(
         "scheduler", "engine/scheduler.py", "tests/engine/test_scheduler.py tests/engine/test_traffic.py",
         ("PATIENCE_S = 1.5", "PATIENCE_S = 15.0"),
-        ("able = [one for one in ready if not one.is_under_way] or ready", "able = list(ready)"),
         ("leader.urgency_s - now_s >= MARGIN_S", "True"),
         ("if leader.stage not in _SHARED and leader.due_s is not None:", "if False:"),
         ("_SHARED = frozenset({Stage.DECODE, Stage.SPEECH})", "_SHARED = frozenset({Stage.DECODE})"),

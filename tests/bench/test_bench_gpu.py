@@ -8,19 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.fake_streams import FakeStream, Streams
-from tests.support.small_minicpmo import small_model
 from torch import nn
 from typer.testing import CliRunner
 
-from parley.cli.bench import app, gpu, gpu_goldens, gpu_overlap
+from parley.cli.bench import app, gpu, gpu_goldens, gpu_parts
+from parley.cli.bench.gpu_parts import judged, not_run
 from parley.cli.bench.gpu_plan import GpuPlan, TimeBudget, plan_of_flags, read_plan
 from parley.errors import SetupError
-from parley.models.minicpmo45 import loading, trial
+from parley.models.minicpmo45 import loading
 from parley.models.minicpmo45.conversation import speech
 from parley.models.minicpmo45.quantize import Groups
 from parley.models.minicpmo45.random_model import small_sizes
-from parley.models.minicpmo45.trial import judged, not_run
 from parley.models.minicpmo45.tts.turns import SpokenTurn
 from parley.settings import ModelSettings
 
@@ -54,7 +52,7 @@ def test_one_command_writes_one_report_for_people_and_one_for_programs(
     # What needs a card says so instead of passing.
     for name in ("graphs with 1 slots", "memory with 1 slots"):
         assert verdicts[f"as set: {name}"] == "not run"
-    assert all(verdicts[f"kernel: {shape.name}"] == "not run" for shape in trial.SHAPES)
+    assert all(verdicts[f"kernel: {shape.name}"] == "not run" for shape in gpu_parts.SHAPES)
     assert "as set: first audio of an answer, ms" in verdicts
     assert report["units"][0]["spoke"] == report["units"][0]["units"] == 1
     assert report["machine"]["device"] == "cpu"
@@ -63,7 +61,7 @@ def test_one_command_writes_one_report_for_people_and_one_for_programs(
 def test_every_part_is_tried_in_the_precision_that_serves() -> None:
     device = torch.device("cpu")
 
-    found = list(trial.parts(small_sizes(), device, torch.bfloat16))
+    found = list(gpu_parts.parts(small_sizes(), device, torch.bfloat16))
 
     assert [check.verdict for check in found] == ["ok"] * 4
     # It is another arithmetic, and not the same computed twice.
@@ -73,7 +71,7 @@ def test_every_part_is_tried_in_the_precision_that_serves() -> None:
 def test_the_flow_in_bfloat16_is_held_against_float32() -> None:
     checks = {
         check.name: check
-        for check in trial.voice(small_sizes(), torch.device("cpu"), torch.bfloat16)
+        for check in gpu_parts.voice(small_sizes(), torch.device("cpu"), torch.bfloat16)
     }
 
     assert checks["flow in bfloat16"].verdict == "ok"
@@ -91,9 +89,9 @@ def test_a_part_that_computes_something_else_is_out_of_tolerance(
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x @ self.weight.T
 
-    monkeypatch.setattr(trial, "Int4Linear", Wrong)
+    monkeypatch.setattr(gpu_parts, "Int4Linear", Wrong)
 
-    check = trial.int4(torch.device("cpu"), torch.float32)
+    check = gpu_parts.int4(torch.device("cpu"), torch.float32)
 
     assert check.verdict == "out of tolerance"
     assert check.found == pytest.approx(0.2, abs=0.01)
@@ -226,33 +224,3 @@ def test_time_that_loading_took_is_counted() -> None:
     assert not budget.has_room_for(30)
     budget.loading_s = 5.0
     assert budget.has_room_for(30)
-
-
-@pytest.mark.slow
-def test_speech_beside_decoding_is_compared_with_speech_behind_it() -> None:
-    with Streams() as streams:
-        loaded = small_model(slots=2)
-        check = gpu_overlap.compare(loaded, FakeStream(streams), units=1)
-
-    assert streams.problems == []
-    assert check.verdict == "ok", check
-    assert "2 conversations; beside" in check.facts
-    assert "is faster by" in check.facts
-
-
-def test_sound_that_differs_is_out_of_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it would where something is read before it is written."""
-    stream = FakeStream(Streams())
-    monkeypatch.setattr(stream, "to_host", torch.zeros_like)
-
-    check = gpu_overlap.compare(small_model(slots=2), stream, units=1)
-
-    assert check.verdict == "out of tolerance"
-    assert "overlap_speech" in check.hurts
-
-
-def test_without_a_gpu_the_streams_are_not_compared() -> None:
-    check = gpu._overlap(SMALL, small_sizes())
-
-    assert check.verdict == "not run"
-    assert "no streams" in check.facts

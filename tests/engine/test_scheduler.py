@@ -162,11 +162,3 @@ def test_a_day_of_traffic_is_on_time():
     assert not late
     assert device.chats > 300
     assert device.longest_chat_wait_s < PATIENCE_S + 0.2
-
-
-def test_a_row_whose_step_is_under_way_is_left_out_while_others_have_something_to_do():
-    busy = ReadySlot(0, Stage.VOCODE, 1.0, 0.0, is_under_way=True)
-    other = ReadySlot(1, Stage.DECODE, 9.0, 0.0)
-
-    assert plan([busy, other], 0.0) == Step(Stage.DECODE, (1,))
-    assert plan([busy], 0.0) == Step(Stage.VOCODE, (0,))

@@ -10,6 +10,7 @@ import argparse
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -46,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tokenizer", type=Path, default=None, help="folder of tokenizer files")
     parser.add_argument("--caches", choices=("plain", "int8"), default="plain")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--pages", type=int, default=0, help="positions of a page of the context")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--out", type=Path, default=None, help="JSON of another precision's run")
     chosen = parser.parse_args(arguments)
@@ -60,6 +62,11 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     if not tiny.PRECISION.is_recorded:
         return report(cases, tiny.PRECISION, chosen.out)
+    with tiny.in_pages(chosen.pages):
+        return _compared(cases)
+
+
+def _compared(cases: Sequence[Case]) -> int:
     counts = {"ok": 0, "FAIL": 0, "skip": 0}
     for case in cases:
         began = time.monotonic()

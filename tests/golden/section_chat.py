@@ -30,7 +30,10 @@ class Straight:
     def __init__(self, llm: LanguageModel, capacity: int, rows: int = 1) -> None:
         self.llm = llm
         self.cache: SlotCache = llm.make_cache(
-            rows, capacity, is_eight_bit=tiny.PRECISION.has_small_caches
+            rows,
+            capacity,
+            is_eight_bit=tiny.PRECISION.has_small_caches,
+            pool=tiny.pool(rows, capacity),
         )
         self.rope: RopeTable = llm.make_rope(capacity)
 

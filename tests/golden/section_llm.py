@@ -15,7 +15,12 @@ def run(case: Case, check: Checker) -> None:
     ids = case.arrays["ids"].astype("int64")
     count = len(ids)
     # A second row that stays empty shows that rows are apart.
-    cache = llm.make_cache(2, count + 8, is_eight_bit=tiny.PRECISION.has_small_caches)
+    cache = llm.make_cache(
+        2,
+        count + 8,
+        is_eight_bit=tiny.PRECISION.has_small_caches,
+        pool=tiny.pool(2, count + 8),
+    )
     rope, probe = llm.make_rope(count + 8), Probe()
     spans = [Span(1, 0, count)]
     hidden = llm(llm.embed(torch.from_numpy(ids)), spans, cache, rope, probe)

@@ -26,7 +26,6 @@ from parley.models.minicpmo45.conversation.state import Conversation, Group, Uns
 from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.llm.sampling import Choice
 from parley.models.minicpmo45.model import ANSWER_RESERVE, MiniCPMO45
-from parley.models.minicpmo45.runtime.streams import Arrival, SpeechStream
 from parley.models.minicpmo45.token2wav.windows import VocoderWindow, Wave
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 from parley.models.minicpmo45.tts.rows import SpeechBlock
@@ -58,12 +57,11 @@ class SilentVocoder:
     def restart(self, rows: Sequence[int]) -> None:
         pass
 
-    def speak(self, rows: Sequence[int], windows: Sequence[VocoderWindow]) -> Arrival[list[Wave]]:
-        waves = [
+    def speak(self, rows: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
+        return [
             np.zeros(960 * (len(window.tokens) - (0 if window.is_last else 3)), np.float32)
             for window in windows
         ]
-        return Arrival(None, lambda: waves)
 
     def attend_plainly(self) -> None:
         """It attends to nothing."""
@@ -78,9 +76,6 @@ class SilentVocoder:
         pass
 
     def close(self, row: int) -> None:
-        pass
-
-    def work_on(self, stream: SpeechStream) -> None:
         pass
 
     def unload(self) -> None:
@@ -204,16 +199,18 @@ def build(case: Case, *, behaviour: Behaviour | None = None) -> tuple[MiniCPMO45
     sampling = SpeechSampling(is_greedy=True)
     config = tiny.config(case.folder)
     positions = int(config.language.max_position_embeddings) - ANSWER_RESERVE
+    context = min(CONTEXT, positions)
     model = MiniCPMO45(
         network,
         config,
         tiny.words(case.folder),
         slots=2,
-        context_tokens=min(CONTEXT, positions),
+        context_tokens=context,
         speech_output=SpeechOutput(decoder, SilentVocoder(), sampling),
         behaviour=behaviour or Behaviour.reference(),
         prefill_piece_tokens=1_000_000,
         has_small_caches=has_small_caches,
+        pool=tiny.pool(2, context + ANSWER_RESERVE),
     )
     recorder = Recorder(model=model)
     model.observer = recorder

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.golden import section_prompts
+from tests.golden import section_prompts, tiny
 from tests.golden.case import Case, Checker, Skipped, find_cases
 from tests.golden.runner import DATA, judge
 
@@ -23,6 +23,17 @@ def test_the_tiny_model_gives_what_the_public_implementation_gave(case: Case) ->
             check = judge(case)
     except Skipped as reason:
         pytest.skip(str(reason))
+
+    assert check.differences == []
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("title", ["llm/forward", "chat/text"])
+def test_contexts_in_scattered_pages_give_it_too(title: str) -> None:
+    """All of them: `python -m tests.golden --pages 16`."""
+    section, name = title.split("/")
+    with torch.inference_mode(), tiny.in_pages(16):
+        check = judge(Case(DATA, section, name))
 
     assert check.differences == []
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from random import Random
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -23,6 +26,7 @@ from parley.models.minicpmo45.audio_encoder.mel import MelExtractor
 from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig, make_config
 from parley.models.minicpmo45.llm.network import LanguageModel
+from parley.models.minicpmo45.runtime.pages import PagePool, PageTable
 from parley.models.minicpmo45.tokenizer import CheckpointTokenizer, Tokenizer
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
 
@@ -49,6 +53,43 @@ PRECISION = Precision()
 
 TOKENIZER = Path(__file__).parents[3] / "shared" / "tokenizer"
 """Where the model's own tokenizer files may lie next to the repository."""
+
+
+PAGE = 0
+"""Positions of a page of the contexts, which lie scattered over a pool; 0: contexts are rows."""
+
+
+def pool(rows: int, capacity: int) -> PagePool | None:
+    """Pages for rows of that length, if pages are asked for."""
+    return PagePool(rows * -(-capacity // PAGE), 0, page_positions=PAGE) if PAGE else None
+
+
+class Scattered:
+    """In place of `PageTable._next`: no page follows its predecessor."""
+
+    def __init__(self) -> None:
+        self._chance = Random(3)
+
+    def __call__(self, table: PageTable, held: list[int]) -> int:
+        behind = held[-1] + 1 if held else -1
+        free = sorted(table._free)
+        page = self._chance.choice([one for one in free if one != behind] or free)
+        table._free.remove(page)
+        return page
+
+
+@contextmanager
+def in_pages(positions: int) -> Iterator[None]:
+    """Within it contexts lie in scattered pages; 0: they are rows."""
+    global PAGE
+    scattered = Scattered()
+    chosen = PageTable._next if not positions else lambda table, held: scattered(table, held)
+    PAGE = positions
+    try:
+        with patch.object(PageTable, "_next", chosen):
+            yield
+    finally:
+        PAGE = 0
 
 
 @cache

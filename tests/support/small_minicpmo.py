@@ -21,7 +21,6 @@ from parley.models.minicpmo45.config import MiniCPMOConfig, make_config
 from parley.models.minicpmo45.conversation.speech import SpeechOutput, Streams
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.runtime.graphs import GraphCapture, GraphRunner
-from parley.models.minicpmo45.runtime.streams import SPEECH_KINDS, SpeechStream
 from parley.models.minicpmo45.token2wav.voices import VoiceStore
 from parley.models.minicpmo45.tokenizer import SpecialIds
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
@@ -144,14 +143,13 @@ def small_speech_output(
     network: weights.Network,
     slots: int,
     graphs: GraphRunner | None = None,
-    stream: SpeechStream | None = None,
 ) -> SpeechOutput:
     """The real speech decoder and vocoder, tiny, with a voice of noise."""
     decoder = network.tts
     assert isinstance(decoder, MiniCPMTTS)
     decoder.allocate(slots, graphs=graphs)
     vocoder = tiny_token2wav(slots=slots, graphs=graphs, device=decoder.device)
-    return SpeechOutput(decoder, Streams(vocoder, NoiseVoices()), stream=stream)
+    return SpeechOutput(decoder, Streams(vocoder, NoiseVoices()))
 
 
 class NoiseVoices(VoiceStore):
@@ -170,23 +168,18 @@ def small_model(
     has_voice: bool = True,
     capture: GraphCapture | None = None,
     device: str = "cpu",
-    stream: SpeechStream | None = None,
-    speech_capture: GraphCapture | None = None,
     **options: Any,
 ) -> MiniCPMO45:
     """A model of its own: nothing is shared with other tests.
 
     Args:
         capture: captures steps.
-        stream: what speech is made on; None: the one of everything else.
-        speech_capture: captures steps of speech instead of `capture`.
     """
     network = small_network(device)
     options.setdefault("context_tokens", 7000)
-    captures = None if speech_capture is None else dict.fromkeys(SPEECH_KINDS, speech_capture)
-    graphs = None if capture is None else GraphRunner(device, capture, captures=captures)
+    graphs = None if capture is None else GraphRunner(device, capture)
     options.setdefault("graphs", graphs)
-    speech_output = small_speech_output(network, slots, graphs, stream) if has_voice else None
+    speech_output = small_speech_output(network, slots, graphs) if has_voice else None
     return MiniCPMO45(
         network,
         small_config(),

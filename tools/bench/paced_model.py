@@ -19,17 +19,17 @@ from typing import Final
 
 import torch
 from tools.bench.host_waits import HostWaits, IdleDevice, IdleSplit, ThreadTimes
-
-from parley.engine.model import Job, Memory, ModelSpec
-from parley.engine.work import Checkpoint, OutputPiece, Result, Stage, StepUnit, Work
-from parley.models.minicpmo45.roofline.meter import Count
-from parley.models.minicpmo45.roofline.steps import PaperModel, StepKind
-from parley.models.minicpmo45.roofline.table import (
+from tools.roofline.meter import Count
+from tools.roofline.steps import PaperModel, StepKind
+from tools.roofline.table import (
     COPY_S,
     GRAPH_KERNEL_S,
     H200,
     kernel_seconds,
 )
+
+from parley.engine.model import Job, Memory, ModelSpec
+from parley.engine.work import Checkpoint, OutputPiece, Result, Stage, StepUnit, Work
 from parley.models.parrot import Parrot
 
 STAGES: Final[Mapping[Stage, tuple[str, ...]]] = {

@@ -17,6 +17,10 @@ from dataclasses import dataclass
 from parley.engine.work import Window
 from parley.errors import ContextFull
 
+UNIT_ROOM = 192
+"""What the next unit may need behind the high mark: the distance of the default mark from the
+default limit."""
+
 Range = tuple[int, int]
 """Positions from the first up to, not including, the second."""
 
@@ -88,6 +92,8 @@ class ContextLedger:
         self, limit_tokens: int, window: Window | None = None, *, marker_tokens: int = 0
     ) -> None:
         self.limit_tokens = limit_tokens
+        self.room_tokens: int | None = None
+        """What there is memory for now, where conversations share it; None: for all of it."""
         self.window = window or Window()
         self._marker_tokens = marker_tokens
         self._head_tokens = 0
@@ -125,8 +131,9 @@ class ContextLedger:
 
     def require(self, tokens: int) -> None:
         """Raises `ContextFull` when `tokens` more do not fit."""
-        if self.length_tokens + tokens > self.limit_tokens:
-            raise ContextFull(self.length_tokens + tokens, self.limit_tokens)
+        room = self.limit_tokens if self.room_tokens is None else self.room_tokens
+        if self.length_tokens + tokens > room:
+            raise ContextFull(self.length_tokens + tokens, room)
 
     def append(self, tokens: int) -> None:
         """`tokens` were added at the end of the context; they belong to the open entry."""
@@ -227,12 +234,17 @@ class ContextLedger:
         return dropped
 
     def _over_the_mark(self) -> int:
-        """How many oldest entries have to go to come down from the high mark to the low one."""
+        """How many oldest entries have to go to come down from the high mark to the low one. Where
+        there is less memory than the marks want, both are lower."""
         length, count = self.length_tokens, 0
-        if length <= self.window.high_tokens:
+        high, low = self.window.high_tokens, self.window.low_tokens
+        if self.room_tokens is not None and self.room_tokens - UNIT_ROOM < high:
+            low = low * max(0, self.room_tokens - UNIT_ROOM) // high
+            high = self.room_tokens - UNIT_ROOM
+        if length <= high:
             return 0
         for entry in self._entries:
-            if length <= self.window.low_tokens:
+            if length <= low:
                 break
             if not entry.is_kept:
                 length -= entry.tokens

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from parley import logs
 from parley.clock import Clock
-from parley.engine.model import DeviceFault, Job, Model, PreparesAhead, RunsBeside
+from parley.engine.model import DeviceFault, Job, Model, PreparesAhead
 from parley.engine.scheduler import ReadySlot, plan
 from parley.engine.slots import SlotKey, WorkQueue
 from parley.engine.work import (
@@ -135,7 +135,6 @@ class EngineLoop:
     ) -> None:
         self._model = model
         self._prepare_ahead = model.prepare_ahead if isinstance(model, PreparesAhead) else None
-        self._is_under_way = model.is_under_way if isinstance(model, RunsBeside) else None
         self._clock = clock
         self._on_fault = on_fault
         self._order: WorkQueue[SlotRequest] = WorkQueue(model.rows)
@@ -333,9 +332,8 @@ class EngineLoop:
             # Work is as urgent as what waits behind it on the same row.
             line = (request, *self._order.waiting[row])
             dues = [one.due_s for one in line if one.due_s is not None]
-            is_under_way = self._is_under_way is not None and self._is_under_way(job)
             due_s = min(dues, default=None)
-            ready.append(ReadySlot(row, stage, due_s, request.waiting_since_s, is_under_way))
+            ready.append(ReadySlot(row, stage, due_s, request.waiting_since_s))
         return ready
 
     def _run(self, stage: Stage, requests: list[SlotRequest]) -> None:

@@ -146,20 +146,6 @@ class PreparesAhead(Protocol):
 
 
 @runtime_checkable
-class RunsBeside(Protocol):
-    """A model some of whose steps continue while later ones are asked for.
-
-    `step` of such a stage asks the device for the work and returns; the job stays at its stage. The
-    next step of that stage with the job in it takes its result, and waits for that if need be.
-    Until then only `cancel` and `close` may come for its row.
-    """
-
-    def is_under_way(self, job: Job) -> bool:
-        """True if a step of the job was asked for and is not complete. Returns immediately."""
-        ...
-
-
-@runtime_checkable
 class HasFastPaths(Protocol):
     """A model with fast parts that may step down to a slower form while it serves."""
 

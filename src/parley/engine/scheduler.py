@@ -14,8 +14,6 @@ Rules, in this order:
    are, so there all rows join.
 4. When the leader decodes and is in no danger of being late, live rows that still have to hear
    their unit go first: two cheap steps later they share every decoding step with the leader.
-5. Rows whose last step is still under way on the device wait for it; only where there is nothing
-   else to do is it waited for.
 """
 
 from __future__ import annotations
@@ -43,14 +41,12 @@ class ReadySlot:
     Args:
         due_s: monotonic deadline; None means no hurry.
         waiting_since_s: when it was asked for or last moved.
-        is_under_way: its last step continues next to those of others.
     """
 
     row: int
     stage: Stage
     due_s: float | None
     waiting_since_s: float
-    is_under_way: bool = False
 
     @property
     def urgency_s(self) -> float:
@@ -70,8 +66,7 @@ def plan(ready: Sequence[ReadySlot], now_s: float) -> Step | None:
     """What to run next; None when nothing is ready."""
     if len(ready) <= 1:
         return Step(ready[0].stage, (ready[0].row,)) if ready else None
-    able = [one for one in ready if not one.is_under_way] or ready
-    in_order = sorted(able, key=lambda one: (one.urgency_s, one.waiting_since_s, one.row))
+    in_order = sorted(ready, key=lambda one: (one.urgency_s, one.waiting_since_s, one.row))
     leader = in_order[0]
     if leader.stage is Stage.DECODE and leader.urgency_s - now_s >= MARGIN_S:
         behind = [one for one in in_order if one.due_s is not None and one.stage in _CATCH_UP]

@@ -105,6 +105,14 @@ class ModelSettings(Part):
         description="Context of each conversation of the full-size model: 147 MB of device memory "
         "per 1,000 tokens in bfloat16.",
     )
+    context_share_tokens: int | None = Field(
+        None,
+        ge=1024,
+        le=32_768,
+        description="Context that every conversation is sure of; it grows to context_tokens as "
+        "long as others leave memory for it. Default: 3,584 where slots are counted by the card, "
+        "else all of context_tokens.",
+    )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto follows the checkpoint."
     )
@@ -135,12 +143,6 @@ class ModelSettings(Part):
         True,
         description="Capture steps as CUDA graphs on a GPU: slower start, faster units. Steps that "
         "cannot be captured run uncaptured.",
-    )
-    overlap_speech: bool = Field(
-        False,
-        description="Make speech on a CUDA stream of its own, alongside the decode steps of other "
-        "sessions. Tested on a CPU only: switch it on where `parley bench gpu` shows that it is "
-        "equal and faster. Without effect on a CPU.",
     )
     quantize: Literal["none", "int8", "int4"] = Field(
         "none",

@@ -16,7 +16,7 @@ from parley.engine.work import Finalize, Generate, Prefill, StartSession, StepUn
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.model import MiniCPMO45
-from parley.models.minicpmo45.planning import keeps_eight_bits
+from parley.models.minicpmo45.plan import keeps_eight_bits
 from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits

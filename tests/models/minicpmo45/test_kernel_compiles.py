@@ -44,6 +44,7 @@ class Use:
     width: int
     queries: int
     has_mask: bool = False
+    page: int = 0
 
     @property
     def has_scales(self) -> bool:
@@ -54,8 +55,12 @@ BYTES = {"bf16": 2, "fp32": 4}
 
 USES = (
     Use("decode", "bf16", "bf16", 128, 16),
+    Use("decode from pages", "bf16", "bf16", 128, 16, page=256),
     Use("decode, caches in 8 bits", "bf16", "i8", 128, 16),
+    Use("decode from pages in 8 bits", "bf16", "i8", 128, 16, page=256),
     Use("prefill of several rows", "bf16", "bf16", 128, 64),
+    Use("prefill of several rows from pages", "bf16", "bf16", 128, 64, page=256),
+    Use("the same in 8 bits", "bf16", "i8", 128, 64, page=256),
     Use("the same, caches in 8 bits", "bf16", "i8", 128, 64),
     Use("speech", "bf16", "bf16", 64, 16),
     Use("speech, caches in 8 bits", "bf16", "i8", 64, 16),
@@ -63,6 +68,7 @@ USES = (
     Use("sound, caches in 8 bits", "bf16", "i8", 64, 64),
     Use("flow", "fp32", "bf16", 64, 64, has_mask=True),
     Use("decode in float32", "fp32", "fp32", 128, 16),
+    Use("decode from pages in float32", "fp32", "fp32", 128, 16, page=256),
     Use("prefill of several rows in float32", "fp32", "fp32", 128, 64),
 )
 
@@ -75,16 +81,18 @@ def compiled(use: Use, capability: int) -> Any:
         "last": "i64", "mask": "i1" if use.has_mask else "i64",
         "k_scales": "fp16" if use.has_scales else "fp32",
         "v_scales": "fp16" if use.has_scales else "fp32",
-        "part": "fp32", "top": "fp32", "mass": "fp32",
+        "table": "i64", "part": "fp32", "top": "fp32", "mass": "fp32",
     }  # fmt: skip
     numbers = [
         "reads", "chunk", "k_slot", "k_head", "k_column", "v_slot", "v_head", "v_column",
         "tokens", "count", "mask_row",
         "ks_slot", "ks_head", "ks_column", "vs_slot", "vs_head", "vs_column",
+        "table_row",
     ]  # fmt: skip
     constants: dict[str, Any] = {
         "HAS_MASK": use.has_mask,
         "HAS_SCALES": use.has_scales,
+        "PAGE": use.page,
         "WIDTH": use.width,
         "QUERIES": use.queries,
         "BLOCK": slot_attention.block_of(use.width, BYTES[use.query]),

@@ -25,7 +25,6 @@ from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
 from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed, FastPaths
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
-from parley.models.minicpmo45.runtime.streams import OneStream
 from parley.settings import ModelSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -64,9 +63,19 @@ def by_hand(
     reads: int,
     mask: Tensor | None = None,
     scales: tuple[Tensor | None, Tensor | None] = (None, None),
+    table: Tensor | None = None,
 ) -> Tensor:
     """A kernel that is right."""
-    case = trials._Case(query, keys, values, slots, first, last, reads, mask, scales)
+
+    def rows(pages: Any) -> Any:
+        if table is None or pages is None:
+            return pages
+        return pages[table].transpose(1, 2).flatten(2, 3)
+
+    of_keys, of_values = (rows(one) for one in scales)
+    case = trials._Case(
+        query, rows(keys), rows(values), slots, first, last, reads, mask, (of_keys, of_values)
+    )
     return trials._by_hand(case).to(query.dtype)
 
 
@@ -84,6 +93,12 @@ def another_slot(
     return by_hand(query, keys, values, torch.zeros_like(slots), **named)
 
 
+def pages_in_order(*given: Any, table: Tensor | None = None, **named: Any) -> Tensor:
+    if table is not None:
+        table = torch.arange(table.numel(), device=table.device).view(table.shape)
+    return by_hand(*given, table=table, **named)
+
+
 def not_a_number(query: Tensor, *rest: Any, **named: Any) -> Tensor:
     return torch.full_like(query, torch.nan)
 
@@ -92,6 +107,7 @@ LIES: dict[str, Callable[..., Tensor]] = {
     "half the query": half_the_query,
     "one column off": one_column_off,
     "another slot": another_slot,
+    "pages in order": pages_in_order,
     "not a number": not_a_number,
 }
 
@@ -291,29 +307,6 @@ def test_int4_products_that_fail_are_made_of_unpacked_matrices(monkeypatch, is_l
     assert_same(wanted, talk(model), 2e-3)
 
 
-class RaisingStream(OneStream):
-    def wait_for_main(self) -> None:
-        raise RuntimeError("CUDA driver error: invalid argument")
-
-
-class LyingStream(OneStream):
-    """One whose copies to the host come too early."""
-
-    def to_host(self, tensor: Tensor) -> Tensor:
-        return torch.zeros_like(tensor)
-
-
-@pytest.mark.parametrize("stream", [RaisingStream(), LyingStream()], ids=["raises", "lies"])
-def test_a_second_stream_that_fails_is_not_used(monkeypatch, stream):
-    paths = FastPaths()
-
-    is_used = paths.tried("second_stream", lambda: trials.second_stream(CPU, stream))
-
-    assert not is_used
-    assert paths.states["second_stream"].state == "plain"
-    assert FastPaths().tried("second_stream", lambda: trials.second_stream(CPU, OneStream()))
-
-
 @pytest.mark.parametrize("is_lying", [False, True], ids=["raises", "lies"])
 def test_a_precision_that_fails_gives_way_to_float32(monkeypatch, is_lying):
     chosen: list[str] = []
@@ -415,7 +408,7 @@ def test_a_row_whose_scores_are_not_finite_either_way_ends_with_an_error(failing
     assert isinstance(works[0], StartSession)
     cast.play(0, works[:3])
     # Everything that it remembers.
-    model.context.keys[:, 0] = torch.nan
+    model.context.keys[:, :, : model.context.page] = torch.nan
 
     with pytest.raises(InferenceFailed, match="not finite"):
         cast.play(0, works[3:])

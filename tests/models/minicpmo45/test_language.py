@@ -148,10 +148,12 @@ def test_moving_keys_equals_having_rotated_them_for_the_new_place():
         turned = torch.cat([-wide[..., 16:], wide[..., :16]], -1)
         return wide * angles.cos() + turned * angles.sin()
 
-    cache.keys[0, 0, :, 8000:8005] = rotated(8000).float()
+    cache.paged(0).keys[0, :, 8000:8005] = rotated(8000).float()
     cache.move(0, 8000, 5, 17, rope)
 
-    torch.testing.assert_close(cache.keys[0, 0, :, 17:22].double(), rotated(17), atol=2e-3, rtol=0)
+    torch.testing.assert_close(
+        cache.paged(0).keys[0, :, 17:22].double(), rotated(17), atol=2e-3, rtol=0
+    )
 
 
 def test_a_closed_gap_is_a_context_that_never_had_it_where_nothing_looked_at_it(llm):
@@ -165,10 +167,8 @@ def test_a_closed_gap_is_a_context_that_never_had_it_where_nothing_looked_at_it(
     feed(llm, cache, rope, 1, left)
 
     assert cache.lengths[0] == cache.lengths[1] == 20
-    torch.testing.assert_close(
-        cache.keys[0, 0, :, :20], cache.keys[0, 1, :, :20], atol=1e-5, rtol=1e-4
-    )
-    assert torch.equal(cache.values[0, 0, :, :20], cache.values[0, 1, :, :20])
+    torch.testing.assert_close(*cache.paged(0).keys[:2, :, :20], atol=1e-5, rtol=1e-4)
+    assert torch.equal(*cache.paged(0).values[:2, :, :20])
 
 
 def test_frequencies_may_be_rounded_as_the_public_demo_does():

@@ -12,15 +12,15 @@ from typing import Any, Final
 
 import pytest
 import torch
+from tools.roofline.meter import tensors_of
+from tools.roofline.steps import PaperModel
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from parley.errors import SetupError
-from parley.models.minicpmo45 import measuring, memory, planning
-from parley.models.minicpmo45.memory import GIB
+from parley.models.minicpmo45 import measuring, plan
+from parley.models.minicpmo45.plan import GIB, Fitting, LoadChoice
 from parley.models.minicpmo45.quantize import Int4Linear, Kind, stored_bytes
-from parley.models.minicpmo45.roofline.meter import tensors_of
-from parley.models.minicpmo45.roofline.steps import PaperModel
 from parley.models.minicpmo45.token2wav.token2wav import VOICES_READY
 from parley.settings import ModelSettings
 
@@ -122,17 +122,16 @@ def loaded(kind: Kind) -> PaperModel:
     return PaperModel(kind, slots=1)
 
 
-def slots_on(card: Card, kind: Kind, *, has_small_caches: bool) -> int:
+def slots_on(card: Card, kind: Kind, *, has_small_caches: bool) -> Fitting:
     network = loaded(kind).network
     card.take(stored_bytes([*network.parameters(), *network.buffers()]))
-    return planning.fitting_slots(
+    return plan.fitting(
         settings(),
         loaded(kind).config,
         None,
         network,
         torch.device("cuda"),
-        kind,
-        has_small_caches,
+        LoadChoice(torch.bfloat16, kind, has_small_caches, is_paged=True),
         card,
     )
 
@@ -146,17 +145,23 @@ def test_an_hour_of_the_worst_traffic_ends_without_running_out_of_memory(
 ) -> None:
     """Every second of it is the same: everybody shows a picture and speaks, with full contexts."""
     card = Card(gigabytes)
-    slots = slots_on(card, kind, has_small_caches=has_small_caches)
+    fitting = slots_on(card, kind, has_small_caches=has_small_caches)
+    slots = fitting.slots
     assert slots >= least
 
     # Of the network that is loaded; what else there is comes to the card now.
     paper = PaperModel(kind, slots=slots, has_small_caches=has_small_caches)
+    capacity = paper.cache.capacity
+    pool = paper.network.llm.make_cache(
+        slots, capacity, is_eight_bit=has_small_caches, pool=fitting.pool
+    )
+    card.take(pool.nbytes - paper.cache.nbytes)
     for kept in paper._caches():
         card.take(kept.nbytes)
     for network in (paper.voice.flow, paper.voice.vocoder):
         card.take(stored_bytes(network.parameters()))
-    card.take(VOICES_READY * planning._vocoder_bytes(torch.bfloat16).voice)
-    card.take(memory.GRAPHS_BYTES + slots * memory.GRAPHS_SLOT_BYTES)
+    card.take(VOICES_READY * plan._vocoder_bytes(settings()).voice)
+    card.take(plan.GRAPHS_BYTES + slots * plan.GRAPHS_SLOT_BYTES)
     for rows in (slots, 1, slots):
         for run in (
             paper.look,
@@ -181,7 +186,7 @@ def test_an_hour_of_the_worst_traffic_ends_without_running_out_of_memory(
 
 
 def test_141_gb_take_as_many_as_the_engine_serves() -> None:
-    assert slots_on(Card(141), "none", has_small_caches=False) >= 48
+    assert slots_on(Card(141), "none", has_small_caches=False).slots == plan.MOST_SLOTS
 
 
 def test_a_card_that_is_too_small_is_refused_with_what_would_help() -> None:
@@ -194,6 +199,6 @@ def test_a_card_that_is_too_small_is_refused_with_what_would_help() -> None:
 def test_slots_are_counted_by_the_card_unless_the_settings_say() -> None:
     cuda, cpu = torch.device("cuda"), torch.device("cpu")
 
-    assert planning.slots_asked(ModelSettings(), cuda) == "auto"
-    assert planning.slots_asked(ModelSettings(), cpu) == 1
-    assert planning.slots_asked(ModelSettings(slots=3), cuda) == 3
+    assert plan.slots_asked(ModelSettings(), cuda) == "auto"
+    assert plan.slots_asked(ModelSettings(), cpu) == 1
+    assert plan.slots_asked(ModelSettings(slots=3), cuda) == 3

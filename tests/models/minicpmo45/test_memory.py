@@ -16,13 +16,18 @@ from tests.support.tiny_voice import tiny_token2wav, tiny_voice
 
 from parley.engine.segments import Mark, Marker, Text
 from parley.engine.work import Prefill, Stage, StartSession
-from parley.models.minicpmo45 import memory
 from parley.models.minicpmo45.config import full_size_config
-from parley.models.minicpmo45.memory import GIB, MemoryBudget
 from parley.models.minicpmo45.model import ANSWER_RESERVE
-from parley.models.minicpmo45.planning import MOST_SLOTS, budget_of, plan_of
+from parley.models.minicpmo45.plan import (
+    GIB,
+    SHARE_TOKENS,
+    LoadChoice,
+    MemoryPlan,
+    plan_of,
+)
 from parley.models.minicpmo45.quantize import Kind
 from parley.models.minicpmo45.runtime.caches import SlotCache
+from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.stages import language
 from parley.models.minicpmo45.token2wav.flow import Flow
 from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory, memory_for_prompts
@@ -36,11 +41,15 @@ CONFIG = full_size_config()
 
 @functools.cache
 def planned(
-    kind: Kind, context_tokens: int = 8192, *, has_small_caches: bool = False
-) -> tuple[memory.MemoryPlan, MemoryBudget]:
+    kind: Kind,
+    context_tokens: int = 8192,
+    *,
+    has_small_caches: bool = False,
+    is_paged: bool = False,
+) -> MemoryPlan:
     settings = ModelSettings(random_weights=True, context_tokens=context_tokens)
-    plan = plan_of(settings, CONFIG, None, torch.bfloat16, kind, has_small_caches=has_small_caches)
-    return plan, budget_of(settings, CONFIG, plan, torch.bfloat16, reads_in_place=True)
+    chosen = LoadChoice(torch.bfloat16, kind, has_small_caches, True, is_paged)
+    return plan_of(settings, CONFIG, None, chosen)
 
 
 class Card:
@@ -65,7 +74,9 @@ def full_flow() -> Flow:
 
 
 @functools.cache
-def state_bytes(slots: int, context_tokens: int, *, has_small_caches: bool = False) -> int:
+def state_bytes(
+    slots: int, context_tokens: int, pool: PagePool | None, *, has_small_caches: bool = False
+) -> int:
     """What all slots keep, by the classes that keep it."""
     bf16 = torch.bfloat16
     meta = torch.device("meta")
@@ -73,7 +84,7 @@ def state_bytes(slots: int, context_tokens: int, *, has_small_caches: bool = Fal
     context = SlotCache(
         layers=language.num_hidden_layers, rows=slots, heads=language.num_key_value_heads,
         capacity=context_tokens + ANSWER_RESERVE, head_dim=CONFIG.head_dim, dtype=bf16, device=meta,
-        is_eight_bit=has_small_caches,
+        is_eight_bit=has_small_caches, pool=pool,
     )  # fmt: skip
     sound = SlotCache(
         layers=audio.encoder_layers, rows=slots, heads=audio.encoder_attention_heads,
@@ -102,6 +113,7 @@ def voice_bytes(seconds: float = 10.0) -> int:
         return kept.nbytes
 
 
+@pytest.mark.parametrize("is_paged", [False, True])
 @pytest.mark.parametrize("has_small_caches", [False, True])
 @pytest.mark.parametrize(
     ("gigabytes", "kind", "least"),
@@ -116,33 +128,38 @@ def voice_bytes(seconds: float = 10.0) -> int:
         (141, "none", 32),
     ],
 )
-def test_the_number_of_slots_survives_the_worst_hour(gigabytes, kind, least, has_small_caches):
-    plan, budget = planned(kind, has_small_caches=has_small_caches)
+def test_the_number_of_slots_survives_the_worst_hour(
+    gigabytes, kind, least, has_small_caches, is_paged
+):
+    budget = plan = planned(kind, has_small_caches=has_small_caches, is_paged=is_paged)
     card = Card(gigabytes)
 
-    loaded = [f"weights of {name}" for name in plan.parts if name != "vocoder"]
+    loaded = [name for name in plan.parts if name != "vocoder"]
     card.take(plan.loading_bytes)
     card.give(plan.loading_bytes - (plan.weights_bytes - plan.parts["vocoder"]))
-    slots = budget.without(*loaded).slots_in(card.free, most=MOST_SLOTS)
+    left = plan.without(*loaded)
+    slots = left.slots_in(card.free)
+    pool = left.pool(slots, card.free)
+    assert (pool is None) is not is_paged
     assert slots >= least
     if slots == 0:
         return  # `auto` refuses such a card, and says what would leave more room
     # The hour: the vocoder, everybody's state, the voices kept on the card (others wait in the
     # host's memory), the largest graphs, and the longest step while pictures are looked at.
     card.take(plan.parts["vocoder"])
-    card.take(state_bytes(slots, 8192, has_small_caches=has_small_caches))
+    card.take(state_bytes(slots, 8192, pool, has_small_caches=has_small_caches))
     card.take(VOICES_READY * voice_bytes())
     card.take(budget.once["captured graphs"] + budget.once["libraries"])
     card.take(budget.once["pictures while they are looked at"])
     card.take(budget.once["steps while they run"])
     card.take(slots * budget.per_slot["choosing a token"])
     card.take(slots * budget.per_slot["captured graphs of a slot"])
-    card.take(plan.unpacking_bytes)
+    card.take(plan.once["a context unpacked from 8 bits"])
 
 
 def test_a_conversation_takes_what_the_page_says():
     """GiB of a slot at 8,192 tokens, part by part; the page prints these."""
-    _, budget = planned("none")
+    budget = planned("none")
 
     parts = {name: round(size / GIB, 2) for name, size in budget.per_slot.items()}
     assert parts == {
@@ -157,13 +174,12 @@ def test_a_conversation_takes_what_the_page_says():
 
 
 def test_caches_in_eight_bits_take_what_the_page_says():
-    _, full = planned("none")
-    _, small = planned("none", has_small_caches=True)
+    full, small = planned("none"), planned("none", has_small_caches=True)
 
     page = Path(__file__).parents[3] / "docs" / "understand" / "minicpmo45.md"
     assert f"**{small.slot_bytes / GIB:.2f} GiB** with" in page.read_text(encoding="utf-8")
     assert small.per_slot["context and sound"] < 0.51 * full.per_slot["context and sound"]
-    kept = state_bytes(1, 8192, has_small_caches=True)
+    kept = state_bytes(1, 8192, None, has_small_caches=True)
     others = small.per_slot["choosing a token"] + small.per_slot["captured graphs of a slot"]
     assert small.slot_bytes - others == pytest.approx(kept, rel=0.01)
 
@@ -180,9 +196,28 @@ def test_the_page_prints_what_auto_chooses_on_each_card():
         ("int4", 2048, True, "int4, 2,048 tokens in 8 bits"),
     ]
     for kind, context_tokens, is_eight_bit, name in rows:
-        _, budget = planned(kind, context_tokens, has_small_caches=is_eight_bit)
-        found = [budget.slots_in(Card(size).free, most=MOST_SLOTS) for size in sizes]
-        assert f"| {name} | {' | '.join(map(str, found))} |" in text
+        for is_paged in (False, True):
+            plan = planned(kind, context_tokens, has_small_caches=is_eight_bit, is_paged=is_paged)
+            found = [plan.slots_in(Card(size).free) for size in sizes]
+            line = f"{name}{', in pages' if is_paged else ''}"
+            assert f"| {line} | {' | '.join(map(str, found))} |" in text
+
+
+@pytest.mark.parametrize("has_small_caches", [False, True])
+def test_pages_make_room_for_half_as_many_slots_again(has_small_caches):
+    """At 3,000 tokens each, with room for some that are at their longest."""
+    whole = planned("none", has_small_caches=has_small_caches)
+    paged = planned("none", has_small_caches=has_small_caches, is_paged=True)
+    free = Card(80).free
+
+    slots = paged.slots_in(free, most=1000)
+
+    assert slots >= 1.5 * whole.slots_in(free, most=1000)
+    pool = paged.pool(slots, free)
+    assert pool is not None
+    held = slots * -(-3000 // pool.page_positions) * pool.page_positions
+    assert pool.pages * pool.page_positions - held >= 3 * (8192 - 3000)
+    assert pool.share_positions == SHARE_TOKENS
 
 
 def test_a_prefill_step_of_many_rows_is_bounded(monkeypatch):
@@ -211,15 +246,14 @@ def test_a_prefill_step_of_many_rows_is_bounded(monkeypatch):
 
 
 def test_a_smaller_context_makes_room_for_more_slots():
-    _, long = planned("int4", 8192)
-    _, short = planned("int4", 2048)
+    long, short = planned("int4", 8192), planned("int4", 2048)
 
     free = 22 * GIB
     assert short.slots_in(free, most=64) > long.slots_in(free, most=64)
 
 
 def test_the_table_names_everything_and_adds_up():
-    _, budget = planned("none")
+    budget = planned("none")
 
     lines = budget.table(4)
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 from tests.support.long import IS_LONG
 from tests.support.small_minicpmo import CONFIG, small_network
+from tools.roofline import table
+from tools.roofline.meter import Meter
+from tools.roofline.steps import META, PaperModel
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from parley.models.minicpmo45.config import full_size_config, make_config
 from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.quantize import Int4Linear
-from parley.models.minicpmo45.roofline import table
-from parley.models.minicpmo45.roofline.meter import Meter
-from parley.models.minicpmo45.roofline.steps import META, PaperModel
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.attention import SlotAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, Span
@@ -172,7 +172,7 @@ def columns(text: str) -> dict[str, list[str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_page_prints_the_table_of_the_code_as_it_is(units: list[table.Unit]) -> None:
-    """`python -m parley.models.minicpmo45.roofline.table --write` brings it up to date."""
+    """`python -m tools.roofline.table --write` brings it up to date."""
     text = table.PAGE.read_text(encoding="utf-8")
     printed = text.split(table.BEGIN)[1].split(table.END)[0]
 

@@ -19,12 +19,13 @@ from tests.support.tiny_decoder import make, random_weights, speak_units
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from parley.models.minicpmo45 import trial
+from parley.cli.bench import gpu_parts
 from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
 from parley.models.minicpmo45.runtime.caches import SlotCache, Span
 from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
+from parley.models.minicpmo45.runtime.pages import PagePool
 
 SLOTS = 8
 
@@ -159,16 +160,66 @@ def test_the_kernel_reads_caches_in_eight_bits(tokens: int) -> None:
 
 
 @interpreted
+@pytest.mark.parametrize("is_eight_bit", [False, True])
+def test_the_kernel_reads_pages_all_over_a_pool(is_eight_bit: bool) -> None:
+    """At the edges of blocks and pages, beside rows of other lengths; NaN wherever nobody looks."""
+    numbers = torch.Generator().manual_seed(11)
+    ends = [0, 63, 256, 511, 600]
+    rows, last = len(ends), torch.tensor(ends)[:, None]
+    pool = PagePool(pages=3 * rows + 2, share_positions=601)
+    cache = SlotCache(
+        layers=1, rows=rows, heads=2, capacity=601, head_dim=16, dtype=torch.float32,
+        device=torch.device("cpu"), is_eight_bit=is_eight_bit, pool=pool,
+    )  # fmt: skip
+    plain = SlotCache(
+        layers=1, rows=rows, heads=2, capacity=601, head_dim=16, dtype=torch.float32,
+        device=torch.device("cpu"), is_eight_bit=is_eight_bit,
+    )  # fmt: skip
+    if is_eight_bit:
+        assert cache.key_scales is not None
+        cache.key_scales.fill_(torch.nan)
+    else:
+        cache.keys.fill_(torch.nan)
+    assert cache.pages is not None
+    for length in (200, 601):
+        for row, end in enumerate(ends):
+            cache.pages.reserve(row, min(length, end + 1))
+            cache._show(row, cache._line(cache.pages.held[row]))
+    for row, end in enumerate(ends):
+        given = torch.randn(2, 2, end + 1, 16, generator=numbers)
+        for one in (cache, plain):
+            one.write(0, Span(row, 0, end + 1), *given)
+    query = torch.randn(rows, 1, 4, 16, generator=numbers)
+    found = []
+    for one in (cache, plain):
+        kept = one.paged(0)
+        heard = slot_attention.attend(
+            query,
+            kept.keys,
+            kept.values,
+            torch.arange(rows),
+            first=torch.zeros(rows, dtype=torch.int64),
+            last=last,
+            reads=601,
+            scales=kept.scales,
+            table=kept.table,
+        )
+        found.append(heard)
+
+    assert torch.equal(*found)
+
+
+@interpreted
 @pytest.mark.parametrize("number", [1, 3, 5])
 def test_the_check_of_parley_bench_gpu_finds_the_kernel_right(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The comparison that runs on a card, at the card's shapes but fewer columns."""
-    monkeypatch.setattr(trial, "REPEATS", 1)
-    shape = dataclasses.replace(trial.SHAPES[number], reads=192)
+    monkeypatch.setattr(gpu_parts, "REPEATS", 1)
+    shape = dataclasses.replace(gpu_parts.SHAPES[number], reads=192)
 
     # The interpreter knows no arithmetic in bfloat16.
-    check = trial._kernel(shape, torch.device("cpu"), "nobody", torch.float16)
+    check = gpu_parts._kernel(shape, torch.device("cpu"), "nobody", torch.float16)
 
     assert check.verdict == "ok", check
 

@@ -16,9 +16,12 @@ from tests.support.small_minicpmo import CONFIG
 from tests.support.tiny_checkpoint import VECTORS, write_small
 
 from parley.errors import SetupError
-from parley.models.minicpmo45 import checkpoint, hub, memory, weights
+from parley.models.minicpmo45 import checkpoint, hub, weights
 from parley.models.minicpmo45.config import full_size_config, make_config, read_config
+from parley.models.minicpmo45.model import ANSWER_RESERVE
+from parley.models.minicpmo45.plan import LoadChoice, plan_of
 from parley.models.minicpmo45.runtime.caches import Span
+from parley.settings import ModelSettings
 
 
 @pytest.fixture(scope="module")
@@ -224,12 +227,12 @@ def test_rope_theta_may_stand_where_transformers_5_keeps_it():
 def test_the_plan_counts_what_a_model_takes(folder):
     config = read_config(folder)
 
-    plan = memory.plan(config, context_tokens=1000, dtype=torch.float32)
+    plan = plan_of(ModelSettings(context_tokens=2048), config, folder, LoadChoice(torch.float32))
 
     # 2 (keys, values) * 2 layers * 2 heads * 16 numbers * 4 bytes
-    assert plan.per_1000_tokens_bytes == 512 * 1000
+    assert plan.token_bytes == 512
     audio = 2 * 1500 * 16 * 4
-    assert plan.slot_bytes == 512 * 1000 + audio
+    assert plan.per_slot["context and sound"] == 512 * (2048 + ANSWER_RESERVE) + audio
     assert plan.weights_bytes == plan.loading_bytes == sum(plan.parts.values())
 
 

@@ -21,21 +21,20 @@ from typing import Annotated, Any, Final, Literal
 import torch
 import typer
 
-from parley.cli.bench import gpu_overlap
+from parley.cli.bench import gpu_parts
 from parley.cli.bench import model as bench_model
 from parley.cli.bench.gpu_goldens import goldens
+from parley.cli.bench.gpu_parts import Check, judged, not_run
 from parley.cli.bench.gpu_plan import GpuPlan, GpuRun, TimeBudget, plan_of_flags, read_plan
 from parley.cli.bench.model import ModelReport, made_up_speech, make_talkative
 from parley.clock import SystemClock
 from parley.engine.engine import Engine
 from parley.errors import ParleyError
-from parley.models.minicpmo45 import loading, planning, trial
+from parley.models.minicpmo45 import loading
 from parley.models.minicpmo45.device import choose_device, set_precision
-from parley.models.minicpmo45.memory import GIB
+from parley.models.minicpmo45.plan import GIB, describe
 from parley.models.minicpmo45.random_model import Sizes, full_sizes, small_sizes
-from parley.models.minicpmo45.roofline.table import H200, RTX4090, unit_of
 from parley.models.minicpmo45.runtime.slot_attention import is_installed
-from parley.models.minicpmo45.trial import Check, judged, not_run
 from parley.protocol.values import Generation
 from parley.settings import ModelSettings, load
 from parley.views.content import AudioPart, Message
@@ -165,10 +164,10 @@ def _part_checks(settings: ModelSettings, sizes: Sizes, place: torch.device) -> 
     if is_card:
         set_precision(settings.token2wav_precision)
     is_short = is_card and settings.token2wav_precision == "bfloat16"
-    yield from trial.kernels(place)
-    yield from trial.parts(sizes, place, dtype)
-    yield from trial.voice(sizes, place, torch.bfloat16 if is_short else torch.float32)
-    yield trial.int4(place, dtype)
+    yield from gpu_parts.kernels(place)
+    yield from gpu_parts.parts(sizes, place, dtype)
+    yield from gpu_parts.voice(sizes, place, torch.bfloat16 if is_short else torch.float32)
+    yield gpu_parts.int4(place, dtype)
     for has_small_caches in (False, True):
         yield goldens(place, dtype, small_caches=has_small_caches)
 
@@ -199,7 +198,6 @@ def _one_run(
 ) -> Iterator[Check]:
     """A run's numbers of slots, until one does not load or the time is over."""
     hurts = "whoever wants as many at a time"
-    compared = next((count for count in one.slots if count > 1), None) if is_first else None
     for number, count in enumerate(one.slots):
         name = f"{one.name}: units of {count} conversations"
         if not budget.has_room_for(one.units):
@@ -209,9 +207,6 @@ def _one_run(
         here = one.settings(settings).model_copy(update={"slots": count})
         begin_s = time.monotonic()
         try:
-            if count == compared:
-                overlap = _overlap(here, sizes)
-                yield replace(overlap, name=f"{one.name}: {overlap.name}")
             for check in _slots(
                 report, here, sizes, one.units, pace_s, is_first=is_first and number == 0
             ):
@@ -254,26 +249,9 @@ def _slots(
     report.units.append(measured)
     yield _memory(settings, count, place)
     facts = f"answers {measured.answer}; {measured.spoke} of {measured.units} spoken"
-    if (paper_s := _on_paper(settings, count, place)) is not None:
-        facts += f"; on paper {1000 * paper_s:.0f} ms with full contexts, all in one moment"
     hurts = f"conversations on a card with {count} at a time: they stutter"
     late = measured.late / measured.units
     yield judged(f"units of {count} conversations answered late", late, 0.0, hurts, facts)
-
-
-def _overlap(settings: ModelSettings, sizes: Sizes) -> Check:
-    """Speech on a stream of its own against speech on the one of everything else."""
-    place = choose_device(settings.device)
-    if place.type != "cuda":
-        return not_run(gpu_overlap.NAME, "needs a GPU: a CPU has no streams", gpu_overlap.HURTS)
-    loaded = loading.load(settings.model_copy(update={"overlap_speech": True}), sizes)
-    loaded.warm_up()
-    try:
-        if loaded.speech_output is None or not loaded.has_default_voice:
-            return not_run(gpu_overlap.NAME, "there is no voice", gpu_overlap.HURTS)
-        return gpu_overlap.compare(loaded, loaded.speech_output.stream)
-    finally:
-        loaded.unload()
 
 
 def _captures(
@@ -294,26 +272,14 @@ def _memory(settings: ModelSettings, count: int, place: torch.device) -> Check:
     if place.type != "cuda":
         return not_run(name, "only a card's memory is measured", hurts)
     if not settings.random_weights:
-        planned = planning.describe(settings.model_copy(update={"device": "cpu"}))
+        planned = describe(settings.model_copy(update={"device": "cpu"}))
     else:
-        planned = planning.describe(settings)
+        planned = describe(settings)
     table = "; ".join(planned.notes)
     wanted = next((n for n in planned.notes if n.startswith("together ")), "together 0 GiB")
     peak = torch.cuda.max_memory_allocated(place) / GIB
     share = peak / max(1e-9, float(wanted.split()[1]))
     return judged(name, share, MEMORY_TOLERANCE, hurts, f"peak {peak:.2f} GiB; plan: {table}")
-
-
-def _on_paper(settings: ModelSettings, count: int, place: torch.device) -> float | None:
-    """Seconds of a unit by the roofline, for cards whose data sheet it knows."""
-    name = torch.cuda.get_device_name(place) if place.type == "cuda" else ""
-    card = next((one for one in (H200, RTX4090) if one.name.split()[-1] in name), None)
-    if card is None:
-        return None
-    has_small_caches = planning.keeps_eight_bits(settings, place)
-    return unit_of(
-        card, settings.quantize, count, settings.context_tokens, has_small_caches
-    ).total_s
 
 
 async def _first_audio(loaded: Any) -> Check:

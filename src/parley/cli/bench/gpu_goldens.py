@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from parley.models.minicpmo45.trial import Check, judged, not_run
+from parley.cli.bench.gpu_parts import Check, judged, not_run
 
 ROOT: Final = Path(__file__).resolve().parents[4]
 """Of a checkout."""

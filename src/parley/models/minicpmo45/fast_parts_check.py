@@ -23,10 +23,10 @@ from parley.models.minicpmo45.device import (
     use_device,
     visible_cards,
 )
+from parley.models.minicpmo45.plan import flow_dtype_of, history_dtype
 from parley.models.minicpmo45.random_model import full_sizes
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.fast_paths import described, one_line
-from parley.models.minicpmo45.voice_loading import flow_dtype_of, history_dtype
 from parley.settings import ModelSettings
 
 Grade = Literal["fine", "note", "broken"]
@@ -55,7 +55,7 @@ def try_parts(settings: ModelSettings) -> Iterator[PartFinding]:
         yield PartFinding("broken", "card", str(error), error.hint)
         return
     if device.type != "cuda":
-        yield PartFinding("note", "card", "none is used; kernel, graphs, int4 and stream need one")
+        yield PartFinding("note", "card", "none is used; kernel, graphs and int4 need one")
         return
     use_device(device)
     yield from _card(device)
@@ -137,7 +137,6 @@ def _parts(settings: ModelSettings, device: torch.device) -> Iterator[PartFindin
         ("graph", "steps launched one by one", partial(trials.graph, device)),
         ("int4", "unpacked matrices", partial(trials.int4, device, torch.bfloat16)),
         ("precision", "float32", partial(trials.precision, device, settings.token2wav_precision)),
-        ("stream", "one stream", partial(trials.second_stream, device)),
     ]  # fmt: skip
     for subject, instead, trial in tries:
         yield tried(subject, instead, trial)

@@ -23,7 +23,6 @@ from parley.models.minicpmo45.runtime.attention import (
     why_no_kernel,
 )
 from parley.models.minicpmo45.runtime.fast_paths import FastPaths
-from parley.models.minicpmo45.runtime.streams import OwnStream, SpeechStream
 from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 from parley.settings import ModelSettings
 
@@ -50,13 +49,11 @@ class Rung:
     Args:
         has_small_caches: contexts are kept in 8 bits.
         unpacks_int4: 4-bit matrices are unpacked for every product.
-        stream: what speech is made on; None: on the one of everything else.
     """
 
     attention: AttentionMethod
     has_small_caches: bool = False
     unpacks_int4: bool = False
-    stream: SpeechStream | None = None
 
 
 def choose(
@@ -81,11 +78,10 @@ def choose(
     attention = _attention(settings, device, geometry, has_small_caches, paths)
     unpacks = _unpacks_int4(device, geometry.dtype, kind, paths)
     _choose_precision(settings, device, paths)
-    stream = _stream(settings, device, paths)
     if not (settings.compile and device.type == "cuda"):
         why = "model.compile is off" if device.type == "cuda" else "graphs need an NVIDIA GPU"
         paths.settle("graphs", "plain", why)
-    return Rung(attention, has_small_caches, unpacks, stream)
+    return Rung(attention, has_small_caches, unpacks)
 
 
 def _keeps_small(
@@ -155,13 +151,3 @@ def _choose_precision(settings: ModelSettings, device: torch.device, paths: Fast
     elif paths.tried("flow_precision", partial(trials.precision, device, wanted)):
         return
     set_precision("float32")
-
-
-def _stream(settings: ModelSettings, device: torch.device, paths: FastPaths) -> SpeechStream | None:
-    if not settings.overlap_speech or device.type != "cuda":
-        why = "model.overlap_speech is off" if device.type == "cuda" else "it needs an NVIDIA GPU"
-        paths.settle("second_stream", "plain", why)
-        return None
-    if paths.tried("second_stream", partial(trials.second_stream, device)):
-        return OwnStream(device)
-    return None

@@ -11,30 +11,47 @@ from pathlib import Path
 import torch
 
 from parley import logs
-from parley.errors import SetupError
+from parley.errors import ParleyError, SetupError
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.media.resample import resample
+from parley.media.wav import load as load_wav
 from parley.models.minicpmo45 import hub, ladder, weights
 from parley.models.minicpmo45.awq import scheme_of
 from parley.models.minicpmo45.config import MiniCPMOConfig, read_config
+from parley.models.minicpmo45.conversation.speech import SpeechOutput, Streams
 from parley.models.minicpmo45.device import choose_device, use_device
 from parley.models.minicpmo45.gguf_file import GgufFile
 from parley.models.minicpmo45.model import ANSWER_RESERVE, MiniCPMO45
-from parley.models.minicpmo45.planning import dtype_of, fitting_slots, keeps_eight_bits, kind_of
+from parley.models.minicpmo45.plan import (
+    TOKEN2WAV_FOLDER,
+    LoadChoice,
+    default_voice_of,
+    dtype_of,
+    fitting,
+    flow_dtype_of,
+    history_dtype,
+    is_paged,
+    keeps_eight_bits,
+    kept_voices,
+    kind_of,
+)
 from parley.models.minicpmo45.quantize import Kind, checked, unpack_int4
-from parley.models.minicpmo45.random_model import ByteTokenizer, Sizes, full_sizes
+from parley.models.minicpmo45.random_model import ByteTokenizer, NoiseVoices, Sizes, full_sizes
 from parley.models.minicpmo45.runtime.fast_paths import FastPaths
 from parley.models.minicpmo45.runtime.graphs import CudaGraphCapture, GraphRunner
-from parley.models.minicpmo45.runtime.streams import SPEECH_KINDS
+from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
+from parley.models.minicpmo45.token2wav.vocoder_files import (
+    load_token2wav,
+    missing_files,
+    random_token2wav,
+)
+from parley.models.minicpmo45.token2wav.voice_maker import VoiceMaker
+from parley.models.minicpmo45.token2wav.voices import VoiceStore
 from parley.models.minicpmo45.tokenizer import (
     CheckpointTokenizer,
     Tokenizer,
 )
-from parley.models.minicpmo45.voice_loading import (
-    default_voice_of,
-    flow_dtype_of,
-    history_dtype,
-    make_speech_output,
-    prompt_voice_of,
-)
+from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 from parley.settings import ModelSettings
 
 log = logs.get(__name__)
@@ -93,16 +110,24 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         unpack_int4(network)
     network.llm.attention = rung.attention
     network.apm.reads_in_place = rung.attention.reads_in_place
-    slots = fitting_slots(settings, config, folder, network, device, kind, rung.has_small_caches)
-    graphs = _graphs(settings, device, paths, has_own_stream=rung.stream is not None)
-    speech_output, problem = make_speech_output(
+    in_place = rung.attention.reads_in_place
+    chosen = LoadChoice(
+        network.llm.dtype,
+        kind,
+        rung.has_small_caches,
+        in_place,
+        is_paged(settings, device, reads_in_place=in_place),
+    )
+    fits = fitting(settings, config, folder, network, device, chosen)
+    slots = fits.slots
+    graphs = _graphs(settings, device, paths)
+    speech_output, problem = _speech_output(
         settings,
         folder,
         network,
         slots,
         graphs,
         sizes,
-        stream=rung.stream,
         flow_dtype=geometry.flow_dtype if paths.is_fast("flow_precision") else torch.float32,
         has_small_caches=rung.has_small_caches,
     )
@@ -123,21 +148,18 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         prefill_piece_tokens=PREFILL_PIECE_TOKENS,
         prompt_voice=None
         if folder is None
-        else prompt_voice_of(default_voice_of(settings, folder)),
+        else _prompt_voice_of(default_voice_of(settings, folder)),
         voice_problem=problem,
         has_small_caches=rung.has_small_caches,
+        pool=fits.pool,
         paths=paths,
     )
 
 
-def _graphs(
-    settings: ModelSettings, device: torch.device, paths: FastPaths, *, has_own_stream: bool
-) -> GraphRunner:
-    """Who captures steps; speech on a stream of its own has graphs with memory of their own."""
-    if not settings.compile or device.type != "cuda":
-        return GraphRunner(device, paths=paths)
-    apart = dict.fromkeys(SPEECH_KINDS, CudaGraphCapture(device)) if has_own_stream else None
-    return GraphRunner(device, CudaGraphCapture(device), captures=apart, paths=paths)
+def _graphs(settings: ModelSettings, device: torch.device, paths: FastPaths) -> GraphRunner:
+    """Who captures steps."""
+    captures = settings.compile and device.type == "cuda"
+    return GraphRunner(device, CudaGraphCapture(device) if captures else None, paths=paths)
 
 
 def _network(
@@ -163,3 +185,83 @@ def _network(
         scheme=None if language is not None else scheme_of(config.raw),
         language=language,
     )
+
+
+def _speech_output(
+    settings: ModelSettings,
+    folder: Path | None,
+    network: weights.Network,
+    slots: int,
+    graphs: GraphRunner,
+    sizes: Sizes,
+    *,
+    flow_dtype: torch.dtype = torch.float32,
+    has_small_caches: bool = False,
+) -> tuple[SpeechOutput | None, str | None]:
+    """What makes speech, and why there is no default voice, each None where there is none.
+
+    Args:
+        flow_dtype: what the flow computes in.
+        has_small_caches: the speech decoder remembers in 8 bits.
+    """
+    device = network.llm.device
+    decoder = getattr(network, "tts", None)
+    if not isinstance(decoder, MiniCPMTTS):
+        return None, "The checkpoint has no speech decoder: answers are text only."
+    token2wav: Token2Wav
+    problem: str | None = None
+    if folder is None:
+        token2wav = random_token2wav(
+            slots=slots,
+            shape=sizes.flow,
+            channels=sizes.channels,
+            device=device,
+            dtype=flow_dtype,
+            graphs=graphs,
+            history=history_dtype(settings, device),
+            steps=settings.token2wav_steps,
+        )
+        voices: VoiceStore = NoiseVoices()
+    else:
+        place = settings.token2wav or folder / TOKEN2WAV_FOLDER
+        absent = missing_files(place)
+        if absent:
+            return None, f"{place} lacks {', '.join(absent)}: answers are text only."
+        token2wav = load_token2wav(
+            place,
+            slots=slots,
+            device=device,
+            dtype=flow_dtype,
+            graphs=graphs,
+            history=history_dtype(settings, device),
+            steps=settings.token2wav_steps,
+        )
+        maker = VoiceMaker(place)
+        if missing := maker.missing_files():
+            log.warning("voice_files_missing", folder=str(place), files=", ".join(missing))
+        voices = VoiceStore(
+            None if missing else maker,
+            folder=kept_voices(),
+            default=default_voice_of(settings, folder),
+        )
+        if not voices.has_default:
+            problem = "There is no default voice: sessions that speak must bring a reference."
+    decoder.reads_in_place = token2wav.flow.reads_in_place = network.llm.attention.reads_in_place
+    decoder.allocate(slots, graphs=graphs, is_eight_bit=has_small_caches)
+    speech_output = SpeechOutput(
+        decoder,
+        Streams(token2wav, voices),
+        first_window_tokens=settings.first_window_tokens,
+    )
+    return speech_output, problem
+
+
+def _prompt_voice_of(path: Path | None) -> Pcm | None:
+    """The default voice as the model hears it; None where it is no readable sound."""
+    if path is None or path.suffix == ".safetensors":
+        return None
+    try:
+        return resample(load_wav(path), INPUT_RATE_HZ)
+    except (OSError, ParleyError) as error:
+        log.warning("default_voice_unreadable", file=str(path), why=str(error))
+        return None

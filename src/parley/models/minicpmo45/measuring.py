@@ -1,6 +1,6 @@
 """What the largest steps really take of a card, before slots are counted.
 
-Weights and caches are counted from shapes (`memory.py`). What steps take while they run, and what
+Weights and caches are counted from shapes (`plan.py`). What steps take while they run, and what
 libraries keep for themselves, differs between cards and versions, so it is measured: the largest
 steps run once on a loaded network, and the allocator is asked.
 """
@@ -18,7 +18,6 @@ from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, MelExtractor
 from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.llm.steps import LanguageSteps
-from parley.models.minicpmo45.memory import VISION_BATCH_TOKENS
 from parley.models.minicpmo45.runtime.caches import Span
 from parley.models.minicpmo45.stages.language import PREFILL_STEP_TOKENS
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
@@ -27,6 +26,9 @@ from parley.models.minicpmo45.weights import Network
 
 SPARE_SHARE: Final = 0.06
 """Of the whole card, kept free: fragments, other processes, what nobody has thought of."""
+
+VISION_BATCH_TOKENS: Final = 16 * 1024
+"""Patches that go through the vision encoder together."""
 
 CLIPS: Final = 4
 """Whole clips that one step hears, of 30 s each."""

@@ -61,6 +61,7 @@ from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import SlotCache
 from parley.models.minicpmo45.runtime.fast_paths import GRAPH, PARTS, FastPathFailed, FastPaths
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
+from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.stages.encode import capture_encoders, encode
 from parley.models.minicpmo45.stages.eviction import slide_turns
 from parley.models.minicpmo45.stages.language import (
@@ -86,6 +87,9 @@ ANSWER_RESERVE = 1024
 """Positions behind the context limit that only answers may use: a full request can be answered."""
 
 
+PRESSED_RESERVE = 256
+"""The same where conversations share a pool of pages and it has few left."""
+
 TRANSCRIPTION_PROMPT = "Please listen to the audio snippet carefully and transcribe the content."
 """What the published model was taught to answer with the words of the sound. Source: the
 checkpoint's model card, speech recognition."""
@@ -107,6 +111,7 @@ class MiniCPMO45:
         prompt_voice: the default voice as sound; part of prompts where clients bring none.
         voice_problem: why there is no default voice, where that is known already.
         has_small_caches: keep context and heard sound in 8 bits.
+        pool: conversations take pages of it as they grow; None: each has its whole context.
         paths: the states of the fast parts; None: nothing is fast.
     """
 
@@ -127,6 +132,7 @@ class MiniCPMO45:
         prompt_voice: Pcm | None = None,
         voice_problem: str | None = None,
         has_small_caches: bool = False,
+        pool: PagePool | None = None,
         paths: FastPaths | None = None,
     ) -> None:
         self.network = network
@@ -143,7 +149,9 @@ class MiniCPMO45:
         positions = int(config.language.max_position_embeddings)
         if capacity > positions:
             raise BadInput(f"A context of {context_tokens} tokens exceeds the model's {positions}.")
-        self.context: SlotCache = llm.make_cache(slots, capacity, is_eight_bit=has_small_caches)
+        self.context: SlotCache = llm.make_cache(
+            slots, capacity, is_eight_bit=has_small_caches, pool=pool
+        )
         rounds = llm.dtype is torch.bfloat16 if rounds_rope is None else rounds_rope
         self.rope = llm.make_rope(capacity, rounds=rounds)
         self.graphs = graphs or GraphRunner(llm.device)
@@ -229,6 +237,9 @@ class MiniCPMO45:
             return self._open(row, work)
         conversation = self._conversation(row)
         self._drop_unfinished(conversation)
+        if self.context.pages is not None:
+            room = self.context.reach(row) - PRESSED_RESERVE
+            conversation.ledger.room_tokens = min(room, self._spec.context_limit_tokens)
         is_duplex = conversation.mode == "duplex"
         match work:
             case Prefill():
@@ -245,15 +256,6 @@ class MiniCPMO45:
                 return UnitAnswerJob(self, conversation, work)
             case Finalize():
                 return SettleJob(self, conversation)
-
-    def has_asked(self, job: Job) -> bool:
-        """Whether speech of the job was asked for and not taken."""
-        return isinstance(job, ReplyJob | UnitAnswerJob) and job.under_way is not None
-
-    def is_under_way(self, job: Job) -> bool:
-        """Whether speech of the job is being made beside the steps of others."""
-        under_way = job.under_way if isinstance(job, ReplyJob | UnitAnswerJob) else None
-        return under_way is not None and not under_way.arrival.is_complete
 
     def slide_turns(self, conversation: Conversation) -> None:
         """Apply the turn-based window."""
@@ -290,9 +292,8 @@ class MiniCPMO45:
 
     def _drop_unfinished(self, conversation: Conversation) -> None:
         """Take back what a failed piece of work left behind the context's true end."""
-        length = conversation.ledger.length_tokens
-        if self.context.lengths[conversation.row] > length:
-            self.context.truncate(conversation.row, length)
+        row, length = conversation.row, conversation.ledger.length_tokens
+        self.context.truncate(row, min(length, self.context.lengths[row]))
 
     # Steps.
 
@@ -399,7 +400,7 @@ class MiniCPMO45:
         self.context.truncate(row, 0)
         self.audio_cache.truncate(row, 0)
         if self.speech_output is not None:
-            self.speech_output.close(row)
+            self.speech_output.vocoder.close(row)
 
     def warm_up(self) -> None:
         """Capture what is to be captured, and have one short conversation of each kind in row 0.

@@ -24,7 +24,7 @@ from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
 from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed
 from parley.models.minicpmo45.runtime.graphs import CudaGraphCapture, GraphCapture, GraphRunner
-from parley.models.minicpmo45.runtime.streams import OwnStream, SpeechStream
+from parley.models.minicpmo45.runtime.pages import PAGE_POSITIONS
 from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES
 
@@ -62,6 +62,7 @@ class Use:
     Args:
         ends_together: all new tokens of a row see the same columns.
         is_masked: and only some of these.
+        is_paged: keys and values lie in pages.
         stored: what keys and values are kept in, if that is not `dtype`.
     """
 
@@ -75,6 +76,7 @@ class Use:
     ends_together: bool = False
     is_masked: bool = False
     has_small_caches: bool = True
+    is_paged: bool = False
 
     @property
     def fits(self) -> bool:
@@ -95,8 +97,9 @@ def uses_of(
     heads, width = language.num_attention_heads, config.head_dim
     sound = audio.encoder_attention_heads
     uses = [
-        Use("decode", 1, heads, language.num_key_value_heads, width, dtype),
-        Use("finalize", 2, heads, language.num_key_value_heads, width, dtype),
+        Use("decode", 1, heads, language.num_key_value_heads, width, dtype, is_paged=True),
+        Use("decode by row", 1, heads, language.num_key_value_heads, width, dtype),
+        Use("finalize", 2, heads, language.num_key_value_heads, width, dtype, is_paged=True),
         Use("sound", 50, sound, sound, audio.d_model // sound, dtype, ends_together=True),
     ]
     if config.has_tts:
@@ -193,16 +196,19 @@ def _made(
 
 
 def _compare(case: _Case, use: Use, what: str) -> None:
+    pages = _in_pages(case) if use.is_paged else (case.keys, case.values, *case.scales, None)
+    keys, values, key_scales, value_scales, table = pages
     found = slot_attention.attend(
         case.query,
-        case.keys,
-        case.values,
+        keys,
+        values,
         case.slots,
         first=case.first,
         last=case.last,
         reads=case.reads,
         mask=case.mask,
-        scales=case.scales,
+        scales=(key_scales, value_scales),
+        table=table,
     ).float()
     wanted = _by_hand(case)
     gaps = (found - wanted).flatten(1).norm(dim=1) / wanted.flatten(1).norm(dim=1)
@@ -215,6 +221,26 @@ def _compare(case: _Case, use: Use, what: str) -> None:
             f"the kernel is {gap:.2g} off ({what} columns, the row that ends at column "
             f"{int(case.last[worst, -1])}), at most {tolerance:g}",
         )
+
+
+def _in_pages(case: _Case) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor]:
+    """Keys, values and their scales in shuffled pages, and the table of these."""
+    slots, _, columns = case.keys.shape[:3]
+    width = -(-columns // PAGE_POSITIONS)
+    order = torch.randperm(slots * width, generator=torch.Generator().manual_seed(columns))
+    table = order.to(case.slots.device).view(slots, width)
+
+    def paged(rows: Tensor) -> Tensor:
+        padding = width * PAGE_POSITIONS - columns
+        filled = torch.cat((rows, rows[:, :, :1].expand(-1, -1, padding, *rows.shape[3:])), 2)
+        pages = torch.unflatten(filled, 2, (width, PAGE_POSITIONS)).transpose(1, 2).flatten(0, 1)
+        # As a cache has them: heads first in memory.
+        by_head = torch.empty_like(pages.transpose(0, 1).contiguous()).transpose(0, 1)
+        by_head[table.flatten()] = pages
+        return by_head
+
+    scales = [None if one is None else paged(one) for one in case.scales]
+    return paged(case.keys), paged(case.values), scales[0], scales[1], table
 
 
 def _by_hand(case: _Case) -> Tensor:
@@ -274,20 +300,6 @@ def precision(device: torch.device, name: str) -> None:
     _hold("flow_precision", here[0] @ here[1], product, tolerance, "products")
     sound = torch.conv1d(wave.double(), taps.double()).float()
     _hold("flow_precision", torch.conv1d(here[2], here[3]), sound, tolerance, "convolutions")
-
-
-def second_stream(device: torch.device, stream: SpeechStream | None = None) -> None:
-    """Work that goes from the main stream to another one, and to the host."""
-    stream = stream or OwnStream(device)
-    made = torch.arange(4096.0, device=device).view(64, 64)
-    stream.wait_for_main()
-    stream.keep(made)
-    with stream.entered():
-        host = stream.to_host(made + 1.0)
-        event = stream.record()
-    if event is not None:
-        event.synchronize()
-    _hold("second_stream", host, made + 1.0, 1e-6, "numbers of the second stream")
 
 
 def graph(device: torch.device, capture: GraphCapture | None = None) -> None:

@@ -83,7 +83,7 @@ class LiveSteps:
             for reads in reversed(reaches(LEAST_COLUMNS, cache.capacity)):
                 for size in reversed(buckets(cache.rows, cache.rows)):
                     ends = [(reads, 1, 63, 64, reads // 2)[row % 5] for row in range(size)]
-                    rows = [[row, cache.capacity, end] for row, end in enumerate(ends)]
+                    rows = [[row, cache.spare, end] for row, end in enumerate(ends)]
                     mel = torch.randn(size, bins, frames, generator=random)
                     table = torch.tensor(rows)
                     self._step(mel, table, kept, reads, is_checked=size <= CHECKED_ROWS)
@@ -91,7 +91,7 @@ class LiveSteps:
     @property
     def _nobody(self) -> list[int]:
         """A line of the table for padding: it writes to the spare column and hears the first."""
-        return [0, self._cache.capacity, 1]
+        return [0, self._cache.spare, 1]
 
     def _step(
         self,
@@ -116,9 +116,10 @@ class LiveSteps:
             x = x + encoder.embed_positions(places.clamp(max=encoder.positions - 1))
             # Every new frame sees its whole chunk, so all of a row end where the row ends.
             last = (ends[:, None] - 1).expand(-1, x.shape[1]).contiguous()
-            columns = places.clamp(max=cache.capacity)
+            columns = places.clamp(max=cache.spare)
             first = torch.zeros_like(rows)
             batch = PaddedBatch(rows, columns, last, reads, numbers=rows, first=first)
+            batch = cache.placed(batch)
             if not encoder.reads_in_place:
                 batch = _ATTENTION.prepared(batch, cache, 1)
             for index, layer in enumerate(encoder.layers):

@@ -148,7 +148,8 @@ class AudioEncoder(nn.Module):
         # Every new frame sees its whole chunk, so all of a row end where the row ends.
         last = (ends[:, None] - 1).expand(-1, count).contiguous()
         reads = min(power(max(span.end for span in spans)), cache.capacity)
-        return PaddedBatch(rows, positions, last, reads, numbers=rows, first=torch.zeros_like(rows))
+        first = torch.zeros_like(rows)
+        return cache.placed(PaddedBatch(rows, positions, last, reads, numbers=rows, first=first))
 
     def live_layer(
         self,
@@ -191,15 +192,17 @@ class AudioEncoder(nn.Module):
             return _ATTENTION.padded(index, asked, batch, cache).transpose(1, 2)
         assert batch.numbers is not None
         assert batch.first is not None
+        kept = cache.paged(index)
         heard = slot_attention.attend(
             asked,
-            cache.keys[index],
-            cache.values[index],
+            kept.keys,
+            kept.values,
             batch.numbers,
             first=batch.first,
             last=batch.turns,
             reads=batch.reads,
-            scales=cache.scales(index),
+            scales=kept.scales,
+            table=kept.table,
         )
         return heard.transpose(1, 2)
 

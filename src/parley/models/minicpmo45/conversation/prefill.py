@@ -179,6 +179,16 @@ class PrefillJob(ModelJob):
         self.prompt = Prompt(())
         self.added = 0
 
+    def require(self, tokens: int) -> None:
+        """Make sure of room for so many more tokens.
+
+        Raises:
+            ContextFull: there is none; nothing has changed.
+        """
+        ledger = self.conversation.ledger
+        ledger.require(tokens)
+        self.model.context.reserve(self.row, ledger.length_tokens + tokens)
+
     def prepared(self) -> None:
         """The first stage, once prompt and media are known."""
         self.go(Stage.PREFILL if self.work.is_done else Stage.ENCODE)

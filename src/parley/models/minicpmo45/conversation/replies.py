@@ -17,7 +17,7 @@ from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.prefill import Feed, ModelJob
-from parley.models.minicpmo45.conversation.speech import UnderWay, Windows
+from parley.models.minicpmo45.conversation.speech import Windows
 from parley.models.minicpmo45.conversation.state import Conversation, Group
 from parley.models.minicpmo45.llm.sampling import REPLY_PENALTY_WINDOW, Ask, Choice, reply_rule
 from parley.models.minicpmo45.prompt.layout import answer_prompt
@@ -86,7 +86,7 @@ class ReplyJob(ModelJob):
         self.feed: Feed | None = None
         length = conversation.ledger.length_tokens + len(self.prompt_ids)
         asked = GROUP * math.ceil(max(1, work.max_new_tokens) / GROUP)
-        self.limit = max(0, min(asked, model.context.capacity - length - 1))
+        self.limit = max(0, min(asked, model.context.reach(self.row) - length - 1))
         self.logits: Tensor | None = None
         self.chosen: list[int] = []
         self.fed_count = 0
@@ -96,7 +96,6 @@ class ReplyJob(ModelJob):
         self.ending: Ending | None = None
         self.block: SpeechBlock | None = None
         self.windows: Windows | None = None
-        self.under_way: UnderWay | None = None
         self.speech_tokens = 0
         self.is_sound_closed = False
         self.held: list[OutputPiece] = []

@@ -7,7 +7,7 @@ and both generations of the real one look alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,7 +18,6 @@ from torch import Tensor
 from parley.media.pcm import Pcm
 from parley.models.minicpmo45.device import use_device
 from parley.models.minicpmo45.llm.sampling import COLDEST
-from parley.models.minicpmo45.runtime.streams import Arrival, OneStream, SpeechStream
 from parley.models.minicpmo45.token2wav.token2wav import PrimedVoice, Token2Wav
 from parley.models.minicpmo45.token2wav.voices import VoiceStore
 from parley.models.minicpmo45.token2wav.windows import (
@@ -37,7 +36,7 @@ from parley.models.minicpmo45.tts.turns import SpokenTurn, SpokenUnits
 class Vocoder(Protocol):
     """Speech tokens to 24 kHz samples, a stream per row.
 
-    All calls but `find` come from the engine thread, which has entered the `SpeechStream`.
+    All calls but `find` come from the engine thread.
     """
 
     def find(self, voice: Pcm | None) -> Future[Any]:
@@ -56,8 +55,8 @@ class Vocoder(Protocol):
         """Begin a turn: the streams are as after `prepare`."""
         ...
 
-    def speak(self, rows: Sequence[int], windows: Sequence[VocoderWindow]) -> Arrival[list[Wave]]:
-        """Ask for the next piece of each row's stream. A call that raises has changed no stream."""
+    def speak(self, rows: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
+        """The next piece of each row's stream. A call that raises has changed no stream."""
         ...
 
     def snapshot(self, row: int) -> Any:
@@ -72,10 +71,6 @@ class Vocoder(Protocol):
 
     def close(self, row: int) -> None:
         """Forget a row's voice. Harmless on a row without one."""
-        ...
-
-    def work_on(self, stream: SpeechStream) -> None:
-        """What is entered whenever anything but `find` is called."""
         ...
 
     def attend_plainly(self) -> None:
@@ -140,8 +135,8 @@ class Streams:
         for row in rows:
             self._token2wav.begin(row, self._voices[row])
 
-    def speak(self, rows: Sequence[int], windows: Sequence[VocoderWindow]) -> Arrival[list[Wave]]:
-        return self._token2wav.ask(rows, windows)
+    def speak(self, rows: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
+        return self._token2wav.decode(rows, windows)
 
     def capture(self) -> None:
         self._token2wav.capture()
@@ -156,9 +151,6 @@ class Streams:
         if self._voices.pop(row, None) is not None:
             self._token2wav.close(row)
 
-    def work_on(self, stream: SpeechStream) -> None:
-        self._token2wav.stream = stream
-
     def attend_plainly(self) -> None:
         self._token2wav.flow.reads_in_place = False
 
@@ -172,7 +164,6 @@ class SpeechOutput:
 
     Args:
         first_window_tokens: of a turn-based reply, see `TurnBuffer`.
-        stream: what both work on, and whatever touches what they remember.
     """
 
     def __init__(
@@ -182,54 +173,27 @@ class SpeechOutput:
         sampling: SpeechSampling | None = None,
         *,
         first_window_tokens: int = WINDOW_TOKENS,
-        stream: SpeechStream | None = None,
     ) -> None:
         self.first_window_tokens = first_window_tokens
         self.decoder = decoder
         self.vocoder = vocoder
-        self.stream: SpeechStream = OneStream()
-        self.work_on(stream or self.stream)
         self.sampling = sampling or decoder.config.sampling
 
     def capture(self) -> None:
         """Capture what can be captured, before anybody speaks."""
-        self.stream.wait_for_main()
-        with self.stream.entered():
-            self.decoder.capture(self.sampling)
-            self.vocoder.capture()
-
-    def work_on(self, stream: SpeechStream) -> None:
-        """Use this stream from now on; waits for what was asked of the one before. No session may
-        be open."""
-        if (event := self.stream.record()) is not None:
-            event.synchronize()
-        self.stream = stream
-        self.vocoder.work_on(stream)
+        self.decoder.capture(self.sampling)
+        self.vocoder.capture()
 
     def attend_plainly(self) -> None:
         """Use no attention kernel of our own from now on."""
         self.decoder.reads_in_place = False
         self.vocoder.attend_plainly()
 
-    def prepare(self, row: int, found: Any) -> None:
-        """Give a row the voice that was found for it."""
-        # Weights and caches: whatever loading made is there before the first session speaks.
-        self.stream.wait_for_main()
-        with self.stream.entered():
-            self.vocoder.prepare(row, found)
-
     def condition(
         self, ids: Sequence[int], hidden: Sequence[Tensor], *, normalize: bool | None = None
     ) -> Tensor:
         """`MiniCPMTTS.condition` of states that the language model made one by one."""
-        for state in hidden:
-            self.stream.keep(state)
         return self.decoder.condition(ids, torch.stack(list(hidden)), normalize=normalize)
-
-    def close(self, row: int) -> None:
-        """Forget a row's voice."""
-        with self.stream.entered():
-            self.vocoder.close(row)
 
     def open(self, row: int, seed: int, *, temperature: float | None = None) -> Speech:
         """A conversation begins in a row whose voice has been prepared."""
@@ -297,7 +261,6 @@ class Speech:
     def before_window(self) -> None:
         """The vocoder is about to speak."""
         if self._is_stale:
-            # Whoever calls has entered the stream.
             self.speech_output.vocoder.restart([self.index])
             self._is_stale = False
 
@@ -328,27 +291,12 @@ class Speech:
         output = self.speech_output
         self.units._last = kept.last
         self.unit_tokens.tokens = list(kept.tokens)
-        with output.stream.entered():
-            output.decoder.restore(self.row, kept.row)
-            if kept.is_fresh:
-                self.restart_stream()
-            else:
-                output.vocoder.restore(self.index, kept.stream)
-                self.is_fresh = self._is_stale = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class UnderWay:
-    """What was asked of the device for one job.
-
-    Args:
-        arrival: of what its step makes, which several jobs may share.
-        take: tells the job what came, once it has arrived. It does not hold the job: whoever is
-            cancelled lets go of everything at once.
-    """
-
-    arrival: Arrival[Any]
-    take: Callable[[Any, Any], None]
+        output.decoder.restore(self.row, kept.row)
+        if kept.is_fresh:
+            self.restart_stream()
+        else:
+            output.vocoder.restore(self.index, kept.stream)
+            self.is_fresh = self._is_stale = False
 
 
 @dataclass(slots=True, eq=False)

@@ -66,7 +66,7 @@ class TurnPrefill(PrefillJob):
             raise ContextFull(self.added, limit)
         if self.model.behaviour.counts_window_exactly:
             eviction = ledger.plan()
-            ledger.require(self.added - (eviction.dropped_tokens if eviction else 0))
+            self.require(self.added - (eviction.dropped_tokens if eviction else 0))
 
     def _append(self, parts: Sequence[Part], *, is_system: bool) -> None:
         """More of the prompt. Messages are tokenised one by one."""

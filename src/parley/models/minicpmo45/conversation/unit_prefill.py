@@ -54,7 +54,7 @@ class UnitPrefillJob(PrefillJob):
         if self.result is not None:
             return
         self.wants_logits = self.is_unit and not self.is_short
-        conversation.ledger.require(self.added)
+        self.require(self.added)
         self.prepared()
 
     def _system(self, segments: Sequence[Segment], media: Media) -> None:

@@ -15,7 +15,7 @@ from parley.engine.work import Ending, FinalizeResult, GenerateResult, OutputPie
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.prefill import Feed, ModelJob
-from parley.models.minicpmo45.conversation.speech import UnderWay, Windows
+from parley.models.minicpmo45.conversation.speech import Windows
 from parley.models.minicpmo45.conversation.state import HISTORY_LIMIT, Conversation, Unsettled
 from parley.models.minicpmo45.llm.sampling import Ask, Choice, unit_rule
 from parley.models.minicpmo45.token2wav.windows import Wave, unit_wave
@@ -60,7 +60,6 @@ class UnitAnswerJob(ModelJob):
         self.speech_tokens = 0
         self.block: SpeechBlock | None = None
         self.windows: Windows | None = None
-        self.under_way: UnderWay | None = None
         self.terminator: int | None = None
         self.again: list[int] | None = None
         """Tokens that are still to be said again."""

@@ -22,6 +22,7 @@ from parley.models.minicpmo45.llm.layers import LanguageLayer
 from parley.models.minicpmo45.runtime.attention import AttentionMethod, FusedAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span, rotated
 from parley.models.minicpmo45.runtime.norm import RmsNorm
+from parley.models.minicpmo45.runtime.pages import PagePool
 
 
 @dataclass(slots=True)
@@ -60,8 +61,15 @@ class LanguageModel(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.model.embed_tokens.weight.dtype
 
-    def make_cache(self, rows: int, capacity: int, *, is_eight_bit: bool = False) -> SlotCache:
-        """Caches for `rows` conversations of `capacity` positions."""
+    def make_cache(
+        self,
+        rows: int,
+        capacity: int,
+        *,
+        is_eight_bit: bool = False,
+        pool: PagePool | None = None,
+    ) -> SlotCache:
+        """Caches for `rows` conversations of at most `capacity` positions."""
         config = self.config
         return SlotCache(
             layers=config.num_hidden_layers,
@@ -72,6 +80,7 @@ class LanguageModel(nn.Module):
             dtype=self.dtype,
             device=self.device,
             is_eight_bit=is_eight_bit,
+            pool=pool,
         )
 
     def make_rope(self, positions: int, *, rounds: bool = False) -> RopeTable:
@@ -115,7 +124,12 @@ class LanguageModel(nn.Module):
 
         Returns:
             States after the final norm, (T, H).
+
+        Raises:
+            ContextFull: the cache's pool has no room for a span.
         """
+        for span in spans:
+            cache.reserve(span.row, span.end)
         positions = torch.cat(
             [torch.arange(span.start, span.end, dtype=torch.int64) for span in spans]
         ).to(embeds.device)
@@ -177,7 +191,7 @@ class LanguageModel(nn.Module):
         cos, sin = cos[:, :, None], sin[:, :, None]
         config = self.config
         groups = config.num_attention_heads // config.num_key_value_heads
-        batch = self.attention.prepared(batch, cache, groups)
+        batch = cache.placed(self.attention.prepared(batch, cache, groups))
         x = embeds
         for index, layer in enumerate(self.model.layers):
             x = self._even_layer(index, layer, x, (cos, sin), batch, cache)

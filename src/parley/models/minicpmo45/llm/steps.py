@@ -127,7 +127,7 @@ class LanguageSteps:
         if not self._graphs.is_active:
             return
         cache = self._cache
-        with filled(cache.tensors):
+        with filled(cache.tensors), cache.scattered():
             # Largest first: the space of a large graph serves all smaller ones after it.
             for reads in reversed(reaches(LEAST_COLUMNS, cache.capacity)):
                 for size, everyone in reversed(row_counts(cache.rows)):
@@ -136,7 +136,7 @@ class LanguageSteps:
 
     def _capture(self, size: int, reads: int, *, everyone: bool) -> None:
         """One shape, compared with the plain step over rows of different lengths."""
-        spare = torch.full((size, 1), self._cache.capacity)
+        spare = torch.full((size, 1), self._cache.spare)
         slots = tuple(reversed(range(size))) if not everyone else tuple(range(size))
         ends = [(reads - 1, 0, 63, 64, reads // 2)[place % 5] for place in range(size)]
         rows = None if everyone else torch.tensor(slots)

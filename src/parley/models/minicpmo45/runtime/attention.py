@@ -106,7 +106,7 @@ class FusedAttention:
 
     def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
         size, count, heads, width = query.shape
-        key_heads = int(cache.keys.shape[2])
+        key_heads = cache.heads
         groups = heads // key_heads
         mask = batch.mask
         if mask is None:
@@ -146,20 +146,22 @@ class SlotAttention(FusedAttention):
         return replace(batch, numbers=numbers, first=torch.zeros_like(numbers))
 
     def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
-        groups = query.shape[2] // cache.keys.shape[2]
+        groups = query.shape[2] // cache.heads
         if batch.numbers is None:
             batch = self.prepared(batch, cache, groups)
         if batch.numbers is None or batch.first is None:
             return super().padded(layer, query, batch, cache)
+        kept = cache.paged(layer)
         return slot_attention.attend(
             query,
-            cache.keys[layer],
-            cache.values[layer],
+            kept.keys,
+            kept.values,
             batch.numbers,
             first=batch.first,
             last=batch.turns,
             reads=batch.reads,
-            scales=cache.scales(layer),
+            scales=kept.scales,
+            table=kept.table,
         )
 
 

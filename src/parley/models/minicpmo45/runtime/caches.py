@@ -1,18 +1,21 @@
 """Keys and values of many conversations, allocated once.
 
-A `SlotCache` holds, per layer, one tensor of keys and one of values with a row per slot. What a row
-remembers is its first `lengths[row]` positions; everything behind is rubbish that the next append
-overwrites, so forgetting the newest positions is a change of a number. Positions are compact:
-the next one is always the length.
+A `SlotCache` holds, per layer, one tensor of keys and one of values. A row has one page of them, or
+takes pages as it grows (`pages.py`). What a row remembers is its first `lengths[row]` positions;
+everything behind is rubbish that the next append overwrites, so forgetting the newest positions is
+a change of a number. Positions are compact: the next one is always the length.
 
-Shapes: `R` rows, `K` key/value heads, `C` capacity in positions, `D` head width, `T` tokens of one
-append. Lengths live in Python integers: reading one never waits for a device.
+Shapes: `R` rows, `K` key/value heads, `C` capacity in positions, `P` positions of a page, `D` head
+width, `T` tokens of one append. Lengths live in Python integers: reading one never waits for a
+device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 
 import torch
@@ -23,6 +26,7 @@ from parley.models.minicpmo45.runtime.eight_bits import (
     from_eight_bits,
     to_eight_bits,
 )
+from parley.models.minicpmo45.runtime.pages import RESERVED, SPARE, ZEROS, PagePool, PageTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +77,16 @@ class CacheCopy:
 
 
 class SlotCache:
-    """Key/value tensors of shape (R, K, C + 1, D) per layer, and a length per row.
+    """Key/value tensors of shape (K, columns, D) per layer, and a length per row.
+
+    The columns are those of all pages, one page behind the other. Without a pool every row has one
+    page of `C + 1` positions; with one it has a page for every `P` positions that it remembers.
 
     Args:
         dtype: of what is written and read.
         is_eight_bit: keep keys and values in 8 bits (`eight_bits.py`), with scales of shape
-            (R, K, C + 1) per layer. What is read is then a copy, made for the reader.
+            (K, columns) per layer. What is read is then a copy, made for the reader.
+        pool: rows take pages of it; None: each has its own, of its whole capacity.
     """
 
     def __init__(
@@ -92,12 +100,22 @@ class SlotCache:
         dtype: torch.dtype,
         device: torch.device,
         is_eight_bit: bool = False,
+        pool: PagePool | None = None,
     ) -> None:
         self.capacity = capacity
         self.dtype = dtype
-        # One column more: what must not matter (padding of a batch) is written there.
+        self.pages = None if pool is None else PageTable(pool, rows=rows, capacity=capacity)
+        if self.pages is None:
+            # One column more: what must not matter (padding of a batch) is written there.
+            self.page, pages, self.spare = capacity + 1, rows, capacity
+            self._table = [[row] for row in range(rows)]
+        else:
+            assert pool is not None
+            self.page, pages = self.pages.page, RESERVED + pool.pages
+            self.spare = self.pages.width * self.page
+            self._table = [self._line([]) for _ in range(rows)]
         # Zeros, not empty: masked positions are multiplied by weight 0, and 0 * nan is nan.
-        shape = (layers, rows, heads, capacity + 1, head_dim)
+        shape = (layers, heads, pages * self.page, head_dim)
         stored = torch.int8 if is_eight_bit else dtype
         self.keys = torch.zeros(shape, dtype=stored, device=device)
         self.values = torch.zeros(shape, dtype=stored, device=device)
@@ -106,15 +124,22 @@ class SlotCache:
         if is_eight_bit:
             self.key_scales = torch.zeros(shape[:-1], dtype=SCALE_DTYPE, device=device)
             self.value_scales = torch.zeros(shape[:-1], dtype=SCALE_DTYPE, device=device)
+        self.table = torch.tensor(self._table, device=device)
+        """(R, pages of a row), int64: the page of each stretch of positions, for the device."""
         self.lengths = [0] * rows
+        self._found: dict[tuple[int, int, int], Tensor] = {}
 
     @property
     def layers(self) -> int:
         return int(self.keys.shape[0])
 
     @property
-    def rows(self) -> int:
+    def heads(self) -> int:
         return int(self.keys.shape[1])
+
+    @property
+    def rows(self) -> int:
+        return len(self.lengths)
 
     @property
     def nbytes(self) -> int:
@@ -122,7 +147,7 @@ class SlotCache:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Everything that it keeps on the device."""
+        """Everything that it keeps on the device, tables aside."""
         scales = [kept for kept in (self.key_scales, self.value_scales) if kept is not None]
         return (self.keys, self.values, *scales)
 
@@ -131,56 +156,145 @@ class SlotCache:
         """Whether keys and values are kept in 8 bits."""
         return self.key_scales is not None
 
-    def scales(self, layer: int) -> tuple[Tensor | None, Tensor | None]:
-        """Scales of a layer's keys and values, (R, K, C + 1) each; None where there are none."""
-        keys, values = self.key_scales, self.value_scales
-        return None if keys is None else keys[layer], None if values is None else values[layer]
+    # Pages.
 
-    def room(self, row: int) -> int:
-        """Positions that still fit."""
-        return self.capacity - self.lengths[row]
+    def reach(self, row: int) -> int:
+        """Positions that a row may have now."""
+        return self.capacity if self.pages is None else self.pages.reach(row)
+
+    def reserve(self, row: int, length: int) -> None:
+        """Make room for the first `length` positions of a row, of which there may be fewer.
+
+        Raises:
+            ContextFull: the pool has no page left for it; nothing has changed.
+        """
+        if self.pages is None:
+            return
+        taken = self.pages.reserve(row, min(length, self.capacity))
+        for page in taken:
+            # What another row left there may be anything, and 0 * nan is nan.
+            for kept in self.tensors:
+                kept[:, :, page * self.page : (page + 1) * self.page].zero_()
+        if taken:
+            self._show(row, self._line(self.pages.held[row]))
+
+    def release(self, row: int) -> None:
+        """Give back the pages behind a row's length."""
+        if self.pages is not None and self.pages.release(row, self.lengths[row]):
+            self._show(row, self._line(self.pages.held[row]))
+
+    def _line(self, held: Sequence[int]) -> list[int]:
+        """A row of the table: what it holds, zeros, and where padding goes."""
+        assert self.pages is not None
+        return [*held, *[ZEROS] * (self.pages.width - len(held)), SPARE]
+
+    def _show(self, row: int, line: list[int]) -> None:
+        self._table[row] = line
+        self.table[row] = torch.tensor(line).to(self.table.device, non_blocking=True)
+        self._found.clear()
+
+    @contextmanager
+    def scattered(self) -> Iterator[None]:
+        """Within it every row has pages all over the pool. Nobody may remember anything."""
+        if self.pages is None:
+            yield
+            return
+        random = Random(1)
+        last = self.keys.shape[2] // self.page
+        try:
+            for row in range(self.rows):
+                line = [random.randrange(RESERVED, last) for _ in range(self.pages.width)]
+                self._show(row, self._line(line))
+            yield
+        finally:
+            for row, held in enumerate(self.pages.held):
+                self._show(row, self._line(held))
+
+    def _columns(self, row: int, start: int, end: int) -> slice | Tensor:
+        """Where positions from `start` up to `end` lie: a slice where their pages are neighbours,
+        else (end - start,) int64."""
+        pages = self._table[row][start // self.page : max(1, -(-end // self.page))]
+        first = pages[0] * self.page + start % self.page
+        if pages == list(range(pages[0], pages[0] + len(pages))):
+            return slice(first, first + end - start)
+        known = self._found.get((row, start, end))
+        if known is None:
+            places = torch.tensor(pages)[:, None] * self.page + torch.arange(self.page)
+            skipped = start % self.page
+            known = places.flatten()[skipped : skipped + end - start].to(self.keys.device)
+            # Every layer of a step asks for the same.
+            self._found = {**dict(list(self._found.items())[-15:]), (row, start, end): known}
+        return known
+
+    def placed(self, batch: PaddedBatch) -> PaddedBatch:
+        """A batch that knows where its new positions lie; once per step."""
+        rows = batch.numbers if batch.rows is None else batch.rows
+        if rows is None:
+            rows = torch.arange(self.rows, device=self.table.device)
+        pages = self.table[rows[:, None], batch.positions // self.page]
+        return replace(batch, columns=pages * self.page + batch.positions % self.page)
+
+    # Numbers.
+
+    def paged(self, layer: int) -> Paged:
+        """A layer as the attention kernel reads it; views."""
+        mine = (self.keys, self.values, self.key_scales, self.value_scales)
+        kept = [None if one is None else self._by_page(one[layer]) for one in mine]
+        assert kept[0] is not None
+        assert kept[1] is not None
+        table = None if self.pages is None else self.table
+        return Paged(kept[0], kept[1], (kept[2], kept[3]), table)
+
+    def _by_page(self, columns: Tensor) -> Tensor:
+        """(K, columns, …) as (pages, K, P, …)."""
+        return torch.unflatten(columns, 1, (-1, self.page)).transpose(0, 1)
 
     def write(self, layer: int, span: Span, keys: Tensor, values: Tensor) -> None:
-        """Store keys and values of shape (K, T, D) at `span`; the length does not change yet."""
-        self._store((layer, span.row, slice(None), slice(span.start, span.end)), keys, values)
+        """Store keys and values of shape (K, T, D) at `span`, for which there is room; the length
+        does not change yet."""
+        self._store(layer, self._columns(span.row, span.start, span.end), keys, values)
 
     def write_padded(self, layer: int, batch: PaddedBatch, keys: Tensor, values: Tensor) -> None:
         """Store a padded batch's keys and values of shape (B, n, K, D)."""
-        rows = batch.rows
-        places = batch.numbers if rows is None else rows
-        if places is None:
-            places = torch.arange(keys.shape[0], device=keys.device)
-        # (B, n) index pairs in front of the head axis: the stored layout is (row, head, column, D).
-        self._store((layer, places[:, None], slice(None), batch.positions), keys, values)
+        columns = batch.columns if batch.columns is not None else self.placed(batch).columns
+        self._store(layer, columns, keys.permute(2, 0, 1, 3), values.permute(2, 0, 1, 3))
 
-    def _store(self, where: Any, keys: Tensor, values: Tensor) -> None:
+    def _store(self, layer: int, where: Any, keys: Tensor, values: Tensor) -> None:
         if self.key_scales is None or self.value_scales is None:
-            self.keys[where[0]][where[1:]] = keys
-            self.values[where[0]][where[1:]] = values
+            self.keys[layer][:, where] = keys
+            self.values[layer][:, where] = values
             return
         for numbers, scales, given in (
             (self.keys, self.key_scales, keys),
             (self.values, self.value_scales, values),
         ):
-            numbers[where[0]][where[1:]], scales[where[0]][where[1:]] = to_eight_bits(given)
+            numbers[layer][:, where], scales[layer][:, where] = to_eight_bits(given)
 
     def view(self, layer: int, row: int, length: int) -> tuple[Tensor, Tensor]:
         """The first `length` positions of a row, shapes (K, length, D); without a copy unless they
-        are kept in 8 bits."""
-        return self._loaded((layer, row, slice(None), slice(length)))
+        are kept in 8 bits, or their pages are no neighbours."""
+        where = self._columns(row, 0, length)
+        return self._loaded(layer, lambda kept: kept[:, where])
 
     def columns(self, layer: int, rows: Tensor | slice | None, reads: int) -> tuple[Tensor, Tensor]:
-        """The first `reads` columns of rows (None: all), shapes (rows, K, reads, D); views for a
-        slice or None unless they are kept in 8 bits."""
-        chosen = slice(None) if rows is None else rows
-        return self._loaded((layer, chosen, slice(None), slice(reads)))
+        """The first `reads` positions of rows (None: all), shapes (rows, K, reads, D); views for a
+        slice of one or None unless they are kept in 8 bits, or in several pages."""
+        if isinstance(rows, slice):
+            where = self._columns(rows.start, 0, reads)
+            return self._loaded(layer, lambda kept: kept[:, where][None])
+        if self.pages is None:
+            chosen = slice(None) if rows is None else rows
+            return self._loaded(layer, lambda kept: self._by_page(kept)[chosen, :, :reads])
+        pages = self.table[slice(None) if rows is None else rows, : -(-reads // self.page)]
+        offsets = torch.arange(self.page, device=pages.device)
+        places = (pages[..., None] * self.page + offsets).flatten(1)[:, :reads]
+        return self._loaded(layer, lambda kept: kept[:, places].transpose(0, 1))
 
-    def _loaded(self, where: Any) -> tuple[Tensor, Tensor]:
-        keys, values = self.keys[where[0]][where[1:]], self.values[where[0]][where[1:]]
+    def _loaded(self, layer: int, chosen: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        keys, values = chosen(self.keys[layer]), chosen(self.values[layer])
         if self.key_scales is None or self.value_scales is None:
             return keys, values
-        key_scales = self.key_scales[where[0]][where[1:]]
-        value_scales = self.value_scales[where[0]][where[1:]]
+        key_scales, value_scales = chosen(self.key_scales[layer]), chosen(self.value_scales[layer])
         return (
             from_eight_bits(keys, key_scales, self.dtype),
             from_eight_bits(values, value_scales, self.dtype),
@@ -196,6 +310,7 @@ class SlotCache:
         if not 0 <= length <= self.lengths[row]:
             raise ValueError(f"cannot cut row {row} of {self.lengths[row]} positions to {length}")
         self.lengths[row] = length
+        self.release(row)
 
     def copy_row(self, row: int) -> CacheCopy:
         """Keep aside what a row remembers."""
@@ -208,9 +323,9 @@ class SlotCache:
 
     def lift(self, row: int, start: int, count: int) -> CacheCopy:
         """A copy of positions from `start` on."""
-        here = slice(start, start + count)
+        here = self._columns(row, start, start + count)
         everything = CacheCopy(self.keys, self.values, self.key_scales, self.value_scales)
-        return everything.map(lambda kept: kept[:, row, :, here].clone())
+        return everything.map(lambda kept: kept[:, :, here].clone())
 
     def put(self, row: int, copy: CacheCopy, source: int, target: int, rope: RopeTable) -> None:
         """Write lifted positions to begin at `target`, turning their keys to the new places.
@@ -231,11 +346,12 @@ class SlotCache:
         self._write_copy(row, copy, target)
 
     def _write_copy(self, row: int, copy: CacheCopy, start: int) -> None:
-        there = slice(start, start + copy.length)
+        self.reserve(row, start + copy.length)
+        there = self._columns(row, start, start + copy.length)
         mine = (self.keys, self.values, self.key_scales, self.value_scales)
         for kept, given in zip(mine, copy.parts, strict=True):
             if kept is not None and given is not None:
-                kept[:, row, :, there] = given
+                kept[:, :, there] = given
 
     def move(self, row: int, source: int, count: int, target: int, rope: RopeTable) -> None:
         """Move `count` positions to begin at `target`; see `put`."""
@@ -248,7 +364,18 @@ class SlotCache:
         if start < 0 or count < 0 or start + count > length:
             raise ValueError(f"cannot drop [{start}, {start + count}) of {length} positions")
         self.move(row, start + count, length - start - count, start, rope)
-        self.lengths[row] = length - count
+        self.truncate(row, length - count)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Paged:
+    """A layer's keys and values by page, (pages, K, P, D), their scales (pages, K, P), and the
+    pages of every row; None where rows are pages."""
+
+    keys: Tensor
+    values: Tensor
+    scales: tuple[Tensor | None, Tensor | None]
+    table: Tensor | None
 
 
 class RopeTable:
@@ -313,6 +440,7 @@ class PaddedBatch:
         reads: how many columns attention looks at; a number of the host.
         slots: the rows as the host knows them; None where only the device does.
         mask, numbers, first: shared by a step's layers, by kernel (`AttentionMethod.prepared`).
+        columns: (B, n) int64, where the positions lie; shared likewise (`SlotCache.placed`).
     """
 
     rows: Tensor | None
@@ -323,6 +451,7 @@ class PaddedBatch:
     mask: Tensor | None = None
     numbers: Tensor | None = None
     first: Tensor | None = None
+    columns: Tensor | None = None
 
     @classmethod
     def of(
@@ -340,11 +469,13 @@ class PaddedBatch:
         Args:
             everyone: a line for each row of the cache, in order; rows without a span are padding.
         """
+        for span in spans:
+            cache.reserve(span.row, span.end)
         if everyone:
             by_row = {span.row: span for span in spans}
             nobody = [Span(row, 0, 0) for row in range(cache.rows)]
             spans = [by_row.get(row, nobody[row]) for row in range(cache.rows)]
-        spare = cache.capacity
+        spare = cache.spare
         positions = [
             [span.start + step if step < span.count else spare for step in range(count)]
             for span in spans

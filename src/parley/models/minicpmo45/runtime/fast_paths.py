@@ -6,7 +6,6 @@
 | `caches`         | the kernel reads caches in 8 bits           | they are unpacked, or not used |
 | `int4`           | PyTorch's 4-bit product                     | the matrix is unpacked first   |
 | `flow_precision` | TF32 or bfloat16                            | float32                        |
-| `second_stream`  | speech on a CUDA stream of its own          | one stream                     |
 | `graph_KIND`     | steps of this kind are captured graphs      | they are launched one by one   |
 
 A part is built and compared with its plain form when the model is loaded; one that raises or
@@ -31,7 +30,7 @@ log = logs.get(__name__)
 
 State = Literal["fast", "plain", "refused"]
 
-PARTS: Final = ("attention", "caches", "int4", "flow_precision", "second_stream")
+PARTS: Final = ("attention", "caches", "int4", "flow_precision")
 """Parts besides the graphs, whose names are `GRAPH` and their kind of step."""
 
 GRAPH: Final = "graph_"

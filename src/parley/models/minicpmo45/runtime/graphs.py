@@ -22,7 +22,7 @@ and its kind of step runs eagerly from then on. So does one whose replay fails w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -84,8 +84,6 @@ class CudaGraphCapture:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        # Work space of libraries belongs to the stream that a graph was captured on, so each of
-        # these has one of its own: graphs of two of them may run at once.
         self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -127,8 +125,6 @@ class GraphRunner:
         device: where the functions compute; inputs may be on the host.
         capture: None runs everything as it is.
         paths: learns which kinds are captured; None: nobody asks.
-        captures: of kinds that are replayed on another stream than the rest. Graphs of one of them
-            share memory, so those that may run at once must have different ones.
     """
 
     def __init__(
@@ -136,14 +132,12 @@ class GraphRunner:
         device: torch.device | str = "cpu",
         capture: GraphCapture | None = None,
         *,
-        captures: Mapping[str, GraphCapture] | None = None,
         paths: FastPaths | None = None,
         limit: int = GRAPHS_LIMIT,
     ) -> None:
         self._paths = paths or FastPaths()
         self._device = torch.device(device)
         self._capture = capture
-        self._captures = dict(captures or {})
         self._limit = limit
         self._graphs: dict[tuple[str, Hashable], _Graph] = {}
         self._refused: dict[str, str] = {}
@@ -187,7 +181,7 @@ class GraphRunner:
             FastPathFailed: a replay failed; or, while capturing, the function differs from its
                 plain form.
         """
-        capture = self._captures.get(kind, self._capture)
+        capture = self._capture
         if capture is None:
             return function(*self._moved(inputs))
         graph = self._graphs.get((kind, shape))

@@ -5,11 +5,14 @@ any subset of them is one launch without a copy, and one captured graph serves a
 size. The columns of a row are divided among several programs (`splits`), so that one conversation
 with a long context occupies the whole card; a second kernel joins their parts.
 
+What a slot remembers may lie in pages all over a pool: a table has the page of every stretch of
+columns, and a block of columns lies in one page.
+
 Softmax and sums are float32. Runs on a GPU, and in Triton's interpreter on a CPU
 (`TRITON_INTERPRET=1`), which is how the tests run it.
 
 Shapes: `B` rows, `T` new tokens of each, `H` query heads, `K` key heads, `G = H / K`, `D` head
-width, `S` slots, `C` columns.
+width, `S` slots, or pages, `C` columns of one.
 """
 
 from __future__ import annotations
@@ -72,6 +75,7 @@ def attend(
     reads: int,
     mask: Tensor | None = None,
     scales: tuple[Tensor | None, Tensor | None] = (None, None),
+    table: Tensor | None = None,
 ) -> Tensor:
     """Attention of new tokens over their slots.
 
@@ -85,6 +89,8 @@ def attend(
         reads: columns behind this one are not looked at.
         mask: (B, reads) bool, columns that a row sees besides that; None: all.
         scales: of keys and values that are kept in 8 bits, (S, K, C) each; None: they are not.
+        table: (rows, pages of one) int64, the pages of every slot's columns; `C` is a multiple of
+            `BLOCK`, unless a slot has one page. None: slots are pages.
 
     Returns:
         (B, T, H, D), in the queries' dtype.
@@ -94,7 +100,7 @@ def attend(
     """
     with guarded("attention"):
         found: Tensor = torch.ops.parley.slot_attention(
-            query, keys, values, slots, first, last, reads, mask, *scales
+            query, keys, values, slots, first, last, reads, mask, *scales, table
         )
     return found
 
@@ -110,6 +116,7 @@ def _run(
     mask: Optional[Tensor] = None,  # noqa: UP045 -- torch reads the schema off this annotation
     key_scales: Optional[Tensor] = None,  # noqa: UP045
     value_scales: Optional[Tensor] = None,  # noqa: UP045
+    table: Optional[Tensor] = None,  # noqa: UP045
 ) -> Tensor:
     """`attend`, as an operator of torch: whoever counts operators sees one."""
     kernels = _kernels()
@@ -140,13 +147,14 @@ def _run(
         torch.cuda.set_device(query.device)
     kernels.partial[(rows, key_heads, splits)](
         grouped, keys, values, slots, first, last, mask if mask is not None else slots,
-        of_keys, of_values, part, top, mass,
+        of_keys, of_values, slots if table is None else table, part, top, mass,
         1.0 / math.sqrt(width), reads, chunk,
         keys.stride(0), keys.stride(1), keys.stride(2),
         values.stride(0), values.stride(1), values.stride(2),
         tokens, count, 0 if mask is None else mask.stride(0),
-        *of_keys.stride(), *of_values.stride(),
+        *of_keys.stride(), *of_values.stride(), 0 if table is None else table.stride(0),
         HAS_MASK=mask is not None, HAS_SCALES=key_scales is not None,
+        PAGE=0 if table is None else keys.shape[2],
         WIDTH=width, QUERIES=padded, BLOCK=block,
     )  # fmt: skip
     out = torch.empty_like(grouped)

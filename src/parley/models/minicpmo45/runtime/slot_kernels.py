@@ -9,12 +9,12 @@ import triton.language as tl
 
 @triton.jit
 def partial(
-    q, k, v, slots, first, last, mask, k_scales, v_scales, part, top, mass,
+    q, k, v, slots, first, last, mask, k_scales, v_scales, table, part, top, mass,
     scale, reads, chunk,
     k_slot, k_head, k_column, v_slot, v_head, v_column,
     tokens, count, mask_row,
-    ks_slot, ks_head, ks_column, vs_slot, vs_head, vs_column,
-    HAS_MASK: tl.constexpr, HAS_SCALES: tl.constexpr,
+    ks_slot, ks_head, ks_column, vs_slot, vs_head, vs_column, table_row,
+    HAS_MASK: tl.constexpr, HAS_SCALES: tl.constexpr, PAGE: tl.constexpr,
     WIDTH: tl.constexpr, QUERIES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One split of one key head of one row: what its columns say, and how much they weigh."""
@@ -29,8 +29,6 @@ def partial(
     asked = tl.load(
         block_of_q + queries[:, None] * WIDTH + widths[None, :], mask=is_query[:, None], other=0.0
     )
-    base_k = k + slot * k_slot + head * k_head
-    base_v = v + slot * v_slot + head * v_head
     # Nothing behind the last token's last column is read.
     stop = tl.minimum(tl.minimum((split + 1) * chunk, reads), tl.max(ends, 0) + 1)
     best = tl.full((QUERIES,), -float("inf"), tl.float32)
@@ -41,13 +39,20 @@ def partial(
         here = (columns < stop) & (columns >= start)
         if HAS_MASK:
             here = here & (tl.load(mask + row * mask_row + columns, mask=here, other=0) != 0)
+        page, places = slot, columns
+        if PAGE > 0:
+            # A block of columns lies in one page.
+            page = tl.load(table + slot * table_row + column // PAGE)
+            places = columns - column // PAGE * PAGE
+        base_k = k + page * k_slot + head * k_head
+        base_v = v + page * v_slot + head * v_head
         found_k = tl.load(
-            base_k + columns[None, :] * k_column + widths[:, None], mask=here[None, :], other=0.0
+            base_k + places[None, :] * k_column + widths[:, None], mask=here[None, :], other=0.0
         ).to(asked.dtype)
         scores = tl.dot(asked, found_k, input_precision="ieee").to(tl.float32) * scale
         if HAS_SCALES:
             # Whole numbers up to 127 are exact in bfloat16: scales are applied to the products.
-            of_k = k_scales + slot * ks_slot + head * ks_head + columns * ks_column
+            of_k = k_scales + page * ks_slot + head * ks_head + places * ks_column
             scores = scores * tl.load(of_k, mask=here, other=0.0).to(tl.float32)[None, :]
         seen = here[None, :] & (columns[None, :] <= ends[:, None])
         scores = tl.where(seen, scores, -float("inf"))
@@ -57,11 +62,11 @@ def partial(
         weights = tl.exp(scores - safe[:, None])
         shrink = tl.exp(best - safe)
         found_v = tl.load(
-            base_v + columns[:, None] * v_column + widths[None, :], mask=here[:, None], other=0.0
+            base_v + places[:, None] * v_column + widths[None, :], mask=here[:, None], other=0.0
         ).to(asked.dtype)
         total = total * shrink + tl.sum(weights, 1)
         if HAS_SCALES:
-            of_v = v_scales + slot * vs_slot + head * vs_head + columns * vs_column
+            of_v = v_scales + page * vs_slot + head * vs_head + places * vs_column
             weights = weights * tl.load(of_v, mask=here, other=0.0).to(tl.float32)[None, :]
         said = said * shrink[:, None] + tl.dot(
             weights.to(found_v.dtype), found_v, input_precision="ieee"

@@ -47,7 +47,7 @@ def _close_gaps(model: StepParts, row: int, eviction: Eviction) -> None:
     for start, end in eviction.keep[1:]:
         model.context.move(row, start, end - start, target, model.rope)
         target += end - start
-    model.context.lengths[row] = target
+    model.context.truncate(row, target)
 
 
 def _rewrite(model: StepParts, row: int, eviction: Eviction, previous: Sequence[int]) -> None:
@@ -64,7 +64,7 @@ def _rewrite(model: StepParts, row: int, eviction: Eviction, previous: Sequence[
         span = Span(row, head, len(ids))
         llm(llm.embed(ids), [span], context, model.rope)
     except Exception:
-        context.put(row, behind, 0, 0, model.rope)
+        context.put(row, behind, head, head, model.rope)
         context.lengths[row] = length
         raise
     target = span.end
@@ -73,3 +73,4 @@ def _rewrite(model: StepParts, row: int, eviction: Eviction, previous: Sequence[
         context.put(row, part, start, target, model.rope)
         target += end - start
     context.lengths[row] = target
+    context.release(row)

@@ -13,12 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-TAPS_IN_PAIRS = 3
-"""Taps of a convolution whose results are computed two at a time."""
-
-LEAST_IN_PAIRS = 64
-"""Fewer results are computed one by one: a product of half as many lines takes longer than half."""
-
 
 def channels_last(x: Tensor) -> Tensor:
     """The same numbers of shape (R, W, T), the channels of a frame next to each other."""
@@ -39,35 +33,13 @@ class FrameProduct(nn.Conv1d):
         taps: frames that one result sees.
     """
 
-    paired: Tensor
-    """After `lay_for_pairs` of three taps: the taps, then half of their sum and half of their sum
-    with the middle one negative; shape (5, inputs, outputs)."""
-
     def __init__(self, width: int, taps: int) -> None:
         super().__init__(width, width, taps)
-        self.register_buffer("paired", torch.empty(0), persistent=False)
         lay_by_taps(self)
-
-    @property
-    def added_bytes(self) -> int:
-        """What `lay_for_pairs` needs besides the weights."""
-        taps = self.kernel_size[0]
-        return 2 * self.weight.nbytes // taps if taps == TAPS_IN_PAIRS else 0
-
-    def lay_for_pairs(self) -> None:
-        """Compute two results of three taps at once from now on: four products instead of six."""
-        if self.kernel_size[0] != TAPS_IN_PAIRS:
-            return
-        left, middle, right = self.weight.detach().permute(2, 1, 0)
-        both = left + right
-        self.paired = torch.stack([left, middle, right, (both + middle) / 2, (both - middle) / 2])
-        self.weight = nn.Parameter(self.paired[:3].permute(2, 1, 0), self.weight.requires_grad)
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (R, T + taps - 1, W) to (R, T, W)."""
         rows, frames, width = x.shape
-        if self.paired.numel() and frames % 2 == 0 and rows * (frames - 2) >= LEAST_IN_PAIRS:
-            return self._pairs(x)
         taps = self.kernel_size[0]
         x = x.contiguous()
         # Neighbouring frames lie behind each other: what one result sees is one line.
@@ -75,25 +47,6 @@ class FrameProduct(nn.Conv1d):
         windows = x.as_strided(seen, (frames * width, width, 1), x.storage_offset())
         weight = self.weight.transpose(1, 2).flatten(1)
         return F.linear(windows.reshape(-1, taps * width), weight, self.bias).view(*seen[:2], -1)
-
-    def _pairs(self, x: Tensor) -> Tensor:
-        """`forward` of three taps and an even number of frames.
-
-        Winograd's F(2, 3): of four frames a, b, c, d and taps l, m, r the results are
-        (a - c) l + s + t and s - t - (b - d) r, with s = (b + c) (l + m + r) / 2 and
-        t = (c - b) (l - m + r) / 2.
-        """
-        rows, frames, width = x.shape
-        left, _, right, total, other = self.paired
-        pairs = frames // 2 - 1
-        outer = (x[:, 2:] - x[:, :-2]).reshape(rows * pairs, 2, width)
-        b, c = x[:, 1:-1:2], x[:, 2::2]
-        common = F.linear((b + c).flatten(0, 1), total.t(), self.bias)
-        apart = torch.mm((c - b).flatten(0, 1), other)
-        out = x.new_empty(rows * pairs, 2, width)
-        torch.add(common, apart, out=out[:, 0]).addmm_(outer[:, 0], left, alpha=-1)
-        torch.sub(common, apart, out=out[:, 1]).addmm_(outer[:, 1], right)
-        return out.view(rows, 2 * pairs, width)
 
 
 class PaddedConv(nn.Conv1d):

@@ -17,7 +17,6 @@ Source: speech.md 3.4.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,7 +25,6 @@ from torch.nn import functional as F
 
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.token2wav.convolution import FrameProduct
-from parley.models.minicpmo45.token2wav.cpu_products import linear_gelu, mish
 
 TIME_WIDTH = 256
 """Width of the sine/cosine code of time. Source: shape of `t_embedder.mlp.0`."""
@@ -75,10 +73,6 @@ class Places:
         mask: bool, shape (2 R, 1, 1, reads): places that hold history or new frames.
         reads: places read.
         in_place: whether a kernel reads the slots where they lie.
-        side: 0 or 1 for a call of the halves with conditions or without them alone; None: both.
-            What has 2 R rows has R of them then.
-        spans: slot and first new place of each row, None where its new places do not follow each
-            other; absent unless the host looks at them.
         lines, first, last: what the kernel needs to know besides, the same for all blocks.
     """
 
@@ -88,8 +82,6 @@ class Places:
     mask: Tensor
     reads: int
     in_place: bool = False
-    side: int | None = None
-    spans: Sequence[tuple[int, int | None]] | None = None
     lines: Tensor | None = None
     first: Tensor | None = None
     last: Tensor | None = None
@@ -103,49 +95,13 @@ class Places:
         last = torch.full_like(lines, self.reads - 1)[:, None].repeat(1, self.new.shape[1])
         return replace(self, lines=lines, first=torch.zeros_like(lines), last=last)
 
-    def half(self, side: int) -> Places:
-        """The same for one of the halves alone; not for `attend`."""
-        return replace(self, side=side, mask=self.mask[side::2])
-
-    def row(self, number: int) -> Places:
-        """One row of a half, as if it were alone; `spans` must be known."""
-        assert self.spans is not None
-        mask = self.mask[number : number + 1]
-        reads = 1 + int(mask.flatten().nonzero().max())
-        return replace(
-            self,
-            slots=self.slots[number : number + 1],
-            first_slot=self.spans[number][0],
-            new=self.new[number : number + 1],
-            mask=mask[..., :reads],
-            reads=reads,
-            spans=self.spans[number : number + 1],
-        )
-
-    def place(self, cache: Tensor, entries: Tensor) -> None:
-        """Put one row's half of new entries of all blocks, (blocks, T, H, head width), into its
-        places; after `row`."""
-        assert self.spans is not None
-        slot, first = self.spans[0]
-        _put(cache[:, slot, self.sides.start], entries, self.new[0], first)
-
-    def placed(self, cache: Tensor) -> Tensor:
-        """A copy of what `place` puts there."""
-        assert self.spans is not None
-        return cache[:, self.spans[0][0], self.sides.start, self.new[0]]
-
-    @property
-    def sides(self) -> slice:
-        """Which halves a call is about."""
-        return slice(None) if self.side is None else slice(self.side, self.side + 1)
-
     def past_of(self, conv: Tensor) -> Tensor:
         """Past of the convolutions of one Euler step, shape (blocks, 2 R, 2, 2, W)."""
         if self.first_slot is None:
             rows = conv[:, self.slots]
         else:
             rows = conv[:, self.first_slot : self.first_slot + self.slots.shape[0]]
-        return rows[:, :, self.sides].flatten(1, 2)
+        return rows.flatten(1, 2)
 
     def rows_of(self, cache: Tensor) -> Tensor:
         """The rows' part of a tensor whose first axis is slots."""
@@ -155,7 +111,7 @@ class Places:
 
     def read(self, cache: Tensor) -> Tensor:
         """History of one block, shape (2 R, H, reads, head width)."""
-        rows = self.rows_of(cache)[:, self.sides, : self.reads]
+        rows = self.rows_of(cache)[:, :, : self.reads]
         return rows.flatten(0, 1).transpose(1, 2)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -178,22 +134,9 @@ class Places:
     def write(self, cache: Tensor, entries: Tensor) -> None:
         """Put new entries of shape (2 R, T, H, head width) into their places."""
         rows = torch.unflatten(entries, 0, (self.slots.shape[0], -1))
-        if self.spans is not None:
-            for row, new, (slot, first) in zip(rows, self.new, self.spans, strict=True):
-                _put(cache[slot, self.sides], row, new, first)
-            return
-        sides = torch.arange(2, device=entries.device)[self.sides]
+        sides = torch.arange(2, device=entries.device)
         places = (self.slots[:, None, None], sides[None, :, None], self.new[:, None, :])
         cache[places] = rows.to(cache.dtype)
-
-
-def _put(cache: Tensor, entries: Tensor, new: Tensor, first: int | None) -> None:
-    """Entries (n, T, H, head width) to their places in a cache (n, C, H, head width)."""
-    entries = entries.to(cache.dtype)
-    if first is None:
-        cache.index_copy_(1, new, entries)
-    else:
-        cache[:, first : first + entries.shape[1]] = entries
 
 
 class TimeEmbedder(nn.Module):
@@ -271,7 +214,7 @@ class FrameConv(nn.Module):
     def forward(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         """Shapes (2 R, T, W) and (2 R, 2 convolutions, 2 frames, W); returns the next past too."""
         first = torch.cat([past[:, 0], x], dim=1)
-        y = mish(self.block["3"](self.block["1"](first)))
+        y = F.mish(self.block["3"](self.block["1"](first)))
         second = torch.cat([past[:, 1], y], dim=1)
         y = self.block["6"](second)
         return y, torch.stack([first[:, -CONV_FRAMES:], second[:, -CONV_FRAMES:]], dim=1)
@@ -286,7 +229,7 @@ class FrameMlp(nn.Module):
         self.fc2 = nn.Linear(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc2(linear_gelu(x, self.fc1))
+        out: Tensor = self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
         return out
 
 

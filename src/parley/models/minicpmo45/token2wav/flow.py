@@ -34,11 +34,8 @@ from parley.models.minicpmo45.token2wav.conformer import (
 from parley.models.minicpmo45.token2wav.estimator import (
     CONV_FRAMES,
     Estimator,
-    EstimatorMemory,
-    Modulation,
     Places,
 )
-from parley.models.minicpmo45.token2wav.first_step import Cut, FirstHalf
 from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory, Indices, Trim
 from parley.models.minicpmo45.token2wav.flow_shape import (
     FlowShape,
@@ -181,8 +178,7 @@ class Flow(nn.Module):
         speaker = torch.stack([s for s in speakers if s is not None])
         conditions = self.estimator.conditions(mu, speaker, prompt)
         x = self._noise([len(memory.rows[slot].places) for slot in slots], frames)
-        cuts = self._cuts(memory, slots, frames, places)
-        x, pasts = self._solved(x, conditions, schedule, memory, places, cuts)
+        x, pasts = self._solved(x, conditions, schedule, memory, places)
         return FlowStep(x.transpose(1, 2), memory, list(slots), encoded, places, pasts, new, trim)
 
     def _solved(
@@ -192,7 +188,6 @@ class Flow(nn.Module):
         schedule: Schedule,
         memory: FlowMemory,
         places: Places,
-        cuts: Sequence[Cut] | None = None,
         *,
         is_checked: bool = False,
     ) -> tuple[Tensor, Tensor]:
@@ -204,7 +199,7 @@ class Flow(nn.Module):
         rows, frames = x.shape[:2]
         is_usual = memory is self._served and frames == WINDOW_FRAMES
         if not self._graphs.is_active or not is_usual:
-            return self.solve(x, conditions, schedule, memory, places, cuts)
+            return self.solve(x, conditions, schedule, memory, places)
         slots = len(memory.rows)
         everyone = places.first_slot == 0 and rows == slots
         missing = 0 if everyone else bucket(rows, slots) - rows
@@ -262,7 +257,6 @@ class Flow(nn.Module):
         schedule: Schedule,
         memory: FlowMemory,
         places: Places,
-        cuts: Sequence[Cut] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """All Euler steps, from noise to mel.
 
@@ -272,8 +266,6 @@ class Flow(nn.Module):
         Args:
             x: shape (R, T, 80), float32.
             conditions: from the estimator.
-            cuts: of each row, to remember and recall its first step without conditions; None: all
-                of it is computed.
 
         Returns:
             The mel, like `x`, and the convolutions' next past, shape (N, blocks, 2 R, 2, 2, W).
@@ -282,74 +274,12 @@ class Flow(nn.Module):
         places = places.prepared()
         for number in range(schedule.count):
             step, time = memory.step(number), schedule.modulations[number]
-            noisy = x.to(conditions.dtype)
-            if number == 0 and cuts is not None:
-                velocity, past = self._first_step(noisy, conditions, time, memory, places, cuts)
-            else:
-                velocity, past = self.estimator(
-                    noisy, conditions, time, places.past_of(step.conv), step, places
-                )
+            velocity, past = self.estimator(
+                x.to(conditions.dtype), conditions, time, places.past_of(step.conv), step, places
+            )
             x = _euler(x, velocity, schedule.steps[number])
             pasts.append(past)
         return x, torch.stack(pasts)
-
-    def _cuts(
-        self, memory: FlowMemory, slots: Sequence[int], frames: int, places: Places
-    ) -> list[Cut] | None:
-        """How the rows' turns are cut so far, if the first half of all of them is remembered."""
-        if places.spans is None or places.in_place:
-            return None
-        rows = [memory.rows[slot] for slot in slots]
-        cuts = [(row.prompt, *row.calls, frames) for row in rows]
-        return cuts if all(memory.first_halves.covers(cut) for cut in cuts) else None
-
-    def _first_step(
-        self,
-        x: Tensor,
-        conditions: Tensor,
-        time: Modulation,
-        memory: FlowMemory,
-        places: Places,
-        cuts: Sequence[Cut],
-    ) -> tuple[Tensor, Tensor]:
-        """The estimator's first evaluation, half of which may be known."""
-        step, given = memory.step(0), places.half(0)
-        velocity, past = self.estimator(
-            x, conditions[::2], time, given.past_of(step.conv), step, given
-        )
-        halves: list[FirstHalf] = []
-        for number, cut in enumerate(cuts):
-            here = places.half(1).row(number)
-            half = memory.first_halves.get(cut)
-            if half is None:
-                half = self._first_half(
-                    x[number : number + 1], conditions[2 * number + 1][None], time, step, here
-                )
-                memory.first_halves.keep(cut, half)
-            else:
-                for cache, entries in ((step.keys, half.keys), (step.values, half.values)):
-                    here.place(cache, entries)
-            halves.append(half)
-        others = torch.stack([half.velocity for half in halves])
-        pasts = torch.stack([half.past for half in halves], dim=1)
-        return (
-            torch.stack([velocity[:, 0], others], dim=1),
-            torch.stack([past, pasts], dim=2).flatten(1, 2),
-        )
-
-    def _first_half(
-        self,
-        x: Tensor,
-        conditions: Tensor,
-        time: Modulation,
-        step: EstimatorMemory,
-        here: Places,
-    ) -> FirstHalf:
-        """One row's first evaluation without conditions."""
-        velocity, past = self.estimator(x, conditions, time, here.past_of(step.conv), step, here)
-        return FirstHalf(
-            velocity[0, 0], past[:, 0], here.placed(step.keys), here.placed(step.values)
-        )
 
     @torch.inference_mode()
     def whole(
@@ -410,17 +340,8 @@ class Flow(nn.Module):
             mask=on_device[:, None, None],
             reads=reads,
             in_place=self.reads_in_place,
-            spans=None if is_fixed else _spans(slots, new),
         )
         return places, new
-
-
-def _spans(slots: Sequence[int], new: Sequence[Indices]) -> list[tuple[int, int | None]]:
-    """Slot and first place of each row; None where its places do not follow each other."""
-    return [
-        (slot, int(here[0]) if here[-1] - here[0] == len(here) - 1 else None)
-        for slot, here in zip(slots, new, strict=True)
-    ]
 
 
 def _filled(rows: Tensor, missing: int, last: int = 1) -> Tensor:

@@ -28,9 +28,7 @@ from parley.models.minicpmo45.token2wav.estimator import (
     CONV_FRAMES,
     EstimatorMemory,
 )
-from parley.models.minicpmo45.token2wav.first_step import Cut, FirstHalves
 from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
-from parley.models.minicpmo45.token2wav.voice_pack import MEL_BINS
 
 KEPT_FRAMES = 100
 """Mel frames that trimming keeps besides the prompt. Source: speech.md 3.4."""
@@ -84,7 +82,6 @@ class FlowRow:
         tokens, frames: columns of the encoder's history at both rates.
         prompt: mel frames of the voice's prompt.
         speaker: the voice's vector after its projection, shape (80,).
-        calls: mel frames of each call since the prompt.
     """
 
     places: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -92,7 +89,6 @@ class FlowRow:
     frames: int = 0
     prompt: int = 0
     speaker: Tensor | None = None
-    calls: Cut = ()
 
     def copy(self) -> FlowRow:
         """The same, apart from this one."""
@@ -145,20 +141,11 @@ def memory_for_prompts(
     steps: int,
     prompt_frames: int,
     history: torch.dtype | None = None,
-    calls_kept: int = 0,
 ) -> FlowMemory:
     """Memory of rows that speak with prompts of up to so many mel frames."""
     columns = prompt_frames + KEPT_FRAMES
     places = columns + MOST_FRAMES
-    return FlowMemory(
-        flow,
-        slots,
-        steps=steps,
-        places=places,
-        columns=columns,
-        history=history,
-        calls_kept=calls_kept,
-    )
+    return FlowMemory(flow, slots, steps=steps, places=places, columns=columns, history=history)
 
 
 class FlowMemory:
@@ -169,7 +156,6 @@ class FlowMemory:
             makes frames.
         columns: frame-rate columns of the encoder's history per row, half as many at token rate.
         history: what the estimator's history, nearly all of it, is kept in; None: as it computes.
-        calls_kept: calls of which the first Euler step without conditions is remembered.
     """
 
     def __init__(
@@ -181,7 +167,6 @@ class FlowMemory:
         places: int,
         columns: int,
         history: torch.dtype | None = None,
-        calls_kept: int = 0,
     ) -> None:
         shape, weight = flow.shape, flow.encoder_proj.weight
         self.places = places
@@ -203,15 +188,7 @@ class FlowMemory:
         self.left = zeros(slots, LEFT_FRAMES, shape.width)
         self.up = zeros(slots, UP_FRAMES, shape.width)
         self.rows = [FlowRow() for _ in range(slots)]
-        self.first_halves = FirstHalves(calls_kept)
         self._checkpoints: list[WeakSet[FlowCheckpoint]] = [WeakSet() for _ in range(slots)]
-
-    @property
-    def call_bytes(self) -> int:
-        """Most that the remembered half of one call takes."""
-        entries = self.keys[0, :, 0, 0, :MOST_FRAMES]
-        velocity = MOST_FRAMES * MEL_BINS * self.conv.itemsize
-        return 2 * entries.nbytes + self.conv[0, :, 0, 0].nbytes + velocity
 
     def _tensors(self) -> list[tuple[Tensor, int]]:
         """Every tensor and the axis of its slots."""

@@ -55,8 +55,6 @@ class FlowStep:
         memory.up[rows] = encoded.up
         for index, slot in enumerate(self.slots):
             row = memory.rows[slot]
-            if row.prompt and len(row.calls) <= memory.first_halves.limit:
-                row.calls = (*row.calls, encoded.frames.shape[1])
             prompt = row.prompt or encoded.frames.shape[1]
             order = np.concatenate([self.new[index], row.places])
             row.places = order[kept_frames(len(order), prompt)]

@@ -25,10 +25,7 @@ import torch
 from torch import Tensor
 
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
-from parley.models.minicpmo45.runtime.streams import Arrival, OneStream, SpeechStream
 from parley.models.minicpmo45.token2wav.conformer import LOOK_AHEAD
-from parley.models.minicpmo45.token2wav.cpu_products import is_served, prepare
-from parley.models.minicpmo45.token2wav.first_step import CALLS_KEPT
 from parley.models.minicpmo45.token2wav.flow import Flow
 from parley.models.minicpmo45.token2wav.flow_memory import (
     FlowCheckpoint,
@@ -112,7 +109,6 @@ class Token2Wav:
         history: torch.dtype | None = None,
     ) -> None:
         self.flow, self.vocoder = flow, vocoder
-        prepare(flow)
         self.history = history
         self.leads_with_silence = leads_with_silence
         self.is_causal = isinstance(vocoder, CausalVocoder)
@@ -125,13 +121,10 @@ class Token2Wav:
             steps=steps,
             prompt_frames=prompt_frames,
             history=history,
-            calls_kept=CALLS_KEPT if is_served(flow.encoder_proj.weight) else 0,
         )
         vocoder.graphs = graphs or GraphRunner(flow.device)
         vocoder.slots = slots
         flow.serve(self.memory, vocoder.graphs)
-        self.stream: SpeechStream = OneStream()
-        """What every call but `prime` is asked on; whoever calls has entered it."""
         self._turns: list[_Turn | None] = [None] * slots
         self._voices: OrderedDict[str, PrimedVoice] = OrderedDict()
         self._voices_limit = voices
@@ -167,7 +160,7 @@ class Token2Wav:
         if self._side is None:
             return self._primed(pack)
         # What loading and the first rows left on the device is complete before it is read here.
-        self.stream.comes_before(self._side)
+        self._side.wait_stream(torch.cuda.default_stream(self._side.device))
         with torch.cuda.stream(self._side):
             voice = self._primed(pack)
             self._side.synchronize()
@@ -224,12 +217,7 @@ class Token2Wav:
 
     @torch.inference_mode()
     def decode(self, slots: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
-        """`ask`, and waiting for the sound."""
-        return self.ask(slots, windows).take()
-
-    @torch.inference_mode()
-    def ask(self, slots: Sequence[int], windows: Sequence[VocoderWindow]) -> Arrival[list[Wave]]:
-        """Ask the device for the sound of one window per slot; the slots have moved on then.
+        """The sound of one window per slot.
 
         Args:
             slots: distinct, each begun and not closed by a last window.
@@ -277,8 +265,7 @@ class Token2Wav:
         ]
         for i, slot in enumerate(slots):
             self._turns[slot] = None if windows[i].is_last else _Turn(after[i], has_begun=True)
-        on_host = [(members, self.stream.to_host(sound)) for members, sound in made]
-        return Arrival(self.stream.record(), lambda: _waves(on_host, led))
+        return _waves(made, led)
 
     @torch.inference_mode()
     def snapshot(self, slot: int) -> Snapshot:
@@ -326,9 +313,3 @@ def _grouped(numbers: range, key: Callable[[int], Key]) -> list[tuple[Key, list[
     for number in numbers:
         groups.setdefault(key(number), []).append(number)
     return list(groups.items())
-
-
-# --------------------------------------------------------------------------------------- loading
-
-
-# ---------------------------------------------------------------------------------------- random

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import torch
 
-from parley.models.minicpmo45.runtime.streams import OneStream
 from parley.models.minicpmo45.tts import passes
 from parley.models.minicpmo45.tts.network import SpeechNetwork
 from parley.models.minicpmo45.tts.rows import SpeechBlock, Watch
@@ -34,25 +33,14 @@ class MiniCPMTTS(SpeechNetwork):
             blocks: unfinished blocks of distinct rows.
         """
         blocks = [block for block in blocks if not block.finished]
-        if blocks:
-            walk = self.ask(blocks, tokens, watch=watch)
-            walk.commit(walk.made(OneStream()).take())
-
-    @torch.inference_mode()
-    def ask(
-        self, blocks: Sequence[SpeechBlock], tokens: int, *, watch: Watch | None = None
-    ) -> passes.SpeechPasses:
-        """Ask the device for the passes of a step; `SpeechPasses.commit` is the other half.
-
-        Args:
-            blocks: as for `step`; one at least.
-        """
+        if not blocks:
+            return
         for block in blocks:
             self._save(block.row, block.row.length)
         tokens = min(tokens, max(block.rule.max_new - block.sampled for block in blocks))
         walk = passes.SpeechPasses(self, list(blocks), tokens, watch)
         walk.run()
-        return walk
+        walk.commit()
 
     @torch.inference_mode()
     def capture(self, sampling: SpeechSampling | None = None) -> None:

@@ -18,7 +18,6 @@ through the model's `GraphRunner`. A missing row is filled up by slot 0 writing 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -36,7 +35,6 @@ from parley.models.minicpmo45.runtime.graphs import (
     row_counts,
 )
 from parley.models.minicpmo45.runtime.randomness import uniforms
-from parley.models.minicpmo45.runtime.streams import Arrival, SpeechStream
 from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.tts.layers import Pass
 from parley.models.minicpmo45.tts.network import SpeechNetwork
@@ -255,22 +253,11 @@ class SpeechPasses:
         first = row.first if row.window is None else max(row.first, length - row.window)
         return first, length, row.position + taken
 
-    def made(self, stream: SpeechStream) -> Arrival[list[list[int]]]:
-        """The tokens of every pass, on their way to the host."""
-        drawn = stream.to_host(torch.stack(self.drawn))
-        return Arrival(stream.record(), drawn.tolist)
-
-    def commit(self, drawn: list[list[int]], wanted: Sequence[SpeechBlock] | None = None) -> None:
-        """Make the passes the rows' state.
-
-        Args:
-            drawn: what `made` brought.
-            wanted: some of the step's blocks, each once; None: all.
-        """
+    def commit(self) -> None:
+        """Wait for the tokens of every pass, and make them the rows' state."""
+        drawn: list[list[int]] = torch.stack(self.drawn).tolist()
         end = self.decoder.config.end_code
         for i, block in enumerate(self.blocks):
-            if wanted is not None and not any(block is one for one in wanted):
-                continue
             row, rule = block.row, block.rule
             used = 0
             accepted: list[int] = []

@@ -2,8 +2,8 @@
 
 Everything that is run here is the code that serves: the language model's steps, the speech
 decoder's passes, the flow and the vocoder, with a `GraphRunner` that counts what a graph would hold
-apart from what is launched one by one. A unit is the worst there is: everybody shows a picture and
-speaks as much as a unit holds, with a full context.
+apart from what is launched one by one. A unit is the worst there is: every conversation shows a
+picture and speaks as much as a unit holds, with a full context.
 
 Letters: `R` rows that share a step, `S` slots.
 """
@@ -19,6 +19,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from tools.roofline.meter import Count, Meter, Returned
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -34,7 +35,6 @@ from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.model import ANSWER_RESERVE
 from parley.models.minicpmo45.quantize import Kind, packed
 from parley.models.minicpmo45.random_model import ByteTokenizer
-from parley.models.minicpmo45.roofline.meter import Count, Meter, Returned
 from parley.models.minicpmo45.runtime.attention import SlotAttention
 from parley.models.minicpmo45.runtime.caches import SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import Function, GraphRunner
@@ -167,7 +167,7 @@ class PaperModel:
         self.steps = LanguageSteps(network.llm, self.cache, rope, graphs=self.graphs)
         decoder = network.tts
         assert isinstance(decoder, MiniCPMTTS)
-        # Made once per device, so it is no part of a step.
+        # Made once per device, so it does not belong to a step.
         gumbel_table(META)
         self.decoder = decoder
         decoder.allocate(slots, graphs=self.graphs, is_eight_bit=has_small_caches)
@@ -190,7 +190,7 @@ class PaperModel:
         )
 
     def unit(self, rows: int) -> list[StepKind]:
-        """The steps of a unit of `rows` conversations at once."""
+        """The steps of a unit of `rows` conversations together."""
         looks = -(-WINDOW_TOKENS // SPEECH_TOKENS_PER_STEP)
         made: list[tuple[str, Stage, int, Callable[[int], object]]] = [
             ("picture", Stage.ENCODE, 1, self.look),
@@ -290,7 +290,7 @@ class PaperModel:
         return self.steps.prefill(embeds, [Span(row, start, count) for row in range(rows)])
 
     def decode(self, rows: int) -> object:
-        """One token for everybody, and the scores of the next."""
+        """One token for every row, and the scores of the next."""
         spans = [Span(row, self.context_tokens - 1, 1) for row in range(rows)]
         return self.steps.decode([0] * rows, spans)
 
@@ -333,7 +333,7 @@ class PaperModel:
         return passes.drawn
 
     def flow(self, rows: int) -> object:
-        """A full window of everybody to mel frames, and what rows remember of it."""
+        """A full window of every row to mel frames, and what rows remember of it."""
         voice, every = self.voice, list(range(rows))
         places = PROMPT_FRAMES + KEPT_FRAMES
         speaker = torch.empty(80, dtype=voice.flow.encoder_proj.weight.dtype, device=META)
@@ -360,7 +360,7 @@ class PaperModel:
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """What runs inside is counted by nobody: it is no part of the step."""
+    """What runs inside is not counted: it does not belong to the step."""
     with _disable_current_modes(), torch.inference_mode():
         yield
 

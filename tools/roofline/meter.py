@@ -29,7 +29,7 @@ _FREE: Final = (
     "aten::resize_",
     "aten::_local_scalar_dense",
 )
-"""Operators that launch nothing, besides views."""
+"""Operators that launch nothing, in addition to views."""
 
 _PICKERS: Final = ("aten::index", "aten::index_select", "aten::embedding", "aten::gather")
 """Operators that read of their first input only what they return."""
@@ -40,7 +40,7 @@ class Op:
     """One operator that was run.
 
     Args:
-        weight_bytes, cache_bytes: what it reads of tensors that the meter was told of.
+        weight_bytes, cache_bytes: what it reads of tensors that the meter knows.
         other_bytes: all else that it reads and writes.
         flops: multiplications and additions of its products; 0 for everything elementwise.
         is_wide: whether its products are in float32.
@@ -105,7 +105,7 @@ class Returned:
     """
 
     def __init__(self) -> None:
-        # No tensor is kept: whoever asks may count what is alive. None: to be run each time.
+        # No tensor is kept: the caller may count what is alive. None: to be run each time.
         self._known: dict[Hashable, tuple[torch.Size, tuple[int, ...], torch.dtype] | None] = {}
 
     def key(self, func: Any, args: Any, kwargs: Any, inputs: Sequence[Tensor]) -> Hashable | None:
@@ -274,7 +274,7 @@ def _nbytes(tensor: Tensor) -> int:
 
 
 def _crosses(inputs: list[Tensor], outputs: list[Tensor]) -> bool:
-    """Whether something went from the host to the device or back."""
+    """True if something went from the host to the device or back."""
     kinds = {tensor.device.type for tensor in (*inputs, *outputs) if tensor.dim()}
     return len(kinds) > 1
 

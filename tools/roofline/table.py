@@ -3,10 +3,10 @@
 A kernel takes as long as its bytes take at the memory's speed, or its products at the speed of the
 tensor cores, or as long as a kernel takes at least, whichever is longest. What is launched one by
 one takes at least as long as the host needs for a launch. **Calculated, never measured**: no step
-overlaps another, nothing waits for anything else, and a worker runs nothing besides.
+overlaps another, nothing waits for anything else, and a worker runs nothing else.
 
-    python -m parley.models.minicpmo45.roofline.table            print it
-    python -m parley.models.minicpmo45.roofline.table --write    ... into docs/understand
+    python -m tools.roofline.table            print it
+    python -m tools.roofline.table --write    ... into docs/understand
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tools.roofline.meter import Count, Op
+from tools.roofline.steps import PaperModel, StepKind
+
 from parley.models.minicpmo45.quantize import Kind
-from parley.models.minicpmo45.roofline.meter import Count, Op
-from parley.models.minicpmo45.roofline.steps import PaperModel, StepKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ def markdown(units: Sequence[Unit]) -> str:
     return "\n".join(lines)
 
 
-PAGE: Final = Path(__file__).resolve().parents[5] / "docs" / "understand" / "minicpmo45.md"
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "understand" / "minicpmo45.md"
 BEGIN: Final = "<!-- the roofline table: begin -->\n"
 END: Final = "\n<!-- the roofline table: end -->"
 

@@ -1,0 +1,616 @@
+"""What loading means: precision, memory and slots, for `load`, `--slots auto` and `parley doctor`.
+
+Weights and caches are counted from shapes. What captured graphs keep and what callers' voices take
+are upper estimates, written out below: **calculated, not measured on a card**. What the largest
+steps take is measured once a network is loaded (`measuring.py`), and estimated before.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Literal
+
+import platformdirs
+import torch
+
+from parley import logs
+from parley.errors import ParleyError, SetupError, VoiceUnavailable
+from parley.models.minicpmo45 import hub, weights
+from parley.models.minicpmo45.awq import PackedScheme, scheme_of
+from parley.models.minicpmo45.checkpoint import (
+    LANGUAGE,
+    LAYERS,
+    Stored,
+    account,
+    catalogue,
+    stored_dtype,
+    unfolded,
+)
+from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config, read_config
+from parley.models.minicpmo45.device import choose_device
+from parley.models.minicpmo45.gguf_file import GgufFile
+from parley.models.minicpmo45.measuring import (
+    SPARE_SHARE,
+    VISION_BATCH_TOKENS,
+    Allocator,
+    CudaAllocator,
+    measure,
+)
+from parley.models.minicpmo45.model import ANSWER_RESERVE
+from parley.models.minicpmo45.quantize import (
+    Kind,
+    checked,
+    planned_bytes,
+    stored_bytes,
+    workspace_bytes,
+)
+from parley.models.minicpmo45.runtime.attention import make_attention
+from parley.models.minicpmo45.runtime.eight_bits import cache_bytes
+from parley.models.minicpmo45.runtime.meta import without_memory
+from parley.models.minicpmo45.runtime.pages import PAGE_POSITIONS, RESERVED, PagePool
+from parley.models.minicpmo45.stages.language import PREFILL_STEP_TOKENS
+from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory
+from parley.models.minicpmo45.token2wav.token2wav import STEPS, VOICES_READY
+from parley.models.minicpmo45.token2wav.vocoder_files import (
+    FLOW_FILE,
+    FULL_FLOW,
+    VOCODER_FILE,
+    missing_files,
+    random_token2wav,
+)
+from parley.models.minicpmo45.token2wav.voice_maker import PROMPT_S, VoiceMaker
+from parley.models.minicpmo45.token2wav.voices import VoiceStore
+from parley.models.minicpmo45.tokenizer import CheckpointTokenizer
+from parley.models.plan import ModelPlan
+from parley.settings import ModelSettings
+
+log = logs.get(__name__)
+
+GIB: Final = 1024**3
+
+TOKEN2WAV_FOLDER: Final = Path("assets") / "token2wav"
+
+DEFAULT_VOICES: Final = ("assets/HT_ref_audio.wav", "assets/system_ref_audio.wav")
+"""Reference sounds of the published checkpoint, in order of preference."""
+
+SMALL_CARD_BYTES: Final = 28 * GIB
+"""Cards with less keep what conversations remember in 8 bits unless `model.kv_cache_dtype` says."""
+
+MOST_SLOTS: Final = 64
+"""`auto` never takes more."""
+
+SHARE_TOKENS: Final = 3584
+"""Of a context, what every slot is sure of where `auto` counts the slots: calls hold 3,000 tokens
+on average, and several long ones at a time are rare."""
+
+LIBRARIES_BYTES: Final = GIB // 2
+"""Workspaces of cuBLAS and cuDNN, and what fragmentation wastes."""
+
+GRAPHS_BYTES: Final = GIB // 8
+"""Captured graphs, whatever the number of slots: those of pictures, and what one needs between its
+inputs and its results. Source: `tests/models/minicpmo45/test_graph_memory.py`, here and below."""
+
+GRAPHS_SLOT_BYTES: Final = 28 * 2**20
+"""Captured graphs per slot: inputs and results of all sizes of batches, which each graph keeps, and
+what the largest needs in between, which all share: a window of the vocoder."""
+
+
+# ----------------------------------------------------------------------- what the settings come to
+
+
+def dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype | None:
+    """None: as stored."""
+    if settings.dtype == "auto":
+        if settings.random_weights:
+            return torch.bfloat16 if device.type == "cuda" else torch.float32
+        return None
+    return torch.float32 if settings.dtype == "float32" else torch.bfloat16
+
+
+def kind_of(settings: ModelSettings, scheme: PackedScheme | None) -> Kind:
+    """How the layers' matrices end up; a checkpoint in 4 bits stays so."""
+    if scheme is None:
+        return settings.quantize
+    if settings.quantize == "int8":
+        raise SetupError(
+            "The checkpoint's weights have 4 bits already.",
+            hint="Set model.quantize to none or int4.",
+        )
+    return "int4"
+
+
+def keeps_eight_bits(settings: ModelSettings, device: torch.device) -> bool:
+    """True if context and heard sound are to be kept in 8 bits: on small cards, unless the settings
+    say otherwise."""
+    if settings.kv_cache_dtype != "auto":
+        return settings.kv_cache_dtype == "int8"
+    if device.type != "cuda":
+        return False
+    return int(torch.cuda.get_device_properties(device).total_memory) < SMALL_CARD_BYTES
+
+
+def flow_dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype:
+    """What the flow computes in."""
+    is_short = device.type == "cuda" and settings.token2wav_precision == "bfloat16"
+    return torch.bfloat16 if is_short else torch.float32
+
+
+def history_dtype(settings: ModelSettings, device: torch.device) -> torch.dtype | None:
+    """What the flow's history is kept in; None: as it computes."""
+    match settings.token2wav_history:
+        case "auto":
+            return torch.bfloat16 if device.type == "cuda" else None
+        case "float32":
+            return torch.float32
+        case "bfloat16":
+            return torch.bfloat16
+
+
+def kept_voices() -> Path:
+    """Where voices are kept between runs."""
+    return Path(platformdirs.user_cache_dir("parley")) / "voices"
+
+
+def default_voice_of(settings: ModelSettings, folder: Path) -> Path | None:
+    """The file of the default voice; None: there is none."""
+    if settings.default_voice is not None:
+        return settings.default_voice
+    return next((folder / name for name in DEFAULT_VOICES if (folder / name).is_file()), None)
+
+
+def slots_asked(settings: ModelSettings, device: torch.device) -> int | Literal["auto"]:
+    """What the settings ask for; on a GPU as many as fit, unless they say otherwise."""
+    if settings.slots is not None:
+        return settings.slots
+    return "auto" if device.type == "cuda" else 1
+
+
+@dataclass(frozen=True, slots=True)
+class LoadChoice:
+    """What a model is loaded with, as far as memory is concerned.
+
+    Args:
+        dtype: of the weights.
+        kind: what becomes of the language model's layers.
+        has_small_caches: context, heard sound and the speech decoder's cache are kept in 8 bits.
+        reads_in_place: attention copies nothing before it reads it.
+        is_paged: contexts take pages of a pool.
+    """
+
+    dtype: torch.dtype
+    kind: Kind = "none"
+    has_small_caches: bool = False
+    reads_in_place: bool = True
+    is_paged: bool = False
+
+
+def is_paged(settings: ModelSettings, device: torch.device, *, reads_in_place: bool) -> bool:
+    """Whether contexts take pages of a pool: where `auto` counts the slots, and the kernel reads
+    pages as fast as rows; and wherever the settings say what a slot is sure of."""
+    if settings.context_share_tokens is not None:
+        return settings.context_share_tokens < settings.context_tokens
+    return slots_asked(settings, device) == "auto" and device.type == "cuda" and reads_in_place
+
+
+# ----------------------------------------------------------------------------------------- memory
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Where a card's memory goes, in bytes, everybody busy with a voice of their own.
+
+    Args:
+        parts: weights by part.
+        once: what there is one of besides, by name.
+        per_slot: what every slot has, by name.
+        token_bytes: of a position of a context.
+        longest, share: positions of a context, and those that every slot is sure of.
+        loading_bytes: at most while loading: the result and one matrix.
+    """
+
+    parts: Mapping[str, int]
+    once: Mapping[str, int]
+    per_slot: Mapping[str, int]
+    token_bytes: int = 0
+    longest: int = 0
+    share: int = 0
+    loading_bytes: int = 0
+    lacks: frozenset[str] = field(default_factory=frozenset)
+    """Names in `parts` and `once` of what is not counted: it is on the device already."""
+
+    @property
+    def weights_bytes(self) -> int:
+        """All parts, those that are loaded included."""
+        return sum(self.parts.values())
+
+    @property
+    def once_bytes(self) -> int:
+        both = {**self.parts, **self.once}
+        return sum(size for name, size in both.items() if name not in self.lacks)
+
+    @property
+    def slot_bytes(self) -> int:
+        return sum(self.per_slot.values())
+
+    def total_bytes(self, slots: int) -> int:
+        """Everything, with so many slots in their worst hour."""
+        return self.once_bytes + slots * self.slot_bytes
+
+    def slots_in(self, free_bytes: int, *, most: int = MOST_SLOTS) -> int:
+        """How many slots fit; 0 if not even one does."""
+        left = free_bytes - self.once_bytes
+        return max(0, min(most, left // max(1, self.slot_bytes)))
+
+    def pool(self, slots: int, free_bytes: int) -> PagePool | None:
+        """The pages of so many slots, which take all that is left; None without pages."""
+        if self.share >= self.longest:
+            return None
+        width, share = pages_of(self.longest), pages_of(self.share)
+        left = free_bytes - self.total_bytes(slots)
+        # One less: tables, and columns for padding, are not counted.
+        spare = max(0, left // (PAGE_POSITIONS * self.token_bytes) - 1)
+        return PagePool(min(slots * width, width + (slots - 1) * share + spare), self.share)
+
+    def without(self, *names: str) -> MemoryPlan:
+        """The same without things that are on the device already."""
+        return replace(self, lacks=self.lacks | frozenset(names))
+
+    def table(self, slots: int) -> list[str]:
+        """Lines for people."""
+        once = {f"weights of {name}": size for name, size in sorted(self.parts.items())}
+        once |= self.once
+        lines = [f"{name}: {size / GIB:.2f} GiB" for name, size in once.items() if size]
+        lines += [
+            f"{name}: {size / GIB:.2f} GiB per slot" for name, size in self.per_slot.items() if size
+        ]
+        total = self.total_bytes(slots)
+        return [*lines, f"together {total / GIB:.2f} GiB with {slots} slots, all of them busy"]
+
+
+def pages_of(positions: int) -> int:
+    """How many pages so many positions take."""
+    return -(-positions // PAGE_POSITIONS)
+
+
+def plan_of(
+    settings: ModelSettings, config: MiniCPMOConfig, folder: Path | None, chosen: LoadChoice
+) -> MemoryPlan:
+    """The memory plan of what the settings ask for.
+
+    Letters: `H` width of the language model, `I` its inner width, `V` vocabulary.
+    """
+    size, language, vision = chosen.dtype.itemsize, config.language, config.vision
+    parts, loading = _weights_bytes(settings, config, folder, chosen)
+    kept = functools.partial(cache_bytes, itemsize=size, is_eight_bit=chosen.has_small_caches)
+    numbers = 2 * language.num_hidden_layers * language.num_key_value_heads * config.head_dim
+    token = kept(numbers, config.head_dim)
+    longest = settings.context_tokens + ANSWER_RESERVE
+    share = longest
+    if chosen.is_paged:
+        share = min(longest, settings.context_share_tokens or SHARE_TOKENS)
+        share = pages_of(share) * PAGE_POSITIONS
+    heads = config.audio.encoder_attention_heads
+    sound = kept(
+        2 * config.audio.encoder_layers * config.audio_positions * config.audio.d_model,
+        config.audio.d_model // heads,
+    )
+    # Reading one row's context of one layer: keys and values as numbers of the model, and float32
+    # in between.
+    unpacking = 12 * numbers * longest // language.num_hidden_layers
+    unpacking = unpacking if chosen.has_small_caches else 0
+    voice = _vocoder_bytes(settings).voice if config.has_tts else 0
+    layer_numbers = 8 * language.hidden_size + 3 * language.intermediate_size
+    patch_numbers = 8 * vision.hidden_size + 2 * vision.intermediate_size
+    once = {
+        "pictures while they are looked at": VISION_BATCH_TOKENS * patch_numbers * size,
+        "captured graphs": GRAPHS_BYTES if settings.compile else 0,
+        "a context unpacked from 8 bits": unpacking,
+        "libraries": LIBRARIES_BYTES,
+        "voices kept ready": VOICES_READY * voice,
+        # A layer holds about eight tensors of H and three of I per position, whoever shares it.
+        "steps while they run": PREFILL_STEP_TOKENS * layer_numbers * size,
+        "room for one long context": max(0, _ceiled(longest) - share) * token
+        + RESERVED * PAGE_POSITIONS * token
+        if share < longest
+        else 0,
+    }
+    per_slot = {
+        "context and sound": share * token + sound,
+        "speech": _speech_slot_bytes(settings, config, chosen),
+        # About six tensors of V in float32.
+        "choosing a token": 6 * 4 * language.vocab_size,
+        "captured graphs of a slot": GRAPHS_SLOT_BYTES if settings.compile else 0,
+    }
+    if not chosen.reads_in_place:
+        # One layer's keys and values, copied before they are read.
+        per_slot["copies of contexts"] = unpacking or numbers * size * longest // (
+            language.num_hidden_layers
+        )
+    return MemoryPlan(parts, once, per_slot, token, longest, share, loading)
+
+
+def _ceiled(positions: int) -> int:
+    return pages_of(positions) * PAGE_POSITIONS
+
+
+def _weights_bytes(
+    settings: ModelSettings, config: MiniCPMOConfig, folder: Path | None, chosen: LoadChoice
+) -> tuple[dict[str, int], int]:
+    """By part; and at most while loading."""
+    size, shapes = chosen.dtype.itemsize, weights.shapes_of(weights.build(config))
+    parts: dict[str, int] = {}
+    for name, shape in shapes.items():
+        part = name.split(".", 1)[0]
+        parts[part] = parts.get(part, 0) + torch.Size(shape).numel() * size
+    if config.has_tts and (vocoder := _voice_bytes(settings, folder)):
+        parts["vocoder"] = vocoder
+    workspace = 0
+    if chosen.kind != "none":
+        layers = {name: shape for name, shape in shapes.items() if name.startswith(LAYERS)}
+        before = planned_bytes(layers, "none", size)
+        parts["llm"] += planned_bytes(layers, chosen.kind, size) - before
+        workspace = workspace_bytes(layers.values(), size)
+    return parts, sum(parts.values()) + workspace
+
+
+@dataclass(frozen=True, slots=True)
+class _VocoderBytes:
+    """What the published vocoder takes on the device: its weights once, `row` per slot, `voice` per
+    voice that is kept ready, the longest."""
+
+    weights: int
+    row: int
+    voice: int
+
+
+def _vocoder_bytes(settings: ModelSettings) -> _VocoderBytes:
+    # The plan is about cards.
+    history = history_dtype(settings, torch.device("cuda"))
+    return _counted_vocoder(history, settings.token2wav_steps)
+
+
+@functools.cache
+def _counted_vocoder(history: torch.dtype | None, steps: int = STEPS) -> _VocoderBytes:
+    with without_memory():
+        vocoder = random_token2wav(
+            slots=1, shape=FULL_FLOW, device="meta", history=history, steps=steps
+        )
+        frames = round(100 * PROMPT_S / 2)
+        voice = FlowMemory(
+            vocoder.flow, 1, steps=steps, places=frames, columns=frames, history=history
+        )
+    networks = (vocoder.flow, vocoder.vocoder)
+    return _VocoderBytes(
+        weights=sum(stored_bytes(network.parameters()) for network in networks),
+        row=vocoder.row_bytes,
+        voice=voice.nbytes,
+    )
+
+
+def _speech_slot_bytes(settings: ModelSettings, config: MiniCPMOConfig, chosen: LoadChoice) -> int:
+    """What speech keeps per slot: the decoder's cache, and the vocoder's history and streams."""
+    if not config.has_tts:
+        return 0
+    tts = config.tts
+    width = int(tts["hidden_size"])
+    positions = int(tts.get("max_position_embeddings", 4096))
+    decoder = cache_bytes(
+        2 * int(tts["num_hidden_layers"]) * width * (positions + 1),
+        width // int(tts["num_attention_heads"]),
+        itemsize=chosen.dtype.itemsize,
+        is_eight_bit=chosen.has_small_caches,
+    )
+    return decoder + _vocoder_bytes(settings).row
+
+
+def _voice_bytes(settings: ModelSettings, folder: Path | None) -> int:
+    """What the vocoder's weights take; they are float32 and stay so."""
+    if folder is None:
+        return _vocoder_bytes(settings).weights
+    place = settings.token2wav or folder / TOKEN2WAV_FOLDER
+    if missing_files(place):
+        return 0
+    return sum((place / name).stat().st_size for name in (FLOW_FILE, VOCODER_FILE))
+
+
+# ------------------------------------------------------------------------------------------ slots
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """How many conversations a loaded model gets, and the pages that they share; None: each has its
+    whole context."""
+
+    slots: int
+    pool: PagePool | None = None
+
+
+def fitting(
+    settings: ModelSettings,
+    config: MiniCPMOConfig,
+    folder: Path | None,
+    network: weights.Network,
+    device: torch.device,
+    chosen: LoadChoice,
+    allocator: Allocator | None = None,
+) -> Fitting:
+    """How many slots a loaded model gets.
+
+    Args:
+        allocator: brought by tests; None: the card's.
+
+    Raises:
+        SetupError: not even one fits.
+    """
+    asked = slots_asked(settings, device)
+    if asked == "auto" and allocator is None and device.type != "cuda":
+        asked = 1
+    plan = plan_of(settings, config, folder, chosen)
+    if asked != "auto":
+        return Fitting(asked, plan.pool(asked, 0))
+    try:
+        measured = measure(network, config, allocator or CudaAllocator(device))
+    except torch.OutOfMemoryError as error:
+        raise SetupError(
+            f"No slot fits on {device}: its largest steps alone do not.",
+            hint="int4 weights leave more room.",
+        ) from error
+    left = plan.without(*(name for name in plan.parts if name != "vocoder"))
+    # What was measured is not estimated. Vocoder and graphs bring libraries of their own.
+    left = left.without("steps while they run", "pictures while they are looked at")
+    free = measured.left_bytes
+    slots = left.slots_in(free)
+    if slots < 1 and left.slots_in(free + measured.spare_bytes, most=1):
+        # One conversation at the brim is better than none.
+        log.warning("memory_tight", device=str(device), kept_free_mib=0)
+        slots = 1
+    pool = left.pool(slots, free)
+    log.info(
+        "memory_measured",
+        **{f"{name}_mib": size >> 20 for name, size in measured.steps.items()},
+        libraries_mib=measured.libraries_bytes >> 20,
+        free_mib=measured.free_bytes >> 20,
+        slots=slots,
+        pages=None if pool is None else pool.pages,
+    )
+    if slots < 1:
+        raise SetupError(
+            f"No slot fits on {device}: one and what all share takes "
+            f"{left.total_bytes(1) / GIB:.1f} GiB, "
+            f"{max(0, measured.free_bytes - measured.largest_bytes) / GIB:.1f} GiB are free "
+            "beside the largest step.",
+            hint="int4 weights and a smaller model.context_tokens leave more room.",
+        )
+    return Fitting(slots, pool)
+
+
+# ----------------------------------------------------------------------------------- parley doctor
+
+
+def describe(settings: ModelSettings) -> ModelPlan:
+    """What `load` would do, without doing it."""
+    problems: list[str] = []
+    notes: list[str] = []
+    device = torch.device("cpu")
+    try:
+        device = choose_device(settings.device)
+    except SetupError as error:
+        problems.append(str(error))
+    folder: Path | None = None
+    found: dict[str, Stored] = {}
+    kind = settings.quantize
+    try:
+        if settings.random_weights:
+            config = full_size_config()
+            notes.append("random weights: for benchmarks, it talks nonsense")
+        else:
+            folder = hub.locate(settings.name, settings.revision, downloads=False)
+            config = read_config(folder)
+            scheme = None if settings.llm_gguf is not None else scheme_of(config.raw)
+            kind = kind_of(settings, scheme)
+            found = _accounted(settings, folder, config, scheme)
+            CheckpointTokenizer(folder)
+    except hub.NotDownloaded as error:
+        config = full_size_config()
+        notes.append(f"{error} Serving it fetches about 20 GB first; sizes are the published ones.")
+    except ParleyError as error:
+        hint = getattr(error, "hint", "")
+        problems.append(f"{error} {hint}".strip())
+        return ModelPlan(
+            "minicpmo45", str(folder or settings.name), str(device), problems=tuple(problems)
+        )
+    dtype = dtype_of(settings, device) or stored_dtype(found)
+    has_small_caches = reads_in_place = False
+    try:
+        reads_in_place = make_attention(settings.attention, device=device).reads_in_place
+        checked(kind, device=device, dtype=dtype)
+        has_small_caches = keeps_eight_bits(settings, device)
+    except SetupError as error:
+        problems.append(f"{error} {error.hint}".strip())
+    paged = is_paged(settings, device, reads_in_place=reads_in_place)
+    chosen = LoadChoice(dtype, kind, has_small_caches, reads_in_place, paged)
+    plan = plan_of(settings, config, folder, chosen)
+    free = spare = None
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        spare = int(SPARE_SHARE * total)
+    asked = slots_asked(settings, device)
+    # Serving measures what steps take; here it is the estimate.
+    slots = asked if asked != "auto" else max(1, plan.slots_in((free or 0) - (spare or 0)))
+    notes.append(f"{1000 * plan.token_bytes / 2**20:.0f} MiB of context per slot and 1,000 tokens")
+    notes += plan.table(slots)
+    if paged:
+        notes.append(
+            f"every slot is sure of {plan.share:,} tokens of context, and has up to "
+            f"{settings.context_tokens:,} as long as others leave them (model.context_share_tokens)"
+        )
+    if has_small_caches:
+        notes.append(
+            "context, heard sound and the speech decoder's cache are kept in 8 bits "
+            "(model.kv_cache_dtype)"
+        )
+    if kind != "none":
+        notes.append(f"{kind} layers; at most {plan.loading_bytes / GIB:.2f} GiB while loading")
+    notes += _voice_notes(settings, folder)
+    if free is not None and plan.loading_bytes > free:
+        problems.append(
+            f"Loading takes {plan.loading_bytes / GIB:.1f} GiB, "
+            f"{device} has {free / GIB:.1f} GiB free; int4 weights take less."
+        )
+    elif free is not None and plan.total_bytes(slots) > free:
+        problems.append(
+            f"It needs {plan.total_bytes(slots) / GIB:.1f} GiB, "
+            f"{device} has {free / GIB:.1f} GiB free; fewer slots or int4 weights take less."
+        )
+    return ModelPlan(
+        "minicpmo45",
+        source=str(folder or "random weights"),
+        device=str(device),
+        slots=None if asked == "auto" and free is None else slots,
+        dtype=str(dtype).removeprefix("torch."),
+        weights_bytes=plan.weights_bytes,
+        slot_bytes=plan.slot_bytes,
+        notes=tuple(notes),
+        problems=tuple(problems),
+    )
+
+
+def _voice_notes(settings: ModelSettings, folder: Path | None) -> list[str]:
+    if folder is None:
+        return []
+    place = settings.token2wav or folder / TOKEN2WAV_FOLDER
+    if absent := missing_files(place):
+        return [f"no voice: {place} lacks {', '.join(absent)}; answers are text only"]
+    maker = VoiceMaker(place)
+    notes = [f"no new voices: {problem}" for problem in maker.problems()]
+    default = default_voice_of(settings, folder)
+    if default is None:
+        notes.append("no default voice: speaking sessions must bring a reference")
+        return notes
+    try:
+        VoiceStore(maker, folder=kept_voices(), default=default).check_default()
+    except VoiceUnavailable as error:
+        notes.append(f"no default voice: {error}")
+    return notes
+
+
+def _accounted(
+    settings: ModelSettings, folder: Path, config: MiniCPMOConfig, scheme: PackedScheme | None
+) -> dict[str, Stored]:
+    """What a checkpoint holds, once it is known to be what the model needs.
+
+    Raises:
+        SetupError: it is not.
+    """
+    network = weights.build(config)
+    shapes = weights.shapes_of(network)
+    if settings.llm_gguf is not None:
+        weights.account_language(shapes, GgufFile(settings.llm_gguf))
+        shapes = {name: shape for name, shape in shapes.items() if not name.startswith(LANGUAGE)}
+    without = None if settings.llm_gguf is None else LANGUAGE
+    found, _ = unfolded(catalogue(folder, without=without), scheme)
+    account(shapes, found, weights.unused_names(network))
+    return found

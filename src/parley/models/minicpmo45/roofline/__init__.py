@@ -1,1 +1,0 @@
-"""What a unit costs on paper: steps run on tensors without memory, and counted."""
