@@ -115,7 +115,7 @@ SHAPES: Final = (
 def kernels(device: torch.device) -> list[Check]:
     """Our kernel against the sum written out, and how much faster it is than PyTorch's with the
     copy that one needs."""
-    hurts = "everybody's answers, wherever model.attention is triton"
+    hurts = "all answers, wherever model.attention is triton"
     if device.type != "cuda" or not slot_attention.is_installed():
         why = "needs an NVIDIA GPU and the package triton"
         return [not_run(f"kernel: {shape.name}", why, hurts) for shape in SHAPES]
@@ -211,10 +211,10 @@ def parts(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> Iterator[Ch
     tried = given.to(device=device, dtype=dtype)
     tried.llm.attention = make_attention("auto", device=device)
     tries: list[tuple[str, Callable[[weights.Network, Sizes], Tensor], str]] = [
-        ("language model", _language, "what everybody is answered"),
-        ("sound encoder", _sound, "whoever speaks to it"),
-        ("vision encoder", _picture, "whoever shows it something"),
-        ("speech decoder", _speech, "whoever listens to it"),
+        ("language model", _language, "all answers"),
+        ("sound encoder", _sound, "users who speak to it"),
+        ("vision encoder", _picture, "users who show it something"),
+        ("speech decoder", _speech, "users who listen to it"),
     ]
     for name, run, hurts in tries:
         with torch.inference_mode():
@@ -277,7 +277,7 @@ def _speech(network: weights.Network, sizes: Sizes) -> Tensor:
 
 def voice(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> Iterator[Check]:
     """Mel frames of a window, and sound of given frames."""
-    hurts = "whoever listens to it"
+    hurts = "users who listen to it"
     pack = random_voice(tokens=75)
     frames: list[Tensor] = []
     sounds: list[Tensor] = []
@@ -305,14 +305,14 @@ def voice(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> Iterator[Ch
 
 
 def _excitation(mel: Tensor) -> Tensor:
-    """A steady hum as long as some frames; the pitch's own rounding is no part of the check."""
+    """A steady hum as long as some frames; the check leaves out the rounding of the pitch."""
     t = torch.arange(480 * mel.shape[2], dtype=torch.float64)
     return (0.1 * torch.sin(t * 0.05)).float()[None].to(mel.device)
 
 
 def int4(device: torch.device, dtype: torch.dtype) -> Check:
     """The product with a matrix in 4 bits against the matrix that it stands for."""
-    name, hurts = "int4 products", "answers of whoever sets model.quantize to int4"
+    name, hurts = "int4 products", "answers with model.quantize int4"
     shape = (512, 1024)
     if not fits_int4(shape, device) or (device.type == "cuda" and dtype is not torch.bfloat16):
         return not_run(name, f"int4 does not run in {_short(dtype)} on {device}", hurts)
