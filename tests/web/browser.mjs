@@ -1049,6 +1049,9 @@ const scenarios = {
     await page.bringToFront();
     await page.getByRole('button', { name: 'Work again' }).click();
     await phase(caller, 'live');
+    const sessions = page.locator('[aria-labelledby="admin-sessions"]');
+    await sessions.getByText('connected').waitFor();
+    await page.locator('.facts .chip', { hasText: 'half_duplex' }).waitFor();
     await page.locator('[aria-labelledby="admin-answers"]').getByRole('cell', { name: 'Voice call' }).waitFor();
     await page.getByRole('button', { name: 'Restart' }).click();
     await page.locator('dialog').getByRole('button', { name: 'Restart' }).click();

@@ -7,7 +7,16 @@ import { HttpError } from '../wire/http.js';
 import { at } from '../wire/root.js';
 import { loadExtraWords, words } from '../words/words.js';
 import { drawDisk, drawKeys, drawLog, drawRecordings, drawVoices } from './admin/kept.js';
-import { drawAnswers, drawErrors, drawQueue, drawRunning, drawTotals, drawWorkers } from './admin/live.js';
+import {
+  drawAnswers,
+  drawErrors,
+  drawQueue,
+  drawRunning,
+  drawTotals,
+  drawWorkers,
+  learnAbilities,
+} from './admin/live.js';
+import { drawSessions } from './admin/sessions.js';
 import { drawApps, drawEta, forgetShown } from './admin/set.js';
 import { ask, place, setRefresh, TOKEN } from './admin/shared.js';
 import { History, parseMetrics } from './admin-metrics.js';
@@ -65,7 +74,7 @@ async function open() {
     return;
   }
   build();
-  await recall();
+  await Promise.all([recall(), learnAbilities()]);
   await refresh();
   clearInterval(timer);
   timer = setInterval(() => {
@@ -116,10 +125,11 @@ function build() {
       'div',
       { class: 'grid' },
       section('charts', 'wide'),
-      section('answers', 'wide'),
       section('workers', 'wide'),
+      section('sessions', 'wide'),
       section('queue', 'wide'),
       section('running', 'wide'),
+      section('answers', 'wide'),
       section('apps'),
       section('disk'),
       section('voices'),
@@ -132,7 +142,7 @@ function build() {
   );
   place.charts.after(h('p', { class: 'small quiet', words: 'admin.charts_help' }));
   place.answers.after(h('p', { class: 'small quiet', words: 'admin.answers_help' }));
-  for (const name of ['keys', 'recordings', 'voices', 'errors', 'disk', 'log']) {
+  for (const name of ['keys', 'recordings', 'voices', 'errors', 'disk', 'log', 'queue', 'running', 'answers']) {
     const card = place[name].parentElement;
     if (card) card.hidden = true;
   }
@@ -152,6 +162,7 @@ async function refresh() {
     drawTotals(status);
     drawWorkers(workers.workers);
     drawQueue(queue.items ?? queue.entries ?? []);
+    drawSessions(status.sessions ?? []);
     drawRunning(queue.running_tasks ?? status.running_tasks ?? []);
     drawErrors(metrics);
     drawAnswers(metrics);

@@ -65,7 +65,47 @@ export function drawWorkers(workers) {
       }),
       'workers',
     ),
+    ...workers.map(workerFacts).filter((node) => node !== null),
   );
+}
+
+/** What the workers' models can do, by name of the model. @type {Record<string, string[]>} */
+let abilities = {};
+
+export async function learnAbilities() {
+  const { models = [] } = await ask('/v1/realtime/capabilities').catch(() => ({}));
+  abilities = Object.fromEntries(models.map((/** @type {any} */ one) => [one.id, [...one.modes, ...one.abilities]]));
+}
+
+/** What a worker can do, what is wrong with it, and which parts of its model are not fast and why. @param {any} worker */
+function workerFacts(worker) {
+  const { worker_id: id, model, voice_problem: voice, fast_paths: parts = [], unreachable } = worker;
+  const slow = parts.filter((/** @type {any} */ part) => part.state !== 'fast');
+  const fast = parts.filter((/** @type {any} */ part) => part.state === 'fast');
+  const facts = [
+    abilities[model]
+      ? h('p', { class: 'row' }, ...abilities[model].map((name) => h('span', { class: 'chip' }, name)))
+      : null,
+    unreachable ? h('p', { class: 'wrong', words: 'admin.unreachable' }) : null,
+    voice ? h('p', { class: 'wrong' }, String(voice)) : null,
+    fast.length > 0
+      ? h('p', {
+          class: 'quiet',
+          words: ['admin.fast', { parts: fast.map((/** @type {any} */ { part }) => part).join(', ') }],
+        })
+      : null,
+    ...slow.map((/** @type {any} */ { part, state, reason }) =>
+      h(
+        'p',
+        null,
+        h('span', { class: 'dot', 'data-is': state === 'refused' ? 'poor' : 'fair' }),
+        ' ',
+        h('span', { words: [`admin.part_${state === 'refused' ? 'refused' : 'plain'}`, { part }] }),
+        reason ? h('span', { class: 'quiet' }, ` ${reason}`) : null,
+      ),
+    ),
+  ].filter((node) => node !== null);
+  return facts.length > 0 ? h('div', { class: 'facts small' }, h('span', { class: 'mono' }, id), ...facts) : null;
 }
 
 /** @param {any} worker */
@@ -95,6 +135,7 @@ function workerTools(worker) {
 
 /** @param {any[]} items */
 export function drawQueue(items) {
+  showSection('queue', items.length > 0);
   place.queue.replaceChildren(
     table(
       ['place', 'ticket', 'task', 'wait', 'since', ''],
@@ -121,6 +162,7 @@ export function drawQueue(items) {
 
 /** @param {any[]} tasks */
 export function drawRunning(tasks) {
+  showSection('running', tasks.length > 0);
   place.running.replaceChildren(
     table(
       ['task', 'worker', 'started', 'elapsed', 'left'],
@@ -143,6 +185,7 @@ export function drawAnswers(metrics) {
   const rows = TASKS.map(
     (mode) => /** @type {const} */ ([mode, histogram(metrics, 'parley_answer_seconds', { mode })]),
   ).filter(([, buckets]) => (buckets.at(-1)?.count ?? 0) > 0);
+  showSection('answers', rows.length > 0);
   place.answers.replaceChildren(
     table(
       ['task', 'answers', 'p50', 'p95', 'p99'],

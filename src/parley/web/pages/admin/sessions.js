@@ -1,0 +1,40 @@
+/** The sessions that the gateway knows: where each one is, and a way to end it. */
+
+import { confirmed, h } from '../../elements/dom.js';
+import { clock } from '../../words/words.js';
+import { act, ask, place, table } from './shared.js';
+
+/** How the states of sessions look. @type {Record<string, string>} */
+const SESSION_SIGNS = { connected: 'good', away: 'fair', moving: 'fair', lost: 'poor' };
+
+/** Where each session is. @param {any[]} sessions */
+export function drawSessions(sessions) {
+  place.sessions.replaceChildren(
+    table(
+      ['session', 'state', 'for', 'worker', 'protected', ''],
+      sessions.map(({ session_id: id, state, for_s: seconds, worker, is_protected: isProtected, why }) => [
+        h('span', { class: 'mono small cut', title: id }, id),
+        h(
+          'span',
+          { class: 'chip', title: why || null },
+          h('span', { class: 'dot', 'data-is': SESSION_SIGNS[state] ?? '' }),
+          h('span', { words: `registry.${state}` }),
+        ),
+        clock(seconds ?? 0),
+        worker ? h('span', { class: 'mono small' }, worker) : '–',
+        h('span', { words: isProtected ? 'admin.yes' : 'admin.no' }),
+        ['connected', 'away', 'lost'].includes(state) ? endButton(id) : null,
+      ]),
+      'sessions',
+    ),
+  );
+}
+
+/** @param {string} id session */
+function endButton(id) {
+  const onclick = async () => {
+    if (!(await confirmed('admin.end_sure', 'admin.end', { session: id }))) return;
+    await act(() => ask(`/api/sessions/${encodeURIComponent(id)}/end`, { method: 'POST' }));
+  };
+  return h('button', { class: 'button slim danger', type: 'button', words: 'admin.end', onclick });
+}
