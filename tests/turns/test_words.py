@@ -137,6 +137,21 @@ def test_the_user_and_whoever_is_as_loud_interrupt():
         assert any(isinstance(event, Interrupted) for event in events), softer_db
 
 
+def test_a_voice_ten_db_softer_is_nobody_and_a_user_who_speaks_on_is_heard():
+    voice = UserVoice(0.032)
+    for _ in range(60):
+        voice.learn(1e-3)
+
+    def may_be(softer_db: float, speech_ms: float) -> bool:
+        return voice.may_be(1e-3 * 10 ** (-softer_db / 10), speech_ms)
+
+    # As far as one in 100 comes: of users below, of others above.
+    assert may_be(3.0, 250)
+    assert not may_be(5.8, 250)
+    assert not may_be(7.6, 800)
+    assert may_be(5.5, 1600)
+
+
 def test_whose_turn_was_last_may_interrupt_also_if_somebody_before_was_louder():
     voice = UserVoice(0.032)
     for power in (1e-2,) * 200 + (1e-4,) * 200:

@@ -15,10 +15,19 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from parley.media.pcm import Pcm, Samples
 from parley.media.resample import resample
+from parley.turns.echo_levels import (
+    EXPLAINED,
+    EXPLAINED_SHORT,
+    HELD_S,
+    EchoLevels,
+    Powers,
+    held,
+    powers_of,
+    powers_of_slow,
+)
 from parley.vad.base import RATE_HZ
 
 ECHO_ALIKE: Final = 0.6
@@ -79,12 +88,8 @@ HEARD_SHARE: Final = 0.4
 """Of so many halves of windows in which sound was played, this share stands out where the
 microphone hears it."""
 
-COUPLING_HALVES: Final = 160
-"""Five seconds of played sound tell how loud its echo is."""
-COUPLING_LEAST: Final = 16
-COUPLING_QUANTILE: Final = 0.9
-LOUDER_DB: Final = 5.0
-"""What is louder than the echo usually is, by so much, is not an echo."""
+KNOWN_ALIKE: Final = 0.12
+"""So much more alike it has to be where the echo's level is known, and does not account for it."""
 
 _FRAME: Final = ECHO_RATE_HZ // 50
 """20 ms."""
@@ -94,9 +99,6 @@ _WALLS_S: Final = 0.6
 """Until the walls of a usual room are 60 dB softer."""
 _LOUD: Final = 2.0
 """Frames this many powers of ten below the loudest are not compared."""
-
-Powers = npt.NDArray[np.float64]
-"""Per frame and band, shape (F, 14)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,8 +131,7 @@ class PlayedSound:
         """Of echoes that come when none is to be expected: heard twice."""
         self._once_s: float | None = None
         """Of the last such echo."""
-        self._coupling: deque[float] = deque(maxlen=COUPLING_HALVES)
-        """How loud the microphone was for what was played, while only that was heard."""
+        self._levels = EchoLevels()
         self._stood_out: deque[bool] = deque(maxlen=UNHEARD_HALVES)
         """The newest halves of windows in which sound was played: was the microphone louder than
         the room?"""
@@ -178,36 +179,44 @@ class PlayedSound:
         """True if a stretch of the microphone (N,), 16 kHz, which ended at `at_s`, gets loud and
         soft in each band as what was played did, some time before."""
         seconds = len(heard) / RATE_HZ
-        if seconds < SPECTRA_LEAST_S or not self._pieces:
+        if not self._pieces:
             return False
-        most_s = DELAY_S if self._is_told else max(DELAY_S, (self._delay_s or 0.0) + NEAR_S)
-        start_s = at_s - seconds - most_s
-        count = round((seconds + most_s + NEAR_S) * ECHO_RATE_HZ)
-        played = np.zeros(count, np.float32)
-        for piece in self._pieces:
-            near = piece.between(start_s, at_s + NEAR_S)
-            first = max(0, round((piece.starts_s - start_s) * ECHO_RATE_HZ))
-            room = min(len(near), count - first)
-            if room > 0:
-                played[first : first + room] = near[:room]
-        energy = float(np.einsum("n,n->", played, played, dtype=np.float64)) / len(played)
-        power = float(np.einsum("n,n->", heard, heard, dtype=np.float64)) / len(heard)
-        if self._is_louder_than_echo(power, energy):
+        powers = powers_of(heard)
+        expected = self._expected(at_s - seconds, len(powers))
+        share = self._levels.explained(powers, expected)
+        if share is not None and share >= (
+            EXPLAINED if seconds >= SPECTRA_LEAST_S else EXPLAINED_SHORT
+        ):
+            return True
+        if seconds < SPECTRA_LEAST_S:
             return False
         lengths_s, alike = zip(*SPECTRA_ALIKE, strict=True)
         least = float(np.interp(seconds, np.array(lengths_s), np.array(alike)))
+        if share is not None:
+            least += KNOWN_ALIKE
+        most_s = DELAY_S if self._is_told else max(DELAY_S, (self._delay_s or 0.0) + NEAR_S)
+        played = self._between(at_s - seconds - most_s, at_s + NEAR_S)
         if spectral_likeness(_slow(heard), played) < least:
             return False
-        if energy > 0:
-            self._coupling.extend([power / energy] * COUPLING_LEAST)
+        self._levels.learn(powers, expected)
         return True
 
-    def _is_louder_than_echo(self, power: float, played: float) -> bool:
-        """True if the microphone is louder than the echo of what is played ever was."""
-        if len(self._coupling) < COUPLING_LEAST or played <= 0:
-            return False
-        usual = float(np.quantile(self._coupling, COUPLING_QUANTILE))
-        return power > played * usual * 10 ** (LOUDER_DB / 10)
+    def _between(self, start_s: float, end_s: float) -> Samples:
+        """What is played in that time."""
+        played = np.zeros(round((end_s - start_s) * ECHO_RATE_HZ), np.float32)
+        for piece in self._pieces:
+            near = piece.between(start_s, end_s)
+            first = max(0, round((piece.starts_s - start_s) * ECHO_RATE_HZ))
+            room = min(len(near), len(played) - first)
+            if room > 0:
+                played[first : first + room] = near[:room]
+        return played
+
+    def _expected(self, start_s: float, frames: int) -> Powers:
+        """Per frame of 32 ms and band, the most that is played in the time before it in which an
+        echo of it may come."""
+        end_s = start_s + 0.032 * frames
+        return held(powers_of_slow(self._between(start_s - HELD_S, end_s)), frames)
 
     @property
     def is_heard(self) -> bool:
@@ -220,21 +229,20 @@ class PlayedSound:
         return self._find(heard, at_s)[0]
 
     def hear(
-        self, stands_out: bool, starts_s: float, ends_s: float, power: float | None = None
+        self, stands_out: bool, starts_s: float, ends_s: float, heard: Samples | None = None
     ) -> None:
         """Half a window of the microphone while nobody is suspected to speak.
 
         Args:
             stands_out: it was louder than the room.
-            power: of the microphone there.
+            heard: the sound itself, if its level is to be learnt.
         """
         near = [piece.between(starts_s - SOON_S, ends_s - SOON_S) for piece in self._pieces]
         energy = sum(float(np.dot(part, part)) for part in near if len(part))
         if energy >= (ends_s - starts_s) * ECHO_RATE_HZ * 10 ** (PLAYED_DBFS / 10):
             self._stood_out.append(stands_out)
-            if power is not None:
-                played = energy / ((ends_s - starts_s) * ECHO_RATE_HZ)
-                self._coupling.append(power / played)
+            if heard is not None:
+                self._levels.learn(powers_of(heard), self._expected(starts_s, 1))
 
     def hear_somebody(self) -> None:
         """What stood out until now was no echo."""

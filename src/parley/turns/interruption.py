@@ -73,9 +73,6 @@ KEPT_S: Final = 2.0
 BEFORE_MS: Final = 96
 """What the matcher hears before speech was noticed."""
 
-ECHO_LEAST_MS: Final = 350
-"""Spectra need as much."""
-
 PAUSE_MS: Final = 320
 """A pause this long ends what might have become an interruption."""
 
@@ -249,7 +246,7 @@ class InterruptionDetector:
         stands_out = self._stands_out(level)
         if not self._is_suspected:
             starts_s = ends_s - HALF_SAMPLES / RATE_HZ
-            self._played.hear(stands_out, starts_s, ends_s, _power(half))
+            self._played.hear(stands_out, starts_s, ends_s, half)
         is_speech = stands_out and probability >= self._threshold
         if is_speech and not self._is_echo(ends_s):
             self._speak(
@@ -319,8 +316,7 @@ class InterruptionDetector:
         if self._is_interrupted or not self._is_suspected or not self._may_be_user:
             return
         heard = self._said(began, before_ms=0)
-        is_long = len(heard) >= ECHO_LEAST_MS * _SAMPLES_PER_MS
-        if not self._is_heeding and is_long and self._played.is_alike_in_time(heard, ends_s):
+        if not self._is_heeding and self._played.is_alike_in_time(heard, ends_s):
             events.append(SpeechOver(self._position))
             self._forget_speech()
             return

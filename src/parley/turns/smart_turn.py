@@ -80,6 +80,16 @@ class ModelEnd:
         return float(np.reshape(probability, -1)[0])
 
 
+@functools.cache
+def bundled() -> ModelEnd:
+    """The network that comes with the package, loaded once per process.
+
+    Raises:
+        SetupError: ONNX Runtime is absent.
+    """
+    return ModelEnd()
+
+
 def log_mel(audio: Samples, frames: int) -> npt.NDArray[np.float32]:
     """Whisper's features of the end of `audio` (N,): shape (`BINS`, frames)."""
     count = frames * HOP

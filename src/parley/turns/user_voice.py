@@ -13,19 +13,19 @@ import math
 from collections import deque
 from typing import Final
 
+import numpy as np
+
 KNOWN_S: Final = 0.8
 """So much speech has to be heard before its level counts."""
 
 LAST_S: Final = 3.0
 """The level is that of the last speech of so long."""
 
-SOFTER_DB: Final = 6.0
-"""Who is softer by more is somebody else. Readers vary by 2 to 3 dB from sentence to sentence."""
-
-SOFTER_AT_FIRST_DB: Final = 8.0
-"""The same in the first `AT_FIRST_MS` of a speech: words begin softly."""
-
-AT_FIRST_MS: Final = 250
+SOFTER_DB: Final = ((0.0, 6.0), (250.0, 4.5), (800.0, 4.5), (1600.0, 6.0))
+"""By milliseconds of speech: who is softer by more is somebody else. On recordings of five people,
+each in another sentence than the one learnt from, one in 100 is softer than by 3 dB after 0.25 s
+and by 1.8 dB after 0.8 s; of voices 10 dB softer one in 100 is louder than by -5.8 and -7.6. Words
+begin softly; and who speaks on and on is heard if it may just be the user who has moved away."""
 
 
 class UserVoice:
@@ -52,5 +52,6 @@ class UserVoice:
             return True
         if self._best is None:
             self._best = sum(self._powers) / len(self._powers)
-        softer = SOFTER_AT_FIRST_DB if speech_ms < AT_FIRST_MS else SOFTER_DB
+        times_ms, levels_db = zip(*SOFTER_DB, strict=True)
+        softer = float(np.interp(speech_ms, np.array(times_ms), np.array(levels_db)))
         return 10 * math.log10(max(power, 1e-12) / max(self._best, 1e-12)) >= -softer

@@ -55,7 +55,7 @@ from parley.transport import ConnectionLimits, Keepalive, ServerConnection, link
 from parley.transport.hosts import host_name
 from parley.turns import TurnJudges
 from parley.turns.keywords import KeywordMatcher
-from parley.turns.smart_turn import ModelEnd
+from parley.turns.smart_turn import ModelEnd, bundled
 from parley.vad import DetectorFactory
 from parley.vad.deferring import deferring
 from parley.vad.energy import EnergyDetector
@@ -552,7 +552,7 @@ def _load_judges(settings: WorkerSettings) -> TurnJudges:
         case "silence":
             return TurnJudges(words=words)
         case "model":
-            return TurnJudges(ModelEnd(), words)
+            return TurnJudges(bundled(), words)
         case path:
             return TurnJudges(ModelEnd(Path(path)), words)
 

@@ -12,7 +12,7 @@ from tests.models.cascade.parts import small_cascade
 
 from parley.engine.segments import Audio
 from parley.engine.work import Finalize, Generate, StartSession, StepUnit, Work
-from parley.models.cascade.detector import is_echo
+from parley.models.cascade.detector import Turns, is_echo
 from parley.models.cascade.recognition import Heard
 from parley.models.cascade.transcript import once
 from parley.models.cascade.voice.pitch import pitch_track
@@ -53,6 +53,42 @@ def test_words_said_while_we_speak_are_no_echo(seed: int) -> None:
     theirs[1600:] = babble(seed, 0.9)
 
     assert not is_echo(theirs, babble(1, 2))
+
+
+def test_a_judged_pause_ends_a_turn_when_it_has_lasted_as_long_as_was_judged() -> None:
+    window = np.zeros(WINDOW_SAMPLES, np.float32)
+
+    def quiet_until_due(needed_ms: int | None, text: str) -> int:
+        turns = Turns()
+        for _ in range(8):
+            turns = turns.take(window, 0.9)
+        while not turns.is_due and turns.quiet_ms < 3000:
+            turns = turns.take(window, 0.0)
+            if turns.wants_judgement and needed_ms is not None:
+                assert turns.quiet_ms == 128
+                assert len(turns.judged_samples) == 10 * WINDOW_SAMPLES
+                turns = replace(turns, needed_ms=needed_ms)
+            if turns.wants_words:
+                turns = turns.with_words(text)
+        return turns.quiet_ms
+
+    assert quiet_until_due(None, "What time is it?") == 448
+    assert quiet_until_due(256, "What time is it?") == 256
+    assert quiet_until_due(1800, "What time is it?") == 1856
+    assert quiet_until_due(256, "I would like to know what") == 1536
+
+
+def test_speech_makes_it_another_pause() -> None:
+    window = np.zeros(WINDOW_SAMPLES, np.float32)
+    turns = Turns()
+    for probability in (0.9, 0.9, 0.9, 0.9, 0.0, 0.0):
+        turns = turns.take(window, probability)
+    assert turns.wants_judgement
+    turns = replace(turns, needed_ms=1800)
+    assert not turns.wants_judgement
+    for probability in (0.9, 0.0, 0.0):
+        turns = turns.take(window, probability)
+    assert turns.wants_judgement
 
 
 def test_silence_and_clicks_are_no_echo() -> None:

@@ -42,11 +42,13 @@ class Listened:
     Args:
         detector: what it remembers afterwards.
         is_echo: whether the sound is our own.
+        needed_ms: of quiet until the utterance is over, if that was judged.
     """
 
     probabilities: tuple[float, ...]
     detector: tuple[object, object] | None
     is_echo: bool
+    needed_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

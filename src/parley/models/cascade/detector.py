@@ -7,7 +7,9 @@ says when an utterance is worth recognising and, given the words, whether to ans
 - Speech of less than `CLICK_MS` is a click; sound that the recogniser finds no words in is noise.
 - After `PAUSE_MS` of quiet the utterance is recognised (speculatively: if speech goes on, once more
   when it has ended, over all of it).
-- It is answered after `END_MS` of quiet, or, when its words sound unfinished, after `THINKING_MS`.
+- After `JUDGED_MS` of quiet somebody may judge by its sound how long the quiet has to be
+  (`turns/end_of_turn.py`); it is answered after that, else after `END_MS`, and when its words sound
+  unfinished, after `THINKING_MS` at least.
 - While we speak, `BARGE_MS` of speech interrupt us, unless the sound is our own voice coming back.
 """
 
@@ -21,11 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from parley.media.pcm import Samples
+from parley.turns.word_lists import is_unfinished
 
 RATE_HZ = 16_000
 WINDOW_MS = 64
 CLICK_MS = 190
 PAUSE_MS = 190
+JUDGED_MS = 120
 END_MS = 440
 THINKING_MS = 1500
 BARGE_MS = 350
@@ -33,16 +37,6 @@ SPEECH, QUIET = 0.6, 0.35
 """Probabilities above which somebody speaks, and below which nobody does."""
 PRE_ROLL_MS = 320
 LONGEST_S = 28.0
-
-_UNFINISHED = re.compile(
-    r"\b(?:and|or|but|because|so|the|a|an|of|to|in|on|at|with|for|from|if|that|my|your|is|are|was|"
-    r"what|what's|how|why|who|where|when|which|i|i'm|um|uh|er|hmm|like|about|than|plus|minus|times|"
-    r"can you|could you|would you|tell me|please tell me)\W*$",
-    re.I,
-)
-_FINISHED_SHORT = re.compile(
-    r"^\W*(?:what|why|who|how|where|when|so|what's that|how so|i am|i do)\W*$", re.I
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +51,7 @@ class Turns:
         text: what the recogniser made of it; None before it was asked.
         heard_ms: `speech_ms` when it was recognised.
         is_unclear: the recogniser was unsure of the text.
+        needed_ms: of quiet, as was judged in this pause; None: nobody has.
     """
 
     sound: tuple[Samples, ...] = ()
@@ -66,6 +61,7 @@ class Turns:
     text: str | None = None
     heard_ms: int = -1
     is_unclear: bool = False
+    needed_ms: int | None = None
 
     def take(self, window: Samples, probability: float) -> Turns:
         """One window of sound."""
@@ -76,7 +72,8 @@ class Turns:
             return Turns(sound=kept, speech_ms=WINDOW_MS, is_open=True)
         sound = (*self.sound, window)
         if probability >= (QUIET if self.quiet_ms == 0 else SPEECH):
-            return replace(self, sound=sound, speech_ms=self.speech_ms + WINDOW_MS, quiet_ms=0)
+            speech_ms = self.speech_ms + WINDOW_MS
+            return replace(self, sound=sound, speech_ms=speech_ms, quiet_ms=0, needed_ms=None)
         after = replace(self, sound=sound, quiet_ms=self.quiet_ms + WINDOW_MS)
         if after.quiet_ms >= PAUSE_MS and after.speech_ms < CLICK_MS:
             return Turns(sound=sound[-(PRE_ROLL_MS // WINDOW_MS) :])
@@ -92,6 +89,17 @@ class Turns:
         """True if the recogniser should hear the utterance now."""
         has_paused = self.quiet_ms >= PAUSE_MS or self.seconds >= LONGEST_S
         return self.is_open and has_paused and self.heard_ms != self.speech_ms
+
+    @property
+    def wants_judgement(self) -> bool:
+        """True if somebody should judge by its sound whether the utterance is over."""
+        return self.is_open and self.quiet_ms >= JUDGED_MS and self.needed_ms is None
+
+    @property
+    def judged_samples(self) -> Samples:
+        """The utterance with `JUDGED_MS` of the quiet behind it, (N,)."""
+        spare = (self.quiet_ms - JUDGED_MS) // WINDOW_MS
+        return np.concatenate(self.sound[: len(self.sound) - spare])
 
     def with_words(self, text: str, *, is_unclear: bool = False) -> Turns:
         """What the recogniser found."""
@@ -117,21 +125,15 @@ class Turns:
             return False
         if self.seconds >= LONGEST_S:
             return True
-        return self.quiet_ms >= (THINKING_MS if is_unfinished(self.text) else END_MS)
+        needed_ms = END_MS if self.needed_ms is None else self.needed_ms
+        if is_unfinished(self.text):
+            needed_ms = max(needed_ms, THINKING_MS)
+        return self.quiet_ms >= needed_ms
 
     @property
     def is_noise(self) -> bool:
         """Sound without words that has ended."""
         return self.is_open and self.text == "" and self.quiet_ms >= END_MS
-
-
-def is_unfinished(text: str) -> bool:
-    """True if somebody who says this is likely to go on."""
-    if text.rstrip().endswith(("?", "!")) or _FINISHED_SHORT.match(text):
-        return False
-    return text.rstrip().endswith(("...", "…", ",", "-")) or bool(
-        _UNFINISHED.search(text.strip(" ."))
-    )
 
 
 _GHOSTS = frozenset(

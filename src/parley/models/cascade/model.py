@@ -39,6 +39,7 @@ from parley.models.cascade.sampling import Rule
 from parley.models.cascade.units import AnswerJob
 from parley.models.cascade.writer import Draft, Writer
 from parley.models.job import RowModel, seed_of
+from parley.turns import EndOfTurn
 from parley.vad.base import DetectorFactory
 
 WARM_UP_STEPS = 8
@@ -79,6 +80,7 @@ class Cascade(RowModel[Conversation]):
     Args:
         voices: how many conversations at once.
         make_detector: makes a voice detector per conversation.
+        end_of_turn: judges in duplex whether somebody has finished; None: a fixed silence.
         vision: None says nothing about pictures.
         speaker: None for text only.
     """
@@ -94,8 +96,9 @@ class Cascade(RowModel[Conversation]):
         rows: int,
         name: str = "cascade",
         weights_bytes: int = 0,
+        end_of_turn: EndOfTurn | None = None,
     ) -> None:
-        self.parts = CascadeParts(writer, recogniser, speaker, vision)
+        self.parts = CascadeParts(writer, recogniser, speaker, vision, end_of_turn)
         self._make_detector = make_detector
         self._weights_bytes = weights_bytes
         spec = ModelSpec(

@@ -19,6 +19,7 @@ from parley.models.cascade.notes.said import varied
 from parley.models.cascade.recognition import Expects, Heard
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.writer import Writer
+from parley.turns import EndOfTurn
 
 HEAT = 0.3
 """Share of the asked temperature that the bundled model uses: it has few right answers."""
@@ -85,12 +86,14 @@ class CascadeParts:
     Args:
         speaker: None for text only.
         vision: None says nothing about pictures.
+        end_of_turn: None: a fixed silence ends a turn of a duplex conversation.
     """
 
     writer: Writer
     recogniser: Recogniser
     speaker: Speaker | None
     vision: Vision | None
+    end_of_turn: EndOfTurn | None = None
 
     def require(self, history: History, text: str) -> None:
         """Raises `ContextFull` when words do not fit even into an empty context."""

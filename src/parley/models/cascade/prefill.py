@@ -21,6 +21,7 @@ from parley.models.cascade.prompt import persona_of
 from parley.models.cascade.read_tokens import PIECE_TOKENS
 from parley.models.job import merge_texts
 from parley.protocol.values import Role
+from parley.turns import silence_ms
 from parley.vad.base import WINDOW_SAMPLES, Detector, heard_in, restore, snapshot
 
 SPEECH = 0.6
@@ -30,6 +31,8 @@ UNIT_PIECES = 2
 """Pieces of the context that are read in one unit of a call: a third of a second."""
 HEARING_COST = 3
 """Of a step of the recogniser, in hundredths of a second of one core (`Writer.cost`)."""
+JUDGING_COST = 4
+"""The same, of a judgement of whether somebody has finished."""
 
 
 class PrefillJob(CascadeJob):
@@ -225,6 +228,8 @@ class PrefillJob(CascadeJob):
         turns = state.turns
         for window, probability in zip(windows, listened.probabilities, strict=True):
             turns = turns.take(window, probability)
+        if listened.needed_ms is not None:
+            turns = replace(turns, needed_ms=listened.needed_ms)
         spoken = sum(probability >= SPEECH for probability in listened.probabilities)
         if listened.is_echo:
             turns, spoken = Turns(), 0
@@ -234,6 +239,7 @@ class PrefillJob(CascadeJob):
         self._state = replace(
             state,
             turns=turns,
+            cost=state.cost + (0 if listened.needed_ms is None else JUDGING_COST),
             rest=sound[whole:],
             detector=listened.detector,
             barged_ms=barged,
@@ -248,7 +254,20 @@ class PrefillJob(CascadeJob):
         restore(detector, self._state.detector)
         found = tuple(float(probability) for _, probability in heard_in(detector, windows))
         may_be_ours = len(ours) and any(probability >= SPEECH for probability in found)
-        return Listened(found, snapshot(detector), bool(may_be_ours and is_echo(fresh, ours)))
+        is_ours = bool(may_be_ours and is_echo(fresh, ours))
+        needed_ms = None if is_ours else self._judge(windows, found)
+        return Listened(found, snapshot(detector), is_ours, needed_ms)
+
+    def _judge(self, windows: Samples, probabilities: tuple[float, ...]) -> int | None:
+        """How long the quiet at the end of a unit has to be, if somebody has just fallen silent."""
+        turns, judge = self._state.turns, self._parts.end_of_turn
+        for window, probability in zip(
+            windows.reshape(-1, WINDOW_SAMPLES), probabilities, strict=True
+        ):
+            turns = turns.take(window, probability)
+        if judge is None or not turns.wants_judgement:
+            return None
+        return silence_ms(judge.judge(turns.judged_samples, ""))
 
     def _commit(self) -> None:
         state = self._state
