@@ -18,9 +18,9 @@ FILES = sorted(set(re.findall(r"`((?:web|session|worker|vad)/[\w/-]+\.(?:py|js))
 # 350 calls of 150 functions, with resume 430 of 175. Raise none; lower them when a change
 # allows it.
 BUDGET = {"listened": 290, "spoke": 350}
-BUDGET_WITH_RESUME = {"listened": 410, "spoke": 470}
-FUNCTIONS_BUDGET = 152
-FUNCTIONS_BUDGET_WITH_RESUME = 209
+BUDGET_WITH_RESUME = {"listened": 395, "spoke": 455}
+FUNCTIONS_BUDGET = 150
+FUNCTIONS_BUDGET_WITH_RESUME = 199
 
 
 @pytest.fixture(scope="module")

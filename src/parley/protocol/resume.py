@@ -234,11 +234,7 @@ def numbers_of(frame: str | bytes) -> Numbers:
 def with_fields(frame: str | bytes, fields: str) -> str | bytes:
     """A message (a JSON object with at least one field, in a binary message with its sound behind
     it) with more fields at its end."""
-    if isinstance(frame, bytes):
-        head, sound = binary.split(frame)
-        return binary.pack(_with_fields(head.decode(), fields), sound)
-    return _with_fields(frame, fields)
-
-
-def _with_fields(text: str, fields: str) -> str:
-    return f"{text[:-1]},{fields}}}"
+    if isinstance(frame, str):
+        return f"{frame[:-1]},{fields}}}"
+    head, sound = binary.split(frame)
+    return binary.pack(f"{head.decode()[:-1]},{fields}}}", sound)

@@ -171,7 +171,7 @@ def logged(event: Observed) -> Entry | None:
     match event:
         case UnitDone():
             decided = replace(
-                event.decided,
+                event.unsaid or event.result,
                 pcm=None,
                 timings={},
                 prefilled=PrefillResult(0, 0),

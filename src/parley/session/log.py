@@ -9,6 +9,7 @@ to send, the state is brought up to date now and then.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -116,6 +117,12 @@ class SessionLog:
         self._stored_seq = 0
         self._received = 0
         self._received_sent = 0
+        self.stored_received: int = sys.maxsize
+        """Number of the client's messages that are stored; all, if they need not be."""
+        self.sent_received: int = sys.maxsize
+        """The same, with the update that is in flight."""
+        self.released_seq: int = sys.maxsize
+        """Number of the last message that may go to the client."""
         self._is_available = True
         self._is_late = False
         self._late: asyncio.TimerHandle | None = None
@@ -140,18 +147,6 @@ class SessionLog:
         if journal is None or not self.is_waited_for:
             return False
         return journal.last_seq <= self._stored_seq and self._has_state
-
-    def stored_received(self, received: int) -> int:
-        """Of `received` messages from the client, the number that is stored."""
-        return self._received if self.is_waited_for else received
-
-    def sent_received(self, received: int) -> int:
-        """The same, with the update that is in flight."""
-        return self._received_sent if self.is_waited_for else received
-
-    def released(self, last_seq: int) -> int:
-        """The number of the last message that may go to the client."""
-        return last_seq if self._is_late or not self.is_waited_for else self._stored_seq
 
     # ---- what happens ----------------------------------------------------------------------
 
@@ -287,7 +282,15 @@ class SessionLog:
 
     def _protect(self) -> None:
         self.is_protecting = True
+        self._account()
         self.on_protection()
+
+    def _account(self) -> None:
+        """Something was sent or stored, or need not be any longer."""
+        is_waited_for = self.is_waited_for
+        self.stored_received = self._received if is_waited_for else sys.maxsize
+        self.sent_received = self._received_sent if is_waited_for else sys.maxsize
+        self.released_seq = self._stored_seq if is_waited_for and not self._is_late else sys.maxsize
 
     def _append(self, entry: Any) -> None:
         data = framed(state_codec.encode(entry))
@@ -334,6 +337,7 @@ class SessionLog:
         self._is_whole_due = False
         self._in_flight = in_flight = _InFlight(journal.last_seq, self._received_sent)
         self._sent_seq = journal.last_seq
+        self._account()
         update = LogUpdate(is_whole, entries, state, outputs, journal.settled)
         self._writer.append(update, lambda result: self._came(in_flight, result))
 
@@ -359,6 +363,7 @@ class SessionLog:
 
     def _reopen(self) -> None:
         self._is_available = self.is_changed = True
+        self._account()
         self.send_soon()
 
     def _write_anew(self) -> None:
@@ -367,6 +372,7 @@ class SessionLog:
 
     def _be_late(self) -> None:
         self._is_late = True
+        self._account()
         _log.warning("session_log_late", waited_s=LATE_S)
         self.on_stored()
 
@@ -375,6 +381,7 @@ class SessionLog:
         if self._late is not None:
             self._late.cancel()
         self._late, self._is_late = None, False
+        self._account()
         self._answered.set()
         self.on_stored()
 

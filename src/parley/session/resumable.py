@@ -265,7 +265,7 @@ class ResumableSocket:
                 self._repeated -= 1
                 continue
             self._received += 1
-            if self._log.stored_received(self._received) - self._told >= INPUT_ACK_EVERY:
+            if min(self._received, self._log.stored_received) - self._told >= INPUT_ACK_EVERY:
                 self._news.set()
             return frame
 
@@ -281,7 +281,7 @@ class ResumableSocket:
             return
         is_ready = frame is self._ready_text
         # A message is told with the part that brings it, and so after that state.
-        self._told = self._log.sent_received(self._received)
+        self._told = min(self._received, self._log.sent_received)
         fields = f'"seq":{journal.last_seq + 1},"received":{self._told}'
         journal.add(with_fields(frame, fields), self._clock.monotonic())
         self._log.send_soon()
@@ -373,7 +373,7 @@ class ResumableSocket:
         journal = self._journal
         assert journal is not None
         before, self._attached = self._attached, None
-        received = self._log.stored_received(self._received)
+        received = min(self._received, self._log.stored_received)
         self._repeated = self._received - received
         if before is not None:
             self._let_go(before)
@@ -455,7 +455,7 @@ class ResumableSocket:
                         # It holds a token; whoever has the token has this message.
                         journal.acknowledge(seq)
                     self._changed.set()
-                safe = self._log.stored_received(self._received)
+                safe = min(self._received, self._log.stored_received)
                 if safe - self._told >= INPUT_ACK_EVERY:
                     self._told = safe
                     await self._send_to(attached.socket, _text(InputAck(received=self._told)))
@@ -478,7 +478,7 @@ class ResumableSocket:
         if self._is_handed_over:
             return None
         entry = journal.after(seq)
-        is_released = entry is not None and entry.seq <= self._log.released(journal.last_seq)
+        is_released = entry is not None and entry.seq <= self._log.released_seq
         return entry if is_released else None
 
     # ---- the log ---------------------------------------------------------------------------

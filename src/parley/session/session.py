@@ -174,6 +174,8 @@ class Session:
         """Decided already, by the event that ended the session."""
         self._ending: asyncio.Future[SessionEnded] = asyncio.get_running_loop().create_future()
         self._runner: Runner | None = None
+        self._rebuildable: RebuildableRunner | None = None
+        """The same, if another worker's could continue it."""
         self._writer: asyncio.Task[None] | None = None
         self._goodbye: asyncio.Task[None] | None = None
         self._is_restored = False
@@ -350,17 +352,13 @@ class Session:
         self._enters(self.phase)
 
     def _is_between(self) -> bool:
-        runner: object = self._runner
-        return not isinstance(runner, RebuildableRunner) or runner.is_between
+        return self._rebuildable is None or self._rebuildable.is_between
 
     def _remembered(self) -> dict[str, Any] | None:
-        runner: object = self._runner
-        if not isinstance(runner, RebuildableRunner) or self._paced or not self._outbox.is_empty:
-            return None
-        if self._is_taking:
-            return None
-        if self.has_ended:
-            # Whoever asked for the end asks again where it was not told of it.
+        runner = self._rebuildable
+        is_sending = self._is_taking or self._paced or not self._outbox.is_empty
+        # A client that asked for the end and was not told of it asks again.
+        if runner is None or is_sending or self._ending.done():
             return None
         known = runner.remembered()
         if known is None:
@@ -381,6 +379,8 @@ class Session:
         way: close the runner, free what it held, then `finish`. Cancelling is safe.
         """
         self._runner = runner
+        if isinstance(runner, RebuildableRunner):
+            self._rebuildable = runner
         if not self._is_restored:
             self._send(self._dialect.greet(), SessionEnded("stopped"))
         self._writer = self._spawn("writer", self._outbox.pump(self._socket.send))
@@ -458,8 +458,8 @@ class Session:
         try:
             decoded = await self._decode(frame)
             meant = self._dialect.events(decoded, self.phase)
-            if self._dialect.wants_resume:
-                self._offer_resume()
+            if self._dialect.wants_resume and self._resumable is not None:
+                self._offer_resume(self._resumable)
         except ParleyError as error:
             self.emit(Failed(error))
             return
@@ -470,17 +470,15 @@ class Session:
             elif not self._act(each):
                 return
 
-    def _offer_resume(self) -> None:
+    def _offer_resume(self, resumable: ResumableSocket) -> None:
         """Let a client that asked for it come back after a cut."""
-        if self._resumable is not None:
-            was_enabled = self._resumable.is_enabled
-            self._resumable.enable()
-            runner: object = self._runner
-            if not was_enabled and isinstance(runner, RebuildableRunner):
-                first = runner.first_entry()
-                if first is not None:
-                    self._observe(first)
-            self._outbox.is_timed = not self._resumable.is_enabled
+        if resumable.is_enabled:
+            return
+        resumable.enable()
+        first = None if self._rebuildable is None else self._rebuildable.first_entry()
+        if first is not None:
+            self._observe(first)
+        self._outbox.is_timed = not resumable.is_enabled
 
     def _act(self, event: ClientEvent) -> bool:
         """Do what the client asked for; whether it could be done."""

@@ -95,18 +95,19 @@ def to_plain(value: Any, keep: Keep | None = None) -> Any:
         case msgspec.UnsetType():
             return ["unset"]
         case msgspec.Struct():
+            name = _name(type(value))
             fields = dict.fromkeys(value.__struct_fields__, dataclasses.MISSING)
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = _defaults(type(value))
+            name, fields = _shape(type(value))
         case _:
             raise TypeError(f"{type(value).__name__} is no value")
     set_fields = {
-        name: each
-        for name, default in fields.items()
-        if (each := getattr(value, name)) is not default
+        field: each
+        for field, default in fields.items()
+        if (each := getattr(value, field)) is not default
     }
     values = _all_plain(set_fields.values(), keep)
-    return ["made", _name(type(value)), dict(zip(set_fields, values, strict=True))]
+    return ["made", name, dict(zip(set_fields, values, strict=True))]
 
 
 def _all_plain(values: Iterable[Any], keep: Keep | None) -> list[Any]:
@@ -118,9 +119,9 @@ def _all_plain(values: Iterable[Any], keep: Keep | None) -> list[Any]:
 
 
 @lru_cache
-def _defaults(kind: type) -> dict[str, Any]:
-    """The fields of a dataclass. A value that is the default itself need not be written."""
-    return {each.name: each.default for each in dataclasses.fields(kind)}
+def _shape(kind: type) -> tuple[str, dict[str, Any]]:
+    """Name and fields of a dataclass. A value that is the default itself need not be written."""
+    return _name(kind), {each.name: each.default for each in dataclasses.fields(kind)}
 
 
 def _array(value: np.ndarray[Any, Any]) -> list[Any]:
@@ -205,7 +206,7 @@ def _made(kind: type, fields: dict[str, Any], depth: int, load: Load | None) -> 
         return kind(**values)
     if not dataclasses.is_dataclass(kind):
         raise ValueError(f"{kind.__name__} is no value")
-    known = _defaults(kind)
+    _, known = _shape(kind)
     needed = {name for name, default in known.items() if default is dataclasses.MISSING}
     if not needed <= values.keys() <= known.keys():
         raise ValueError(f"{kind.__name__} has other fields")
