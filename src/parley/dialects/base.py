@@ -130,7 +130,7 @@ class Dialect(ABC):
     """True if its half-duplex sessions are conversations of items, which are answered when the
     client asks (`session/conversation.py`)."""
     has_several_chats: ClassVar[bool] = False
-    """True if its chat sessions answer one request after the other (`session/chat_series.py`)."""
+    """True if its chat sessions answer one request after the other (`session/chat.py`)."""
     parameters: ClassVar[frozenset[str]] = frozenset()
     """Names of query parameters that the worker needs to know, too."""
     takes_settings: ClassVar[bool] = False

@@ -1,22 +1,25 @@
-"""Runs one chat request: open it, prefill it, answer it.
+"""Runs chat requests: open one, prefill it, answer it.
 
-Source: chat API; service.md 4.2.
+Source: chat API; service.md 4.2; docs of the public MiniCPM-o project, realtime API, chat mode.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from parley.dialects.events import (
     AnswerDone,
+    ChatOpened,
     ChatRequested,
     ClientEvent,
     OutputDelta,
     Prefilled,
     ServerEvent,
     SessionEnded,
+    SessionReady,
     StopRequested,
 )
 from parley.errors import InvalidRequest, WrongPhase
@@ -34,12 +37,31 @@ STOP_GRACE_S: Final = 0.25
 """A model that has not stopped by then is not waited for. Source: service.md 7, stop to silence."""
 
 
+WAITING_MOST: Final = 1
+"""Requests of a series that may wait for an answer to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesLimits:
+    """`idle_s`: between an answer and the next request. `session_s`: of all of them together."""
+
+    idle_s: float
+    session_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class ChatLimits:
-    """`setup_s`: until the request is there. `voice_s`: longest reference voice."""
+    """What a server allows.
+
+    Args:
+        setup_s: until the request is there.
+        voice_s: longest reference voice.
+        series: of a connection for several requests; None: for one.
+    """
 
     setup_s: float
     voice_s: float
+    series: SeriesLimits | None = None
 
 
 class Asking(Protocol):
@@ -62,7 +84,7 @@ class RequestRun:
         session: Asking,
         view: ChatView,
         asked: ChatRequested,
-        limits: ChatLimits,
+        voice_s: float,
         *,
         voices: Voices,
         seed: int | None,
@@ -70,7 +92,7 @@ class RequestRun:
         self._session = session
         self._view = view
         self._asked = asked
-        self._limits = limits
+        self._voice_s = voice_s
         self._voices = voices
         self._seed = seed
         self.is_stopped = False
@@ -102,7 +124,7 @@ class RequestRun:
         messages = await open_messages(asked.messages, room=room)
         sound_s = sum(sound_s_of(message) for message in messages)
         voice = await open_voice(
-            asked.voice, asked.voice_name, voices=self._voices, limit_s=self._limits.voice_s
+            asked.voice, asked.voice_name, voices=self._voices, limit_s=self._voice_s
         )
         prefilled = await self._view.prefill(
             session.session_id,
@@ -220,7 +242,8 @@ class RequestRun:
 
 
 class ChatRunner:
-    """See the module's text."""
+    """Answers one request, or several on one connection, one after the other. Each holds its whole
+    conversation; nothing is remembered from one to the next."""
 
     def __init__(
         self,
@@ -236,55 +259,104 @@ class ChatRunner:
         self._limits = limits
         self._voices = voices
         self._seed = seed
-        self._asked: asyncio.Future[RequestRun] = asyncio.get_running_loop().create_future()
+        self._opened = asyncio.Event()
+        self._asked = asyncio.Event()
+        self._waiting: deque[RequestRun] = deque()
+        self._running: RequestRun | None = None
 
     def accept(self, event: ClientEvent) -> None:
-        """See `Runner`. A second request is ignored, as everything but a stop."""
+        """See `Runner`. After a single request everything but a stop is refused."""
+        series, session = self._limits.series, self._session
         match event:
-            case ChatRequested() if not self._asked.done():
-                self._session.enter(Phase.PREPARING)
-                self._asked.set_result(
-                    RequestRun(
-                        self._session,
-                        self._view,
-                        event,
-                        self._limits,
-                        voices=self._voices,
-                        seed=self._seed,
-                    )
-                )
+            case ChatOpened() if series is not None:
+                session.enter(Phase.PREPARING)
+                self._opened.set()
+            case ChatRequested() if series is not None:
+                if len(self._waiting) >= WAITING_MOST + (self._running is None):
+                    raise InvalidRequest("A request is being answered, and another one waits.")
+                self._ask(event)
+            case ChatRequested() if not self._asked.is_set():
+                session.enter(Phase.PREPARING)
+                self._ask(event)
+            case StopRequested() if series is not None:
+                session.end(SessionEnded("stopped"))
             case StopRequested():
                 self.stop_turn()
             case _:
-                raise WrongPhase(type(event).__name__, self._session.phase)
+                raise WrongPhase(type(event).__name__, session.phase)
+
+    def _ask(self, request: ChatRequested) -> None:
+        voice_s, voices = self._limits.voice_s, self._voices
+        self._waiting.append(
+            RequestRun(self._session, self._view, request, voice_s, voices=voices, seed=self._seed)
+        )
+        self._asked.set()
 
     def expire(self, deadline: str) -> None:
         """See `Runner`."""
+        series = self._limits.series
         if deadline == "stop":
-            self._asked.result().finish_stopped()
+            if self._running is not None:
+                self._running.finish_stopped()
             self._session.end(SessionEnded("done"))
-        else:
+        elif series is None or deadline == "setup":
             self._session.end(SessionEnded("timeout", elapsed_s=self._limits.setup_s))
+        else:
+            elapsed_s = series.idle_s if deadline == "idle" else series.session_s
+            self._session.end(SessionEnded("timeout", elapsed_s=elapsed_s))
 
     def stop_turn(self) -> bool:
         """End the answer; what there is of it becomes the whole."""
-        if not self._asked.done():
-            self._session.end(SessionEnded("stopped"))
-            return True
-        asked = self._asked.result()
-        if not asked.is_stopped:
-            asked.stop()
-            self._session.deadlines.set("stop", self._session.clock.monotonic() + STOP_GRACE_S)
+        is_single, running = self._limits.series is None, self._running
+        if is_single and self._waiting:
+            running = self._waiting[0]
+        if running is None:
+            if is_single:
+                self._session.end(SessionEnded("stopped"))
+            return is_single
+        if not running.is_stopped:
+            running.stop()
+            if is_single:
+                self._session.deadlines.set("stop", self._session.clock.monotonic() + STOP_GRACE_S)
         return True
 
     async def run(self) -> SessionEnded:
         """See `Runner`."""
-        session = self._session
-        session.deadlines.set("setup", session.clock.monotonic() + self._limits.setup_s)
-        asked = await asyncio.shield(self._asked)
+        session, series = self._session, self._limits.series
+        self._set(setup=self._limits.setup_s)
+        if series is None:
+            await self._next()
+            await self._answer()
+            return SessionEnded("done")
+        await self._opened.wait()
         session.deadlines.clear("setup")
-        await asked.answer()
-        return SessionEnded("done")
+        self._set(session=series.session_s)
+        session.enter(Phase.ACTIVE)
+        session.emit(SessionReady())
+        while True:
+            self._set(idle=series.idle_s)
+            await self._next()
+            session.enter(Phase.GENERATING)
+            await self._answer()
+            session.enter(Phase.ACTIVE)
+
+    def _set(self, **lengths_s: float) -> None:
+        for name, length_s in lengths_s.items():
+            self._session.deadlines.set(name, self._session.clock.monotonic() + length_s)
+
+    async def _next(self) -> None:
+        while not self._waiting:
+            self._asked.clear()
+            await self._asked.wait()
+        self._session.deadlines.clear("setup", "idle")
+        self._running = self._waiting.popleft()
+
+    async def _answer(self) -> None:
+        assert self._running is not None
+        try:
+            await self._running.answer()
+        finally:
+            self._running = None
 
     async def close(self) -> None:
         """See `Runner`."""

@@ -51,7 +51,7 @@ from parley.recording.lines import (
 from parley.recording.timeline import JournalTurn
 from parley.results import StartResult, UnitResult
 from parley.session import state_codec
-from parley.session.chat import ChatLimits, RequestRun
+from parley.session.chat import RequestRun
 from parley.session.entries import Answered, AnswerMade, Begun, Entry
 from parley.session.item_context import ItemContext
 from parley.session.items import ItemList
@@ -486,8 +486,7 @@ class _ChatFeed:
     async def redo(self, entry: ChatRequested) -> MadeAnswer:
         """See `ConversationFeed`."""
         self._sounds.clear()
-        limits = ChatLimits(setup_s=0.0, voice_s=AUDIO_LIMIT_S)
-        run = RequestRun(self, self._view, entry, limits, voices=self._voices, seed=None)
+        run = RequestRun(self, self._view, entry, AUDIO_LIMIT_S, voices=self._voices, seed=None)
         await run.answer()
         return MadeAnswer(self._text, tuple(self._sounds))
 

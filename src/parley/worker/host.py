@@ -37,8 +37,7 @@ from parley.protocol.control import (
     StopTurn,
 )
 from parley.protocol.kinds import Kind, Phase, WorkerState
-from parley.session.chat import ChatLimits, ChatRunner
-from parley.session.chat_series import ChatSeriesRunner, SeriesLimits
+from parley.session.chat import ChatLimits, ChatRunner, SeriesLimits
 from parley.session.conversation import ConversationRunner, TurnLimits
 from parley.session.duplex import DuplexRunner, UnitLimits
 from parley.session.journal import ResumeLimits
@@ -507,17 +506,15 @@ class Host:
         voices = self.voices(lease)
         match lease.kind.mode:
             case "chat":
-                chat = ChatLimits(
-                    setup_s=limits.chat_first_message_s, voice_s=limits.reference_audio_s
-                )
-                if not dialect.has_several_chats:
-                    return ChatRunner(session, ChatView(slot), chat, voices=voices, seed=seed)
                 series = SeriesLimits(
-                    chat=chat,
-                    idle_s=limits.chat_idle_s,
-                    session_s=limits.half_duplex_session_s,
+                    idle_s=limits.chat_idle_s, session_s=limits.half_duplex_session_s
                 )
-                return ChatSeriesRunner(session, ChatView(slot), series, voices=voices, seed=seed)
+                chat = ChatLimits(
+                    setup_s=limits.chat_first_message_s,
+                    voice_s=limits.reference_audio_s,
+                    series=series if dialect.has_several_chats else None,
+                )
+                return ChatRunner(session, ChatView(slot), chat, voices=voices, seed=seed)
             case "half_duplex":
                 return ConversationRunner(
                     session,
