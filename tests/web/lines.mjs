@@ -8,7 +8,37 @@ import { startBelow, startProxy } from './support/proxy.mjs';
 
 /** 200 ms there and back, one packet in a hundred lost, 1 Mbit/s. */
 const LINE = { delayMs: 100, bytesPerS: 125_000, loss: 0.01 };
+/** 50 to 400 ms each way, and pauses of one second. */
+const JITTER = { delayMs: 50, jitterMs: 350, pauses: 0.02 };
+
 export const lineScenarios = {
+  /** A half-duplex call over a network whose delays vary stays connected, and both sides are understood. */
+  async jittery_line({ browser, base }) {
+    const proxy = await startProxy(Number(new URL(base).port), JITTER);
+    const { context, errors } = await openStill(browser, proxy.base);
+    try {
+      const page = await context.newPage();
+      const wire = wiretap(page);
+      await page.goto('/half_duplex', { timeout: 60_000 });
+      await mainButton(page).click();
+      for (let turn = 0; turn < 3; turn++) {
+        await activity(page, 'speaking');
+        await activity(page, 'listening');
+      }
+      await hangUp(page);
+      const words = await page.locator('p-transcript').textContent();
+      assert.equal(wire.urls.length, 1, 'one connection for the whole call');
+      assert.doesNotMatch(words, /connection/i);
+      assert.deepEqual(errors, []);
+      const { length } = wire.types(wire.got).filter((type) => type === 'turn_done');
+      assert.ok(length >= 3);
+      return `${length} turns`;
+    } finally {
+      await context.close();
+      proxy.stop();
+    }
+  },
+
   async slow_line({ browser, base }) {
     const proxy = await startProxy(Number(new URL(base).port), LINE);
     const { context, errors } = await openStill(browser, proxy.base);

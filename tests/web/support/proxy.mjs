@@ -9,10 +9,13 @@ import { createServer, connect } from 'node:net';
 /** A lost packet is sent again after about this long. */
 const RETRANSMIT_MS = 200;
 const PACKET_BYTES = 1400;
+const PAUSE_MS = 1000;
 
 /**
  * @param {number} port of the server on this machine
- * @param {{delayMs?: number, bytesPerS?: number, loss?: number}} [line] one way; loss: part of the packets
+ * @param {{delayMs?: number, bytesPerS?: number, loss?: number, jitterMs?: number, pauses?: number}} [line] one way;
+ *   loss: part of the packets; jitterMs: longest random addition to the delay; pauses: part of the pieces that a pause
+ *   of one second delays
  */
 export async function startProxy(port, line = {}) {
   const sockets = new Set();
@@ -28,15 +31,19 @@ export async function startProxy(port, line = {}) {
   /** @param {import('node:net').Socket} from @param {import('node:net').Socket} to */
   const carry = (from, to) => {
     let freeAt = 0;
+    let dueAt = 0;
     // Timers of different lengths that are due together fire in any order; bytes must not.
     /** @type {Buffer[]} */
     const underWay = [];
     from.on('data', (bytes) => {
       underWay.push(bytes);
-      const { delayMs = 0, bytesPerS = Infinity, loss = 0 } = line;
+      const { delayMs = 0, bytesPerS = Infinity, loss = 0, jitterMs = 0, pauses = 0 } = line;
       const lost = Array.from({ length: Math.ceil(bytes.length / PACKET_BYTES) }).filter(() => random() < loss).length;
       const now = Date.now();
       freeAt = Math.max(now, freeAt) + (bytes.length / bytesPerS) * 1000 + lost * RETRANSMIT_MS;
+      const waitMs = delayMs + random() * jitterMs + (random() < pauses ? PAUSE_MS : 0);
+      // Later bytes never overtake earlier ones.
+      dueAt = Math.max(dueAt, freeAt + waitMs);
       const send = () => {
         if (isCut) waiting.push(send);
         else {
@@ -44,8 +51,8 @@ export async function startProxy(port, line = {}) {
           if (next && !to.destroyed) to.write(next);
         }
       };
-      if (freeAt + delayMs <= now && !isCut) send();
-      else setTimeout(send, freeAt + delayMs - now);
+      if (dueAt <= now && !isCut) send();
+      else setTimeout(send, dueAt - now);
       // What cannot leave must not be gathered without end.
       if (freeAt - now > 500) {
         from.pause();
