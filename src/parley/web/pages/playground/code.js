@@ -33,13 +33,20 @@ function curl({ origin, message, hasOwnCertificate }, path) {
 /** @param {Facts} facts */
 const insecure = ({ hasOwnCertificate }) => (hasOwnCertificate ? ', insecure=True' : '');
 
-/** @param {Facts} facts @param {string} client @param {string} options @param {string} events @param {string} body */
-const pythonCall = (facts, client, options, events, body) => `# pip install parley-voice
-import asyncio
+// No line of this file but its own imports begins with `import`: scripts are joined by such lines.
+/** @param {string} events names */
+const pythonImports = (events) =>
+  [
+    '# pip install parley-voice',
+    'import asyncio',
+    '',
+    'import parley',
+    `from parley.client.events import ${events}`,
+    'from parley.media import wav',
+  ].join('\n');
 
-import parley
-from parley.client.events import ${events}
-from parley.media import wav
+/** @param {Facts} facts @param {string} client @param {string} options @param {string} events @param {string} body */
+const pythonCall = (facts, client, options, events, body) => `${pythonImports(events)}
 
 
 async def main() -> None:
