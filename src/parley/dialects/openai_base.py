@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import msgspec
@@ -27,6 +28,7 @@ class OpenAIDialect(Dialect):
 
     announces_assignment = False
     refuses_by_status = True
+    client_messages: ClassVar[codec.Messages[Any, Any]]
     event_id_name: ClassVar[str] = "event_id"
     """What an error calls the id of the client's event."""
 
@@ -42,17 +44,15 @@ class OpenAIDialect(Dialect):
     # ---- client → server -------------------------------------------------------------------
 
     def decode(self, frame: str, phase: Phase) -> Any:
-        value = codec.parse(frame)
-        given = value.get("event_id") if isinstance(value, dict) else None
         try:
-            return self.read(value, phase)
+            return self.read(self.client_messages.decode_client(frame, partial(self.check, phase)))
         except BadInput as error:
-            error.client_event_id = given if isinstance(given, str) else None
+            error.client_event_id = openai.event_id_of(frame)
             raise
 
     @abstractmethod
-    def read(self, value: Any, phase: Phase) -> ReadMessage:
-        """What a parsed message says; as `decode`."""
+    def read(self, message: Any) -> ReadMessage:
+        """A message with its media decoded; as `decode`."""
 
     def events(self, decoded: ReadMessage, phase: Phase) -> Sequence[ClientEvent | Reply]:
         self._event_id = decoded.message.event_id

@@ -36,7 +36,6 @@ from parley.errors import (
     InvalidRequest,
     NotReady,
     ParleyError,
-    UnknownEvent,
 )
 from parley.media.pcm import Pcm
 from parley.media.resample import DownsampleStream
@@ -92,6 +91,7 @@ class OpenAILiveDialect(OpenAIDialect):
     keeps = frozenset({"session.start"})
     stops = frozenset({"session.close"})
     event_id_name = "client_event_id"
+    client_messages = wire.MESSAGES
 
     def __init__(self, context: SessionContext) -> None:
         super().__init__(context)
@@ -111,14 +111,11 @@ class OpenAILiveDialect(OpenAIDialect):
             raise NotReady(type_name, phase)
         super().check(phase, type_name)
 
-    def read(self, value: Any, phase: Phase) -> LiveRead:
-        name = value.get("type") if isinstance(value, dict) else None
-        shape = wire.SHAPES.get(name) if isinstance(name, str) else None
-        if shape is None:
-            raise UnknownEvent(str(name))
-        self.check(phase, str(name))
-        message: wire.LiveMessage = codec.read(value, shape)
+    def read(self, message: wire.LiveMessage) -> LiveRead:
         match message:
+            case wire.SessionStart(session=session) | wire.SessionChange(session=session):
+                session = codec.without_nulls(session)
+                return LiveRead(msgspec.structs.replace(message, session=session))
             case wire.LiveInputAudio(audio=audio):
                 pcm = within(lambda: pcm16_of(audio, field="audio", rate_hz=openai.RATE_HZ))
                 return LiveRead(message, self._resampler.feed(pcm))

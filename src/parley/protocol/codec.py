@@ -14,9 +14,9 @@ import base64
 import binascii
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast, get_args
 
 import msgspec
 from msgspec import inspect
@@ -235,6 +235,7 @@ class Shape:
         adjust: last change to the object before conversion, e.g. lifting a nested field.
         lifts: fields that `adjust` changes although they fit as they are.
         usual: fields whose absence `adjust` looks at.
+        as_is: fields that are taken as they came, with their nulls.
         failed: the error for a wrong value at `field` (a dotted path), given the sentence.
         absent: the error for a required field that is not there.
     """
@@ -244,6 +245,7 @@ class Shape:
     adjust: Callable[[dict[str, Any]], None] | None = None
     lifts: frozenset[str] = frozenset()
     usual: frozenset[str] = frozenset()
+    as_is: frozenset[str] = frozenset()
     failed: Callable[[str, str], BadInput] = lambda sentence, where: InvalidPayload(
         sentence, field=where
     )
@@ -258,6 +260,13 @@ class Shape:
         object.__setattr__(self, "decoder", msgspec.json.Decoder(self.struct))
         others = (name for names in self.aliases.values() for name in names)
         object.__setattr__(self, "indirect", self.lifts.union(others))
+
+
+def shapes_of(messages: Any, *, as_is: Iterable[str] = ()) -> dict[str, Shape]:
+    """Plain shapes of a union of message types, by their tags. `as_is`: see `Shape`."""
+    names = frozenset(as_is)
+    kinds = get_args(messages)
+    return {str(kind.__struct_config__.tag): Shape(kind, as_is=names) for kind in kinds}
 
 
 class Messages(Generic[Client, Server]):
@@ -288,6 +297,8 @@ class Messages(Generic[Client, Server]):
             UnknownEvent: not an object, no type, or none that the protocol knows.
             BadInput: whatever the shape's `failed` and `absent` make.
         """
+        if len(raw) > LONG_BYTES:
+            return self._read(raw, check)
         try:
             fields = self._fields.decode(raw)
             name, shape = self._by_tag[bytes(fields["type"])]
@@ -315,6 +326,8 @@ class Messages(Generic[Client, Server]):
 def read(value: dict[str, Any], shape: Shape) -> Any:
     """Turn a parsed object into `shape.struct`, or raise what the shape says."""
     clean = _tidy(value, DEPTH_LIMIT)
+    for name in shape.as_is & clean.keys():
+        clean[name] = value[name]
     rename(clean, shape.aliases)
     if shape.adjust is not None:
         shape.adjust(clean)
@@ -384,6 +397,11 @@ def as_list(value: dict[str, Any], name: str) -> None:
     """Accept a single string where a list of strings is published."""
     if isinstance(value.get(name), str):
         value[name] = [value[name]]
+
+
+def without_nulls(value: dict[str, Any]) -> dict[str, Any]:
+    """A plain object as `read` reads one: nulls are absent, and whole floats are integers."""
+    return _tidy(value, DEPTH_LIMIT)
 
 
 def _tidy(value: dict[str, Any], depth: int) -> dict[str, Any]:

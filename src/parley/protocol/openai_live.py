@@ -102,21 +102,9 @@ LiveMessage = (
     | CommentaryAppend
     | LiveClose
 )
-SHAPES: Final = {
-    str(each.__struct_config__.tag): codec.Shape(each)
-    for each in (
-        SessionStart,
-        SessionChange,
-        LiveInputAudio,
-        LiveInputImage,
-        Mute,
-        Unmute,
-        InstructionsAppend,
-        ThinkingAppend,
-        CommentaryAppend,
-        LiveClose,
-    )
-}
+SHAPES: Final = codec.shapes_of(LiveMessage, as_is=["session"])
+MESSAGES: Final[codec.Messages[LiveMessage, LiveMessage]] = codec.Messages(SHAPES, LiveMessage)
+"""Clients of this dialect are not ours: the messages of the server are only written."""
 
 
 # ---- server → client -----------------------------------------------------------------------

@@ -102,19 +102,12 @@ ClientMessage = (
     | ResponseCreate
     | ResponseCancel
 )
-CLIENT_TYPES: Final[tuple[type[OpenAIClientEvent], ...]] = (
-    SessionUpdateEvent,
-    AudioAppend,
-    AudioCommit,
-    AudioClear,
-    ItemCreate,
-    ItemRetrieve,
-    ItemDelete,
-    ItemTruncate,
-    ResponseCreate,
-    ResponseCancel,
+SHAPES: Final = codec.shapes_of(ClientMessage, as_is=("session", "item", "response"))
+"""In a session `null` means something: it switches off."""
+MESSAGES: Final[codec.Messages[ClientMessage, ClientMessage]] = codec.Messages(
+    SHAPES, ClientMessage
 )
-SHAPES: Final = {str(each.__struct_config__.tag): codec.Shape(each) for each in CLIENT_TYPES}
+"""Clients of this dialect are not ours: the messages of the server are only written."""
 
 
 class MessageContent(msgspec.Struct, frozen=True, kw_only=True):

@@ -71,7 +71,6 @@ from parley.errors import (
     BadInput,
     InvalidRequest,
     ParleyError,
-    UnknownEvent,
 )
 from parley.media.pcm import Pcm
 from parley.media.resample import DownsampleStream
@@ -119,6 +118,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
     keeps_most = 64
     stops: ClassVar[frozenset[str]] = frozenset()
     has_items = True
+    client_messages = wire.MESSAGES
     takes_settings = True
 
     def __init__(self, context: SessionContext) -> None:
@@ -181,31 +181,22 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
     # ---- client → server -------------------------------------------------------------------
 
-    def read(self, value: Any, phase: Phase) -> Decoded:
-        del phase
-        if not isinstance(value, dict):
-            raise UnknownEvent("(not an object)")
-        name = value.get("type")
-        shape = wire.SHAPES.get(name) if isinstance(name, str) else None
-        if shape is None:
-            raise UnknownEvent(str(name))
-        nulls = _nulls(value)
-        message: wire.ClientMessage = codec.read(value, shape)
+    def check(self, phase: Phase, type_name: str) -> None:
+        """Every message may come at any time."""
+
+    def read(self, message: wire.ClientMessage) -> Decoded:
         match message:
-            case wire.SessionUpdateEvent():
-                # `null` means something here: it switches off.
-                message = msgspec.structs.replace(message, session=nulls.get("session", {}))
-                return Decoded(message)
             case wire.AudioAppend(audio=audio):
                 pcm = within(lambda: pcm16_of(audio, field="audio", rate_hz=RATE_HZ))
                 return Decoded(message, pcm=self._resampler.feed(pcm))
             case wire.ItemCreate(item=item):
-                return Decoded(message, brought=message_of(item, calls_tools=self._calls_tools))
+                item = codec.without_nulls(item)
+                brought = message_of(item, calls_tools=self._calls_tools)
+                return Decoded(msgspec.structs.replace(message, item=item), brought=brought)
             case wire.ResponseCreate(response=response):
-                message = msgspec.structs.replace(message, response=response)
-                return Decoded(
-                    message, items=input_of(response.get("input"), calls_tools=self._calls_tools)
-                )
+                response = codec.without_nulls(response)
+                items = input_of(response.get("input"), calls_tools=self._calls_tools)
+                return Decoded(msgspec.structs.replace(message, response=response), items=items)
             case _:
                 return Decoded(message)
 
@@ -469,11 +460,6 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             }
             messages = (wire.ErrorEvent(error=error),)
         return Reply(messages, CLOSE_CODES[reason], CLOSE_SENTENCES[reason])
-
-
-def _nulls(value: dict[str, Any]) -> dict[str, Any]:
-    """A message as it was sent: reading drops what is null."""
-    return copy.deepcopy(value) if value.get("type") == "session.update" else {}
 
 
 def _is_metadata(value: Any) -> bool:
