@@ -20,7 +20,7 @@ from tests.support.timeline import chunks, silence, sound, speak
 
 from parley.clock import Clock, ManualClock, SystemClock
 from parley.engine.engine import Engine
-from parley.errors import InvalidRequest
+from parley.errors import InvalidRequest, ParleyError
 from parley.media.image import encode_jpeg
 from parley.media.pcm import Pcm, join
 from parley.media.resample import resample
@@ -290,6 +290,20 @@ async def test_an_item_that_differs_is_found(tmp_path):
     (found,) = await again([folder])
 
     assert {one.what for one in found.differences} == {"text"}
+
+
+@pytest.mark.parametrize("kept", ["../../secret.jpg", "missing.jpg", 99, "link.jpg"])
+async def test_an_item_that_names_a_file_elsewhere_is_refused(tmp_path, kept):
+    (folder,) = await recorded(tmp_path, items)
+    (tmp_path / "secret.jpg").write_bytes(JPEG)
+    (folder.path / "link.jpg").symlink_to(tmp_path / "secret.jpg")
+    text = folder.journal.read_text()
+    assert '["kept","user_items/000.jpg"]' in text
+    place = json.dumps(["kept", kept], separators=(",", ":"))
+    folder.journal.write_text(text.replace('["kept","user_items/000.jpg"]', place))
+
+    with pytest.raises(ParleyError):
+        await again([folder])
 
 
 async def test_items_of_before_they_were_kept_are_refused(tmp_path):

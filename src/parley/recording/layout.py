@@ -163,10 +163,17 @@ class Folder:
             BadPath: it leads elsewhere, over a link, or to another kind of file.
             FileNotFoundError: there is no such file.
         """
+        found = self.file(relative)
+        if found.suffix not in MEDIA_TYPES:
+            raise BadPath
+        return found
+
+    def file(self, relative: str) -> Path:
+        """An existing file of this recording. Errors as of `asset`, for any kind of file."""
         parts = relative.split("/")
         if any(part in ("", ".", "..") or "\0" in part or "\\" in part for part in parts):
             raise BadPath
-        if len(parts) > 2 or Path(parts[-1]).suffix not in MEDIA_TYPES:
+        if len(parts) > 2:
             raise BadPath
         found = self.path
         mode = 0

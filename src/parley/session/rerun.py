@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
@@ -193,7 +192,7 @@ class _Part:
 
     def file(self, path: str) -> bytes:
         try:
-            return Path(self.folder.path / path).read_bytes()
+            return self.folder.file(path).read_bytes()
         except OSError:
             raise InvalidRequest(f"'{path}' of the recording is missing.") from None
 
@@ -295,7 +294,11 @@ class _Part:
 
     def _entry(self, line: EntryLine) -> Entry:
         def load(kept: int | str) -> Pcm | bytes:
-            return self.file(kept) if isinstance(kept, str) else self.sound(line.samples[kept])
+            if isinstance(kept, str):
+                return self.file(kept)
+            if not 0 <= kept < len(line.samples):
+                raise InvalidRequest("Samples of the recording are missing.")
+            return self.sound(line.samples[kept])
 
         entry: Entry = state_codec.from_plain(msgspec.json.decode(line.what), load)
         return entry
