@@ -15,8 +15,11 @@ from tests.support.patience import HANG_S
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
 
+from parley.clock import ManualClock
 from parley.errors import OriginForbidden, TooManySessions, Unauthorized
+from parley.gateway.admins import Admins
 from parley.gateway.admission import Admission
+from parley.gateway.authenticator import Authenticator
 from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
 from parley.protocol.networks import network_of
 from parley.settings import SecuritySettings
@@ -26,6 +29,12 @@ from parley.transport.http import BoundedHttp
 
 def admission(*, sessions: int = 2, **security) -> Admission:
     return Admission(SecuritySettings(**security), sessions_per_client=sessions)
+
+
+def admins(*, admin_token: str | None = None, **security) -> Admins:
+    settings = SecuritySettings(admin_token=admin_token, **security)
+    authenticator = Authenticator(admin_token=admin_token, needs_key=False, clock=ManualClock())
+    return Admins(settings, admission=admission(**security), authenticator=authenticator)
 
 
 def headers(**values: str) -> Headers:
@@ -374,13 +383,13 @@ def test_origins(origin, host, allowed, passes):
     ],
 )
 def test_without_a_token_only_this_machine_is_admin(peer, values, is_admin):
-    assert admission().is_admin(peer, headers(**values)) is is_admin
+    assert admins().is_admin(peer, headers(**values)) is is_admin
 
 
 def test_a_proxy_makes_the_token_necessary():
     behind = admission(trust_proxy=True)
 
-    assert not behind.is_admin("127.0.0.1", headers(host="localhost"))
+    assert not admins(trust_proxy=True).is_admin("127.0.0.1", headers(host="localhost"))
     assert behind.address_of("127.0.0.1", headers(x_forwarded_for="6.6.6.6, 1.2.3.4")) == "1.2.3.4"
     # A proxy that adds a line of its own leaves the client's above it.
     lines = Headers(raw=[(b"x-forwarded-for", b"6.6.6.6"), (b"x-forwarded-for", b"1.2.3.4")])
@@ -389,7 +398,7 @@ def test_a_proxy_makes_the_token_necessary():
 
 @pytest.mark.parametrize("token", ["", "t0ke", "t0kenn", "ü"])
 def test_wrong_tokens_do_not_open(token: str):
-    locked = admission(admin_token="t0ken")
+    locked = admins(admin_token="t0ken")
 
     with pytest.raises(Unauthorized, match="An admin token is required"):
         locked.check_admin("127.0.0.1", {"host": "localhost", "x-admin-token": token})

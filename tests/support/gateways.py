@@ -77,7 +77,9 @@ async def running_gateway(
     """Serve while the block runs; stops immediately afterwards."""
     gateway = Gateway(
         settings(**parts),
-        make_runtime=lambda s: make_runtime(s, dial_policy=policy, probe_every_s=0.05),
+        make_runtime=lambda s, **more: make_runtime(
+            s, dial_policy=policy, probe_every_s=0.05, **more
+        ),
         **({"web": web} if web else {}),
     )
     started = asyncio.Event()

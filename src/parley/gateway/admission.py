@@ -9,7 +9,7 @@ import asyncio
 import hmac
 import ipaddress
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
@@ -45,10 +45,6 @@ class Admission:
     ) -> None:
         self._own_names = frozenset(own_names)
         self.change(security, sessions_per_client=sessions_per_client)
-        self.role_of: Callable[[str], str | None] = lambda token: None
-        """What the holder of a token may do; see `Authenticator.role_of`."""
-        self.user_role_of: Callable[[str | None, Mapping[str, str]], str | None] = lambda *_: None
-        """What whom a proxy has signed in may do; None: nobody was."""
         self._inside: Counter[str] = Counter()
         self._session_ids: dict[str, asyncio.Future[None]] = {}
         """Claimed ids, each with what is done when it is free again."""
@@ -166,59 +162,6 @@ class Admission:
         if freed is not None:
             await asyncio.wait({freed}, timeout=limit_s)
 
-    def is_admin(self, peer: str | None, headers: Mapping[str, str]) -> bool:
-        """With a token: who shows it. Without: who sits at this machine, and no page of another
-        site or request passed on by a proxy."""
-        if self._roles(peer, headers) & {"admin"}:
-            return True
-        token = self._security.admin_token
-        if token:
-            shown = headers.get("x-admin-token") or _bearer(headers.get("authorization", ""))
-            return hmac.compare_digest(shown.encode(), token.encode())
-        if self.user_role_of(peer, headers) is not None:
-            return False  # a proxy on this machine, for somebody else
-        if self._security.trust_proxy or any(name in headers for name in FORWARDED_HEADERS):
-            return False
-        # The Host header is checked too: a site may point its own name at 127.0.0.1.
-        if not is_loopback(peer) or not _names_loopback(host_name(f"//{headers.get('host', '')}")):
-            return False
-        origin = headers.get("origin")
-        if origin is None:
-            return True
-        try:
-            self.check_origin(headers)
-        except OriginForbidden:
-            return False
-        return _names_loopback(host_name(origin))
-
-    def is_operator(self, peer: str | None, headers: Mapping[str, str]) -> bool:
-        """Who may look after the server: admins, and holders of a key with the role `operate`."""
-        return bool(self._roles(peer, headers) & {"operate"}) or self.is_admin(peer, headers)
-
-    def _roles(self, peer: str | None, headers: Mapping[str, str]) -> set[str]:
-        user_role = self.user_role_of(peer, headers)
-        shown = (
-            _bearer(headers.get("authorization", "")),
-            headers.get("x-api-key", ""),
-            headers.get("x-admin-token", ""),
-        )
-        roles = {role for token in shown if token and (role := self.role_of(token))}
-        return roles | ({user_role} if user_role else set())
-
-    def check_operator(self, peer: str | None, headers: Mapping[str, str]) -> None:
-        """Raise `Unauthorized` unless `is_operator`."""
-        if not self.is_operator(peer, headers):
-            self.check_admin(peer, headers)
-
-    def check_admin(self, peer: str | None, headers: Mapping[str, str]) -> None:
-        """Raise `Unauthorized` unless `is_admin`."""
-        if not self.is_admin(peer, headers):
-            raise Unauthorized(
-                "An admin token is required."
-                if self._security.admin_token
-                else "Admin routes answer on this machine only, until an admin token is set."
-            )
-
     def check_worker(self, peer: str | None, headers: Mapping[str, str]) -> None:
         """A worker shows the shared secret; without one it must be on this machine.
 
@@ -236,7 +179,7 @@ class Admission:
 
     def check_worker_url(self, url: str) -> None:
         """Without a shared secret sessions are sent to this machine only."""
-        if not self._security.worker_secret and not _names_loopback(host_name(url)):
+        if not self._security.worker_secret and not names_loopback(url):
             raise Unauthorized("Workers on other hosts need a shared secret.")
 
 
@@ -267,10 +210,11 @@ def _place(url: str) -> tuple[str, int | None] | None:
 
 def names_loopback(url: str) -> bool:
     """Whether a URL leads to this machine."""
-    return _names_loopback(host_name(url))
+    return is_this_machine(host_name(url))
 
 
-def _names_loopback(hostname: str | None) -> bool:
+def is_this_machine(hostname: str | None) -> bool:
+    """True for `localhost` and loopback addresses."""
     return hostname == "localhost" or is_loopback(hostname)
 
 
@@ -279,8 +223,3 @@ def _last_entry(headers: Mapping[str, str], name: str) -> str:
     of one name are one list, in their order (RFC 9110, 5.3)."""
     lines = headers.getlist(name) if isinstance(headers, Headers) else [headers.get(name, "")]
     return lines[-1].rpartition(",")[2].strip() if lines else ""
-
-
-def _bearer(header: str) -> str:
-    kind, _, token = header.partition(" ")
-    return token.strip() if kind.lower() == "bearer" else ""

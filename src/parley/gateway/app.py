@@ -153,6 +153,7 @@ def _add_routes(
     files = web_files(web) if web.is_dir() else None
     forwarder = ChatForwarder(
         acquisition=runtime.acquisition,
+        admins=runtime.admins,
         admission=runtime.admission,
         apps=runtime.apps,
         clock=runtime.clock,
@@ -161,10 +162,12 @@ def _add_routes(
     )
     models = openai_models.ModelList(runtime.worker_pool, runtime.clock)
     sources = Sources(may_fetch=settings.security.fetch_urls)
-    voice_names = VoiceNames(runtime.admission, runtime.authenticator, runtime.voices)
+    voice_names = VoiceNames(
+        runtime.admins, runtime.admission, runtime.authenticator, runtime.voices
+    )
     for router in (
         status.routes(
-            admission=runtime.admission,
+            admins=runtime.admins,
             clock=runtime.clock,
             closing=runtime.closing,
             dispatcher=runtime.dispatcher,
@@ -177,7 +180,7 @@ def _add_routes(
             worker_pool=runtime.worker_pool,
         ),
         queue.routes(
-            admission=runtime.admission,
+            admins=runtime.admins,
             clock=runtime.clock,
             dispatcher=runtime.dispatcher,
             eta=runtime.eta,
@@ -221,6 +224,7 @@ def _add_routes(
         ),
         openai_transcriptions.routes(forwarder=forwarder, metrics=runtime.metrics, models=models),
         half_duplex.routes(
+            admins=runtime.admins,
             admission=runtime.admission,
             dispatcher=runtime.dispatcher,
             failed_stops=runtime.failed_stops,
@@ -242,11 +246,12 @@ def _add_routes(
             storage=settings.storage,
         ),
         apps.routes(
-            admission=runtime.admission,
+            admins=runtime.admins,
             apps=runtime.apps,
             state=runtime.state,
         ),
         sessions.routes(
+            admins=runtime.admins,
             admission=runtime.admission,
             authenticator=runtime.authenticator,
             clock=runtime.clock,
@@ -258,6 +263,7 @@ def _add_routes(
             storage=settings.storage,
         ),
         voices.routes(
+            admins=runtime.admins,
             admission=runtime.admission,
             authenticator=runtime.authenticator,
             library=runtime.voices,
@@ -268,6 +274,7 @@ def _add_routes(
             presets=runtime.presets,
         ),
         keys.routes(
+            admins=runtime.admins,
             admission=runtime.admission,
             authenticator=runtime.authenticator,
             clock=runtime.clock,
@@ -277,7 +284,7 @@ def _add_routes(
             usage=runtime.usage,
         ),
         admin.routes(
-            admission=runtime.admission,
+            admins=runtime.admins,
             maintenance=runtime.maintenance,
             presets=runtime.presets,
             state=runtime.state,
@@ -297,14 +304,14 @@ def _add_routes(
             web=web,
         ),
         operations.routes(
-            admission=runtime.admission,
+            admins=runtime.admins,
             clock=runtime.clock,
             folders=runtime.folders,
             moving=runtime.moving,
             handover=runtime.handover,
             history=runtime.metrics_history,
             recent=recent,
-            reload=lambda: runtime.reload(),
+            reload=runtime.reload,
             storage=settings.storage,
             worker_control=runtime.worker_control,
             worker_pool=runtime.worker_pool,

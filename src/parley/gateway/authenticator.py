@@ -17,7 +17,7 @@ import math
 import re
 import secrets
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -26,6 +26,7 @@ from cryptography.fernet import Fernet, InvalidToken
 from parley.clock import Clock
 from parley.errors import Forbidden, RateLimited, Unauthorized
 from parley.gateway.admission import is_loopback
+from parley.gateway.forward_auth import ForwardAuth
 from parley.gateway.rates import RateLimit
 from parley.gateway.state import Key, Role
 from parley.protocol.networks import network_of
@@ -64,6 +65,7 @@ class Authenticator:
         admin_token: as set; None where admins are known by their address.
         needs_key: whether conversations and data are for callers with a token only.
         anonymous_per_minute: what an address may ask without a token; 0: as much as it likes.
+        users: those that a proxy signs in; None: no proxy does.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Authenticator:
         needs_key: bool,
         clock: Clock,
         anonymous_per_minute: int = 0,
+        users: ForwardAuth | None = None,
     ) -> None:
         self._clock = clock
         self._anonymous: RateLimit | None = None
@@ -87,10 +90,7 @@ class Authenticator:
         self._by_hash: dict[str, Key] = {}
         self._seal = Fernet(Fernet.generate_key())
         self._pepper = secrets.token_bytes(32)
-        self.user_of: Callable[[str | None, Mapping[str, str]], Key | None] = lambda *_: None
-        """Whom a proxy has signed in; see `ForwardAuth.user`."""
-        self.find_user: Callable[[str], Key | None] = lambda key_id: None
-        """... and one of them by the id in the place of a key's."""
+        self._users = users
         self._recent: defaultdict[str, deque[float]] = defaultdict(deque)
 
     def change(
@@ -145,7 +145,7 @@ class Authenticator:
             raise Unauthorized("This token is not valid.")
         found = [caller for caller in callers if caller is not None]
         if not found:
-            user = self.user_of(peer, headers)
+            user = None if self._users is None else self._users.user(peer, headers)
             if user is not None:
                 return Caller("key", user)
             stored = _cookie(headers.get("cookie", ""))
@@ -260,7 +260,7 @@ class Authenticator:
         """A key that works, by its id."""
         key = self._keys.get(key_id)
         if key is None:
-            return self.find_user(key_id)
+            return None if self._users is None else self._users.find(key_id)
         return key if self._works(key) else None
 
     def role_of(self, token: str) -> Role | None:
@@ -329,14 +329,15 @@ def hash_key(key: str) -> str:
 def _openai_tokens(headers: Mapping[str, str]) -> tuple[str, ...]:
     """Where clients of OpenAI put a key."""
     return (
-        _bearer(headers.get("authorization", "")),
+        bearer_token(headers),
         headers.get("api-key", ""),
         _from_subprotocol(headers.get("sec-websocket-protocol", "")),
     )
 
 
-def _bearer(header: str) -> str:
-    kind, _, token = header.partition(" ")
+def bearer_token(headers: Mapping[str, str]) -> str:
+    """The token of the `Authorization` header; "": there is none."""
+    kind, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else ""
 
 

@@ -29,6 +29,7 @@ from parley.errors import (
     Unauthorized,
 )
 from parley.gateway.acquisition import Acquisition, Client, Departed, TicketCancelled
+from parley.gateway.admins import Admins
 from parley.gateway.admission import Admission
 from parley.gateway.apps import Apps
 from parley.gateway.authenticator import Authenticator, Caller, caller_word
@@ -55,6 +56,7 @@ class ConnectionHandler:
         self,
         *,
         dispatcher: Dispatcher,
+        admins: Admins,
         admission: Admission,
         authenticator: Authenticator,
         apps: Apps,
@@ -69,6 +71,7 @@ class ConnectionHandler:
         closing: asyncio.Future[None],
     ) -> None:
         self._dispatcher = dispatcher
+        self._admins = admins
         self._admission = admission
         self._authenticator = authenticator
         self._apps = apps
@@ -241,7 +244,7 @@ class ConnectionHandler:
             session_id=dialect.session_id,
             address=address,
             key_id=caller.key.id if caller.key else None,
-            caller=caller_word(caller, is_admin=self._admission.is_admin(peer, websocket.headers)),
+            caller=caller_word(caller, is_admin=self._admins.is_admin(peer, websocket.headers)),
             accepted_time=accepted_time if self._limits.realtime_counts_queue else None,
             extensions=dialect.extensions,
             parameters=parameters,

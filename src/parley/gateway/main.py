@@ -49,7 +49,7 @@ class Gateway:
         self,
         settings: Settings,
         *,
-        make_runtime: Callable[[Settings], GatewayRuntime] = GatewayRuntime,
+        make_runtime: Callable[..., GatewayRuntime] = GatewayRuntime,
         web: Path = WEB,
     ) -> None:
         self.settings = settings
@@ -61,13 +61,10 @@ class Gateway:
         self.port: int = self._listener.getsockname()[1]
 
         def make(settings: Settings) -> GatewayRuntime:
-            runtime = make_runtime(settings)
-            runtime.reload = self.reload
-            return runtime
+            return make_runtime(settings, reload=self.reload)
 
         self.app: FastAPI = make_app(settings, make_runtime=make, web=web)
-        self._server = _Server(self._config())
-        self._server.drain = self._drain
+        self._server = _Server(self._config(), drain=self._drain)
         self._internal: asyncio.Server | None = None
         self._drain_s = 0.0
         self._stopping = asyncio.Event()
@@ -318,12 +315,12 @@ class _Server(uvicorn.Server):
     """uvicorn, except that clients are told before their connections are closed, and that signals
     are left to whoever runs us."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, *, drain: Callable[[], Any]) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
         self.hurry = asyncio.Event()
         self._ending = asyncio.Event()
-        self.drain: Callable[[], Any] | None = None
+        self._drain = drain
 
     async def serve_until_told(self, sockets: list[socket.socket]) -> None:
         app: Any = self.config.app
@@ -361,8 +358,7 @@ class _Server(uvicorn.Server):
                     await self._ending.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if self.drain is not None:
-            await self.drain()
+        await self._drain()
         await super().shutdown(sockets)
 
 

@@ -14,6 +14,7 @@ from parley.clock import Clock, SystemClock
 from parley.dialects import registry
 from parley.dialects.registry import DialectRegistry
 from parley.gateway.acquisition import Acquisition
+from parley.gateway.admins import Admins
 from parley.gateway.admission import Admission
 from parley.gateway.apps import Apps
 from parley.gateway.authenticator import Authenticator
@@ -50,7 +51,7 @@ from parley.private import keep_private
 from parley.protocol.control import SILENCE_LIMIT_S
 from parley.recording.layout import RecordingFolders, free_bytes
 from parley.session_log.places import open_session_logs
-from parley.settings import ForwardAuthSettings, Settings
+from parley.settings import Settings
 from parley.tracing import Tracing
 from parley.transport import (
     LARGE_BYTES,
@@ -78,7 +79,11 @@ log = logs.get(__name__)
 
 
 class GatewayRuntime:
-    """Built on the event loop that will serve. `run` is its lifetime."""
+    """Built on the event loop that will serve. `run` is its lifetime.
+
+    Args:
+        reload: reads the settings again; by default there is nothing to read.
+    """
 
     def __init__(
         self,
@@ -89,6 +94,7 @@ class GatewayRuntime:
         worker_tls: ssl.SSLContext | None = None,
         dialects: DialectRegistry | None = None,
         probe_every_s: float = 2.0,
+        reload: Callable[[], ReloadReport] = ReloadReport,
     ) -> None:
         self.settings = settings
         self.clock = clock or SystemClock()
@@ -109,17 +115,19 @@ class GatewayRuntime:
             own_names=own_names(None if settings.gateway.http else settings.gateway.ssl_certfile),
         )
         self.open_connections = OpenConnections(_connections_of_one(settings))
-        self.reload: Callable[[], ReloadReport] = ReloadReport
-        """Reads the settings anew; whoever serves says how."""
+        self.reload = reload
+        proxy = settings.forward_auth
+        users = None if proxy.user_header is None else ForwardAuth(proxy, self.admission)
         self.authenticator = Authenticator(
             admin_token=security.admin_token,
             needs_key=security.needs_key,
             clock=self.clock,
             anonymous_per_minute=security.anonymous_per_minute,
+            users=users,
         )
-        self.admission.role_of = self.authenticator.role_of
-        if settings.forward_auth.user_header is not None:
-            self._believe_proxy(settings.forward_auth)
+        self.admins = Admins(
+            security, admission=self.admission, authenticator=self.authenticator, users=users
+        )
         self.usage = KeyUsage(self.worker_pool, self.clock, self.authenticator.find_key)
         self.failed_stops = RateLimit(FAILED_STOPS_PER_MINUTE, self.clock)
         self.apps = Apps()
@@ -206,14 +214,6 @@ class GatewayRuntime:
             tracing=self.tracing,
         )
         self.closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.sessions = Sessions(
-            worker_pool=self.worker_pool,
-            admission=self.admission,
-            clock=self.clock,
-            is_gone=process_is_gone,
-            drop_log=self.log_sweep.drop,
-            window_s=limits.resume_window_s,
-        )
         self._rebuilding = rebuilding = Rebuilding(
             dispatcher=self.dispatcher,
             upstream_settings=self.upstream_settings,
@@ -222,7 +222,15 @@ class GatewayRuntime:
             window_s=limits.resume_window_s,
             loading_wait_s=limits.rebuild_wait_s,
         )
-        self.sessions.rebuild = rebuilding.rebuild
+        self.sessions = Sessions(
+            worker_pool=self.worker_pool,
+            admission=self.admission,
+            clock=self.clock,
+            is_gone=process_is_gone,
+            rebuild=rebuilding.rebuild,
+            drop_log=self.log_sweep.drop,
+            window_s=limits.resume_window_s,
+        )
         rebuilding.given_up.listen(self.sessions.gave_up)
         self.moving = Moving(
             sessions=self.sessions,
@@ -247,6 +255,7 @@ class GatewayRuntime:
                 clock=self.clock,
             ),
             dispatcher=self.dispatcher,
+            admins=self.admins,
             admission=self.admission,
             authenticator=self.authenticator,
             apps=self.apps,
@@ -268,6 +277,7 @@ class GatewayRuntime:
         """
         limits, security = settings.limits, settings.security
         self.settings = settings
+        self.admins.change(security)
         self.admission.change(security, sessions_per_client=limits.sessions_per_client)
         self.authenticator.change(
             admin_token=security.admin_token,
@@ -281,17 +291,6 @@ class GatewayRuntime:
         self._rebuilding.loading_wait_s = limits.rebuild_wait_s
         if workers_too:
             self.worker_control.change_limits(limits.model_dump(mode="json"))
-
-    def _believe_proxy(self, settings: ForwardAuthSettings) -> None:
-        users = ForwardAuth(settings, self.admission)
-
-        def role_of(peer: str | None, headers: Mapping[str, str]) -> str | None:
-            user = users.user(peer, headers)
-            return user.role if user is not None else None
-
-        self.admission.user_role_of = role_of
-        self.authenticator.user_of = users.user
-        self.authenticator.find_user = users.find
 
     @contextlib.asynccontextmanager
     async def run(self) -> AsyncIterator[Mapping[str, Any]]:

@@ -116,6 +116,7 @@ class Sessions:
         window_s: how long sessions wait for their clients. For so long after its start a gateway
             does not know whether a session that it cannot find exists: whatever delays the control
             socket of its worker, as a busy machine does.
+        rebuild: None: no worker can continue the session of another one.
         hold_s: see `HOLD_S`.
     """
 
@@ -128,6 +129,7 @@ class Sessions:
         is_gone: Callable[[str], Awaitable[bool]],
         drop_log: Callable[[str], None],
         window_s: float,
+        rebuild: Rebuild | None = None,
         hold_s: float = HOLD_S,
     ) -> None:
         self._worker_pool = worker_pool
@@ -141,7 +143,7 @@ class Sessions:
         self._seeking: dict[str, asyncio.Task[None]] = {}
         """Tasks that wait for workers of an earlier gateway, by worker."""
         self._is_leaving = False
-        self.rebuild: Rebuild | None = None
+        self.rebuild = rebuild
         self.doubled: Signal[Lease] = Signal()
         """A worker that was thought lost brings a session that continues elsewhere."""
         self.changed: Signal[()] = Signal()

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from parley import logs
 from parley.errors import Forbidden, Unauthorized
-from parley.gateway.admission import Admission
+from parley.gateway.admins import Admins
 from parley.gateway.http.errors import problems
 from parley.gateway.http.routing import Router
 from parley.gateway.http.schemes import ADMIN_TOKEN, BEARER
@@ -23,15 +23,15 @@ from parley.library.voices import VoiceLibrary
 log = logs.get(__name__)
 
 
-def admin_only(admission: Admission, *, also_operators: bool = False) -> Callable[..., None]:
+def admin_only(admins: Admins, *, also_operators: bool = False) -> Callable[..., None]:
     """A dependency that refuses everybody else and has it noted who did what.
 
-    What it asks FastAPI for is there for the document only: admission reads the headers.
+    What it asks FastAPI for is there for the document only: `Admins` reads the headers.
 
     Args:
         also_operators: whether a key with the role `operate` is enough.
     """
-    allowed = admission.check_operator if also_operators else admission.check_admin
+    allowed = admins.check_operator if also_operators else admins.check_admin
 
     def check(
         request: Request,
@@ -123,7 +123,7 @@ class CleanReport(BaseModel):
 
 def routes(
     *,
-    admission: Admission,
+    admins: Admins,
     maintenance: Maintenance,
     presets: Presets,
     state: State,
@@ -133,7 +133,7 @@ def routes(
     router = Router(
         prefix="/api/admin",
         tags=["admin"],
-        dependencies=[Depends(admin_only(admission))],
+        dependencies=[Depends(admin_only(admins))],
         responses=problems(401, 422),
     )
 

@@ -6,7 +6,7 @@ from fastapi import Depends
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from parley.gateway.admission import Admission
+from parley.gateway.admins import Admins
 from parley.gateway.apps import App, Apps
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems
@@ -63,7 +63,7 @@ class Switched(BaseModel):
 
 def routes(
     *,
-    admission: Admission,
+    admins: Admins,
     apps: Apps,
     state: State,
 ) -> Router:
@@ -72,7 +72,7 @@ def routes(
     admin = Router(
         prefix="/api/admin/apps",
         tags=["apps"],
-        dependencies=[Depends(admin_only(admission))],
+        dependencies=[Depends(admin_only(admins))],
         responses=problems(401, 404),
     )
 

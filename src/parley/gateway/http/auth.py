@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from parley import logs
 from parley.clock import Clock
 from parley.errors import ParleyError, Unauthorized
+from parley.gateway.admins import Admins
 from parley.gateway.admission import Admission
 from parley.gateway.authenticator import SHARE_PREFIX, Authenticator, Caller, who
 from parley.gateway.http.errors import refusal
@@ -59,6 +60,8 @@ class AuthParts(Protocol):
 
     @property
     def admission(self) -> Admission: ...
+    @property
+    def admins(self) -> Admins: ...
     @property
     def authenticator(self) -> Authenticator: ...
     @property
@@ -141,7 +144,7 @@ class AuthMiddleware:
         scope.setdefault("state", {})["caller"] = caller
         must_show = parts.authenticator.needs_key and not is_open(path)
         # Admins without a token are known by where they sit.
-        if must_show and caller.kind == "anonymous" and not parts.admission.is_admin(peer, headers):
+        if must_show and caller.kind == "anonymous" and not parts.admins.is_admin(peer, headers):
             raise Unauthorized("A key is required.")
         address = parts.admission.address_of(peer, headers)
         decoder.owner.set(network_of(address))

@@ -28,6 +28,7 @@ from parley.errors import (
     WorkerLost,
 )
 from parley.gateway.acquisition import Acquisition, Client, ClientWatch, Departed, TicketCancelled
+from parley.gateway.admins import Admins
 from parley.gateway.admission import Admission
 from parley.gateway.apps import Apps
 from parley.gateway.authenticator import caller_word
@@ -134,6 +135,7 @@ class ChatForwarder:
     """
 
     acquisition: Acquisition
+    admins: Admins
     admission: Admission
     apps: Apps
     clock: Clock
@@ -202,7 +204,7 @@ class ChatForwarder:
             address=self.address(request),
             key_id=None if key is None else key.id,
             caller=caller_word(
-                request.state.caller, is_admin=self.admission.is_admin(peer, request.headers)
+                request.state.caller, is_admin=self.admins.is_admin(peer, request.headers)
             ),
             accepted_time=self.clock.time(),
             extensions=True,

@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from parley.errors import RateLimited
+from parley.gateway.admins import Admins
 from parley.gateway.admission import Admission, is_loopback
 from parley.gateway.authenticator import Caller
 from parley.gateway.dispatcher import Dispatcher
@@ -45,6 +46,7 @@ class StopAnswer(BaseModel):
 
 def routes(
     *,
+    admins: Admins,
     admission: Admission,
     dispatcher: Dispatcher,
     failed_stops: RateLimit,
@@ -67,7 +69,7 @@ def routes(
         peer = request.client.host if request.client else None
         address = admission.address_of(peer, request.headers)
         caller: Caller = request.state.caller
-        is_admin = admission.is_admin(peer, request.headers)
+        is_admin = admins.is_admin(peer, request.headers)
         if not is_admin and not failed_stops.has_room(network_of(address)):
             wait_s = failed_stops.wait_s(network_of(address))
             raise RateLimited(failed_stops.per_minute, has_key=False, retry_after_s=wait_s)

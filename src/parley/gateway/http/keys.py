@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from parley.clock import Clock
 from parley.errors import Unauthorized
+from parley.gateway.admins import Admins
 from parley.gateway.admission import Admission
 from parley.gateway.authenticator import (
     COOKIE,
@@ -119,6 +120,7 @@ class Token(BaseModel):
 
 def routes(
     *,
+    admins: Admins,
     admission: Admission,
     authenticator: Authenticator,
     clock: Clock,
@@ -132,7 +134,7 @@ def routes(
     admin = Router(
         prefix="/api/admin/keys",
         tags=["keys"],
-        dependencies=[Depends(admin_only(admission))],
+        dependencies=[Depends(admin_only(admins))],
         responses=problems(401, 404, 422),
     )
 

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from parley import logs
 from parley.clock import Clock
-from parley.gateway.admission import Admission
+from parley.gateway.admins import Admins
 from parley.gateway.handover import Handover
 from parley.gateway.http.admin import admin_only
 from parley.gateway.http.errors import problems
@@ -121,7 +121,7 @@ class Restarted(BaseModel):
 
 def routes(
     *,
-    admission: Admission,
+    admins: Admins,
     clock: Clock,
     folders: RecordingFolders,
     handover: Handover,
@@ -137,7 +137,7 @@ def routes(
     router = Router(
         prefix="/api/admin",
         tags=["admin"],
-        dependencies=[Depends(admin_only(admission, also_operators=True))],
+        dependencies=[Depends(admin_only(admins, also_operators=True))],
         responses=problems(401),
     )
     disk = _DiskReport(clock, folders, storage)
@@ -196,7 +196,7 @@ def routes(
         worker_control.restart(worker, (order or RestartOrder()).grace_s)
         return Restarted()
 
-    @router.post("/reload", dependencies=[Depends(admin_only(admission))])
+    @router.post("/reload", dependencies=[Depends(admin_only(admins))])
     async def reload_settings() -> Reloaded:
         """Read settings and certificate again, as SIGHUP does; what runs goes on."""
         report = reload()

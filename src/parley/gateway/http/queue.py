@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from parley.clock import Clock
 from parley.errors import InvalidConfig
-from parley.gateway.admission import Admission
+from parley.gateway.admins import Admins
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
 from parley.gateway.http.admin import admin_only
@@ -104,7 +104,7 @@ class EtaChange(BaseModel):
 
 def routes(
     *,
-    admission: Admission,
+    admins: Admins,
     clock: Clock,
     dispatcher: Dispatcher,
     eta: EtaTracker,
@@ -129,9 +129,7 @@ def routes(
         )
 
     def is_admin(request: Request) -> bool:
-        return admission.is_operator(
-            request.client.host if request.client else None, request.headers
-        )
+        return admins.is_operator(request.client.host if request.client else None, request.headers)
 
     def eta_info() -> EtaInfo:
         fields: dict[str, float | int | None] = {}
@@ -192,7 +190,7 @@ def routes(
     @router.put(
         "/api/config/eta",
         responses=problems(400, 401, 422),
-        dependencies=[Depends(admin_only(admission))],
+        dependencies=[Depends(admin_only(admins))],
     )
     async def change_eta(change: EtaChange) -> EtaInfo:
         """Change baselines or the average's settings; they outlast restarts."""

@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from parley.clock import Clock
 from parley.errors import ServiceUnavailable, Unauthorized
+from parley.gateway.admins import Admins
 from parley.gateway.admission import Admission
 from parley.gateway.authenticator import Authenticator
 from parley.gateway.handover import Handover
@@ -84,6 +85,7 @@ GB: Final = 1 << 30
 
 def routes(
     *,
+    admins: Admins,
     admission: Admission,
     authenticator: Authenticator,
     clock: Clock,
@@ -105,7 +107,7 @@ def routes(
     router = Router(tags=["sessions"], dependencies=[Depends(bring)])
     downloads = Transfers("downloads", DOWNLOADS_AT_ONCE, each=DOWNLOADS_EACH)
     uploads = Transfers("uploads", UPLOADS_AT_ONCE, each=UPLOADS_EACH)
-    admin = [Depends(admin_only(admission))]
+    admin = [Depends(admin_only(admins))]
 
     def address_of(request: Request) -> str:
         peer = request.client.host if request.client else None
@@ -296,7 +298,7 @@ def routes(
         """Delete everything of a recording. Takes a key, an admin, or an id too long to be guessed:
         only those who had the session were told it, and shared links have ids of their own."""
         peer = request.client.host if request.client else None
-        is_admin = admission.is_admin(peer, request.headers)
+        is_admin = admins.is_admin(peer, request.headers)
         if request.state.caller.kind == "anonymous" and not (is_admin or is_long(session_id)):
             raise Unauthorized
         request.state.is_audited = is_admin

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from parley import __version__
 from parley.clock import Clock
-from parley.gateway.admission import Admission
+from parley.gateway.admins import Admins
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
 from parley.gateway.http.errors import shown
@@ -368,7 +368,7 @@ def _not_ready(dispatcher: Dispatcher, *, is_closing: bool) -> str:
 
 def routes(
     *,
-    admission: Admission,
+    admins: Admins,
     clock: Clock,
     closing: asyncio.Future[None],
     dispatcher: Dispatcher,
@@ -384,9 +384,7 @@ def routes(
     router = Router(tags=["status"])
 
     def is_admin(request: Request) -> bool:
-        return admission.is_operator(
-            request.client.host if request.client else None, request.headers
-        )
+        return admins.is_operator(request.client.host if request.client else None, request.headers)
 
     @router.get("/health", responses={503: {"model": Health}})
     async def health(response: Response) -> Health:

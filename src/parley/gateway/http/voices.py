@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from parley.errors import ServiceUnavailable
+from parley.gateway.admins import Admins
 from parley.gateway.admission import Admission
 from parley.gateway.authenticator import Authenticator
 from parley.gateway.http.admin import admin_only
@@ -89,6 +90,7 @@ class VoiceRemoved(BaseModel):
 
 def routes(
     *,
+    admins: Admins,
     admission: Admission,
     authenticator: Authenticator,
     library: VoiceLibrary,
@@ -101,7 +103,7 @@ def routes(
     def user(request: Request) -> VoiceUser:
         peer = request.client.host if request.client else None
         caller = request.state.caller
-        is_admin = caller.kind == "admin" or admission.is_admin(peer, request.headers)
+        is_admin = caller.kind == "admin" or admins.is_admin(peer, request.headers)
         address = admission.address_of(peer, request.headers)
         return VoiceUser(
             is_admin=is_admin,
@@ -129,7 +131,7 @@ def routes(
             card = await asyncio.to_thread(library.add, new.name, data, user(request))
         return VoiceAdded(id=card.id, name=card.name, message="The voice is registered.")
 
-    @router.delete("", dependencies=[Depends(admin_only(admission))], responses=problems(401, 422))
+    @router.delete("", dependencies=[Depends(admin_only(admins))], responses=problems(401, 422))
     async def erase(key: Annotated[str, Query(min_length=1, max_length=200)]) -> VoicesErased:
         """Delete all voices that a key or signed-in user has registered."""
         return VoicesErased(
@@ -147,7 +149,7 @@ def routes(
 
     @router.put(
         "/{voice_id}/published",
-        dependencies=[Depends(admin_only(admission))],
+        dependencies=[Depends(admin_only(admins))],
         responses=problems(401, 404, 422),
     )
     async def publish(voice_id: str, order: Publication) -> Publication:

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import Request
 
 from parley.errors import InvalidRequest
+from parley.gateway.admins import Admins
 from parley.gateway.admission import Admission
 from parley.gateway.authenticator import Authenticator
 from parley.library.voices import VoiceLibrary, VoiceUser
@@ -19,6 +20,7 @@ from parley.protocol.openai import BUILT_IN_VOICES
 class VoiceNames:
     """Finds voices by what clients call them."""
 
+    admins: Admins
     admission: Admission
     authenticator: Authenticator
     library: VoiceLibrary
@@ -51,7 +53,7 @@ class VoiceNames:
         peer = request.client.host if request.client else None
         caller = request.state.caller
         return VoiceUser(
-            is_admin=caller.kind == "admin" or self.admission.is_admin(peer, request.headers),
+            is_admin=caller.kind == "admin" or self.admins.is_admin(peer, request.headers),
             key_id=caller.key.id if caller.key is not None else None,
             client=self.authenticator.pseudonym(self.admission.address_of(peer, request.headers)),
         )
