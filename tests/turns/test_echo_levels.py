@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from tests.support import noises
+from tests.support.present import present
 
 from parley.cli.bench.noises import at_level, in_room
 from parley.cli.bench.people import overdriven
@@ -47,11 +48,12 @@ def test_an_echo_is_accounted_for_and_somebody_who_speaks_over_it_is_not(
     levels, back, expected = learnt(way, delay_ms, softer_db)
     both = back.copy()
     both[: len(THEIRS)] += at_level(THEIRS, -26.0)[: len(both)]
-    shares = {"echo": [], "both": []}
+    shares: dict[str, list[float]] = {"echo": [], "both": []}
     for at in range(0, 60, 13):
         part = slice(at * FRAME, (at + 13) * FRAME)
         for name, sound in (("echo", back), ("both", both)):
-            shares[name].append(levels.explained(powers_of(sound[part]), expected[at : at + 13]))
+            share = levels.explained(powers_of(sound[part]), expected[at : at + 13])
+            shares[name].append(present(share))
 
     assert min(shares["echo"]) > EXPLAINED
     assert np.median(shares["both"]) < EXPLAINED

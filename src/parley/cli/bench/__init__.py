@@ -19,6 +19,7 @@ BENCHES: Final = {
     "load": "What many concurrent conversations experience on any running server.",
     "duplex": "How good a server is to talk to: takeover, latency, interruptions, noise.",
     "noise": "What stops an answer and should not: coughs, music, a crowd, its own echo.",
+    "field": "What a server says to recordings, written for the scorers of others.",
     "attack": "What live sessions experience while one client misbehaves.",
 }
 

@@ -1,0 +1,160 @@
+"""`parley bench field`: what a server says to recorded speech, for the scorers of others.
+
+Each `input.wav` below a folder is spoken to a running server in real time, in a conversation of its
+own. Beside it come `output.wav`, what was heard of the server from the input's first sample to its
+last (Full-Duplex-Bench's layout, mono), and `times.json`, the same as seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import numpy as np
+import typer
+
+from parley.cli import files, reach
+from parley.cli.bench.duplex import CHUNK_S, READY_S, WHOLE_S
+from parley.cli.bench.duplex_talk import SimulatedLoudspeaker, SimulatedMicrophone
+from parley.cli.bench.talkers import DIALECTS, Told, client_of
+from parley.client.connection import AccessOptions
+from parley.client.events import Piece, Speaking
+from parley.errors import BadInput, ParleyError, SetupError
+from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, Samples
+from parley.media.resample import resample
+from parley.media.wav import encode_wav
+from parley.protocol.values import InterruptionOptions
+
+INPUT: Final = "input.wav"
+LONGEST_S: Final = 600.0
+
+
+def field(
+    url: Annotated[str | None, typer.Argument(help="The server.")] = None,
+    folder: Annotated[
+        Path, typer.Option(exists=True, file_okay=False, help=f"Has {INPUT} files at any depth.")
+    ] = Path(),
+    dialect: Annotated[str, typer.Option(help=", ".join(DIALECTS))] = "half_duplex",
+    insecure: reach.Insecure = False,
+    ca: reach.Ca = None,
+    token: reach.Token = None,
+) -> None:
+    """Speak recordings to a running server, and write what it says beside them.
+
+    Every input.wav gets an output.wav of the same length and a times.json, as
+    Full-Duplex-Bench wants them.
+    """
+    if dialect not in DIALECTS:
+        raise BadInput(f"'{dialect}' is none of {', '.join(DIALECTS)}.")
+    address, access = reach.server(url, insecure=insecure, ca=ca, token=token)
+    inputs = sorted(folder.rglob(INPUT))
+    if not inputs:
+        raise SetupError(f"There is no {INPUT} in {folder}.")
+    failures = 0
+    for path in inputs:
+        sound = resample(files.sound(path, limit_s=LONGEST_S), INPUT_RATE_HZ)
+        try:
+            heard = asyncio.run(answers(address, access, dialect, sound.samples))
+        except ParleyError as error:
+            failures += 1
+            typer.echo(f"{path.parent}: {type(error).__name__}: {error}", err=True)
+            continue
+        (path.parent / "output.wav").write_bytes(encode_wav(heard.sound(sound.duration_s)))
+        (path.parent / "times.json").write_text(json.dumps(heard.times()) + "\n", "utf-8")
+        typer.echo(f"{path.parent}: {len(heard.played)} answers")
+    if failures:
+        raise typer.Exit(1)
+
+
+@dataclasses.dataclass(slots=True)
+class Heard:
+    """What was heard of a server; times in seconds since the input's first sample.
+
+    Args:
+        played: when each answer began and ended, and whether it was cut.
+        pieces: sound, and when it was played; what an interruption cut is in it.
+    """
+
+    played: list[tuple[float, float, bool]] = dataclasses.field(default_factory=list)
+    pieces: list[tuple[float, Pcm]] = dataclasses.field(default_factory=list)
+
+    def sound(self, seconds: float) -> Pcm:
+        """All of it in so many seconds, `OUTPUT_RATE_HZ`."""
+        samples = np.zeros(round(seconds * OUTPUT_RATE_HZ), np.float32)
+        for start_s, pcm in self.pieces:
+            ends_s = next((end for start, end, _ in self.played if start <= start_s < end), start_s)
+            start = round(start_s * OUTPUT_RATE_HZ)
+            stop = min(len(samples), start + len(pcm), round(ends_s * OUTPUT_RATE_HZ))
+            if 0 <= start < stop:
+                samples[start:stop] = pcm.samples[: stop - start]
+        return Pcm(samples, OUTPUT_RATE_HZ)
+
+    def times(self) -> dict[str, Any]:
+        """As `times.json` has them."""
+        answers = [
+            {"start_s": round(start, 3), "end_s": round(end, 3), "was_cut": was_cut}
+            for start, end, was_cut in self.played
+        ]
+        return {"answers": answers}
+
+
+class _Tape(SimulatedLoudspeaker):
+    """A loudspeaker that keeps what it plays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[tuple[float, Pcm]] = []
+
+    def take(self, event: Told) -> None:
+        before_s = self.played[-1].end_s if self.played else 0.0
+        count = len(self.played)
+        super().take(event)
+        sound = event.sound if isinstance(event, Piece | Speaking) else None
+        if sound is None or not self.played:
+            return
+        last = self.played[-1]
+        if len(self.played) > count:
+            self.kept.append((last.start_s, sound))
+        elif last.end_s > before_s:
+            self.kept.append((last.end_s - sound.duration_s, sound))
+
+
+async def answers(url: str, access: AccessOptions, dialect: str, samples: Samples) -> Heard:
+    """One conversation in which this is said in real time (N,), 16 kHz.
+
+    Raises:
+        ParleyError: the server refused it, or ended it.
+    """
+    async with client_of(url, access, dialect, InterruptionOptions(mode="stop")) as client:
+        await client.ready(timeout_s=READY_S)
+        tape = _Tape()
+        microphone = SimulatedMicrophone(client, WHOLE_S.get(dialect, CHUNK_S))
+
+        async def listen() -> None:
+            async for event in client:
+                tape.take(event)
+
+        listening = asyncio.create_task(listen(), name="bench-loudspeaker")
+        speaking = asyncio.create_task(microphone.run(), name="bench-microphone")
+        try:
+            start_s, end_s = microphone.say(samples)
+            left_s = end_s - asyncio.get_running_loop().time()
+            await asyncio.wait(
+                (listening, speaking), timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for task in (listening, speaking):
+                task.cancel()
+            results = await asyncio.gather(listening, speaking, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        if tape.error is not None:
+            raise tape.error
+        return Heard(
+            [(one.start_s - start_s, one.end_s - start_s, one.was_cut) for one in tape.played],
+            [(at_s - start_s, pcm) for at_s, pcm in tape.kept],
+        )
