@@ -13,9 +13,17 @@ from hypothesis import strategies as some
 from msgspec import NODEFAULT
 
 from parley.errors import BadInput
-from parley.protocol import codec, duplex, half_duplex, openai_live, openai_realtime, realtime
+from parley.protocol import (
+    codec,
+    duplex,
+    half_duplex,
+    minicpmo_v2,
+    openai_live,
+    openai_realtime,
+    realtime,
+)
 
-PROTOCOLS = (duplex, half_duplex, realtime, openai_live, openai_realtime)
+PROTOCOLS = (duplex, half_duplex, realtime, minicpmo_v2, openai_live, openai_realtime)
 SHAPES = [(p, name, shape) for p in PROTOCOLS for name, shape in p.SHAPES.items()]
 IDS = [f"{p.__name__.rpartition('.')[2]} {name}" for p, name, _ in SHAPES]
 VALUES = some.one_of(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -32,7 +33,6 @@ from parley.dialects.realtime_call import RealtimeCallDialect, setup_of
 from parley.dialects.sound import in_seconds, pcm_text
 from parley.errors import ParleyError, UpstreamFailed
 from parley.media.pcm import Pcm
-from parley.protocol import codec
 from parley.protocol import minicpmo_v2 as wire
 from parley.protocol.kinds import Ending, Kind, Phase
 from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
@@ -73,7 +73,7 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
         super().__init__(context)
         self._response_id = ""
         self._usage = dict.fromkeys(COUNTED, 0)
-        self._options = wire.ChatOptions()
+        self._payload = wire.InitPayload()
         self._inputs = 0
         self._chunks = 0
         self._asked_s = 0.0
@@ -96,22 +96,20 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
     # ---- client → server -------------------------------------------------------------------
 
     def decode(self, frame: str, phase: Phase) -> ClientEvent | None:
-        value = codec.parse(frame)
-        name = wire.type_of(value)
-        self.check(phase, name)
         is_chat = self.context.kind is Kind.CHAT
-        match name:
-            case "session.init" if is_chat:
-                self._options = wire.chat_options_of(value)
+        messages = wire.CHAT_MESSAGES if is_chat else wire.MESSAGES
+        match messages.decode_client(frame, partial(self.check, phase)):
+            case wire.SessionInit(payload=payload) if is_chat:
+                self._payload = payload
                 return ChatOpened()
-            case "session.init":
-                session = wire.setup_of(value).session
+            case wire.SessionInit() as asked:
+                session = asked.options()
                 self.wants_resume = session.resume
                 return setup_of(session, cuts_by_time=self.extensions)
-            case "input.append" if is_chat:
-                return requested(wire.request_of(value, self._options))
-            case "input.append":
-                return self.unit_of(wire.input_of(value))
+            case wire.ChatAppend(input=given):
+                return requested(wire.request_of(given, self._payload))
+            case wire.InputAppend() as appended:
+                return self.unit_of(appended.unit())
             case _:
                 return StopRequested()
 

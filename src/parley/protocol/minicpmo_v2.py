@@ -8,7 +8,7 @@
     session.close        ─▶    session.closed                 then close
 
 In full duplex it says what the realtime dialect says in other words, and in chats what the chat
-dialect says: its messages are read as theirs, under their new names. Source: docs of the public
+dialect says. Source: docs of the public
 project, realtime API: overview, video, audio, chat.
 """
 
@@ -19,9 +19,17 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from parley.errors import InvalidPayload, MissingField, UnknownEvent
+from parley.errors import InvalidPayload, MissingField
 from parley.protocol import chat, codec, realtime
-from parley.protocol.values import Message, Text
+from parley.protocol.values import (
+    DuplexConfig,
+    Frames,
+    InterruptionOptions,
+    Message,
+    PlaybackReport,
+    Slices,
+    Text,
+)
 
 PATH: Final = realtime.PATH
 Json = dict[str, Any]
@@ -29,128 +37,149 @@ Json = dict[str, Any]
 
 # ---- client → server -----------------------------------------------------------------------
 
-_VOICES: Final = {
-    "ref_audio": ("ref_audio", "ref_audio_base64"),
-    "tts_ref_audio": ("tts_ref_audio", "tts_ref_audio_base64"),
-}
-_INPUTS: Final = {
-    "audio": ("audio", "audio_base64"),
-    "video_frames": ("video_frames", "frame_base64_list"),
-    "playback": ("playback",),
-}
-TYPES: Final = frozenset({"session.init", "input.append", "session.close"})
 
+class Voices(msgspec.Struct, frozen=True, kw_only=True):
+    """Reference voices under their two names: base64 of raw 16 kHz samples or of a WAV file."""
 
-def type_of(value: Any) -> str:
-    """The type of a parsed message.
-
-    Raises:
-        UnknownEvent: there is no such message.
-    """
-    name = value.get("type") if isinstance(value, dict) else None
-    if not isinstance(name, str) or name not in TYPES:
-        raise UnknownEvent(str(name))
-    return name
-
-
-def setup_of(value: Json) -> realtime.SessionUpdate:
-    """`session.init` as the realtime dialect has it.
-
-    Raises:
-        MissingField, InvalidPayload: naming the field.
-    """
-    payload = _object(value, "payload")
-    config = payload.get("config") if isinstance(payload.get("config"), dict) else {}
-    options = dict(config or {})
-    if isinstance(payload.get("use_tts"), bool):
-        options["generate_audio"] = payload["use_tts"]
-    session: Json = {
-        "instructions": payload.get("system_prompt") or payload.get("instructions"),
-        "max_slice_nums": payload.get("max_slice_nums"),
-        "voice_config": options,
-        "record": payload.get("record"),
-        "resume": payload.get("resume"),
-        "interruption": payload.get("interruption"),
-    }
-    voice = payload.get("voice") if isinstance(payload.get("voice"), dict) else {}
-    for name, names in _VOICES.items():
-        session[name] = _first({**payload, **(voice or {})}, names)
-    read: realtime.SessionUpdate = codec.read(
-        {"type": "session.update", "session": session}, realtime.SHAPES["session.update"]
-    )
-    return read
-
-
-def input_of(value: Json) -> realtime.Append:
-    """`input.append` as the realtime dialect has it.
-
-    Raises:
-        MissingField, InvalidPayload: naming the field.
-    """
-    given = _object(value, "input")
-    hints = given.get("hints") if isinstance(given.get("hints"), dict) else {}
-    slices = given.get("max_slice_nums", (hints or {}).get("max_slice_nums"))
-    if isinstance(slices, list):
-        # One number for each frame: the finest of them does for all.
-        slices = max((each for each in slices if isinstance(each, int)), default=None)
-    append: Json = {
-        "type": "input_audio_buffer.append",
-        "force_listen": given.get("force_listen", (hints or {}).get("force_listen")),
-        "max_slice_nums": slices,
-        **{name: _first(given, names) for name, names in _INPUTS.items()},
-    }
-    read: realtime.Append = codec.read(append, realtime.SHAPES["input_audio_buffer.append"])
-    return read
-
-
-class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`session.init` of a chat: what a request takes that does not say it itself.
-
-    Args:
-        prompt: the system's message, for requests without one.
-        use_tts: whether answers are spoken.
-    """
-
-    prompt: Text = ""
-    use_tts: bool = False
     ref_audio: str | None = None
+    ref_audio_base64: str | None = None
+    tts_ref_audio: str | None = None
+    tts_ref_audio_base64: str | None = None
+
+
+class InitPayload(Voices, frozen=True, kw_only=True):
+    """How a session is to be. What a chat's requests do not say is taken from here, too."""
+
+    system_prompt: Text | None = None
+    instructions: Text | None = None
+    voice: Voices | None = None
+    config: DuplexConfig | None = None
+    use_tts: bool | None = None
+    max_slice_nums: Slices = 1
     record: bool = True
+    resume: bool = False
+    interruption: InterruptionOptions = InterruptionOptions()
+
+    @property
+    def prompt(self) -> str:
+        """The system's words; "" where there are none."""
+        return self.system_prompt or self.instructions or ""
+
+    def reference(self, *names: str) -> str | None:
+        """The first voice that is there under one of these names; those in `voice` win."""
+        found = (getattr(each, name, None) for name in names for each in (self.voice, self))
+        return next((each for each in found if each is not None), None)
 
 
-_OPTIONS: Final = codec.Shape(ChatOptions)
+class SessionInit(msgspec.Struct, tag="session.init", frozen=True, kw_only=True):
+    """The first message."""
+
+    payload: InitPayload
+
+    def options(self) -> realtime.SessionOptions:
+        """A call, in the realtime dialect's words.
+
+        Raises:
+            MissingField: no prompt.
+        """
+        payload = self.payload
+        if not payload.prompt:
+            raise MissingField("payload.system_prompt")
+        config = payload.config or DuplexConfig()
+        if payload.use_tts is not None:
+            config = msgspec.structs.replace(config, generate_audio=payload.use_tts)
+        return realtime.SessionOptions(
+            instructions=payload.prompt,
+            max_slice_nums=payload.max_slice_nums,
+            ref_audio=payload.reference("ref_audio", "ref_audio_base64"),
+            tts_ref_audio=payload.reference("tts_ref_audio", "tts_ref_audio_base64"),
+            voice_config=config,
+            interruption=payload.interruption,
+            record=payload.record,
+            resume=payload.resume,
+        )
+
+
+class UnitHints(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a unit, where they stood before. Several numbers of slices are one per frame: the
+    finest of them does for all."""
+
+    force_listen: bool | None = None
+    max_slice_nums: Slices | tuple[Slices, ...] | None = None
+
+
+class UnitInput(UnitHints, frozen=True, kw_only=True):
+    """A second of sound, and frames, under their two names."""
+
+    audio: str | None = None
+    audio_base64: str | None = None
+    video_frames: Frames | str | None = None
+    frame_base64_list: Frames | str | None = None
+    hints: UnitHints | None = None
+    playback: PlaybackReport | None = None
+
+
+class InputAppend(msgspec.Struct, tag="input.append", frozen=True, kw_only=True):
+    """A unit of a call."""
+
+    input: UnitInput
+
+    def unit(self) -> realtime.Append:
+        """It, in the realtime dialect's words.
+
+        Raises:
+            MissingField: no sound.
+        """
+        given, hints = self.input, self.input.hints or UnitHints()
+        audio = given.audio_base64 if given.audio is None else given.audio
+        if audio is None:
+            raise MissingField("input.audio")
+        frames = given.video_frames or given.frame_base64_list or ()
+        listens = hints.force_listen if given.force_listen is None else given.force_listen
+        slices = given.max_slice_nums or hints.max_slice_nums
+        if isinstance(slices, tuple):
+            slices = max(slices, default=None)
+        return realtime.Append(
+            audio=audio,
+            video_frames=(frames,) if isinstance(frames, str) else frames,
+            force_listen=bool(listens),
+            max_slice_nums=slices or None,
+            playback=given.playback or UNSET,
+        )
+
+
+class ChatAppend(msgspec.Struct, tag="input.append", frozen=True, kw_only=True):
+    """A request of a chat; see `request_of`."""
+
+    input: Json
+
+
+class V2Close(msgspec.Struct, tag="session.close", frozen=True, kw_only=True):
+    """End the session."""
+
+    reason: Any = None
+
+
+CallMessage = SessionInit | InputAppend | V2Close
+CHAT_SHAPES: Final = codec.shapes_of(SessionInit | ChatAppend | V2Close)
+SHAPES: Final = codec.shapes_of(CallMessage)
+MESSAGES: Final[codec.Messages[CallMessage, CallMessage]] = codec.Messages(SHAPES, CallMessage)
+CHAT_MESSAGES: Final[codec.Messages[Any, Any]] = codec.Messages(CHAT_SHAPES, V2Close)
+"""Clients of this dialect are not ours: the messages of the server are only written."""
+
 CHAT_GENERATION: Final = {"max_new_tokens": 256, "length_penalty": 1.1}
 """Published defaults of a chat's `generation`."""
 
 
-def chat_options_of(value: Json) -> ChatOptions:
-    """`session.init` of a chat.
+def request_of(given: Json, payload: InitPayload) -> chat.Request:
+    """`input` of a chat's `input.append` as the chat dialect has it.
 
     Raises:
-        MissingField, InvalidPayload: naming the field.
+        InvalidPayload, InvalidRequest: naming the field.
     """
-    payload = _object(value, "payload")
-    voice = payload.get("voice") if isinstance(payload.get("voice"), dict) else {}
-    names = (*_VOICES["tts_ref_audio"], *_VOICES["ref_audio"])
-    read: ChatOptions = codec.read(
-        {
-            "prompt": payload.get("system_prompt") or payload.get("instructions"),
-            "use_tts": payload.get("use_tts"),
-            "ref_audio": _first({**payload, **(voice or {})}, names),
-            "record": payload.get("record"),
-        },
-        _OPTIONS,
-    )
-    return read
-
-
-def request_of(value: Json, options: ChatOptions) -> chat.Request:
-    """`input.append` of a chat as the chat dialect has it.
-
-    Raises:
-        MissingField, InvalidPayload, InvalidRequest: naming the field.
-    """
-    given = _object(value, "input")
-    tts, generation = _object(given, "tts", {}), _object(given, "generation", {})
+    tts, generation = _object(given, "tts"), _object(given, "generation")
+    names = ("tts_ref_audio", "tts_ref_audio_base64", "ref_audio", "ref_audio_base64")
+    voice = {"enabled": bool(payload.use_tts), "ref_audio_data": payload.reference(*names)}
     request = chat.request_from(
         {
             name: given[name]
@@ -160,27 +189,21 @@ def request_of(value: Json, options: ChatOptions) -> chat.Request:
         | {
             "enable_thinking": given.get("enable_thinking", False),
             "generation": CHAT_GENERATION | generation,
-            "tts": {"enabled": options.use_tts, "ref_audio_data": options.ref_audio} | tts,
-            "record": options.record,
+            "tts": voice | tts,
+            "record": payload.record,
         }
     )
-    if not options.prompt or any(message.role == "system" for message in request.messages):
+    if not payload.prompt or any(message.role == "system" for message in request.messages):
         return request
-    system = Message(role="system", content=options.prompt)
+    system = Message(role="system", content=payload.prompt)
     return msgspec.structs.replace(request, messages=(system, *request.messages))
 
 
-def _object(value: Json, name: str, default: Json | None = None) -> Json:
-    given = value.get(name, default)
-    if given is None:
-        raise MissingField(name)
-    if not isinstance(given, dict):
+def _object(value: Json, name: str) -> Json:
+    given = value.get(name)
+    if given is not None and not isinstance(given, dict):
         raise InvalidPayload(f"{name} must be an object.", field=name)
-    return given
-
-
-def _first(value: Json, names: tuple[str, ...]) -> Any:
-    return next((value[name] for name in names if value.get(name) is not None), None)
+    return given or {}
 
 
 # ---- server → client -----------------------------------------------------------------------
