@@ -37,7 +37,6 @@ class Screen:
             self._mid_line = False
 
     def note(self, line: str) -> None:
-        """A line that stays."""
         self._clear()
         self.end_text()
         print(line, file=self._status, flush=True)

@@ -102,7 +102,6 @@ class Engine:
         return {} if self._fast_paths is None else dict(self._fast_paths.fast_paths)
 
     def start(self) -> None:
-        """Start the engine thread."""
         if self._thread is not None:
             raise SetupError("The engine was started before.")
         self._events = asyncio.get_running_loop()
@@ -423,7 +422,6 @@ class PendingResult:
         return result
 
     def fail(self, error: ParleyError, context_tokens: int) -> None:
-        """End with an error."""
         self._end(None, error, context_tokens)
 
     def _add(self, pieces: list[OutputPiece]) -> None:

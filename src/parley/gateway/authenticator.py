@@ -257,7 +257,6 @@ class Authenticator:
         return Caller("key", key, is_session=True) if key is not None else None
 
     def find_key(self, key_id: str) -> Key | None:
-        """A key that works, by its id."""
         key = self._keys.get(key_id)
         if key is None:
             return None if self._users is None else self._users.find(key_id)
@@ -322,7 +321,6 @@ def make_key() -> str:
 
 
 def hash_key(key: str) -> str:
-    """What is kept of a key."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 

@@ -90,7 +90,6 @@ class ConnectionHandler:
 
     @property
     def live(self) -> set[asyncio.Task[object]]:
-        """The tasks of all connections."""
         return self._live
 
     async def serve(self, websocket: WebSocket, path: str) -> None:

@@ -99,15 +99,12 @@ class RedisStore:
             ) from error
 
     async def hold(self, name: str, ttl_s: float, *, limit_s: float) -> str:
-        """See `LeaderStore`."""
         return str(await self._ask(limit_s, HOLD, name, round(1000 * ttl_s)))
 
     async def release(self, name: str, *, limit_s: float) -> None:
-        """See `LeaderStore`."""
         await self._ask(limit_s, RELEASE, name)
 
     async def close(self) -> None:
-        """Close the connection."""
         with contextlib.suppress(*self._failures):
             await self._redis.aclose()
 
@@ -186,7 +183,6 @@ class Leadership:
             log.warning("leadership_release_failed", why=str(error))
 
     async def close(self) -> None:
-        """Close the store."""
         await self._store.close()
 
     @property

@@ -129,7 +129,6 @@ class Metrics:
         self._errors[code, source] += 1
 
     def session(self, kind: Kind, waited_s: float) -> None:
-        """A session began."""
         self._sessions[kind] += 1
         self._waits.labels(kind).observe(waited_s)
 

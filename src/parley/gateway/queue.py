@@ -138,7 +138,6 @@ class Queue:
         return True
 
     def find(self, ticket_id: str) -> Ticket | None:
-        """The waiting ticket of that id."""
         return next((ticket for ticket in self._tickets if ticket.ticket_id == ticket_id), None)
 
     def _insert(self, ticket: Ticket) -> None:

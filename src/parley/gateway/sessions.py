@@ -168,7 +168,6 @@ class Sessions:
 
     @property
     def log_ids(self) -> set[str]:
-        """Logs of sessions that move."""
         return {each.lost.log_id for each in self._moving() if each.lost is not None}
 
     def is_away(self, lease: Lease) -> bool:
@@ -228,7 +227,6 @@ class Sessions:
     # ---- what connections do ---------------------------------------------------------------
 
     def connect(self, lease: Lease) -> None:
-        """A client is connected to the session of this lease."""
         found = self._sessions.get(lease.session_id)
         if found is None or found.is_over or not _is_of(found, lease):
             found = self._add(lease.session_id, SessionState.CONNECTED)

@@ -30,6 +30,5 @@ class Signal(Generic[*Args]):
         return stop
 
     def notify(self, *args: *Args) -> None:
-        """It happened."""
         for listener in tuple(self._listeners):
             listener(*args)

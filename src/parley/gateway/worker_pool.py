@@ -477,7 +477,6 @@ class WorkerPool:
         return False
 
     def find(self, worker_id: str) -> Worker | None:
-        """The worker of that name."""
         return self._workers.get(worker_id)
 
     def sweep(self) -> list[Worker]:

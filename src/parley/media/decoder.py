@@ -105,7 +105,6 @@ class DecoderLimits:
 
     @classmethod
     def of(cls, limits: LimitSettings) -> DecoderLimits:
-        """As set."""
         return cls(
             children=limits.decoders,
             memory_bytes=limits.decoder_mb * MIB,

@@ -67,7 +67,6 @@ class Pcm:
         return cls(np.zeros(samples, np.float32), rate_hz)
 
     def silenced(self) -> Pcm:
-        """As much silence."""
         return Pcm.silence(len(self), self.rate_hz)
 
     @classmethod

@@ -99,7 +99,6 @@ class _Input:
     texts: tuple[str, ...] = ()
 
     def and_also(self, segment: Segment) -> _Input:
-        """With one more segment."""
         match segment:
             case Audio(pcm):
                 return replace(self, sounds=(*self.sounds, pcm))

@@ -76,7 +76,6 @@ class StoredOutput(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def frame(self) -> str | bytes:
-        """As it is sent."""
         return self.data.decode() if self.is_text else self.data
 
 
@@ -108,7 +107,6 @@ class LogTail:
     size: int = 0
 
     def apply(self, update: LogUpdate) -> None:
-        """Take an update in."""
         if update.is_whole:
             self.state, self.size = b"", 0
             self.outputs.clear()
@@ -188,9 +186,7 @@ class SessionLogs(Protocol):
         """
         ...
 
-    async def stored(self) -> list[StoredLog]:
-        """All logs."""
-        ...
+    async def stored(self) -> list[StoredLog]: ...
 
     async def drop(self, log_id: str) -> None:
         """Remove a log. Its writer learns it with its next update. Safe to repeat."""
@@ -216,17 +212,14 @@ class NoSessionLogs:
     name = ""
 
     def create(self, session: LoggedSession) -> None:
-        """See `SessionLogs`."""
         del session
 
     async def take_over(
         self, log_id: str, session: LoggedSession
     ) -> tuple[LogContents, SessionLogWriter]:
-        """See `SessionLogs`."""
         raise LogUnreadable("Sessions are not logged here.")
 
     async def stored(self) -> list[StoredLog]:
-        """See `SessionLogs`."""
         return []
 
     async def drop(self, log_id: str) -> None:
@@ -236,7 +229,6 @@ class NoSessionLogs:
         """See `SessionLogs`."""
 
     def claim(self) -> bool:
-        """See `SessionLogs`."""
         return True
 
     async def close(self) -> None:

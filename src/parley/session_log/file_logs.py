@@ -97,21 +97,17 @@ class FileSessionLogs:
         self._claimed: int | None = None
 
     def create(self, session: LoggedSession) -> SessionLogWriter:
-        """See `SessionLogs`."""
         return _FileWriter(self.folder, session, epoch=1)
 
     async def take_over(
         self, log_id: str, session: LoggedSession
     ) -> tuple[LogContents, SessionLogWriter]:
-        """See `SessionLogs`."""
         return await asyncio.to_thread(self._take_over, log_id, session)
 
     async def stored(self) -> list[StoredLog]:
-        """See `SessionLogs`."""
         return await asyncio.to_thread(self._stored)
 
     async def drop(self, log_id: str) -> None:
-        """See `SessionLogs`."""
         await asyncio.to_thread(_remove, self._files(log_id))
 
     async def touch(self, log_id: str) -> None:
@@ -131,7 +127,6 @@ class FileSessionLogs:
         return True
 
     async def close(self) -> None:
-        """See `SessionLogs`."""
         if self._claimed is not None:
             os.close(self._claimed)
             self._claimed = None
@@ -224,14 +219,12 @@ class _FileWriter:
         self.on_forgotten: Callable[[], None] = lambda: None
 
     def append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
-        """See `SessionLogWriter`."""
         result = self._over or self._append(update)
         if result != "stored":
             self._over = result
         done(result)
 
     def drop(self) -> None:
-        """See `SessionLogWriter`."""
         # Before its first update a writer owns nothing: what is there is the lost worker's.
         is_ours = self._tail is not None and self._is_ours()
         self._close()
@@ -239,7 +232,6 @@ class _FileWriter:
             _remove(self._folder.glob(f"{self._stem}.*"))
 
     def leave(self) -> None:
-        """See `SessionLogWriter`."""
         self._over = self._over or "dropped"
         self._close()
 

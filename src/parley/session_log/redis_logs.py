@@ -148,13 +148,11 @@ class RedisSessionLogs:
         self._refreshing: asyncio.Task[None] | None = None
 
     def create(self, session: LoggedSession) -> SessionLogWriter:
-        """See `SessionLogs`."""
         return _RedisWriter(self, session, epoch=1)
 
     async def take_over(
         self, log_id: str, session: LoggedSession
     ) -> tuple[LogContents, SessionLogWriter]:
-        """See `SessionLogs`."""
         try:
             claimed = await self.ask(CLAIM, self.keys(log_id)[:3], self.ttl_ms)
             if not claimed:
@@ -173,7 +171,6 @@ class RedisSessionLogs:
         return contents, _RedisWriter(self, session, epoch=epoch)
 
     async def stored(self) -> list[StoredLog]:
-        """See `SessionLogs`."""
         try:
             return await self._stored()
         except self.failures as error:
@@ -181,12 +178,10 @@ class RedisSessionLogs:
             return []
 
     async def drop(self, log_id: str) -> None:
-        """See `SessionLogs`."""
         with contextlib.suppress(*self.failures):
             await self.ask(DROP, self.keys(log_id), log_id, "", self.ttl_ms)
 
     async def touch(self, log_id: str) -> None:
-        """See `SessionLogs`."""
         with contextlib.suppress(*self.failures):
             for key in self.keys(log_id)[:3]:
                 async with asyncio.timeout(ANSWER_S):
@@ -197,7 +192,6 @@ class RedisSessionLogs:
         return True
 
     async def close(self) -> None:
-        """See `SessionLogs`."""
         if self._refreshing is not None:
             self._refreshing.cancel()
         if self._tasks:
@@ -296,17 +290,14 @@ class _RedisWriter:
         self._appending: asyncio.Task[None] | None = None
 
     def append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
-        """See `SessionLogWriter`."""
         self._appending = self._owner.spawn(self, self._append(update, done))
 
     def drop(self) -> None:
-        """See `SessionLogWriter`."""
         if self._appending is not None and not self._is_over:
             self._is_over = True
             self._owner.spawn(self, self._drop())
 
     def leave(self) -> None:
-        """See `SessionLogWriter`."""
         self._is_over = True
         self._owner.forget(self)
 

@@ -84,7 +84,6 @@ class DeferringDetector:
         """Samples of still sound in a row."""
 
     def probabilities(self, windows: Samples) -> list[float]:
-        """See `Detector`."""
         found: list[float] = []
         energies = _energies(windows)
         for index, window in enumerate(windows):
@@ -103,17 +102,14 @@ class DeferringDetector:
         return found
 
     def reset(self) -> None:
-        """See `Detector`."""
         self._detector.reset()
         self._begin()
 
     def snapshot(self) -> Any:
-        """See `Remembering`."""
         self._hear_waiting()
         return snapshot(self._detector), self._last, self._still, list(self._energies)
 
     def restore(self, kept: Any) -> None:
-        """See `Remembering`."""
         inner, last, still, energies = kept
         restore(self._detector, inner)
         self._waiting.clear()

@@ -135,9 +135,7 @@ class SileroDetector:
         self._context = np.zeros(CONTEXT_SAMPLES, np.float32)
 
     def snapshot(self) -> tuple[State, Samples]:
-        """See `Remembering`."""
         return self._state, self._context
 
     def restore(self, kept: tuple[State, Samples]) -> None:
-        """See `Remembering`."""
         self._state, self._context = kept

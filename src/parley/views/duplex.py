@@ -98,7 +98,6 @@ class DuplexView:
 
     @property
     def spec(self) -> ModelSpec:
-        """What the model is."""
         return self._slot.spec
 
     @property

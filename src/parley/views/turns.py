@@ -76,7 +76,6 @@ class TurnView:
 
     @property
     def spec(self) -> ModelSpec:
-        """What the model is."""
         return self._slot.spec
 
     @property

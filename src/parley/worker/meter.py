@@ -79,7 +79,6 @@ class WorkerMeter:
         self._interruptions[state] += 1
 
     def add(self, stage: str, durations_ms: Iterable[float]) -> None:
-        """Durations of a stage."""
         for duration_ms in durations_ms:
             self._stages[stage].add(duration_ms)
 
@@ -118,7 +117,6 @@ class SessionMeter:
         """Generated so far, text and speech."""
 
     def observe(self, event: Observed, at_s: float) -> None:
-        """See `Observer`."""
         match event:
             case UnitDone():
                 self.tokens += event.result.text_tokens + event.result.speech_tokens

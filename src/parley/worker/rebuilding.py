@@ -95,7 +95,6 @@ class RebuiltSession:
 
     @property
     def setup(self) -> SessionRequest | None:
-        """How the session was requested."""
         asked = self._state["runner"].get("setup") or (self._entries or [None])[0]
         return asked if isinstance(asked, DuplexSetup | HalfDuplexSetup) else None
 

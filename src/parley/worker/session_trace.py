@@ -49,7 +49,6 @@ class SessionTrace:
         self._first: TraceSpan = OFF
 
     def observe(self, event: Observed, at_s: float) -> None:
-        """See `Observer`."""
         del at_s
         match event:
             case SessionReady():

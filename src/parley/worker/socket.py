@@ -26,7 +26,6 @@ class GatewaySocket:
         self._received = 0
 
     async def receive(self) -> str | bytes:
-        """See `SessionSocket`."""
         self._received += 1
         if self._received % TURN_MESSAGES == 0:
             # Messages that are there already are had without waiting: the others want a turn too.
@@ -54,7 +53,6 @@ class GatewaySocket:
             raise Disconnected from error
 
     async def send(self, frame: str | bytes) -> None:
-        """See `SessionSocket`."""
         await self._connection.room()
         if not self._connection.is_open:
             raise Disconnected
@@ -64,5 +62,4 @@ class GatewaySocket:
             self._connection.send_text(frame.encode())
 
     async def close(self, code: int, reason: str) -> None:
-        """See `SessionSocket`."""
         self._connection.close(code, reason)

@@ -386,7 +386,6 @@ ATTACKS: Final[dict[str, Callable[[Address, float], None]]] = {
 
 
 def main(words: list[str]) -> None:
-    """One attack."""
     kind, url, seconds = words
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or 80

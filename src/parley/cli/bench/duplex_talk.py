@@ -63,7 +63,6 @@ class SimulatedLoudspeaker:
         self.error: ParleyError | None = None
 
     def take(self, event: Told) -> None:
-        """What the client was told."""
         now_s = self._loop.time()
         match event:
             case Piece(sound=sound) | Speaking(sound=sound) if sound is not None:

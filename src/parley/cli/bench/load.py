@@ -159,7 +159,6 @@ def judge(
 
 
 def show(report: LoadReport) -> None:
-    """For people."""
     typer.echo(f"{report.dialect}, {report.sessions} at a time: {report.answers.count} answers")
     typer.echo(f"  answer  {report.answers}")
     typer.echo(f"  queue   {report.waits}")
@@ -171,7 +170,6 @@ def show(report: LoadReport) -> None:
 
 
 async def run(dialect: str, plan: Load, sessions: int, ramp_s: float) -> LoadReport:
-    """All sessions of one dialect."""
     counts = LoadCounts()
 
     async def one(index: int) -> None:

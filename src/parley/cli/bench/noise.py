@@ -207,7 +207,6 @@ def _stops(event: InterruptionEvent) -> bool:
 
 
 def as_line(one: NoiseOutcome) -> str:
-    """For people."""
     stops = ", ".join(f"{name} {count}" for name, count in one.stops.items())
     after = "-"
     if one.onset_ms:

@@ -49,7 +49,6 @@ def rows(
 
 
 def as_table(found: Sequence[NoiseRow]) -> str:
-    """For people."""
     table = [("", "found", "aim"), *((row.name, row.found, row.aim) for row in found)]
     widths = [max(len(row[k]) for row in table) for k in range(2)]
     return "\n".join(

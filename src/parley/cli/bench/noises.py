@@ -15,7 +15,6 @@ from parley.media.pcm import INPUT_RATE_HZ, Samples
 
 
 def at_level(samples: npt.NDArray[np.floating], dbfs: float) -> Samples:
-    """Scaled to a level."""
     power = float(np.mean(samples.astype(np.float64) ** 2))
     scaled = samples * (10 ** (dbfs / 20) / np.sqrt(max(power, 1e-12)))
     return np.asarray(scaled, np.float32)

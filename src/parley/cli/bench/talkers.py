@@ -155,7 +155,6 @@ class Talker(ABC):
 
 
 def problem_of(message: dict[str, Any]) -> ParleyError:
-    """What an error says."""
     body = message.get("error") or {}
     return InferenceFailed(f"{body.get('code')}: {body.get('message')}")
 
@@ -306,7 +305,6 @@ DIALECTS: Final = ("half_duplex", "duplex", "realtime", *TALKERS)
 def client_of(
     url: str, access: AccessOptions, dialect: str, interruption: InterruptionOptions
 ) -> AnyTalker:
-    """A client of this dialect."""
     match dialect:
         case "half_duplex":
             config = Config(interruption=interruption)
@@ -322,7 +320,6 @@ def client_of(
 
 
 async def send(client: AnyTalker, pcm: Pcm) -> None:
-    """Sound as this client sends it."""
     match client:
         case HalfDuplexClient():
             client.send_audio(pcm)

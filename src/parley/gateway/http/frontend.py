@@ -53,7 +53,6 @@ class VoiceInfo(BaseModel):
 
 
 def describe(voice: RegisteredVoice) -> VoiceInfo:
-    """A voice with its sound."""
     return VoiceInfo(
         name=voice.name,
         duration=round(voice.pcm.duration_s, 3),

@@ -129,7 +129,6 @@ def routes(
     state: State,
     usage: KeyUsage,
 ) -> Router:
-    """Routes for keys and tokens."""
     router = Router(tags=["keys"])
     admin = Router(
         prefix="/api/admin/keys",

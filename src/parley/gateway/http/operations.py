@@ -133,7 +133,6 @@ def routes(
     worker_control: WorkerControl,
     worker_pool: WorkerPool,
 ) -> Router:
-    """Routes for operators."""
     router = Router(
         prefix="/api/admin",
         tags=["admin"],

@@ -49,7 +49,6 @@ def routes(
     *,
     presets: Presets,
 ) -> Router:
-    """Routes for presets."""
     router = Router(tags=["pages"])
 
     @router.get(

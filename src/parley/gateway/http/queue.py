@@ -112,7 +112,6 @@ def routes(
     queue: Queue,
     worker_pool: WorkerPool,
 ) -> Router:
-    """Routes for the queue."""
     router = Router(tags=["queue"])
 
     def info(ticket: Ticket, *, is_admin: bool, is_known: bool = False) -> TicketInfo:

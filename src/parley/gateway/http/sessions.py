@@ -96,8 +96,6 @@ def routes(
     state: State,
     storage: StorageSettings,
 ) -> Router:
-    """Routes for recordings."""
-
     async def bring(request: Request) -> None:
         # It may still lie on the worker that recorded it.
         recording_id = request.path_params.get("session_id")

@@ -380,7 +380,6 @@ def routes(
     supervisor: Supervisor,
     worker_pool: WorkerPool,
 ) -> Router:
-    """Routes for status and metrics."""
     router = Router(tags=["status"])
 
     def is_admin(request: Request) -> bool:

@@ -87,7 +87,6 @@ def routes(
     log_settings: LogSettings,
     storage: StorageSettings,
 ) -> Router:
-    """The route."""
     router = Router(tags=["pages"])
     kept = TraceFile(storage.data_dir / FILE_NAME)
 

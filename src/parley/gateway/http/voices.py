@@ -96,7 +96,6 @@ def routes(
     library: VoiceLibrary,
     storage: StorageSettings,
 ) -> Router:
-    """Routes for voices."""
     router = Router(prefix="/api/assets/ref_audio", tags=["voices"], route_class=LargeJsonRoute)
     adding = asyncio.Semaphore(2)
 

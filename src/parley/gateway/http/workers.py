@@ -16,7 +16,6 @@ from parley.protocol.control import CALLER_HEADER, VOICE_PATH
 
 
 def routes(*, library: VoiceLibrary) -> Router:
-    """Routes for workers."""
     router = Router(include_in_schema=False)
 
     @router.get(VOICE_PATH)

@@ -64,7 +64,6 @@ class Turns:
     needed_ms: int | None = None
 
     def take(self, window: Samples, probability: float) -> Turns:
-        """One window of sound."""
         if not self.is_open:
             kept = (*self.sound, window)[-(PRE_ROLL_MS // WINDOW_MS) :]
             if probability < SPEECH:

@@ -166,7 +166,6 @@ def endpoint_of(settings: ModelSettings) -> Endpoint:
 
 
 def find_writer(settings: ModelSettings, folder: Path | None, slots: int) -> Writer:
-    """The language model."""
     if is_address(settings.llm):
         endpoint = endpoint_of(settings)
         offered = check(endpoint)
@@ -186,7 +185,6 @@ def find_writer(settings: ModelSettings, folder: Path | None, slots: int) -> Wri
 
 
 def find_recogniser(settings: ModelSettings, folder: Path | None) -> Recogniser:
-    """The recogniser."""
     if settings.asr != "own":
         if is_ctranslate2(settings.asr):
             return FasterWhisper(settings.asr)

@@ -181,7 +181,6 @@ class Recognition:
                 return
 
     def _write_next(self, readings: list[_Reading]) -> None:
-        """The next token of each."""
         words, kept = self._words, readings[0].kept
         if not readings[0].ids:
             (first,) = readings

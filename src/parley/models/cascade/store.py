@@ -181,7 +181,6 @@ def unblocked(blocks: Tensor, steps: Tensor) -> Tensor:
 
 
 def load_recogniser(folder: Path, name: str = "asr") -> Recogniser:
-    """Whisper of a folder."""
     facts = json.loads((folder / f"{name}.json").read_text("utf-8"))
     shape = WhisperShape(facts["vocabulary"], facts["width"], facts["layers"], facts["heads"])
     with torch.device("meta"):

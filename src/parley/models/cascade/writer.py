@@ -189,12 +189,10 @@ class DraftChoices:
     """For writers that do not choose tokens themselves, or read anew: a choice is the draft."""
 
     def choice(self, before: Draft, after: Draft) -> object:
-        """See `Writer`."""
         del before
         return after
 
     def again(self, row: int, history: History, draft: Draft, limit: int, choice: object) -> Draft:
-        """See `Writer`."""
         del row, history, limit
         return choice if isinstance(choice, Draft) else draft
 

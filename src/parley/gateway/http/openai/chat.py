@@ -74,7 +74,6 @@ class AnswerSoFar:
     def completion(
         self, text: str, done: chat.Done, *, audio: bytes | None, is_cut: bool
     ) -> dict[str, Any]:
-        """The whole answer."""
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         if calls_of(done):
             message["content"] = text or None
@@ -108,7 +107,6 @@ class AnswerSoFar:
         }
 
     def chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
-        """A piece of the answer."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         more = {"usage": None} if self.asked.stream_options.include_usage else {}
         return event({**self._head("chat.completion.chunk"), "choices": [choice], **more})
@@ -120,7 +118,6 @@ class AnswerSoFar:
         return self.chunk({"content": text})
 
     def sound_chunk(self, data: bytes) -> bytes:
-        """Sound of a spoken answer."""
         sound = base64.b64encode(data).decode()
         return self.chunk({"audio": {"id": self.audio_id, "data": sound}})
 
@@ -170,7 +167,6 @@ def calls_of(done: chat.Done) -> tuple[ToolCallPart, ...]:
 
 
 def format_of(asked: Completion) -> SoundFormat:
-    """The format of the sound asked for."""
     form = asked.audio.format if asked.audio else "wav"
     return "pcm" if form == "pcm16" else form
 
@@ -183,7 +179,6 @@ def routes(
     sources: Sources,
     voices: VoiceNames,
 ) -> Router:
-    """Routes for chat completions."""
     router = Router(tags=["openai"])
 
     @router.post(

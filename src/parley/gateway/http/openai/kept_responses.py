@@ -92,7 +92,6 @@ class KeptResponses:
     is_on: bool
 
     def keeps(self, asked: ResponseRequest, items: Sequence[Item]) -> bool:
-        """True if a response to this request will be kept."""
         return self.is_on and asked.store and size_of(items) <= ONE_BYTES
 
     async def keep(self, request: Request, kept: KeptBody, recording_id: str | None) -> bool:

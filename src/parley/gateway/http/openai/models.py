@@ -89,7 +89,6 @@ class ModelList:
 
 
 def routes(*, models: ModelList) -> Router:
-    """Routes for models."""
     router = Router(prefix="/v1/models", tags=["openai"])
 
     @router.get("")

@@ -61,13 +61,11 @@ class ResponseWriter:
     # ---- events ----------------------------------------------------------------------------
 
     def begin(self) -> list[Event]:
-        """The response has started."""
         made = self.response("in_progress")
         return [self._event("response.created", response=made),
                 self._event("response.in_progress", response=made)]  # fmt: skip
 
     def words(self, text: str) -> list[Event]:
-        """More text."""
         events = self._open_message() if self._text is None else []
         assert self._text is not None
         self._text += text
@@ -93,7 +91,6 @@ class ResponseWriter:
         return self._close_message("incomplete" if is_limit else "completed")
 
     def last(self, done: chat.Done, *, is_cut: bool) -> Event:
-        """The last event, with the whole response."""
         is_limit = done.ending == "limit" and not is_cut
         status = "incomplete" if is_limit else "completed"
         made = self.response(

@@ -137,7 +137,6 @@ def routes(
     models: ModelList,
     sources: Sources,
 ) -> Router:
-    """Routes for responses."""
     router = Router(tags=["openai"])
 
     @router.post(
@@ -283,7 +282,6 @@ async def _encoded(events: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes,
 
 
 async def _whole(events: AsyncGenerator[Event, None]) -> Response:
-    """The response of the last event."""
     async with contextlib.aclosing(events):
         async for event in events:
             last = event

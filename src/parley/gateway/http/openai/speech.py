@@ -75,7 +75,6 @@ def read(raw: bytes | bytearray) -> SpeechRequest:
 def routes(
     *, forwarder: ChatForwarder, metrics: Metrics, models: ModelList, voices: VoiceNames
 ) -> Router:
-    """Routes for speech."""
     router = Router(tags=["openai"])
 
     @router.post(

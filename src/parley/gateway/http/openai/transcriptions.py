@@ -110,7 +110,6 @@ def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
 
 
 def routes(*, forwarder: ChatForwarder, metrics: Metrics, models: ModelList) -> Router:
-    """Routes for transcriptions."""
     router = Router(tags=["openai"])
     uploads = Transfers("uploads", UPLOADS_AT_ONCE, each=UPLOADS_EACH)
 

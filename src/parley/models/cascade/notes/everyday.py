@@ -342,7 +342,6 @@ def everyday_note(low: str) -> str | None:
 
 
 def rhyme_note(low: str) -> str | None:
-    """Words that rhyme."""
     found = re.search(r"\brhymes? (?:with|to|on|for) (?:the word )?[\"']?([a-z]+)", low)
     if not found:
         return None

@@ -84,7 +84,6 @@ _ALIASES = {
 
 
 def capital_note(low: str) -> str | None:
-    """A capital, or the country of one."""
     if not _LAND.search(low):
         return _country_of(low)
     table = capitals()
@@ -141,7 +140,6 @@ def _country_of(low: str) -> str | None:
 
 
 def opposite_note(low: str) -> str | None:
-    """An opposite that the stock has."""
     word = _opposite_of(low)
     if word not in opposites():
         return None
@@ -236,7 +234,6 @@ _FILLER = frozenset(
 
 
 def definition_note(low: str) -> str | None:
-    """What a thing is."""
     found = re.search(
         r"\b(?:what(?:'s| is| are| was)|define|explain what|explain|what does|meaning of|tell me "
         r"what|tell me about|"

@@ -90,7 +90,6 @@ def name_of(rgb: npt.NDArray[np.float64]) -> str:
 
 
 def parts(mask: Mask) -> Iterator[Mask]:
-    """The connected parts of a mask."""
     left = mask.copy()
     height, width = mask.shape
     while left.any():
@@ -166,7 +165,6 @@ def hull_area(points: npt.NDArray[np.int64]) -> float:
 
 
 def describe(things: list[Thing]) -> str:
-    """A sentence."""
     named = [
         f"{'an' if one.colour[0] in 'aeiou' else 'a'} {one.colour} {one.shape}" for one in things
     ]

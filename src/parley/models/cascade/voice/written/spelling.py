@@ -35,7 +35,6 @@ def as_letters(text: str) -> str:
 
 
 def digits(text: str) -> str:
-    """Each digit by itself."""
     return " ".join(in_words(int(sign)) for sign in text if sign.isdigit())
 
 
