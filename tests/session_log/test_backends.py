@@ -352,6 +352,26 @@ async def test_a_redis_that_restarted_asks_for_logs_that_nothing_is_written_to(
     await stored.close()
 
 
+async def test_a_log_is_taken_over_from_a_redis_that_is_away_for_a_moment(
+    server: RedisServer,
+) -> None:
+    stored = RedisSessionLogs(server.url, keep_s=60.0)
+    await append(created(stored, logged()), update(b"head", whole=True))
+    # It keeps what it has, as a replica would.
+    await stored.redis.save()
+    server.kill()
+    taking = asyncio.create_task(stored.take_over("lease/1", logged(pid=2)))
+    await asyncio.sleep(0.5)
+    assert not taking.done()
+
+    server.start()
+
+    async with asyncio.timeout(HANG_S):
+        contents, _ = await taking
+    assert list(split_entries(contents.entries)) == [b"head"]
+    await stored.close()
+
+
 async def test_a_redis_that_lost_a_log_unnoticed_asks_for_everything(server: RedisServer) -> None:
     stored = RedisSessionLogs(server.url, keep_s=60.0)
     writer = stored.create(logged())

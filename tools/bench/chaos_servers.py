@@ -214,6 +214,8 @@ class Servers:
         """Kill the redis-server, which keeps nothing, and start it again."""
         async with self._one_at_a_time:
             await asyncio.sleep(delay_s)
+            # A log that no process has any more is gone with the Redis that kept it.
+            await self._until(self._is_settled)
             assert self._redis is not None
             number = self._out("redis")
             self._redis.kill()
@@ -287,6 +289,15 @@ class Servers:
             return any((await self._busy()).values()) or time.monotonic() > due
 
         await self._until(is_busy)
+
+    async def _is_settled(self) -> bool:
+        """True if no session is between two workers."""
+        try:
+            async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
+                answer = await http.get(f"{self.url}/status")
+        except httpx.HTTPError:
+            return False
+        return not answer.json()["session_states"].get("moving")
 
     async def _busy(self) -> dict[int, int]:
         """Workers by their index, and how many slots of each are taken."""

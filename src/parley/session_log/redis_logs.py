@@ -39,6 +39,8 @@ ANSWER_S: Final = 2.0
 """How long Redis may take to answer."""
 REFRESH_S: Final = 20.0
 """Interval at which a writer keeps its log from expiring."""
+RETURNS_S: Final = 5.0
+"""How long a Redis may be away while a session is taken over."""
 LOOK_S: Final = 1.0
 """Interval at which a worker looks whether it is still the Redis that has its logs: one that was
 restarted, or a replica that took over, may have forgotten logs that nothing is written to."""
@@ -154,7 +156,7 @@ class RedisSessionLogs:
         self, log_id: str, session: LoggedSession
     ) -> tuple[LogContents, SessionLogWriter]:
         try:
-            claimed = await self.ask(CLAIM, self.keys(log_id)[:3], self.ttl_ms)
+            claimed = await self._claimed(log_id)
             if not claimed:
                 raise LogUnreadable("Nothing of the session was kept.")
             epoch, head, state, entries, outputs = claimed
@@ -169,6 +171,23 @@ class RedisSessionLogs:
         except msgspec.MsgspecError:
             raise LogUnreadable("The log of the session is damaged.") from None
         return contents, _RedisWriter(self, session, epoch=epoch)
+
+    async def _claimed(self, log_id: str) -> list[Any]:
+        """A log, in a new epoch. A Redis that restarts, or whose replica takes over, is asked
+        again: nothing else has the session any more.
+
+        Raises:
+            one of `failures`: it is not there for long.
+        """
+        due_s = time.monotonic() + RETURNS_S
+        while True:
+            try:
+                claimed: list[Any] = await self.ask(CLAIM, self.keys(log_id)[:3], self.ttl_ms)
+                return claimed
+            except self.failures:
+                if time.monotonic() > due_s:
+                    raise
+            await asyncio.sleep(LOOK_S / 4)
 
     async def stored(self) -> list[StoredLog]:
         try:
