@@ -165,6 +165,8 @@ def _add_routes(
     voice_names = VoiceNames(
         runtime.admins, runtime.admission, runtime.authenticator, runtime.voices
     )
+    if files is not None:
+        app.mount("/static", files, name="static")
     for router in (
         status.routes(
             admins=runtime.admins,
@@ -178,6 +180,14 @@ def _add_routes(
             sessions=runtime.sessions,
             supervisor=runtime.supervisor,
             worker_pool=runtime.worker_pool,
+        ),
+        # What browsers ask for most is found first.
+        pages.routes(
+            apps=runtime.apps,
+            files=files,
+            handover=runtime.handover,
+            recordings=runtime.recordings,
+            web=web,
         ),
         queue.routes(
             admins=runtime.admins,
@@ -296,13 +306,6 @@ def _add_routes(
             log_settings=settings.log,
             storage=settings.storage,
         ),
-        pages.routes(
-            apps=runtime.apps,
-            files=files,
-            handover=runtime.handover,
-            recordings=runtime.recordings,
-            web=web,
-        ),
         operations.routes(
             admins=runtime.admins,
             clock=runtime.clock,
@@ -324,8 +327,6 @@ def _add_routes(
         route = path.replace("{session_id}", "{session_id:path}")
         app.router.routes.append(WebSocketRoute(route, _socket(runtime, path)))
     app.router.routes.append(WebSocketRoute(CONTROL_PATH, runtime.worker_control.serve))
-    if files is not None:
-        app.mount("/static", files, name="static")
     return files
 
 

@@ -93,6 +93,7 @@ class WebFiles(StaticFiles):
         self._folder = folder
         self._packed: dict[str, _Packed] = {}
         self._seen: tuple[tuple[str, int, int], ...] = ()
+        self._there: frozenset[str] = frozenset()
         self._version = ""
         self._looked_s = -math.inf
         self._pages: dict[_PageKey, tuple[bytes, dict[str, str]]] = {}
@@ -136,6 +137,11 @@ class WebFiles(StaticFiles):
             return gzip.compress(content, 6, mtime=0), headers | more
         return content, headers | {"etag": f'"{etag}"'}
 
+    def has(self, path: Path) -> bool:
+        """True if the file was there at the last look."""
+        self.version()
+        return str(path) in self._there
+
     def version(self) -> str:
         """A digest of every file. They are looked at again after `look_s`, and read again when one
         of them has changed."""
@@ -155,6 +161,7 @@ class WebFiles(StaticFiles):
                 digest.update(f"{name} {size}\n".encode())
                 digest.update(Path(name).read_bytes())
             self._seen, self._version = seen, digest.hexdigest()[:16]
+            self._there = frozenset(name for name, _, _ in seen)
         return self._version
 
     def _at_its_version(self, page: Path, root: str, language: str) -> str:

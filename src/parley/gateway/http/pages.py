@@ -84,18 +84,21 @@ def routes(
     """The routes. `files` is None where the pages are not installed."""
     router = Router(include_in_schema=False)
 
+    def is_there(file: str) -> bool:
+        return files is not None and files.has(web / file)
+
     def served(file: str, request: Request, status_code: int = 200) -> Response:
-        if files is None or not (web / file).is_file():
+        if files is None or not is_there(file):
             raise HTTPException(404, "This page is not installed.")
         return files.page(web / file, request.scope, status_code)
 
     @router.get("/")
     async def index(request: Request) -> Response:
-        if not (web / "index.html").is_file():
+        if not is_there("index.html"):
             return HTMLResponse(INDEX)
         # It is a voice call; where the operator has switched those off, what else there is.
         call = apps.find("audio_duplex")
-        is_on = call is None or call.is_enabled or not (web / "explore.html").is_file()
+        is_on = call is None or call.is_enabled or not is_there("explore.html")
         return served("index.html" if is_on else "explore.html", request)
 
     def add(path: str, file: str, app_id: str | None) -> None:
