@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parley.media.pcm import Pcm, join
-from parley.media.resample import DownsampleStream, ResampleStream, resample
+from parley.media.resample import RateStream, ResampleStream, resample
 from parley.session import state_codec
 
 
@@ -52,7 +52,7 @@ def test_a_stream_refuses_another_rate():
 
 @pytest.mark.parametrize("hz", [100, 440, 3000, 7000])
 def test_a_downsampled_tone_stays_the_same_tone(hz):
-    found = DownsampleStream().feed(tone(24_000, hz=hz))
+    found = RateStream(24_000, 16_000).feed(tone(24_000, hz=hz))
 
     assert 15_950 < len(found) <= 16_000
     middle = slice(200, -200)
@@ -62,7 +62,7 @@ def test_a_downsampled_tone_stays_the_same_tone(hz):
 
 @pytest.mark.parametrize("hz", [8600, 10_000, 11_500])
 def test_what_16_khz_cannot_hold_is_left_out(hz):
-    found = DownsampleStream().feed(tone(24_000, hz=hz))
+    found = RateStream(24_000, 16_000).feed(tone(24_000, hz=hz))
 
     assert np.abs(found.samples[200:-200]).max() < 1e-3
 
@@ -71,7 +71,7 @@ def test_a_downsampling_goes_on_from_what_was_remembered():
     pcm = Pcm(np.random.default_rng(1).uniform(-0.5, 0.5, 24_000).astype(np.float32), 24_000)
     cuts = [0, 1, 100, 2500, 2501, 9000, 24_000]
     pieces = [pcm.slice(start, stop) for start, stop in itertools.pairwise(cuts)]
-    stream, whole = DownsampleStream(), DownsampleStream().feed(pcm)
+    stream, whole = RateStream(24_000, 16_000), RateStream(24_000, 16_000).feed(pcm)
     found = []
 
     for piece in pieces:
@@ -80,3 +80,14 @@ def test_a_downsampling_goes_on_from_what_was_remembered():
         assert np.array_equal(other.feed(piece).samples, found[-1].samples)
 
     np.testing.assert_allclose(join(found, 16_000).samples, whole.samples, atol=1e-5)
+
+
+@pytest.mark.parametrize(("from_hz", "to_hz"), [(24_000, 8_000), (8_000, 16_000)])
+@pytest.mark.parametrize("hz", [100, 1000, 3000])
+def test_a_tone_of_a_telephone_stays_the_same_tone(from_hz, to_hz, hz):
+    found = RateStream(from_hz, to_hz).feed(tone(from_hz, hz=hz))
+
+    middle = slice(200, -200)
+    expected = tone(to_hz, hz=hz).samples[: len(found)]
+    assert to_hz - len(found) < 0.01 * to_hz
+    np.testing.assert_allclose(found.samples[middle], expected[middle], atol=5e-3)

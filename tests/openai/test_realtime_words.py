@@ -3,10 +3,12 @@ their order, and fields that are named instead of being ignored."""
 
 from __future__ import annotations
 
+import base64
 import time
 from secrets import token_hex
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.openai.talking_model import CallingModel, TalkingModel
 from tests.openai.test_realtime import Talk, say_text, talking
@@ -16,6 +18,8 @@ from tests.openai.test_tools import SUNNY
 import openai
 from openai import AsyncOpenAI
 from parley.errors import Unauthorized
+from parley.media import g711
+from parley.media.pcm import Pcm
 
 
 async def test_nothing_to_cancel_begins_with_the_words_that_livekit_looks_for():
@@ -128,7 +132,8 @@ async def test_a_secret_keeps_settings_which_the_first_update_is_laid_over():
             done = await talk.until("response.done")
 
     assert secret.session.id.startswith("sess_")
-    assert secret.session.audio.output.voice == "marin"
+    kept: Any = secret.session
+    assert kept.audio.output.voice == "marin"
     assert 7190 < secret.expires_at - time.time() <= 7200
     assert created.session.instructions == "Be kind."
     assert created.session.audio.input.turn_detection is None
@@ -165,3 +170,111 @@ async def test_a_secret_of_a_server_without_keys_cannot_pose_as_a_key():
         for token in (f"st_{sealed}", f"st_{link}"):
             with pytest.raises(Unauthorized):
                 authenticator.identify({"authorization": f"Bearer {token}"})
+
+
+LAWS: Any = [("audio/pcmu", "mu"), ("audio/pcma", "a")]
+
+
+def g711_tone(law: Any, seconds: float, hz: float = 440) -> bytes:
+    at = np.arange(round(8000 * seconds)) / 8000
+    return g711.encoded(Pcm((0.5 * np.sin(2 * np.pi * hz * at)).astype(np.float32), 8000), law)
+
+
+@pytest.mark.parametrize(("form", "law"), LAWS)
+async def test_telephones_speak_g711_both_ways(form, law):
+    model = TalkingModel(answer="one two three four ")
+    async with talking(model) as (_, talk):
+        sound = {"format": {"type": form}, "turn_detection": None}
+        audio = {"input": sound, "output": {"format": {"type": form}}}
+        session: Any = {"type": "realtime", "audio": audio}
+        await talk.connection.session.update(session=session)
+        updated = await talk.until("session.updated")
+        await talk.connection.input_audio_buffer.append(
+            audio=base64.b64encode(g711_tone(law, 1.0)).decode()
+        )
+        await talk.connection.input_audio_buffer.commit()
+        await talk.connection.response.create()
+        await talk.until("response.done")
+
+    assert updated.session.audio.input.format.type == form
+    deltas = [e.delta for e in talk.events if e.type == "response.output_audio.delta"]
+    heard = g711.decoded(b"".join(map(base64.b64decode, deltas)), law)
+    # The model says a tone of 24,000 / (16 pi) Hz, a tenth of a second for each of four words.
+    assert 0.38 < heard.duration_s <= 0.4
+    loudest = np.abs(np.fft.rfft(heard.samples)).argmax() / heard.duration_s
+    assert abs(loudest - 24_000 / (16 * np.pi)) < 10
+
+
+@pytest.mark.parametrize(
+    ("session", "param"),
+    [
+        ({"audio": {"input": {"colour": 1}}}, "session.audio.input.colour"),
+        ({"audio": {"output": {"pitch": 2}}}, "session.audio.output.pitch"),
+        ({"audio": {"microphone": {}}}, "session.audio.microphone"),
+        (
+            {"audio": {"input": {"turn_detection": {"type": "server_vad", "patience": 1}}}},
+            "session.audio.input.turn_detection.patience",
+        ),
+        ({"audio": {"input": {"format": {"type": "audio/opus"}}}}, "session.audio.input.format"),
+        (
+            {"audio": {"input": {"format": {"type": "audio/pcm", "rate": 8000}}}},
+            "session.audio.input.format",
+        ),
+    ],
+)
+async def test_a_field_within_a_session_that_does_not_exist_is_named(session, param):
+    async with talking(TalkingModel()) as (_, talk):
+        asked: Any = {"type": "realtime", **session}
+        await talk.connection.session.update(session=asked)
+        error = await talk.error()
+
+    assert error.param == param
+
+
+async def test_a_field_of_a_response_that_does_not_exist_is_named_with_the_one_that_does():
+    async with talking(TalkingModel()) as (_, talk):
+        wrong: Any = {"type": "response.create", "response": {"modalities": ["text"]}}
+        await talk.connection.send(wrong)
+        error = await talk.error()
+
+    assert error.param == "response.modalities"
+    assert "response.output_modalities" in error.message
+
+
+async def test_what_has_no_effect_is_null_in_the_session():
+    async with talking(TalkingModel()) as (_, talk):
+        heard: Any = {
+            "noise_reduction": {"type": "near_field"},
+            "turn_detection": {"type": "server_vad", "idle_timeout_ms": 5000},
+        }
+        await talk.connection.session.update(
+            session={
+                "type": "realtime",
+                "tracing": "auto",
+                "include": ["item.input_audio_transcription.logprobs"],
+                "audio": {"input": heard},
+            }
+        )
+        session = (await talk.until("session.updated")).session
+
+    assert session.audio.input.noise_reduction is None
+    assert session.audio.input.turn_detection.idle_timeout_ms is None
+    assert (session.tracing, session.include) == (None, None)
+
+
+async def test_a_truncation_behind_the_end_of_the_sound_is_an_error():
+    async with talking(TalkingModel(answer="one two ")) as (_, talk):
+        await say_text(talk, "Hello!")
+        await talk.connection.response.create()
+        item = (await talk.until("response.done")).response.output[0]
+        for end_ms in (600_000, 150):
+            await talk.connection.conversation.item.truncate(
+                item_id=item.id, content_index=0, audio_end_ms=end_ms
+            )
+            if end_ms > 200:
+                error = await talk.error()
+        cut = await talk.until("conversation.item.truncated")
+
+    assert error.param == "audio_end_ms"
+    assert "at most 200" in error.message
+    assert cut.audio_end_ms == 150

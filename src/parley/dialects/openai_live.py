@@ -30,15 +30,14 @@ from parley.dialects.events import (
     VideoInput,
 )
 from parley.dialects.openai_base import OpenAIDialect
-from parley.dialects.openai_session import EXPIRES_S, OWN_VOICE, PCM, object_of
-from parley.dialects.sound import in_pieces, pcm16_of, pcm16_text, within
+from parley.dialects.openai_session import EXPIRES_S, OWN_VOICE, PCM, format_of, object_of
+from parley.dialects.sound import OPENAI_RATES, OpenAIInput, OpenAIOutput, in_pieces, within
 from parley.errors import (
     InvalidRequest,
     NotReady,
     ParleyError,
 )
 from parley.media.pcm import Pcm
-from parley.media.resample import DownsampleStream
 from parley.protocol import codec, openai
 from parley.protocol import openai_live as wire
 from parley.protocol.kinds import Kind, Phase
@@ -96,7 +95,7 @@ class OpenAILiveDialect(OpenAIDialect):
     def __init__(self, context: SessionContext) -> None:
         super().__init__(context)
         self._session: dict[str, Any] = {"id": context.session_id, "model": "", "status": "active"}
-        self._resampler = DownsampleStream()
+        self._input, self._output = OpenAIInput(), OpenAIOutput()
         self._is_muted = False
         self._heard_ms = 0
         self._said_ms = 0
@@ -117,8 +116,7 @@ class OpenAILiveDialect(OpenAIDialect):
                 session = codec.without_nulls(session)
                 return LiveRead(msgspec.structs.replace(message, session=session))
             case wire.LiveInputAudio(audio=audio):
-                pcm = within(lambda: pcm16_of(audio, field="audio", rate_hz=openai.RATE_HZ))
-                return LiveRead(message, self._resampler.feed(pcm))
+                return LiveRead(message, within(lambda: self._input.read(audio, field="audio")))
             case wire.LiveInputImage(image=image):
                 return LiveRead(
                     message,
@@ -176,21 +174,21 @@ class OpenAILiveDialect(OpenAIDialect):
         if not isinstance(instructions, str) or len(instructions) > TEXT_LIMIT_CHARS:
             raise InvalidRequest("instructions must be a string.", field="session.instructions")
         audio = object_of(session.get("audio"), "session.audio")
-        form = object_of(audio.get("format"), "session.audio.format")
-        if form and (form.get("type") != "audio/pcm" or form.get("rate", 24_000) != 24_000):
-            raise InvalidRequest(
-                "The audio format must be audio/pcm with a rate of 24000.",
-                field="session.audio.format",
-            )
+        form: dict[str, Any] = dict(PCM)
+        if audio.get("format") is not None:
+            form = format_of(audio["format"], "session.audio.format")
+            form["rate"] = OPENAI_RATES[form["type"]]
         voice = object_of(audio.get("output"), "session.audio.output").get("voice", OWN_VOICE)
         voice = voice.get("id") if isinstance(voice, dict) else voice
         if not isinstance(voice, str):
             raise InvalidRequest("voice must be a string.", field="session.audio.output.voice")
+        self._input.take(form["type"])
+        self._output = OpenAIOutput(form["type"])
         self._session |= {
             "model": str(session.get("model", "")),
             "expires_at": int(self.context.clock.time()) + EXPIRES_S,
             "instructions": instructions,
-            "audio": {"format": dict(PCM), "output": {"voice": voice}},
+            "audio": {"format": form, "output": {"voice": voice}},
             "delegation": _delegation(session.get("delegation")),
             "store": False,
         }
@@ -273,7 +271,7 @@ class OpenAILiveDialect(OpenAIDialect):
             for sound in sounds:
                 end_ms = at_ms + sound.duration_ms
                 found.append(
-                    wire.OutputAudio(delta=pcm16_text(sound), start_ms=at_ms, end_ms=end_ms)
+                    wire.OutputAudio(delta=self._output.text(sound), start_ms=at_ms, end_ms=end_ms)
                 )
                 at_ms = end_ms
             self._said_ms += ends_ms - begins_ms

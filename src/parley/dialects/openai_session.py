@@ -12,6 +12,7 @@ import msgspec
 
 from parley.dialects.events import HalfDuplexSetup, TurnDetection
 from parley.dialects.openai_told import told
+from parley.dialects.sound import OPENAI_RATES
 from parley.errors import InvalidRequest
 from parley.protocol.codec import Converter
 from parley.protocol.openai import BUILT_IN_VOICES
@@ -58,6 +59,12 @@ TOLERATED: Final = frozenset(
 FIELDS: Final = TOLERATED | {
     *("type", "output_modalities", "instructions", "tools", "tool_choice", "max_output_tokens"),
     *("tracing", "truncation", "prompt", "include", "audio"),
+}
+INPUT_FIELDS: Final = frozenset({"format", "transcription", "noise_reduction", "turn_detection"})
+OUTPUT_FIELDS: Final = frozenset({"format", "voice", "speed"})
+RESPONSE_FIELDS: Final = TOLERATED | {
+    *("output_modalities", "instructions", "tools", "tool_choice", "max_output_tokens", "prompt"),
+    *("conversation", "metadata", "input", "audio"),
 }
 BETA: Final = {
     "modalities": "output_modalities",
@@ -151,15 +158,15 @@ def unpacked(text: str) -> dict[str, Any]:
 def merged(
     session: dict[str, Any], changes: dict[str, Any], *, calls_tools: bool
 ) -> dict[str, Any]:
-    """The session with what a client changes; what this server does not know stays out of it, and
-    so do tools where the model calls none.
+    """The session with what a client changes; what has no effect here (noise reduction, truncation,
+    tracing, `include`) stays out of it, and so do tools if the model calls none.
 
     Raises:
         InvalidRequest: a change that cannot be made; `field` says which.
     """
     if changes.get("type", "realtime") != "realtime":
         raise InvalidRequest('session.type must be "realtime".', field="session.type")
-    _check_names(changes)
+    check_names(changes, FIELDS, "session")
     new = copy.deepcopy(session)
     for name in ("output_modalities", "instructions", "max_output_tokens"):
         if changes.get(name) is not None:
@@ -171,45 +178,49 @@ def merged(
         new["tools"] = changes["tools"]
     for name in ("tracing", "truncation", "include"):
         if name in changes:
-            new[name] = told(changes[name], name, f"session.{name}")
+            told(changes[name], name, f"session.{name}")
     if changes.get("prompt") is not None:
         raise InvalidRequest(
             "prompt is not supported: this server stores no prompts.", field="session.prompt"
         )
     audio = object_of(changes.get("audio"), "session.audio")
+    check_names(audio, frozenset({"input", "output"}), "session.audio")
     _merge_input(new["audio"]["input"], object_of(audio.get("input"), "session.audio.input"))
     _merge_output(new["audio"]["output"], object_of(audio.get("output"), "session.audio.output"))
     return new
 
 
-def _check_names(changes: dict[str, Any]) -> None:
-    """Name what is not a field of a session, instead of ignoring it.
+def check_names(given: dict[str, Any], fields: frozenset[str], where: str) -> None:
+    """Name what is not a field, instead of ignoring it.
 
     Raises:
         InvalidRequest: the first of them; for a field of the beta, with its new name.
     """
-    for name, value in changes.items():
-        if value is None or name in FIELDS:
+    for name, value in given.items():
+        if value is None or name in fields:
             continue
-        instead = BETA.get(name)
+        instead = BETA.get(name) if where in ("session", "response") else None
         hint = (
-            f"use session.{instead}"
+            f"use {where}.{instead}"
             if instead
-            else f"its fields are {', '.join(sorted(FIELDS - TOLERATED))}"
+            else f"the fields are {', '.join(sorted(fields - TOLERATED))}"
         )
         raise InvalidRequest(
-            f"session.{name[:80]} is not a field of a session: {hint}.",
-            field=f"session.{name[:80]}",
+            f"{where}.{name[:80]} is not a field of {where}: {hint}.", field=f"{where}.{name[:80]}"
         )
 
 
 def _merge_input(current: dict[str, Any], changes: dict[str, Any]) -> None:
     where = "session.audio.input"
+    check_names(changes, INPUT_FIELDS, where)
     if changes.get("format") is not None:
-        current["format"] = _format(changes["format"], f"{where}.format")
-    for name in ("transcription", "noise_reduction"):
-        if name in changes:
-            current[name] = told(changes[name], name, f"{where}.{name}")
+        current["format"] = format_of(changes["format"], f"{where}.format")
+    if "transcription" in changes:
+        current["transcription"] = told(
+            changes["transcription"], "transcription", f"{where}.transcription"
+        )
+    if "noise_reduction" in changes:
+        told(changes["noise_reduction"], "noise_reduction", f"{where}.noise_reduction")
     if "turn_detection" in changes:
         current["turn_detection"] = _detection(
             changes["turn_detection"], current["turn_detection"], f"{where}.turn_detection"
@@ -218,8 +229,9 @@ def _merge_input(current: dict[str, Any], changes: dict[str, Any]) -> None:
 
 def _merge_output(current: dict[str, Any], changes: dict[str, Any]) -> None:
     where = "session.audio.output"
+    check_names(changes, OUTPUT_FIELDS, where)
     if changes.get("format") is not None:
-        current["format"] = _format(changes["format"], f"{where}.format")
+        current["format"] = format_of(changes["format"], f"{where}.format")
     voice = changes.get("voice")
     if isinstance(voice, dict):
         voice = voice.get("id")
@@ -231,17 +243,34 @@ def _merge_output(current: dict[str, Any], changes: dict[str, Any]) -> None:
         raise InvalidRequest("speed must be 1.0: it cannot be changed.", field=f"{where}.speed")
 
 
-def _format(value: Any, where: str) -> dict[str, Any]:
+_FORMAT_NAMES: Final = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
+"""Formats in the words of the beta."""
+
+
+def format_of(value: Any, where: str) -> dict[str, Any]:
+    """A format of sound, in full.
+
+    Raises:
+        InvalidRequest: there is none of that name or rate here.
+    """
     given = {"type": value} if isinstance(value, str) else object_of(value, where)
-    if given.get("type") not in ("audio/pcm", "pcm16") or given.get("rate", 24_000) != 24_000:
-        raise InvalidRequest(f"{where} must be audio/pcm with a rate of 24000.", field=where)
-    return dict(PCM)
+    name = str(given.get("type"))
+    name = _FORMAT_NAMES.get(name, name)
+    rate = OPENAI_RATES.get(name)
+    if rate is None or given.get("rate", rate) != rate:
+        raise InvalidRequest(
+            f"{where} must be audio/pcm with a rate of 24000, audio/pcmu or audio/pcma, got "
+            f"{_shown(value)}.",
+            field=where,
+        )
+    return dict(PCM) if name == "audio/pcm" else {"type": name}
 
 
 def _detection(value: Any, current: dict[str, Any] | None, where: str) -> dict[str, Any] | None:
     if value is None:
         return None
     given = object_of(value, where)
+    check_names(given, frozenset(SERVER_VAD | SEMANTIC_VAD), where)
     kind = given.get("type", (current or SERVER_VAD)["type"])
     if kind not in ("server_vad", "semantic_vad"):
         raise InvalidRequest(f"{where} must be server_vad, semantic_vad or null.", field=where)
@@ -249,7 +278,8 @@ def _detection(value: Any, current: dict[str, Any] | None, where: str) -> dict[s
     base = current if current is not None and current["type"] == kind else defaults
     new = {name: given.get(name) if name in given else base[name] for name in defaults}
     checked: dict[str, Any] = told({**new, "type": kind}, "turn_detection", where)
-    return checked
+    # Nothing happens by itself after a silence of the user.
+    return checked | ({"idle_timeout_ms": None} if kind == "server_vad" else {})
 
 
 def settings_of(session: dict[str, Any], *, can_choose: bool = False) -> RealtimeSettings:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
 
 from parley.dialects.events import Sound
 from parley.errors import InvalidPayload, TooLarge
-from parley.media import coding
+from parley.media import coding, g711
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
+from parley.media.resample import RateStream
 from parley.protocol import codec
 from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat
 
@@ -26,22 +28,60 @@ def pcm_text(pcm: Pcm | None) -> str | None:
     return codec.to_base64(pcm.samples.astype("<f4", copy=False).tobytes())
 
 
-def pcm16_of(text: str, *, field: str, rate_hz: int) -> Pcm:
-    """Base64 of 16-bit little-endian samples.
+OPENAI_RATES: Final = {"audio/pcm": 24_000, "audio/pcmu": g711.RATE_HZ, "audio/pcma": g711.RATE_HZ}
+"""Formats of OpenAI's protocols: 16-bit samples, and the two laws of telephones."""
+_LAWS: Final[dict[str, g711.Law]] = {"audio/pcmu": "mu", "audio/pcma": "a"}
+
+
+def openai_sound(text: str, form: str, *, field: str) -> Pcm:
+    """Base64 of sound in a format of OpenAI's.
 
     Raises:
-        InvalidPayload: it is none.
+        InvalidPayload: it is not.
     """
     data = codec.from_base64(text, field=field)
+    if form in _LAWS:
+        return g711.decoded(data, _LAWS[form])
     if len(data) % 2:
         raise InvalidPayload(f"{field} must hold 16-bit samples.", field=field)
-    return Pcm(np.multiply(np.frombuffer(data, "<i2"), _PCM16_STEP, dtype=np.float32), rate_hz)
+    samples = np.multiply(np.frombuffer(data, "<i2"), _PCM16_STEP, dtype=np.float32)
+    return Pcm(samples, OPENAI_RATES[form])
 
 
-def pcm16_text(pcm: Pcm) -> str:
-    """Base64 of 16-bit little-endian samples."""
-    scaled = np.clip(np.rint(pcm.samples * 32767.0), -32768, 32767)
-    return codec.to_base64(scaled.astype("<i2").tobytes())
+@dataclass(slots=True, eq=False)
+class OpenAIInput:
+    """Sound of a client of OpenAI's protocols, as it is appended."""
+
+    form: str = "audio/pcm"
+    stream: RateStream = field(default_factory=lambda: RateStream(24_000, INPUT_RATE_HZ))
+
+    def take(self, form: str) -> None:
+        """Take another format from now on."""
+        if form != self.form:
+            self.form, self.stream = form, RateStream(OPENAI_RATES[form], INPUT_RATE_HZ)
+
+    def read(self, text: str, *, field: str) -> Pcm:
+        """The next piece, 16 kHz.
+
+        Raises:
+            InvalidPayload: it is not in the format.
+        """
+        return self.stream.feed(openai_sound(text, self.form, field=field))
+
+
+@dataclass(slots=True, eq=False)
+class OpenAIOutput:
+    """Sound for a client of OpenAI's protocols."""
+
+    form: str = "audio/pcm"
+    stream: RateStream = field(default_factory=lambda: RateStream(OUTPUT_RATE_HZ, g711.RATE_HZ))
+
+    def text(self, pcm: Pcm) -> str:
+        """The next piece, 24 kHz, as base64."""
+        if self.form in _LAWS:
+            return codec.to_base64(g711.encoded(self.stream.feed(pcm), _LAWS[self.form]))
+        scaled = np.clip(np.rint(pcm.samples * 32767.0), -32768, 32767)
+        return codec.to_base64(scaled.astype("<i2").tobytes())
 
 
 class WireSound:

@@ -1,6 +1,7 @@
 """Rate conversion, whole or as a stream; soxr at its high quality setting does the work.
 
-From 24 to 16 kHz there is a stream that is a value, for sessions that may have to go on elsewhere.
+Between the rates of OpenAI's protocols and ours there is a stream that is a value, for sessions
+that may continue on another worker.
 """
 
 from __future__ import annotations
@@ -11,12 +12,9 @@ from typing import Final
 import numpy as np
 import soxr
 
-from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, Samples
+from parley.media.pcm import Pcm, Samples
 
 _QUALITY = "HQ"
-_TAPS: Final = 128
-"""Of the filter, at 24 kHz: 2.7 ms on either side."""
-_CUTOFF_HZ: Final = 7600.0
 _KAISER_BETA: Final = 8.0
 
 
@@ -56,45 +54,78 @@ class ResampleStream:
         return Pcm(samples, self.to_hz)
 
 
-def _kernels() -> Samples:
-    """What two output samples take of each of `_TAPS` input samples (`_TAPS`, 2). The first is at
-    the last input sample of the first half, the second one and a half samples behind it."""
-    places = np.arange(_TAPS)[:, None] - (_TAPS // 2 - 1) - np.array([0.0, 1.5])
-    width = 2 * _CUTOFF_HZ / OUTPUT_RATE_HZ
-    inside = np.clip(1 - (places / (_TAPS / 2)) ** 2, 0, None)
-    kernels = width * np.sinc(width * places) * np.i0(_KAISER_BETA * np.sqrt(inside))
-    kernels *= np.abs(places) < _TAPS / 2
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ratio:
+    """How output is made of input: `step` input samples are as long as the columns of `kernels`.
+
+    Args:
+        kernels: what each of these output samples takes of the input samples around it (T, S).
+    """
+
+    step: int
+    kernels: Samples
+
+    @property
+    def taps(self) -> int:
+        return len(self.kernels)
+
+
+def _ratio(
+    taps: int, places: tuple[float, ...], step: int, *, from_hz: int, cutoff_hz: float
+) -> _Ratio:
+    """Args:
+    places: of the output samples, in input samples behind the last one of the first half.
+    """
+    around = np.arange(taps)[:, None] - (taps // 2 - 1) - np.array(places)
+    width = 2 * cutoff_hz / from_hz
+    inside = np.clip(1 - (around / (taps / 2)) ** 2, 0, None)
+    kernels = width * np.sinc(width * around) * np.i0(_KAISER_BETA * np.sqrt(inside))
+    kernels *= np.abs(around) < taps / 2
     # A constant stays what it is.
-    found: Samples = (kernels / kernels.sum(0)).astype(np.float32)
-    return found
+    return _Ratio(step, (kernels / kernels.sum(0)).astype(np.float32))
 
 
-_KERNELS: Final = _kernels()
+_RATIOS: Final = {
+    (24_000, 16_000): _ratio(128, (0.0, 1.5), 3, from_hz=24_000, cutoff_hz=7600.0),
+    (24_000, 8_000): _ratio(192, (0.0,), 3, from_hz=24_000, cutoff_hz=3700.0),
+    (8_000, 16_000): _ratio(64, (0.0, 0.5), 1, from_hz=8_000, cutoff_hz=3700.0),
+}
 
 
 @dataclass(slots=True, eq=False)
-class DownsampleStream:
-    """24 kHz to 16 kHz piece by piece, each output sample from `_TAPS` input samples around it. The
-    pieces join to two thirds of the input, less the filter's delay, which is never given.
+class RateStream:
+    """Another rate piece by piece, each output sample from the input samples around it (2.7 to 4 ms
+    on either side). The pieces join to the whole, less the filter's delay, which is never returned.
 
     Args:
         rest: input that later output needs, (N,).
     """
 
-    rest: Samples = field(default_factory=lambda: np.zeros(_TAPS // 2 - 1, np.float32))
+    from_hz: int
+    to_hz: int
+    rest: Samples = field(default_factory=lambda: np.zeros(0, np.float32))
+
+    def __post_init__(self) -> None:
+        if not len(self.rest):
+            self.rest = np.zeros(self._ratio.taps // 2 - 1, np.float32)
+
+    @property
+    def _ratio(self) -> _Ratio:
+        return _RATIOS[self.from_hz, self.to_hz]
 
     def feed(self, pcm: Pcm) -> Pcm:
-        """Samples that have become final. `pcm` must have 24 kHz."""
-        if pcm.rate_hz != OUTPUT_RATE_HZ:
-            raise ValueError(f"the stream takes {OUTPUT_RATE_HZ} Hz, got {pcm.rate_hz} Hz")
+        """Samples that have become final. `pcm` must have the rate the stream was made for."""
+        if pcm.rate_hz != self.from_hz:
+            raise ValueError(f"the stream takes {self.from_hz} Hz, got {pcm.rate_hz} Hz")
+        ratio, taps = self._ratio, self._ratio.taps
         samples = np.concatenate((self.rest, pcm.samples))
-        count = max(0, (len(samples) - _TAPS) // 3 + 1)
-        self.rest = samples[3 * count :].copy()
+        count = max(0, (len(samples) - taps) // ratio.step + 1)
+        self.rest = samples[ratio.step * count :].copy()
         if not count:
-            return Pcm.empty(INPUT_RATE_HZ)
-        size = samples.itemsize
-        windows = np.lib.stride_tricks.as_strided(samples, (count, _TAPS), (3 * size, size))
+            return Pcm.empty(self.to_hz)
+        strides = (ratio.step * samples.itemsize, samples.itemsize)
+        windows = np.lib.stride_tricks.as_strided(samples, (count, taps), strides)
         # A copy, because windows that overlap are multiplied slowly, and with the lock held.
-        found = (windows.copy() @ _KERNELS).reshape(-1)
+        found = (windows.copy() @ ratio.kernels).reshape(-1)
         np.clip(found, -1.0, 1.0, out=found)
-        return Pcm(found, INPUT_RATE_HZ)
+        return Pcm(found, self.to_hz)

@@ -17,7 +17,7 @@ from parley.dialects.events import (
     TurnItem,
 )
 from parley.dialects.openai_realtime.items import ConversationItems, call_item, message_item
-from parley.dialects.sound import in_seconds, pcm16_text
+from parley.dialects.sound import OpenAIOutput, in_seconds
 from parley.protocol import openai_realtime as wire
 from parley.protocol.kinds import Ending
 from parley.protocol.values import ToolCallPart
@@ -54,9 +54,13 @@ class ResponseEvents:
     conversation_id: str | None
     items: ConversationItems
     may_call: bool = False
+    _sound: OpenAIOutput = field(init=False)
     _output: list[dict[str, Any]] = field(default_factory=list)
     _message_place: int | None = None
     _call: CallSoFar | None = None
+
+    def __post_init__(self) -> None:
+        self._sound = OpenAIOutput(self.session["audio"]["output"]["format"]["type"])
 
     def begin(self) -> list[msgspec.Struct]:
         """It has begun."""
@@ -160,7 +164,9 @@ class ResponseEvents:
             found.append(wire.TranscriptDelta(**self._place, delta=event.text))
         first, others = in_seconds(event.pcm)
         sounds = [] if first is None else [first, *others]
-        found += [wire.ResponseAudioDelta(**self._place, delta=pcm16_text(pcm)) for pcm in sounds]
+        for pcm in sounds:
+            self.items.speak(self.started.item_id, pcm.duration_ms)
+            found.append(wire.ResponseAudioDelta(**self._place, delta=self._sound.text(pcm)))
         return found
 
     def end(self, event: TurnCompleted) -> list[msgspec.Struct]:

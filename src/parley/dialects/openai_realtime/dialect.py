@@ -57,8 +57,10 @@ from parley.dialects.openai_realtime.items import (
     told_again,
 )
 from parley.dialects.openai_session import (
+    RESPONSE_FIELDS,
     SETTINGS_PARAMETER,
     RealtimeSettings,
+    check_names,
     default_session,
     limit_of,
     merged,
@@ -66,24 +68,24 @@ from parley.dialects.openai_session import (
     settings_of,
     unpacked,
 )
-from parley.dialects.sound import pcm16_of, within
+from parley.dialects.sound import OpenAIInput, within
 from parley.errors import (
     BadInput,
     InvalidRequest,
     ParleyError,
 )
 from parley.media.pcm import Pcm
-from parley.media.resample import DownsampleStream
 from parley.protocol import codec
 from parley.protocol import openai_realtime as wire
 from parley.protocol.content import Message
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
-from parley.protocol.openai import RATE_HZ
 from parley.protocol.values import Tool, make_id
 
 TYPES: Final = frozenset(wire.SHAPES)
 METADATA_MOST: Final = 16
+ROUNDING_MS: Final = 100
+"""How much longer than its sound a client may have played an answer: players count in frames."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,13 +127,13 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         super().__init__(context)
         model = context.parameters.get("model", "")
         self._session = default_session(context.session_id, model, context.clock.time())
+        self._sound = OpenAIInput()
         self._settings = self._in_force = RealtimeSettings()
         """As told to the client, and as told to the runner."""
         self._unset: BadInput | None = None
         """Why the session does not begin as its client secret says."""
         self._take_settings(context.parameters.get(SETTINGS_PARAMETER, ""))
         self._conversation_id = make_id("conv")
-        self._resampler = DownsampleStream()
         self._items = ConversationItems()
         self._has_begun = False
         self._references = 0
@@ -173,6 +175,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             self._unset = error
         else:
             self._session = session
+            self._sound.take(session["audio"]["input"]["format"]["type"])
 
     def greet(self) -> Reply:
         """The session, at once: clients wait for it."""
@@ -187,15 +190,16 @@ class OpenAIRealtimeDialect(OpenAIDialect):
     def read(self, message: wire.ClientMessage) -> Decoded:
         match message:
             case wire.AudioAppend(audio=audio):
-                pcm = within(lambda: pcm16_of(audio, field="audio", rate_hz=RATE_HZ))
-                return Decoded(message, pcm=self._resampler.feed(pcm))
+                return Decoded(message, pcm=within(lambda: self._sound.read(audio, field="audio")))
             case wire.ItemCreate(item=item):
                 item = codec.without_nulls(item)
-                brought = message_of(item, calls_tools=self._calls_tools)
+                brought = message_of(item, calls_tools=self._calls_tools, form=self._sound.form)
                 return Decoded(msgspec.structs.replace(message, item=item), brought=brought)
             case wire.ResponseCreate(response=response):
                 response = codec.without_nulls(response)
-                items = input_of(response.get("input"), calls_tools=self._calls_tools)
+                check_names(response, RESPONSE_FIELDS, "response")
+                given = response.get("input")
+                items = input_of(given, calls_tools=self._calls_tools, form=self._sound.form)
                 return Decoded(msgspec.structs.replace(message, response=response), items=items)
             case _:
                 return Decoded(message)
@@ -246,6 +250,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         if settings.detection != self._in_force.detection:
             found.append(DetectionChanged(settings.detection))
         self._session, self._settings, self._in_force = session, settings, settings
+        self._sound.take(session["audio"]["input"]["format"]["type"])
         if changes.get("resume") is True:
             self.wants_resume = True
         told = wire.SessionUpdated(session=copy.deepcopy(session))
@@ -287,6 +292,13 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             )
         if message.content_index != 0:
             raise InvalidRequest("content_index must be 0: an answer has one part.")
+        spoken_ms = self._items.spoken_ms(message.item_id)
+        if message.audio_end_ms > spoken_ms + ROUNDING_MS:
+            raise InvalidRequest(
+                f"audio_end_ms must be at most {spoken_ms:.0f}, the length of the audio, got "
+                f"{message.audio_end_ms}.",
+                field="audio_end_ms",
+            )
         self._without_words(item)
         told = wire.ItemCut(
             item_id=message.item_id, content_index=0, audio_end_ms=message.audio_end_ms

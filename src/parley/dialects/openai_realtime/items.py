@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from parley.dialects.events import Content, Picture, Sound
-from parley.dialects.sound import pcm16_of, within
+from parley.dialects.sound import openai_sound, within
 from parley.errors import InvalidRequest
 from parley.media.pcm import INPUT_RATE_HZ, to_float32_bytes
 from parley.media.resample import resample
 from parley.protocol import codec
 from parley.protocol import openai_realtime as wire
 from parley.protocol.content import Message
-from parley.protocol.openai import RATE_HZ
 from parley.protocol.values import (
     IMAGE_LIMIT_BYTES,
     Role,
@@ -66,6 +65,7 @@ class ConversationItems:
     """The items of a session as they are told to its client; knows the newest `ITEMS_MOST`."""
 
     _items: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _spoken_ms: dict[str, float] = field(default_factory=dict)
 
     def __contains__(self, item_id: str) -> bool:
         return item_id in self._items
@@ -85,6 +85,14 @@ class ConversationItems:
         if item is None:
             raise UnknownItem(item_id)
         return item
+
+    def speak(self, item_id: str, sound_ms: float) -> None:
+        """More sound of an item was sent."""
+        self._spoken_ms[item_id] = self.spoken_ms(item_id) + sound_ms
+
+    def spoken_ms(self, item_id: str) -> float:
+        """The length of the sound of an item, as far as it was sent."""
+        return self._spoken_ms.get(item_id, 0.0)
 
     def has_call(self, call_id: object) -> bool:
         """True if a function was called by that id."""
@@ -106,7 +114,7 @@ class ConversationItems:
             place = ids.index(after) + 1 if after else 0
             self._items = {each: self._items[each] for each in ids[:place] + behind + ids[place:]}
         while len(self._items) > ITEMS_MOST:
-            del self._items[next(iter(self._items))]
+            self.remove(next(iter(self._items)))
 
     def remove(self, item_id: str) -> None:
         """Forget an item.
@@ -116,6 +124,7 @@ class ConversationItems:
         """
         self.find(item_id)
         del self._items[item_id]
+        self._spoken_ms.pop(item_id, None)
 
 
 def message_item(
@@ -168,9 +177,12 @@ def call_item(item_id: str, call: ToolCallPart, *, status: str) -> dict[str, Any
 
 
 def message_of(
-    value: dict[str, Any], *, field: str = "item", calls_tools: bool
+    value: dict[str, Any], *, field: str = "item", calls_tools: bool, form: str
 ) -> Message[Content]:
     """What an item that a client brings says; files are not opened.
+
+    Args:
+        form: of its sound.
 
     Raises:
         InvalidPayload, InvalidRequest: it is not a message, or one that this model does not
@@ -198,10 +210,10 @@ def message_of(
     if not item.content:
         raise InvalidRequest("content must not be empty.", field=f"{field}.content")
     where = f"{field}.content"
-    return Message(role, tuple(_content_of(part, role, where) for part in item.content))
+    return Message(role, tuple(_content_of(part, role, where, form) for part in item.content))
 
 
-def _content_of(part: wire.MessageContent, role: str, where: str) -> Content:
+def _content_of(part: wire.MessageContent, role: str, where: str, form: str) -> Content:
     match part.type, role:
         case ("input_text", "system" | "user"):
             return TextPart(part.text)
@@ -210,7 +222,7 @@ def _content_of(part: wire.MessageContent, role: str, where: str) -> Content:
         case ("output_audio" | "audio", "assistant"):
             return TextPart(part.transcript)
         case ("input_audio", "user"):
-            pcm = within(lambda: pcm16_of(part.audio, field=f"{where}.audio", rate_hz=RATE_HZ))
+            pcm = within(lambda: openai_sound(part.audio, form, field=f"{where}.audio"))
             return Sound(to_float32_bytes(resample(pcm, INPUT_RATE_HZ)), INPUT_RATE_HZ)
         case ("input_image", "user"):
             if not part.image_url.startswith("data:"):
@@ -228,7 +240,7 @@ def _content_of(part: wire.MessageContent, role: str, where: str) -> Content:
     )
 
 
-def input_of(value: Any, *, calls_tools: bool) -> tuple[Message[Content], ...] | None:
+def input_of(value: Any, *, calls_tools: bool, form: str) -> tuple[Message[Content], ...] | None:
     """What a response is to answer in place of the conversation.
 
     Raises:
@@ -239,7 +251,8 @@ def input_of(value: Any, *, calls_tools: bool) -> tuple[Message[Content], ...] |
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise InvalidRequest("input must be a list of items.", field="response.input")
     return tuple(
-        message_of(each, field="response.input", calls_tools=calls_tools) for each in value
+        message_of(each, field="response.input", calls_tools=calls_tools, form=form)
+        for each in value
     )
 
 
