@@ -28,7 +28,7 @@ from parley.media.wav import encode_wav
 from parley.models.parrot import Parrot
 from parley.recording import lines
 from parley.recording.layout import Folder, RecordingFolders
-from parley.recording.lines import EntryLine, UnitLine
+from parley.recording.lines import EntryLine, HeadLine, UnitLine
 from parley.session.entries import Cut, WentBack
 from parley.session.rerun import Comparison, rerun
 from parley.worker.recording import Recordings
@@ -384,3 +384,20 @@ async def test_fuzzed_sessions_done_again_are_all_the_same(tmp_path):
     assert len(found) == len(talks)
     assert [one for one in found if not one.is_equal] == []
     assert json.loads(folders[0].meta.read_bytes())["ended_at"] is not None
+
+
+async def test_the_rest_of_a_session_needs_to_say_where_it_continues(tmp_path):
+    (folder,) = await recorded(tmp_path, half_duplex)
+    kept = lines.read(folder.journal)
+    head = kept.last(HeadLine)
+    assert head is not None
+    head.continues = "another"
+    folder.journal.write_bytes(b"".join(map(lines.encode, kept.lines)))
+
+    with pytest.raises(InvalidRequest, match="after which entry"):
+        await again([folder])
+
+    head.continues_after = 3
+    folder.journal.write_bytes(b"".join(map(lines.encode, kept.lines)))
+    with pytest.raises(InvalidRequest, match="'another', which is missing"):
+        await again([folder])

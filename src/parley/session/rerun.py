@@ -345,6 +345,8 @@ def _parts(folder: Folder) -> list[_Part]:
     first_id = last.head.continues
     if not first_id:
         return [last]
+    if last.head.continues_after is UNSET:
+        raise InvalidRequest("It is not recorded after which entry this session continued.")
     found = [last]
     for path in folder.path.parent.iterdir():
         head = lines.read_head(Folder(path).journal)

@@ -99,9 +99,12 @@ class RebuiltSession:
         return asked if isinstance(asked, DuplexSetup | HalfDuplexSetup) else None
 
     @property
-    def entries_done(self) -> int:
-        """Number of entries that a recording has of what was done again, without the setup."""
+    def entries_done(self) -> int | None:
+        """Number of entries that a recording has of what was done again, without the setup. None:
+        the log does not have all of them, because the client asked for resuming later."""
         unrecorded = DuplexSetup | HalfDuplexSetup | ItemsSoFar
+        if any(isinstance(entry, ItemsSoFar) and entry.items for entry in self._entries):
+            return None
         return sum(not isinstance(entry, unrecorded) for entry in self._entries)
 
     @property

@@ -192,7 +192,7 @@ class SessionRecorder:
         self._is_declined = False
         self._is_ready = False
         self._continues = ""
-        self._after = 0
+        self._after: int | None = None
         self._is_amid_turn = False
         """Whether a turn may be going on that began in the recording before."""
         self._media = recorded.MediaCounts()
@@ -211,14 +211,14 @@ class SessionRecorder:
         return self._continues or self._journal.folder.recording_id
 
     def go_on(
-        self, setup: SessionRequest, *, first: str, after: int, seed: int, at_s: float
+        self, setup: SessionRequest, *, first: str, after: int | None, seed: int, at_s: float
     ) -> None:
         """Record the rest of a session that began at another worker.
 
         Args:
             setup: how it was requested.
             first: the recording of its beginning.
-            after: number of entries that were logged, without the setup.
+            after: number of entries before, without the setup; None: unknown.
             seed: of its sampling.
             at_s: monotonic seconds.
         """
@@ -338,7 +338,7 @@ class SessionRecorder:
             asked=msgspec.Raw(msgspec.json.encode(asked)),
             seed=self.seed,
             continues=self._continues or UNSET,
-            continues_after=self._after if self._continues else UNSET,
+            continues_after=UNSET if self._after is None else self._after,
         )
         loop = asyncio.get_running_loop()
         settled = self._settled = loop.create_future()
