@@ -22,7 +22,7 @@ import numpy.typing as npt
 from parley.media.pcm import Samples
 
 EXPLAINED: Final = 0.62
-EXPLAINED_SHORT: Final = 0.5
+EXPLAINED_SHORT: Final = 0.44
 """From these shares on a sound, or one of less than 0.35 s, is an echo."""
 
 HELD_FRAMES: Final = 14
