@@ -22,6 +22,7 @@ from parley.session.deadlines import Deadlines
 from parley.session.interruption import Interruptions
 from parley.turns.interruption import Interrupted
 from parley.vad.energy import EnergyDetector
+from parley.views.half_duplex import HalfDuplexView
 
 STOP = {"mode": "stop"}
 SENTENCE = sound(silence(0.5), speak(2.5), silence(1.2))
@@ -98,6 +99,32 @@ async def test_nothing_of_an_answer_is_sent_behind_the_fence():
         )
         generating = [index for index, name in enumerate(types) if name == "generating"][1]
         assert "chunk" not in types[fence:generating]
+
+
+async def test_the_context_holds_nothing_of_an_answer_that_was_never_sent(monkeypatch):
+    cut: list[str] = []
+    cut_answer = HalfDuplexView.cut_answer
+
+    async def noted(view, heard):
+        cut.append(heard)
+        return await cut_answer(view, heard)
+
+    monkeypatch.setattr(HalfDuplexView, "cut_answer", noted)
+    async with worker_harness(clock=ManualClock()) as harness:
+        harness.gate.shut(Stage.DECODE)
+        talk = await harness.ready("half_duplex", config={"interruption": STOP})
+        tell(talk, SENTENCE)
+        await harness.gate.arrived()
+        tell(talk, noise(1.5))
+        await state(talk, "stopped")
+        first = await talk.until("turn_done")
+        harness.gate.open()
+        tell(talk, sound(silence(1.5)))
+        second = await talk.until("turn_done", 2)
+
+    assert (first["text"], first["interrupted"]) == ("", True)
+    assert second["text"].startswith("You spoke for")
+    assert cut == [""]
 
 
 async def test_an_acknowledgement_is_told_and_changes_nothing():

@@ -288,6 +288,9 @@ class ConversationRunner:
         item = response.item
         if not (response.is_spoken and item.spoken):
             self._cancel(is_turn=True)
+            if response.is_started and not self._has_items:
+                # What the model has said by then was not sent.
+                self._context.cut(item.item_id, "")
             return
         heard_ms, words = self._listener.interruptions.playback.heard()
         # Clients with items are told milliseconds, and count the words of a piece by its beginning.
@@ -594,6 +597,9 @@ class ConversationRunner:
                 await self._stream(response)
             if not self._has_items:
                 self._log_answered(response)
+                if response.is_unsaid:
+                    await self._settle()
+                    self._context.without(response.item.item_id)
             elif response.is_unsaid:
                 await self._take_back(response)
         except SlotLost:
