@@ -87,7 +87,7 @@ async def test_nothing_is_taken_in_early_for_which_something_would_be_forgotten(
     assert await view.prefill_early(TurnRequest("s", (said(1.0),)))
 
 
-async def test_what_was_taken_in_early_and_never_asked_for_is_no_part_of_an_answer(slot):
+async def test_what_was_taken_in_early_and_never_asked_for_is_not_in_an_answer(slot):
     view = HalfDuplexView(slot)
     await view.prefill(TurnRequest("s", (SYSTEM, said(2.0))))
     length = view.kv_cache_length
@@ -126,7 +126,7 @@ async def test_where_the_model_fails_nothing_was_taken_in_early():
     assert present(view.decoded).text == "You spoke for 1.0 seconds at -13 dB."
 
 
-async def test_an_answer_that_was_begun_early_is_the_answer(slot):
+async def test_an_answer_that_was_started_early_is_the_answer(slot):
     view = HalfDuplexView(slot)
     await view.prefill(TurnRequest("s", (SYSTEM,)))
     wanted = await take_turn(view, 1.0)
@@ -151,7 +151,7 @@ async def test_an_answer_that_was_begun_early_is_the_answer(slot):
     assert view.kv_cache_length < whole
 
 
-async def test_an_answer_that_was_begun_early_is_no_part_of_another(slot):
+async def test_an_answer_that_was_started_early_is_not_in_another(slot):
     view = HalfDuplexView(slot)
     await view.prefill(TurnRequest("s", (SYSTEM,)))
     length = view.kv_cache_length
@@ -198,7 +198,7 @@ async def test_a_stopped_turn_takes_its_early_answer_with_it():
         await view.prefill(request)
         view.stop_generation()
         model.open()
-        # Nobody asks for the answer: the user's turn goes on.
+        # Nobody asks for the answer: the user's turn continues.
         await view.prefill(request)
         [chunk async for chunk in view.generate("s")]
         length = view.kv_cache_length
@@ -230,7 +230,7 @@ async def test_an_early_answer_that_fails_is_the_failure_of_the_answer():
     assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
 
 
-async def test_no_answer_is_begun_early_for_which_something_would_be_forgotten(slot):
+async def test_no_answer_is_started_early_for_which_something_would_be_forgotten(slot):
     view = HalfDuplexView(slot)
     await view.reset_session("s", window=Window(kind="basic", high_tokens=400, low_tokens=300))
     calls = counted(slot)
@@ -423,7 +423,7 @@ async def test_an_answer_can_be_cut_to_what_was_heard_of_it(slot):
     await take_turn(view, 2.0)
     assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
 
-    # Nothing was heard: the user's turn goes on.
+    # Nothing was heard: the user's turn continues.
     assert await view.cut_answer("")
     await take_turn(view, 1.0)
     assert present(view.decoded).text == "You spoke for 3.0 seconds at -13 dB."

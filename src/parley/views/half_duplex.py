@@ -97,7 +97,7 @@ class _Early:
 
 @dataclass(slots=True, eq=False)
 class _EarlyAnswer:
-    """An answer that nobody has asked for yet; `before` is the way back."""
+    """An answer that was not requested yet; `before` is the way back."""
 
     command: Generate
     decoding: Decoding
@@ -130,7 +130,7 @@ class HalfDuplexView(TurnView):
         self.init_ref_audio_from_data(decode_reference(Path(path).read_bytes()))
 
     def init_ref_audio_from_data(self, voice: Pcm | Samples | None) -> None:
-        """The voice of conversations begun from now on; None means the model's own.
+        """The voice of conversations that start from now on; None means the model's own.
 
         Args:
             voice: of any rate, or an array of float32 samples at 16 kHz, shape (N,).
@@ -197,7 +197,7 @@ class HalfDuplexView(TurnView):
         """Take in what will be the user's turn if they say no more; `prefill` decides.
 
         Args:
-            answer: also begin the answer, which `generate` goes on with if it is asked for the
+            answer: also start the answer, which `generate` continues if it is asked for the
                 same; None: do not.
             generate_audio: as in `generate`.
 
@@ -247,18 +247,18 @@ class HalfDuplexView(TurnView):
             self._early_answer = _EarlyAnswer(reply, decoding, before)
 
     def stop_early(self) -> None:
-        """The user goes on: what was begun of the answer is not worth going on with."""
+        """The user continues: stop the early answer."""
         if self._early is not None and self._early_answer is not None:
             self._early_answer.stop()
 
     def stop_generation(self) -> bool:
-        """See `TurnView`; also an answer that was begun before it was asked for."""
+        """See `TurnView`; also an answer that was started before it was requested."""
         if self._early is None and self._early_answer is not None:
             self._early_answer.stop()
         return super().stop_generation()
 
     async def _give_back(self, early: _Early | None = None) -> None:
-        """The context is as it was before the answer that nobody asked for, and before the turn
+        """The context is as it was before the answer that was not requested, and before the turn
         that was not the user's."""
         answer, self._early_answer = self._early_answer, None
         if answer is not None:
@@ -270,7 +270,7 @@ class HalfDuplexView(TurnView):
 
     @property
     def kv_cache_length(self) -> int:
-        """Tokens in the context; an answer that nobody has asked for is none of it."""
+        """Tokens in the context; an answer that was not requested does not count."""
         if self._early_answer is not None:
             return self._early_answer.before.checkpoint.context_tokens
         return super().kv_cache_length
@@ -309,7 +309,7 @@ class HalfDuplexView(TurnView):
         try:
             for index, given in enumerate(request.messages):
                 message = self._with_voice(given)
-                # What somebody else said next closes a user's turn: this is history.
+                # What the other side said next closes a user's turn: this is history.
                 closes = any(each.role != "user" for each in request.messages[index + 1 :][:1])
                 segments = self._lay_out(message, request, closes=closes)
                 prefilled = await self._slot.prefill(
@@ -356,7 +356,7 @@ class HalfDuplexView(TurnView):
         Args:
             again: `decoded.chosen` of the same answer in another slot; its sound is silence then.
 
-        After a failure: `can_rollback`, `rollback`, and ask again or go on.
+        After a failure: `can_rollback`, `rollback`, and ask again or continue.
         """
         self._check_session(session_id)
         async with self._early_work:
@@ -364,21 +364,23 @@ class HalfDuplexView(TurnView):
             reply = dataclasses.replace(
                 _reply(generation or Generation(), generate_audio), again=again
             )
-            begun = self._early_answer
-            is_this = begun is not None and not begun.is_stopped and begun.command == reply
+            started = self._early_answer
+            is_this = started is not None and not started.is_stopped and started.command == reply
             if early is not None or not is_this:
-                # Nobody has asked for what was taken in: it is no part of what is answered.
+                # What was taken in was not requested: it is not part of what is answered.
                 await self._give_back(early)
-                begun = None
+                started = None
             self._early_answer = None
-        if begun is None:
+        if started is None:
             self._point = _Point(await self._slot.checkpoint(), self._turn_is_open)
         else:
-            self._point = begun.before
+            self._point = started.before
         index = -1
         # Also when the reader leaves early: what was said until then ends the user's turn.
         self._turn_is_open = False
-        async for chunk in self._stream(reply, due_s, None if begun is None else begun.decoding):
+        async for chunk in self._stream(
+            reply, due_s, None if started is None else started.decoding
+        ):
             index = chunk.chunk_index
             yield chunk
         yield StreamingChunk(index + 1, is_final=True)
@@ -427,7 +429,7 @@ class HalfDuplexView(TurnView):
         return True
 
     def clear_rollback_point(self) -> None:
-        """The turn went well; nobody will want to return."""
+        """The turn went well; the point is not needed any more."""
         self._point = None
 
     def forget(self) -> None:

@@ -119,15 +119,15 @@ class TurnView:
             raise InvalidRequest("Nothing has been prefilled for this session.")
 
     async def _stream(
-        self, reply: Generate, due_s: float | None, begun: Decoding | None = None
+        self, reply: Generate, due_s: float | None, started: Decoding | None = None
     ) -> AsyncGenerator[StreamingChunk, None]:
         """Chunks of an answer.
 
         Args:
-            begun: it has been asked for already.
+            started: it runs already.
         """
         self._decoded = None
-        decoding = self._decoding = begun or self._slot.generate(reply, due_s=due_s)
+        decoding = self._decoding = started or self._slot.generate(reply, due_s=due_s)
         index = 0
         try:
             async for piece in decoding:
