@@ -25,7 +25,7 @@ from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
-from parley.gateway.relay import relay
+from parley.gateway.session_relay import relay
 from parley.transport.client import dial
 from parley.transport.http import BoundedHttp
 from parley.transport.keepalive import Keepalive

@@ -38,7 +38,6 @@ from parley.gateway.http import (
     status,
     traces,
     voices,
-    workers,
 )
 from parley.gateway.http.chat_forwarder import ChatForwarder
 from parley.gateway.http.files import WebFiles, web_files
@@ -279,7 +278,7 @@ def _add_routes(
             library=runtime.voices,
             storage=settings.storage,
         ),
-        workers.routes(library=runtime.voices),
+        voices.worker_routes(library=runtime.voices),
         presets.routes(
             presets=runtime.presets,
         ),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from parley import logs
 from parley.clock import Clock
@@ -11,18 +13,25 @@ from parley.dialects.base import Dialect
 from parley.errors import SlowClient, WorkerLost, WorkerLostEarly
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue_waiter import send_answer
-from parley.gateway.relay import RelayEnd, relay
 from parley.gateway.sessions import Sessions
 from parley.gateway.upstream import UpstreamConnection
 from parley.protocol.control import CUT_CODE, LEAVING_CODES
 from parley.protocol.resume import REPLACED_CODE
-from parley.transport import Connection
+from parley.transport import Closure, Connection, Traffic
 
 AGAIN_CODE: Final = 1012
 """To a client that may go on over another connection. Source: RFC 6455's registry, "service
 restart"."""
 
 log = logs.get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RelayEnd:
+    """Who ended it and how; `lost`: the worker is gone without having closed its socket."""
+
+    who: Literal["client", "worker", "lost"]
+    closure: Closure
 
 
 class SessionRelay:
@@ -136,3 +145,28 @@ class SessionRelay:
             failure = WorkerLost() if was_ready else WorkerLostEarly()
             self._metrics.error(failure.code)
             send_answer(connection, dialect, dialect.answer(failure))
+
+
+async def relay(
+    client: Connection, worker: Connection, *, lost: asyncio.Future[Any], up: Traffic, down: Traffic
+) -> RelayEnd:
+    """Pass messages both ways until one side closes, breaks, or `lost` is done.
+
+    The bytes are passed on in the connections' own callbacks: nothing here runs per message or
+    looks inside one, and back-pressure is the connections' too.
+    Neither socket is closed here; whoever called has words to say. Cancelling is safe.
+    """
+    client.join(worker, up)
+    worker.join(client, down)
+    try:
+        await asyncio.wait(
+            {client.closed, worker.closed, lost}, return_when=asyncio.FIRST_COMPLETED
+        )
+    finally:
+        client.part()
+        worker.part()
+    if client.closed.done():
+        return RelayEnd("client", client.closed.result())
+    if worker.closed.done():
+        return RelayEnd("worker", worker.closed.result())
+    return RelayEnd("lost", Closure(1006))

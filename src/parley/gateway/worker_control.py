@@ -45,8 +45,6 @@ HAND_OVER_S: Final = 30.0
 """An answer that is being made is waited for."""
 PROBE_EVERY_S: Final = 2.0
 MESSAGE_LIMIT_BYTES: Final = 1 << 20
-COPY_LIMIT_BYTES: Final = 128 << 20
-"""Of a worker that is known: the whole copy of a session may come at once."""
 SLOTS_LIMIT: Final = 4096
 
 log = logs.get(__name__)

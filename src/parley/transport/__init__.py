@@ -10,8 +10,7 @@ from parley.transport.connection import Connection
 from parley.transport.framing import ITEMS_LIMIT, LARGE_BYTES, Message
 from parley.transport.http import BoundedHttp
 from parley.transport.keepalive import Keepalive
-from parley.transport.limits import Budget, ConnectionLimits, Traffic
-from parley.transport.link import link_limits
+from parley.transport.limits import Budget, ConnectionLimits, Traffic, link_limits
 from parley.transport.server import ServerConnection, connection_of
 from parley.transport.state import Closure, ConnectionClosed, ConnectionState
 

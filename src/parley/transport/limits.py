@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from parley.protocol.control import SILENCE_LIMIT_S
+from parley.settings import LimitSettings
+
+MIB = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
@@ -84,3 +89,19 @@ class Traffic:
 
     messages: int = 0
     bytes: int = 0
+
+
+def link_limits(limits: LimitSettings) -> ConnectionLimits:
+    """Limits of connections between gateway and worker, the same at both ends.
+
+    Messages of either direction may be a whole chat request or a whole spoken answer; a client
+    that does not read is given up by the gateway before the worker gives up the gateway. A path
+    that carries heartbeats and no large packets is given up as one that carries none."""
+    message_bytes = round(limits.chat_frame_mb * MIB)
+    return ConnectionLimits(
+        message_bytes=message_bytes,
+        output_bytes=2 * message_bytes,
+        stall_s=3 * limits.output_stall_s,
+        in_flight_s=SILENCE_LIMIT_S,
+        is_trusted=True,
+    )

@@ -56,6 +56,22 @@ def admin_only(admins: Admins, *, also_operators: bool = False) -> Callable[...,
     return check
 
 
+def admin_router(
+    admins: Admins,
+    *statuses: int,
+    path: str = "",
+    tag: str = "admin",
+    also_operators: bool = False,
+) -> Router:
+    """Routes below `/api/admin`, all of them for admins; `statuses`: how they may fail besides."""
+    return Router(
+        prefix=f"/api/admin{path}",
+        tags=[tag],
+        dependencies=[Depends(admin_only(admins, also_operators=also_operators))],
+        responses=problems(401, *statuses),
+    )
+
+
 class AuditLine(BaseModel):
     """Something an admin did."""
 
@@ -130,12 +146,7 @@ def routes(
     voices: VoiceLibrary,
 ) -> Router:
     """Routes for audit and cleaning."""
-    router = Router(
-        prefix="/api/admin",
-        tags=["admin"],
-        dependencies=[Depends(admin_only(admins))],
-        responses=problems(401, 422),
-    )
+    router = admin_router(admins, 422)
 
     @router.get("/audit")
     async def audit(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Audit:

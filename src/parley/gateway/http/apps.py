@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import Depends
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from parley.gateway.admins import Admins
 from parley.gateway.apps import App, Apps
-from parley.gateway.http.admin import admin_only
-from parley.gateway.http.errors import problems
+from parley.gateway.http.admin import admin_router
 from parley.gateway.http.routing import Router
 from parley.gateway.state import State
 
@@ -69,12 +67,7 @@ def routes(
 ) -> Router:
     """The routes. Switches outlast restarts."""
     router = Router(tags=["apps"])
-    admin = Router(
-        prefix="/api/admin/apps",
-        tags=["apps"],
-        dependencies=[Depends(admin_only(admins))],
-        responses=problems(401, 404),
-    )
+    admin = admin_router(admins, 404, path="/apps", tag="apps")
 
     def describe(app: App) -> AdminAppInfo:
         return AdminAppInfo(

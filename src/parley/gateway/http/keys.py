@@ -8,7 +8,7 @@ import secrets
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from fastapi import Depends, Query, Request, Response
+from fastapi import Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.exceptions import HTTPException
 
@@ -25,7 +25,7 @@ from parley.gateway.authenticator import (
     make_key,
 )
 from parley.gateway.forward_auth import USER_PREFIX
-from parley.gateway.http.admin import admin_only
+from parley.gateway.http.admin import admin_router
 from parley.gateway.http.errors import problems
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import iso
@@ -130,12 +130,7 @@ def routes(
     usage: KeyUsage,
 ) -> Router:
     router = Router(tags=["keys"])
-    admin = Router(
-        prefix="/api/admin/keys",
-        tags=["keys"],
-        dependencies=[Depends(admin_only(admins))],
-        responses=problems(401, 404, 422),
-    )
+    admin = admin_router(admins, 404, 422, path="/keys", tag="keys")
 
     def describe(key: Key) -> KeyInfo:
         used = usage.today(key.id)

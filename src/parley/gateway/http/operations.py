@@ -16,7 +16,7 @@ from parley import logs
 from parley.clock import Clock
 from parley.gateway.admins import Admins
 from parley.gateway.handover import Handover
-from parley.gateway.http.admin import admin_only
+from parley.gateway.http.admin import admin_only, admin_router
 from parley.gateway.http.errors import problems
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import WorkerInfo, iso, worker_info
@@ -133,12 +133,7 @@ def routes(
     worker_control: WorkerControl,
     worker_pool: WorkerPool,
 ) -> Router:
-    router = Router(
-        prefix="/api/admin",
-        tags=["admin"],
-        dependencies=[Depends(admin_only(admins, also_operators=True))],
-        responses=problems(401),
-    )
+    router = admin_router(admins, also_operators=True)
     disk = _DiskReport(clock, folders, storage)
 
     def known(worker_id: str) -> Worker:

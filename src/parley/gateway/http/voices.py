@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Final
 
-from fastapi import Depends, Query, Request
+from fastapi import Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
@@ -19,7 +19,9 @@ from parley.gateway.http.frontend import VoiceInfo, describe
 from parley.gateway.http.large import Base64Text, LargeJsonRoute
 from parley.gateway.http.routing import Router
 from parley.library.voices import LIMIT_BYTES, RegisteredVoice, VoiceCard, VoiceLibrary, VoiceUser
+from parley.media.wav import encode_wav
 from parley.protocol import codec
+from parley.protocol.control import CALLER_HEADER, VOICE_PATH
 from parley.recording.layout import free_bytes
 from parley.settings import StorageSettings
 
@@ -180,3 +182,20 @@ def _listed(card: VoiceCard) -> VoiceListed:
         created_at=card.created_at,
         published=card.published,
     )
+
+
+def worker_routes(*, library: VoiceLibrary) -> Router:
+    """What workers with a data folder of their own ask for. Not for clients: `AuthMiddleware`
+    checks the worker secret before."""
+    router = Router(include_in_schema=False)
+
+    @router.get(VOICE_PATH)
+    async def voice(request: Request, name: Annotated[str, Query(max_length=500)]) -> Response:
+        """A registered voice that a session's client may use, as 32 bit WAV."""
+        user = VoiceUser.named(request.headers.get(CALLER_HEADER, ""))
+        pcm = await asyncio.to_thread(library.find, name, user)
+        if pcm is None:
+            raise HTTPException(404, "There is no such voice.")
+        return Response(await asyncio.to_thread(encode_wav, pcm, 32), media_type="audio/wav")
+
+    return router
