@@ -26,7 +26,7 @@ TORCH ?= $(shell [ "$$(uname -s)" != Linux ] || nvidia-smi -L 2>/dev/null | grep
 TORCH_CPU_INDEX ?=
 TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help setup serve browser speakers programs clients test test-long test-fast test-clients fmt lint type bench web web-check web-test web-bench web-hour web-shots gpu clean
+.PHONY: help setup serve browser speakers programs clients test test-long test-fast test-clients fmt lint type bench web web-check web-test web-bench web-hour web-shots npm gpu clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -151,6 +151,10 @@ web-hour: ## one call of an hour, its memory and its clocks; ARGS="--minutes 10"
 web-shots: $(STAMP) node_modules/.package-lock.json ## pictures of every page into .shots/; ARGS="call omni" for some, ARGS=--docs for those of the docs
 	@mkdir -p .shots && $(PY) -m tests.web.speech .shots/speech.wav 'What is the capital of France?'
 	@node --no-warnings tests/web/shots.mjs --model pocket --wav .shots/speech.wav --out .shots $(ARGS)
+
+DIST ?= dist
+npm: ## the JavaScript client as npm's package, into dist/, beside the wheel
+	@mkdir -p $(DIST) && npm pack --silent --pack-destination $(abspath $(DIST)) ./src/parley/web
 
 gpu: $(STAMP) ## tests that need a GPU
 	@$(PY) -m pytest -m gpu $(ARGS)
