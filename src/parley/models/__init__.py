@@ -1,6 +1,7 @@
 """Models that satisfy `parley.engine.model.Model`, found by name.
 
-A name is one of `known_names()`, the folder of a checkpoint, or a hub id (`organisation/name`).
+A name is one of `known_names()`, the folder of a checkpoint, a hub id (`organisation/name`), or
+`llamacpp-omni:` and the address of a server.
 Each model is a module with two functions, `load(settings) -> Model` and `describe(settings) ->
 ModelPlan`, imported only when that model is asked for. Other distributions add models through the
 entry point group `parley.models`; docs/do/extend.md shows how.
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _BY_NAME = {
     "cascade": "parley.models.cascade",
+    "llamacpp-omni": "parley.models.llamacpp_omni",
     "minicpmo45": "parley.models.minicpmo45",
     "parrot": "parley.models.parrot",
     "pocket": "parley.models.cascade",
@@ -70,6 +72,8 @@ def resolve(name: str) -> str:
     """
     if name in known_names():
         return name
+    if name.startswith("llamacpp-omni:"):
+        return "llamacpp-omni"
     folder = Path(name).expanduser()
     if folder.is_dir():
         return _model_of(folder)

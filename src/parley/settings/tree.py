@@ -79,7 +79,9 @@ class ModelBehaviour(Part):
 class ModelSettings(Part):
     """Model and how it is run."""
 
-    name: str = Field("pocket", description="Model name, checkpoint folder or hub id.")
+    name: str = Field(
+        "pocket", description="Model name, checkpoint folder, hub id, or llamacpp-omni:URL."
+    )
     revision: str | None = Field(
         None, description="Branch, tag or commit of a hub id; default: the newest."
     )
