@@ -632,16 +632,18 @@ async def test_what_is_not_there_says_what_to_use_instead(method, path, hint):
     assert caught.value.type == "invalid_request_error"
 
 
-async def test_a_streamed_transcript():
+async def test_a_transcript_is_streamed_stretch_by_stretch():
     async with talking() as (_, client):
         stream = await client.audio.transcriptions.create(
-            file=sound_file(), model="whisper-1", stream=True
+            file=two_sentences(), model="whisper-1", stream=True
         )
-        events = [event async for event in stream]
+        events: list[Any] = [event async for event in stream]
 
-    assert [event.type for event in events] == ["transcript.text.delta", "transcript.text.done"]
+    deltas = [event.delta for event in events if event.type == "transcript.text.delta"]
+    assert deltas == [HEARD, f" {HEARD}"]
     assert events[-1].type == "transcript.text.done"
-    assert events[-1].text == HEARD
+    assert events[-1].text == "".join(deltas)
+    assert events[-1].usage.output_tokens == 2
 
 
 async def test_nothing_is_decoded_for_who_may_not_wait():

@@ -172,7 +172,11 @@ async def _timed(
     prompt: str,
 ) -> Response:
     """The words with their times: each stretch of sound is written down by itself."""
-    pcm, segments = await _segments(forwarder, request, data, prompt)
+    with forwarder.visit(request, "http transcription") as session_id:
+        pcm = await pcm_of(data)
+        heard = _heard(forwarder, request, session_id, pcm, prompt)
+        async with contextlib.aclosing(heard):
+            segments = [segment async for segment, _ in heard]
     if asked.response_format == "srt":
         return PlainTextResponse(subtitles(segments, mark=","))
     if asked.response_format == "vtt":
@@ -182,21 +186,19 @@ async def _timed(
     return JSONResponse(verbose(segments, pcm.duration_s, asked.language))
 
 
-async def _segments(
-    forwarder: ChatForwarder, request: Request, data: bytes, prompt: str
-) -> tuple[Pcm, list[Segment]]:
-    segments: list[Segment] = []
-    with forwarder.visit(request, "http transcription") as session_id:
-        pcm = await pcm_of(data)
-        for start_s, end_s in await asyncio.to_thread(segments_of, pcm):
-            first, last = (int(at_s * pcm.rate_hz) for at_s in (start_s, end_s))
-            wav = encode_whole("wav", Pcm(pcm.samples[first:last], pcm.rate_hz))
-            body = await asyncio.to_thread(_body, wav, prompt)
-            async with forwarder.forward(request, session_id, body) as answer:
-                text = _words(await answer.done(), is_prompted=bool(prompt))
-            if text:
-                segments.append(Segment(start_s, end_s, text))
-    return pcm, segments
+async def _heard(
+    forwarder: ChatForwarder, request: Request, session_id: str, pcm: Pcm, prompt: str
+) -> AsyncGenerator[tuple[Segment, chat.Done], None]:
+    """The stretches of sound in which something is said, one after the other."""
+    for start_s, end_s in await asyncio.to_thread(segments_of, pcm):
+        first, last = (int(at_s * pcm.rate_hz) for at_s in (start_s, end_s))
+        wav = encode_whole("wav", Pcm(pcm.samples[first:last], pcm.rate_hz))
+        body = await asyncio.to_thread(_body, wav, prompt)
+        async with forwarder.forward(request, session_id, body) as answer:
+            done = await answer.done()
+        text = _words(done, is_prompted=bool(prompt))
+        if text:
+            yield Segment(start_s, end_s, text), done
 
 
 def verbose(segments: list[Segment], duration_s: float, language: str) -> dict[str, Any]:
@@ -282,20 +284,27 @@ def _words(done: chat.Done, *, is_prompted: bool) -> str:
     return heard.strip() if isinstance(heard, str) else ""
 
 
-def _usage(done: chat.Done) -> dict[str, Any]:
+def _usage(*answers: chat.Done) -> dict[str, Any]:
+    input_tokens = sum(done.input_tokens for done in answers)
+    output_tokens = sum(done.generated_tokens for done in answers)
     return {
         "type": "tokens",
-        "input_tokens": done.input_tokens,
-        "output_tokens": done.generated_tokens,
-        "total_tokens": done.input_tokens + done.generated_tokens,
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "total_tokens": input_tokens + output_tokens,
     }
 
 
 async def _events(
     forwarder: ChatForwarder, request: Request, data: bytes, prompt: str
 ) -> AsyncGenerator[bytes, None]:
-    async with _asked(forwarder, request, data, prompt) as answer:
-        done = await answer.done()
-    text = _words(done, is_prompted=bool(prompt))
-    yield event({"type": "transcript.text.delta", "delta": text})
-    yield event({"type": "transcript.text.done", "text": text, "usage": _usage(done)})
+    text, answers = "", list[chat.Done]()
+    with forwarder.visit(request, "http transcription") as session_id:
+        heard = _heard(forwarder, request, session_id, await pcm_of(data), prompt)
+        async with contextlib.aclosing(heard):
+            async for segment, done in heard:
+                delta = f" {segment.text}" if text else segment.text
+                text += delta
+                answers.append(done)
+                yield event({"type": "transcript.text.delta", "delta": delta})
+    yield event({"type": "transcript.text.done", "text": text, "usage": _usage(*answers)})
