@@ -378,7 +378,7 @@ async def test_people_whom_nginx_has_signed_in_talk_and_administer_as_themselves
         f"http://{name}/oauth2/start",
     )
     assert {who: answer.status_code for who, answer in statuses.items()} == {
-        "anna": 401,
+        "anna": 403,
         "admin": 200,
     }
     assert foreign.status_code == 401

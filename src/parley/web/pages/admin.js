@@ -171,7 +171,7 @@ async function refresh() {
       await Promise.all([drawApps(), drawEta(), drawVoices(), drawKeys(), drawRecordings(), drawDisk(), drawLog()]);
     say(place.state, 'admin.updated', { time: new Date().toLocaleTimeString() });
   } catch (error) {
-    if (error instanceof HttpError && error.status === 401) login(true);
+    if (error instanceof HttpError && (error.status === 401 || error.status === 403)) login(true);
     else say(place.state, 'admin.offline');
   }
 }
