@@ -1,4 +1,4 @@
-"""How loud is the echo of what is played, per band? Learnt while nobody speaks; pure.
+"""How loud is the echo of what is played, per band? Learnt while the user is silent; pure.
 
 An echo is no louder, in any band, than the loudest of what was played in the last half second,
 times what that band usually is. So neither the delay has to be known nor what walls and an
@@ -6,7 +6,7 @@ overdriven loudspeaker make of the waveform. Speech over the echo is louder in m
 
 On recordings of people the levels account for 65 % and more of 0.4 s of echo (one in 50 below; dry,
 in rooms of 0.35 to 0.9 s with walls as loud as the direct sound, and from an overdriven
-loudspeaker), and for 59 % at most of 0.4 s of somebody who speaks 10 dB louder than it (one in 50
+loudspeaker), and for 59 % at most of 0.4 s of a person who speaks 10 dB louder than it (one in 50
 above).
 """
 
@@ -30,7 +30,7 @@ HELD_S: Final = 0.032 * HELD_FRAMES
 """Until its echo is over: network, devices, and most of what a room makes of it."""
 
 LEARNT_FRAMES: Final = 160
-"""Five seconds of played sound tell how loud its echo is."""
+"""Five seconds of played sound show how loud its echo is."""
 LEAST_FRAMES: Final = 16
 QUANTILE: Final = 0.9
 MARGIN: Final = 2.0

@@ -22,7 +22,7 @@ LAST_S: Final = 3.0
 """The level is that of the last speech of so long."""
 
 SOFTER_DB: Final = ((0.0, 6.0), (250.0, 4.5), (800.0, 4.5), (1600.0, 6.0))
-"""By milliseconds of speech: who is softer by more is somebody else. On recordings of five people,
+"""By milliseconds of speech: who is softer by more is not the user. On recordings of five people,
 each in another sentence than the one learnt from, one in 100 is softer than by 3 dB after 0.25 s
 and by 1.8 dB after 0.8 s; of voices 10 dB softer one in 100 is louder than by -5.8 and -7.6. Words
 begin softly; and who speaks on and on is heard if it may just be the user who has moved away."""

@@ -7,7 +7,7 @@ says when an utterance is worth recognising and, given the words, whether to ans
 - Speech of less than `CLICK_MS` is a click; sound that the recogniser finds no words in is noise.
 - After `PAUSE_MS` of quiet the utterance is recognised (speculatively: if speech goes on, once more
   when it has ended, over all of it).
-- After `JUDGED_MS` of quiet somebody may judge by its sound how long the quiet has to be
+- After `JUDGED_MS` of quiet its sound may be judged: how long does the quiet have to be
   (`turns/end_of_turn.py`); it is answered after that, else after `END_MS`, and when its words sound
   unfinished, after `THINKING_MS` at least.
 - While we speak, `BARGE_MS` of speech interrupt us, unless the sound is our own voice coming back.
@@ -51,7 +51,7 @@ class Turns:
         text: what the recogniser made of it; None before it was asked.
         heard_ms: `speech_ms` when it was recognised.
         is_unclear: the recogniser was unsure of the text.
-        needed_ms: of quiet, as was judged in this pause; None: nobody has.
+        needed_ms: of quiet, as was judged in this pause; None: it was not judged.
     """
 
     sound: tuple[Samples, ...] = ()
@@ -91,7 +91,7 @@ class Turns:
 
     @property
     def wants_judgement(self) -> bool:
-        """True if somebody should judge by its sound whether the utterance is over."""
+        """True if its sound should be judged: is the utterance over?"""
         return self.is_open and self.quiet_ms >= JUDGED_MS and self.needed_ms is None
 
     @property

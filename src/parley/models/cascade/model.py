@@ -80,7 +80,7 @@ class Cascade(RowModel[Conversation]):
     Args:
         voices: how many conversations at once.
         make_detector: makes a voice detector per conversation.
-        end_of_turn: judges in duplex whether somebody has finished; None: a fixed silence.
+        end_of_turn: judges in duplex whether the user has finished; None: a fixed silence.
         vision: None says nothing about pictures.
         speaker: None for text only.
     """

@@ -32,7 +32,7 @@ UNIT_PIECES = 2
 HEARING_COST = 3
 """Of a step of the recogniser, in hundredths of a second of one core (`Writer.cost`)."""
 JUDGING_COST = 4
-"""The same, of a judgement of whether somebody has finished."""
+"""The same, of a judgement of whether the user has finished."""
 
 
 class PrefillJob(CascadeJob):
@@ -259,7 +259,7 @@ class PrefillJob(CascadeJob):
         return Listened(found, snapshot(detector), is_ours, needed_ms)
 
     def _judge(self, windows: Samples, probabilities: tuple[float, ...]) -> int | None:
-        """How long the quiet at the end of a unit has to be, if somebody has just fallen silent."""
+        """How long the quiet at the end of a unit has to be, if the user has just fallen silent."""
         turns, judge = self._state.turns, self._parts.end_of_turn
         for window, probability in zip(
             windows.reshape(-1, WINDOW_SAMPLES), probabilities, strict=True
