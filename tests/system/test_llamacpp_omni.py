@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from tests.support import speech
 from tests.support.llamacpp_server import LlamaCppServer
 from tests.support.stack import running_stack
 from tests.support.wire import hear, heard, rest, say, sound64
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
 
 LOUD = Pcm(np.full(INPUT_RATE_HZ, 0.5, np.float32), INPUT_RATE_HZ)
 QUIET = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
+
+
+async def until(socket: ClientConnection, kind: str) -> dict[str, Any]:
+    """The next message of a kind; others say why it is not there yet."""
+    while (message := await hear(socket))["type"] != kind:
+        pass
+    return message
 
 
 async def test_chat_turns_and_units_are_served_by_that_server() -> None:
@@ -32,27 +41,25 @@ async def test_chat_turns_and_units_are_served_by_that_server() -> None:
             running.workers[0].host.guard_s = 0.0  # type: ignore[union-attr]
             spoken = join([QUIET, speech.say("Good morning."), QUIET, QUIET], INPUT_RATE_HZ)
             async with connect(running.ws("/ws/half_duplex/hdx_llama"), max_size=None) as socket:
-                await hear(socket)
+                await until(socket, "queue_done")
                 await say(socket, type="prepare", config={})
-                await hear(socket)
+                await until(socket, "prepared")
                 for start in range(0, len(spoken), INPUT_RATE_HZ // 2):
                     chunk = spoken.slice(start, start + INPUT_RATE_HZ // 2)
                     await say(socket, type="audio_chunk", audio_base64=sound64(chunk))
-                while (message := await hear(socket))["type"] != "turn_done":
-                    pass
+                message = await until(socket, "turn_done")
                 await say(socket, type="stop")
                 await rest(socket)
             assert message["text"].endswith("s of sound")
 
             async with connect(running.ws("/ws/duplex/omni_llama"), max_size=None) as socket:
-                await hear(socket)
+                await until(socket, "queue_done")
                 await say(socket, type="prepare", system_prompt="Be brief.")
-                await hear(socket)
+                await until(socket, "prepared")
                 told = []
                 for unit in (LOUD, LOUD, LOUD, LOUD, QUIET, QUIET):
                     await say(socket, type="audio_chunk", audio_base64=sound64(unit))
-                    while (message := await hear(socket))["type"] != "result":
-                        pass
+                    message = await until(socket, "result")
                     told.append((message["is_listen"], message["text"]))
                 await say(socket, type="stop")
                 await rest(socket)

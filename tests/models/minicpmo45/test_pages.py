@@ -31,7 +31,7 @@ WIDTH = -(-(CONTEXT + 1024) // PAGE)
 
 @pytest.fixture
 def is_scattered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No page lies behind the one before it, as after a day of conversations."""
+    """No page follows its predecessor, as after a day of conversations."""
     chosen = random.Random(3)
 
     def anywhere(self: PageTable, held: list[int]) -> int:
@@ -295,7 +295,7 @@ def test_a_window_slides_earlier_where_memory_is_short() -> None:
 def test_a_window_that_cannot_be_rewritten_leaves_the_context_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What dropped units said goes through the model, which may fail on the way."""
+    """What dropped units said goes through the model, which may fail."""
     model = pooled(slots=1)
     opened(model, 0)
     fed(model, 0, "a context of some words")

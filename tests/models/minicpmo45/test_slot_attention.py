@@ -162,7 +162,7 @@ def test_the_kernel_reads_caches_in_eight_bits(tokens: int) -> None:
 @interpreted
 @pytest.mark.parametrize("is_eight_bit", [False, True])
 def test_the_kernel_reads_pages_all_over_a_pool(is_eight_bit: bool) -> None:
-    """At the edges of blocks and pages, beside rows of other lengths; NaN wherever nobody looks."""
+    """At the edges of blocks and pages, with rows of other lengths; NaN wherever no row looks."""
     numbers = torch.Generator().manual_seed(11)
     ends = [0, 63, 256, 511, 600]
     rows, last = len(ends), torch.tensor(ends)[:, None]
