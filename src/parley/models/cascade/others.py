@@ -40,16 +40,12 @@ class CausalWriter(DraftChoices):
     def __init__(self, model: Any, words: Any, *, rows: int, limit_tokens: int) -> None:
         self.model = model
         self.words = words
-        self._limit = limit_tokens
+        self.limit_tokens = limit_tokens
         self._rows = [_Row([]) for _ in range(rows)]
         ends = model.generation_config.eos_token_id
         self._stops = set(ends if isinstance(ends, list) else [ends]) | {words.eos_token_id}
         specials = [i for i in words.all_special_ids if i not in self._stops]
         self._banned = torch.tensor(specials, dtype=torch.long)
-
-    @property
-    def limit_tokens(self) -> int:
-        return self._limit
 
     def check_format(self, form: AnswerFormat) -> None:
         raise InvalidRequest("This model cannot keep to an answer format.", field="answer_format")
@@ -70,22 +66,8 @@ class CausalWriter(DraftChoices):
         assert isinstance(point, list)
         self._cut(self._rows[row], point)
 
-    def count(self, history: History) -> int:
-        return self.count_text(history.system) + sum(
-            4 + self.count_text(x.text) for x in history.lines
-        )
-
     def count_text(self, text: str) -> int:
         return len(self.words.encode(text, add_special_tokens=False)) if text else 0
-
-    def prepare(self, row: int, history: History, *, later: bool = False) -> bool:
-        return True
-
-    def cost(self, history: History, draft: Draft) -> int:
-        return 0
-
-    def cost_of_reading(self, tokens: int) -> int:
-        return 0
 
     def is_reading(self, row: int, history: History, draft: Draft) -> bool:
         state = self._rows[row]
@@ -115,7 +97,7 @@ class CausalWriter(DraftChoices):
             text, _ = self._text(draft.ids, is_last=True)
             return replace(draft, text=text, is_over=True)
         ids = (*draft.ids, token)
-        is_limit = len(ids) >= limit or len(state.ids) + 2 >= self._limit
+        is_limit = len(ids) >= limit or len(state.ids) + 2 >= self.limit_tokens
         text, is_cut = self._text(ids, is_last=is_limit)
         after = Draft(text, ids, is_cut or is_limit, is_limit and not is_cut, len(ids))
         if not after.is_over:

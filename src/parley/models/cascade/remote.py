@@ -65,12 +65,8 @@ class RemoteWriter(DraftChoices):
     def __init__(self, endpoint: Endpoint, *, rows: int, limit_tokens: int = 8192) -> None:
         self.endpoint = endpoint
         self.sees = endpoint.takes_images
-        self._limit = limit_tokens
+        self.limit_tokens = limit_tokens
         self._running: list[_Running | None] = [None] * rows
-
-    @property
-    def limit_tokens(self) -> int:
-        return self._limit
 
     def check_format(self, form: AnswerFormat) -> None:
         """What it cannot do its server says."""
@@ -93,22 +89,8 @@ class RemoteWriter(DraftChoices):
     def rewind(self, row: int, point: object) -> None:
         self.cancel(row)
 
-    def count(self, history: History) -> int:
-        return self.count_text(history.system) + sum(
-            4 + self.count_text(one.text) for one in history.lines
-        )
-
     def count_text(self, text: str) -> int:
         return -(-len(text) // 4)
-
-    def prepare(self, row: int, history: History, *, later: bool = False) -> bool:
-        return True
-
-    def cost(self, history: History, draft: Draft) -> int:
-        return 0
-
-    def cost_of_reading(self, tokens: int) -> int:
-        return 0
 
     def is_reading(self, row: int, history: History, draft: Draft) -> bool:
         return self._running[row] is None

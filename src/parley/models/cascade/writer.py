@@ -8,8 +8,9 @@ a bounded piece of work and gives the next draft.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from parley.models.cascade.messages import History
 from parley.models.cascade.sampling import Rule
@@ -185,8 +186,29 @@ class Writer(Protocol):
         ...
 
 
-class DraftChoices:
-    """For writers that do not choose tokens themselves, or read anew: a choice is the draft."""
+LINE_TOKENS: Final = 4
+"""Of a chat template around each line of a conversation."""
+
+
+class DraftChoices(ABC):
+    """For writers that do not choose tokens themselves, or read anew: a choice is the draft,
+    nothing is prepared, and costs are not known."""
+
+    @abstractmethod
+    def count_text(self, text: str) -> int: ...
+
+    def count(self, history: History) -> int:
+        lines = sum(LINE_TOKENS + self.count_text(line.text) for line in history.lines)
+        return self.count_text(history.system) + lines
+
+    def prepare(self, row: int, history: History, *, later: bool = False) -> bool:
+        return True
+
+    def cost(self, history: History, draft: Draft) -> int:
+        return 0
+
+    def cost_of_reading(self, tokens: int) -> int:
+        return 0
 
     def choice(self, before: Draft, after: Draft) -> object:
         del before
