@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shutil
 import sys
@@ -17,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.clients.obliging_llm import obliging_llm
-from tests.clients.programs import ENVIRONMENTS, HERE
+from tests.clients.programs import ENVIRONMENTS, HERE, OWN_PACKAGES
+from tests.support.programs import ended
 from tests.support.stack import running_stack
 
 ROOT: Final = HERE.parents[1]
@@ -85,23 +85,15 @@ async def run(client: Client, url: str) -> list[dict[str, Any]]:
         url: of the server, up to `/v1`.
     """
     assert client.command is not None
-    program = await asyncio.create_subprocess_exec(
+    _, out, errors = await ended(
         *(*client.command, url, client.package),
+        limit_s=LIMIT_S,
         cwd=ROOT,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        environment=OWN_PACKAGES,
     )
-    try:
-        async with asyncio.timeout(LIMIT_S):
-            out, errors = await program.communicate()
-    finally:
-        if program.returncode is None:
-            program.kill()
-            await program.wait()
-    lines = [json.loads(line) for line in out.decode().splitlines() if line.startswith('{"what"')]
+    lines = [json.loads(line) for line in out.splitlines() if line.startswith('{"what"')]
     if not lines or lines[-1] != {"what": "end"}:
-        raise AssertionError(f"{client}: {errors.decode()[-3000:]}")
+        raise AssertionError(f"{client}: {errors[-3000:]}")
     return lines[:-1]
 
 

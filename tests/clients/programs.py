@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import tempfile
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.support.long import IS_LONG
+from tests.support.programs import ended
 from tests.support.sounds import question
 from tests.support.stack import running_stack
 
@@ -19,6 +19,8 @@ ENVIRONMENTS = Path(os.environ.get("PARLEY_CLIENTS", HERE.parents[1] / ".venv-cl
 """Python environments with the SDKs of others; see the Makefile."""
 PYTHON = ENVIRONMENTS / "current/bin/python"
 IS_INSTALLED = (ENVIRONMENTS / "current/.ready").exists()
+OWN_PACKAGES = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+"""The environment of a program that sees its own packages only."""
 LIMIT_S = 150.0
 thorough = pytest.mark.skipif(
     not IS_LONG, reason="every scenario of pipecat and LiveKit: make test-clients"
@@ -38,22 +40,14 @@ async def told(script: str, scenario: str, model: Any) -> list[dict[str, Any]]:
         spoken.write(question())
         spoken.flush()
         async with running_stack(load_model=lambda: model, worker={"vad": "energy"}) as running:
-            program = await asyncio.create_subprocess_exec(
+            code, out, errors = await ended(
                 *(str(PYTHON), str(HERE / script), f"{running.url}/v1", scenario, spoken.name),
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+                limit_s=LIMIT_S,
+                environment=OWN_PACKAGES,
             )
-            try:
-                async with asyncio.timeout(LIMIT_S):
-                    out, errors = await program.communicate()
-            finally:
-                if program.returncode is None:
-                    program.kill()
-                    await program.wait()
-    lines = [json.loads(line) for line in out.decode().splitlines() if line.startswith("{")]
-    assert program.returncode == 0, errors.decode()[-4000:]
-    assert lines[-1] == {"what": "end"}, errors.decode()[-4000:]
+    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    assert code == 0, errors[-4000:]
+    assert lines[-1] == {"what": "end"}, errors[-4000:]
     return lines
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from tests.openai.talking_model import ROME, CallingModel, TalkingModel
 from tests.support.patience import HANG_S
+from tests.support.programs import ended
 from tests.support.sounds import question
 from tests.support.stack import running_stack
 
@@ -29,21 +29,13 @@ async def told(model: TalkingModel, scenario: str, spoken: Path | str = "") -> l
     assert NODE is not None
     async with running_stack(load_model=lambda: model, worker={"vad": "energy"}) as running:
         url = f"ws://127.0.0.1:{running.gateway.port}/v1/realtime?model=m"
-        program = await asyncio.create_subprocess_exec(
+        code, out, errors = await ended(
             *(NODE, "--no-warnings", str(SCRIPT), url, scenario, str(spoken)),
+            limit_s=2 * HANG_S,
             cwd=ROOT,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
         )
-        try:
-            async with asyncio.timeout(2 * HANG_S):
-                out, errors = await program.communicate()
-        finally:
-            if program.returncode is None:
-                program.kill()
-                await program.wait()
-    assert program.returncode == 0, errors.decode()
-    lines = [json.loads(line) for line in out.decode().splitlines()]
+    assert code == 0, errors
+    lines = [json.loads(line) for line in out.splitlines()]
     assert lines[-1] == {"what": "end"}
     return lines
 

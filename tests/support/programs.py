@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -24,3 +26,28 @@ def run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+async def ended(
+    *command: str,
+    limit_s: float,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[int, str, str]:
+    """Exit code, output and complaints of a program that ends by itself within `limit_s`."""
+    program = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=cwd,
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(limit_s):
+            out, errors = await program.communicate()
+    finally:
+        if program.returncode is None:
+            program.kill()
+            await program.wait()
+    assert program.returncode is not None
+    return program.returncode, out.decode(), errors.decode()

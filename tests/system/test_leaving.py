@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -29,24 +28,6 @@ from tests.support.talking import (
 from websockets.asyncio.client import ClientConnection, connect
 
 from parley.engine.work import Stage
-from parley.models.parrot import Parrot
-
-
-@pytest.fixture
-def model() -> Gated:
-    return Gated(Parrot(1))
-
-
-@pytest.fixture
-async def server(model: Gated) -> AsyncIterator[RunningStack]:
-    async with running_stack(
-        load_model=lambda: model,
-        worker={"vad": "energy"},
-    ) as running:
-        try:
-            yield running
-        finally:
-            model.open()
 
 
 async def vanish(client: ClientConnection) -> None:

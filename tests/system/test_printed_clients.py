@@ -5,7 +5,6 @@ What stands around them is in `clients/shims`: an address, and the parts of a pa
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 from tests.support import speech
 from tests.support.patience import PROCESS_S
+from tests.support.programs import ended
 from tests.support.stack import RunningStack, running_stack
 
 from parley.media import wav
@@ -65,22 +65,9 @@ async def run(*command: str, folder: Path, ws_url: str) -> tuple[str, str]:
         "SPEECH": str(folder / "speech.f32"),
         "REFERENCE": str(folder / "ref.f32"),
     }
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        cwd=folder,
-        env=environment,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(PROCESS_S):
-            out, err = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, err.decode()
-    return out.decode(), err.decode()
+    code, out, err = await ended(*command, limit_s=PROCESS_S, cwd=folder, environment=environment)
+    assert code == 0, err
+    return out, err
 
 
 async def run_in_node(program: str, folder: Path, ws_url: str) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,6 @@ from websockets.sync.client import ClientConnection
 from parley.protocol.control import SILENCE_LIMIT_S
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def apart(tmp_path: Path) -> Iterator[Apart]:
-    runtime = Apart(tmp_path)
-    try:
-        yield runtime
-    finally:
-        runtime.close()
 
 
 def hear(client: ClientConnection, limit_s: float = HANG_S) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.support.apart import Apart
@@ -13,15 +11,6 @@ from tests.support.resumed_talks import TALKS, UNITS
 from tests.support.resuming import ResumingClient
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def apart(tmp_path: Path) -> Iterator[Apart]:
-    runtime = Apart(tmp_path)
-    try:
-        yield runtime
-    finally:
-        runtime.close()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

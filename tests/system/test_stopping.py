@@ -13,31 +13,12 @@ import httpx
 import pytest
 from tests.support.faults import Gated
 from tests.support.patience import HANG_S
-from tests.support.stack import RunningStack, running_stack
+from tests.support.stack import RunningStack
 from tests.support.talking import ask_aloud, begin_half_duplex, hear, hear_until, say
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from parley.engine.work import Stage
-from parley.models.parrot import Parrot
-
-
-@pytest.fixture
-def model() -> Gated:
-    """A parrot that can be kept from speaking."""
-    return Gated(Parrot(1))
-
-
-@pytest.fixture
-async def server(model: Gated) -> AsyncIterator[RunningStack]:
-    async with running_stack(
-        load_model=lambda: model,
-        worker={"vad": "energy"},
-    ) as running:
-        try:
-            yield running
-        finally:
-            model.open()
 
 
 @contextlib.asynccontextmanager

@@ -7,8 +7,7 @@ import json
 import signal
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,15 +21,6 @@ pytestmark = pytest.mark.slow
 
 FLAGS = ("--slots", "6", "--vad", "energy")
 DIALECTS = tuple(TALKS)
-
-
-@pytest.fixture
-def apart(tmp_path: Path) -> Iterator[Apart]:
-    runtime = Apart(tmp_path)
-    try:
-        yield runtime
-    finally:
-        runtime.close()
 
 
 def drain(apart: Apart) -> None:
