@@ -188,7 +188,7 @@ class LoadChoice:
 
 
 def is_paged(settings: ModelSettings, device: torch.device, *, reads_in_place: bool) -> bool:
-    """Whether contexts take pages of a pool: where `auto` counts the slots, and the kernel reads
+    """True if contexts take pages of a pool: where `auto` counts the slots, and the kernel reads
     pages as fast as rows; and wherever the settings say what a slot is sure of."""
     if settings.context_share_tokens is not None:
         return settings.context_share_tokens < settings.context_tokens
@@ -200,7 +200,7 @@ def is_paged(settings: ModelSettings, device: torch.device, *, reads_in_place: b
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Where a card's memory goes, in bytes, everybody busy with a voice of their own.
+    """Where a card's memory goes, in bytes, all slots busy with voices of their own.
 
     Args:
         parts: weights by part.

@@ -1,7 +1,7 @@
 """Which pages of a pool the rows of a cache hold: a row takes what it remembers, not what it might.
 
 Pure bookkeeping: integers and lists. Every row is sure of its share; beyond that it takes what
-nobody's share needs, so no row can take what another one is sure of.
+no other share needs, so no row can take what another one is sure of.
 
 Letters: `P` positions of a page.
 """
@@ -17,10 +17,10 @@ PAGE_POSITIONS: Final = 256
 """A multiple of the columns that the attention kernel reads at a time."""
 
 ZEROS: Final = 0
-"""The page that stands for all that a row does not hold: zeros, which nobody writes."""
+"""The page that stands for all that a row does not hold: zeros that are never written."""
 
 SPARE: Final = 1
-"""The page where padding is written, which nobody reads."""
+"""The page where padding is written; it is never read."""
 
 RESERVED: Final = 2
 """Pages in front of those that rows take."""
@@ -103,7 +103,7 @@ class PageTable:
 
     def _next(self, held: list[int]) -> int:
         """The page behind a row's last one if it is free: neighbours are read without a copy. Else
-        the middle of the longest free stretch, where there is room to go on."""
+        the middle of the longest free stretch, where there is room to continue."""
         page = held[-1] + 1 if held else -1
         if page not in self._free:
             start, longest, begin, last = 0, 0, -1, -1
