@@ -1,4 +1,4 @@
-"""`parley bench field`: recordings are spoken to a server, and what it says lies beside them."""
+"""`parley bench field`: recordings are spoken to a server, and its answers are written."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_was_cut_is_not_heard():
     assert len(heard.sound(2.2)) == round(2.2 * OUTPUT_RATE_HZ)
 
 
-def test_a_folder_without_recordings_is_told(tmp_path: Path):
+def test_a_folder_without_recordings_is_refused(tmp_path: Path):
     done = CliRunner().invoke(app, ["field", "http://127.0.0.1:9", "--folder", str(tmp_path)])
 
     assert done.exit_code != 0
