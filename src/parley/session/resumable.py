@@ -299,7 +299,11 @@ class ResumableSocket:
             await self._first.close(code, reason)
             return
         self._closing = (code, reason)
-        self._log.settle()
+        if self._is_handed_over:
+            # Its last words are another worker's to say.
+            self._finish_log()
+        else:
+            self._log.settle()
         self._news.set()
         if self._attached is None:
             with contextlib.suppress(LogLate):
