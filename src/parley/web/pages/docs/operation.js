@@ -42,7 +42,13 @@ function inside(operation) {
     if (fields.length > 0) parts.push(fieldTable(fields));
   }
   const statuses = responses.map(({ status, description: what }) =>
-    h('li', null, h('code', { 'data-good': String(status < '400') }, status), ' ', h('span', { class: 'quiet' }, what)),
+    h(
+      'li',
+      null,
+      h('code', { 'data-good': String(status < '400') }, status),
+      ' ',
+      h('span', { class: 'quiet' }, ...marked(what)),
+    ),
   );
   parts.push(h('h3', { words: 'rest.responses' }), h('ul', { class: 'statuses' }, ...statuses));
   parts.push(...trial(operation));
