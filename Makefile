@@ -71,10 +71,6 @@ browser: # what the browser tests need, where it may be installed; they say in o
 	@{ command -v chromium && command -v chromium-headless-shell; } >/dev/null \
 		|| $(call debian,chromium chromium-headless-shell) || command -v chromium >/dev/null \
 		|| echo "── parley: chromium is absent; tests in a browser will be skipped"
-	@# Without a sound card Firefox needs a sound server to process any sound.
-	@{ { command -v firefox-esr || command -v firefox; } && command -v pulseaudio; } >/dev/null \
-		|| $(call debian,firefox-esr pulseaudio) || command -v firefox >/dev/null \
-		|| echo "── parley: firefox or pulseaudio is absent; tests in Firefox will be skipped"
 
 speakers: # a synthesiser whose voices the pocket model is asked with, where it may be installed
 	@$(PY) -c 'import ctypes; ctypes.CDLL("libflite.so.1")' 2>/dev/null || $(call debian,libflite1) \

@@ -86,39 +86,34 @@ async function open(server) {
 
 const SOUNDLESS = 'NOT TRIED: Firefox starts no AudioContext without a sound card; Debian: pulseaudio';
 
-/** Whether sound is processed at all. */
-const processesSound = (page) =>
-  page.evaluate(async () => {
-    const stream = await navigator.mediaDevices.getUserMedia({ audio: true });
-    const context = new AudioContext();
-    context.createMediaStreamSource(stream).connect(context.destination);
-    void context.resume();
-    for (let i = 0; i < 50 && context.currentTime === 0; i++) await new Promise((done) => setTimeout(done, 100));
-    const runs = context.currentTime > 0;
-    for (const track of stream.getTracks()) track.stop();
-    void context.close();
-    return runs;
-  });
+/**
+ * True if Firefox can process sound. The page is not asked: an AudioContext that was opened and closed before the
+ * call's own sometimes stops the tab of Firefox 153 for good.
+ */
+const processesSound = () => existsSync('/usr/bin/pulseaudio') || existsSync('/dev/snd');
 
 /** What the page itself has noted of its messages, newest first. */
 const messages = (page) =>
   page.evaluate(() => [...document.querySelectorAll('p-events li b')].map((node) => node.textContent));
 
 export const firefoxScenarios = {
-  /** A voice call and its replay, a video call, a call in turns, and a chat: Firefox starts once. */
+  /**
+   * A voice call and its replay, a video call, a call in turns, and a chat. Each has a Firefox of its own: a tab of
+   * Firefox 153 that opens its test microphone for a second call sometimes stops for good.
+   */
   async firefox({ base }) {
-    const { browser, page, errors } = await open(base);
-    try {
-      const hasSound = await processesSound(page);
-      const said = hasSound ? await voiceCall(page) : SOUNDLESS;
-      if (hasSound) await videoAndTurns(page, base);
+    const parts = processesSound() ? [voiceCall, videoCall, turns, chat] : [chat];
+    for (const part of parts) {
       await free(base);
-      await chat(page);
-      assert.deepEqual(errors, []);
-      return said;
-    } finally {
-      await browser.close();
+      const { browser, page, errors } = await open(base);
+      try {
+        await part(page);
+        assert.deepEqual(errors, []);
+      } finally {
+        await browser.close();
+      }
     }
+    return parts.length > 1 ? '' : SOUNDLESS;
   },
 };
 
@@ -155,15 +150,13 @@ async function voiceCall(page) {
   const replay = await page.getByRole('link', { name: 'View recording' }).getAttribute('href');
   await page.goto(replay);
   await page.locator('.units summary').waitFor();
-  return `${seen.length} messages`;
 }
 
 /** The server has one slot: on a busy machine the call before may still have it. @param {string} base */
 const free = (base) =>
   eventually(async () => (await (await fetch(`${base}/status`)).json()).idle_workers === 1, 'a free slot', 90_000);
 
-async function videoAndTurns(page, base) {
-  await free(base);
+async function videoCall(page) {
   await page.goto('/omni');
   await mainButton(page).click();
   await phase(page, 'live');
@@ -172,7 +165,9 @@ async function videoAndTurns(page, base) {
     [...document.querySelectorAll('p-events li')].some((row) => row.textContent.includes('video_frames')),
   );
   await hangUp(page);
-  await free(base);
+}
+
+async function turns(page) {
   await page.goto('/half_duplex');
   await mainButton(page).click();
   await activity(page, 'listening');
