@@ -12,7 +12,7 @@ from tests.support.noises import spoken
 from typer.testing import CliRunner
 
 from parley.cli.bench import app
-from parley.cli.bench.field import Heard
+from parley.cli.bench.field import ServerSound
 from parley.cli.bench.server import server
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
 from parley.media.wav import decode_wav, encode_wav
@@ -50,7 +50,7 @@ async def test_every_input_gets_an_output_of_its_length_and_times(tmp_path: Path
 
 def test_what_was_cut_is_not_heard():
     tone = Pcm(np.full(OUTPUT_RATE_HZ, 0.5, np.float32), OUTPUT_RATE_HZ)
-    heard = Heard([(1.0, 2.5, True)], [(1.0, tone), (2.0, tone)])
+    heard = ServerSound([(1.0, 2.5, True)], [(1.0, tone), (2.0, tone)])
 
     loud = np.flatnonzero(heard.sound(4.0).samples)
     assert (loud[0], loud[-1] + 1) == (OUTPUT_RATE_HZ, 2.5 * OUTPUT_RATE_HZ)

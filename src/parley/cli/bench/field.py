@@ -70,7 +70,7 @@ def field(
 
 
 @dataclasses.dataclass(slots=True)
-class Heard:
+class ServerSound:
     """What was heard of a server; times in seconds since the input's first sample.
 
     Args:
@@ -122,7 +122,7 @@ class _Tape(SimulatedLoudspeaker):
             self.kept.append((last.end_s - sound.duration_s, sound))
 
 
-async def answers(url: str, access: AccessOptions, dialect: str, samples: Samples) -> Heard:
+async def answers(url: str, access: AccessOptions, dialect: str, samples: Samples) -> ServerSound:
     """One conversation in which this is said in real time (N,), 16 kHz.
 
     Raises:
@@ -154,7 +154,7 @@ async def answers(url: str, access: AccessOptions, dialect: str, samples: Sample
                 raise result
         if tape.error is not None:
             raise tape.error
-        return Heard(
+        return ServerSound(
             [(one.start_s - start_s, one.end_s - start_s, one.was_cut) for one in tape.played],
             [(at_s - start_s, pcm) for at_s, pcm in tape.kept],
         )
