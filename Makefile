@@ -95,12 +95,12 @@ test-long: test ## the same with more repetitions in leak hunts and fuzz tests
 test-fast: $(STAMP) ## the quick tests of the parts, without whole servers, in about a minute
 	@$(TEST_ENV) $(PY) -m pytest -n $(JOBS) -m "not slow" $(SLOW_FOLDERS:%=--ignore=%) $(ARGS)
 
-# SDKs of others, which need other versions than we and each other do. uv, because pip takes minutes for them.
+# SDKs of others, which need other versions than we and each other do.
 CLIENTS := $(patsubst tests/clients/environments/%.txt,.venv-clients/%/.ready,$(wildcard tests/clients/environments/*.txt))
 .venv-clients/%/.ready: tests/clients/environments/%.txt | $(STAMP)
 	@echo "── parley: installing SDKs of others for the tests: $* (once)"
 	@rm -rf $(@D) && $(PYTHON) -m venv $(@D) \
-		&& $(PY) -m uv pip install --quiet --python $(@D)/bin/python --no-deps -r $< && touch $@
+		&& $(@D)/bin/python -m pip install --quiet --no-compile --no-deps -r $< && touch $@
 
 clients: $(STAMP) # what their first examples run with, where it may be installed (1.5 GB)
 	@$(MAKE) -s -k $(CLIENTS) || echo "── parley: tests with SDKs that cannot be installed will be skipped"

@@ -70,8 +70,8 @@ def told_by(dialect: str) -> frozenset[str]:
     """Types of all messages that a server may send in a dialect."""
     names: set[str] = set()
     # `/v1/realtime` settles on a dialect by the first message, which may have been changed.
-    near = ("realtime", "minicpmo_v2", "openai_realtime")
-    near = near if dialect in near else (dialect,)
+    settling = ("realtime", "minicpmo_v2", "openai_realtime")
+    near = settling if dialect in settling else (dialect,)
     for module in {resume, *(each for name in near for each in MODULES[name])}:
         for value in vars(module).values():
             tag = getattr(getattr(value, "__struct_config__", None), "tag", None)

@@ -223,8 +223,8 @@ class Link:
     @property
     def waiting(self) -> int:
         """Messages that have not been sent yet."""
-        queues = (self._again, self._control, self._meanwhile, self._live)
-        return sum(map(len, queues))
+        sound = len(self._meanwhile) + len(self._live)
+        return len(self._again) + len(self._control) + sound
 
     def post(self, message: msgspec.Struct) -> None:
         """Send a control message, before any queued audio.
