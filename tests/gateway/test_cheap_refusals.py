@@ -154,8 +154,8 @@ async def test_a_trailer_does_not_say_from_where_or_who(monkeypatch: pytest.Monk
 
 async def test_an_address_in_a_trailer_is_not_the_clients():
     async with running_gateway(security={"trust_proxy": True, "admin_token": "right"}) as gateway:
-        told = b"X-Forwarded-For: 203.0.113.7"
-        for head, trailer in ((b"", told), (told + b"\r\n", b"x: y")):
+        named = b"X-Forwarded-For: 203.0.113.7"
+        for head, trailer in ((b"", named), (named + b"\r\n", b"x: y")):
             async with raw_client(gateway.gateway.port) as client:
                 head += b"X-Admin-Token: right\r\n"
                 await client.send(TRAILING % (b"DELETE /api/admin/keys/k_1", head, trailer))

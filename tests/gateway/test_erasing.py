@@ -83,7 +83,7 @@ async def test_what_is_kept_of_a_key_is_listed_and_deleted(tmp_path: Path) -> No
         *sorted((alice, alice, bob)),
         "u_anna",
     ]
-    # Whoever is shown a recording does not see whose it is.
+    # A viewer of a recording does not see whose it is.
     with zipfile.ZipFile(io.BytesIO(packed.content)) as files:
         content = b"".join(files.read(name) for name in files.namelist())
         assert not any(".owner" in name for name in files.namelist())

@@ -216,7 +216,7 @@ async def _rebuild(
 
 
 async def _resume(socket: WebSocket, host: Host, lease: LeasedSlot) -> None:
-    """A connection that goes on with a session that is here."""
+    """A connection that continues a session of this worker."""
     token_hash, *numbers = socket.headers[RESUME_HEADER].split(" ")
     if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
         await socket.close(FORBIDDEN)

@@ -1,7 +1,7 @@
 """Tells the gateway who we are, what is free, and which phase each session is in.
 
 One socket, dialled by the worker and dialled again whenever it breaks. What a gateway must know
-after a break (who we are, which sessions live) is said anew; what it would have learned meanwhile
+after a break (who we are, which sessions live) is sent again; what it would have learned meanwhile
 is not kept.
 """
 
@@ -89,19 +89,19 @@ class Reporter(Protocol):
 
     @property
     def is_looked_for(self) -> bool:
-        """Whether a client may be looking for its session at the gateway."""
+        """True if a client may be looking for its session at the gateway."""
         ...
 
     def stop_turn(self, order: StopTurn) -> bool:
-        """Whether an answer was silenced."""
+        """True if an answer was silenced."""
         ...
 
     def end_session(self, order: EndSession) -> bool:
-        """Whether there was a session to end."""
+        """True if there was a session to end."""
         ...
 
     def hand_over(self, order: HandOver) -> None:
-        """Another worker will go on with a session; reported when it can."""
+        """Another worker will continue a session; reported when it can."""
         ...
 
     def announce_end(self, time_left_s: float) -> None:
@@ -153,7 +153,7 @@ class ControlLink:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a gateway has been greeted and has not gone."""
+        """True if a gateway has been greeted and has not gone."""
         return self._socket is not None
 
     def report(self, message: FromWorker) -> None:
@@ -187,7 +187,7 @@ class ControlLink:
                     self._note_standby()
                 else:
                     self._complain(error, backoff.next_s)
-            # Spread out, so that a gateway that returns is not met by all its workers at once.
+            # Spread out, so that a gateway that returns is not met by all its workers in one moment.
             backoff.last_s = KEEPING_RETRY_S if self._reporter.is_looked_for else LAST_RETRY_S
             await asyncio.sleep(backoff.take() * random.uniform(0.8, 1.2))
 
@@ -212,7 +212,7 @@ class ControlLink:
         )
 
     async def say_goodbye(self, reason: str) -> None:
-        """Tell the gateway that we leave on purpose; at once, and without insisting."""
+        """Tell the gateway that we leave on purpose; immediately, and without insisting."""
         socket = self._socket
         if socket is not None:
             with contextlib.suppress(WebSocketException, TimeoutError):
@@ -299,7 +299,7 @@ def socket_url(gateway_url: str) -> str:
     """`http(s)://host:port` → `ws(s)://host:port/internal/worker`.
 
     Raises:
-        SetupError: it is no such address.
+        SetupError: it is not such an address.
     """
     base = gateway_url.rstrip("/")
     scheme, found, rest = base.partition("://")

@@ -1,4 +1,4 @@
-"""How full the memory of a worker's GPU is, read now and then beside everything else.
+"""How full the memory of a worker's GPU is, read now and then in the background.
 
 Read in a thread: a device that hangs may not answer, and that must not silence the heartbeat. Only
 where the model has loaded torch; nothing is imported for it.
@@ -17,7 +17,7 @@ READ_EVERY_S: Final = 5.0
 
 
 def read(device: str) -> DeviceMemory | None:
-    """Bytes of a whole device, whoever uses them; None where it is no GPU or does not answer.
+    """Bytes of a whole device, used by any process; None if it is not a GPU or does not answer.
 
     Args:
         device: as torch names it: `cuda:0`, `cpu`.
@@ -28,7 +28,7 @@ def read(device: str) -> DeviceMemory | None:
     try:
         free, total = torch.cuda.mem_get_info(device)
     except (RuntimeError, ValueError):
-        # A device with an error says so to every call; whoever runs the model ends the worker.
+        # A device with an error says so to every call; the engine ends the worker.
         return None
     return DeviceMemory(used_bytes=int(total - free), total_bytes=int(total))
 

@@ -94,7 +94,7 @@ class FinishedRecordings:
         return folder if folder is not None and _is_complete(folder) else None
 
     def is_coming(self, recording_id: str) -> bool:
-        """Whether it is here and not complete yet: its session runs, or has just ended."""
+        """True if it is here and not complete yet: its session runs, or has just ended."""
         folder = self._folders.find(recording_id) if self.is_on else None
         return folder is not None and not _is_complete(folder)
 
@@ -191,7 +191,7 @@ def _open_plain(path: Path) -> BinaryIO:
     file = os.fdopen(descriptor, "rb")
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         file.close()
-        raise OSError(f"{path.name} is no plain file")
+        raise OSError(f"{path.name} is not a plain file")
     return file
 
 
@@ -227,7 +227,7 @@ class GatewayVoices:
         if self._secret:
             headers[SECRET_HEADER] = self._secret
         base_url, context = self._find_gateway()
-        # Before the first connection nobody is trusted but the authorities of this machine.
+        # Before the first connection only the authorities of this machine are trusted.
         verify: Any = context or base_url.startswith("https")
         try:
             with httpx.Client(verify=verify, trust_env=False, timeout=VOICE_TIMEOUT_S) as http:

@@ -140,7 +140,7 @@ class Host:
         detectors: makes a voice detector for a half-duplex session.
         judges: whether a user has finished, where more than silence decides.
         voices: finds the registered voices that a session's client may use.
-        observers: who watches a session, besides the meter.
+        observers: further observers of a session, after the meter.
         recordings: keeps sessions, where they are to be kept.
         finished: recordings that the gateway is to take over.
         report: told about every change of phase.
@@ -167,7 +167,7 @@ class Host:
     seed: int | None = None
     """Of sessions that are not recorded; None: each has its own."""
     is_ready: bool = False
-    """Whether the model is warm; set once by whoever started it."""
+    """True if the model is warm; set once by its starter."""
     device_memory: DeviceMemory | None = None
     """As it was read last."""
     broken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -176,7 +176,7 @@ class Host:
     """Set when nothing is left to do and the process may end."""
     _held: dict[str, _Held] = field(default_factory=dict)
     _ended: dict[str, _Held] = field(default_factory=dict)
-    """Sessions that have ended, newest last: their clients are told so."""
+    """Sessions that have ended, newest last: their clients receive that."""
     _is_leaving: bool = False
     _may_move: bool = True
     _parted: asyncio.Event = field(default_factory=asyncio.Event)
@@ -372,7 +372,7 @@ class Host:
             held.session.end(SessionEnded("server_shutdown"))
 
     def hand_over(self, order: HandOver) -> None:
-        """Another worker will go on with a session; reported when it can."""
+        """Another worker will continue a session; reported when it can."""
         self._spawn(self._hand_over(order))
 
     async def _hand_over(self, order: HandOver) -> None:
@@ -393,7 +393,7 @@ class Host:
         await self._resumable(lease_id).attach(socket, token_hash, seq, sent)
 
     def check_resume(self, lease_id: str, token_hash: str, seq: int) -> None:
-        """Whether `attach` would work now.
+        """Check that `attach` would work now.
 
         Raises:
             ResumeRefused: no, and why.
@@ -472,7 +472,7 @@ class Host:
                 finally:
                     await slot.close()
         except TimeoutError:
-            # A slot that does not come back cannot be trusted again: end, and be started anew.
+            # A slot that does not come back cannot be trusted again: end, and be restarted.
             _log.error("session_stuck", limit_s=self.cleanup_limit_s)
             self.broken.set()
         except ParleyError:
@@ -693,7 +693,7 @@ class Host:
 
     @property
     def is_looked_for(self) -> bool:
-        """Whether a client may be looking for its session at the gateway."""
+        """True if a client may be looking for its session at the gateway."""
         is_living = any(held.socket and held.socket.is_enabled for held in self._held.values())
         return is_living or any(
             held.socket and held.socket.has_last_words for held in self._ended.values()
@@ -735,13 +735,13 @@ class Host:
     def leave(self, grace_s: float, drain_s: float = 0.0, *, moves: bool = True) -> None:
         """Take no more sessions, end the running ones, then set `leaving`.
 
-        Everything that runs may go on for `drain_s`. Meanwhile, and for `MOVE_S` at least, the
+        Everything that runs may continue for `drain_s`. Meanwhile, and for `MOVE_S` at least, the
         gateway moves sessions that can resume to other workers; those left are handed over, to go
         on from their logs when a slot is free. Then requests that are being answered may finish
         within `grace_s`; conversations, which have no end of their own, end.
 
         Args:
-            moves: False: nothing can go on elsewhere, the gateway ends as well. May be said later.
+            moves: False: nothing can continue elsewhere, the gateway ends as well. May be said later.
         """
         self._may_move = self._may_move and moves
         self._parted.set()
@@ -776,7 +776,7 @@ class Host:
                     await self._parted.wait()
 
     def _movable(self) -> dict[str, ResumableSocket]:
-        """Sessions that could go on at another worker, by lease."""
+        """Sessions that could continue on another worker, by lease."""
         return {
             lease_id: held.socket
             for lease_id, held in self._held.items()

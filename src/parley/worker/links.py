@@ -1,8 +1,8 @@
-"""A worker's control links: one to each gateway it was told of, of which at most one is active.
+"""A worker's control links: one to each gateway it knows, of which at most one is active.
 
 All of them are dialled all the time, so a gateway that becomes active has its workers within a
 moment. While one gateway ends and another has begun, both are connected: each hears of every
-session, and slots are given out by the worker, to whoever asks first.
+session, and slots are given out by the worker, to the gateway that asks first.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The health page answers from the first moment; the gateway hears of the worker when the model is
 warm. The process ends with `FAILED` when its device or a slot cannot be trusted any more, so that
-whoever supervises it starts another.
+its supervisor starts another.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ CPU_STEP_LIMIT_S: Final = 600.0
 STEP_CHECK_S: Final = 1.0
 
 GOODBYES: Final = {DONE: "shutdown", FAILED: "failed", RESTART: "restart"}
-"""What the gateway is told, by exit code."""
+"""What the gateway receives, by exit code."""
 
 _FAILURES: Final = {
     "stuck": "a session could not be cleaned up",
@@ -184,7 +184,7 @@ class WorkerProcess:
         return self._host
 
     def stop(self, drain_s: float = 0.0) -> None:
-        """Begin a graceful end; what runs may go on for `drain_s`."""
+        """Begin a graceful end; what runs may continue for `drain_s`."""
         self._drain_s = drain_s
         self._stopping.set()
 
@@ -484,7 +484,7 @@ def gateway_trusts(settings: Settings) -> list[GatewayTrust]:
 
 
 def speaks_http(worker: WorkerSettings) -> bool:
-    """Whether session sockets come without TLS."""
+    """True if session sockets come without TLS."""
     return is_loopback(worker.host) if worker.http is None else worker.http
 
 
@@ -496,7 +496,7 @@ def listen_port(worker: WorkerSettings) -> int:
 
 
 def own_address(gateway_url: str) -> str:
-    """This machine's address on the way to the gateway; its name where that cannot be told."""
+    """This machine's address on the path to the gateway; its name if that is not known."""
     parts = urlsplit(gateway_url)
     try:
         family, kind, _, _, far = socket.getaddrinfo(
@@ -511,7 +511,7 @@ def own_address(gateway_url: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen on can be reached from this machine only."""
+    """True if an address to listen on can be reached from this machine only."""
     if host == "localhost":
         return True
     try:

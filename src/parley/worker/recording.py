@@ -108,7 +108,7 @@ class Recordings:
 
     @property
     def state(self) -> RecordingState:
-        """Whether sessions are being recorded, and if not, why."""
+        """True if sessions are being recorded; if not, why."""
         if not self._is_on:
             return "off"
         return "failing" if self.writer.problem else self._problem
@@ -194,7 +194,7 @@ class SessionRecorder:
         self._continues = ""
         self._after: int | None = None
         self._is_amid_turn = False
-        """Whether a turn may be going on that began in the recording before."""
+        """True if a turn may be running that started in the previous recording."""
         self._media = recorded.MediaCounts()
         self._began_s = 0.0
         self._turn = 0
