@@ -127,7 +127,7 @@ async def test_one_bad_recording_stops_neither_the_watch_nor_the_others_recovery
     assert key.status_code == 201
 
 
-async def test_a_bad_recording_is_told_once(tmp_path: Path):
+async def test_a_bad_recording_is_reported_once(tmp_path: Path):
     _broken(tmp_path, "chat_broken")
     runtime = GatewayRuntime(settings(storage={"data_dir": tmp_path}))
 

@@ -60,7 +60,7 @@ async def test_what_is_no_trace_is_refused(tmp_path):
             assert not (tmp_path / FILE_NAME).exists()
 
 
-async def test_a_disk_that_refuses_is_told(tmp_path):
+async def test_a_disk_that_refuses_is_reported(tmp_path):
     (tmp_path / FILE_NAME).mkdir()
     async with (
         gateway(tmp_path, client_traces=True) as running,

@@ -187,7 +187,7 @@ class ControlLink:
                     self._note_standby()
                 else:
                     self._complain(error, backoff.next_s)
-            # Spread out, so that a gateway that returns is not met by all its workers in one moment.
+            # Spread out, so that a gateway that returns does not meet all its workers together.
             backoff.last_s = KEEPING_RETRY_S if self._reporter.is_looked_for else LAST_RETRY_S
             await asyncio.sleep(backoff.take() * random.uniform(0.8, 1.2))
 

@@ -741,7 +741,7 @@ class Host:
         within `grace_s`; conversations, which have no end of their own, end.
 
         Args:
-            moves: False: nothing can continue elsewhere, the gateway ends as well. May be said later.
+            moves: False: nothing can continue elsewhere, the gateway ends too. May be said later.
         """
         self._may_move = self._may_move and moves
         self._parted.set()
