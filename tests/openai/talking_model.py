@@ -143,7 +143,8 @@ MALFORMED = [*ROME[:3], "weather", " of", " Rome", "?", '"}\n', "</tool_call>"]
 
 
 class CallingModel(TalkingModel):
-    """Emits one script of tokens after the other, and calls functions in them.
+    """Emits one script of tokens after the other, and calls functions in them. Texts that it is
+    given to say are no scripts.
 
     Args:
         scripts: tokens of each answer.
@@ -155,7 +156,7 @@ class CallingModel(TalkingModel):
         self._spec = replace(self._spec, calls_tools=True)
 
     def words_of(self, work: Generate) -> list[str]:
-        return [*self._scripts.pop(0)]
+        return [*self._scripts.pop(0)] if work.say is None else super().words_of(work)
 
 
 class _Hearing(ParrotJob):
