@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.docs.printed import samples
 from tests.openai.talking_model import MALFORMED, OSLO, ROME, CallingModel, TalkingModel
-from tests.openai.test_realtime import ANSWER, END, Talk, say_text
+from tests.openai.test_realtime import ANSWER, END, ENERGY, TURN, Talk, say_text
 from tests.support.patience import HANG_S
 from tests.support.stack import RunningStack, running_stack
 from websockets.asyncio.client import connect
@@ -28,13 +28,15 @@ PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
 FUNCTION = {"name": "get_weather", "description": "Weather of a city", "parameters": PARAMETERS}
 TOOL: Any = {"type": "function", "function": FUNCTION}
 SUNNY = ["It ", "is ", "sunny."]
+PLAYED_S = 1.0
+"""More than an answer of three words takes to be played."""
 QUESTION: Any = {"role": "user", "content": "What is the weather?"}
 
 
 @contextlib.asynccontextmanager
 async def serving(model: TalkingModel) -> AsyncIterator[tuple[RunningStack, AsyncOpenAI]]:
     async with (
-        running_stack(load_model=lambda: model) as running,
+        running_stack(load_model=lambda: model, worker=ENERGY) as running,
         AsyncOpenAI(api_key="sk-any", base_url=f"{running.url}/v1", max_retries=0) as client,
     ):
         yield running, client
@@ -197,6 +199,19 @@ async def test_the_chat_dialect_has_calls_as_messages():
 # ---- realtime ------------------------------------------------------------------------------
 
 
+CALL = [
+    "response.created",
+    "response.output_item.added",
+    "conversation.item.added",
+    "response.function_call_arguments.done",
+    "conversation.item.done",
+    "response.output_item.done",
+    "response.done",
+    "rate_limits.updated",
+]
+"""Events of an answer that is one call, without its deltas."""
+
+
 async def test_the_python_client_calls_functions_as_its_page_prints():
     (sample,) = samples("docs/do/python-client.md", "py")
     model = CallingModel(ROME, ["It ", "is ", "sunny."])
@@ -259,16 +274,7 @@ async def test_a_realtime_session_calls_and_goes_on_with_the_result():
         done = await talk.until("response.done")
 
     assert session.tools[0].name == "get_weather"
-    assert [t for t in types if not t.endswith(".delta")] == [
-        "response.created",
-        "response.output_item.added",
-        "conversation.item.added",
-        "response.function_call_arguments.done",
-        "conversation.item.done",
-        "response.output_item.done",
-        "response.done",
-        "rate_limits.updated",
-    ]
+    assert [t for t in types if not t.endswith(".delta")] == CALL
     assert types.count("response.function_call_arguments.delta") > 3
     assert call.type == "function_call"
     assert call.status == "completed"
@@ -277,6 +283,45 @@ async def test_a_realtime_session_calls_and_goes_on_with_the_result():
     # The call itself is in the context already: only its result is new.
     assert model.contexts[1][-1] == "<tool_response>\nsunny\n</tool_response>"
     assert sum("# Tools" in words for words in model.contexts[1]) == 1
+
+
+async def answer_aloud_and_truncate(talk: Talk, audio_end_ms: int) -> None:
+    """An answer to a written message, of which the client says how much was heard after all."""
+    await say_text(talk, "Hello!")
+    await talk.connection.response.create()
+    item = (await talk.until("response.done")).response.output[0]
+    # Who speaks while it is played interrupts it, and the server truncates it.
+    await asyncio.sleep(PLAYED_S)
+    await talk.connection.conversation.item.truncate(
+        item_id=item.id, content_index=0, audio_end_ms=audio_end_ms
+    )
+    await talk.until("conversation.item.truncated")
+    talk.events.clear()
+
+
+@pytest.mark.parametrize(("heard_ms", "says_again"), [(300, []), (150, ["One two "])])
+async def test_a_call_follows_speech_and_an_answer_that_was_truncated(heard_ms, says_again):
+    """As pipecat does, which truncates the answer before whenever the user begins to speak."""
+    model = CallingModel(["One ", "two ", "three."], ROME, SUNNY)
+    async with talking(model, output_modalities=["audio"]) as (talk, _):
+        await answer_aloud_and_truncate(talk, heard_ms)
+        await talk.say()
+        await talk.until("rate_limits.updated")
+        types = [name for name in talk.types if not name.endswith(".delta")]
+        done = next(e for e in talk.events if e.type == "response.done")
+        (call,) = done.response.output
+        await talk.connection.conversation.item.create(
+            item={"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+        )
+        await talk.until("conversation.item.done")
+        await talk.connection.response.create()
+        answered = await talk.until("response.done")
+
+    assert types == [*TURN, *CALL]
+    assert json.loads(call.arguments) == {"city": "Rome"}
+    assert answered.response.output[0].content[0].transcript == "It is sunny."
+    # What was heard to its end stands in the context as it is.
+    assert [work.say for work in model.asked if work.say] == says_again
 
 
 async def test_a_context_that_is_filled_anew_holds_the_calls():

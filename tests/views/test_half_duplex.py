@@ -313,6 +313,22 @@ async def test_an_answer_can_be_taken_back_and_given_again(slot):
     assert again == first
 
 
+async def test_the_context_ends_with_what_was_said_last(slot):
+    view = HalfDuplexView(slot)
+    assert not view.ends_with_answer("")
+    await take_turn(view, 1.0)
+    text = present(view.decoded).text
+    await view.prefill_early(TurnRequest("s", (said(2.0),)), answer=Generation())
+
+    assert view.ends_with_answer(text)
+    assert not view.ends_with_answer(text[:-1])
+    assert await view.cut_answer("You")
+    assert view.ends_with_answer("You")
+    await take_turn(view, 1.0)
+    assert (await view.rollback()).success
+    assert not view.ends_with_answer(text)
+
+
 async def test_a_successful_turn_may_drop_the_point(slot):
     view = HalfDuplexView(slot)
     await take_turn(view, 1.0)

@@ -87,9 +87,10 @@ class ItemContext:
         self._synced = self._cut = None
 
     def cut(self, item_id: str, heard: str) -> None:
-        """Of an answer only `heard` was heard; `settle` brings the context up to it."""
+        """Of an answer only `heard` was heard; `settle` brings the context up to it. If that is all
+        of it, there is nothing to do: some clients truncate every answer when the user speaks."""
         if self._synced is not None and self._synced[-1:] == [item_id]:
-            self._cut = heard
+            self._cut = None if self._view.ends_with_answer(heard) else heard
         elif not self._only_grows:
             self.invalidate()
 

@@ -408,7 +408,12 @@ class HalfDuplexView(TurnView):
             return Rollback(False, "the context has moved past it", self.kv_cache_length)
         length = await self._slot.roll_back(point.checkpoint)
         self._turn_is_open = point.turn_is_open
+        self._decoded = None
         return Rollback(True, "", length)
+
+    def ends_with_answer(self, text: str) -> bool:
+        """True if the newest answer has been made, and is this text."""
+        return bool(text) and self._decoded is not None and self._decoded.text == text
 
     async def cut_answer(self, heard: str) -> bool:
         """Make the context hold only `heard` of the answer; needs the point before it.
