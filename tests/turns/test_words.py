@@ -181,3 +181,13 @@ def test_an_echo_in_a_room_stops_nothing_and_is_dismissed():
 
     assert not any(isinstance(event, Interrupted) for event in events)
     assert all(isinstance(event, SpeechOver) for event in events[1::2])
+
+
+def test_what_was_heard_before_decides_nothing(matcher):
+    said = [noises.spoken(text, "en-us") for text in ("hello there my friend", "okay", "stop")]
+    found = [KeywordMatcher().match(each) for each in said]
+    loud = np.random.default_rng(1).standard_normal(8000).astype(np.float32)
+
+    for level in (0.003, 0.1, 0.3):
+        matcher.match(level * loud)
+        assert [matcher.match(each) for each in said] == found

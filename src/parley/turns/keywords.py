@@ -100,6 +100,8 @@ class KeywordMatcher:
         data = (np.clip(heard, -1, 1) * 32767).astype("<i2").tobytes()
         with self._lock:
             decoder = self._decoder
+            # What it adapted to before, perhaps in another caller's sound, decides nothing here.
+            decoder.reinit_feat()
             decoder.start_utt()
             decoder.process_raw(data, full_utt=True)
             decoder.end_utt()
