@@ -177,7 +177,7 @@ async def test_who_speaks_up_silences_the_answer():
         started = [i for i, t in enumerate(talk.types) if t == TURN[0]]
         item = done.response.output[0]
         await talk.connection.conversation.item.truncate(
-            item_id=item.id, content_index=0, audio_end_ms=250
+            item_id=item.id, content_index=0, audio_end_ms=50
         )
         await talk.until("conversation.item.truncated")
         await talk.until("response.created")

@@ -1165,7 +1165,7 @@ const scenarios = {
     await page.evaluate(() =>
       document.querySelector('video').srcObject.getTracks()[0].dispatchEvent(new Event('ended')),
     );
-    await page.getByText('The camera went away.').waitFor();
+    await page.getByText('The camera was disconnected.').waitFor();
     assert.equal(await page.locator('main').getAttribute('data-phase'), 'live');
     await hangUp(page);
   },

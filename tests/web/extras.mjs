@@ -170,7 +170,7 @@ export const extraScenarios = {
     await pressMore(page, 'text');
     await field.fill('What is the capital of Laos?');
     await field.press('Enter');
-    await page.locator('#panel-conversation [role=status]').getByText('second free line').waitFor();
+    await page.locator('#panel-conversation [role=status]').getByText('second free slot').waitFor();
     assert.equal(await field.inputValue(), 'What is the capital of Laos?', 'what was written stays');
     assert.ok(!wire.urls.some((url) => url.includes('/ws/chat')), 'no stranger loses a place to it');
     assert.equal(await page.locator('p-transcript .you').count(), 0);
@@ -221,6 +221,10 @@ export const extraScenarios = {
     await phase(page, 'live');
     assert.match(instructions(), /^You are an interpreter\./);
     await hangUp(page);
+    // After a call only another one is offered; a new page offers scenes again.
+    await page.goto('/audio_duplex');
+    await page.getByRole('button', { name: 'Interpreter' }).click();
+    await page.locator('[data-scene=translator][aria-pressed=true]').waitFor();
     // Left again, here or in the settings, everything is as it was.
     await page.getByRole('button', { name: 'Interpreter' }).click();
     await page.locator('.suggestion').getByText('Help me practise English').waitFor();

@@ -135,6 +135,10 @@ def test_recorded_in_a_browser(scenario: str, driver: Driver):
     driver.perform(scenario)
 
 
+@pytest.mark.skipif(
+    not os.environ.get("LONG_TESTS"),
+    reason="Firefox, whose tab sometimes stops with its test microphone: make test-long",
+)
 @pytest.mark.parametrize("scenario", FIREFOX)
 def test_in_firefox(scenario: str, driver: Driver):
     driver.perform(scenario)

@@ -61,7 +61,12 @@ def scripted_endpoint(script: Script) -> Iterator[str]:
             self._send(200, json.dumps({"data": [{"id": "scripted"}]}).encode(), "application/json")
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            sent = self.rfile.read(int(self.headers["Content-Length"]))
+            if not sent:
+                # The client closed between the request's head and its body.
+                script.gone.set()
+                return
+            body = json.loads(sent)
             script.requests.append(body)
             if self.path.endswith("/audio/speech"):
                 tone = 3000 * np.sin(np.arange(2400 * len(body["input"])) / 20)
