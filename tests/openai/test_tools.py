@@ -324,7 +324,7 @@ async def test_a_call_follows_speech_and_an_answer_that_was_truncated(heard_ms, 
     assert [work.say for work in model.asked if work.say] == says_again
 
 
-async def test_a_context_that_is_filled_anew_holds_the_calls():
+async def test_a_context_that_is_refilled_holds_the_calls():
     model = CallingModel(["Look. ", *ROME, *OSLO], SUNNY)
     async with talking(model) as (talk, _):
         await say_text(talk, "What is the weather?")
