@@ -509,6 +509,7 @@ class ResumableSocket:
         return {**remembered, **own}
 
     def _finish_log(self) -> None:
+        self._remembered = None
         if self._is_handed_over:
             self._log.leave()
         else:
