@@ -15,14 +15,13 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
 from tools.bench.breakable import BreakableNetwork
+from tools.bench.chaos_talks import hum
 from tools.bench.told import read
 
 from parley.client.duplex import DuplexClient
 from parley.client.events import Ended
 from parley.errors import ParleyError
-from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.values import DuplexConfig
 
 DOWN_S: Final = (2.0, 6.0, 12.0)
@@ -119,7 +118,7 @@ class LiveCall:
         began_s = time.monotonic()
         for number in range(count):
             await asyncio.sleep(max(0.0, began_s + number - time.monotonic()))
-            client.send_unit(_hum(0.05 * (number % 5)))
+            client.send_unit(hum(0.05 * (number % 5)))
             if number in cuts:
                 later = asyncio.get_running_loop().call_later
                 later(0.5, self._network.break_off, cuts[number])
@@ -148,8 +147,3 @@ class LiveCall:
             self._newest_unit = told.unit_index
             self._answered_s = time.monotonic()
             self._news.set()
-
-
-def _hum(level: float) -> Pcm:
-    wave = level * np.sin(2 * np.pi * 220 * np.arange(INPUT_RATE_HZ) / INPUT_RATE_HZ)
-    return Pcm(wave.astype(np.float32), INPUT_RATE_HZ)

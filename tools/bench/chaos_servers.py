@@ -292,12 +292,17 @@ class Servers:
 
     async def _is_settled(self) -> bool:
         """True if no session is between two workers."""
+        told = await self._ask("/status")
+        return told is not None and not told["session_states"].get("moving")
+
+    async def _ask(self, path: str) -> dict[str, Any] | None:
+        """What the gateway answers; None: nothing."""
         try:
             async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
-                answer = await http.get(f"{self.url}/status")
+                told: dict[str, Any] = (await http.get(f"{self.url}{path}")).json()
         except httpx.HTTPError:
-            return False
-        return not answer.json()["session_states"].get("moving")
+            return None
+        return told
 
     async def _busy(self) -> dict[int, int]:
         """Workers by their index, and how many slots of each are taken."""
@@ -315,14 +320,12 @@ class Servers:
 
     async def _list(self) -> list[dict[str, Any]] | None:
         """Our workers that can take sessions, as the gateway lists them; None: nobody answers."""
-        try:
-            async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
-                answer = await http.get(f"{self.url}/workers")
-        except httpx.HTTPError:
+        told = await self._ask("/workers")
+        if told is None:
             return None
         return [
             worker
-            for worker in answer.json()["workers"]
+            for worker in told["workers"]
             if worker["status"] not in ("offline", "loading") and worker["index"] in self._workers
         ]
 

@@ -84,7 +84,8 @@ def _hash(sound: Pcm | None) -> str:
 # ---- the SDK -------------------------------------------------------------------------------
 
 
-def _hum(level: float, seconds: float = 1.0, rate_hz: int = INPUT_RATE_HZ) -> Pcm:
+def hum(level: float, seconds: float = 1.0, rate_hz: int = INPUT_RATE_HZ) -> Pcm:
+    """A tone of 220 Hz."""
     count = round(seconds * rate_hz)
     wave = level * np.sin(2 * np.pi * 220 * np.arange(count) / rate_hz)
     return Pcm(wave.astype(np.float32), rate_hz)
@@ -93,14 +94,14 @@ def _hum(level: float, seconds: float = 1.0, rate_hz: int = INPUT_RATE_HZ) -> Pc
 async def _units(client: LiveClient, seen: Seen) -> None:
     assert isinstance(client, UnitClient)
     answered = 0
-    client.send_unit(_hum(0.3))
+    client.send_unit(hum(0.3))
     async for event in client:
         if not seen(event):
             continue
         answered += 1
         if answered == UNITS:
             return
-        client.send_unit(_hum(0.05 * (answered % 5)))
+        client.send_unit(hum(0.05 * (answered % 5)))
 
 
 class PatientClient(HalfDuplexClient):
@@ -113,7 +114,7 @@ class PatientClient(HalfDuplexClient):
 async def _turns(client: LiveClient, seen: Seen) -> None:
     assert isinstance(client, HalfDuplexClient)
     # The turn ends within its last piece: what comes while it is answered is dropped by design.
-    turn = [_hum(0.0, 0.5), _hum(0.0, 0.5), *[_hum(0.3, 0.5)] * 2, *[_hum(0.0, 0.5)] * 2]
+    turn = [hum(0.0, 0.5), hum(0.0, 0.5), *[hum(0.3, 0.5)] * 2, *[hum(0.0, 0.5)] * 2]
     for _ in range(2):
         for chunk in turn:
             client.send_audio(chunk)
@@ -226,11 +227,11 @@ async def _until(client: LiveClient, seen: Seen, last: str) -> None:
 
 
 def _float32(level: float) -> str:
-    return base64.b64encode(_hum(level).samples.tobytes()).decode()
+    return base64.b64encode(hum(level).samples.tobytes()).decode()
 
 
 def _pcm16(level: float, seconds: float = 1.0) -> str:
-    samples = _hum(level, seconds, RATE_HZ).samples * 32767
+    samples = hum(level, seconds, RATE_HZ).samples * 32767
     return base64.b64encode(samples.astype("<i2").tobytes()).decode()
 
 
