@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from parley.dialects.events import (
     AudioInput,
@@ -65,6 +65,7 @@ class MadeAnswer:
 
 Made = UnitResult | MadeAnswer
 Compare = Callable[[Entry, Made], None]
+View = TypeVar("View", DuplexView, HalfDuplexView)
 
 
 class ConversationFeed(Protocol):
@@ -119,10 +120,24 @@ async def replay(
     await feed.catch_up()
 
 
+class _Feed(Generic[View]):
+    """What feeds a view, and may put work off while it is given choices."""
+
+    def __init__(self, view: View) -> None:
+        self._view: View = view
+        self._is_behind = False
+
+    async def catch_up(self) -> None:
+        """See `ConversationFeed`."""
+        if self._is_behind:
+            self._is_behind = False
+            await self._view.catch_up()
+
+
 # ---- units ---------------------------------------------------------------------------------
 
 
-class UnitFeed:
+class UnitFeed(_Feed[DuplexView]):
     """A duplex conversation.
 
     Args:
@@ -133,11 +148,10 @@ class UnitFeed:
     def __init__(
         self, view: DuplexView, *, voices: Voices, voice_s: float, seed: int | None
     ) -> None:
-        self._view = view
+        super().__init__(view)
         self._voices = voices
         self._voice_s = voice_s
         self._seed = seed
-        self._is_behind = False
 
     async def open(self, asked: DuplexSetup) -> int:
         """Begin; gives the prompt's length in tokens.
@@ -195,12 +209,6 @@ class UnitFeed:
                 pass
         return None
 
-    async def catch_up(self) -> None:
-        """See `ConversationFeed`."""
-        if self._is_behind:
-            self._is_behind = False
-            await self._view.catch_up()
-
     async def _voice(self, sound: Any, name: str | None) -> Pcm | None:
         return await open_voice(sound, name, voices=self._voices, limit_s=self._voice_s)
 
@@ -247,7 +255,7 @@ async def _answer_again(
     return made or said
 
 
-class TurnFeed:
+class TurnFeed(_Feed[HalfDuplexView]):
     """A half-duplex conversation.
 
     Args:
@@ -267,13 +275,12 @@ class TurnFeed:
         seed: int | None,
         in_full: bool = False,
     ) -> None:
-        self._view = view
+        super().__init__(view)
         self._in_full = in_full
         self._session_id = session_id
         self._voices = voices
         self._voice_s = voice_s
         self._seed = seed
-        self._is_behind = False
         self.speaks = True
         self.generation = Generation()
         self.asked: TurnStarted | None = None
@@ -323,12 +330,6 @@ class TurnFeed:
                 pass
         return None
 
-    async def catch_up(self) -> None:
-        """See `ConversationFeed`."""
-        if self._is_behind:
-            self._is_behind = False
-            await self._view.catch_up()
-
 
 def turns_without_old_sound(log: Sequence[Entry]) -> list[Entry]:
     """See `RebuildableRunner`."""
@@ -350,7 +351,7 @@ def generation_of(setup: HalfDuplexSetup, request: ResponseRequested) -> Generat
     return replace(setup.generation, max_new_tokens=request.limit_tokens)
 
 
-class ItemFeed:
+class ItemFeed(_Feed[HalfDuplexView]):
     """A conversation of items.
 
     Args:
@@ -367,12 +368,11 @@ class ItemFeed:
         *,
         in_full: bool = False,
     ) -> None:
+        super().__init__(view)
         self._items = items
         self._in_full = in_full
         self._context = context
-        self._view = view
         self._session_id = session_id
-        self._is_behind = False
         self._begun: Begun | None = None
         self._before: list[ConversationItem] = []
         self._is_whole = True
@@ -435,9 +435,7 @@ class ItemFeed:
             said = "".join(text for text, _ in self._silenced.spoken)
             await self._answer(self._begun, AnswerMade(said, is_whole=False, chosen=None))
         await self._context.settle()
-        if self._is_behind:
-            self._is_behind = False
-            await self._view.catch_up()
+        await super().catch_up()
 
     def _forget(self, item_ids: list[str]) -> None:
         for item_id in item_ids:
