@@ -94,7 +94,8 @@ async def test_two_spoken_turns(caplog):
     caplog.set_level(logging.DEBUG, "openai.agents")
     async with talking(TalkingModel(answer="one two")) as listener:
         for _ in range(2):
-            await listener.say()
+            # While an answer is heard a hum is an acknowledgement; words are a turn.
+            await listener.say(question())
             await listener.until("audio_end")
             await listener.until("agent_end")
         history = listener.session._history
