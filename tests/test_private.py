@@ -36,7 +36,8 @@ def test_a_folder_that_is_open_to_everybody_is_closed(tmp_path: Path, before: in
 
 def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path: Path):
     file = tmp_path / "data"
-    file.touch(mode=0o644)
+    file.touch()
+    file.chmod(0o644)
 
     with pytest.raises(FileExistsError):
         keep_private(file)
