@@ -116,7 +116,7 @@ async def test_the_queue_is_shown_and_a_client_taken_out(gateway: Any, capsys: A
         code, out, _ = await parley(capsys, gateway.url, "queue", "--cancel", ticket["ticket_id"])
         assert (code, out) == (0, "cancelled\n")
         _, out, _ = await parley(capsys, gateway.url, "queue")
-        assert out == "Nobody waits.\n"
+        assert out == "The queue is empty.\n"
 
 
 async def test_every_session_is_listed_with_its_state(gateway: Any, capsys: Any) -> None:

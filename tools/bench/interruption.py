@@ -157,8 +157,9 @@ class FenceLoudspeaker(SimulatedLoudspeaker):
         self._played_ms = None
 
 
+@reach.at_named_server
 def interruption(
-    url: Annotated[str | None, typer.Argument(help="The server.")] = None,
+    named: reach.Server,
     dialect: Annotated[
         str, typer.Option(help=f"{', '.join(DIALECTS)}, or all: side by side.")
     ] = "all",
@@ -175,9 +176,6 @@ def interruption(
         typer.Option(help="Fail where an answer is silent later than this (95th percentile)."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-    insecure: reach.Insecure = False,
-    ca: reach.Ca = None,
-    token: reach.Token = None,
 ) -> None:
     """Interrupt answers of a running server, and tell how soon they end.
 
@@ -193,7 +191,7 @@ def interruption(
     words = speakers()
 
     async def measure() -> dict[str, InterruptionOutcome]:
-        async with _place(url, own_server, at_once * len(names), insecure, ca, token) as place:
+        async with _place(named, own_server, at_once * len(names)) as place:
             all_talks = [
                 ConcurrentTalks(*place, name, options, words, chunk_ms / 1000) for name in names
             ]
@@ -230,20 +228,13 @@ def speakers() -> tuple[Samples, ...]:
 
 
 @contextlib.asynccontextmanager
-async def _place(
-    url: str | None,
-    own: bool,
-    slots: int,
-    insecure: bool,
-    ca: reach.Ca,
-    token: reach.Token,
-) -> AsyncIterator[tuple[str, AccessOptions]]:
+async def _place(named: reach.Server, own: bool, slots: int) -> AsyncIterator[reach.Server]:
     """Where the server is."""
     if own:
         async with server(slots) as address:
-            yield address, {}
+            yield reach.Server(address, {})
     else:
-        yield reach.server(url, insecure=insecure, ca=ca, token=token)
+        yield named
 
 
 def _backchannel(text: str) -> Backchannel:

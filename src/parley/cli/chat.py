@@ -26,7 +26,9 @@ from parley.protocol.values import ChatGeneration
 _File = typer.Option(exists=True, dir_okay=False, readable=True, help="May be repeated.")
 
 
+@reach.at_server
 def chat(
+    server: reach.Server,
     text: Annotated[
         str | None, typer.Argument(help="What to ask; read from standard input when absent.")
     ] = None,
@@ -47,10 +49,6 @@ def chat(
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object when the answer is complete.")
     ] = False,
-    url: reach.Url = None,
-    insecure: reach.Insecure = False,
-    ca: reach.Ca = None,
-    token: reach.Token = None,
 ) -> None:
     """Ask something, in words, pictures, sound or clips; the answer streams in.
 
@@ -67,7 +65,7 @@ def chat(
     if save is not None:
         files.check_writable(save)
     plays = not (no_speech or as_json) and save is None and has_output()
-    address, access = reach.server(url, insecure=insecure, ca=ca, token=token)
+    address, access = server
     client = ChatClient(
         address,
         system=system,

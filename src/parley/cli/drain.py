@@ -7,32 +7,21 @@ from urllib.parse import quote
 
 import typer
 
-from parley.cli import reach
-from parley.cli.remote import Json, RemoteServer, show_json
+from parley.cli.remote import RemoteServer, Report, reports
 
 
+@reports
 def drain(
+    server: RemoteServer,
     worker: Annotated[str, typer.Argument(help="Its id, as `parley status` shows it.")],
     off: Annotated[bool, typer.Option("--off", help="Let new work in again.")] = False,
     restart: Annotated[
         bool, typer.Option("--restart", help="End what runs there, and start it again.")
     ] = False,
-    as_json: Json = False,
-    url: reach.Url = None,
-    insecure: reach.Insecure = False,
-    ca: reach.Ca = None,
-    token: reach.Token = None,
-) -> None:
+) -> Report:
     """Keep new work away from a worker. Its sessions continue, or move to another worker."""
-    server = RemoteServer.of(url, insecure=insecure, ca=ca, token=token)
     path = f"/api/admin/workers/{quote(worker, safe='')}"
     if restart:
-        found = server.ask("POST", f"{path}/restart")
-        said = f"{worker} restarts."
-    else:
-        found = server.ask("PUT", path, {"draining": not off})
-        said = f"{worker} takes work again." if off else f"{worker} gets no new work."
-    if as_json:
-        show_json(found)
-    else:
-        typer.echo(said)
+        return Report(data=server.ask("POST", f"{path}/restart"), lines=[f"{worker} restarts."])
+    said = f"{worker} takes work again." if off else f"{worker} gets no new work."
+    return Report(data=server.ask("PUT", path, {"draining": not off}), lines=[said])

@@ -1,9 +1,12 @@
-"""How the client verbs find a server: shared flags, and a default that fits `parley serve`."""
+"""How the client verbs find a server: shared options, and a default that fits `parley serve`."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
+from inspect import Parameter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -11,10 +14,11 @@ from parley.client.connection import Access, AccessOptions, Unreachable, variabl
 from parley.errors import SetupError
 from parley.settings import load
 
-Url = Annotated[
+UrlOption = Annotated[
     str | None,
     typer.Option(help="The server; default: PARLEY_URL, or this machine, port and scheme as set."),
 ]
+UrlArgument = Annotated[str | None, typer.Argument(help="The server, if it is not the default.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Do not check the certificate.")]
 Ca = Annotated[
     Path | None,
@@ -27,10 +31,60 @@ Ca = Annotated[
 Token = Annotated[str | None, typer.Option(help="A key for the server; default: PARLEY_TOKEN.")]
 
 
+class Server(NamedTuple):
+    """Where a server is, and how it is reached."""
+
+    url: str
+    options: AccessOptions
+
+
+def option(name: str, annotation: Any, default: Any) -> Parameter:
+    """A parameter that a decorator adds to a verb."""
+    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def declare(run: Callable[..., Any], verb: Callable[..., Any], *added: Parameter) -> None:
+    """Let `run` have the options of `verb` without its first parameter, and those added."""
+    _, *own = inspect.signature(verb, eval_str=True).parameters.values()
+    parameters = [*(one.replace(kind=Parameter.KEYWORD_ONLY) for one in own), *added]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__name__, run.__doc__, run.__module__ = verb.__name__, verb.__doc__, verb.__module__
+
+
+_ACCESS: Final = (
+    option("insecure", Insecure, False),
+    option("ca", Ca, None),
+    option("token", Token, None),
+)
+OPTIONS: Final = (option("url", UrlOption, None), *_ACCESS)
+"""What `server` takes, in a verb that has no other use for an argument."""
+
+
+def at_server(verb: Callable[..., None]) -> Callable[..., None]:
+    """A verb whose first parameter is a `Server`: people name it with `OPTIONS`."""
+    return _at_server(verb, OPTIONS)
+
+
+def at_named_server(verb: Callable[..., None]) -> Callable[..., None]:
+    """The same, with the URL as an argument."""
+    return _at_server(verb, (option("url", UrlArgument, None), *_ACCESS))
+
+
+def _at_server(verb: Callable[..., None], options: Sequence[Parameter]) -> Callable[..., None]:
+    def run(
+        *, url: str | None, insecure: bool, ca: Path | None, token: str | None, **own: Any
+    ) -> None:
+        verb(server(url, insecure=insecure, ca=ca, token=token), **own)
+
+    declare(run, verb, *options)
+    return run
+
+
 def server(
-    url: str | None, *, insecure: bool, ca: Path | None, token: str | None
-) -> tuple[str, AccessOptions]:
-    """Address and access options from the flags.
+    url: str | None, *, insecure: bool = False, ca: Path | None = None, token: str | None = None
+) -> Server:
+    """The server that the options name.
 
     A server on this machine is trusted by the certificate it made, if that lies where we look and
     PARLEY_CA names no other.
@@ -45,4 +99,4 @@ def server(
         raise SetupError(f"'{url}' is not the address of a server.", hint=error.hint) from None
     if ca is None and variable("CA") is None and is_here and gateway.ssl_certfile.is_file():
         ca = gateway.ssl_certfile
-    return url, {"insecure": insecure, "ca": ca, "token": token}
+    return Server(url, {"insecure": insecure, "ca": ca, "token": token})

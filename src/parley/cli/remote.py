@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import httpx
@@ -34,17 +33,9 @@ class NotAllowed(Unauthorized):
 
 @dataclass(frozen=True, slots=True)
 class RemoteServer:
-    """A running server, as the flags name it."""
+    """A running server, as the options name it."""
 
     access: Access
-
-    @classmethod
-    def of(
-        cls, url: str | None, *, insecure: bool, ca: Path | None, token: str | None
-    ) -> RemoteServer:
-        """From the flags `--url`, `--insecure`, `--ca` and `--token`."""
-        url, options = reach.server(url, insecure=insecure, ca=ca, token=token)
-        return cls(Access(url, **options))
 
     def ask(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """The JSON (or text) that it answers.
@@ -74,18 +65,69 @@ class RemoteServer:
         return found
 
 
-def show_json(value: Any) -> None:
-    """Print for other programs."""
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
+@dataclass(frozen=True, slots=True)
+class Titled:
+    """Rows under titles; `none` stands for no rows."""
+
+    titles: Sequence[str]
+    rows: Iterable[Sequence[Any]]
+    none: str
 
 
-def show_table(titles: Sequence[str], rows: Iterable[Sequence[Any]], *, none: str) -> None:
-    """Print for people; `none` stands for no rows."""
-    rows = list(rows)
-    if not rows:
-        typer.echo(none)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a verb has to say.
+
+    Args:
+        data: for programs (`--json`).
+        lines: for people.
+        notes: for people, on standard error.
+        table: for people, after the lines.
+        exit_code: of the program.
+    """
+
+    data: Any
+    lines: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    table: Titled | None = None
+    exit_code: int = 0
+
+
+def reports(verb: Callable[..., Report]) -> Callable[..., None]:
+    """A verb whose first parameter is a `RemoteServer`; `--json` and the options that name the
+    server are added to its own."""
+
+    def run(*, as_json: bool, **given: Any) -> None:
+        named = {one.name: given.pop(one.name) for one in reach.OPTIONS}
+        url, options = reach.server(**named)
+        show(verb(RemoteServer(Access(url, **options)), **given), as_json=as_json)
+
+    reach.declare(run, verb, reach.option("as_json", Json, False), *reach.OPTIONS)
+    return run
+
+
+def show(report: Report, *, as_json: bool) -> None:
+    """Print it, and end the program with its code unless that is 0."""
+    if as_json:
+        typer.echo(json.dumps(report.data, ensure_ascii=False, indent=2))
+    else:
+        _show_text(report)
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
+
+
+def _show_text(report: Report) -> None:
+    for line in report.lines:
+        typer.echo(line)
+    for note in report.notes:
+        typer.echo(note, err=True)
+    if report.table is None:
         return
-    table = Table(*titles, box=None, pad_edge=False, header_style="bold")
+    rows = list(report.table.rows)
+    if not rows:
+        typer.echo(report.table.none)
+        return
+    table = Table(*report.table.titles, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
     Console(soft_wrap=True).print(table)

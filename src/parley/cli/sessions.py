@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
-from parley.cli import reach
-from parley.cli.remote import Json, NotAllowed, RemoteServer, show_json, show_table
+from parley.cli.remote import NotAllowed, RemoteServer, Report, Titled, reports
 
 
-def sessions(
-    as_json: Json = False,
-    url: reach.Url = None,
-    insecure: reach.Insecure = False,
-    ca: reach.Ca = None,
-    token: reach.Token = None,
-) -> None:
+@reports
+def sessions(server: RemoteServer) -> Report:
     """Show every session: its state, worker and key, and how long it has been in that state."""
-    server = RemoteServer.of(url, insecure=insecure, ca=ca, token=token)
     found = server.ask("GET", "/status")
     states, listed = found["session_states"], found["sessions"]
     if states and not listed:
         raise NotAllowed("The server lists its sessions for operators only.")
-    if as_json:
-        show_json({"session_states": states, "sessions": listed})
-        return
-    show_table(
-        ("state", "session", "kind", "worker", "for", "key", "address", "protected", "why"),
-        (
-            (
-                one["state"],
-                one["session_id"],
-                one["kind"],
-                one["worker"],
-                _duration(one["for_s"]),
-                one["key_id"],
-                one["address"],
-                "yes" if one["is_protected"] else "no",
-                one["why"],
-            )
-            for one in listed
+    return Report(
+        data={"session_states": states, "sessions": listed},
+        table=Titled(
+            ("state", "session", "kind", "worker", "for", "key", "address", "protected", "why"),
+            [
+                (
+                    one["state"],
+                    one["session_id"],
+                    one["kind"],
+                    one["worker"],
+                    _duration(one["for_s"]),
+                    one["key_id"],
+                    one["address"],
+                    "yes" if one["is_protected"] else "no",
+                    one["why"],
+                )
+                for one in listed
+            ],
+            none="No sessions.",
         ),
-        none="No sessions.",
     )
 
 

@@ -67,7 +67,9 @@ class RealtimeMode(StrEnum):
     video = "video"
 
 
+@reach.at_server
 def talk(
+    server: reach.Server,
     file: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Speak this WAV instead of a microphone."),
@@ -105,10 +107,6 @@ def talk(
     transcribe: Annotated[
         bool, typer.Option("--transcribe", help="Show what the server heard you say.")
     ] = False,
-    url: reach.Url = None,
-    insecure: reach.Insecure = False,
-    ca: reach.Ca = None,
-    token: reach.Token = None,
 ) -> None:
     """Hold a spoken conversation; Ctrl-C ends it.
 
@@ -131,7 +129,7 @@ def talk(
     frames = [files.picture(frame)] if frame else []
     if save is not None:
         files.check_writable(save)
-    address, access = reach.server(url, insecure=insecure, ca=ca, token=token)
+    address, access = server
     wanted = InterruptionOptions(mode=interrupt.value)
     client = _client(
         address, access, duplex, realtime, frame, system, reference, wanted, transcribe

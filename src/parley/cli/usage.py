@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from parley.cli import reach
-from parley.cli.remote import Json, RemoteServer, show_json, show_table
+from parley.cli.remote import RemoteServer, Report, Titled, reports
+
+COLUMNS: Final = {
+    "day": "day",
+    "key_id": "key",
+    "name": "name",
+    "sessions": "sessions",
+    "minutes": "minutes",
+    "tokens": "tokens",
+}
+"""Fields of a row, and their titles."""
 
 
+@reports
 def usage(
+    server: RemoteServer,
     days: Annotated[int, typer.Option(min=1, max=3660, help="How far back.")] = 31,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    as_json: Json = False,
-    url: reach.Url = None,
-    insecure: reach.Insecure = False,
-    ca: reach.Ca = None,
-    token: reach.Token = None,
-) -> None:
+) -> Report:
     """Show sessions, minutes and generated tokens of each key by day (UTC)."""
-    server = RemoteServer.of(url, insecure=insecure, ca=ca, token=token)
     path = "/api/admin/keys/usage"
     if as_csv:
-        typer.echo(server.ask("GET", path, days=days, format="csv"), nl=False)
-        return
+        text = server.ask("GET", path, days=days, format="csv")
+        return Report(data=text, lines=[text.removesuffix("\n")])
     found = server.ask("GET", path, days=days)
-    if as_json:
-        show_json(found)
-        return
-    show_table(
-        ("day", "key", "name", "sessions", "minutes", "tokens"),
-        (
-            (
-                one["day"],
-                one["key_id"],
-                one["name"],
-                one["sessions"],
-                one["minutes"],
-                one["tokens"],
-            )
-            for one in found["usage"]
-        ),
-        none="No key was used.",
-    )
+    rows = [[one[field] for field in COLUMNS] for one in found["usage"]]
+    return Report(data=found, table=Titled([*COLUMNS.values()], rows, none="No key was used."))

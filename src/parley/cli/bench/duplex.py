@@ -43,8 +43,9 @@ READY_S: Final = 60.0
 Mode = Literal["off", "duck", "stop"]
 
 
+@reach.at_named_server
 def duplex(
-    url: Annotated[str | None, typer.Argument(help="The server.")] = None,
+    server: reach.Server,
     dialect: Annotated[str, typer.Option(help=f"{', '.join(DIALECTS)}, or all: in turn.")] = "all",
     conversations: Annotated[
         int, typer.Option(min=1, max=1000, help="Per dialect, one after the other.")
@@ -66,9 +67,6 @@ def duplex(
         Path | None, typer.Option(dir_okay=False, help="Write a picture (SVG) there, too.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-    insecure: reach.Insecure = False,
-    ca: reach.Ca = None,
-    token: reach.Token = None,
 ) -> None:  # fmt: skip
     """Hold scripted conversations with a running server, and report how good it is to talk to.
 
@@ -78,7 +76,7 @@ def duplex(
     if dialect not in (*DIALECTS, "all"):
         raise BadInput(f"'{dialect}' is none of {', '.join(DIALECTS)}, all.")
     mode = _mode(interrupt)
-    address, access = reach.server(url, insecure=insecure, ca=ca, token=token)
+    address, access = server
     # The voice that answers is that of the questions, and would be taken for its echo.
     if people:
         material = Material(installed().turns)

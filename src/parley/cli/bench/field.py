@@ -32,15 +32,13 @@ INPUT: Final = "input.wav"
 LONGEST_S: Final = 600.0
 
 
+@reach.at_named_server
 def field(
-    url: Annotated[str | None, typer.Argument(help="The server.")] = None,
+    server: reach.Server,
     folder: Annotated[
         Path, typer.Option(exists=True, file_okay=False, help=f"Has {INPUT} files at any depth.")
     ] = Path(),
     dialect: Annotated[str, typer.Option(help=", ".join(DIALECTS))] = "half_duplex",
-    insecure: reach.Insecure = False,
-    ca: reach.Ca = None,
-    token: reach.Token = None,
 ) -> None:
     """Speak recordings to a running server, and write what it says beside them.
 
@@ -49,7 +47,7 @@ def field(
     """
     if dialect not in DIALECTS:
         raise BadInput(f"'{dialect}' is none of {', '.join(DIALECTS)}.")
-    address, access = reach.server(url, insecure=insecure, ca=ca, token=token)
+    address, access = server
     inputs = sorted(folder.rglob(INPUT))
     if not inputs:
         raise SetupError(f"There is no {INPUT} in {folder}.")

@@ -96,8 +96,9 @@ class Load:
     speech: Pcm
 
 
+@reach.at_named_server
 def load(
-    url: Annotated[str, typer.Argument(help="The server.")],
+    server: reach.Server,
     sessions: Annotated[
         int, typer.Option(min=1, max=10_000, help="Concurrent conversations.")
     ] = 10,
@@ -117,14 +118,11 @@ def load(
         float | None, typer.Option(help="End with 1 when more answers come too late or not at all.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-    insecure: reach.Insecure = False,
-    ca: reach.Ca = None,
-    token: reach.Token = None,
 ) -> None:
     """Load a running server with conversations, and see what they notice."""
     if dialect not in (*RUNS, "all"):
         raise BadInput(f"'{dialect}' is none of {', '.join(RUNS)}, all.")
-    address, access = reach.server(url, insecure=insecure, ca=ca, token=token)
+    address, access = server
     speech = made_up_speech(4) if file is None else wav.load(file)
     plan = Load(address, access, seconds, resample(speech, INPUT_RATE_HZ))
     names = tuple(RUNS) if dialect == "all" else (dialect,)

@@ -27,8 +27,9 @@ class ScenarioResult:
     complaints: tuple[str, ...]
 
 
+@reach.at_named_server
 def conform(
-    url: Annotated[str, typer.Argument(help="The server, e.g. https://localhost:8006.")],
+    server: reach.Server,
     dialect: Annotated[
         list[str] | None,
         typer.Option(help=f"One of {', '.join(DIALECTS)}; may be repeated. Default: all."),
@@ -36,16 +37,13 @@ def conform(
     limit_s: Annotated[
         float, typer.Option("--limit", min=1, help="Seconds that an answer may take.")
     ] = 60.0,
-    insecure: reach.Insecure = False,
-    ca: reach.Ca = None,
-    token: reach.Token = None,
 ) -> None:
     """Play scripted sessions against a server and check every event: its shape, and its order.
 
     Any server will do, not only parley's. Exits with 1 when something is not as published.
     """
     chosen = scenarios_of(dialect or DIALECTS)
-    address, options = reach.server(url, insecure=insecure, ca=ca, token=token)
+    address, options = server
     for name in dict.fromkeys(scenario.dialect for scenario in chosen):
         typer.echo(f"{name}: events are checked against {check_of(name)[1]}")
     if not asyncio.run(_report(Access(address, **options), chosen, limit_s)):
