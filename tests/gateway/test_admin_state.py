@@ -52,10 +52,10 @@ async def test_switches_estimates_and_keys_outlast_a_restart(tmp_path):
         await http.put("/api/config/eta", json={"eta_chat_s": 7.5})
         await http.put("/api/config/eta", json={"ema_alpha": 0.5})
         for _ in range(3):
-            running.runtime.eta.record("chat", 4.0)
+            running.runtime.scheduling.eta.record("chat", 4.0)
         key = (await http.post("/api/admin/keys", json={"name": "kiosk"})).json()["key"]
         token = (await http.post("/api/token", headers={"x-api-key": key})).json()["token"]
-        link = running.runtime.authenticator.share_token("x", None)
+        link = running.runtime.access.authenticator.share_token("x", None)
 
     async with gateway(tmp_path) as running, client(running, headers=ADMIN) as http:
         apps = (await http.get("/api/apps")).json()["apps"]
@@ -64,7 +64,7 @@ async def test_switches_estimates_and_keys_outlast_a_restart(tmp_path):
         with_key = await http.get("/status", headers={"authorization": f"Bearer {key}"})
         with_token = await http.get("/status", headers={"authorization": f"Bearer {token}"})
 
-        assert running.runtime.authenticator.shared(link) == "x"
+        assert running.runtime.access.authenticator.shared(link) == "x"
     assert "omni" not in {app["app_id"] for app in apps}
     assert (eta["eta_chat_s"], eta["ema_alpha"], eta["eta_omni_duplex_s"]) == (7.5, 0.5, 90.0)
     assert (eta["ema_chat_s"], eta["ema_chat_samples"]) == (4.0, 3)
@@ -227,7 +227,7 @@ async def test_a_server_that_needs_keys_lets_nobody_in_without(tmp_path):
     async with gateway(tmp_path, needs_key=True) as running, StandInWorker(running.url):
         key = (await made_key(running))["key"]
         recorded(tmp_path, "one")
-        link = running.runtime.authenticator.share_token("one", 60)
+        link = running.runtime.access.authenticator.share_token("one", 60)
         async with client(running) as http:
             for method, path in routes(running):
                 concrete = path.replace("{", "").replace("}", "")
@@ -261,7 +261,7 @@ async def test_browsers_get_a_short_lived_token_and_a_cookie(tmp_path):
         renewed_key = await http.post("/v1/realtime/client_secrets", json={})
         cookie = answer.headers["set-cookie"]
         now = running.runtime.clock.time()
-        running.runtime.authenticator._clock = type(
+        running.runtime.access.authenticator._clock = type(
             "Later", (), {"time": lambda self: now + 901, "monotonic": lambda self: now}
         )()
         stale = await http.get("/status")
@@ -414,12 +414,12 @@ async def test_a_database_that_fails_stops_no_conversation(tmp_path, monkeypatch
     async with gateway(tmp_path) as running, client(running) as http:
         with monkeypatch.context() as broken:
             broken.setattr(State, "set_fact", full)
-            running.runtime.eta.record("chat", 4.0)
-            await until(lambda: bool(running.runtime.maintenance.failures), 10)
+            running.runtime.scheduling.eta.record("chat", 4.0)
+            await until(lambda: bool(running.runtime.stores.maintenance.failures), 10)
             answer = await http.get("/health")
         monkeypatch.setattr(State, "touch_keys", touched)
         await until(lambda: bool(rounds), 10)
-        history = await running.runtime.state.fact("eta.history")
+        history = await running.runtime.stores.state.fact("eta.history")
 
     assert answer.status_code == 200
     assert history == {"chat": [4.0, 1]}

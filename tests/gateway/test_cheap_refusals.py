@@ -135,7 +135,7 @@ async def test_a_token_in_a_trailer_opens_nothing(trailer: bytes):
 async def test_a_trailer_does_not_say_from_where_or_who(monkeypatch: pytest.MonkeyPatch):
     seen = []
     async with running_gateway(security={"trust_proxy": True}) as gateway:
-        admission = gateway.runtime.admission
+        admission = gateway.runtime.access.admission
         address_of = admission.address_of
 
         def noted(peer, headers):
@@ -160,7 +160,7 @@ async def test_an_address_in_a_trailer_is_not_the_clients():
                 head += b"X-Admin-Token: right\r\n"
                 await client.send(TRAILING % (b"DELETE /api/admin/keys/k_1", head, trailer))
                 assert (await client.head()).split()[1] == b"404"
-        newest, oldest = await gateway.runtime.state.audit(2)
+        newest, oldest = await gateway.runtime.stores.state.audit(2)
 
     assert (oldest.address, newest.address) == ("127.0.0.1", "203.0.113.7")
 

@@ -37,9 +37,9 @@ async def runtime(data_dir: Path, clock: ManualClock) -> AsyncIterator[GatewayRu
         "replays": False,
     }
     one = GatewayRuntime(settings(storage=storage), clock=clock)
-    async with one.state:
+    async with one.stores.state:
         yield one
-    one.recordings.close()
+    one.stores.recordings.close()
 
 
 @pytest.fixture
@@ -51,25 +51,25 @@ def clock() -> ManualClock:
 async def test_a_minute_after_the_start_and_then_once_a_day(tmp_path, clock):
     month_old(tmp_path, clock, "first")
     async with runtime(tmp_path, clock) as one:
-        await one.maintenance.round()
+        await one.stores.maintenance.round()
         clock.advance(59.9)
-        await one.maintenance.round()
+        await one.stores.maintenance.round()
         assert left(tmp_path) == {"first"}
-        assert await one.state.fact("retention.last") is None
+        assert await one.stores.state.fact("retention.last") is None
 
         clock.advance(0.1)
-        await one.maintenance.round()
+        await one.stores.maintenance.round()
         assert left(tmp_path) == set()
-        first = await one.state.fact("retention.last")
+        first = await one.stores.state.fact("retention.last")
 
         month_old(tmp_path, clock, "second")
         clock.advance(DAY_S - 0.1)
-        await one.maintenance.round()
+        await one.stores.maintenance.round()
         assert left(tmp_path) == {"second"}
         clock.advance(0.1)
-        await one.maintenance.round()
+        await one.stores.maintenance.round()
         assert left(tmp_path) == set()
-        second = await one.state.fact("retention.last")
+        second = await one.stores.state.fact("retention.last")
 
     assert second["at_s"] - first["at_s"] == pytest.approx(DAY_S)
 
@@ -81,10 +81,10 @@ async def test_a_server_that_slept_cleans_once(tmp_path, clock, monkeypatch):
         cleaned.append(dry_run)
 
     async with runtime(tmp_path, clock) as one:
-        monkeypatch.setattr(one.maintenance, "clean", clean)
+        monkeypatch.setattr(one.stores.maintenance, "clean", clean)
         clock.advance(10 * DAY_S)
         for _ in range(3):
-            await one.maintenance.round()
+            await one.stores.maintenance.round()
 
     assert cleaned == [False]
 
@@ -97,10 +97,10 @@ async def test_running_and_pinned_sessions_outlast_every_day(tmp_path, clock):
         with Running(tmp_path, "live"):
             for _ in range(3):
                 clock.advance(DAY_S)
-                await one.maintenance.round()
+                await one.stores.maintenance.round()
                 assert left(tmp_path) == {"live", "pinned"}
         clock.advance(DAY_S)
-        await one.maintenance.round()
+        await one.stores.maintenance.round()
 
     assert left(tmp_path) == {"pinned"}
 

@@ -79,10 +79,10 @@ async def test_a_flood_ends_with_1008_and_a_live_session_goes_on(flood: str, pha
         refusals = {1008} if phase == "session" else {1003, 1008}
         assert answers.close_code in refusals
         # What it cost is bounded, however much was sent: so much at once, and what a second adds.
-        limits = gateway.runtime.connection_limits
+        limits = gateway.runtime.links.connection_limits
         assert answers.pongs <= 2 * limits.controls_at_once
         assert len(worker.heard) <= 2 * limits.messages_at_once
-    assert gateway.runtime.budget.used_bytes == 0
+    assert gateway.runtime.links.budget.used_bytes == 0
 
 
 @pytest.mark.parametrize("headers", ["", f"{SECRET_HEADER}: wrong\r\n"])
@@ -113,7 +113,7 @@ async def test_bad_utf_8_is_always_1007_and_never_a_lost_worker(text: bytes, has
                 answers = Answers(await client.rest())
             assert answers.close_code == 1007
             await until(lambda: len(worker.sessions) == 1)
-        assert ("worker_lost", "gateway") not in gateway.runtime.metrics._errors
+        assert ("worker_lost", "gateway") not in gateway.runtime.monitoring.metrics._errors
 
 
 async def test_what_came_before_a_bad_frame_reaches_the_worker():
@@ -143,7 +143,7 @@ async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
                 await client.send(head % path)
                 answer = await client.rest()
             assert answer.split()[1] in (b"408", b"404", b"405"), answer
-        assert gateway.runtime.admission.sessions_by_address == {}
+        assert gateway.runtime.access.admission.sessions_by_address == {}
 
 
 async def test_an_address_may_send_only_so_many_bodies_at_once_and_none_is_read_before():
@@ -154,7 +154,7 @@ async def test_an_address_may_send_only_so_many_bodies_at_once_and_none_is_read_
         raw_client(gateway.gateway.port) as second,
         raw_client(gateway.gateway.port) as third,
     ):
-        admission = gateway.runtime.admission
+        admission = gateway.runtime.access.admission
         await first.send(head)
         await second.send(head)
         await until(lambda: admission.sessions_by_address == {"127.0.0.1": 2})
@@ -169,7 +169,7 @@ async def test_an_address_may_send_only_so_many_bodies_at_once_and_none_is_read_
 async def test_large_bodies_share_the_memory_for_large_messages_and_give_it_back():
     head = b"POST /api/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000\r\n\r\n"
     async with running_gateway() as gateway:
-        budget = gateway.runtime.budget
+        budget = gateway.runtime.links.budget
         budget.share_bytes = 5 << 20
         async with (
             raw_client(gateway.gateway.port) as first,
@@ -217,11 +217,11 @@ async def test_an_address_has_only_so_many_connections():
         connect(gateway.ws("/ws/duplex/omni_1")),
         raw_client(gateway.gateway.port),
     ):
-        await until(lambda: gateway.runtime.open_connections.by_address == {"127.0.0.1": 3})
+        await until(lambda: gateway.runtime.access.open_connections.by_address == {"127.0.0.1": 3})
         async with raw_client(gateway.gateway.port) as fourth:
             refused = await fourth.rest()
     assert refused.startswith(b"HTTP/1.1 429 ")
-    assert gateway.runtime.open_connections.by_address == {}
+    assert gateway.runtime.access.open_connections.by_address == {}
 
 
 def test_an_address_opens_only_so_many_connections_in_a_time():
@@ -299,8 +299,8 @@ async def test_a_reader_that_stands_still_is_dropped(monkeypatch: pytest.MonkeyP
         raw_client(gateway.gateway.port) as reader,
     ):
         await reader.send(b"GET /static/large.wav HTTP/1.1\r\nHost: a\r\n\r\n")
-        await until(lambda: gateway.runtime.open_connections.by_address)
-        await until(lambda: not gateway.runtime.open_connections.by_address)
+        await until(lambda: gateway.runtime.access.open_connections.by_address)
+        await until(lambda: not gateway.runtime.access.open_connections.by_address)
 
 
 async def test_nobody_waits_for_somebody_elses_transfers():
@@ -330,17 +330,17 @@ async def test_a_client_that_leaves_during_its_upload_is_no_error(
     async with running_gateway() as gateway:
         async with raw_client(gateway.gateway.port) as client:
             await client.send(head)
-            await until(lambda: gateway.runtime.admission.sessions_by_address)
-        await until(lambda: not gateway.runtime.admission.sessions_by_address)
+            await until(lambda: gateway.runtime.access.admission.sessions_by_address)
+        await until(lambda: not gateway.runtime.access.admission.sessions_by_address)
 
-        assert not gateway.runtime.metrics._errors
+        assert not gateway.runtime.monitoring.metrics._errors
     assert "Traceback" not in caplog.text
 
 
 async def test_large_messages_that_are_never_finished_give_their_share_back():
     wire = frame(TEXT, b"x" * (3 << 20), mask=True)
     async with running_gateway() as gateway:
-        budget = gateway.runtime.budget
+        budget = gateway.runtime.links.budget
         async with raw_websocket(gateway.gateway.port, "/ws/duplex/omni_1") as client:
             await client.send(wire[: 2 << 20])
             await until(lambda: budget.used_bytes == 3 << 20)

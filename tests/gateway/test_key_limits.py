@@ -156,7 +156,7 @@ async def test_a_day_that_is_used_up_is_told_in_the_dialect_and_over_rest():
     ):
         key = await made(gateway, minutes_per_day=1)
         headers = {"x-api-key": key["key"]}
-        used = gateway.runtime.usage
+        used = gateway.runtime.access.usage
         used.fill([UsageRow(key["id"], used.day(), 1, 59.9, 7)])
         async with connect(gateway.ws(PATHS["duplex"]), additional_headers=headers) as running:
             assert (await hear(running))["type"] == "queue_done"
@@ -210,7 +210,7 @@ async def test_a_key_that_expired_opens_nothing():
     async with running_gateway(security=SECURITY) as gateway:
         key = await made(gateway, expires_in_days=1e-9, role="admin")
         async with gateway.http(headers={"x-api-key": key["key"]}) as http:
-            await until(lambda: gateway.runtime.authenticator.keys == 0)
+            await until(lambda: gateway.runtime.access.authenticator.keys == 0)
             answers = [await http.get(path) for path in ("/status", "/api/admin/keys", "/health")]
 
     assert [answer.status_code for answer in answers] == [401, 401, 401]
@@ -225,7 +225,7 @@ async def test_usage_is_told_to_admins_as_a_table_and_to_a_holder_its_own():
                 await hear(call)
                 await say(call, type="stop")
                 await end_of(call)
-        await until(lambda: not gateway.runtime.worker_pool.leases)
+        await until(lambda: not gateway.runtime.scheduling.worker_pool.leases)
         async with gateway.http(headers=ADMIN) as http:
             report = (await http.get("/api/admin/keys/usage")).json()["usage"]
             table = await http.get("/api/admin/keys/usage", params={"format": "csv"})

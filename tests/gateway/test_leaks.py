@@ -64,16 +64,18 @@ async def test_no_lease_ticket_task_or_file_is_left(seed: int):
         enough.set()
         await passing
         runtime = gateway.runtime
-        await until(lambda: not runtime.connection_handler.live)
+        await until(lambda: not runtime.serving.connection_handler.live)
         await all_free(gateway)
         await until(lambda: worker._busy == 0)
 
         assert len(worker.ended) > lives / 20  # else the test looked at the queue only
-        await until(lambda: runtime.admission.sessions_by_address == {})
-        assert runtime.budget.peak_bytes > 0  # else nobody sent anything that counts
-        await until(lambda: runtime.budget.used_bytes == 0 and runtime.budget.owners == 0)
-        await until(lambda: len(runtime.open_connections.by_address) <= 1)
-        await until(lambda: len(runtime.keepalive) == 1)  # the worker's control socket
+        await until(lambda: runtime.access.admission.sessions_by_address == {})
+        assert runtime.links.budget.peak_bytes > 0  # else nobody sent anything that counts
+        await until(
+            lambda: runtime.links.budget.used_bytes == 0 and runtime.links.budget.owners == 0
+        )
+        await until(lambda: len(runtime.access.open_connections.by_address) <= 1)
+        await until(lambda: len(runtime.links.keepalive) == 1)  # the worker's control socket
         gc.collect()
         await until(lambda: open_files() <= files_before + 2)
         await until(lambda: len(asyncio.all_tasks()) <= tasks_before + 2)
@@ -87,7 +89,7 @@ async def test_a_client_that_is_cut_off_after_its_session_has_ended_leaves_no_sl
             await hear(client)
             await say(client, type="prepare")
             await hear(client)
-            (lease,) = gateway.runtime.worker_pool.leases
+            (lease,) = gateway.runtime.scheduling.worker_pool.leases
             resume = ResumeState("duplex", left_s=None, note="")
             # Its worker tells the gateway before it closes the session's connection.
             await worker._say(

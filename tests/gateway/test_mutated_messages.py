@@ -265,7 +265,7 @@ async def test_nearly_right_messages_break_nothing() -> None:
         await all_free(server)
         await until(lambda: host.state == "idle" and host.engine.free_slots == SLOTS)
         assert not host.broken.is_set()
-        await until(lambda: server.runtime.budget.used_bytes == 0)
+        await until(lambda: server.runtime.links.budget.used_bytes == 0)
 
     failed = [line for line in lines if line["log_level"] in ("error", "critical")]
     assert not failed, failed[:3]

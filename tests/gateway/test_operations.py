@@ -74,7 +74,7 @@ async def test_an_admin_drains_and_restarts_a_worker():
         listed = (await http.get("/workers")).json()["workers"][0]
         back = await http.put(path, json={"draining": False})
         restarted = await http.post(f"{path}/restart", json={"grace_s": 0})
-        await until(lambda: gateway.runtime.worker_pool.find("w0") is None)
+        await until(lambda: gateway.runtime.scheduling.worker_pool.find("w0") is None)
         unknown = await http.put("/api/admin/workers/nobody", json={"draining": True})
         audit = (await http.get("/api/admin/audit")).json()["entries"]
 
@@ -120,7 +120,7 @@ async def test_the_last_hour_is_kept_once_a_minute_and_for_operators_only():
     security = {"admin_token": "a-token-for-tests"}
     async with running_gateway(security=security) as gateway, gateway.http() as http:
         for _ in range(70):
-            gateway.runtime.metrics_history.note()
+            gateway.runtime.monitoring.metrics_history.note()
         refused = await http.get("/api/admin/history")
         answer = await http.get(
             "/api/admin/history", headers={"x-admin-token": "a-token-for-tests"}
@@ -175,7 +175,7 @@ async def test_a_wrong_order_changes_nothing(body):
     ):
         answer = await http.put("/api/admin/workers/w0", json=body)
         await asyncio.sleep(0)
-        worker = gateway.runtime.worker_pool.find("w0")
+        worker = gateway.runtime.scheduling.worker_pool.find("w0")
 
     assert answer.status_code == 422
     assert worker is not None

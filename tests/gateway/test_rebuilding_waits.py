@@ -106,16 +106,18 @@ async def test_a_worker_that_ends_while_it_loads_is_not_waited_for(waiting: Wait
 async def test_its_client_learns_how_long_it_may_come_again(key_id: str | None) -> None:
     async with running_gateway() as gateway:
         runtime = gateway.runtime
-        runtime.sessions._hold_s = 0.05
+        runtime.serving.sessions._hold_s = 0.05
 
         async def rebuild(session: LostSession, slot: Ticket | None) -> Lease:
             await asyncio.Event().wait()
             raise AssertionError
 
-        runtime.sessions.rebuild = rebuild
+        runtime.serving.sessions.rebuild = rebuild
         note = json.dumps({"address": "127.0.0.1", "key_id": key_id})
-        runtime.sessions.found(msgspec.structs.replace(left(note=note), session_id="omni_1"))
-        await until(lambda: runtime.sessions.moving("omni_1"))
+        runtime.serving.sessions.found(
+            msgspec.structs.replace(left(note=note), session_id="omni_1")
+        )
+        await until(lambda: runtime.serving.sessions.moving("omni_1"))
         async with asyncio.timeout(HANG_S):
             said, code = await end_of(await come_back(gateway))
 

@@ -36,7 +36,7 @@ async def test_status_counts_workers_and_what_runs():
         connect(gateway.ws(PATHS["duplex"])) as client,
     ):
         await hear(client)
-        gateway.runtime.worker_pool.process_begins(2)
+        gateway.runtime.scheduling.worker_pool.process_begins(2)
         status = (await http.get("/status")).json()
         workers = (await http.get("/workers")).json()
 
@@ -137,7 +137,7 @@ async def test_chat_over_http_gives_up_in_time_and_gives_its_place_back():
         response = await http.post("/api/chat", json=HELLO)
 
         assert (response.status_code, response.json()["code"]) == (504, "timeout")
-        assert len(gateway.runtime.queue) == 0
+        assert len(gateway.runtime.scheduling.queue) == 0
 
 
 @pytest.mark.parametrize("moment", ["waiting", "answering"])
@@ -147,15 +147,15 @@ async def test_hanging_up_on_chat_over_http_cancels(moment: str):
             if moment == "waiting":
                 async with occupied(gateway):
                     asking = asyncio.create_task(http.post("/api/chat", json=HELLO))
-                    await until(lambda: len(gateway.runtime.queue) == 1)
+                    await until(lambda: len(gateway.runtime.scheduling.queue) == 1)
                     asking.cancel()
-                    await until(lambda: len(gateway.runtime.queue) == 0, 1)
+                    await until(lambda: len(gateway.runtime.scheduling.queue) == 0, 1)
             else:
                 worker.may_answer.clear()
                 asking = asyncio.create_task(http.post("/api/chat", json=HELLO))
                 await until(lambda: worker.heard)
                 asking.cancel()
-                await until(lambda: not gateway.runtime.worker_pool.leases, 1)
+                await until(lambda: not gateway.runtime.scheduling.worker_pool.leases, 1)
                 worker.may_answer.set()
         await all_free(gateway)
 
@@ -211,7 +211,7 @@ async def test_metrics_tell_queue_leases_traffic_errors_and_stages():
         await worker._say(
             Heartbeat("idle", 0, 0, 0, 0, {"decode": times}, {Kind.OMNI_DUPLEX: times}, {"oops": 2})
         )
-        await until(lambda: "oops" in gateway.runtime.metrics.page().decode())
+        await until(lambda: "oops" in gateway.runtime.monitoring.metrics.page().decode())
         page = (await http.get("/metrics")).text
 
     for line in (

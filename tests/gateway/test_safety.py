@@ -186,7 +186,7 @@ async def test_a_worker_without_the_secret_is_refused_before_the_upgrade(secret:
         refused = await refusal_of(gateway.ws(CONTROL_PATH), additional_headers=extra)
 
         assert refused == (401, "unauthorized")
-        assert len(gateway.runtime.worker_pool) == 0
+        assert len(gateway.runtime.scheduling.worker_pool) == 0
 
 
 async def test_the_secret_is_shown_to_the_worker_too():
@@ -215,7 +215,7 @@ async def test_nonsense_on_the_control_socket_ends_it(words: str):
             await socket.wait_closed()
 
         assert socket.close_code == 1008
-        assert len(gateway.runtime.worker_pool) == 0
+        assert len(gateway.runtime.scheduling.worker_pool) == 0
 
 
 # REST
@@ -276,7 +276,7 @@ async def test_errors_of_ours_reveal_nothing(monkeypatch: pytest.MonkeyPatch):
         def broken() -> None:
             raise RuntimeError("/secret/path")
 
-        monkeypatch.setattr(gateway.runtime.dispatcher, "refresh", broken)
+        monkeypatch.setattr(gateway.runtime.scheduling.dispatcher, "refresh", broken)
         with structlog.testing.capture_logs() as lines:
             async with gateway.http() as http:
                 response = await http.get("/api/queue")

@@ -391,26 +391,26 @@ async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(tmp_path: Pat
                 ended.set()
             raise AssertionError
 
-        runtime.sessions.rebuild = rebuild
+        runtime.serving.sessions.rebuild = rebuild
         keyless = f"{session_id}4"
         note = '{"address":"127.0.0.1"}'
         for found in (
             msgspec.structs.replace(left(), session_id=session_id),
             msgspec.structs.replace(left(note=note), session_id=keyless),
         ):
-            runtime.sessions.found(found)
-        await until(lambda: runtime.sessions.moving(session_id))
-        await until(lambda: runtime.sessions.moving(keyless))
+            runtime.serving.sessions.found(found)
+        await until(lambda: runtime.serving.sessions.moving(session_id))
+        await until(lambda: runtime.serving.sessions.moving(keyless))
         async with gateway.http() as http:
             stranger = await http.post(f"/api/sessions/{session_id}/end")
-            assert runtime.sessions.moving(session_id)
+            assert runtime.serving.sessions.moving(session_id)
             client = await http.post(f"/api/sessions/{keyless}/end")
 
         assert (stranger.status_code, client.status_code) == (404, 200)
         async with asyncio.timeout(HANG_S):
             await ended.wait()
-        await until(lambda: not runtime.sessions.moving(keyless))
-        assert runtime.sessions.why_lost(keyless, None) == "Its client had left."
+        await until(lambda: not runtime.serving.sessions.moving(keyless))
+        assert runtime.serving.sessions.why_lost(keyless, None) == "Its client had left."
 
 
 # ---- what an earlier gateway left behind ---------------------------------------------------
@@ -535,12 +535,12 @@ async def test_a_client_is_told_to_try_again_and_at_last_that_there_is_nothing()
         return GatewayRuntime(settings, clock=clock, **more)  # type: ignore[arg-type]
 
     async with running_gateway(make_runtime=make) as gateway:
-        gateway.runtime.sessions._hold_s = 0.05
+        gateway.runtime.serving.sessions._hold_s = 0.05
         clock.advance(11.0)
         early, early_code = await end_of(await come_back(gateway))
         clock.advance(WINDOW_S)
         late, late_code = await end_of(await come_back(gateway))
-        page = gateway.runtime.metrics.page().decode()
+        page = gateway.runtime.monitoring.metrics.page().decode()
 
     assert (early, early_code) == ([], 1012)
     assert [message["reason"] for message in late] == ["unknown"]
@@ -560,7 +560,7 @@ async def test_whoever_gave_up_does_not_take_the_session_from_its_next_attempt()
         gave_up = await come_back(gateway)
         await gave_up.close()
         stays = await come_back(gateway)
-        live = gateway.runtime.connection_handler.live
+        live = gateway.runtime.serving.connection_handler.live
         await until(lambda: len(live) == 1)
 
         async with worker:

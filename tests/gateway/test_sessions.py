@@ -307,7 +307,9 @@ async def test_share_links_expire_and_belong_to_their_server(gateway, http, tmp_
     flipped = link["token"][:-3] + ("abc" if link["token"][-3:] != "abc" else "abd")
     forged = await http.get(f"/api/sessions/{flipped}")
     now = gateway.runtime.clock.time()
-    gateway.runtime.authenticator._clock = type("Later", (), {"time": lambda self: now + 61})()
+    gateway.runtime.access.authenticator._clock = type(
+        "Later", (), {"time": lambda self: now + 61}
+    )()
 
     expired = await http.get(path)
 

@@ -69,7 +69,7 @@ async def test_newcomers_are_refused_while_the_last_sessions_end():
         await until(lambda: worker.sessions)
         worker.freeze()
         worker._control = None  # it does not hear that it should end anything
-        gateway.runtime.worker_control.end_sessions = lambda **_: 1  # type: ignore[method-assign]
+        gateway.runtime.serving.worker_control.end_sessions = lambda **_: 1  # type: ignore[method-assign]
         gateway.gateway.stop()
         await until(lambda: gateway.runtime.closing.done())
         outcomes = []
@@ -93,15 +93,15 @@ async def test_whoever_does_not_end_in_time_is_cut_off():
     ):
         await hear(client)
         await until(lambda: worker.sessions)
-        gateway.runtime.worker_control.end_sessions = lambda **_: 1  # type: ignore[method-assign]
+        gateway.runtime.serving.worker_control.end_sessions = lambda **_: 1  # type: ignore[method-assign]
         async with asyncio.timeout(HANG_S):
             await gateway.runtime.shut_down(grace_s=0.1)
         messages, code = await end_of(client)
 
         assert code == 1001
         assert (messages[-1]["type"], messages[-1]["code"]) == ("error", "service_unavailable")
-        assert gateway.runtime.worker_pool.leases == []
-        assert not gateway.runtime.connection_handler.live
+        assert gateway.runtime.scheduling.worker_pool.leases == []
+        assert not gateway.runtime.serving.connection_handler.live
 
 
 async def test_workers_that_outlive_the_gateway_join_the_next_one():
@@ -111,8 +111,8 @@ async def test_workers_that_outlive_the_gateway_join_the_next_one():
         first.gateway.stop()
         await until(
             lambda: (
-                not first.runtime.worker_pool
-                or not any(w.is_usable for w in first.runtime.worker_pool)
+                not first.runtime.scheduling.worker_pool
+                or not any(w.is_usable for w in first.runtime.scheduling.worker_pool)
             )
         )
         second = await stack.enter_async_context(running_gateway())

@@ -67,23 +67,23 @@ async def test_health_is_503_while_a_maintenance_task_is_down_and_ok_when_it_run
     class Faulty(GatewayRuntime):
         def __init__(self, *args, **more) -> None:
             super().__init__(*args, **more)
-            self.supervisor = Supervisor(first_retry_s=0.01, settled_s=0.01)
-            run = self.maintenance.run
+            self.monitoring.supervisor = Supervisor(first_retry_s=0.01, settled_s=0.01)
+            run = self.stores.maintenance.run
 
             async def fails() -> None:
                 if not may_run.is_set():
                     raise RuntimeError("broken")
                 await run()
 
-            self.maintenance.run = fails  # type: ignore[method-assign]
+            self.stores.maintenance.run = fails  # type: ignore[method-assign]
 
     with capture_logs() as lines:
         async with running_gateway(make_runtime=Faulty) as gateway, gateway.http() as http:
-            await until(lambda: gateway.runtime.supervisor.failing)
+            await until(lambda: gateway.runtime.monitoring.supervisor.failing)
             down = await http.get("/health")
             status = (await http.get("/status")).json()
             may_run.set()
-            await until(lambda: not gateway.runtime.supervisor.failing)
+            await until(lambda: not gateway.runtime.monitoring.supervisor.failing)
             up = await http.get("/health")
 
     assert (down.status_code, down.json()["healthy"]) == (503, False)
@@ -116,8 +116,8 @@ async def test_one_bad_recording_stops_neither_the_watch_nor_the_others_recovery
         gateway.http() as http,
     ):
         await until(crashed.recording.exists)
-        rounds = gateway.runtime.maintenance._rounds
-        await until(lambda: gateway.runtime.maintenance._rounds > rounds + 10)
+        rounds = gateway.runtime.stores.maintenance._rounds
+        await until(lambda: gateway.runtime.stores.maintenance._rounds > rounds + 10)
         health = await http.get("/health")
         listed = await http.get("/api/sessions")
         key = await http.post("/api/admin/keys", json={"name": "one"})
@@ -133,8 +133,8 @@ async def test_a_bad_recording_is_reported_once(tmp_path: Path):
 
     with capture_logs() as lines:
         for _ in range(3):
-            await runtime.maintenance._recover()
+            await runtime.stores.maintenance._recover()
 
     assert [line["recording_id"] for line in lines] == ["chat_broken"]
     assert [folder.recording_id for folder in RecordingFolders(tmp_path)] == ["chat_broken"]
-    runtime.recordings.close()
+    runtime.stores.recordings.close()

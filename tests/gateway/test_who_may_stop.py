@@ -98,7 +98,7 @@ async def test_a_waiting_session_is_stopped_by_its_owner_only():
     ):
         await hear(client)
         stranger, _ = await stop(gateway, "waits", "192.0.2.9")
-        waiting = len(gateway.runtime.queue)
+        waiting = len(gateway.runtime.scheduling.queue)
         owner, _ = await stop(gateway, "waits", "192.0.2.1")
         _, code = await end_of(client)
 
@@ -190,7 +190,7 @@ async def test_strangers_see_how_many_wait_and_no_ticket_ids():
         known = await stranger.get(f"/api/queue/{ticket_id}")
         # The same address is not the same person.
         guessed = await stranger.delete(f"/api/queue/{new_ticket_id()}")
-        still = len(gateway.runtime.queue)
+        still = len(gateway.runtime.scheduling.queue)
         own = await stranger.delete(f"/api/queue/{ticket_id}")
         _, code = await end_of(client)
 

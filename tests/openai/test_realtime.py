@@ -500,7 +500,7 @@ async def test_a_full_queue_is_429_before_the_upgrade():
         running.http() as http,
     ):
         waiting = asyncio.create_task(http.post("/api/chat", json={"messages": HELLO}))
-        await until(lambda: len(running.runtime.queue) == 1)
+        await until(lambda: len(running.runtime.scheduling.queue) == 1)
         response = await refused(running)
         waiting.cancel()
 
@@ -527,7 +527,7 @@ async def test_who_waits_gets_the_first_event_with_the_place():
     ):
         talk = Talk(connection)
         first = asyncio.create_task(talk.next())
-        await until(lambda: len(running.runtime.queue) == 1)
+        await until(lambda: len(running.runtime.scheduling.queue) == 1)
         assert not first.done()
         await busy.close()
         assert (await first).type == "session.created"

@@ -165,7 +165,7 @@ async def test_a_secret_of_a_server_without_keys_cannot_pose_as_a_key():
     async with serving() as (running, client):
         secret = await client.realtime.client_secrets.create(session={"type": "realtime"})
         sealed = secret.value.removeprefix("ek_")
-        authenticator = running.runtime.authenticator
+        authenticator = running.runtime.access.authenticator
         link = authenticator.share_token("x", None).removeprefix("sh_")
         for token in (f"st_{sealed}", f"st_{link}"):
             with pytest.raises(Unauthorized):

@@ -383,7 +383,7 @@ async def test_what_is_not_to_be_stored_is_neither_kept_nor_recorded():
         made = await client.responses.create(model="m", input="hi", store=False)
         with pytest.raises(openai.NotFoundError):
             await client.responses.retrieve(made.id)
-        recordings = [*running.runtime.folders]
+        recordings = [*running.runtime.stores.folders]
 
     assert made.to_dict()["store"] is False
     assert recordings == []
@@ -401,7 +401,7 @@ async def test_without_recording_nothing_is_kept_and_the_error_says_so():
 async def test_a_response_goes_with_its_recording():
     async with talking(storage=KEEPING) as (running, client):
         made = await client.responses.create(model="m", input="hi")
-        (folder,) = [*running.runtime.folders]
+        (folder,) = [*running.runtime.stores.folders]
         async with httpx.AsyncClient(base_url=running.url) as http:
             deleted = await http.delete(f"/api/sessions/{folder.recording_id}")
         with pytest.raises(openai.NotFoundError):

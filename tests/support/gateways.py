@@ -162,11 +162,11 @@ async def all_free(gateway: RunningGateway) -> None:
     runtime = gateway.runtime
     await until(
         lambda: (
-            not runtime.worker_pool.leases
-            and not len(runtime.queue)
+            not runtime.scheduling.worker_pool.leases
+            and not len(runtime.scheduling.queue)
             and all(
                 worker.free_slots == worker.slots
-                for worker in runtime.worker_pool
+                for worker in runtime.scheduling.worker_pool
                 if worker.is_usable
             )
         )

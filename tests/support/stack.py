@@ -97,7 +97,9 @@ async def running_stack(
             running.workers.append(worker)
 
         def everybody_is_free() -> bool:
-            return sum(w.free_slots for w in running.runtime.worker_pool) == slots * workers
+            return (
+                sum(w.free_slots for w in running.runtime.scheduling.worker_pool) == slots * workers
+            )
 
         await gateways.until(everybody_is_free, 60)
         yield running

@@ -27,7 +27,7 @@ async def _leave_while_dialling(gateway: RunningGateway, number: int, turns: int
     leaver_id = f"leaves_{number}"
 
     def is_leased() -> bool:
-        leases = gateway.runtime.worker_pool.leases
+        leases = gateway.runtime.scheduling.worker_pool.leases
         return any(lease.session_id == leaver_id for lease in leases)
 
     async with connect(gateway.ws(f"/ws/half_duplex/first_{number}")) as first:
@@ -85,7 +85,7 @@ async def test_a_slot_that_was_dialled_for_a_leaver_is_nobodys_until_it_is_clean
         worker.url = f"http://127.0.0.1:{port}"
         worker._tasks.append(asyncio.create_task(asyncio.sleep(0)))
         await worker.join()
-        (known,) = gateway.runtime.worker_pool
+        (known,) = gateway.runtime.scheduling.worker_pool
         leaver = await connect(gateway.ws("/ws/half_duplex/leaves"))
         await asyncio.wait_for(dialled.wait(), HANG_S)
 
@@ -106,8 +106,8 @@ async def test_a_refusal_by_the_worker_puts_the_ticket_back_to_the_head(
         assert worker.host is not None
         slot = await worker.host.engine.take_slot()
         monkeypatch.setattr(Host, "free_slots", property(lambda host: 1))
-        (known,) = running.runtime.worker_pool
-        running.runtime.worker_pool.heard(known, Heartbeat("idle", 1, 0, 0, 0))
+        (known,) = running.runtime.scheduling.worker_pool
+        running.runtime.scheduling.worker_pool.heard(known, Heartbeat("idle", 1, 0, 0, 0))
         async with connect(running.ws("/ws/half_duplex/first")) as first:
             assert (await hear(first))["type"] == "queued"
             async with connect(running.ws("/ws/duplex/second")) as second:
@@ -129,9 +129,9 @@ async def test_the_same_id_may_come_back_at_once_after_an_abort(path: str):
             assert (await hear(first))["type"] == "queue_done"
             # Nobody reads the abort before the newcomer is here.
             second = asyncio.create_task(connect(gateway.ws(path)).__aenter__())
-            await until(lambda: len(gateway.runtime.connection_handler.live) == 2)
+            await until(lambda: len(gateway.runtime.serving.connection_handler.live) == 2)
             first.transport.abort()
             again = await second
             assert (await hear(again))["type"] in ("queued", "queue_done")
             again.transport.abort()
-            await until(lambda: not gateway.runtime.connection_handler.live)
+            await until(lambda: not gateway.runtime.serving.connection_handler.live)

@@ -224,7 +224,9 @@ async def test_a_pause_that_lasts_too_long_gives_the_worker_to_the_next() -> Non
         await begin_duplex(client)
         await say(client, type="pause")
         paused = await hear(client)
-        await until(lambda: [w.view for w in server.runtime.worker_pool] == ["duplex_paused"])
+        await until(
+            lambda: [w.view for w in server.runtime.scheduling.worker_pool] == ["duplex_paused"]
+        )
         workers = (await http.get("/workers")).json()["workers"]
         async with connect(server.ws("/ws/half_duplex/next")) as waits:
             queued = await hear(waits)
@@ -250,7 +252,7 @@ async def test_a_client_that_does_not_read_is_dropped_and_its_slot_is_free() -> 
         client.transport.pause_reading()
         async with asyncio.timeout(HANG_S):
             await all_free(server)
-        page = server.runtime.metrics.page().decode()
+        page = server.runtime.monitoring.metrics.page().decode()
         client.transport.resume_reading()
         messages, code = await rest(client)
 

@@ -39,14 +39,14 @@ async def test_no_lease_seat_task_thread_or_file_is_left(lives: int) -> None:
             if len(pending) >= AT_ONCE:
                 _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait(pending)
-        await until(lambda: not server.runtime.connection_handler.live)
+        await until(lambda: not server.runtime.serving.connection_handler.live)
         await all_free(server)
         await until(lambda: host.state == "idle" and host.engine.free_slots == 3)
         gc.collect()
 
         assert host.meter.total_requests > lives / 20  # else only the queue was looked at
         assert not host.broken.is_set()
-        budget = server.runtime.budget
+        budget = server.runtime.links.budget
         assert budget.peak_bytes > 0  # else nobody sent anything that counts
         await until(lambda: budget.used_bytes == 0 and budget.owners == 0)
         await until(lambda: open_files() <= files + 2)

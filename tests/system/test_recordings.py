@@ -94,7 +94,7 @@ async def test_the_id_that_a_client_is_told_leads_to_its_recording(server, talk,
     base = f"/api/sessions/{told['recording_session_id']}"
 
     async with httpx.AsyncClient(base_url=server.url, timeout=HANG_S) as http:
-        folder = server.runtime.folders.folder(told["recording_session_id"])
+        folder = server.runtime.stores.folders.folder(told["recording_session_id"])
         await until(folder.recording.exists, 10)
         recording = (await http.get(f"{base}/recording")).json()
         meta = (await http.get(base)).json()

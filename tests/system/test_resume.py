@@ -198,9 +198,9 @@ async def test_a_cut_session_keeps_its_slot_and_its_id_for_the_window() -> None:
     ) as server:
         client = await begun(server)
         client.cut()
-        await gateways.until(lambda: server.runtime.sessions.away == 1)
-        lease = server.runtime.worker_pool.leases[0]
-        assert server.runtime.worker_pool.free_in_s()[0] > 1.0
+        await gateways.until(lambda: server.runtime.serving.sessions.away == 1)
+        lease = server.runtime.scheduling.worker_pool.leases[0]
+        assert server.runtime.scheduling.worker_pool.free_in_s()[0] > 1.0
 
         async with connect(server.ws("/ws/duplex/adx_other")) as waiting:
             assert "queued" in str(await waiting.recv())
@@ -219,7 +219,7 @@ async def test_a_client_that_asked_is_told_in_time_that_its_session_will_end() -
         await client.begin(first=spoken.first)
 
         limit = await client.hear()
-        server.runtime.worker_control.announce_end(5.0)
+        server.runtime.serving.worker_control.announce_end(5.0)
         shutdown = await client.hear()
         await client.close()
 
@@ -251,7 +251,7 @@ async def test_openai_clients_that_did_not_ask_are_told_nothing_of_it(server: Ru
     """Each message has the published fields, also where others are told that the server ends."""
     async with connect(server.ws("/v1/realtime?model=parrot", extensions=False)) as socket:
         told = [json.loads(await socket.recv())]
-        server.runtime.worker_control.announce_end(5.0)
+        server.runtime.serving.worker_control.announce_end(5.0)
         for session in ({"resume": False}, {"instructions": "Be kind."}):
             update = {"type": "session.update", "session": {"type": "realtime", **session}}
             await socket.send(json.dumps(update))
@@ -280,8 +280,8 @@ async def test_an_openai_client_may_ask_in_the_middle_of_a_conversation(
     ready = await client.hear()
     client.session_id = ready["session"]["id"]
     client.cut()
-    await gateways.until(lambda: server.runtime.sessions.away == 1)
-    lease = server.runtime.worker_pool.leases[0]
+    await gateways.until(lambda: server.runtime.serving.sessions.away == 1)
+    lease = server.runtime.scheduling.worker_pool.leases[0]
     # The worker hears of the cut from the gateway, and tells it how long it waits.
     await gateways.until(lambda: lease.resume is not None and lease.resume.left_s is not None)
     assert lease.resume is not None

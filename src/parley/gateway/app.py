@@ -50,7 +50,8 @@ from parley.gateway.http.openai import transcriptions as openai_transcriptions
 from parley.gateway.http.openai.kept_responses import KeptResponses
 from parley.gateway.http.openai.sources import Sources
 from parley.gateway.http.openai.voices import VoiceNames
-from parley.gateway.runtime import MIB, GatewayRuntime
+from parley.gateway.parts import MIB
+from parley.gateway.runtime import GatewayRuntime
 from parley.protocol.control import CONTROL_PATH
 from parley.settings import Settings
 
@@ -115,23 +116,36 @@ def make_app(
         runtime: GatewayRuntime = app.state.runtime
         return runtime
 
+    def auth_parts() -> auth.AuthParts:
+        runtime = find_runtime()
+        return auth.AuthParts(
+            admission=runtime.access.admission,
+            admins=runtime.access.admins,
+            authenticator=runtime.access.authenticator,
+            clock=runtime.clock,
+            metrics=runtime.monitoring.metrics,
+            state=runtime.stores.state,
+        )
+
+    def security_parts() -> security.SecurityParts:
+        runtime = find_runtime()
+        return security.SecurityParts(runtime.access.admission, runtime.links.budget)
+
     def find_missing(request: Request) -> Response | None:
         files = web_files(web) if web.is_dir() else None
         return pages.missing_page(files, request, web)
 
     app.router.default = _no_such_route
-    errors.install(app, lambda: find_runtime().metrics, find_missing)
+    errors.install(app, lambda: find_runtime().monitoring.metrics, find_missing)
     openapi.install(
         app,
         needs_key=settings.security.needs_key,
         has_admin_token=bool(settings.security.admin_token),
     )
-    app.add_middleware(
-        auth.AuthMiddleware, find_parts=find_runtime, logs_access=settings.log.access
-    )
+    app.add_middleware(auth.AuthMiddleware, find_parts=auth_parts, logs_access=settings.log.access)
     app.add_middleware(
         security.SecurityMiddleware,
-        find_parts=find_runtime,
+        find_parts=security_parts,
         body_limits=limits,
         spooled=["/api/sessions/*/upload-recording"],
     )
@@ -148,59 +162,59 @@ def _add_routes(
     app: FastAPI, runtime: GatewayRuntime, web: Path, recent: logs.Recent
 ) -> WebFiles | None:
     """Routes of everything; the files of the pages where they are installed."""
-    settings = runtime.settings
+    settings, clock = runtime.settings, runtime.clock
+    scheduling, access, stores = runtime.scheduling, runtime.access, runtime.stores
+    monitoring, serving = runtime.monitoring, runtime.serving
     files = web_files(web) if web.is_dir() else None
     forwarder = ChatForwarder(
-        acquisition=runtime.acquisition,
-        admins=runtime.admins,
-        admission=runtime.admission,
-        apps=runtime.apps,
-        clock=runtime.clock,
+        acquisition=serving.acquisition,
+        admins=access.admins,
+        admission=access.admission,
+        apps=access.apps,
+        clock=clock,
         closing=runtime.closing,
         queue_settings=settings.queue,
     )
-    models = openai_models.ModelList(runtime.worker_pool, runtime.clock)
+    models = openai_models.ModelList(scheduling.worker_pool, clock)
     sources = Sources(may_fetch=settings.security.fetch_urls)
-    voice_names = VoiceNames(
-        runtime.admins, runtime.admission, runtime.authenticator, runtime.voices
-    )
+    voice_names = VoiceNames(access.admins, access.admission, access.authenticator, stores.voices)
     if files is not None:
         app.mount("/static", files, name="static")
     for router in (
         status.routes(
-            admins=runtime.admins,
-            clock=runtime.clock,
+            admins=access.admins,
+            clock=clock,
             closing=runtime.closing,
-            dispatcher=runtime.dispatcher,
-            eta=runtime.eta,
+            dispatcher=scheduling.dispatcher,
+            eta=scheduling.eta,
             gateway=settings.gateway,
-            metrics=runtime.metrics,
-            queue=runtime.queue,
-            sessions=runtime.sessions,
-            supervisor=runtime.supervisor,
-            worker_pool=runtime.worker_pool,
+            metrics=monitoring.metrics,
+            queue=scheduling.queue,
+            sessions=serving.sessions,
+            supervisor=monitoring.supervisor,
+            worker_pool=scheduling.worker_pool,
         ),
         # What browsers ask for most is found first.
         pages.routes(
-            apps=runtime.apps,
+            apps=access.apps,
             files=files,
-            handover=runtime.handover,
-            recordings=runtime.recordings,
+            handover=stores.handover,
+            recordings=stores.recordings,
             web=web,
         ),
         queue.routes(
-            admins=runtime.admins,
-            clock=runtime.clock,
-            dispatcher=runtime.dispatcher,
-            eta=runtime.eta,
-            maintenance=runtime.maintenance,
-            queue=runtime.queue,
-            worker_pool=runtime.worker_pool,
+            admins=access.admins,
+            clock=clock,
+            dispatcher=scheduling.dispatcher,
+            eta=scheduling.eta,
+            maintenance=stores.maintenance,
+            queue=scheduling.queue,
+            worker_pool=scheduling.worker_pool,
         ),
-        chat.routes(forwarder=forwarder, metrics=runtime.metrics),
+        chat.routes(forwarder=forwarder, metrics=monitoring.metrics),
         openai_chat.routes(
             forwarder=forwarder,
-            metrics=runtime.metrics,
+            metrics=monitoring.metrics,
             models=models,
             sources=sources,
             voices=voice_names,
@@ -208,45 +222,47 @@ def _add_routes(
         openai_responses.routes(
             forwarder=forwarder,
             kept=KeptResponses(
-                runtime.state,
-                runtime.admission,
-                runtime.authenticator,
+                stores.state,
+                access.admission,
+                access.authenticator,
                 is_on=settings.storage.recording,
             ),
-            metrics=runtime.metrics,
+            metrics=monitoring.metrics,
             models=models,
             sources=sources,
         ),
         openai_models.routes(models=models),
         openai_realtime.routes(
-            admission=runtime.admission,
-            authenticator=runtime.authenticator,
-            clock=runtime.clock,
+            admission=access.admission,
+            authenticator=access.authenticator,
+            clock=clock,
             dialects=runtime.dialects,
             limits=settings.limits,
             models=models,
             voices=voice_names,
-            worker_pool=runtime.worker_pool,
+            worker_pool=scheduling.worker_pool,
         ),
         openai_speech.routes(
-            forwarder=forwarder, metrics=runtime.metrics, models=models, voices=voice_names
+            forwarder=forwarder, metrics=monitoring.metrics, models=models, voices=voice_names
         ),
-        openai_transcriptions.routes(forwarder=forwarder, metrics=runtime.metrics, models=models),
+        openai_transcriptions.routes(
+            forwarder=forwarder, metrics=monitoring.metrics, models=models
+        ),
         half_duplex.routes(
-            admins=runtime.admins,
-            admission=runtime.admission,
-            dispatcher=runtime.dispatcher,
-            failed_stops=runtime.failed_stops,
-            queue=runtime.queue,
-            worker_control=runtime.worker_control,
-            worker_pool=runtime.worker_pool,
+            admins=access.admins,
+            admission=access.admission,
+            dispatcher=scheduling.dispatcher,
+            failed_stops=access.failed_stops,
+            queue=scheduling.queue,
+            worker_control=serving.worker_control,
+            worker_pool=scheduling.worker_pool,
         ),
         leaving.routes(
-            admission=runtime.admission,
-            failed_stops=runtime.failed_stops,
-            sessions=runtime.sessions,
-            worker_control=runtime.worker_control,
-            worker_pool=runtime.worker_pool,
+            admission=access.admission,
+            failed_stops=access.failed_stops,
+            sessions=serving.sessions,
+            worker_control=serving.worker_control,
+            worker_pool=scheduling.worker_pool,
         ),
         frontend.routes(
             gateway=settings.gateway,
@@ -255,68 +271,68 @@ def _add_routes(
             storage=settings.storage,
         ),
         apps.routes(
-            admins=runtime.admins,
-            apps=runtime.apps,
-            state=runtime.state,
+            admins=access.admins,
+            apps=access.apps,
+            state=stores.state,
         ),
         sessions.routes(
-            admins=runtime.admins,
-            admission=runtime.admission,
-            authenticator=runtime.authenticator,
-            clock=runtime.clock,
-            folders=runtime.folders,
-            handover=runtime.handover,
-            maintenance=runtime.maintenance,
-            recordings=runtime.recordings,
-            state=runtime.state,
+            admins=access.admins,
+            admission=access.admission,
+            authenticator=access.authenticator,
+            clock=clock,
+            folders=stores.folders,
+            handover=stores.handover,
+            maintenance=stores.maintenance,
+            recordings=stores.recordings,
+            state=stores.state,
             storage=settings.storage,
         ),
         voices.routes(
-            admins=runtime.admins,
-            admission=runtime.admission,
-            authenticator=runtime.authenticator,
-            library=runtime.voices,
+            admins=access.admins,
+            admission=access.admission,
+            authenticator=access.authenticator,
+            library=stores.voices,
             storage=settings.storage,
         ),
-        voices.worker_routes(library=runtime.voices),
+        voices.worker_routes(library=stores.voices),
         presets.routes(
-            presets=runtime.presets,
+            presets=stores.presets,
         ),
         keys.routes(
-            admins=runtime.admins,
-            admission=runtime.admission,
-            authenticator=runtime.authenticator,
-            clock=runtime.clock,
+            admins=access.admins,
+            admission=access.admission,
+            authenticator=access.authenticator,
+            clock=clock,
             gateway=settings.gateway,
-            maintenance=runtime.maintenance,
-            state=runtime.state,
-            usage=runtime.usage,
+            maintenance=stores.maintenance,
+            state=stores.state,
+            usage=access.usage,
         ),
         admin.routes(
-            admins=runtime.admins,
-            maintenance=runtime.maintenance,
-            presets=runtime.presets,
-            state=runtime.state,
-            voices=runtime.voices,
+            admins=access.admins,
+            maintenance=stores.maintenance,
+            presets=stores.presets,
+            state=stores.state,
+            voices=stores.voices,
         ),
         traces.routes(
-            admission=runtime.admission,
-            clock=runtime.clock,
+            admission=access.admission,
+            clock=clock,
             log_settings=settings.log,
             storage=settings.storage,
         ),
         operations.routes(
-            admins=runtime.admins,
-            clock=runtime.clock,
-            folders=runtime.folders,
-            moving=runtime.moving,
-            handover=runtime.handover,
-            history=runtime.metrics_history,
+            admins=access.admins,
+            clock=clock,
+            folders=stores.folders,
+            moving=serving.moving,
+            handover=stores.handover,
+            history=monitoring.metrics_history,
             recent=recent,
             reload=runtime.reload,
             storage=settings.storage,
-            worker_control=runtime.worker_control,
-            worker_pool=runtime.worker_pool,
+            worker_control=serving.worker_control,
+            worker_pool=scheduling.worker_pool,
         ),
     ):
         # `include_router` would build every route a second time, when it is first looked for.
@@ -325,7 +341,7 @@ def _add_routes(
         # Ids with slashes come here too, to be refused with a close code like other strange ones.
         route = path.replace("{session_id}", "{session_id:path}")
         app.router.routes.append(WebSocketRoute(route, _socket(runtime, path)))
-    app.router.routes.append(WebSocketRoute(CONTROL_PATH, runtime.worker_control.serve))
+    app.router.routes.append(WebSocketRoute(CONTROL_PATH, serving.worker_control.serve))
     return files
 
 
@@ -339,6 +355,6 @@ async def _no_such_route(scope: Scope, receive: Receive, send: Send) -> None:
 
 def _socket(runtime: GatewayRuntime, path: str) -> Callable[[WebSocket], Any]:
     async def serve(websocket: WebSocket) -> None:
-        await runtime.connection_handler.serve(websocket, path)
+        await runtime.serving.connection_handler.serve(websocket, path)
 
     return serve

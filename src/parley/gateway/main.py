@@ -160,7 +160,7 @@ class Gateway:
     async def _keep(self, leadership: Leadership) -> None:
         def doubted(is_doubtful: bool) -> None:
             if self._server.ready.is_set():
-                self.runtime.dispatcher.pause(is_doubtful)
+                self.runtime.scheduling.dispatcher.pause(is_doubtful)
 
         try:
             await leadership.keep(doubted)
@@ -224,7 +224,7 @@ class Gateway:
         except (OSError, ssl.SSLError, SetupError) as error:
             log.error("certificate_reload_failed", why=str(error))
             return False
-        self.runtime.admission.learn_names(own_names(gateway.ssl_certfile))
+        self.runtime.access.admission.learn_names(own_names(gateway.ssl_certfile))
         log.info("certificate_reloaded", fingerprint=self.fingerprint)
         return True
 
@@ -271,7 +271,7 @@ class Gateway:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        for connection in list(self.runtime.connection_handler.live):
+        for connection in list(self.runtime.serving.connection_handler.live):
             connection.cancel()
 
     def _certificate(self) -> dict[str, Any]:

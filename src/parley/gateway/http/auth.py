@@ -13,7 +13,8 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 from urllib.parse import unquote_plus
 
 from starlette.datastructures import Headers
@@ -55,21 +56,16 @@ READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 log = logs.get(__name__)
 
 
-class AuthParts(Protocol):
-    """What the middleware needs of the running gateway."""
+@dataclass(frozen=True, slots=True)
+class AuthParts:
+    """The parts of the running gateway that the middleware uses."""
 
-    @property
-    def admission(self) -> Admission: ...
-    @property
-    def admins(self) -> Admins: ...
-    @property
-    def authenticator(self) -> Authenticator: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def metrics(self) -> Metrics: ...
-    @property
-    def state(self) -> State: ...
+    admission: Admission
+    admins: Admins
+    authenticator: Authenticator
+    clock: Clock
+    metrics: Metrics
+    state: State
 
 
 class AuthMiddleware:

@@ -4,8 +4,8 @@ headers that keep pages safe."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Protocol
 
 from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
@@ -26,13 +26,12 @@ DEFAULT_BODY_BYTES = 64 << 10
 """So much is parsed on the event loop."""
 
 
-class SecurityParts(Protocol):
-    """What the middleware needs of the running gateway."""
+@dataclass(frozen=True, slots=True)
+class SecurityParts:
+    """The parts of the running gateway that the middleware uses."""
 
-    @property
-    def admission(self) -> Admission: ...
-    @property
-    def budget(self) -> Budget: ...
+    admission: Admission
+    budget: Budget
 
 
 class SecurityMiddleware:
