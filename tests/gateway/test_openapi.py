@@ -5,15 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.support.gateways import running_gateway
 from tests.support.recordings import recorded
+
+from parley.gateway.http.openai.completions import Completion
+from parley.gateway.http.openai.response_request import ResponseRequest
+from parley.gateway.http.openai.speech import SpeechRequest
+from parley.protocol import chat
 
 OWN_ERRORS = {("/ready", "503"): "/Readiness", ("/health", "503"): "/Health"}
 """What says in its own words that something is not well."""
@@ -177,6 +184,41 @@ def test_examples_are_what_their_schemas_say(spec: dict[str, Any]) -> None:
             assert [str(error) for error in validator.iter_errors(content["example"])] == [], where
             checked += 1
     assert checked > 200
+
+
+@pytest.mark.parametrize(
+    ("path", "struct"),
+    [
+        ("/api/chat", chat.Request),
+        ("/v1/chat/completions", Completion),
+        ("/v1/responses", ResponseRequest),
+        ("/v1/audio/speech", SpeechRequest),
+    ],
+)
+def test_a_body_is_described_as_the_server_reads_it(
+    spec: dict[str, Any], path: str, struct: type[msgspec.Struct]
+) -> None:
+    schema = schema_of(spec, spec["paths"][path]["post"])
+
+    fields = msgspec.structs.fields(struct)
+    assert set(schema["properties"]) == {field.encode_name for field in fields}
+    assert set(schema["required"]) == {each.encode_name for each in fields if each.required}
+
+
+def test_a_form_is_described_with_its_file(spec: dict[str, Any]) -> None:
+    body = spec["paths"]["/v1/audio/transcriptions"]["post"]["requestBody"]
+    form = body["content"]["multipart/form-data"]["schema"]
+
+    assert form["required"] == ["file", "model"]
+    assert form["properties"]["file"]["format"] == "binary"
+    assert "srt" in form["properties"]["response_format"]["enum"]
+
+
+def test_every_reference_leads_to_a_schema(spec: dict[str, Any]) -> None:
+    named = set(re.findall(r"#/components/schemas/([^\"]+)", json.dumps(spec)))
+
+    assert named <= spec["components"]["schemas"].keys()
+    assert "CompletionMessage" in named
 
 
 def test_every_operation_documents_its_errors(spec: dict[str, Any]) -> None:

@@ -47,11 +47,14 @@ from parley.gateway.http.openai import realtime as openai_realtime
 from parley.gateway.http.openai import responses as openai_responses
 from parley.gateway.http.openai import speech as openai_speech
 from parley.gateway.http.openai import transcriptions as openai_transcriptions
+from parley.gateway.http.openai.completions import Completion
 from parley.gateway.http.openai.kept_responses import KeptResponses
+from parley.gateway.http.openai.response_request import ResponseRequest
 from parley.gateway.http.openai.sources import Sources
 from parley.gateway.http.openai.voices import VoiceNames
 from parley.gateway.parts import MIB
 from parley.gateway.runtime import GatewayRuntime
+from parley.protocol import chat as chat_protocol
 from parley.protocol.control import CONTROL_PATH
 from parley.settings import Settings
 
@@ -60,6 +63,14 @@ DESCRIPTION = """One model, three ways to talk to it, many people.
 Conversations happen on WebSockets (`/ws/chat`, `/ws/half_duplex/{session_id}`,
 `/ws/duplex/{session_id}`, `/v1/realtime`); what is listed here is everything around them. The
 clients of OpenAI find what they know below `/v1/`."""
+
+BODIES: Final = (
+    chat_protocol.Request,
+    Completion,
+    ResponseRequest,
+    openai_speech.SpeechRequest,
+)
+"""What routes read by themselves; FastAPI does not know of them."""
 
 PACK_AFTER_S: Final = 3.0
 """After its start, so that a server answers half a second sooner."""
@@ -139,6 +150,7 @@ def make_app(
     errors.install(app, lambda: find_runtime().monitoring.metrics, find_missing)
     openapi.install(
         app,
+        structs=BODIES,
         needs_key=settings.security.needs_key,
         has_admin_token=bool(settings.security.admin_token),
     )

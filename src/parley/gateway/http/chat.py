@@ -5,7 +5,7 @@ How it reaches a worker is in `chat_forwarder.py`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Final
 
 import msgspec
 from fastapi import Request
@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from parley.errors import InferenceFailed, ParleyError, WorkerLost
 from parley.gateway.acquisition import Departed
+from parley.gateway.http.bodies import json_body
 from parley.gateway.http.chat_forwarder import ChatForwarder, WorkerRefused
 from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, problem, problems
 from parley.gateway.http.large import read_body
@@ -50,45 +51,9 @@ class ChatResponse(BaseModel):
     estimated_queue_wait_s: float | None = Field(examples=[0.0])
 
 
-BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["messages"],
-                    "properties": {
-                        "messages": {
-                            "type": "array",
-                            "items": {
-                                "type": "object",
-                                "required": ["role", "content"],
-                                "properties": {
-                                    "role": {"enum": ["system", "user", "assistant"]},
-                                    "content": {
-                                        "oneOf": [
-                                            {"type": "string"},
-                                            {"type": "array", "items": {"type": "object"}},
-                                        ]
-                                    },
-                                },
-                            },
-                        },
-                        "generation": {"type": "object"},
-                        "tts": {"type": "object"},
-                        "image": {"type": "object"},
-                        "omni_mode": {"type": ["boolean", "null"], "default": False},
-                        "enable_thinking": {"type": ["boolean", "null"], "default": False},
-                    },
-                },
-                "example": {
-                    "messages": [{"role": "user", "content": "Hello!"}],
-                    "generation": {"max_new_tokens": 256},
-                },
-            }
-        },
-    }
+EXAMPLE: Final = {
+    "messages": [{"role": "user", "content": "Hello!"}],
+    "generation": {"max_new_tokens": 256},
 }
 
 
@@ -136,7 +101,7 @@ def routes(*, forwarder: ChatForwarder, metrics: Metrics) -> Router:
     @router.post(
         "/api/chat",
         responses=problems(400, 403, 413, 429, 502, 503, 504),
-        openapi_extra=BODY,
+        openapi_extra=json_body(chat.Request, EXAMPLE),
         response_model=ChatResponse,
     )
     async def ask(request: Request) -> ChatResponse | Response:

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
+import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from parley.gateway.http.auth import is_open
+from parley.gateway.http.bodies import JSON, components
 from parley.gateway.http.errors import OPENAI_PREFIX, RETRY_AFTER_S, openai_type
 from parley.gateway.http.routing import LateRoute
 from parley.gateway.http.schemes import BEARER, CALLERS
 
 PATH: Final = "/openapi.json"
-JSON: Final = "application/json"
 PROBLEM: Final = {"$ref": "#/components/schemas/ErrorDetail"}
 OPENAI_PROBLEM: Final = {"$ref": "#/components/schemas/OpenAIError"}
 
@@ -74,11 +75,20 @@ class NoExample(ValueError):
     """A field that nothing can be shown for."""
 
 
-def install(app: FastAPI, *, needs_key: bool, has_admin_token: bool) -> None:
+def install(
+    app: FastAPI,
+    *,
+    structs: Collection[type[msgspec.Struct]],
+    needs_key: bool,
+    has_admin_token: bool,
+) -> None:
     """Serve the completed document of a server that is protected like this.
 
     It is made when it is first asked for, which takes a third of a second of processor time: in
     steps and in a thread, because sessions go on meanwhile.
+
+    Args:
+        structs: those that routes name as their bodies.
     """
     making = asyncio.Lock()
 
@@ -90,7 +100,8 @@ def install(app: FastAPI, *, needs_key: bool, has_admin_token: bool) -> None:
                     version=app.version,
                     description=app.description,
                     routes=app.routes,
-                )
+                ),
+                components(structs),
             )
             secure(app.openapi_schema, needs_key=needs_key, has_admin_token=has_admin_token)
         return app.openapi_schema
@@ -111,9 +122,11 @@ def install(app: FastAPI, *, needs_key: bool, has_admin_token: bool) -> None:
     app.add_route(PATH, served, include_in_schema=False)
 
 
-def complete(document: dict[str, Any]) -> dict[str, Any]:
-    """Add examples, common errors and our error shape, in place."""
+def complete(document: dict[str, Any], structs: Mapping[str, Any]) -> dict[str, Any]:
+    """Add schemas of structs, examples, common errors and our error shape, in place."""
     schemas = document["components"]["schemas"]
+    assert not schemas.keys() & structs.keys(), schemas.keys() & structs.keys()
+    schemas.update(structs)
     for path, operation in operations(document):
         answers = operation["responses"]
         common = {**ALWAYS, **(WITH_BODY if "requestBody" in operation else {})}

@@ -2,30 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, Field
-
-UPLOAD_BODY: Final[dict[str, Any]] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["file"],
-                    "properties": {
-                        "file": {
-                            "type": "string",
-                            "format": "binary",
-                            "description": "WebM, MP4 or WAV; at most 200 MB",
-                        }
-                    },
-                }
-            }
-        },
-    }
-}
 
 META_EXAMPLE: Final = {
     "session_id": "20261120_174312_omni_0123456789abcdef01234567",

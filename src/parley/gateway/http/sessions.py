@@ -26,6 +26,7 @@ from parley.gateway.admission import Admission
 from parley.gateway.authenticator import Authenticator
 from parley.gateway.handover import Handover
 from parley.gateway.http.admin import admin_only
+from parley.gateway.http.bodies import file_body
 from parley.gateway.http.errors import problems, shown
 from parley.gateway.http.half_duplex import is_long
 from parley.gateway.http.openai.kept_responses import owner_of_key
@@ -33,7 +34,6 @@ from parley.gateway.http.routing import Router
 from parley.gateway.http.session_schemas import (
     META_EXAMPLE,
     TIMELINE_EXAMPLE,
-    UPLOAD_BODY,
     Comment,
     Commented,
     Deleted,
@@ -224,7 +224,7 @@ def routes(
     @router.post(
         "/api/sessions/{session_id}/upload-recording",
         responses=problems(400, 403, 404, 413, 422, 429, 503, 507),
-        openapi_extra=UPLOAD_BODY,
+        openapi_extra=file_body("WebM, MP4 or WAV; at most 200 MB"),
     )
     async def upload(session_id: str, request: Request) -> Uploaded:
         """Add what a browser recorded. The file's content says what it is, not its name."""

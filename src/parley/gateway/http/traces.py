@@ -22,6 +22,7 @@ from parley import logs
 from parley.clock import Clock
 from parley.errors import ServiceUnavailable
 from parley.gateway.admission import Admission
+from parley.gateway.http.bodies import json_body
 from parley.gateway.http.errors import problems
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import iso
@@ -67,17 +68,7 @@ class TraceFile:
                 file.write(line)
 
 
-BODY: Final[dict[str, Any]] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {"type": "object", "description": "anything, at most 64 KiB"},
-                "example": {"page": "/mobile/", "event": "track ended", "at_ms": 1834},
-            }
-        },
-    }
-}
+EXAMPLE: Final = {"page": "/mobile/", "event": "track ended", "at_ms": 1834}
 
 
 def routes(
@@ -93,7 +84,7 @@ def routes(
     @router.post(
         "/api/_debug/record_trace",
         responses=problems(400, 403, 413, 422, 503),
-        openapi_extra=BODY,
+        openapi_extra=json_body(None, EXAMPLE, description="anything, at most 64 KiB"),
         response_model=Kept,
     )
     async def record_trace(request: Request) -> Kept | Response:

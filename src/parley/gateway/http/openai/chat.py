@@ -20,6 +20,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from parley.gateway.acquisition import Departed
+from parley.gateway.http.bodies import json_body
 from parley.gateway.http.chat_forwarder import ChatForwarder
 from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, openai_problems
 from parley.gateway.http.large import read_body
@@ -171,6 +172,12 @@ def format_of(asked: Completion) -> SoundFormat:
     return "pcm" if form == "pcm16" else form
 
 
+EXAMPLE: Final = {
+    "model": "pocket",
+    "messages": [{"role": "user", "content": "What is the capital of Italy?"}],
+}
+
+
 def routes(
     *,
     forwarder: ChatForwarder,
@@ -187,7 +194,7 @@ def routes(
             200: docs.COMPLETION_ANSWER,
             **openai_problems(400, 403, 413, 429, 502, 503, 504),
         },
-        openapi_extra=docs.COMPLETION_BODY,
+        openapi_extra=json_body(Completion, EXAMPLE),
         response_class=Response,
         response_model=None,
     )

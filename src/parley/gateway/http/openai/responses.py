@@ -18,6 +18,7 @@ from fastapi.responses import JSONResponse, Response
 
 from parley.errors import InvalidRequest, ParleyError
 from parley.gateway.acquisition import Departed
+from parley.gateway.http.bodies import json_body
 from parley.gateway.http.chat_forwarder import ChatForwarder
 from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, openai_problems
 from parley.gateway.http.large import read_body
@@ -145,7 +146,9 @@ def routes(
             200: docs.RESPONSE_ANSWER,
             **openai_problems(400, 403, 413, 429, 502, 503, 504),
         },
-        openapi_extra=docs.RESPONSE_BODY,
+        openapi_extra=json_body(
+            ResponseRequest, {"model": "pocket", "input": "What is the capital of Italy?"}
+        ),
         response_class=Response,
         response_model=None,
     )

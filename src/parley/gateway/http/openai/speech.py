@@ -18,6 +18,7 @@ from fastapi.responses import Response
 from msgspec import Meta
 
 from parley.errors import InvalidRequest
+from parley.gateway.http.bodies import json_body
 from parley.gateway.http.chat_forwarder import ChatForwarder, PendingAnswer
 from parley.gateway.http.errors import openai_problems
 from parley.gateway.http.large import read_body
@@ -80,7 +81,15 @@ def routes(
     @router.post(
         PATH,
         responses={200: docs.SPEECH_ANSWER, **openai_problems(400, 403, 413, 429, 502, 503, 504)},
-        openapi_extra=docs.SPEECH_BODY,
+        openapi_extra=json_body(
+            SpeechRequest,
+            {
+                "model": "pocket",
+                "input": "The capital of Italy is Rome.",
+                "voice": "default",
+                "response_format": "wav",
+            },
+        ),
         response_class=Response,
         response_model=None,
     )

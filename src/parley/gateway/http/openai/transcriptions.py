@@ -24,6 +24,7 @@ from starlette.datastructures import FormData, UploadFile
 
 from parley.errors import InvalidRequest
 from parley.gateway.acquisition import Departed
+from parley.gateway.http.bodies import file_body
 from parley.gateway.http.chat_forwarder import ChatForwarder, PendingAnswer
 from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, openai_problems
 from parley.gateway.http.openai import docs
@@ -54,7 +55,6 @@ LANGUAGES: Final = {
     "ko": "korean",
 }  # fmt: skip
 """Names by code, as the published answer writes them."""
-FORMATS: Final = ("json", "text", "verbose_json", "srt", "vtt")
 TIMED: Final = ("verbose_json", "srt", "vtt")
 
 
@@ -63,7 +63,7 @@ class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True):
     model takes no hints, finds out the language and takes the likeliest words."""
 
     model: Annotated[str, Meta(max_length=200)]
-    response_format: str = "json"
+    response_format: Literal["json", "text", "verbose_json", "srt", "vtt"] = "json"
     language: str = "en"
     stream: Literal["true", "false", "1", "0"] = "false"
 
@@ -93,12 +93,6 @@ def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
     if "stream" in fields:
         fields["stream"] = fields["stream"].lower()
     asked: TranscriptionRequest = codec.read(fields, SHAPE)
-    if asked.response_format not in FORMATS:
-        raise InvalidRequest(
-            f"response_format must be one of {', '.join(FORMATS)}, got "
-            f"'{asked.response_format[:40]}'.",
-            field="response_format",
-        )
     wanted = {*form.getlist("timestamp_granularities[]"), *form.getlist("timestamp_granularities")}
     if "word" in wanted:
         raise InvalidRequest(
@@ -119,7 +113,9 @@ def routes(*, forwarder: ChatForwarder, metrics: Metrics, models: ModelList) -> 
             200: docs.TRANSCRIPTION_ANSWER,
             **openai_problems(400, 403, 413, 429, 502, 503, 504),
         },
-        openapi_extra=docs.TRANSCRIPTION_BODY,
+        openapi_extra=file_body(
+            "a sound file of any common format, at most 25 MB", TranscriptionRequest
+        ),
         response_class=Response,
         response_model=None,
     )

@@ -55,6 +55,8 @@ function typeOf(schema, resolve) {
 function fieldsOf(schema, resolve, before = '', depth = 0) {
   const real = resolve(schema);
   if (depth >= DEPTH) return [];
+  const options = (real.anyOf ?? []).filter((/** @type {any} */ option) => option.type !== 'null');
+  if (options.length === 1) return fieldsOf(options[0], resolve, before, depth);
   if (real.type === 'array') return fieldsOf(real.items, resolve, `${before}[]`, depth);
   return Object.entries(real.properties ?? {}).flatMap(([name, field]) => {
     const whole = before ? `${before}.${name}` : name;
