@@ -365,16 +365,16 @@ class Lying:
     what is written into caches stays sound.
 
     Args:
-        when: of the how-manieth step, from 1.
+        when: by the number of the step, from 1.
+        width: of a head: 32 in the language model, 16 in the speech decoder. Both have two layers.
     """
 
-    def __init__(self, when: Callable[[int], bool]) -> None:
-        self.when, self.calls = when, 0
+    def __init__(self, when: Callable[[int], bool], width: int = 32) -> None:
+        self.when, self.calls, self.width = when, 0, width
 
     def __call__(self, query: Tensor, *rest: Any, **named: Any) -> Tensor:
         made = by_hand(query, *rest, **named)
-        # Heads of the language model have 32 numbers, and there are two layers.
-        if query.shape[3] != 32 or query.shape[1] != 1:
+        if query.shape[3] != self.width or query.shape[1] != 1:
             return made
         self.calls += 1
         is_last = self.calls % 2 == 0
@@ -416,6 +416,61 @@ def test_a_row_whose_scores_are_not_finite_either_way_ends_with_an_error(failing
     assert model.fast_paths["attention"] == "plain: its scores were not finite"
     # Others are served.
     assert Cast(model).play(1, STYLE.turns(seed=3))
+
+
+SPEAKING = Style(speaks=True, max_new_tokens=4)
+
+
+@pytest.fixture(scope="module")
+def wanted_speech() -> list[Outcome]:
+    """What the plain path says aloud."""
+    return talk(loaded(), SPEAKING)
+
+
+@pytest.mark.parametrize(
+    ("when", "state"),
+    [
+        (lambda step: step == 2, "fast"),
+        (lambda step: True, "plain: its scores were not finite"),
+    ],
+    ids=["once", "always"],
+)
+def test_speech_scores_that_are_not_finite_are_computed_again_by_the_plain_path(
+    failing_later, wanted_speech, when, state
+):
+    model = loaded()
+    failing_later["act"] = kernel = Lying(when, width=16)
+
+    assert_same(wanted_speech, talk(model, SPEAKING), 2e-3)
+
+    assert kernel.calls > 2
+    assert model.fast_paths["attention"] == state
+
+
+def test_a_row_whose_speech_scores_are_not_finite_either_way_ends_alone(capturing, wanted_speech):
+    model = loaded()
+    assert model.speech_output is not None
+    decoder = model.speech_output.decoder
+    real = decoder.condition
+    spoiled: list[int] = []
+
+    def condition(ids: Sequence[int], hidden: Tensor, **named: Any) -> Tensor:
+        """The first answer has no states."""
+        made = real(ids, hidden, **named)
+        if not spoiled:
+            spoiled.append(1)
+            return made * torch.nan
+        return made
+
+    decoder.condition = condition  # type: ignore[method-assign]
+
+    with pytest.raises(InferenceFailed, match="speech decoder's scores are not finite"):
+        Cast(model).play(0, SPEAKING.turns(seed=3))
+
+    assert model.fast_paths["attention"] == "plain: its scores were not finite"
+    assert model.fast_paths["graph_speech"] == "plain: its scores were not finite"
+    # What was written there harms nobody.
+    assert_same(wanted_speech, talk(model, SPEAKING), 2e-3)
 
 
 def test_strict_refuses_instead_of_stepping_down(card, monkeypatch):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Literal, cast
 
 import torch
 
@@ -138,7 +138,7 @@ class MiniCPMO45:
         self.network = network
         self.paths = paths or FastPaths()
         self.last_inputs: dict[int, LastInput] = {}
-        self._is_shaken = False
+        self._shaken: set[str] = set()
         self.config = config
         self.tokenizer = tokenizer
         self.speech_output = speech_output
@@ -353,17 +353,18 @@ class MiniCPMO45:
         # Their graphs hold the kernel.
         self.graphs.forget()
 
-    def not_finite(self, *, is_repaired: bool) -> None:
+    def not_finite(self, kind: Literal["decode", "speech"], *, is_repaired: bool) -> None:
         """Scores of a row were not finite. The first time that the plain path corrects them is
-        overlooked; everything else is the fast parts' end.
+        overlooked; every other time the fast parts step down.
 
         Args:
+            kind: of the step that computed them.
             is_repaired: the plain path computed finite ones.
         """
-        fast = [part for part in ("attention", GRAPH + "decode") if self.paths.is_fast(part)]
-        if is_repaired and not self._is_shaken:
-            self._is_shaken = True
-            log.warning("scores_not_finite", fast_parts=fast)
+        fast = [part for part in ("attention", GRAPH + kind) if self.paths.is_fast(part)]
+        if is_repaired and kind not in self._shaken:
+            self._shaken.add(kind)
+            log.warning("scores_not_finite", step=kind, fast_parts=fast)
             return
         for part in fast:
             self.step_down(part, "its scores were not finite")

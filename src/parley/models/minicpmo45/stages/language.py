@@ -131,7 +131,7 @@ def _choose_again(
         if not choice.is_finite:
             choices[place] = _chosen_plainly(model, rows[place], asks[place]) or choice
     is_repaired = all(choice.is_finite for choice in choices)
-    model.not_finite(is_repaired=is_repaired)
+    model.not_finite("decode", is_repaired=is_repaired)
     if not is_repaired:
         raise InferenceFailed("The model's scores are not finite.")
 

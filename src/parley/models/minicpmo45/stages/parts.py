@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import Tensor
 
@@ -61,6 +61,6 @@ class StepParts(Parts, Protocol):
     suffix_ids: list[int]
     last_inputs: dict[int, LastInput]
 
-    def not_finite(self, *, is_repaired: bool) -> None:
+    def not_finite(self, kind: Literal["decode", "speech"], *, is_repaired: bool) -> None:
         """Scores of a row were not finite; the plain path has computed them again."""
         ...

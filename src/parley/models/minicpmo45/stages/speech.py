@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from parley.models.minicpmo45.conversation.prefill import (
-    ModelJob,
-    StartJob,
-)
+from parley.errors import InferenceFailed
+from parley.models.minicpmo45.conversation.prefill import ModelJob, StartJob
 from parley.models.minicpmo45.conversation.speech import Windows
 from parley.models.minicpmo45.conversation.state import Conversation
 from parley.models.minicpmo45.stages.parts import StepParts
@@ -39,7 +37,11 @@ def speak(model: StepParts, jobs: Sequence[SpeakingJob]) -> None:
     output = model.speech_output
     assert output is not None
     blocks = [job.open_block() for job in jobs]
-    output.decoder.step(blocks, SPEECH_TOKENS_PER_STEP)
+    if not output.decoder.step(blocks, SPEECH_TOKENS_PER_STEP):
+        is_repaired = output.decoder.step(blocks, SPEECH_TOKENS_PER_STEP, is_plain=True)
+        model.not_finite("speech", is_repaired=is_repaired)
+        if not is_repaired:
+            raise InferenceFailed("The speech decoder's scores are not finite.")
     for job, block in zip(jobs, blocks, strict=True):
         if block.finished:
             job.spoken()

@@ -6,9 +6,11 @@ Source: speech.md 2.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 
+from parley.models.minicpmo45.runtime.attention import plainly
 from parley.models.minicpmo45.tts import passes
 from parley.models.minicpmo45.tts.network import SpeechNetwork
 from parley.models.minicpmo45.tts.rows import SpeechBlock, Watch
@@ -20,8 +22,13 @@ class MiniCPMTTS(SpeechNetwork):
 
     @torch.inference_mode()
     def step(
-        self, blocks: Sequence[SpeechBlock], tokens: int = 1, *, watch: Watch | None = None
-    ) -> None:
+        self,
+        blocks: Sequence[SpeechBlock],
+        tokens: int = 1,
+        *,
+        watch: Watch | None = None,
+        is_plain: bool = False,
+    ) -> bool:
         """Advance every block by up to `tokens` speech tokens, all rows in one batch.
 
         The first call of a block feeds its condition. The device is waited for once, at the end;
@@ -31,16 +38,21 @@ class MiniCPMTTS(SpeechNetwork):
 
         Args:
             blocks: unfinished blocks of distinct rows.
+            is_plain: without graphs and without our own attention kernel.
+
+        Returns:
+            False if a score was not finite; no block has advanced then.
         """
         blocks = [block for block in blocks if not block.finished]
         if not blocks:
-            return
+            return True
         for block in blocks:
             self._save(block.row, block.row.length)
         tokens = min(tokens, max(block.rule.max_new - block.sampled for block in blocks))
-        walk = passes.SpeechPasses(self, list(blocks), tokens, watch)
-        walk.run()
-        walk.commit()
+        walk = passes.SpeechPasses(self, list(blocks), tokens, watch, is_plain=is_plain)
+        with plainly(self) if is_plain else nullcontext():
+            walk.run()
+        return walk.commit()
 
     @torch.inference_mode()
     def capture(self, sampling: SpeechSampling | None = None) -> None:

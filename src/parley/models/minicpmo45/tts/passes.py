@@ -57,8 +57,8 @@ class Spoken:
     """What rows said last, on the device; every pass makes a new one.
 
     Args:
-        table: int64, shape (R, 1 + 16): what the next pass feeds, then the tokens that the penalty
-            looks at, the newest last.
+        table: int64, shape (R, 2 + 16): the token that the next pass feeds, 1 if it was drawn from
+            finite scores, then the tokens that the penalty looks at, the newest last.
     """
 
     table: Tensor
@@ -66,6 +66,11 @@ class Spoken:
     @property
     def token(self) -> Tensor:
         return self.table[:, 0]
+
+    @property
+    def drawn_and_finite(self) -> Tensor:
+        """What the host reads back, shape (R, 2)."""
+        return self.table[:, :2]
 
     def drawn(
         self,
@@ -80,8 +85,11 @@ class Spoken:
         A row that ran on behind its end draws something too; nobody reads it, but it is a valid
         row of the embedding.
         """
-        token = pick(logits, self.table[:, 1:], exempt, masks_end, draws, rules)[:, None]
-        return Spoken(torch.cat((token, self.table[:, 2:], token), dim=1))
+        history = self.table[:, 2:]
+        token = pick(logits, history, exempt, masks_end, draws, rules)[:, None]
+        # The largest of numbers of which one is not a number is not a number.
+        finite = torch.isfinite(logits.amax(-1, keepdim=True)).long()
+        return Spoken(torch.cat((token, finite, history[:, 1:], token), dim=1))
 
 
 def advanced(
@@ -124,10 +132,17 @@ class SpeechPasses:
         blocks: unfinished, of distinct rows.
         tokens: passes, and tokens per row.
         watch: sees every pass; for tests, it makes a step slow and keeps it from being captured.
+        is_plain: use no graphs.
     """
 
     def __init__(
-        self, decoder: SpeechNetwork, blocks: list[SpeechBlock], tokens: int, watch: Watch | None
+        self,
+        decoder: SpeechNetwork,
+        blocks: list[SpeechBlock],
+        tokens: int,
+        watch: Watch | None,
+        *,
+        is_plain: bool = False,
     ) -> None:
         self.decoder, self.blocks, self.tokens, self.watch = decoder, blocks, tokens, watch
         rows = [block.row for block in blocks]
@@ -141,7 +156,7 @@ class SpeechPasses:
         self._slots = [row.index for row in rows]
         samplings = [block.rule.sampling for block in blocks]
         draws = [torch.from_numpy(uniforms(row.seed, row.draws, tokens)) for row in rows]
-        self._captures = decoder.graphs.is_active and watch is None
+        self._captures = decoder.graphs.is_active and watch is None and not is_plain
         lines = [[self._line(i, done) for i in range(len(blocks))] for done in range(tokens)]
         said = [_said(block) for block in blocks]
         numbers = torch.stack(draws, dim=1)
@@ -219,7 +234,7 @@ class SpeechPasses:
 
     def _arrived(self, spoken: Spoken) -> None:
         self.spoken = spoken
-        self.drawn.append(spoken.token)
+        self.drawn.append(spoken.drawn_and_finite)
 
     def _line(self, i: int, done: int) -> RowPass:
         """What a row's pass after so many others is about."""
@@ -253,24 +268,23 @@ class SpeechPasses:
         first = row.first if row.window is None else max(row.first, length - row.window)
         return first, length, row.position + taken
 
-    def commit(self) -> None:
-        """Wait for the tokens of every pass, and make them the rows' state."""
-        drawn: list[list[int]] = torch.stack(self.drawn).tolist()
+    def commit(self) -> bool:
+        """Wait for the tokens of every pass, and make them the rows' state; False if a token was
+        drawn from scores that are not finite, and nothing has changed."""
+        drawn: list[list[tuple[int, int]]] = torch.stack(self.drawn).tolist()
+        tokens = [self._heard(i, [row[i] for row in drawn]) for i in range(len(self.blocks))]
+        if not all(finite for row in tokens for _, finite in row):
+            return False
         end = self.decoder.config.end_code
         for i, block in enumerate(self.blocks):
             row, rule = block.row, block.rule
-            used = 0
-            accepted: list[int] = []
-            while not block.finished and used < self.tokens:
-                token = drawn[used][i]
-                used += 1
-                block.sampled += 1
-                if token == end:
-                    block.ended = block.finished = True
-                    break
-                block.finished = block.sampled >= rule.max_new
-                if not (block.finished and rule.drops_last):
-                    accepted.append(token)
+            used = len(tokens[i])
+            accepted = [token for token, _ in tokens[i]]
+            block.sampled += used
+            block.ended = accepted[-1] == end
+            block.finished = block.ended or block.sampled >= rule.max_new
+            if block.ended or (block.finished and rule.drops_last):
+                accepted.pop()
             row.first, row.length, row.position = self._state(i, used)
             row.draws += used
             block.tokens += accepted
@@ -279,6 +293,14 @@ class SpeechPasses:
             # leaves a gap of one position. Source: speech.md 2.4.
             if block.finished and not block.ended and not rule.drops_last:
                 row.position += 1
+        return True
+
+    def _heard(self, i: int, drawn: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Of a row's draws those up to its end code or its limit."""
+        block, end = self.blocks[i], self.decoder.config.end_code
+        drawn = drawn[: block.rule.max_new - block.sampled]
+        codes = [token for token, _ in drawn]
+        return drawn[: codes.index(end) + 1] if end in codes else drawn
 
 
 def capture(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
@@ -362,14 +384,14 @@ def _replayed(
 _FREE = SpeechSampling(temperature=1.0, repetition_penalty=1.0, top_p=1.0, top_k=0)
 """For rows that nobody hears."""
 
-_NOTHING_SAID = [0, *[NOTHING] * PENALTY_WINDOW]
+_NOTHING_SAID = [0, 1, *[NOTHING] * PENALTY_WINDOW]
 
 
 def _said(block: SpeechBlock) -> list[int]:
-    """A block's last token, then what its penalty looks at."""
+    """A block's line of `Spoken.table`."""
     history = block.row.history[-PENALTY_WINDOW:]
     unused = [NOTHING] * (PENALTY_WINDOW - len(history))
-    return [block.tokens[-1] if block.tokens else 0, *unused, *history]
+    return [block.tokens[-1] if block.tokens else 0, 1, *unused, *history]
 
 
 def _known_to(
