@@ -16,6 +16,21 @@ from tests.support.patience import PROCESS_S
 from parley.executor.base import Executor, WorkerNews
 
 WAITER = "import os, signal; print('up', os.environ['N'], flush=True); signal.pause()"
+LOADS_FOR_LONG = """
+import signal, time
+from parley import logs
+from parley.executor import child
+child.SIGN_EVERY_S = 0.0
+logs.on_progress(child.ProgressSigns())
+began = time.monotonic()
+while time.monotonic() - began < 3 * LIMIT_S:
+    logs.progress(logs.get("loading"), "weights_read")
+    time.sleep(0.2)
+print("silent", flush=True)
+signal.pause()
+"""
+"""Comes further for three times `LIMIT_S`, which is to be replaced, and then no more."""
+
 MISSING = "import sys; print('no such model', flush=True); sys.exit(2)"
 
 

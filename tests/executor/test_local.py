@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.contracts.executor import Kept, check_executor
+from tests.contracts.executor import LOADS_FOR_LONG, Kept, check_executor
 from tests.support.patience import HANG_S
 
 from parley.executor import child, local
@@ -144,19 +144,7 @@ async def test_a_worker_that_loads_for_long_lives_as_long_as_it_comes_further(
     """Only silence kills: three times the limit with signs, then none."""
     monkeypatch.setattr("parley.executor.local.CHECK_EVERY_S", 0.05)
     executing = Executing(
-        """
-        import signal, sys, time
-        from parley import logs
-        from parley.executor import child
-        child.SIGN_EVERY_S = 0.0
-        logs.on_progress(child.ProgressSigns())
-        began = time.monotonic()
-        while time.monotonic() - began < 9.0:
-            logs.progress(logs.get("loading"), "weights_read")
-            time.sleep(0.2)
-        print("silent", flush=True)
-        signal.pause()
-        """,
+        LOADS_FOR_LONG.replace("LIMIT_S", "3.0"),
         limits={"loading_limit_s": 3.0, "heartbeat_limit_s": 60},
     )
 
