@@ -15,7 +15,7 @@ from parley.gateway.http.status import worker_info
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue import Queue
 from parley.gateway.worker_pool import WorkerPool
-from parley.protocol.control import DeviceMemory, Heartbeat, Hello
+from parley.protocol.control import ContextPages, DeviceMemory, Heartbeat, Hello
 from parley.worker import device_memory
 
 
@@ -57,6 +57,21 @@ def test_the_gateway_shows_it():
     name = 'parley_worker_device_memory_bytes{device="cuda:0",state="%s",worker="w"}'
     assert f"{name % 'used'} 70.0" in page
     assert f"{name % 'free'} 30.0" in page
+
+
+def test_the_gateway_shows_the_pages_of_contexts():
+    pool = WorkerPool(SystemClock(), EtaTracker(settings().eta))
+    worker = pool.welcome(Hello("w", "http://h:1", 1, "m", "cuda:0", "0", 1), object())
+    pool.heard(worker, Heartbeat("idle", 1, 0, 0.0, 0, context_pages=ContextPages(7, 3)))
+
+    page = Metrics(Queue(1), pool).page().decode()
+    shown = worker_info(worker, is_admin=False).context_pages
+
+    name = 'parley_worker_context_pages{device="cuda:0",state="%s",worker="w"}'
+    assert f"{name % 'used'} 7.0" in page
+    assert f"{name % 'free'} 3.0" in page
+    assert shown is not None
+    assert (shown.used, shown.free) == (7, 3)
 
 
 def test_the_gateway_shows_which_fast_parts_serve():

@@ -21,7 +21,7 @@ from parley.engine.loop import (
     Stats,
     TakeCheckpoint,
 )
-from parley.engine.model import HasFastPaths, Memory, Model, ModelSpec
+from parley.engine.model import HasFastPaths, Memory, Model, ModelSpec, SharesPages
 from parley.engine.segments import Segment, Text
 from parley.engine.slots import SlotKey, Slots
 from parley.engine.work import (
@@ -61,6 +61,7 @@ class Engine:
         self.spec: ModelSpec = model.spec
         self._slots = Slots(model.rows)
         self._fast_paths = model if isinstance(model, HasFastPaths) else None
+        self._pages = model if isinstance(model, SharesPages) else None
         self._loop = EngineLoop(model, clock or SystemClock(), on_fault=self._fault_from_thread)
         self._thread: threading.Thread | None = None
         self._events: asyncio.AbstractEventLoop | None = None
@@ -100,6 +101,11 @@ class Engine:
     def fast_paths(self) -> dict[str, str]:
         """The state of every fast part of the model; empty where it has none."""
         return {} if self._fast_paths is None else dict(self._fast_paths.fast_paths)
+
+    @property
+    def context_pages(self) -> tuple[int, int] | None:
+        """Used and free pages of the pool that contexts share; None where they share none."""
+        return None if self._pages is None or not self.is_running else self._pages.context_pages
 
     def start(self) -> None:
         if self._thread is not None:

@@ -156,6 +156,16 @@ class HasFastPaths(Protocol):
         ...
 
 
+@runtime_checkable
+class SharesPages(Protocol):
+    """A model whose conversations take pages of one pool as they grow."""
+
+    @property
+    def context_pages(self) -> tuple[int, int] | None:
+        """Used and free pages; None: every conversation has its own memory. Any thread."""
+        ...
+
+
 class Model(Protocol):
     """See the module's text."""
 

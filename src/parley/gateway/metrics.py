@@ -305,6 +305,11 @@ class Metrics:
             "Of its whole GPU, whoever uses it.",
             labels=[*labels, "state"],
         )
+        pages = GaugeMetricFamily(
+            "parley_worker_context_pages",
+            "Pages of the memory that its contexts share.",
+            labels=[*labels, "state"],
+        )
         fast = GaugeMetricFamily(
             "parley_fast_path",
             "1 for the state that a fast part of the model is in: fast, plain or refused.",
@@ -330,11 +335,14 @@ class Metrics:
                 )
                 memory.add_metric([*who, "used"], used)
                 memory.add_metric([*who, "free"], total - used)
+            if heartbeat.context_pages is not None:
+                pages.add_metric([*who, "used"], heartbeat.context_pages.used)
+                pages.add_metric([*who, "free"], heartbeat.context_pages.free)
             if heartbeat.recordings_waiting is not None:
                 waiting.add_metric([worker.worker_id], heartbeat.recordings_waiting)
             for part, words in heartbeat.fast_paths.items():
                 fast.add_metric([*who, part[:64], words.partition(":")[0][:16]], 1)
-        yield from (up, slots, held, requests, context, memory, fast, waiting)
+        yield from (up, slots, held, requests, context, memory, pages, fast, waiting)
 
     def _of_this_host(self) -> Iterable[Metric]:
         if self._find_disk_free is not None:

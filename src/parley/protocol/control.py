@@ -194,6 +194,13 @@ class DeviceMemory(msgspec.Struct, frozen=True):
     total_bytes: int
 
 
+class ContextPages(msgspec.Struct, frozen=True):
+    """Of the pool that a worker's contexts share."""
+
+    used: int
+    free: int
+
+
 class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
     """I am alive. `free_slots` counts slots that can take a session right now (none in cleanup)."""
 
@@ -221,6 +228,8 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
     """The worker ends: it gets nothing new, and its sessions are moved."""
     fast_paths: dict[str, str] = {}
     """The state of every fast part of the model: `fast`, `plain: why`, `refused: why`."""
+    context_pages: ContextPages | None = None
+    """None where every context has its own memory."""
     recordings_waiting: int | None = None
     """Recordings on the worker's disk that the gateway is to take over; None where both share a
     data folder."""

@@ -25,6 +25,7 @@ from parley.engine.model import ModelSpec
 from parley.errors import ParleyError, Refused, ServiceUnavailable, WorkerBusy
 from parley.protocol.control import (
     Ability,
+    ContextPages,
     DeviceMemory,
     EndSession,
     FromWorker,
@@ -664,6 +665,7 @@ class Host:
         for stage, durations_ms in stats.stage_ms.items():
             self.meter.add(stage.value, durations_ms)
         counted = self.meter.take()
+        pages = self.engine.context_pages
         return Heartbeat(
             state=self.state,
             free_slots=self.free_slots,
@@ -672,6 +674,7 @@ class Host:
             kv_cache_length=self.engine.context_tokens,
             device_memory=self.device_memory,
             fast_paths=self.engine.fast_paths,
+            context_pages=None if pages is None else ContextPages(*pages),
             stages=counted.stages,
             answers=counted.answers,
             errors=counted.errors,

@@ -15,9 +15,19 @@ from tests.support.fake_capture import FakeCapture
 from tests.support.small_minicpmo import small_model
 
 from parley.engine.context import ContextLedger
-from parley.engine.segments import Mark, Marker, Text
-from parley.engine.work import Prefill, StartSession, Window
+from parley.engine.segments import Audio, Mark, Marker, Text
+from parley.engine.work import (
+    Ending,
+    Finalize,
+    Generate,
+    Prefill,
+    Sampling,
+    StartSession,
+    StepUnit,
+    Window,
+)
 from parley.errors import ContextFull
+from parley.media.pcm import Pcm
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.runtime.caches import RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.pages import RESERVED, PagePool, PageTable
@@ -274,6 +284,75 @@ def test_a_long_conversation_is_refused_before_another_one_loses_its_share() -> 
     model.close(0)
     fed(model, 1, "b" * 600)
     assert model.context_tokens(1) > 700
+    model.unload()
+
+
+def together(model: MiniCPMO45, jobs: list[Any]) -> list[Any]:
+    """Results of jobs that share each step, as the engine runs them."""
+    while waiting := [job for job in jobs if job.stage is not None]:
+        stage = waiting[0].stage
+        model.step(stage, [job for job in waiting if job.stage is stage])
+    return [job.result for job in jobs]
+
+
+def test_answers_that_outgrow_the_memory_end_at_a_limit_and_nobody_fails() -> None:
+    model = pooled(slots=3, share=400, spare=0)
+    for row in range(3):
+        opened(model, row)
+        fed(model, row, "a" * 300)
+    sampling = Sampling(is_greedy=True)
+    ask = Generate(max_new_tokens=1000, sampling=sampling, speak=False)
+
+    results = together(model, [model.start(row, ask) for row in range(3)])
+
+    # Whatever random weights say, they never end by themselves.
+    assert [result.ending for result in results] == [Ending.LIMIT] * 3
+    pages = model.context_pages
+    assert pages is not None
+    assert pages[1] == 0
+    # What each was sure of, each has had.
+    assert all(model.context_tokens(row) >= 400 for row in range(3))
+    assert model.context_tokens(0) + model.context_tokens(1) + model.context_tokens(2) > 2400
+    model.unload()
+
+
+def test_a_call_forgets_when_others_take_the_memory_instead_of_ending() -> None:
+    model = pooled(slots=2, share=600, spare=0)
+    opened(model, 0, Window("basic", high_tokens=900, low_tokens=700), mode="duplex")
+    unit = Prefill((Marker(Mark.UNIT), Audio(Pcm.silence(16_000, 16_000), "live")))
+
+    def talked() -> int:
+        for work in (unit, StepUnit(), Finalize()):
+            together(model, [model.start(0, work)])
+        return model.context_tokens(0)
+
+    while talked() < 800:
+        pass
+    # Between two units another one takes all that it is not sure of, as a long answer may.
+    model.context.reserve(1, model.context.reach(1))
+
+    lengths = [talked() for _ in range(20)]
+
+    assert lengths[0] < 600
+    assert min(lengths) > 250
+    model.unload()
+
+
+def test_a_unit_has_room_for_its_answer_whatever_others_take_meanwhile() -> None:
+    model = pooled(slots=2, share=PAGE, spare=0)
+    opened(model, 0, mode="duplex")
+    opened(model, 1)
+    unit = Prefill((Marker(Mark.UNIT), Audio(Pcm.silence(16_000, 16_000), "live")))
+    for _ in range(10):
+        together(model, [model.start(0, unit)])
+        # Whatever there is, another row takes while this one answers.
+        taken = model.context.reach(1)
+        model.context.reserve(1, taken)
+        together(model, [model.start(0, StepUnit())])
+        together(model, [model.start(0, Finalize())])
+        model.context.release(1)
+
+    assert model.context_tokens(0) > 100
     model.unload()
 
 

@@ -74,6 +74,13 @@ class FastPath(BaseModel):
     reason: str | None = Field(None, description="why it is not fast")
 
 
+class ContextPages(BaseModel):
+    """Pages of a worker's context memory."""
+
+    used: int = Field(examples=[120])
+    free: int = Field(examples=[40])
+
+
 class WorkerInfo(BaseModel):
     """One worker. `url`, `host` and `port` are there for admins only."""
 
@@ -94,6 +101,9 @@ class WorkerInfo(BaseModel):
     )
     fast_paths: list[FastPath] = Field(
         [], description="fast parts of the model, and which of them were replaced by a slower form"
+    )
+    context_pages: ContextPages | None = Field(
+        None, description="of the memory that its contexts share; null where each has its own"
     )
     slots: int = Field(examples=[4])
     free_slots: int = Field(examples=[3])
@@ -256,6 +266,7 @@ def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
         build=worker.hello.build,
         voice_problem=worker.hello.details.get("voice_problem"),
         fast_paths=fast_paths(worker, is_admin=is_admin),
+        context_pages=context_pages(worker),
         slots=worker.slots,
         free_slots=worker.free_slots,
         draining=worker.is_draining,
@@ -282,6 +293,12 @@ def fast_paths(worker: Worker, *, is_admin: bool) -> list[FastPath]:
             FastPath(part=part, state=state, reason=(reason or None) if is_admin else None)
         )
     return found
+
+
+def context_pages(worker: Worker) -> ContextPages | None:
+    """The pool that a worker's contexts share."""
+    pages = None if worker.heartbeat is None else worker.heartbeat.context_pages
+    return None if pages is None else ContextPages(used=pages.used, free=pages.free)
 
 
 def recording_health(metrics: Metrics, worker_pool: WorkerPool) -> RecordingHealth:

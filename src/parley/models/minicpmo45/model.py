@@ -63,7 +63,7 @@ from parley.models.minicpmo45.runtime.fast_paths import GRAPH, PARTS, FastPathFa
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.stages.encode import capture_encoders, encode
-from parley.models.minicpmo45.stages.eviction import slide_turns
+from parley.models.minicpmo45.stages.eviction import slide, slide_turns
 from parley.models.minicpmo45.stages.language import (
     DecodingJob,
     FeedingJob,
@@ -261,6 +261,11 @@ class MiniCPMO45:
         """Apply the turn-based window."""
         slide_turns(self, conversation)
 
+    @torch.inference_mode()
+    def slide_units(self, conversation: Conversation) -> int:
+        """Apply the duplex window; returns the number of dropped tokens."""
+        return slide(self, conversation)
+
     def _open(self, row: int, opening: StartSession) -> Job:
         if opening.window.kind == "context" and opening.mode != "duplex":
             raise BadInput("The 'context' window exists in duplex only.", field="window")
@@ -293,7 +298,9 @@ class MiniCPMO45:
     def _drop_unfinished(self, conversation: Conversation) -> None:
         """Take back what a failed piece of work left behind the context's true end."""
         row, length = conversation.row, conversation.ledger.length_tokens
-        self.context.truncate(row, min(length, self.context.lengths[row]))
+        # Otherwise pages that are reserved for an answer would be given back.
+        if length < self.context.lengths[row]:
+            self.context.truncate(row, length)
 
     # Steps.
 
@@ -323,6 +330,13 @@ class MiniCPMO45:
                     finalize(self, cast(Sequence[SettleJob], jobs))
         except torch.AcceleratorError as error:
             raise DeviceFault(str(error)) from error
+
+    @property
+    def context_pages(self) -> tuple[int, int] | None:
+        """Used and free pages of the contexts' pool; None: every context has its own memory."""
+        # Another thread may unload the model meanwhile.
+        pages = getattr(self.context, "pages", None)
+        return None if pages is None else (pages.pool.pages - pages.free, pages.free)
 
     # Fast parts.
 

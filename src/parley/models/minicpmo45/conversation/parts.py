@@ -52,3 +52,7 @@ class Parts(Protocol):
     def slide_turns(self, conversation: Conversation) -> None:
         """Apply the turn-based window."""
         ...
+
+    def slide_units(self, conversation: Conversation) -> int:
+        """Apply the duplex window; returns the number of dropped tokens."""
+        ...

@@ -179,15 +179,15 @@ class PrefillJob(ModelJob):
         self.prompt = Prompt(())
         self.added = 0
 
-    def require(self, tokens: int) -> None:
-        """Make sure of room for so many more tokens.
+    def require(self, tokens: int, *, answer_tokens: int = 0) -> None:
+        """Make sure of room for so many more tokens, and for an answer to them.
 
         Raises:
             ContextFull: there is none; nothing has changed.
         """
         ledger = self.conversation.ledger
         ledger.require(tokens)
-        self.model.context.reserve(self.row, ledger.length_tokens + tokens)
+        self.model.context.reserve(self.row, ledger.length_tokens + tokens + answer_tokens)
 
     def prepared(self) -> None:
         """The first stage, once prompt and media are known."""

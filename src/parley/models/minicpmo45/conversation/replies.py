@@ -140,7 +140,11 @@ class ReplyJob(ModelJob):
             choice = replace(choice, token=token)
         self._choice = choice
         is_over = choice.token in self.ends or self.fed_count >= self.limit
-        self._token = None if is_over else choice.token
+        # Others may have taken the memory since the answer started.
+        if not is_over and self.model.context.has_room(self.row):
+            self._token = choice.token
+        else:
+            self._token = None
         return self._token
 
     def advance(self, hidden: Tensor | None, logits: Tensor | None) -> None:

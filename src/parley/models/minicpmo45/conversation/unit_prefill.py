@@ -9,7 +9,7 @@ from torch import Tensor
 
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import Prefill, Stage
-from parley.errors import BadInput, InvalidRequest
+from parley.errors import BadInput, ContextFull, InvalidRequest
 from parley.models.job import ModelJob as ModelJob
 from parley.models.minicpmo45.audio_encoder.mel import (
     FIRST_FED_SAMPLES,
@@ -29,6 +29,12 @@ from parley.models.minicpmo45.prompt.layout import (
     merge_texts,
 )
 from parley.models.minicpmo45.vision_encoder.pictures import choose_grid
+
+TERMINATORS = 3
+"""Tokens that may follow an answer: the turn's end, the unit's terminator, the unit's end."""
+
+ANSWER_TOKENS = 256
+"""Most tokens that a unit's answer has room for in advance; clients may ask for any number."""
 
 
 class UnitPrefillJob(PrefillJob):
@@ -54,8 +60,23 @@ class UnitPrefillJob(PrefillJob):
         if self.result is not None:
             return
         self.wants_logits = self.is_unit and not self.is_short
-        self.require(self.added)
+        if self.is_unit:
+            self._require_unit()
+        else:
+            self.require(self.added)
         self.prepared()
+
+    def _require_unit(self) -> None:
+        """Room for the unit and its answer, so that nobody can take it while the model answers.
+        Where memory is short, the window slides now instead of after the answer."""
+        most = self.conversation.opening.duplex.max_new_speak_tokens_per_chunk + TERMINATORS
+        answer_tokens = min(most, ANSWER_TOKENS)
+        try:
+            self.require(self.added, answer_tokens=answer_tokens)
+        except ContextFull:
+            if not self.model.slide_units(self.conversation):
+                raise
+            self.require(self.added, answer_tokens=answer_tokens)
 
     def _system(self, segments: Sequence[Segment], media: Media) -> None:
         """`<|im_start|>system`, text, newline, the voice between its tags, `<|im_end|>`.

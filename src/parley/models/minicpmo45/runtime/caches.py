@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from parley.errors import ContextFull
 from parley.models.minicpmo45.runtime.eight_bits import (
     SCALE_DTYPE,
     from_eight_bits,
@@ -177,6 +178,14 @@ class SlotCache:
                 kept[:, :, page * self.page : (page + 1) * self.page].zero_()
         if taken:
             self._show(row, self._line(self.pages.held[row]))
+
+    def has_room(self, row: int) -> bool:
+        """True if a row has room for one more position, which is reserved then."""
+        try:
+            self.reserve(row, self.lengths[row] + 1)
+        except ContextFull:
+            return False
+        return self.lengths[row] < self.capacity
 
     def release(self, row: int) -> None:
         """Give back the pages behind a row's length."""

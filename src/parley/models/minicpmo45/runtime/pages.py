@@ -52,6 +52,7 @@ class PageTable:
     """
 
     def __init__(self, pool: PagePool, *, rows: int, capacity: int) -> None:
+        self.pool = pool
         self.page = pool.page_positions
         self.width = -(-capacity // self.page)
         self.share = min(self.width, -(-pool.share_positions // self.page))
