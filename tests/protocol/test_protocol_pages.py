@@ -83,4 +83,4 @@ def test_every_row_of_the_error_tables_is_true(name: str, code: str, close: str)
     for dialect in map(connection, NAMES if name == "README" else [name]):
         answer = dialect.answer(error)
 
-        assert str(answer.close_code) == close.replace("stays", "None")
+        assert str(answer.close_code) == close.replace("open", "None")
