@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator
 import pytest
 import structlog
 from tests.support import starts
+from tests.support.process_state import ProcessState, seed
 from tests.support.scheduling import (
     pytest_configure,
     pytest_sessionstart,
@@ -91,10 +92,10 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def logging_as_it_was() -> Iterator[None]:
-    """A test that configures the log (a level, a format) does so for itself."""
-    before, was_json = structlog.get_config(), logs._is_json
+def process_as_it_was(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test finds in its process what another one left there."""
+    seed(request.node.nodeid)
+    before = ProcessState()
     logs._is_json = False
     yield
-    structlog.configure(**before)
-    logs._is_json = was_json
+    before.restore()

@@ -8,22 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from parley import logs
 
 
-@pytest.fixture
-def _restored():
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
-
-
-@pytest.mark.usefixtures("_restored")
 @pytest.mark.parametrize("style", ["json", "text"])
 def test_a_logged_error_shows_where_but_not_what_was_said(style):
     out = io.StringIO()
@@ -44,7 +32,6 @@ def test_a_logged_error_shows_where_but_not_what_was_said(style):
     assert "my secret" not in written.replace('answer("my secret")', "")
 
 
-@pytest.mark.usefixtures("_restored")
 def test_values_from_strangers_do_not_steer_a_terminal():
     out = io.StringIO()
     logs.configure(style="text", stream=out)
@@ -56,7 +43,6 @@ def test_values_from_strangers_do_not_steer_a_terminal():
     assert "\x1b]" not in out.getvalue()
 
 
-@pytest.mark.usefixtures("_restored")
 def test_bad_requests_of_strangers_do_not_push_warnings_out():
     logs.configure(style="json", stream=io.StringIO())
     uvicorn = logging.getLogger("uvicorn.error")

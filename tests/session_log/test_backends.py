@@ -193,12 +193,9 @@ def test_where_sessions_are_not_logged_there_is_no_writer() -> None:
 
 
 async def test_nobody_else_can_read_the_files_whatever_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        logs = FileSessionLogs(tmp_path / "logs")
-        await append(logs.create(logged()), update(b"head", whole=True))
-    finally:
-        os.umask(before)
+    os.umask(0)
+    logs = FileSessionLogs(tmp_path / "logs")
+    await append(logs.create(logged()), update(b"head", whole=True))
 
     assert stat.S_IMODE(logs.folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in logs.folder.iterdir()} == {0o600}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -14,15 +13,8 @@ from tests.support.processes import serving
 pytestmark = [pytest.mark.slow, pytest.mark.starts_python]
 
 
-@pytest.fixture
-def _open_umask() -> Iterator[None]:
-    before = os.umask(0)
-    yield
-    os.umask(before)
-
-
-@pytest.mark.usefixtures("_open_umask")
 def test_files_of_recordings_and_state_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    os.umask(0)
     body = {"messages": [{"role": "user", "content": "Hello!"}]}
     with serving(tmp_path) as process, httpx.Client(base_url=process.url, timeout=60.0) as http:
         answer = http.post("/api/chat", json=body).json()
