@@ -1,4 +1,5 @@
 import asyncio
+from dataclasses import replace
 
 import pytest
 from tests.support.faults import Faulty, Gated
@@ -149,6 +150,20 @@ async def test_an_answer_that_was_started_early_is_the_answer(slot):
     assert present(view.decoded).text == "You spoke for 1.0 seconds at -13 dB."
     assert await view.cut_answer("You")
     assert view.kv_cache_length < whole
+
+
+async def test_a_model_that_is_paid_for_starts_no_answer_early(slot, monkeypatch):
+    view = HalfDuplexView(slot)
+    await view.prefill(TurnRequest("s", (SYSTEM,)))
+    spec = replace(view.spec, answers_early=False)
+    monkeypatch.setattr(HalfDuplexView, "spec", spec)
+    calls = counted(slot)
+
+    assert await view.prefill_early(TurnRequest("s", (said(1.0),)), answer=Generation())
+    assert calls == []
+    await take_turn(view, 1.0)
+
+    assert calls == [1]
 
 
 async def test_an_answer_that_was_started_early_is_not_in_another(slot):

@@ -9,8 +9,8 @@ from parley.errors import OriginForbidden, Unauthorized
 from parley.gateway.admission import FORWARDED_HEADERS, Admission, is_loopback, is_this_machine
 from parley.gateway.authenticator import Authenticator, bearer_token
 from parley.gateway.forward_auth import ForwardAuth
+from parley.protocol.networks import host_name
 from parley.settings import SecuritySettings
-from parley.transport.hosts import host_name
 
 
 class Admins:

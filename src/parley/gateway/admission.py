@@ -24,9 +24,8 @@ from parley.errors import (
     Unauthorized,
 )
 from parley.protocol.control import SECRET_HEADER
-from parley.protocol.networks import network_of
+from parley.protocol.networks import host_name, is_private_name, network_of
 from parley.settings import SecuritySettings
-from parley.transport.hosts import host_name, is_private_name
 
 PORTS = {"http": 80, "https": 443}
 

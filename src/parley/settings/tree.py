@@ -199,6 +199,13 @@ class ModelSettings(Part):
         description="Further fields of each request to that address, as a JSON object, such as "
         '{"chat_template_kwargs": {"enable_thinking": false}}; null leaves a field out.',
     )
+    llm_early: bool | None = Field(
+        None,
+        description="Start an answer at each pause of the user, before it is known whether they "
+        "have finished: heard up to half a second sooner, but each pause is one more request, at "
+        "most eight in one utterance. Default: not where that address has a public name, since "
+        "its requests are likely to be paid for.",
+    )
     asr: str = Field(
         "own",
         description="Speech recognizer of --model cascade: own, or a Whisper (folder or hub id; "

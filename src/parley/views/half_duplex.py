@@ -198,7 +198,7 @@ class HalfDuplexView(TurnView):
 
         Args:
             answer: also start the answer, which `generate` continues if it is asked for the
-                same; None: do not.
+                same, unless the model does not (`ModelSpec.answers_early`); None: do not.
             generate_audio: as in `generate`.
 
         Returns:
@@ -232,7 +232,7 @@ class HalfDuplexView(TurnView):
             if conversation != self._conversations:
                 return False
             self._early = _Early(request, result, before)
-            if answer is not None:
+            if answer is not None and self.spec.answers_early:
                 await self._answer_early(_reply(answer, generate_audio), due_s)
             return True
 

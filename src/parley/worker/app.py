@@ -46,14 +46,13 @@ from parley.protocol.control import (
     UNKNOWN_DIALECT_STATUS,
 )
 from parley.protocol.kinds import Kind
-from parley.protocol.networks import network_of
+from parley.protocol.networks import host_name, is_private_name, network_of
 from parley.protocol.resume import REFUSED_CODE
 from parley.recording.store import StillRecording
 from parley.session.resumable import ResumeRefused
 from parley.session.socket import Disconnected
 from parley.tracing import TRACE_HEADER
 from parley.transport import connection_of
-from parley.transport.hosts import host_name, is_private_name
 from parley.worker.finished import FinishedRecordings, tar_bytes, tar_files, tar_pieces
 from parley.worker.host import Host
 from parley.worker.lease import LeasedSlot

@@ -44,6 +44,7 @@ from parley.media.decoder import DecoderLimits
 from parley.media.pcm import Pcm
 from parley.private import keep_private
 from parley.protocol.control import DeviceMemory, Welcome
+from parley.protocol.networks import host_name
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.render_queue import RenderQueue
 from parley.session.opened import Voices
@@ -52,7 +53,6 @@ from parley.settings import Settings, WorkerSettings
 from parley.settings.tree import split_list
 from parley.tracing import Tracing
 from parley.transport import ConnectionLimits, Keepalive, ServerConnection, link_limits
-from parley.transport.hosts import host_name
 from parley.turns import TurnJudges
 from parley.turns.keywords import KeywordMatcher
 from parley.turns.smart_turn import ModelEnd, bundled

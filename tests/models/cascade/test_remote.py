@@ -24,6 +24,7 @@ from parley.engine.work import Ending, Finalize, Generate, Sampling, StartSessio
 from parley.errors import InvalidRequest, SetupError
 from parley.models.cascade import endpoint
 from parley.models.cascade.endpoint import Endpoint
+from parley.models.cascade.loader import answers_early
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.remote import RemoteSpeaker, RemoteWriter, check
 from parley.protocol.values import (
@@ -396,6 +397,23 @@ def test_further_fields_must_be_an_object(text):
 MARKDOWN = (
     "# Three things\n\n1. **Milk**\n2. Eggs\n\n```python\nfor a in b:\n    print(a)\n```\nDone."
 )
+
+
+@pytest.mark.parametrize(
+    ("llm", "llm_early", "is_early"),
+    [
+        ("own", None, True),
+        ("some/folder", None, True),
+        ("http://localhost:11434/v1", None, True),
+        ("http://ollama:11434/v1", None, True),
+        ("http://192.168.1.7:8000/v1", None, True),
+        ("https://api.example.com/v1", None, False),
+        ("https://api.example.com/v1", True, True),
+        ("http://localhost:11434/v1", False, False),
+    ],
+)
+def test_answers_start_early_unless_each_request_is_likely_to_cost(llm, llm_early, is_early):
+    assert answers_early(ModelSettings(llm=llm, llm_early=llm_early)) is is_early
 
 
 def test_lines_lists_and_code_stay_in_what_is_written():

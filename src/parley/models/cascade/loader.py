@@ -32,6 +32,7 @@ from parley.models.cascade.vision.looking import OwnVision
 from parley.models.cascade.voice.speaker import OwnSpeaker
 from parley.models.cascade.writer import Writer
 from parley.models.plan import ModelPlan
+from parley.protocol.networks import host_name, is_private_name
 from parley.settings import ModelSettings
 from parley.turns import EndOfTurn
 from parley.turns.smart_turn import bundled
@@ -73,6 +74,7 @@ def load(settings: ModelSettings) -> Cascade:
         name="pocket" if is_own_llm(settings) else "cascade",
         weights_bytes=bundled_bytes(folder) if folder else 0,
         end_of_turn=find_end_of_turn(),
+        answers_early=answers_early(settings),
     )  # fmt: skip
 
 
@@ -155,6 +157,14 @@ def is_own_llm(settings: ModelSettings) -> bool:
 def is_address(text: str) -> bool:
     """True if a setting names a server."""
     return text.startswith(("http://", "https://"))
+
+
+def answers_early(settings: ModelSettings) -> bool:
+    """True if each pause of the user may start an answer: as set, else unless it goes to a public
+    name, where each request is likely to be paid for."""
+    if settings.llm_early is not None:
+        return settings.llm_early
+    return not is_address(settings.llm) or is_private_name(host_name(settings.llm) or "")
 
 
 def endpoint_of(settings: ModelSettings) -> Endpoint:

@@ -83,6 +83,7 @@ class Cascade(RowModel[Conversation]):
         end_of_turn: judges in duplex whether the user has finished; None: a fixed silence.
         vision: None says nothing about pictures.
         speaker: None for text only.
+        answers_early: see `ModelSpec`.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Cascade(RowModel[Conversation]):
         name: str = "cascade",
         weights_bytes: int = 0,
         end_of_turn: EndOfTurn | None = None,
+        answers_early: bool = True,
     ) -> None:
         self.parts = CascadeParts(writer, recogniser, speaker, vision, end_of_turn)
         self._make_detector = make_detector
@@ -106,7 +108,7 @@ class Cascade(RowModel[Conversation]):
             prefill_piece_tokens=128, transcribes=True, reads_aloud=speaker is not None,
             reads_in_units=True, calls_tools=writer.calls_tools,
             must_call_tools=writer.must_call_tools, keeps_formats=writer.keeps_formats,
-            takes_penalties=writer.takes_penalties,
+            takes_penalties=writer.takes_penalties, answers_early=answers_early,
         )  # fmt: skip
         super().__init__(spec, rows)
 
