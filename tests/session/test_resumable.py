@@ -19,7 +19,7 @@ from tests.support.sockets import FakeSocket
 
 from parley.clock import ManualClock
 from parley.dialects.events import DuplexSetup
-from parley.protocol.control import CUT_CODE
+from parley.protocol.control import CUT_CODE, GATEWAY_LEFT_CODE
 from parley.protocol.kinds import Kind
 from parley.protocol.resume import (
     INPUT_ACK_EVERY,
@@ -84,10 +84,10 @@ class Bench:
         self.token = (await client.until("session.resumed"))["resume_token"]
         return client
 
-    async def cut(self) -> None:
-        """The reader meets the end of the connection."""
+    async def cut(self, code: int = CUT_CODE) -> None:
+        """The reader meets the end of the connection: by default, the client was cut off."""
         self.moved.clear()
-        self.first.hang_up()
+        self.first.hang_up(code)
         reading = asyncio.create_task(self.socket.receive())
         self.tasks.append(reading)
         async with asyncio.timeout(HANG_S):
@@ -151,12 +151,23 @@ async def test_the_window_is_the_one_deadline_that_passes(bench: Bench) -> None:
     assert bench.socket.deadlines.take_expired(bench.clock.monotonic()) == [RESUME]
 
 
-async def test_a_session_of_which_nothing_was_heard_waits_less(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("code", "window_s"),
+    [
+        (CUT_CODE, UNUSED_WINDOW_S),
+        # The gateway was killed, or left the session to the next one.
+        (1006, LIMITS.window_s),
+        (GATEWAY_LEFT_CODE, LIMITS.window_s),
+    ],
+)
+async def test_a_session_of_which_nothing_was_heard_waits_less_if_its_client_was_cut_off(
+    bench: Bench, code: int, window_s: float
+) -> None:
     bench.socket.enable()
     await bench.socket.send(bench.socket.with_token(message("ready")))
-    await bench.cut()
+    await bench.cut(code)
 
-    assert bench.socket.left_s == UNUSED_WINDOW_S
+    assert bench.socket.left_s == window_s
 
 
 async def test_a_guessed_token_opens_nothing_and_disturbs_nobody(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import time
 import urllib.request
@@ -34,10 +35,16 @@ class Apart:
         self.stack.append(context)
         return context.__enter__()
 
-    def start_gateway(self) -> Process:
-        process = self._enter("gateway", "--http", "--host", "127.0.0.1", "--port", str(self.port))
+    def start_gateway(self, *flags: str) -> Process:
+        address = ("--http", "--host", "127.0.0.1", "--port", str(self.port))
+        process = self._enter("gateway", *address, *flags)
         process.line_with("gateway ready")
         return process
+
+    def restart_gateway(self, *flags: str) -> None:
+        self.gateway.send(signal.SIGTERM)
+        self.gateway.popen.wait(HANG_S)
+        self.gateway = self.start_gateway(*flags)
 
     def start_worker(self, index: int = 0, *flags: str) -> Process:
         process = self._enter(

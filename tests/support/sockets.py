@@ -62,13 +62,13 @@ class FakeSocket:
     def say(self, message: dict[str, Any] | str | bytes) -> None:
         self._incoming.put_nowait(json.dumps(message) if isinstance(message, dict) else message)
 
-    def hang_up(self) -> None:
+    def hang_up(self, code: int = 1006) -> None:
+        self._left = code
         self._incoming.put_nowait(None)
 
     def leave(self) -> None:
         """As `hang_up`, with a goodbye."""
-        self._left = 1000
-        self.hang_up()
+        self.hang_up(1000)
 
     @property
     def types(self) -> list[str]:

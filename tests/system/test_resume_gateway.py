@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import signal
+import time
 
 import pytest
 from tests.support.apart import Apart
 from tests.support.patience import HANG_S
 from tests.support.resumed_talks import TALKS, UNITS
 from tests.support.resuming import ResumingClient
+
+from parley.session.resumable import UNUSED_WINDOW_S
 
 pytestmark = pytest.mark.slow
 
@@ -44,3 +49,57 @@ async def test_a_session_goes_on_at_the_next_gateway(apart: Apart, how: signal.S
     assert (client.doubles, client.holes) == (0, 0)
     await client.close()
     apart.until(HANG_S, idle_workers=1)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_session_that_has_just_begun_goes_on_at_the_next_gateway(
+    apart: Apart, how: signal.Signals
+) -> None:
+    apart.start_worker()
+    spoken = TALKS["duplex"]
+    path = spoken.path()
+    client = ResumingClient(f"ws://127.0.0.1:{apart.port}{path}")
+    await client.begin(session_id=spoken.session_id(path), first=spoken.first)
+
+    apart.gateway.send(how)
+    apart.gateway.popen.wait(HANG_S)
+    await asyncio.sleep(UNUSED_WINDOW_S + 0.5)
+    apart.gateway = apart.start_gateway()
+    client.cut()
+    await client.resume()
+    await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
+
+    assert (await client.hear())["type"] == "result"
+    await client.say({"type": "stop"})
+    await client.close()
+    apart.until(HANG_S, idle_workers=1)
+
+
+async def test_a_gateway_waits_for_sessions_that_cannot_be_resumed_only(apart: Apart) -> None:
+    apart.start_worker(0, "--slots", "2")
+    apart.restart_gateway("--drain-timeout", str(HANG_S))
+    apart.until(HANG_S, total_workers=1)
+    spoken = TALKS["duplex"]
+    path = spoken.path()
+    client = ResumingClient(f"ws://127.0.0.1:{apart.port}{path}")
+    await client.begin(session_id=spoken.session_id(path), first=spoken.first)
+    with apart.session("hdx_other") as other:
+        other.send(json.dumps({"type": "prepare"}))
+        while json.loads(other.recv())["type"] != "prepared":
+            pass
+        apart.gateway.send(signal.SIGTERM)
+        await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
+        assert (await client.hear())["type"] == "result"
+        assert apart.gateway.popen.poll() is None
+        other.send(json.dumps({"type": "stop"}))
+        began_s = time.monotonic()
+        apart.gateway.popen.wait(HANG_S)
+
+    assert time.monotonic() - began_s < HANG_S / 2
+    apart.gateway = apart.start_gateway()
+    client.cut()
+    await client.resume()
+    await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
+    assert (await client.hear())["type"] == "result"
+    await client.say({"type": "stop"})
+    await client.close()

@@ -151,7 +151,8 @@ class GatewayRuntime:
         to repeat.
 
         Args:
-            keep: another gateway will follow, so sessions that can be resumed do not end.
+            keep: another gateway will follow, so sessions that can be resumed do not end. They
+                continue until no other session is left to wait for.
         """
         scheduling, serving = self.scheduling, self.serving
         if not self.closing.done():
@@ -166,7 +167,7 @@ class GatewayRuntime:
                 if not keep:
                     serving.worker_control.announce_end(drain_s)
                 serving.connection_handler.is_draining = True
-                await self._drain(drain_s)
+                await self._drain(drain_s, keep=keep)
                 serving.connection_handler.is_draining = False
             serving.worker_control.end_sessions(keep=keep)
         live = set(serving.connection_handler.live)
@@ -179,13 +180,14 @@ class GatewayRuntime:
             log.warning("sessions_cut_off", sessions=len(late))
             await asyncio.wait(late, timeout=5.0)
 
-    async def _drain(self, limit_s: float) -> None:
-        """Wait until no session runs, for at most `limit_s`."""
+    async def _drain(self, limit_s: float, *, keep: bool) -> None:
+        """Wait until no session runs, or with `keep` none but those that can be resumed, for at
+        most `limit_s`."""
         worker_pool = self.scheduling.worker_pool
         emptied = asyncio.Event()
 
         def look() -> None:
-            if not worker_pool.leases:
+            if all(keep and lease.resume is not None for lease in worker_pool.leases):
                 emptied.set()
 
         stop = worker_pool.changed.listen(look)

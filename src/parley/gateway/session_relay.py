@@ -15,7 +15,7 @@ from parley.gateway.metrics import Metrics
 from parley.gateway.queue_waiter import send_answer
 from parley.gateway.sessions import Sessions
 from parley.gateway.upstream import UpstreamConnection
-from parley.protocol.control import CUT_CODE, LEAVING_CODES
+from parley.protocol.control import CUT_CODE, GATEWAY_LEFT_CODE, LEAVING_CODES
 from parley.protocol.resume import REPLACED_CODE
 from parley.transport import Closure, Connection, Traffic
 
@@ -69,7 +69,7 @@ class SessionRelay:
         assert worker is not None
         if self._is_cut(end, upstream):
             self._metrics.cut()
-            worker.close(CUT_CODE)
+            worker.close(CUT_CODE if end.who == "client" else GATEWAY_LEFT_CODE)
             connection.close(AGAIN_CODE, "resume")
             self._sessions.keep(upstream.lease, held.pop_all())
             return

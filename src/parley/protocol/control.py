@@ -81,6 +81,9 @@ CUT_CODE: Final = 4006
 """With which a gateway closes a session socket whose client went without a word, and a worker one
 whose client does not read or has to try again: the session continues without it."""
 
+GATEWAY_LEFT_CODE: Final = 4007
+"""With which a gateway closes a session socket that it leaves to the next gateway."""
+
 UNKNOWN_DIALECT_STATUS = 501
 """How a worker answers the handshake of a session socket whose dialect is not installed there."""
 

@@ -39,9 +39,10 @@ from parley.session.socket import Disconnected, SessionSocket
 from parley.session_log.contract import StoredOutput
 
 UNUSED_WINDOW_S: Final = 1.5
-"""A session of which nothing was heard since it was ready waits no longer: nothing can be lost, and
-its client, which may never have had the token, begins anew. Shorter than a gateway keeps a newcomer
-waiting for its own session id."""
+"""A session of which nothing was heard since it was ready waits no longer if its client was cut
+off: nothing can be lost, and the client, which may never have had the token, starts again. Shorter
+than a gateway keeps a newcomer waiting for its own session id. If the gateway went away, clients
+that waited in its queue may have the token, and the session waits as any other."""
 
 BETWEEN_S: Final = 20.0
 """How long an answer may still take when its session is to go on at another worker."""
@@ -425,7 +426,7 @@ class ResumableSocket:
                 self._is_over = True
                 self._detach(attached)
                 raise
-            self._detach(attached)
+            self._detach(attached, is_client_cut=error.code == CUT_CODE)
             return None
         finally:
             reading.cancel()
@@ -573,8 +574,12 @@ class ResumableSocket:
         async with asyncio.timeout(self._output.send_s(len(frame))):
             await socket.send(frame)
 
-    def _detach(self, attached: _Attachment | None) -> None:
-        """A connection is over; where it was the session's, the clock stops."""
+    def _detach(self, attached: _Attachment | None, *, is_client_cut: bool = False) -> None:
+        """A connection is over; if it was the session's, the clock stops.
+
+        Args:
+            is_client_cut: the gateway is there and reports that the client is not.
+        """
         if attached is None:
             return
         self._let_go(attached)
@@ -583,17 +588,17 @@ class ResumableSocket:
         self._attached = None
         self._left_s = now_s = self._clock.monotonic()
         self.deadlines.stop(now_s)
-        self.deadlines.set(RESUME, now_s + self._window_s)
+        self.deadlines.set(RESUME, now_s + self._window_s(is_client_cut))
         self._changed.set()
         self._moved()
 
-    @property
-    def _window_s(self) -> float:
+    def _window_s(self, is_client_cut: bool) -> float:
         if not self._tokens.is_issued:
             return 0.0
         is_used = max(self._received, self._before) > 1 or self._tokens.generation > 0
-        is_used |= self._is_restored
-        return self._limits.window_s if is_used else min(self._limits.window_s, UNUSED_WINDOW_S)
+        if is_used or self._is_restored or not is_client_cut:
+            return self._limits.window_s
+        return min(self._limits.window_s, UNUSED_WINDOW_S)
 
     def _let_go(self, attached: _Attachment) -> None:
         if not attached.over.done():

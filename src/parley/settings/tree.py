@@ -276,7 +276,7 @@ class GatewaySettings(Part):
         0.0,
         ge=0,
         description="On SIGTERM, running sessions may continue for this long; new ones are "
-        "refused.",
+        "refused. A separate gateway does not wait for sessions that can be resumed at the next.",
     )
     lang: Literal["zh", "en"] | None = Field(None, description="Initial language of the pages.")
     playback_delay_ms: int = Field(
