@@ -22,7 +22,7 @@ from parley.clock import ManualClock
 from parley.dialects.realtime import RealtimeDialect
 from parley.errors import RateLimited
 from parley.gateway.authenticator import Authenticator, Caller
-from parley.gateway.http.half_duplex import is_long
+from parley.gateway.http.stopping import is_long
 from parley.gateway.queue import new_ticket_id
 from parley.gateway.rates import CALLERS_KEPT, RateLimit
 from parley.protocol.networks import network_of

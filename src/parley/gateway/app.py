@@ -25,9 +25,7 @@ from parley.gateway.http import (
     chat,
     errors,
     frontend,
-    half_duplex,
     keys,
-    leaving,
     openapi,
     operations,
     pages,
@@ -36,6 +34,7 @@ from parley.gateway.http import (
     security,
     sessions,
     status,
+    stopping,
     traces,
     voices,
 )
@@ -180,7 +179,6 @@ def _add_routes(
     files = web_files(web) if web.is_dir() else None
     forwarder = ChatForwarder(
         acquisition=serving.acquisition,
-        admins=access.admins,
         admission=access.admission,
         apps=access.apps,
         clock=clock,
@@ -189,12 +187,11 @@ def _add_routes(
     )
     models = openai_models.ModelList(scheduling.worker_pool, clock)
     sources = Sources(may_fetch=settings.security.fetch_urls)
-    voice_names = VoiceNames(access.admins, access.admission, access.authenticator, stores.voices)
+    voice_names = VoiceNames(stores.voices)
     if files is not None:
         app.mount("/static", files, name="static")
     for router in (
         status.routes(
-            admins=access.admins,
             clock=clock,
             closing=runtime.closing,
             dispatcher=scheduling.dispatcher,
@@ -215,7 +212,6 @@ def _add_routes(
             web=web,
         ),
         queue.routes(
-            admins=access.admins,
             clock=clock,
             dispatcher=scheduling.dispatcher,
             eta=scheduling.eta,
@@ -235,8 +231,6 @@ def _add_routes(
             forwarder=forwarder,
             kept=KeptResponses(
                 stores.state,
-                access.admission,
-                access.authenticator,
                 is_on=settings.storage.recording,
             ),
             metrics=monitoring.metrics,
@@ -260,18 +254,10 @@ def _add_routes(
         openai_transcriptions.routes(
             forwarder=forwarder, metrics=monitoring.metrics, models=models
         ),
-        half_duplex.routes(
-            admins=access.admins,
-            admission=access.admission,
+        stopping.routes(
             dispatcher=scheduling.dispatcher,
             failed_stops=access.failed_stops,
             queue=scheduling.queue,
-            worker_control=serving.worker_control,
-            worker_pool=scheduling.worker_pool,
-        ),
-        leaving.routes(
-            admission=access.admission,
-            failed_stops=access.failed_stops,
             sessions=serving.sessions,
             worker_control=serving.worker_control,
             worker_pool=scheduling.worker_pool,
@@ -283,13 +269,10 @@ def _add_routes(
             storage=settings.storage,
         ),
         apps.routes(
-            admins=access.admins,
             apps=access.apps,
             state=stores.state,
         ),
         sessions.routes(
-            admins=access.admins,
-            admission=access.admission,
             authenticator=access.authenticator,
             clock=clock,
             folders=stores.folders,
@@ -300,9 +283,6 @@ def _add_routes(
             storage=settings.storage,
         ),
         voices.routes(
-            admins=access.admins,
-            admission=access.admission,
-            authenticator=access.authenticator,
             library=stores.voices,
             storage=settings.storage,
         ),
@@ -311,7 +291,6 @@ def _add_routes(
             presets=stores.presets,
         ),
         keys.routes(
-            admins=access.admins,
             admission=access.admission,
             authenticator=access.authenticator,
             clock=clock,
@@ -321,7 +300,6 @@ def _add_routes(
             usage=access.usage,
         ),
         admin.routes(
-            admins=access.admins,
             maintenance=stores.maintenance,
             presets=stores.presets,
             state=stores.state,
@@ -334,7 +312,6 @@ def _add_routes(
             storage=settings.storage,
         ),
         operations.routes(
-            admins=access.admins,
             clock=clock,
             folders=stores.folders,
             moving=serving.moving,

@@ -1,17 +1,15 @@
-"""Who counts as admin on the REST side, and `/api/admin`: the audit log and the cleaning-up."""
+"""Routes for admins only, and `/api/admin`: the audit log and deleting old recordings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, Query, Request, Security
 from pydantic import BaseModel, ConfigDict, Field
 
 from parley import logs
-from parley.errors import Forbidden, Unauthorized
-from parley.gateway.admins import Admins
 from parley.gateway.http.errors import problems
+from parley.gateway.http.requester import Who
 from parley.gateway.http.routing import Router
 from parley.gateway.http.schemes import ADMIN_TOKEN, BEARER
 from parley.gateway.http.status import iso
@@ -23,51 +21,36 @@ from parley.library.voices import VoiceLibrary
 log = logs.get(__name__)
 
 
-def admin_only(admins: Admins, *, also_operators: bool = False) -> Callable[..., None]:
-    """A dependency that refuses everybody else and has it noted who did what.
-
-    What it asks FastAPI for is there for the document only: `Admins` reads the headers.
-
-    Args:
-        also_operators: whether a key with the role `operate` is enough.
-    """
-    allowed = admins.check_operator if also_operators else admins.check_admin
-
-    def check(
+def _only(*, also_operators: bool) -> Any:
+    async def check(
         request: Request,
+        who: Who,
+        # For the document; `Admins` reads the headers.
         _token: Annotated[object, Security(ADMIN_TOKEN)],
         _bearer: Annotated[object, Security(BEARER)],
     ) -> None:
-        peer = request.client.host if request.client else None
-        try:
-            allowed(peer, request.headers)
-        except Unauthorized:
-            if request.state.caller.kind == "anonymous":
-                raise
-            role = "operate" if also_operators else "admin"
-            raise Forbidden(
-                f"This token does not open this: it takes a key with the role '{role}', in a "
-                "header."
-            ) from None
-        # `AuthMiddleware` writes it down together with what came of it.
+        who.check_role(also_operators=also_operators)
+        # `AuthMiddleware` writes the audit entry, with the answer's status.
         request.state.is_audited = True
-        log.info("admin", method=request.method, path=request.url.path, address=peer)
+        log.info("admin", method=request.method, path=request.url.path, address=who.peer)
 
-    return check
+    return Depends(check)
+
+
+ADMINS_ONLY: Final = _only(also_operators=False)
+"""Dependency of a route that only admins may call; its calls are audited."""
+OPERATORS_ONLY: Final = _only(also_operators=True)
+"""The same, also for keys with the role `operate`."""
 
 
 def admin_router(
-    admins: Admins,
-    *statuses: int,
-    path: str = "",
-    tag: str = "admin",
-    also_operators: bool = False,
+    *statuses: int, path: str = "", tag: str = "admin", only: Any = ADMINS_ONLY
 ) -> Router:
-    """Routes below `/api/admin`, all of them for admins; `statuses`: how they may fail besides."""
+    """Routes below `/api/admin`, all of them for admins; `statuses`: of their other errors."""
     return Router(
         prefix=f"/api/admin{path}",
         tags=[tag],
-        dependencies=[Depends(admin_only(admins, also_operators=also_operators))],
+        dependencies=[only],
         responses=problems(401, *statuses),
     )
 
@@ -139,14 +122,13 @@ class CleanReport(BaseModel):
 
 def routes(
     *,
-    admins: Admins,
     maintenance: Maintenance,
     presets: Presets,
     state: State,
     voices: VoiceLibrary,
 ) -> Router:
     """Routes for audit and cleaning."""
-    router = admin_router(admins, 422)
+    router = admin_router(422)
 
     @router.get("/audit")
     async def audit(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Audit:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from parley.gateway.admins import Admins
 from parley.gateway.apps import App, Apps
 from parley.gateway.http.admin import admin_router
 from parley.gateway.http.routing import Router
@@ -61,13 +60,12 @@ class Switched(BaseModel):
 
 def routes(
     *,
-    admins: Admins,
     apps: Apps,
     state: State,
 ) -> Router:
     """The routes. Switches outlast restarts."""
     router = Router(tags=["apps"])
-    admin = admin_router(admins, 404, path="/apps", tag="apps")
+    admin = admin_router(404, path="/apps", tag="apps")
 
     def describe(app: App) -> AdminAppInfo:
         return AdminAppInfo(

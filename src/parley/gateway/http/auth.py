@@ -25,13 +25,13 @@ from parley.clock import Clock
 from parley.errors import ParleyError, Unauthorized
 from parley.gateway.admins import Admins
 from parley.gateway.admission import Admission
-from parley.gateway.authenticator import SHARE_PREFIX, Authenticator, Caller, who
+from parley.gateway.authenticator import SHARE_PREFIX, Authenticator, who
 from parley.gateway.http.errors import refusal
+from parley.gateway.http.requester import Requester
 from parley.gateway.metrics import Metrics
 from parley.gateway.state import AuditEntry, State
 from parley.media import decoder
 from parley.protocol.control import CONTROL_PATH, VOICE_PATH
-from parley.protocol.networks import network_of
 
 OPEN_PATHS: Final = ("/", "/health", "/ready", "/docs", "/openapi.json", "/api/token")
 OPEN_FOLDERS: Final = ("/static/", "/s/", f"/api/sessions/{SHARE_PREFIX}")
@@ -136,15 +136,21 @@ class AuthMiddleware:
         if path not in ("/health", "/ready"):
             parts.admission.check_host(headers)
         peer = _peer(scope)
-        caller = parts.authenticator.identify(headers, _token(scope), peer=peer)
-        scope.setdefault("state", {})["caller"] = caller
+        requester = Requester(
+            caller=parts.authenticator.identify(headers, _token(scope), peer=peer),
+            address=parts.admission.address_of(peer, headers),
+            peer=peer,
+            headers=headers,
+            admins=parts.admins,
+            authenticator=parts.authenticator,
+        )
+        scope.setdefault("state", {})["requester"] = requester
         must_show = parts.authenticator.needs_key and not is_open(path)
         # Admins without a token are known by where they sit.
-        if must_show and caller.kind == "anonymous" and not parts.admins.is_admin(peer, headers):
+        if must_show and requester.is_anonymous and not requester.is_admin:
             raise Unauthorized("A key is required.")
-        address = parts.admission.address_of(peer, headers)
-        decoder.owner.set(network_of(address))
-        parts.authenticator.count(caller, None if is_open(path) else address)
+        decoder.owner.set(requester.network)
+        parts.authenticator.count(requester.caller, None if is_open(path) else requester.address)
 
     def _check_socket(self, scope: Scope, parts: AuthParts) -> None:
         headers = Headers(scope=scope)
@@ -171,8 +177,8 @@ def _peer(scope: Scope) -> str | None:
 
 
 def _log_access(scope: Scope, parts: AuthParts, status: int, took_s: float) -> None:
-    caller = scope["state"].get("caller") if "state" in scope else None
-    key = caller.key.id if caller is not None and caller.key is not None else None
+    requester: Requester | None = scope.get("state", {}).get("requester")
+    key = None if requester is None else requester.key_id
     log.info(
         "request",
         method=scope["method"],
@@ -186,11 +192,11 @@ def _log_access(scope: Scope, parts: AuthParts, status: int, took_s: float) -> N
 
 
 async def _note(scope: Scope, parts: AuthParts, status: int) -> None:
-    caller: Caller = scope["state"]["caller"]
+    requester: Requester = scope["state"]["requester"]
     entry = AuditEntry(
         at_s=parts.clock.time(),
-        address=parts.admission.address_of(_peer(scope), Headers(scope=scope)),
-        who=who(caller),
+        address=requester.address,
+        who=who(requester.caller),
         method=scope["method"],
         path=scope["path"],
         status=status,

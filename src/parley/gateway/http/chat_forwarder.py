@@ -28,10 +28,9 @@ from parley.errors import (
     WorkerLost,
 )
 from parley.gateway.acquisition import Acquisition, Client, ClientWatch, Departed, TicketCancelled
-from parley.gateway.admins import Admins
 from parley.gateway.admission import Admission
 from parley.gateway.apps import Apps
-from parley.gateway.authenticator import caller_word
+from parley.gateway.http.requester import Requester
 from parley.gateway.large_json import read_aside
 from parley.gateway.upstream import UpstreamConnection
 from parley.protocol import chat, legacy
@@ -135,7 +134,6 @@ class ChatForwarder:
     """
 
     acquisition: Acquisition
-    admins: Admins
     admission: Admission
     apps: Apps
     clock: Clock
@@ -158,14 +156,13 @@ class ChatForwarder:
         Raises:
             TooManySessions: they have as many as they may have.
         """
-        address = self.address(request)
-        key = request.state.caller.key
+        who: Requester = request.state.requester
         session_id = f"chat_{secrets.token_hex(16)}"
         with (
-            self.admission.visit(address),
+            self.admission.visit(who.address),
             contextlib.nullcontext()
-            if key is None
-            else self.admission.visit(f"key {key.id}", limit=key.max_sessions),
+            if who.key is None
+            else self.admission.visit(f"key {who.key_id}", limit=who.key.max_sessions),
             logs.bind_session(session_id, dialect=name),
         ):
             yield session_id
@@ -176,13 +173,7 @@ class ChatForwarder:
         Raises:
             QueueFull, ServiceUnavailable, QuotaExceeded: as `forward`.
         """
-        key = request.state.caller.key
-        self.acquisition.check(Kind.CHAT, None if key is None else key.id)
-
-    def address(self, request: Request) -> str:
-        """Where a request comes from."""
-        peer = request.client.host if request.client else None
-        return self.admission.address_of(peer, request.headers)
+        self.acquisition.check(Kind.CHAT, request.state.requester.key_id)
 
     @contextlib.asynccontextmanager
     async def forward(
@@ -195,17 +186,14 @@ class ChatForwarder:
             TimedOut: no answer within `queue.request_timeout_s`.
             ParleyError: refused by the queue, or no worker could be reached.
         """
-        peer = request.client.host if request.client else None
-        key = request.state.caller.key
+        who: Requester = request.state.requester
         client = Client(
             kind=Kind.CHAT,
             dialect="chat",
             session_id=session_id,
-            address=self.address(request),
-            key_id=None if key is None else key.id,
-            caller=caller_word(
-                request.state.caller, is_admin=self.admins.is_admin(peer, request.headers)
-            ),
+            address=who.address,
+            key_id=who.key_id,
+            caller=who.word,
             accepted_time=self.clock.time(),
             extensions=True,
         )

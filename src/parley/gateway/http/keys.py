@@ -14,19 +14,18 @@ from starlette.exceptions import HTTPException
 
 from parley.clock import Clock
 from parley.errors import Unauthorized
-from parley.gateway.admins import Admins
 from parley.gateway.admission import Admission
 from parley.gateway.authenticator import (
     COOKIE,
     SESSION_S,
     Authenticator,
-    Caller,
     hash_key,
     make_key,
 )
 from parley.gateway.forward_auth import USER_PREFIX
 from parley.gateway.http.admin import admin_router
 from parley.gateway.http.errors import problems
+from parley.gateway.http.requester import Who
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import iso
 from parley.gateway.maintenance import Maintenance
@@ -120,7 +119,6 @@ class Token(BaseModel):
 
 def routes(
     *,
-    admins: Admins,
     admission: Admission,
     authenticator: Authenticator,
     clock: Clock,
@@ -130,7 +128,7 @@ def routes(
     usage: KeyUsage,
 ) -> Router:
     router = Router(tags=["keys"])
-    admin = admin_router(admins, 404, 422, path="/keys", tag="keys")
+    admin = admin_router(404, 422, path="/keys", tag="keys")
 
     def describe(key: Key) -> KeyInfo:
         used = usage.today(key.id)
@@ -190,12 +188,11 @@ def routes(
         return UsageReport(usage=rows) if format == "json" else as_csv(rows)
 
     @router.get("/api/usage", responses=problems(401, 422))
-    async def own(request: Request, days: Annotated[int, Query(ge=1, le=3660)] = 31) -> UsageReport:
+    async def own(who: Who, days: Annotated[int, Query(ge=1, le=3660)] = 31) -> UsageReport:
         """What the caller's own key used by day."""
-        caller: Caller = request.state.caller
-        if caller.key is None:
+        if who.key_id is None:
             raise Unauthorized("A key is required.")
-        return UsageReport(usage=await report(days, caller.key.id))
+        return UsageReport(usage=await report(days, who.key_id))
 
     @admin.post("", status_code=201)
     async def make(new: NewKey) -> MadeKey:
@@ -231,13 +228,12 @@ def routes(
         return Revoked()
 
     @router.post("/api/token", responses=problems(401, 403))
-    async def token(request: Request, response: Response) -> Token:
+    async def token(request: Request, response: Response, who: Who) -> Token:
         """A short-lived token for a browser, in exchange for a key."""
         admission.check_origin(request.headers)
-        caller: Caller = request.state.caller
-        if caller.kind == "anonymous":
+        if who.is_anonymous:
             raise Unauthorized("A key is required.")
-        made, lasts_s = authenticator.session_token(caller), SESSION_S
+        made, lasts_s = authenticator.session_token(who.caller), SESSION_S
         response.set_cookie(
             COOKIE,
             made,

@@ -8,15 +8,13 @@ import shutil
 from collections.abc import Callable
 from typing import Final
 
-from fastapi import Depends
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from parley import logs
 from parley.clock import Clock
-from parley.gateway.admins import Admins
 from parley.gateway.handover import Handover
-from parley.gateway.http.admin import admin_only, admin_router
+from parley.gateway.http.admin import ADMINS_ONLY, OPERATORS_ONLY, admin_router
 from parley.gateway.http.errors import problems
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import WorkerInfo, iso, worker_info
@@ -121,7 +119,6 @@ class Restarted(BaseModel):
 
 def routes(
     *,
-    admins: Admins,
     clock: Clock,
     folders: RecordingFolders,
     handover: Handover,
@@ -133,7 +130,7 @@ def routes(
     worker_control: WorkerControl,
     worker_pool: WorkerPool,
 ) -> Router:
-    router = admin_router(admins, also_operators=True)
+    router = admin_router(only=OPERATORS_ONLY)
     disk = _DiskReport(clock, folders, storage)
 
     def known(worker_id: str) -> Worker:
@@ -190,7 +187,7 @@ def routes(
         worker_control.restart(worker, (order or RestartOrder()).grace_s)
         return Restarted()
 
-    @router.post("/reload", dependencies=[Depends(admin_only(admins))])
+    @router.post("/reload", dependencies=[ADMINS_ONLY])
     async def reload_settings() -> Reloaded:
         """Read settings and certificate again, as SIGHUP does; what runs goes on."""
         report = reload()

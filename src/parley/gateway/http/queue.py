@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from parley.clock import Clock
 from parley.errors import InvalidConfig
-from parley.gateway.admins import Admins
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
-from parley.gateway.http.admin import admin_only
+from parley.gateway.http.admin import ADMINS_ONLY
 from parley.gateway.http.errors import problems
+from parley.gateway.http.requester import Who
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import RunningTask, iso, running_task
 from parley.gateway.maintenance import Maintenance
@@ -104,7 +103,6 @@ class EtaChange(BaseModel):
 
 def routes(
     *,
-    admins: Admins,
     clock: Clock,
     dispatcher: Dispatcher,
     eta: EtaTracker,
@@ -127,9 +125,6 @@ def routes(
             wait_elapsed_s=round(clock.monotonic() - ticket.enqueued_at, 1),
         )
 
-    def is_admin(request: Request) -> bool:
-        return admins.is_operator(request.client.host if request.client else None, request.headers)
-
     def eta_info() -> EtaInfo:
         fields: dict[str, float | int | None] = {}
         baselines: dict[str, float] = {}
@@ -149,11 +144,11 @@ def routes(
         )
 
     @router.get("/api/queue", name="queue")
-    async def tickets(request: Request) -> QueueInfo:
+    async def tickets(who: Who) -> QueueInfo:
         """Who waits, from the head, and what runs. Ids of tickets are there for admins only."""
         dispatcher.refresh()
-        admin = is_admin(request)
-        items = [info(ticket, is_admin=admin) for ticket in queue]
+        is_admin = who.is_operator
+        items = [info(ticket, is_admin=is_admin) for ticket in queue]
         running = [running_task(lease, clock, eta) for lease in worker_pool.leases]
         return QueueInfo(
             queue_length=len(items),
@@ -165,13 +160,13 @@ def routes(
         )
 
     @router.get("/api/queue/{ticket_id}", response_model_exclude_none=False)
-    async def ticket(ticket_id: str, request: Request) -> TicketFound:
+    async def ticket(ticket_id: str, who: Who) -> TicketFound:
         """One ticket, if it still waits."""
         dispatcher.refresh()
         found = queue.find(ticket_id)
         if found is None:
             return TicketFound(found=False, message="No such ticket is waiting.")
-        known = info(found, is_admin=is_admin(request), is_known=True)
+        known = info(found, is_admin=who.is_operator, is_known=True)
         return TicketFound(found=True, ticket=known)
 
     @router.delete("/api/queue/{ticket_id}")
@@ -189,7 +184,7 @@ def routes(
     @router.put(
         "/api/config/eta",
         responses=problems(400, 401, 422),
-        dependencies=[Depends(admin_only(admins))],
+        dependencies=[ADMINS_ONLY],
     )
     async def change_eta(change: EtaChange) -> EtaInfo:
         """Change baselines or the average's settings; they outlast restarts."""

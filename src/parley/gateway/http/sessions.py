@@ -21,15 +21,13 @@ from starlette.types import Receive, Scope, Send
 
 from parley.clock import Clock
 from parley.errors import ServiceUnavailable, Unauthorized
-from parley.gateway.admins import Admins
-from parley.gateway.admission import Admission
 from parley.gateway.authenticator import Authenticator
 from parley.gateway.handover import Handover
-from parley.gateway.http.admin import admin_only
+from parley.gateway.http.admin import ADMINS_ONLY
 from parley.gateway.http.bodies import file_body
 from parley.gateway.http.errors import problems, shown
-from parley.gateway.http.half_duplex import is_long
 from parley.gateway.http.openai.kept_responses import owner_of_key
+from parley.gateway.http.requester import Who
 from parley.gateway.http.routing import Router
 from parley.gateway.http.session_schemas import (
     META_EXAMPLE,
@@ -49,6 +47,7 @@ from parley.gateway.http.session_schemas import (
     Uploaded,
 )
 from parley.gateway.http.status import iso
+from parley.gateway.http.stopping import is_long
 from parley.gateway.http.transfers import Transfers
 from parley.gateway.maintenance import Maintenance
 from parley.gateway.recording_access import (
@@ -85,8 +84,6 @@ GB: Final = 1 << 30
 
 def routes(
     *,
-    admins: Admins,
-    admission: Admission,
     authenticator: Authenticator,
     clock: Clock,
     folders: RecordingFolders,
@@ -105,16 +102,11 @@ def routes(
     router = Router(tags=["sessions"], dependencies=[Depends(bring)])
     downloads = Transfers("downloads", DOWNLOADS_AT_ONCE, each=DOWNLOADS_EACH)
     uploads = Transfers("uploads", UPLOADS_AT_ONCE, each=UPLOADS_EACH)
-    admin = [Depends(admin_only(admins))]
-
-    def address_of(request: Request) -> str:
-        peer = request.client.host if request.client else None
-        return admission.address_of(peer, request.headers)
 
     def find(id_or_token: str, *, to_change: bool = False) -> Found:
         return recordings.find(id_or_token, to_change=to_change)
 
-    @router.get("/api/sessions", dependencies=admin, responses=problems(401, 422))
+    @router.get("/api/sessions", dependencies=[ADMINS_ONLY], responses=problems(401, 422))
     async def sessions(
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
@@ -132,7 +124,7 @@ def routes(
             recordings=[_info(row) for row in rows],
         )
 
-    @router.delete("/api/sessions", dependencies=admin, responses=problems(401, 422))
+    @router.delete("/api/sessions", dependencies=[ADMINS_ONLY], responses=problems(401, 422))
     async def erase(key: Annotated[str, Query(min_length=1, max_length=200)]) -> Erased:
         """Delete all recordings and kept responses of a key or signed-in user, pinned ones
         included. Revoke the key first, so that no session starts meanwhile."""
@@ -206,13 +198,13 @@ def routes(
         response_class=StreamingResponse,
         responses={200: {"content": {"application/zip": {}}}, **problems(403, 404, 429, 503)},
     )
-    async def download(session_id: str, request: Request) -> Response:
+    async def download(session_id: str, who: Who) -> Response:
         """Everything of a recording as one ZIP file, streamed."""
         found = find(session_id)
         name = found.folder.recording_id if found.shown_id is None else "recording"
         return _Download(
             downloads,
-            address_of(request),
+            who.address,
             _streamed(found),
             media_type="application/zip",
             headers={
@@ -226,7 +218,7 @@ def routes(
         responses=problems(400, 403, 404, 413, 422, 429, 503, 507),
         openapi_extra=file_body("WebM, MP4 or WAV; at most 200 MB"),
     )
-    async def upload(session_id: str, request: Request) -> Uploaded:
+    async def upload(session_id: str, request: Request, who: Who) -> Uploaded:
         """Add what a browser recorded. The file's content says what it is, not its name."""
         # The body is taken in only now that somebody wants it, and by few at a time: it goes
         # through a temporary file.
@@ -235,7 +227,7 @@ def routes(
         if await asyncio.to_thread(free_bytes, found.folder.path) < limit:
             raise ServiceUnavailable("There is no room for uploads.")
         async with (
-            uploads.one(address_of(request)),
+            uploads.one(who.address),
             request.form(max_files=1, max_fields=8) as form,
         ):
             file = form.get("file")
@@ -282,7 +274,9 @@ def routes(
         return ReplayState(state="queued", progress=0.0)
 
     @router.put(
-        "/api/sessions/{session_id}/pin", dependencies=admin, responses=problems(401, 404, 422)
+        "/api/sessions/{session_id}/pin",
+        dependencies=[ADMINS_ONLY],
+        responses=problems(401, 404, 422),
     )
     async def pin(session_id: str, order: Pin) -> Pin:
         """Keep a recording whatever its age, or not any more."""
@@ -292,14 +286,12 @@ def routes(
         return order
 
     @router.delete("/api/sessions/{session_id}", responses=problems(401, 403, 404, 409))
-    async def delete(session_id: str, request: Request) -> Deleted:
+    async def delete(session_id: str, request: Request, who: Who) -> Deleted:
         """Delete everything of a recording. Takes a key, an admin, or an id too long to be guessed:
         only those who had the session were told it, and shared links have ids of their own."""
-        peer = request.client.host if request.client else None
-        is_admin = admins.is_admin(peer, request.headers)
-        if request.state.caller.kind == "anonymous" and not (is_admin or is_long(session_id)):
+        if who.is_anonymous and not (who.is_admin or is_long(session_id)):
             raise Unauthorized
-        request.state.is_audited = is_admin
+        request.state.is_audited = who.is_admin
         found = find(session_id, to_change=True)
         await asyncio.to_thread(store.delete, found.folder)
         await state.forget([found.folder.recording_id])

@@ -8,17 +8,17 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from fastapi import Request, Response
+from fastapi import Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 
 from parley import __version__
 from parley.clock import Clock
-from parley.gateway.admins import Admins
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
 from parley.gateway.http.errors import shown
+from parley.gateway.http.requester import Who
 from parley.gateway.http.routing import Router
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue import Queue
@@ -385,7 +385,6 @@ def _not_ready(dispatcher: Dispatcher, *, is_closing: bool) -> str:
 
 def routes(
     *,
-    admins: Admins,
     clock: Clock,
     closing: asyncio.Future[None],
     dispatcher: Dispatcher,
@@ -398,9 +397,6 @@ def routes(
     worker_pool: WorkerPool,
 ) -> Router:
     router = Router(tags=["status"])
-
-    def is_admin(request: Request) -> bool:
-        return admins.is_operator(request.client.host if request.client else None, request.headers)
 
     @router.get("/health", responses={503: {"model": Health}})
     async def health(response: Response) -> Health:
@@ -429,13 +425,13 @@ def routes(
         return Readiness(ready=not why, why=why)
 
     @router.get("/status")
-    async def status(request: Request) -> Status:
+    async def status(who: Who) -> Status:
         """Workers by state, the queue, and what runs."""
         views: list[str] = [worker.view for worker in worker_pool]
         duplex = views.count("duplex_active") + views.count("duplex_paused")
         others = ("busy_chat", "busy_half_duplex", "cleanup")
         loading = worker_pool.loading_workers
-        admin = is_admin(request)
+        admin = who.is_operator
         listed = list_sessions(sessions, queue, worker_pool, clock)
         return Status(
             gateway_healthy=not supervisor.failing,
@@ -463,9 +459,9 @@ def routes(
         )
 
     @router.get("/workers")
-    async def workers(request: Request) -> Workers:
+    async def workers(who: Who) -> Workers:
         """All workers; their addresses for admins only."""
-        admin = is_admin(request)
+        admin = who.is_operator
         listed = [worker_info(worker, is_admin=admin) for worker in worker_pool]
         return Workers(total=len(listed), workers=listed)
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Final
 
-from fastapi import Depends, Query, Request, Response
+from fastapi import Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from parley.errors import ServiceUnavailable
-from parley.gateway.admins import Admins
-from parley.gateway.admission import Admission
-from parley.gateway.authenticator import Authenticator
-from parley.gateway.http.admin import admin_only
+from parley.gateway.http.admin import ADMINS_ONLY
 from parley.gateway.http.errors import problems
 from parley.gateway.http.frontend import VoiceInfo, describe
 from parley.gateway.http.large import Base64Text, LargeJsonRoute
+from parley.gateway.http.requester import Who
 from parley.gateway.http.routing import Router
 from parley.library.voices import LIMIT_BYTES, RegisteredVoice, VoiceCard, VoiceLibrary, VoiceUser
 from parley.media.wav import encode_wav
@@ -92,34 +90,20 @@ class VoiceRemoved(BaseModel):
 
 def routes(
     *,
-    admins: Admins,
-    admission: Admission,
-    authenticator: Authenticator,
     library: VoiceLibrary,
     storage: StorageSettings,
 ) -> Router:
     router = Router(prefix="/api/assets/ref_audio", tags=["voices"], route_class=LargeJsonRoute)
     adding = asyncio.Semaphore(2)
 
-    def user(request: Request) -> VoiceUser:
-        peer = request.client.host if request.client else None
-        caller = request.state.caller
-        is_admin = caller.kind == "admin" or admins.is_admin(peer, request.headers)
-        address = admission.address_of(peer, request.headers)
-        return VoiceUser(
-            is_admin=is_admin,
-            key_id=caller.key.id if caller.key is not None else None,
-            client=authenticator.pseudonym(address),
-        )
-
     @router.get("")
-    async def voices(request: Request) -> VoiceList:
+    async def voices(who: Who) -> VoiceList:
         """The registered voices that the caller may see."""
-        cards = await asyncio.to_thread(library.list, user(request))
+        cards = await asyncio.to_thread(library.list, who.voice_user)
         return VoiceList(total=len(cards), ref_audios=[_listed(card) for card in cards])
 
     @router.post("", responses=problems(400, 409, 413, 422, 503, 507))
-    async def add(new: NewVoice, request: Request) -> VoiceAdded:
+    async def add(new: NewVoice, who: Who) -> VoiceAdded:
         """Register a voice; it is kept as 16 kHz mono WAV, for its owner only."""
         limit = storage.min_free_gb * GB
         if await asyncio.to_thread(free_bytes, storage.data_dir) < limit:
@@ -129,10 +113,10 @@ def routes(
             data = await asyncio.to_thread(
                 codec.from_base64, text, field=field, limit_bytes=LIMIT_BYTES
             )
-            card = await asyncio.to_thread(library.add, new.name, data, user(request))
+            card = await asyncio.to_thread(library.add, new.name, data, who.voice_user)
         return VoiceAdded(id=card.id, name=card.name, message="The voice is registered.")
 
-    @router.delete("", dependencies=[Depends(admin_only(admins))], responses=problems(401, 422))
+    @router.delete("", dependencies=[ADMINS_ONLY], responses=problems(401, 422))
     async def erase(key: Annotated[str, Query(min_length=1, max_length=200)]) -> VoicesErased:
         """Delete all voices that a key or signed-in user has registered."""
         return VoicesErased(
@@ -140,9 +124,9 @@ def routes(
         )
 
     @router.get("/{voice_id}", responses=problems(404))
-    async def voice(voice_id: str, request: Request) -> VoiceInfo:
+    async def voice(voice_id: str, who: Who) -> VoiceInfo:
         """A voice with its sound, base64 float32 at 16 kHz."""
-        card = await asyncio.to_thread(library.card, voice_id, user(request))
+        card = await asyncio.to_thread(library.card, voice_id, who.voice_user)
         pcm = await asyncio.to_thread(library.find, voice_id) if card else None
         if card is None or pcm is None:
             raise HTTPException(404, "There is no such voice.")
@@ -150,7 +134,7 @@ def routes(
 
     @router.put(
         "/{voice_id}/published",
-        dependencies=[Depends(admin_only(admins))],
+        dependencies=[ADMINS_ONLY],
         responses=problems(401, 404, 422),
     )
     async def publish(voice_id: str, order: Publication) -> Publication:
@@ -160,11 +144,11 @@ def routes(
         return order
 
     @router.delete("/{voice_id}", responses=problems(404))
-    async def remove(voice_id: str, request: Request) -> VoiceRemoved:
+    async def remove(voice_id: str, request: Request, who: Who) -> VoiceRemoved:
         """Delete a voice: its owner, or an admin."""
-        one = user(request)
-        request.state.is_audited = one.is_admin
-        if not await asyncio.to_thread(library.remove, voice_id, one):
+        user = who.voice_user
+        request.state.is_audited = user.is_admin
+        if not await asyncio.to_thread(library.remove, voice_id, user):
             raise HTTPException(404, "There is no such voice.")
         return VoiceRemoved()
 

@@ -18,10 +18,9 @@ from fastapi import Request
 
 from parley import logs
 from parley.errors import InvalidRequest, ParleyError, TooLarge
-from parley.gateway.admission import Admission
-from parley.gateway.authenticator import Authenticator
 from parley.gateway.http.openai.response_events import INNER_CHARS, PREFIX
 from parley.gateway.http.openai.response_request import Item, ResponseRequest, referenced, size_of
+from parley.gateway.http.requester import Requester
 from parley.gateway.state import State
 from parley.protocol import codec
 
@@ -87,8 +86,6 @@ class KeptResponses:
     """
 
     state: State
-    admission: Admission
-    authenticator: Authenticator
     is_on: bool
 
     def keeps(self, asked: ResponseRequest, items: Sequence[Item]) -> bool:
@@ -181,11 +178,7 @@ class KeptResponses:
         raise InvalidRequest(f"There is no item '{item_id[:80]}'.", field="input")
 
     def _owner(self, request: Request) -> str:
-        caller = request.state.caller
-        if caller.key is not None:
-            return owner_of_key(caller.key.id)
-        if caller.kind == "admin":
-            return "admin"
-        peer = request.client.host if request.client else None
-        address = self.admission.address_of(peer, request.headers)
-        return f"address {self.authenticator.pseudonym(address)}"
+        who: Requester = request.state.requester
+        if who.key_id is not None:
+            return owner_of_key(who.key_id)
+        return "admin" if who.caller.kind == "admin" else f"address {who.pseudonym}"

@@ -17,6 +17,7 @@ from parley.gateway.authenticator import Authenticator
 from parley.gateway.http.errors import openai_problems
 from parley.gateway.http.openai.models import ModelCard, ModelList
 from parley.gateway.http.openai.voices import VoiceNames
+from parley.gateway.http.requester import Who
 from parley.gateway.http.routing import Router
 from parley.gateway.worker_pool import WorkerPool
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ
@@ -154,7 +155,7 @@ def routes(
         )
 
     @router.post("/client_secrets", responses=openai_problems(400, 403, 413))
-    async def client_secret(order: SecretOrder, request: Request) -> ClientSecret:
+    async def client_secret(order: SecretOrder, request: Request, who: Who) -> ClientSecret:
         """A short-lived key with the rights of the caller's, to be given to a browser."""
         admission.check_origin(request.headers)
         now_s, seconds = clock.time(), order.expires_after.seconds
@@ -166,7 +167,7 @@ def routes(
         await voices.find(request, session["audio"]["output"]["voice"])
         settings_of(session, can_choose=models.can("tool_choice"))
         settings = packed(order.session) if order.session else ""
-        value = authenticator.session_token(request.state.caller, seconds, settings=settings)
+        value = authenticator.session_token(who.caller, seconds, settings=settings)
         return ClientSecret(value=value, expires_at=int(now_s + seconds), session=session)
 
     return router

@@ -32,6 +32,7 @@ from parley.gateway.http.openai.completions import MOST_TOKENS
 from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.sources import pcm_of, wav_of
 from parley.gateway.http.openai.stream import EVENTS, PiecesResponse, event
+from parley.gateway.http.requester import Who
 from parley.gateway.http.routing import Router
 from parley.gateway.http.transfers import Transfers
 from parley.gateway.metrics import Metrics
@@ -119,7 +120,7 @@ def routes(*, forwarder: ChatForwarder, metrics: Metrics, models: ModelList) -> 
         response_class=Response,
         response_model=None,
     )
-    async def transcribe(request: Request) -> Response:
+    async def transcribe(request: Request, who: Who) -> Response:
         """Write down what is said. 400 where the model that is loaded cannot."""
         forwarder.check(request)
         if not models.can("transcription"):
@@ -127,7 +128,7 @@ def routes(*, forwarder: ChatForwarder, metrics: Metrics, models: ModelList) -> 
         # The body is taken in only now that somebody may wait for it, and by few at a time.
         forwarder.check_room(request)
         async with (
-            uploads.one(forwarder.address(request)),
+            uploads.one(who.address),
             request.form(max_files=1, max_fields=FIELDS_MOST) as form,
         ):
             asked, file = read(form)

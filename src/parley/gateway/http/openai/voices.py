@@ -9,9 +9,6 @@ from typing import Any
 from fastapi import Request
 
 from parley.errors import InvalidRequest
-from parley.gateway.admins import Admins
-from parley.gateway.admission import Admission
-from parley.gateway.authenticator import Authenticator
 from parley.library.voices import VoiceLibrary, VoiceUser
 from parley.protocol.openai import BUILT_IN_VOICES
 
@@ -20,9 +17,6 @@ from parley.protocol.openai import BUILT_IN_VOICES
 class VoiceNames:
     """Finds voices by what clients call them."""
 
-    admins: Admins
-    admission: Admission
-    authenticator: Authenticator
     library: VoiceLibrary
 
     async def find(self, request: Request, voice: str | dict[str, Any]) -> str | None:
@@ -37,7 +31,7 @@ class VoiceNames:
             raise InvalidRequest('voice must be a string or {"id": "…"}.', field="voice")
         if name in ("", "default"):
             return None
-        found = await asyncio.to_thread(self._registered, name, self._user(request))
+        found = await asyncio.to_thread(self._registered, name, request.state.requester.voice_user)
         if found is not None or name.lower() in BUILT_IN_VOICES:
             return found
         raise InvalidRequest(f"There is no voice '{name[:80]}'.", field="voice")
@@ -48,12 +42,3 @@ class VoiceNames:
             listed = self.library.list(user)
             card = next((each for each in listed if each.name == name), None)
         return None if card is None else card.id
-
-    def _user(self, request: Request) -> VoiceUser:
-        peer = request.client.host if request.client else None
-        caller = request.state.caller
-        return VoiceUser(
-            is_admin=caller.kind == "admin" or self.admins.is_admin(peer, request.headers),
-            key_id=caller.key.id if caller.key is not None else None,
-            client=self.authenticator.pseudonym(self.admission.address_of(peer, request.headers)),
-        )

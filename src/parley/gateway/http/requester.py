@@ -1,0 +1,105 @@
+"""The client that sent an HTTP request: a typed dependency of routes.
+
+`AuthMiddleware` identifies it before any route runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from parley.errors import Forbidden, Unauthorized
+from parley.gateway.admins import Admins
+from parley.gateway.authenticator import Authenticator, Caller, caller_word
+from parley.gateway.state import Key
+from parley.library.voices import VoiceUser
+from parley.protocol.networks import network_of
+
+
+@dataclass(frozen=True, slots=True)
+class Requester:
+    """A client, by what it showed and where it is.
+
+    Args:
+        address: its own, also behind a proxy.
+        peer: address of the connection.
+    """
+
+    caller: Caller
+    address: str
+    peer: str | None
+    headers: Mapping[str, str]
+    admins: Admins
+    authenticator: Authenticator
+
+    @property
+    def key(self) -> Key | None:
+        return self.caller.key
+
+    @property
+    def key_id(self) -> str | None:
+        return None if self.caller.key is None else self.caller.key.id
+
+    @property
+    def is_anonymous(self) -> bool:
+        """True if it showed no token; on this machine it may be an admin nevertheless."""
+        return self.caller.kind == "anonymous"
+
+    @property
+    def is_admin(self) -> bool:
+        return self.caller.kind == "admin" or self.admins.is_admin(self.peer, self.headers)
+
+    @property
+    def is_operator(self) -> bool:
+        """True for admins, too."""
+        return self.admins.is_operator(self.peer, self.headers)
+
+    @property
+    def network(self) -> str:
+        """The address, or the /64 of an IPv6 address: what limits are counted by."""
+        return network_of(self.address)
+
+    @property
+    def pseudonym(self) -> str:
+        """Stands for the address in what is stored."""
+        return self.authenticator.pseudonym(self.address)
+
+    @property
+    def word(self) -> str:
+        """How workers are told about it."""
+        return caller_word(self.caller, is_admin=self.is_admin)
+
+    @property
+    def voice_user(self) -> VoiceUser:
+        return VoiceUser(is_admin=self.is_admin, key_id=self.key_id, client=self.pseudonym)
+
+    def check_role(self, *, also_operators: bool) -> None:
+        """Refuse a client that is not an admin.
+
+        Raises:
+            Unauthorized: it showed no token.
+            Forbidden: its token has another role.
+        """
+        check = self.admins.check_operator if also_operators else self.admins.check_admin
+        try:
+            check(self.peer, self.headers)
+        except Unauthorized:
+            if self.is_anonymous:
+                raise
+            role = "operate" if also_operators else "admin"
+            raise Forbidden(
+                f"This token does not open this: it takes a key with the role '{role}', in a "
+                "header."
+            ) from None
+
+
+async def requester_of(request: Request) -> Requester:
+    found: Requester = request.state.requester
+    return found
+
+
+Who = Annotated[Requester, Depends(requester_of)]
+"""The parameter of a route that needs its client."""

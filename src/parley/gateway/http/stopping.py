@@ -1,0 +1,143 @@
+"""`POST /api/half_duplex/stop` and `POST /api/sessions/{id}/end`: end a session from outside its
+socket.
+
+A resumable session keeps its slot after a cut. A page that is closed meanwhile has no socket to say
+so on; with the second route it need not hold the slot until the end of the window.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from fastapi import Path
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+
+from parley.errors import RateLimited
+from parley.gateway.admission import is_loopback
+from parley.gateway.dispatcher import Dispatcher
+from parley.gateway.http.errors import problem, problems
+from parley.gateway.http.requester import Requester, Who
+from parley.gateway.http.routing import Router
+from parley.gateway.lost_session import LostSession
+from parley.gateway.queue import Queue, Ticket
+from parley.gateway.rates import RateLimit
+from parley.gateway.sessions import Sessions
+from parley.gateway.worker_control import WorkerControl
+from parley.gateway.worker_pool import Lease, WorkerPool
+from parley.protocol.kinds import Kind
+from parley.protocol.networks import network_of
+
+ENDED: Final = "The session was ended."
+SESSION_ID: Final = r"^[A-Za-z0-9_-]{1,64}$"
+KIND: Final = Kind.HALF_DUPLEX
+LONG_ID_CHARACTERS: Final = 22
+"""So many letters and digits after the last `_` hold 128 bits; printed in hex they are 32."""
+
+
+class StopRequest(BaseModel):
+    """A session; with the scope `turn` only its answer stops."""
+
+    session_id: str = Field(pattern=SESSION_ID, examples=["hdx_abc123"])
+    scope: Literal["session", "turn"] = "session"
+
+
+class StopAnswer(BaseModel):
+    """`success`: true if something was stopped."""
+
+    success: bool = True
+    message: str = Field(examples=["The session was stopped."])
+
+
+def routes(
+    *,
+    dispatcher: Dispatcher,
+    failed_stops: RateLimit,
+    queue: Queue,
+    sessions: Sessions,
+    worker_control: WorkerControl,
+    worker_pool: WorkerPool,
+) -> Router:
+    router = Router(responses=problems(404, 422, 429))
+
+    def check_room(who: Requester) -> None:
+        if not failed_stops.has_room(who.network):
+            wait_s = failed_stops.wait_s(who.network)
+            raise RateLimited(failed_stops.per_minute, has_key=False, retry_after_s=wait_s)
+
+    def not_found(who: Requester) -> JSONResponse:
+        """The same answer whether it does not exist or belongs to another client."""
+        failed_stops.take(who.network)
+        return problem(404, "No such session is running.", success=False)
+
+    @router.post("/api/half_duplex/stop", tags=["half-duplex"], response_model=StopAnswer)
+    async def stop(order: StopRequest, who: Who) -> StopAnswer | JSONResponse:
+        """Stop one half-duplex session, whatever it does: a waiting one leaves the queue, a
+        generating one ends its turn at the next token. For callers that know the session's id and
+        show the same key; for a session without a key, from the same address, or from anywhere
+        if its id is too long to be guessed (22 letters and digits after the last `_`).
+        """
+        is_admin = who.is_admin
+        if not is_admin:
+            check_room(who)
+        ticket = next((t for t in queue if _is(t, order.session_id)), None)
+        if ticket is not None and order.scope == "session" and (is_admin or may_stop(who, ticket)):
+            stopped = dispatcher.cancel(ticket)
+            return StopAnswer(success=stopped, message="The waiting session was cancelled.")
+        lease = next((one for one in worker_pool.leases if _is(one, order.session_id)), None)
+        if lease is None or not (is_admin or may_stop(who, lease)):
+            return not_found(who)
+        if order.scope == "turn":
+            stopped = await worker_control.stop_turn(lease)
+            words = "The answer was stopped." if stopped else "Nothing was being said."
+        else:
+            stopped = await worker_control.end_session(lease)
+            words = "The session was stopped." if stopped else "The session was over already."
+        return StopAnswer(success=stopped, message=words)
+
+    @router.post("/api/sessions/{session_id}/end", tags=["sessions"], response_model=StopAnswer)
+    async def end(
+        session_id: Annotated[str, Path(pattern=SESSION_ID)], who: Who
+    ) -> StopAnswer | JSONResponse:
+        """End a session that was started with `resume: true`, of any kind, connected or not: for
+        clients that lost their connection and will not come back. Callers may do this under the
+        same conditions as stopping half-duplex sessions.
+        """
+        check_room(who)
+        moving = sessions.moving(session_id)
+        lost = None if moving is None else moving.lost
+        if lost is not None and may_stop(who, lost):
+            sessions.abandon(session_id)
+            return StopAnswer(success=True, message=ENDED)
+        lease = worker_pool.find_resumable(session_id)
+        if lease is None or not may_stop(who, lease):
+            return not_found(who)
+        ended = await worker_control.end_session(lease)
+        words = ENDED if ended else "The session was over already."
+        return StopAnswer(success=ended, message=words)
+
+    return router
+
+
+def may_stop(who: Requester, client: Ticket | Lease | LostSession) -> bool:
+    """True if a caller that named a session's id may end it: with the session's key; without one
+    from the same address, or by an id that cannot be guessed."""
+    if client.key_id is not None:
+        return who.key_id == client.key_id
+    return is_long(client.session_id) or is_same_place(who.address, client.address)
+
+
+def _is(client: Ticket | Lease, session_id: str) -> bool:
+    return client.kind == KIND and client.session_id == session_id
+
+
+def is_long(session_id: str) -> bool:
+    """True if an id that a client chose can have 128 random bits: long enough, and not a word."""
+    end = session_id.rpartition("_")[2].replace("-", "")
+    kinds = any(one.isdigit() for one in end) and any(one.isalpha() for one in end)
+    return len(end) >= LONG_ID_CHARACTERS and kinds and len(set(end.lower())) >= 8
+
+
+def is_same_place(one: str, other: str) -> bool:
+    """True if two addresses are the same; all addresses of this machine are one."""
+    return network_of(one) == network_of(other) or (is_loopback(one) and is_loopback(other))
