@@ -1,9 +1,9 @@
-"""What must survive a restart, in one SQLite file: switches, estimates, keys, audit, an index.
+"""The gateway's state in one SQLite file: switches, estimates, keys, usage, audit log, kept
+responses, index of recordings.
 
-Media and what is known about them stay files; the index of recordings is only there to make lists
-quick and can be made anew from them. One connection, one thread of its own (aiosqlite), so no
-statement holds up a live call. `MIGRATIONS` is append-only: a file's `user_version` says how many
-of them it has seen.
+Recordings stay files; their index only makes lists quick and can be rebuilt from them. One
+connection with a thread of its own (aiosqlite), so no statement delays a live call. `MIGRATIONS` is
+append-only: a file's `user_version` is the number of migrations that it has seen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -101,21 +101,21 @@ Role = Literal["talk", "operate", "admin"]
 """What a key may do."""
 
 AUDIT_ROWS: Final = 100_000
-"""Older entries go; the log has them all."""
+"""Older entries are deleted; the log has them all."""
 
 log = logs.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An API key, without the key: only its hash is kept.
+    """An API key; of the key itself only the hash is stored.
 
     Args:
         max_sessions: sessions and tickets at once.
-        per_minute: requests and sessions begun in any minute.
-        role: `talk`; `operate`: also the state of the server, draining and restarting workers;
+        per_minute: requests and new sessions in any minute.
+        role: `talk`; `operate`: also see the state of the server, drain and restart workers;
             `admin`: everything.
-        expires_s: Unix seconds from which it opens nothing; None: never.
+        expires_s: Unix seconds from which it is invalid; None: never.
         minutes_per_day: of sessions, per UTC day; None: no limit.
         tokens_per_day: generated, per UTC day; None: no limit.
     """
@@ -163,8 +163,12 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A recording in the index; `problem`: what is wrong with its files, if something is;
-    `key_id`: of the key that its session was started with, "" if there was none."""
+    """A recording in the index.
+
+    Args:
+        problem: what is wrong with its files; None: nothing.
+        key_id: the key that its session was started with; "": none.
+    """
 
     id: str
     app_type: str
@@ -181,13 +185,13 @@ class Row:
 class State:
     """The database, open inside `async with`. Every method is one transaction.
 
-    Opening makes the file or brings it up to date. A file that is no database, or a damaged one, is
-    put aside and reported; service goes on. It raises SetupError when the folder cannot be written,
-    or the file is of a newer version.
+    Opening creates or migrates the file. A damaged file, or one that is not a database, is set
+    aside and reported, and the server starts with an empty one. Opening raises SetupError if the
+    folder cannot be written or the file is of a newer version.
 
     Args:
-        on_several_hosts: one after the other, and for moments at the same time: then without a
-            write-ahead log, which lives in the memory of one host.
+        on_several_hosts: several hosts open the file, one after the other and for moments at the
+            same time: no write-ahead log, which lives in the memory of one host.
     """
 
     _database: aiosqlite.Connection
@@ -198,7 +202,7 @@ class State:
         # One connection has one transaction: writes of several callers take turns.
         self._writing = asyncio.Lock()
         self.problems: tuple[str, ...] = ()
-        """What was found broken and put aside when it was opened."""
+        """What was found broken and set aside at the start."""
 
     async def __aenter__(self) -> Self:
         path = self._path
@@ -225,16 +229,15 @@ class State:
     # ---- apps and single facts -------------------------------------------------------------
 
     async def apps(self) -> dict[str, bool]:
-        """Those that were ever switched."""
+        """Apps that an admin has switched, and their state."""
         rows = await self._all("SELECT app_id, enabled FROM apps")
         return {row[0]: bool(row[1]) for row in rows}
 
     async def set_app(self, app_id: str, enabled: bool) -> None:
-        """Remember a switch."""
         await self._do("INSERT OR REPLACE INTO apps VALUES (?, ?)", (app_id, enabled))
 
     async def fact(self, name: str) -> Any:
-        """A JSON value by name; None when there is none, or it cannot be read."""
+        """A JSON value by name; None if it does not exist or cannot be read."""
         rows = await self._all("SELECT value FROM facts WHERE name = ?", (name,))
         for row in rows:
             try:
@@ -244,11 +247,10 @@ class State:
         return None
 
     async def set_fact(self, name: str, value: Any) -> None:
-        """Remember a JSON value."""
         await self._do("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
 
     async def secret(self, name: str, make: bytes) -> bytes:
-        """A secret of this server: the stored one, or `make`, which is stored then."""
+        """A secret of this server: the stored one, else `make`, which is then stored."""
         await self._do("INSERT OR IGNORE INTO secrets VALUES (?, ?)", (name, make))
         ((value,),) = await self._all("SELECT value FROM secrets WHERE name = ?", (name,))
         return bytes(value)
@@ -256,43 +258,20 @@ class State:
     # ---- keys ------------------------------------------------------------------------------
 
     async def keys(self) -> list[Key]:
-        """All that were ever made, oldest first."""
-        rows = await self._all(
-            "SELECT id, name, hash, created_s, last_used_s, revoked_s, max_sessions, per_minute, "
-            "role, expires_s, minutes_per_day, tokens_per_day FROM keys ORDER BY created_s, id"
-        )
+        """All keys, revoked ones too, oldest first."""
+        rows = await self._all(f"SELECT {_columns(Key)} FROM keys ORDER BY created_s, id")
         return [Key(*row) for row in rows]
 
     async def add_key(self, key: Key) -> None:
-        """Remember a new one."""
-        await self._do(
-            "INSERT INTO keys (id, name, hash, created_s, last_used_s, revoked_s, max_sessions, "
-            "per_minute, role, expires_s, minutes_per_day, tokens_per_day) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                key.id,
-                key.name,
-                key.hash,
-                key.created_s,
-                key.last_used_s,
-                key.revoked_s,
-                key.max_sessions,
-                key.per_minute,
-                key.role,
-                key.expires_s,
-                key.minutes_per_day,
-                key.tokens_per_day,
-            ),
-        )
+        await self._insert("keys", [key])
 
     async def revoke_key(self, key_id: str, now_s: float) -> None:
-        """It opens nothing any more; its row stays for the audit."""
+        """Make a key invalid; its row stays for the audit."""
         await self._do(
             "UPDATE keys SET revoked_s = ? WHERE id = ? AND revoked_s IS NULL", (now_s, key_id)
         )
 
     async def touch_keys(self, used_s: Mapping[str, float]) -> None:
-        """When keys were last used."""
         await self._many(
             "UPDATE keys SET last_used_s = ? WHERE id = ?",
             [(at_s, key_id) for key_id, at_s in used_s.items()],
@@ -301,19 +280,19 @@ class State:
     # ---- usage -----------------------------------------------------------------------------
 
     async def add_usage(self, rows: Iterable[UsageRow]) -> None:
-        """Add to what keys used."""
-        await self._many(
-            "INSERT INTO usage (key_id, day, sessions, seconds, tokens) VALUES (?, ?, ?, ?, ?) "
+        """Add these amounts to what is stored."""
+        await self._insert(
+            "usage",
+            rows,
             "ON CONFLICT (key_id, day) DO UPDATE SET sessions = sessions + excluded.sessions, "
             "seconds = seconds + excluded.seconds, tokens = tokens + excluded.tokens",
-            [(row.key_id, row.day, row.sessions, row.seconds, row.tokens) for row in rows],
         )
 
     async def usage(self, since_day: str, key_id: str | None = None) -> list[UsageRow]:
-        """What keys, or one of them, used on each day since one, oldest first."""
+        """Usage of all keys, or of one, by day since `since_day`, oldest first."""
         rows = await self._all(
-            "SELECT key_id, day, sessions, seconds, tokens FROM usage "
-            "WHERE day >= ? AND (? IS NULL OR key_id = ?) ORDER BY day, key_id",
+            f"SELECT {_columns(UsageRow)} FROM usage WHERE day >= ? "
+            "AND (? IS NULL OR key_id = ?) ORDER BY day, key_id",
             (since_day, key_id, key_id),
         )
         return [UsageRow(*row) for row in rows]
@@ -322,52 +301,29 @@ class State:
 
     async def note(self, entry: AuditEntry) -> None:
         """Add to the audit log."""
-        await self._do(
-            "INSERT INTO audit (at_s, address, who, method, path, status) "
-            "VALUES (?, ?, ?, ?, ?, ?)",
-            (entry.at_s, entry.address, entry.who, entry.method, entry.path[:500], entry.status),
-        )
+        await self._insert("audit", [replace(entry, path=entry.path[:500])])
 
     async def trim_audit(self, keep: int = AUDIT_ROWS) -> None:
-        """Forget all but the newest."""
+        """Delete all but the newest entries."""
         await self._do("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", (keep,))
 
     async def audit(self, limit: int) -> list[AuditEntry]:
-        """The newest entries, newest first."""
+        """The newest entries first."""
         rows = await self._all(
-            "SELECT at_s, address, who, method, path, status FROM audit ORDER BY id DESC LIMIT ?",
-            (limit,),
+            f"SELECT {_columns(AuditEntry)} FROM audit ORDER BY id DESC LIMIT ?", (limit,)
         )
         return [AuditEntry(*row) for row in rows]
 
     # ---- index of recordings ---------------------------------------------------------------
 
     async def unsettled(self) -> tuple[set[str], set[str]]:
-        """Ids in the index, and those among them that are to be read again."""
+        """Ids in the index, and those of recordings without an end, to be read again."""
         rows = await self._all("SELECT id, ended_at IS NULL FROM recordings")
         return {row[0] for row in rows}, {row[0] for row in rows if row[1]}
 
     async def index(self, rows: Iterable[Row]) -> None:
-        """Add or replace."""
-        await self._many(
-            "INSERT OR REPLACE INTO recordings (id, app_type, created_at, ended_at, duration_s, "
-            "title, worker_id, pinned, problem, key_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [
-                (
-                    row.id,
-                    row.app_type,
-                    row.created_at,
-                    row.ended_at,
-                    row.duration_s,
-                    row.title,
-                    row.worker_id,
-                    row.pinned,
-                    row.problem,
-                    row.key_id,
-                )
-                for row in rows
-            ],
-        )
+        """Add recordings, or replace what is known of them."""
+        await self._insert("recordings", rows, verb="INSERT OR REPLACE")
 
     async def forget(self, ids: Iterable[str]) -> None:
         """Remove from the index."""
@@ -380,11 +336,12 @@ class State:
         where, values = ("", ()) if key_id is None else ("WHERE key_id = ? ", (key_id,))
         ((total,),) = await self._all(f"SELECT count(*) FROM recordings {where}", values)
         rows = await self._all(
-            "SELECT id, app_type, created_at, ended_at, duration_s, title, worker_id, pinned, "
-            f"problem, key_id FROM recordings {where}ORDER BY created_at DESC, id LIMIT ? OFFSET ?",
+            f"SELECT {_columns(Row)} FROM recordings {where}"
+            "ORDER BY created_at DESC, id LIMIT ? OFFSET ?",
             (*values, limit, offset),
         )
-        return int(total), [Row(*(*row[:7], bool(row[7]), *row[8:])) for row in rows]
+        found = (Row(*row) for row in rows)
+        return int(total), [replace(row, pinned=bool(row.pinned)) for row in found]
 
     # ---- kept responses --------------------------------------------------------------------
 
@@ -411,7 +368,6 @@ class State:
         return bytes(rows[0][0]) if rows else None
 
     async def forget_response(self, response_id: str) -> None:
-        """Delete a kept response."""
         await self._do("DELETE FROM responses WHERE id = ?", (response_id,))
 
     async def forget_responses_of(self, recording_ids: Iterable[str]) -> None:
@@ -449,6 +405,16 @@ class State:
     async def _all(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         return list(await self._database.execute_fetchall(statement, values))
 
+    async def _insert(
+        self, table: str, rows: Iterable[Any], rest: str = "", *, verb: str = "INSERT"
+    ) -> None:
+        """Insert dataclasses whose fields are the columns of a table."""
+        rows = list(rows)
+        if rows:
+            marks = ", ".join("?" for _ in fields(rows[0]))
+            statement = f"{verb} INTO {table} ({_columns(rows[0])}) VALUES ({marks}) {rest}"
+            await self._many(statement, [astuple(row) for row in rows])
+
     async def _do(self, statement: str, values: Sequence[Any]) -> None:
         async with self._writing, self._database.execute(statement, values):
             pass
@@ -467,8 +433,13 @@ class State:
             await self._database.execute("COMMIT")
 
 
+def _columns(row: Any) -> str:
+    """Names of the columns of a dataclass's table, in the order of its fields."""
+    return ", ".join(field.name for field in fields(row))
+
+
 def put_aside(path: Path, why: str) -> str:
-    """Move a broken file out of the way, keep it, and say so."""
+    """Rename a broken file; returns a sentence about it."""
     name = f"{path.name}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     aside = path.with_name(name)
     os.replace(path, aside)

@@ -110,21 +110,23 @@ class AuthMiddleware:
         if is_socket:
             await self._app(scope, receive, send)
             return
-        status, began_s = 500, parts.clock.monotonic()
+        status, began_s = 0, parts.clock.monotonic()
 
         async def noting(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                # First, so that a client that has its answer finds it in the audit log.
+                await _note(scope, parts, status)
             await send(message)
 
         try:
             await self._app(scope, receive, noting)
         finally:
+            if not status:
+                await _note(scope, parts, 500)
             if self._logs_access and scope["path"] not in QUIET_PATHS:
-                _log_access(scope, parts, status, parts.clock.monotonic() - began_s)
-            if scope["state"].get("is_audited") and scope["method"] not in READING:
-                await _note(scope, parts, status)
+                _log_access(scope, parts, status or 500, parts.clock.monotonic() - began_s)
 
     def _check(self, scope: Scope, parts: AuthParts) -> None:
         headers = Headers(scope=scope)
@@ -192,6 +194,9 @@ def _log_access(scope: Scope, parts: AuthParts, status: int, took_s: float) -> N
 
 
 async def _note(scope: Scope, parts: AuthParts, status: int) -> None:
+    """Write an audit entry for what an admin did, and not only read."""
+    if not scope["state"].get("is_audited") or scope["method"] in READING:
+        return
     requester: Requester = scope["state"]["requester"]
     entry = AuditEntry(
         at_s=parts.clock.time(),
@@ -204,7 +209,7 @@ async def _note(scope: Scope, parts: AuthParts, status: int) -> None:
     try:
         await parts.state.note(entry)
     except sqlite3.Error as error:
-        # It is done, and the log knows of it; only the audit cannot be written at present.
+        # The action is done and logged; only its audit entry cannot be written.
         log.error("audit_entry_lost", path=entry.path, why=str(error))
 
 
