@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 from starlette.exceptions import HTTPException
@@ -21,6 +22,7 @@ from tests.support.raw_sockets import WS_HEAD, Answers, masked_frame, raw_client
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
 
+from parley.gateway.http.security import DEFAULT_BODY_BYTES
 from parley.gateway.http.transfers import Transfers
 from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
 from parley.transport.clients import OpenConnections
@@ -180,8 +182,22 @@ async def test_large_bodies_share_the_memory_for_large_messages_and_give_it_back
             await second.send(head + b'"' + b"a" * (4 << 20))
             refused = await second.head()
         await until(lambda: budget.used_bytes == 0 and budget.owners == 0)
+        counted = gateway.runtime.monitoring.metrics._errors["service_unavailable", "gateway"]
 
     assert refused.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 10" in refused.lower()
+    assert counted == 1
+
+
+async def test_bodies_that_stop_early_hold_little_that_is_not_counted():
+    head = b"POST /api/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000\r\n\r\n"
+    sent = 900 << 10
+    async with running_gateway() as gateway, AsyncExitStack() as stack:
+        budget = gateway.runtime.links.budget
+        for _ in range(8):
+            client = await stack.enter_async_context(raw_client(gateway.gateway.port))
+            await client.send(head + b'"' + b"a" * sent)
+        await until(lambda: budget.used_bytes > 8 * (sent - DEFAULT_BODY_BYTES))
 
 
 async def test_a_body_with_more_items_than_anybody_needs_is_refused_unparsed():

@@ -11,9 +11,10 @@ from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from parley.errors import ServiceUnavailable
 from parley.gateway.admission import Admission
 from parley.gateway.http.errors import refusal
-from parley.transport import LARGE_BYTES, Budget
+from parley.transport import Budget
 
 PAGE_POLICY = (
     "default-src 'self'; connect-src 'self' ws: wss:; media-src 'self' blob: data:; "
@@ -23,7 +24,7 @@ PAGE_POLICY = (
 ANSWER_HEAD = ("/static/", "/api/sessions/")
 """Routes that answer HEAD themselves, without reading the file."""
 DEFAULT_BODY_BYTES = 64 << 10
-"""So much is parsed on the event loop."""
+"""So much is parsed on the event loop, and held without being counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +86,11 @@ class SecurityMiddleware:
             received += size
             if received > limit:
                 raise HTTPException(413, too_large)
-            if is_held and size and received > LARGE_BYTES:
-                if not parts.budget.take(size, owner):
-                    raise HTTPException(503, "Too many large concurrent requests.")
-                claimed += size
+            unclaimed = received - claimed
+            if is_held and unclaimed > DEFAULT_BODY_BYTES:
+                if not parts.budget.take(unclaimed, owner):
+                    raise ServiceUnavailable("Other large requests fill the memory for them.")
+                claimed += unclaimed
             return message
 
         async def guarded(message: Message) -> None:
