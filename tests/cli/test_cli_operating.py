@@ -172,6 +172,29 @@ async def test_keys_are_made_listed_and_revoked_and_usage_told(gateway: Any, cap
     assert (await as_json(capsys, gateway.url, "keys", "list"))["keys"] == []
 
 
+async def test_a_key_is_rotated_by_name_and_the_old_one_works_for_a_while(
+    gateway: Any, capsys: Any
+) -> None:
+    before = await as_json(capsys, gateway.url, "keys", "create", "kiosk", "--role", "admin")
+    after = await as_json(capsys, gateway.url, "keys", "rotate", "kiosk", "--overlap", "30m")
+    last = await as_json(capsys, gateway.url, "keys", "rotate", before["id"], "--overlap", "0")
+    codes = [
+        (await parley(capsys, gateway.url, "keys", "list", token=made["key"]))[0]
+        for made in (before, after, last)
+    ]
+    wrong = await parley(capsys, gateway.url, "keys", "rotate", "kiosk", "--overlap", "soon")
+    unknown = await parley(capsys, gateway.url, "keys", "rotate", "nothing")
+    await parley(capsys, gateway.url, "keys", "create", "kiosk")
+    twice = await parley(capsys, gateway.url, "keys", "revoke", "kiosk")
+
+    assert before["id"] == after["id"] == last["id"]
+    assert codes == [1, 1, 0]
+    assert "such as 90s, 30m, 1h or 7d" in wrong[2]
+    assert 0 not in (wrong[0], unknown[0], twice[0])
+    assert "No such key." in unknown[2]
+    assert "2 keys are called 'kiosk'" in twice[2]
+
+
 async def test_without_the_right_a_hint_says_what_it_takes(gateway: Any, capsys: Any) -> None:
     made = await as_json(capsys, gateway.url, "keys", "create", "talker")
     code, _, err = await parley(capsys, gateway.url, "keys", "list", token=made["key"])

@@ -156,7 +156,7 @@ def test_talk_speaks_a_file_shows_the_turn_and_saves_the_answer(
     server = playing(talk)
     wav.save("speech.wav", tone(0.4))
 
-    assert run("talk", "--file", "speech.wav", "--url", server.url, "--save", "a.wav") == 0
+    assert run("talk", server.url, "--file", "speech.wav", "--save", "a.wav") == 0
 
     out, err = capsys.readouterr()
     assert out.startswith("Hi there.")
@@ -219,6 +219,13 @@ def test_talk_reports_a_server_that_goes_away_in_one_sentence(
     assert run("talk", "--file", "speech.wav", "--url", server.url) == 1
 
     assert "error: The connection closed with code 1006" in capsys.readouterr().err
+
+
+def test_two_servers_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("talk", "http://127.0.0.1:1", "--url", "http://127.0.0.1:2") == 2
+    assert "Two servers are named: http://127.0.0.1:1 and http://127.0.0.1:2." in (
+        capsys.readouterr().err
+    )
 
 
 def test_two_ways_at_once_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 from tests.support.gateways import PATHS, end_of, hear, running_gateway, say, until
+from tests.support.present import present
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
 
 from parley.clock import SystemClock
-from parley.errors import QuotaExceeded
+from parley.errors import QuotaExceeded, Unauthorized
+from parley.gateway.authenticator import Authenticator, hash_key
 from parley.gateway.eta import EtaTracker
-from parley.gateway.state import Key, UsageRow
+from parley.gateway.state import Key, State, UsageRow
 from parley.gateway.usage import KeyUsage
 from parley.gateway.worker_pool import WorkerPool
 from parley.protocol.control import Heartbeat, Hello, SessionPhase
@@ -238,3 +243,24 @@ async def test_usage_is_told_to_admins_as_a_table_and_to_a_holder_its_own():
     assert header == "key_id,name,day,sessions,minutes,tokens"
     assert any(f"{key['id']},'=1+1," in row for row in rows), "no formula"
     assert [row["key_id"] for row in own] == [key["id"]]
+
+
+async def test_a_rotated_key_keeps_its_id_and_the_old_one_works_until_the_overlap_is_over(
+    tmp_path: Path,
+) -> None:
+    clock = SetClock()
+    authenticator = Authenticator(admin_token=None, needs_key=True, clock=clock)
+    async with State(tmp_path / "state.db") as state:
+        await state.add_key(replace(a_key(), hash=hash_key("pk_one")))
+        await state.rotate_key("k_1", hash_key("pk_two"), clock.time() + 60)
+        authenticator.fill(await state.keys(), Fernet.generate_key())
+
+    def works(key: str) -> bool:
+        try:
+            return present(authenticator.identify({"x-api-key": key}).key).id == "k_1"
+        except Unauthorized:
+            return False
+
+    assert (works("pk_one"), works("pk_two"), authenticator.keys) == (True, True, 1)
+    clock.at += 60
+    assert (works("pk_one"), works("pk_two"), authenticator.keys) == (False, True, 1)

@@ -8,10 +8,14 @@ from urllib.parse import quote
 import typer
 
 from parley.cli.remote import RemoteServer, Report, Titled, reports
+from parley.errors import SetupError
 
-app = typer.Typer(no_args_is_help=True, help="List, make and revoke keys of a running server.")
+app = typer.Typer(
+    no_args_is_help=True, help="List, make, rotate and revoke keys of a running server."
+)
 
 PATH = "/api/admin/keys"
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @app.command("list")
@@ -68,15 +72,39 @@ def create(
     return Report(data=found, lines=[found["key"]], notes=notes)
 
 
+KeyWord = Annotated[
+    str, typer.Argument(metavar="KEY", help="Its id or name, as `parley keys list` shows them.")
+]
+
+
 @app.command()
 @reports
-def revoke(
+def rotate(
     server: RemoteServer,
-    key_id: Annotated[str, typer.Argument(metavar="ID", help="As `parley keys list` shows it.")],
+    key: KeyWord,
+    overlap: Annotated[
+        str, typer.Option(help="How long the old key works, too: 90s, 30m, 1h, 7d, or 0.")
+    ] = "1h",
 ) -> Report:
+    """Replace a key by a new one with the same id, limits, voices and recordings.
+
+    The new key is shown once.
+    """
+    overlap_s = _seconds(overlap)
+    key_id = _id_of(server, key)
+    found = server.ask("POST", f"{PATH}/{quote(key_id, safe='')}/rotate", {"overlap_s": overlap_s})
+    old = f"works until {found['old_key_until'][:19]} (UTC)" if overlap_s else "no longer works"
+    notes = [f"id {found['id']}; the new key is not shown again. The old one {old}."]
+    return Report(data=found, lines=[found["key"]], notes=notes)
+
+
+@app.command()
+@reports
+def revoke(server: RemoteServer, key: KeyWord) -> Report:
     """Revoke a key. Running sessions continue."""
+    key_id = _id_of(server, key)
     found = server.ask("DELETE", f"{PATH}/{quote(key_id, safe='')}")
-    return Report(data=found, lines=[f"{key_id} opens nothing any more."])
+    return Report(data=found, lines=[f"{key_id} is revoked."])
 
 
 @app.command()
@@ -105,6 +133,29 @@ def erase(
             f"left: {found['running']} recordings of running sessions; run this again later"
         )
     return Report(data=found, lines=lines)
+
+
+def _id_of(server: RemoteServer, key: str) -> str:
+    """The id of the key that a person named by its id or name."""
+    keys = server.ask("GET", PATH)["keys"]
+    named = [one["id"] for one in keys if one["name"] == key]
+    if len(named) > 1:
+        raise SetupError(f"{len(named)} keys are called '{key}': {', '.join(named)}. Give an id.")
+    return named[0] if named and key not in {one["id"] for one in keys} else key
+
+
+def _seconds(text: str) -> float:
+    """A length of time such as `90s`, `30m`, `1h` or `7d`; a bare number is seconds."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNIT_S else (text, "s")
+    try:
+        seconds = float(number) * _UNIT_S[unit]
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 30 * 86_400:
+        raise SetupError(
+            f"--overlap must be a time from 0 to 30d, such as 90s, 30m, 1h or 7d, got '{text}'."
+        )
+    return seconds
 
 
 def _of(used: float, limit: int | None) -> str:

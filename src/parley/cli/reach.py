@@ -19,6 +19,7 @@ UrlOption = Annotated[
     typer.Option(help="The server; default: PARLEY_URL, or this machine, port and scheme as set."),
 ]
 UrlArgument = Annotated[str | None, typer.Argument(help="The server, if it is not the default.")]
+At = Annotated[str | None, typer.Option("--url", help="The same, as other verbs take it.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Do not check the certificate.")]
 Ca = Annotated[
     Path | None,
@@ -67,15 +68,23 @@ def at_server(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def at_named_server(verb: Callable[..., None]) -> Callable[..., None]:
-    """The same, with the URL as an argument."""
-    return _at_server(verb, (option("url", UrlArgument, None), *_ACCESS))
+    """The same for a verb without other arguments: the URL may also be its argument."""
+    return _at_server(verb, (option("url", UrlArgument, None), option("at", At, None), *_ACCESS))
 
 
 def _at_server(verb: Callable[..., None], options: Sequence[Parameter]) -> Callable[..., None]:
     def run(
-        *, url: str | None, insecure: bool, ca: Path | None, token: str | None, **own: Any
+        *,
+        url: str | None,
+        insecure: bool,
+        ca: Path | None,
+        token: str | None,
+        at: str | None = None,
+        **own: Any,
     ) -> None:
-        verb(server(url, insecure=insecure, ca=ca, token=token), **own)
+        if url and at and url != at:
+            raise SetupError(f"Two servers are named: {url} and {at}.", hint="Give one of them.")
+        verb(server(url or at, insecure=insecure, ca=ca, token=token), **own)
 
     declare(run, verb, *options)
     return run

@@ -67,7 +67,7 @@ class RealtimeMode(StrEnum):
     video = "video"
 
 
-@reach.at_server
+@reach.at_named_server
 def talk(
     server: reach.Server,
     file: Annotated[

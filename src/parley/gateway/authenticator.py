@@ -107,12 +107,14 @@ class Authenticator:
     @property
     def keys(self) -> int:
         """How many keys work."""
-        return sum(self._works(key) for key in self._by_hash.values())
+        return sum(self._works(key) for key in self._keys.values())
 
     def fill(self, keys: list[Key], seal: bytes) -> None:
         """Take over the stored keys and the secret that seals tokens."""
         self._keys = {key.id: key for key in keys}
-        self._by_hash = {key.hash: key for key in keys if key.revoked_s is None}
+        working = [key for key in keys if key.revoked_s is None]
+        self._by_hash = {key.old_hash: key for key in working if key.old_hash is not None}
+        self._by_hash |= {key.hash: key for key in working}
         self._seal = Fernet(seal)
         self._pepper = seal
 
@@ -269,8 +271,12 @@ class Authenticator:
         return key.role if key is not None else None
 
     def _shown_key(self, token: str) -> Key | None:
-        key = self._by_hash.get(hash_key(token))
-        return key if key is not None and self._works(key) else None
+        shown = hash_key(token)
+        key = self._by_hash.get(shown)
+        if key is None or not self._works(key):
+            return None
+        until_s = key.old_until_s if shown == key.old_hash else None
+        return key if until_s is None or self._clock.time() < until_s else None
 
     def _works(self, key: Key) -> bool:
         is_expired = key.expires_s is not None and key.expires_s <= self._clock.time()

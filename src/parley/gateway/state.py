@@ -95,6 +95,10 @@ MIGRATIONS: Final = (
     ALTER TABLE recordings ADD COLUMN key_id TEXT NOT NULL DEFAULT '';
     CREATE INDEX recordings_by_key ON recordings (key_id) WHERE key_id != '';
     """,
+    """
+    ALTER TABLE keys ADD COLUMN old_hash TEXT;
+    ALTER TABLE keys ADD COLUMN old_until_s REAL;
+    """,
 )
 
 Role = Literal["talk", "operate", "admin"]
@@ -118,6 +122,8 @@ class Key:
         expires_s: Unix seconds from which it is invalid; None: never.
         minutes_per_day: of sessions, per UTC day; None: no limit.
         tokens_per_day: generated, per UTC day; None: no limit.
+        old_hash: of the key before the last rotation; None: never rotated.
+        old_until_s: Unix seconds from which that one is invalid; None with `old_hash`.
     """
 
     id: str
@@ -132,6 +138,8 @@ class Key:
     expires_s: float | None = None
     minutes_per_day: int | None = None
     tokens_per_day: int | None = None
+    old_hash: str | None = None
+    old_until_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +277,14 @@ class State:
         """Make a key invalid; its row stays for the audit."""
         await self._do(
             "UPDATE keys SET revoked_s = ? WHERE id = ? AND revoked_s IS NULL", (now_s, key_id)
+        )
+
+    async def rotate_key(self, key_id: str, new_hash: str, old_until_s: float) -> None:
+        """The id gets another key; the one it had works until then, the one before no more."""
+        await self._do(
+            "UPDATE keys SET old_hash = hash, old_until_s = ?, hash = ? "
+            "WHERE id = ? AND revoked_s IS NULL",
+            (old_until_s, new_hash, key_id),
         )
 
     async def touch_keys(self, used_s: Mapping[str, float]) -> None:

@@ -46,6 +46,11 @@ class KeyInfo(BaseModel):
     per_minute: int = Field(examples=[120])
     role: Role = Field("talk", examples=["talk"])
     expires_at: str | None = Field(None, examples=["2027-01-01T00:00:00.000+00:00"])
+    old_key_until: str | None = Field(
+        None,
+        description="until when the key before the last rotation works",
+        examples=["2026-11-20T18:43:12.000+00:00"],
+    )
     minutes_per_day: int | None = Field(None, examples=[60])
     tokens_per_day: int | None = Field(None, examples=[100000])
     minutes_today: float = Field(0.0, examples=[12.5])
@@ -98,6 +103,20 @@ class NewKey(BaseModel):
         return name.strip()
 
 
+class Rotation(BaseModel):
+    """How long the old key still works."""
+
+    model_config = ConfigDict(strict=True)
+
+    overlap_s: float = Field(
+        3600.0,
+        ge=0,
+        le=2_592_000,
+        allow_inf_nan=False,
+        description="seconds for which the old key works, too; 0: it stops immediately",
+    )
+
+
 class MadeKey(KeyInfo):
     """The new key, the only time it is shown."""
 
@@ -142,6 +161,7 @@ def routes(
             per_minute=key.per_minute,
             role=key.role,
             expires_at=None if key.expires_s is None else iso(key.expires_s),
+            old_key_until=None if key.old_until_s is None else iso(key.old_until_s),
             minutes_per_day=key.minutes_per_day,
             tokens_per_day=key.tokens_per_day,
             minutes_today=round(used.seconds / 60, 2),
@@ -218,11 +238,28 @@ def routes(
         await reload()
         return MadeKey(**describe(key).model_dump(), key=secret)
 
+    async def find(key_id: str) -> Key:
+        """A key that is not revoked."""
+        for key in await state.keys():
+            if key.id == key_id and key.revoked_s is None:
+                return key
+        raise HTTPException(404, "No such key.")
+
+    @admin.post("/{key_id}/rotate")
+    async def rotate(key_id: str, rotation: Rotation) -> MadeKey:
+        """Replace a key: its id, limits, usage, voices and recordings stay. The old key works
+        until the overlap is over, so that programs can change to the new one; one that was
+        replaced earlier stops immediately."""
+        await find(key_id)
+        secret = make_key()
+        await state.rotate_key(key_id, hash_key(secret), clock.time() + rotation.overlap_s)
+        await reload()
+        return MadeKey(**describe(await find(key_id)).model_dump(), key=secret)
+
     @admin.delete("/{key_id}")
     async def revoke(key_id: str) -> Revoked:
-        """Revoke a key at once; sessions that run go on."""
-        if not any(key.id == key_id and key.revoked_s is None for key in await state.keys()):
-            raise HTTPException(404, "No such key.")
+        """Revoke a key immediately; running sessions continue."""
+        await find(key_id)
         await state.revoke_key(key_id, clock.time())
         await reload()
         return Revoked()
