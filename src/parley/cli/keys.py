@@ -118,7 +118,8 @@ def erase(
 ) -> Report:
     """Delete everything kept of a key: recordings, kept responses, voices.
 
-    Revoke it first. What it used stays counted (`parley usage`).
+    Revoke it first. What it used stays counted (`parley usage`). Recordings without an owner cannot
+    be found by a key: those of sessions without one, and those of versions that did not record it.
     """
     if not yes:
         typer.confirm(f"Delete everything kept of {key_id}?", abort=True, err=True)
@@ -131,6 +132,11 @@ def erase(
     if found["running"]:
         lines.append(
             f"left: {found['running']} recordings of running sessions; run this again later"
+        )
+    if found["without_owner"]:
+        lines.append(
+            f"not checked: {found['without_owner']} recordings without an owner (no key, or made "
+            "before owners were recorded); see `parley recordings list`, and delete them by id"
         )
     return Report(data=found, lines=lines)
 

@@ -128,11 +128,16 @@ class Deleted(BaseModel):
 
 
 class Erased(BaseModel):
-    """What was deleted of a key, and what was left because its session still runs."""
+    """What was deleted of a key, and what was left."""
 
     recordings: int = Field(examples=[12])
     responses: int = Field(description="kept responses of `/v1/responses`", examples=[3])
     running: int = Field(description="recordings that are left: ask again later", examples=[0])
+    without_owner: int = Field(
+        description="recordings of nobody known, which were left: of sessions without a key, or of "
+        "versions that did not record the owner",
+        examples=[0],
+    )
 
 
 class StillRuns(BaseModel):

@@ -133,7 +133,13 @@ def routes(
         gone, running = await asyncio.to_thread(_erase, folders, [row.id for row in rows])
         await state.forget(gone)
         responses = await state.forget_responses_by(owner_of_key(key))
-        return Erased(recordings=len(gone), responses=responses, running=running)
+        without_owner, _ = await state.recordings(limit=0, key_id="")
+        return Erased(
+            recordings=len(gone),
+            responses=responses,
+            running=running,
+            without_owner=without_owner,
+        )
 
     @router.get(
         "/api/sessions/{session_id}",
