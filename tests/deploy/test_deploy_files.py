@@ -117,6 +117,28 @@ def test_kubernetes_knows_every_field(tmp_path):
     assert said.count(" passed ") == len(documents)
 
 
+async def test_what_operators_are_given_names_what_the_other_files_define():
+    (scaling,) = yaml.safe_load_all((DEPLOY / "kubernetes/operators/scaling.yaml").read_text())
+    (monitor,) = yaml.safe_load_all((DEPLOY / "kubernetes/operators/monitoring.yaml").read_text())
+    worker = next(yaml.safe_load_all((DEPLOY / "kubernetes/worker.yaml").read_text()))
+    gateway = next(yaml.safe_load_all((DEPLOY / "kubernetes/gateway.yaml").read_text()))
+    async with running_gateway() as running, running.http() as http:
+        metrics = (await http.get("/metrics")).text
+
+    target = scaling["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == (worker["kind"], worker["metadata"]["name"])
+    (trigger,) = scaling["spec"]["triggers"]
+    asked = set(re.findall(r"parley_\w+", trigger["metadata"]["query"]))
+    assert asked == {"parley_leases", "parley_queue_length"}
+    assert all(f"\n{name} " in metrics for name in asked)
+    pod = gateway["spec"]["template"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert pod["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "parley"
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (container,) = pod["spec"]["containers"]
+    assert endpoint["port"] in {port["name"] for port in container["ports"]}
+
+
 def test_the_ray_cluster_scales_between_what_the_server_and_ray_are_told():
     cluster, service = yaml.safe_load_all((DEPLOY / "kubernetes/ray/raycluster.yaml").read_text())
     head, worker = pods(cluster)
