@@ -155,7 +155,7 @@ class SharedNumbers(_Rule):
 RULES: Final[dict[str, type[_Rule]]] = {
     "one active gateway": OneGateway,
     "four, each with its own workers": OwnWorkers,
-    "four, whoever asks first": FirstToAsk,
+    "four, first to ask": FirstToAsk,
     "four, numbers from one store": SharedNumbers,
 }
 
@@ -248,7 +248,7 @@ def table(sessions: int, workers: int) -> str:
         f"{', '.join(f'{share:.0%}'.replace('%', ' %') for share in SHARES)} of the traffic:",
         "",
         "| rule | overtaken at all | by how many, p99 | most | wait p50 | p99 | longest "
-        "| slots idle while somebody waits |",
+        "| slots idle while a client waits |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, rule in RULES.items():

@@ -131,7 +131,7 @@ async def _run(settings: Settings, read: Callable[[], Settings]) -> int:
         running.stop,
         running.stop_now,
         drain=lambda: running.stop(settings.worker.drain_timeout_s),
-        # The gateway of a server tells its own workers.
+        # The gateway of `serve` reloads its own workers.
         reload=None if is_supervised() else lambda: running.reload(read),
     ):
         return await running.run()

@@ -196,7 +196,7 @@ class ChatClient:
                         yield event
                 return
             except (ConnectionLost, Unreachable) as error:
-                if talk.has_begun or attempt >= self._access.attempts or not _may_repeat(error):
+                if talk.has_started or attempt >= self._access.attempts or not _may_repeat(error):
                     raise
                 await asyncio.sleep(BACKOFF_S * 2 ** (attempt - 1))
                 attempt += 1
@@ -217,7 +217,7 @@ class _Exchange:
         self._sounds: list[Pcm] = []
         self._asked_s = 0.0
         self._first_piece_ms: float | None = None
-        self.has_begun = False
+        self.has_started = False
 
     async def run(self, access: Access, request: Request) -> AsyncGenerator[Event, None]:
         link = await Link.open(access, wire.PATH)
@@ -293,7 +293,7 @@ class _Exchange:
         )
 
     def _note_piece(self) -> None:
-        self.has_begun = True
+        self.has_started = True
         if self._first_piece_ms is None:
             self._first_piece_ms = 1000 * (self._clock.monotonic() - self._asked_s)
 

@@ -252,7 +252,7 @@ class LiveClient(ABC):
         """Live messages given up here because the network did not keep pace."""
         return 0 if self._link is None else self._link.dropped
 
-    # -- speaking while nobody may be iterating --
+    # -- sending, whether or not the client is being iterated --
 
     @contextlib.asynccontextmanager
     async def _listening(self) -> AsyncIterator[None]:

@@ -60,7 +60,7 @@ class SentMessages:
             self.given_up += 1
 
     def received(self, number: int) -> None:
-        """The server has so many of them."""
+        """Number of messages that the server has received."""
         while self._received < number and self._unsure:
             self._received += 1
             self._drop()

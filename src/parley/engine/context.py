@@ -1,8 +1,8 @@
 """What one row remembers, counted in tokens: lengths, checkpoints, and the sliding window.
 
-Pure arithmetic. A model tells the ledger what it appended and where entries end; the ledger answers
-what the window drops, as ranges of positions to keep, and the model moves its tensors. The ledger
-counts exactly what is in the context, so `length_tokens` always equals the model's cache.
+Pure arithmetic. A model reports what it appended and where entries end; the ledger returns what the
+window drops, as ranges of positions to keep, and the model moves its tensors. The ledger counts
+exactly what is in the context, so `length_tokens` always equals the model's cache.
 
 The context is a protected head (the system prompt) followed by entries: units in duplex, rounds
 (user and assistant together) otherwise. Only whole entries are dropped, oldest first, and never the
@@ -66,8 +66,8 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCheckpoint:
-    """A remembered point of a ledger. `serial` tells points of abandoned histories from living
-    ones."""
+    """A remembered point of a ledger. `serial` is unique, so a point of an abandoned history
+    is never taken for a current one."""
 
     length_tokens: int
     serial: int

@@ -62,9 +62,9 @@ class Slots:
 
 
 class WorkQueue(Generic[Item]):
-    """Work waiting per row, first come first served, one piece under way at a time.
+    """Work waiting per row, first come first served, one piece in progress at a time.
 
-    `current` has what is under way and `waiting` what comes after it, row by row; `count` is the
+    `current` has the piece in progress and `waiting` those after it, row by row; `count` is the
     number of both. Others only read them.
     """
 
@@ -79,7 +79,7 @@ class WorkQueue(Generic[Item]):
         self.count += 1
 
     def advance(self) -> Item | None:
-        """Begin the next piece of the first row with work waiting and none under way; returns it,
+        """Begin the next piece of the first row with work waiting and none in progress; returns it,
         or None."""
         for row, waiting in enumerate(self.waiting):
             if waiting and self.current[row] is None:
@@ -88,12 +88,12 @@ class WorkQueue(Generic[Item]):
         return None
 
     def finish(self, row: int) -> None:
-        """The piece under way is over."""
+        """The piece in progress is finished."""
         self.count -= self.current[row] is not None
         self.current[row] = None
 
     def clear(self, row: int) -> list[Item]:
-        """Forget the row's work; returns what was under way and what waited."""
+        """Forget the row's work; returns the piece in progress and those that waited."""
         current = self.current[row]
         dropped = ([] if current is None else [current]) + list(self.waiting[row])
         self.current[row] = None

@@ -1,6 +1,6 @@
 """How a local worker process begins: `python -m parley.executor.child PARENT_PID VERB …`.
 
-It makes sure that it does not outlive whoever started it, also when that is killed outright, and
+It never outlives the process that started it, even if that one is killed, and
 then becomes `python -m parley VERB …`. With `--prepare MODULE,…` before the verb it is started
 before its settings are known: it imports these modules, and waits for the rest of its environment,
 one line of JSON on its standard input.
@@ -63,7 +63,7 @@ def _watch(parent: int) -> None:
 
 
 def prepare(modules: str) -> None:
-    """Import modules, then wait to be told the environment; ends the process if nobody tells it."""
+    """Import modules, then wait for the environment; exits if the parent never sends it."""
     with importing(plain=True):
         for module in modules.split(","):
             # Whoever needs it imports it again, and says what is missing.
@@ -89,7 +89,7 @@ class ProgressSigns:
         now = time.monotonic()
         if now - self._told_at >= SIGN_EVERY_S:
             self._told_at = now
-            # Where nobody reads any more there is nobody to be told.
+            # The parent has gone: no process reads this.
             with contextlib.suppress(OSError):
                 os.write(1, f"{SIGN_OF_LIFE}\n".encode())
 

@@ -250,7 +250,7 @@ class LocalExecutor:
             await asyncio.sleep(CHECK_EVERY_S)
             now = time.monotonic()
             if now - due_at > CHECK_EVERY_S:
-                # This process stood still and could hear nobody.
+                # This process was suspended and could not hear heartbeats.
                 self._due_at = {pid: at + now - due_at for pid, at in self._due_at.items()}
             for pid, at in self._due_at.items():
                 if now > at and pid not in self._hung:

@@ -6,7 +6,7 @@ heartbeats at the gateway, as everywhere. Actors outlive a gateway that dies: th
 them by name and starts no second ones, unless its set-up or version is another.
 
 With a `Scaling` there are more workers while people wait, up to as many as there are environments,
-and an autoscaler is asked for their nodes; a worker that nobody needs is ended when it is empty.
+and an autoscaler is asked for their nodes; a worker that is not needed is stopped when it is idle.
 """
 
 from __future__ import annotations
@@ -226,12 +226,12 @@ class RayExecutor:
         if waiting:
             return max(waiting)
         for index in sorted(demand.idle & self._places.keys(), reverse=True):
-            # From here on nobody gets a slot of it.
+            # From here on it gets no session.
             if self._retire(index):
                 return index
         return None
 
-    # ---- what came of the questions ----------------------------------------------------------
+    # ---- results ----------------------------------------------------------------------------
 
     def _heard(
         self, index: int, place: _Place, answer: NodeWorkerState | Exception | None, now: float

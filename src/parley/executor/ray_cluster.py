@@ -85,7 +85,7 @@ def end_actors(actors: Sequence[Any]) -> None:
 
 def ask_for_nodes(workers: int, gpus: float) -> None:
     """Have an autoscaler, if there is one, provide room for so many workers, until it is asked for
-    another number. 0 withdraws the request. While the cluster's head is away nobody is asked."""
+    another number. 0 withdraws the request. Does nothing while the cluster's head is down."""
     if not gpus:
         return
     import ray

@@ -1,7 +1,7 @@
 """How many workers a cluster is asked for while people wait, and when one is given back. Pure.
 
 A model takes minutes to load, so more is asked for as soon as people have waited a moment, and
-given back only after nobody needed it for long.
+released only after it was idle for long.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Scaling:
     Args:
         least: never fewer.
         most: never more.
-        up_after_s: how long somebody must have waited without a break.
+        up_after_s: seconds of uninterrupted waiting, by any client, before workers are added.
         down_after_s: how long fewer must have been enough without a break.
     """
 

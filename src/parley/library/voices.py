@@ -90,7 +90,7 @@ class VoiceUser:
 
     Args:
         key_id: of the key that was shown.
-        client: stands for the address of a caller without a key; tells nothing about it.
+        client: stands for the address of a caller without a key, without revealing it.
     """
 
     is_admin: bool = False
@@ -120,7 +120,7 @@ class VoiceUser:
         return self.lists(card) or card.owner.startswith("client:")
 
     def removes(self, card: VoiceCard) -> bool:
-        """True if it may delete a voice whose id it knows; everybody knows a published one's."""
+        """True if it may delete a voice whose id it knows; published voices have public ids."""
         if self.is_admin or (self.key_id is not None and card.owner == self.owner):
             return True
         return card.owner.startswith("client:") and not card.published
@@ -191,7 +191,7 @@ def find_asset(folder: Path, name: str, *, limit_s: float) -> Pcm | None:
     no such file.
 
     Raises:
-        InvalidPayload, TooLarge: a file that is no voice of at most `limit_s`.
+        InvalidPayload, TooLarge: the file is not a voice of at most `limit_s`.
     """
     wanted = PurePosixPath(name)
     if wanted.suffix.lower() != ".wav" or wanted.is_absolute() or "\0" in name:
@@ -253,7 +253,7 @@ class VoiceLibrary:
         return card if card is not None and user.opens(card) else None
 
     def publish(self, voice_id: str, is_published: bool) -> bool:
-        """Let everybody list, hear and use a voice, or not any more; whether it is there."""
+        """Publish a voice to all clients, or stop that; False if it does not exist."""
         path = self._wav(voice_id)
         with self._lock:
             card = self._read_card(path.with_suffix(".json")) if path else None

@@ -51,13 +51,13 @@ class WireDecoder(Protocol):
         """The sound of one message.
 
         Raises:
-            InvalidPayload: these bytes are no sound in this coding, or more than `MOST_S`.
+            InvalidPayload: the bytes are not audio in this coding, or longer than `MOST_S`.
         """
         ...
 
 
 def is_offered(coding: AudioCoding) -> bool:
-    """Whether this installation can do it."""
+    """True if this installation supports it."""
     return coding != "opus" or importlib.util.find_spec("av") is not None
 
 
@@ -127,7 +127,7 @@ class _OpusEncoder:
         self._rate_hz = rate_hz
         self._packet_samples = round(rate_hz * OPUS_PACKET_S)
         self._waiting = Pcm.empty(rate_hz)
-        self._has_begun = False
+        self._has_started = False
         self._position = 0
         self._context = self._begin()
 
@@ -144,7 +144,7 @@ class _OpusEncoder:
             "application": "voip",
             "frame_duration": "20",
             "vbr": "constrained",
-            # Half the work of the best, and nobody hears the difference in speech.
+            # Half the work of the best setting; in speech the difference is inaudible.
             "compression_level": "5",
         }
         return context
@@ -152,8 +152,8 @@ class _OpusEncoder:
     def encode(self, pcm: Pcm, *, ends: bool = False) -> bytes:
         sound = join([self._waiting, pcm], self._rate_hz)
         size = self._packet_samples
-        self._has_begun = self._has_begun or bool(len(sound))
-        if ends and self._has_begun:
+        self._has_started = self._has_started or bool(len(sound))
+        if ends and self._has_started:
             missing = -len(sound) % size + OPUS_TAIL_PACKETS * size
             sound = join([sound, Pcm.silence(missing, self._rate_hz)], self._rate_hz)
         whole = len(sound) - len(sound) % size
@@ -162,12 +162,12 @@ class _OpusEncoder:
             self._packet(sound.samples[start : start + size]) for start in range(0, whole, size)
         )
         if ends:
-            self._has_begun = False
+            self._has_started = False
         return packets
 
     def forget(self) -> None:
         self._waiting = Pcm.empty(self._rate_hz)
-        self._has_begun = False
+        self._has_started = False
 
     def _packet(self, samples: Samples) -> bytes:
         import av

@@ -1,9 +1,9 @@
-"""Decodes what strangers send, where it can harm nobody: in a process of its own with limits.
+"""Decodes untrusted media in processes of their own with limits.
 
 A small file can hold gigabytes of white, or work for hours. So everything but small pictures and
 plain sound is decoded in a child process whose address space and processor time are limited, with
 a deadline for every job; when it dies, only its job fails, and the next job starts another one.
-Children are started when first needed, and end when nobody has needed them for a while. What comes
+Children start when they are first needed and end when they have been idle for a while. What comes
 back is raw bytes that are read once, into the array that is used.
 
 Clips have `DecoderLimits.children` processes; pictures and sounds have as many of their own, so
@@ -65,7 +65,7 @@ RESULT_BYTES: Final = 512 * MIB
 """A child that claims more than this has gone mad. Each kind of media has its own, lower limit."""
 
 THREADS: Final = 64
-"""Callers that may wait for a decoder at once; a worker's are no more than its slots."""
+"""Callers that may wait for a decoder at the same time; a worker has no more than its slots."""
 
 PATIENCE: Final = 3.0
 """A busy machine gives a job a third of a processor, or more."""
@@ -128,7 +128,7 @@ class Stop:
             self._act()
 
     def arm(self, act: Callable[[], None]) -> None:
-        """Do `act` when stopped; at once when that has happened already."""
+        """Call `act` when stopped; immediately if already stopped."""
         with self._lock:
             self._act = act
             if self._is_set:
@@ -158,7 +158,7 @@ class Decoder:
         keep_pixels: int | None = None,
         stop: Stop | None = None,
     ) -> Pixels:
-        """A picture, shape (H, W, 3). Small ones are decoded here, at once.
+        """A picture, shape (H, W, 3). Small ones are decoded in this process.
 
         Raises:
             InvalidPayload, TooLarge: see `decode_image`; also when it takes too much.
@@ -345,7 +345,7 @@ class _Child:
 
     @property
     def has_used_its_time(self) -> bool:
-        """Whether the system ended it for the processor time it took."""
+        """True if the system killed it for the processor time it used."""
         return self._process.poll() == -signal.SIGXCPU
 
     def work(
@@ -459,7 +459,7 @@ _shared = Decoder()
 
 
 def shared() -> Decoder:
-    """The decoder of this process: its children are few because they are for everybody here."""
+    """The decoder of this process; all its sessions share the few children."""
     return _shared
 
 

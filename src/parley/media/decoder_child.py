@@ -94,7 +94,7 @@ def _limit(what: int, value: int) -> None:
 
 
 def _size_bytes() -> int:
-    """Address space in use; 0 where the system does not tell."""
+    """Address space in use in bytes; 0 if the system does not report it."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[0]) * resource.getpagesize()

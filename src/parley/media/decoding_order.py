@@ -30,10 +30,10 @@ class _Waiting:
 
 
 class DecodingOrder:
-    """Admits as many jobs at once as there are processes.
+    """Admits as many concurrent jobs as there are processes.
 
     Args:
-        places: jobs that may run at once.
+        places: number of jobs that may run concurrently.
     """
 
     def __init__(self, places: int) -> None:
@@ -76,7 +76,7 @@ class DecodingOrder:
             return one
 
     def _give_up(self, one: _Waiting) -> bool:
-        """Whether it still waited: its turn may have come just now."""
+        """True if it was still waiting; its turn may have come just now."""
         with self._lock:
             if one.turn.is_set():
                 return False

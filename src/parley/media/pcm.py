@@ -110,14 +110,14 @@ LOUDEST = 16.0
 """Above any overdriven float32 sound, and below all but silence in 16-bit samples."""
 
 WILD = 1e6
-"""Beyond the scale of 16-bit numbers: the bytes are no float32 at all."""
+"""Beyond the scale of 16-bit numbers: the bytes are not float32."""
 
 WILD_KINDS = 8
-"""So many different ones are no accident of a filter that broke."""
+"""Number of distinct values that a broken filter would not produce by accident."""
 
 
 def _check_scale(samples: Samples) -> None:
-    """Tell 16-bit samples from float32 ones; clipped, they would be noise that nobody explains.
+    """Distinguish 16-bit samples from float32 ones; clipped, they would be unexplained noise.
 
     Two mistakes are common: integers converted to float32 without dividing by 32768, and the bytes
     of 16-bit samples sent as they are. Two of those make a float32 whose exponent comes from the

@@ -2,7 +2,7 @@
 
 Counts are lower bounds: a picture is at least one slice, a message at least one token, and a token
 at most `CHARS_PER_TOKEN` characters of text. So whatever is refused here could not have fitted, and
-a request that cannot fit costs no decoding, and no time of the tokenizer, which everybody on the
+a request that cannot fit costs no decoding, and no time of the tokenizer, which all sessions on the
 worker would wait for.
 """
 

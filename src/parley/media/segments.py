@@ -1,4 +1,4 @@
-"""Where somebody speaks in a recording, by its loudness: good enough to cut it between sentences.
+"""Finds speech in a recording by its loudness: good enough to cut it between sentences.
 
 Nothing here decides whether a sound is speech; the voice detector of sessions does that.
 """
@@ -17,7 +17,7 @@ PAUSE_S: Final = 0.5
 MARGIN_S: Final = 0.15
 """Kept before and after: the beginning of a word is quiet."""
 LONGEST_S: Final = 28.0
-"""What recognisers hear at once is half a minute."""
+"""Recognisers take half a minute at a time."""
 QUIETER: Final = 0.05
 """Of the loud parts: anything below is silence."""
 

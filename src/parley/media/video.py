@@ -41,7 +41,7 @@ MIN_SOUND_SAMPLES = 1600
 SEPARATOR_PX = 6
 MAX_STACK = 16
 SIDE_LIMIT_PX = 1920
-"""Larger frames are scaled down at once: the model's finest slicing sees fewer pixels than that."""
+"""Larger frames are scaled down immediately: the model's finest slicing uses fewer pixels."""
 
 KEY_FRAME_S = 2.0
 """Key frames stand for a clip that is too much work if no two are further apart than this, or than
@@ -265,7 +265,7 @@ def _group(extra_s: Sequence[float], times_s: Sequence[float]) -> list[list[floa
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What the packets of the picture track tell. `only_keys`: decoding every frame is too much."""
+    """Facts from the packets of the video track. `only_keys`: decode key frames only."""
 
     duration_s: float
     only_keys: bool
@@ -379,7 +379,7 @@ def _pixels(frame: av.VideoFrame, limits: VideoLimits, most_pixels: int) -> Pixe
 
 
 def _rotation(frame: av.VideoFrame) -> int:
-    """Degrees counterclockwise from the display matrix; PyAV before 14 does not tell."""
+    """Degrees counterclockwise from the display matrix; PyAV before 14 does not report it."""
     return int(getattr(frame, "rotation", 0))
 
 

@@ -18,7 +18,7 @@ from parley.media.pcm import Pcm, Samples
 CHANNELS_MOST: Final = 8
 RATE_LEAST_HZ: Final = 1000
 RATE_MOST_HZ: Final = 192_000
-"""Beyond these a file is no recording of a voice, but a way to make a small file large."""
+"""Higher rates are not recordings of voices, but a way to make a small file large."""
 
 _WAV_FORMATS = ("WAV", "WAVEX", "RF64")
 _BLOCK_FRAMES: Final = 65_536
@@ -26,7 +26,7 @@ _HEADER_BYTES: Final = 12
 
 
 def is_wav(data: bytes) -> bool:
-    """Whether `data` starts like a RIFF/WAVE (or RF64) file."""
+    """True if `data` starts like a RIFF/WAVE (or RF64) file."""
     return data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE"
 
 

@@ -116,7 +116,7 @@ def _from_environment() -> dict[str, Any]:
 
 
 def unknown_names(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Names in a nested tree that are no settings, dotted."""
+    """Names in a nested tree that are not settings, dotted."""
     for key, value in tree.items():
         name = f"{prefix}{key}"
         if name in _NAMES:

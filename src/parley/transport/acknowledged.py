@@ -1,7 +1,7 @@
 """What the peer's kernel has acknowledged of a TCP connection's output.
 
 A write buffer that is empty has reached our own kernel, not the peer: a path that carries small
-packets and loses large ones (an MTU that is too small on the way) leaves hundreds of kilobytes
+packets and loses large ones (an MTU that is too small along the path) leaves hundreds of kilobytes
 there before a writer notices. Nothing in flight says nothing: a peer that does not read closes its
 window, and then nothing is sent.
 """
@@ -20,7 +20,7 @@ _FIELDS: Final = struct.Struct("=24xI92xQ")
 
 def acknowledged_bytes(transport: BaseTransport) -> int | None:
     """How much of the output the peer has acknowledged; None if nothing is in flight, or if the
-    system does not tell."""
+    system does not report it."""
     if sys.platform != "linux":
         # Others have an option of this name, and other fields in it.
         return None

@@ -1,4 +1,4 @@
-"""A rate: so much at once, and so much more every second."""
+"""A token bucket: a burst, and a rate per second."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Allowance:
-    """So much at once, and so much more every second. Looks at the clock only when used up."""
+    """A burst, and a rate per second. Looks at the clock only when used up."""
 
     __slots__ = ("_filled_at", "_left", "_most", "_per_s")
 

@@ -1,4 +1,4 @@
-"""What one address may have open at once. Addresses of IPv6 count by their /64."""
+"""Limits of concurrent connections per address. Addresses of IPv6 count by their /64."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parley.transport.allowance import Allowance
 
 HELD_OFF_S: Final = 5.0
 """How long an address that flooded a connection gets no new WebSocket: what one flood costs is
-bounded, and floods are not to follow each other at once."""
+bounded, and floods must not follow each other immediately."""
 
 
 ADDRESSES_KEPT: Final = 10_000
@@ -48,7 +48,7 @@ class OpenConnections:
         self._held_off[address] = now + HELD_OFF_S
 
     def is_held_off(self, address: str, now: float) -> bool:
-        """Whether it has to wait before it may have another WebSocket."""
+        """True if it has to wait before it may have another WebSocket."""
         return now < self._held_off.get(address, 0.0)
 
     @property
@@ -63,7 +63,7 @@ class OpenConnections:
         return True
 
     def may_open(self, address: str) -> bool:
-        """Whether a new connection of `address` is worth an answer. Counts it."""
+        """True if a new connection of `address` gets an answer. Counts it."""
         if self.limit is None:
             return True
         fresh = self._fresh.get(address)

@@ -92,9 +92,9 @@ class Connection(asyncio.Protocol):
         self._now = self._loop.time
         self._transport: asyncio.Transport | None = None
         now = self._now()
-        self._small = Allowance(limits.messages_at_once, limits.messages_per_s, now)
-        self._controls = Allowance(limits.controls_at_once, limits.controls_per_s, now)
-        self._bytes = Allowance(limits.bytes_at_once, limits.bytes_per_s, now)
+        self._small = Allowance(limits.message_burst, limits.messages_per_s, now)
+        self._controls = Allowance(limits.control_burst, limits.controls_per_s, now)
+        self._bytes = Allowance(limits.byte_burst, limits.bytes_per_s, now)
         self._counted_controls = self._counted_small = 0
         self._turn: asyncio.Handle | None = None
         self._rate_timer: asyncio.TimerHandle | None = None
@@ -128,7 +128,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether sending still has a purpose."""
+        """True if sending still has a purpose."""
         return self.state is OPEN
 
     def set_message_limit(self, limit_bytes: int) -> None:
@@ -136,7 +136,7 @@ class Connection(asyncio.Protocol):
         self._reader.limit_bytes = limit_bytes
 
     def forget_large(self) -> None:
-        """The large messages that came so far are no longer kept by whoever received them."""
+        """The receiver no longer keeps the large messages received so far."""
         if self._budget is not None and self._claimed_bytes:
             self._budget.give(self._claimed_bytes, self.owner)
             self._claimed_bytes = 0
@@ -176,8 +176,7 @@ class Connection(asyncio.Protocol):
             self._write((frame(BINARY, payload, mask=not self._is_server),))
 
     async def room(self) -> None:
-        """Returns when more may be sent: at once while the peer keeps up, or when there is nobody
-        to send to."""
+        """Returns when more may be sent: immediately while the peer keeps up, or without a peer."""
         await self._has_room.wait()
 
     def pass_on(self, message: Message) -> None:
@@ -263,7 +262,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         # What a relay does nearly always, in as little code as possible: between two messages the
-        # processor has done something else and has to fetch it anew.
+        # processor has done something else and has to fetch it again.
         if (
             self.state is OPEN
             and not self._read_holds
@@ -335,7 +334,7 @@ class Connection(asyncio.Protocol):
     # Inside
 
     def _is_cut_off(self, transport: asyncio.Transport, now: float) -> bool:
-        """Whether what is in flight has been so for too long."""
+        """True if data has been in flight for too long."""
         limit_s = self._limits.in_flight_s
         if limit_s is None or now < self._look_at:
             return False
@@ -348,7 +347,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def _is_deaf(self) -> bool:
-        """Whether nothing that comes matters any more."""
+        """True if further input no longer matters."""
         return self.state is CLOSED or (self._close_sent and self._closure is not None)
 
     @property
@@ -392,7 +391,7 @@ class Connection(asyncio.Protocol):
         return bool(self._controls.take(controls, self._now) or self._small.take(small, self._now))
 
     def _flooded(self) -> None:
-        """For whoever remembers the addresses that do this."""
+        """For the caller that remembers addresses which do this."""
 
     def _next_turn(self) -> None:
         """The others had theirs."""
@@ -416,7 +415,7 @@ class Connection(asyncio.Protocol):
         """The handshake is done; `data_received` sees frames from here on."""
         self._transport = transport
         if self.state is not CONNECTING:
-            # Aborted while the handshake was under way.
+            # Aborted during the handshake.
             transport.abort()
             return
         self._enter(OPEN)

@@ -150,7 +150,7 @@ class FrameReader:
 
     @property
     def is_behind(self) -> bool:
-        """Whether `read` stopped because it was told to, with more to read."""
+        """True if `read` stopped on request, with more to read."""
         return self._is_behind
 
     def whole(self, data: bytes) -> Message | None:
@@ -218,7 +218,7 @@ class FrameReader:
         return events
 
     def _read(self, events: list[Message | Control], most_frames: int | None) -> bool:
-        """Whether it stopped at `most_frames`."""
+        """True if it stopped at `most_frames`."""
         data, end = self._data, len(self._data)
         view = memoryview(data)
         frames = 0
@@ -365,7 +365,7 @@ class FrameReader:
 
 
 class _TextCheck:
-    """Whether a client's text is UTF-8 of a size that can be read, piece by piece."""
+    """True if a client's text is UTF-8 of a size that can be read, piece by piece."""
 
     def __init__(self) -> None:
         self._decoder: codecs.IncrementalDecoder | None = None
@@ -464,7 +464,7 @@ def parse_close(payload: bytes) -> tuple[int, str]:
 
 
 def can_travel(code: int) -> bool:
-    """Whether a close code may appear on the wire (RFC 6455, 7.4)."""
+    """True if a close code may appear on the wire (RFC 6455, 7.4)."""
     return 1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999
 
 

@@ -56,7 +56,7 @@ class Keepalive:
         for connection in list(self._connections):
             try:
                 if late_s > TICK_S:
-                    # This process stood still: that is no fault of those who wait for it.
+                    # This process was suspended; its peers are not to blame.
                     connection.forgive(late_s)
                 connection.tick(now)
             except Exception:

@@ -20,17 +20,17 @@ class ConnectionLimits:
     stall_s: float = 10.0
     """How long output may wait here without moving."""
     in_flight_s: float | None = None
-    """How long output may be under way without any of it being acknowledged; None: as long as the
+    """How long output may be in flight without any of it being acknowledged; None: as long as the
     system tries."""
     ping_every_s: float = 20.0
     ping_limit_s: float = 20.0
     messages_per_s: float = 200.0
     """Small messages of a client, in the long run; see `FrameReader.small_frames`."""
-    messages_at_once: int = 3000
+    message_burst: int = 3000
     controls_per_s: float = 10.0
-    controls_at_once: int = 100
+    control_burst: int = 100
     bytes_per_s: float = 32 << 20
-    bytes_at_once: int = 256 << 20
+    byte_burst: int = 256 << 20
     is_trusted: bool = False
     """The peer is a process of ours, which may be as fast as it can and checked its clients'
     text."""
@@ -59,7 +59,7 @@ class Budget:
         return len(self._shares)
 
     def take(self, size_bytes: int, owner: str | None = None) -> bool:
-        """Whether there was room; if so it is taken until `give`."""
+        """True if there was room, which is then taken until `give`."""
         if self.used_bytes + size_bytes > self.limit_bytes:
             return False
         if owner is not None:

@@ -93,7 +93,7 @@ class ServerConnection(Connection):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """uvicorn stops; whoever uses the connection has said its words by then."""
+        """uvicorn stops; the connection's user has sent its last messages by then."""
         if self.state is not ConnectionState.CONNECTING:
             self.close(1001, "server shutdown")
         elif self._transport is not None:
@@ -121,7 +121,7 @@ class ServerConnection(Connection):
 
     def _connect(self, request: Request) -> None:
         assert self._transport is not None
-        # Nothing is read before somebody has decided to let this client in.
+        # Nothing is read before this client is admitted.
         self._hold_reading("handshake", True)
         self._response = self._protocol.accept(request)
         if self._response.status_code != 101:

@@ -18,7 +18,7 @@ WINDOW_SAMPLES = 1024
 """64 ms at 16 kHz. Source: service.md 4.3, `vad.threshold`."""
 
 HALF_SAMPLES = WINDOW_SAMPLES // 2
-"""The least that a detector tells apart: for those who cannot wait for a whole window."""
+"""Shortest piece that gets a probability of its own, for callers that cannot wait for a window."""
 
 WINDOWS_AT_ONCE = 32
 """Two seconds: what a detector needs for a long recording stays small."""
@@ -28,7 +28,7 @@ class Detector(Protocol):
     """Hears one conversation. Not shared between conversations, not safe from two threads."""
 
     def probabilities(self, windows: Samples) -> list[float]:
-        """How likely somebody speaks in each of `windows`, 0 to 1.
+        """Probability of speech in each of `windows`, 0 to 1.
 
         Args:
             windows: mono float32, 16 kHz, shape (B, `WINDOW_SAMPLES`) or (B, `HALF_SAMPLES`), one

@@ -42,7 +42,7 @@ from -50 dBFS."""
 
 ABOVE_NOISE_DB: Final = 3.0
 """In a room with steady noise, no 16 ms of a window that waits are louder than the least loud of
-the last `NOISE_WINDOWS` by more: speech that is, is heard at once."""
+the last `NOISE_WINDOWS` by more: such speech is heard immediately."""
 
 NOISE_WINDOWS: Final = 48
 """Three seconds."""

@@ -20,7 +20,7 @@ from parley.errors import SetupError
 from parley.media.pcm import Samples
 
 MODEL_FILE = Path("data") / "silero_vad_16k_sequence.onnx"
-"""Takes any number of hops in one run; `silero_vad.onnx` beside it takes one."""
+"""Takes any number of hops in one run; `silero_vad.onnx` next to it takes one."""
 
 HOP_SAMPLES = 512
 """What the network takes per run at 16 kHz. Source: silero-vad 5 and 6, `OnnxWrapper`."""

@@ -1,4 +1,4 @@
-"""Probabilities become utterances: when did somebody begin to speak, and when did they finish?
+"""Turns probabilities into utterances, each with its start and end.
 
 A pure state machine over windows of 1024 samples; it knows neither clocks nor sockets, so a
 conversation can be replayed in a test as fast as the detector runs. Positions are samples since the
@@ -84,7 +84,7 @@ VadEvent = SpeechBegan | SpeechEnded
 class UtteranceFinder:
     """Finds the utterances of one conversation.
 
-    Memory is bounded by `LONGEST_MS` of sound. Not safe from two threads at once.
+    Memory is bounded by `LONGEST_MS` of sound. Not thread-safe.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class UtteranceFinder:
 
     @property
     def is_speaking(self) -> bool:
-        """Whether an utterance is open."""
+        """True if an utterance is open."""
         return self._speech_start is not None
 
     def likely(self, pause_ms: int) -> Utterance | None:
@@ -131,7 +131,7 @@ class UtteranceFinder:
         return None if self._speech_start is None else self._pause_start
 
     def may_judge(self, samples: int) -> bool:
-        """Whether hearing so many more samples may take as long as a judgement."""
+        """True if hearing that many more samples may include a judgement."""
         if self._judge is None or self._pause_start is None or self._is_judged:
             return False
         heard = self._position + len(self._rest) + samples

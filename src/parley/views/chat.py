@@ -29,7 +29,7 @@ class ChatAnswer:
 
 
 class ChatView(TurnView):
-    """`prefill`, then `streaming_generate` or `generate`. Every prefill begins anew."""
+    """`prefill`, then `streaming_generate` or `generate`. Every prefill starts over."""
 
     async def prefill(
         self,

@@ -1,6 +1,6 @@
 """What people put into a message, and how it is laid out for a model.
 
-Values only; bytes have been decoded by whoever made them. Layout rules: sessions.md 2.2 and 3.3.
+Values only; their maker has decoded the bytes. Layout rules: sessions.md 2.2 and 3.3.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _SEPARATORS: Mapping[type[Part], str] = {
 
 
 def with_tools(messages: Sequence[Message], tools: tuple[Tool, ...]) -> list[Message]:
-    """The messages, of which the first one tells the model of functions."""
+    """The messages; the first one describes the functions to the model."""
     first = messages[0] if messages and messages[0].role == "system" else None
     parts = () if first is None else first.parts
     return [

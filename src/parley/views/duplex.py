@@ -1,7 +1,7 @@
 """Duplex: one unit per second, in which the model listens or speaks.
 
 Per unit: `prefill`, `generate`, and `finalize` before the next `prefill`. The slot keeps the order,
-so `finalize` may run as a task while the answer is on its way to the client. When the model fails
+so `finalize` may run as a task while the answer is sent to the client. When the model fails
 on a unit, the context is as before the unit, and the next one may follow.
 """
 
@@ -61,7 +61,7 @@ class UnitPrefill:
 
 
 KEPT_UNITS = 4
-"""Units that can be gone back to: what a client may not have heard yet, and the one under way."""
+"""Units that can be gone back to: what a client may not have heard yet, and the current one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -274,7 +274,7 @@ class DuplexView:
         """Close the unit: terminators, window. None, and harmless, when there is nothing to close.
 
         May run as a task: once it has started, the next `prefill` is welcome and waits its turn.
-        A failure leaves the unit open; the conversation cannot go on then.
+        A failure leaves the unit open; the conversation cannot continue then.
         """
         if not self._needs_finalize:
             return None
@@ -282,7 +282,7 @@ class DuplexView:
         return await self._slot.finalize(due_s=self._due_s if due_s is None else due_s)
 
     async def cut_answer(self, unheard_chars: int, unsent_units: int) -> bool:
-        """Make the context hold only what was heard of an answer that somebody interrupts. Between
+        """Make the context hold only what was heard of an interrupted answer. Between
         two units.
 
         The units from the first that was not heard to its end are decided once more: that one says

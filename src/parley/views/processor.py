@@ -6,8 +6,8 @@
         async for chunk in chat.streaming_generate("s1"):
             ...
 
-Every view begins its conversations anew, so a switch touches no tensor and takes no time. A server
-with several conversations at once makes its views on the engine's slots instead:
+Every view starts new conversations, so a switch touches no tensor and takes no time. A server
+with several concurrent conversations makes its views on the engine's slots instead:
 `DuplexView(await processor.engine.take_slot())`.
 """
 

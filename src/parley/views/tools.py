@@ -1,4 +1,4 @@
-"""Functions that a model may call: how it is told of them, and how its calls are read.
+"""Functions that a model may call: their description in the prompt, and the parser of calls.
 
 The form is the one of MiniCPM-o's chat template, which is Qwen3's: functions as JSON in the system
 message, calls as JSON between `<tool_call>` and `</tool_call>`, results in the next user message.
@@ -52,7 +52,7 @@ def result_text(result: ToolResultPart) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Text that is no call."""
+    """Text that is not a call."""
 
     text: str
 
@@ -80,7 +80,7 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class CallBroken:
-    """What had begun as a call is none; `text` is all that was written of it."""
+    """What started as a call is not one; `text` is all of it."""
 
     text: str
 
@@ -105,7 +105,7 @@ class ToolCallReader:
 
     @property
     def is_call(self) -> bool:
-        """True if a call has begun and is not complete."""
+        """True if a call has started and is not complete."""
         return self._is_call
 
     def add(self, text: str) -> list[Piece]:
@@ -117,7 +117,7 @@ class ToolCallReader:
         return pieces
 
     def finish(self) -> list[Piece]:
-        """The answer is complete: what is held back is no call, unless it is whole."""
+        """The answer is complete: the withheld text is not a call, unless it is whole."""
         pieces: list[Piece] = []
         if self._is_call:
             pieces += self._broken() if self._arguments else self._whole(self._held, "")
@@ -128,7 +128,7 @@ class ToolCallReader:
         return pieces
 
     def _step(self) -> list[Piece] | None:
-        """What can be told now; None: nothing before there is more."""
+        """What can be reported now; None: nothing before there is more."""
         if not self._is_call:
             return self._read_words()
         if self._arguments is None:
@@ -137,7 +137,7 @@ class ToolCallReader:
 
     def _read_words(self) -> list[Piece] | None:
         if self._has_ended_call:
-            # Line breaks between calls are no words.
+            # Line breaks between calls are not text.
             self._held = self._held.lstrip()
         place = self._held.find(OPEN)
         if place < 0:
@@ -216,7 +216,7 @@ class ToolCallReader:
         return [CallEnded(arguments.text)]
 
     def _broken(self) -> list[Piece]:
-        """What was told as a call is told as text, too."""
+        """Report as text what was reported as a call."""
         arguments, self._arguments, self._is_call = self._arguments, None, False
         if arguments is not None and arguments.is_complete and arguments.is_valid:
             # Only its end is missing: the call itself is whole.

@@ -202,7 +202,7 @@ class _Clients:
 
 
 def _memory_mb() -> dict[str, float]:
-    """Resident memory of the server's processes, where /proc tells."""
+    """Resident memory of the server's processes, if there is a /proc."""
     return dict(_sizes(os.getpid()))
 
 

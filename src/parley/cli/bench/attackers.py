@@ -41,7 +41,7 @@ def _frame(first_byte: int, content: bytes = b"") -> bytes:
 
 def _connect(address: Address) -> socket.socket:
     """A connection, from an address of the attacker's own where the machine has one: limits of the
-    address are to meet nobody else."""
+    address must not affect other clients."""
     try:
         return socket.create_connection(address, 5.0, (OWN_ADDRESS, 0))
     except OSError:
@@ -221,7 +221,7 @@ def upgrade(address: Address, until: float) -> None:
 
 
 def churn(address: Address, until: float) -> None:
-    """Sessions that are begun and left without a word, one after the other."""
+    """Sessions that are started and abandoned, one after the other."""
     prepare = frame(TEXT, b'{"type":"prepare","resume":true}', mask=True)
     _visit(address, "/ws/duplex/adx_churn{}", prepare, until)
 

@@ -1,6 +1,6 @@
 """What a spoken conversation was like: the measures of `parley bench duplex`, with intervals.
 
-Names and meaning follow Full-Duplex-Bench where it has them; times are those of somebody who
+Names and meaning follow Full-Duplex-Bench where it has them; times are those of a listener who
 plays what comes immediately and without gaps.
 
 - takeover rate: of completed turns of the user, how many were answered; a turn that was not is a

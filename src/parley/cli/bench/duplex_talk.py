@@ -27,7 +27,7 @@ from parley.errors import ParleyError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples, level_dbfs
 
 HEARD_DBFS: Final = -60.0
-"""What is quieter is no sound of an answer."""
+"""Quieter sound is not part of an answer."""
 
 INTO_S: Final = 0.8
 """How far into an answer the user interrupts, acknowledges or coughs."""
@@ -94,7 +94,7 @@ class SimulatedLoudspeaker:
         return max(0.0, self.played[-1].end_s - self._loop.time()) if self.played else 0.0
 
     def tell(self) -> None:
-        """Wake whoever waits: the conversation has ended."""
+        """Wake all waiters: the conversation has ended."""
         self._changed.set()
 
     async def answer(self, after_s: float, limit_s: float) -> Played | None:
@@ -139,28 +139,28 @@ class SimulatedMicrophone:
         self._waiting: deque[Samples] = deque()
         self._room = room(10.0)
         self._room_at = 0
-        self._begun_s = self._loop.time()
+        self._started_s = self._loop.time()
         """When the chunk began that will be sent next."""
 
     async def run(self) -> None:
         """Until cancelled, or the session ends."""
         chunk_s = self._size / INPUT_RATE_HZ
-        self._begun_s = self._loop.time()
+        self._started_s = self._loop.time()
         while self._client.phase == "active":
-            await asyncio.sleep(self._begun_s + chunk_s - self._loop.time())
+            await asyncio.sleep(self._started_s + chunk_s - self._loop.time())
             chunk = self._next()
-            self._begun_s += chunk_s
+            self._started_s += chunk_s
             await send(self._client, Pcm(chunk, INPUT_RATE_HZ))
 
     def say(self, samples: Samples) -> tuple[float, float]:
         """Say something now; the times of its first and of its last sample."""
         waiting = sum(map(len, self._waiting))
-        now = round((self._loop.time() - self._begun_s) * INPUT_RATE_HZ)
+        now = round((self._loop.time() - self._started_s) * INPUT_RATE_HZ)
         lead = max(0, now - waiting)
         start = waiting + lead
         self._waiting.append(np.zeros(lead, np.float32))
         self._waiting.append(samples)
-        first_s = self._begun_s + start / INPUT_RATE_HZ
+        first_s = self._started_s + start / INPUT_RATE_HZ
         return first_s, first_s + len(samples) / INPUT_RATE_HZ
 
     def _next(self) -> Samples:
@@ -228,11 +228,11 @@ class Scenes:
     async def pause(self, pause_ms: int) -> None:
         """Somebody hesitates between two words; then the turn should be answered."""
         await self._rest()
-        words, goes_on = with_pause(self._words(), pause_ms)
+        words, resumes = with_pause(self._words(), pause_ms)
         start_s, end_s = self._microphone.say(words)
         await asyncio.sleep(max(0.0, end_s - self._loop.time()))
-        goes_on_s = start_s + goes_on / INPUT_RATE_HZ
-        began = any(start_s < one.start_s < goes_on_s for one in self._loudspeaker.played)
+        resumes_s = start_s + resumes / INPUT_RATE_HZ
+        began = any(start_s < one.start_s < resumes_s for one in self._loudspeaker.played)
         self._observed.pauses.setdefault(pause_ms, []).append(began)
         await self._loudspeaker.answer(end_s, end_s + self._limit_s)
 

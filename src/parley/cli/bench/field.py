@@ -40,7 +40,7 @@ def field(
     ] = Path(),
     dialect: Annotated[str, typer.Option(help=", ".join(DIALECTS))] = "half_duplex",
 ) -> None:
-    """Speak recordings to a running server, and write what it says beside them.
+    """Speak recordings to a running server, and write its answers next to them.
 
     Every input.wav gets an output.wav of the same length and a times.json, as
     Full-Duplex-Bench wants them.

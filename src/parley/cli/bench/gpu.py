@@ -197,7 +197,7 @@ def _one_run(
     is_first: bool,
 ) -> Iterator[Check]:
     """A run's numbers of slots, until one does not load or the time is over."""
-    hurts = "whoever wants as many at a time"
+    hurts = "clients beyond that number"
     for number, count in enumerate(one.slots):
         name = f"{one.name}: units of {count} conversations"
         if not budget.has_room_for(one.units):
@@ -258,7 +258,7 @@ def _captures(
     counts: dict[str, int], refusals: dict[str, str], took_s: float, count: int, is_active: bool
 ) -> Check:
     name = f"graphs with {count} slots"
-    hurts = "everybody: a step without its graph waits for the processor"
+    hurts = "every session: a step without its graph waits for the processor"
     if not is_active:
         return not_run(name, "nothing is captured without a GPU or with model.compile off", hurts)
     facts = f"{counts} in {took_s:.0f} s"
@@ -268,7 +268,7 @@ def _captures(
 
 
 def _memory(settings: ModelSettings, count: int, place: torch.device) -> Check:
-    name, hurts = f"memory with {count} slots", "whoever is there when the card is full"
+    name, hurts = f"memory with {count} slots", "sessions that run when the card is full"
     if place.type != "cuda":
         return not_run(name, "only a card's memory is measured", hurts)
     if not settings.random_weights:
@@ -284,7 +284,7 @@ def _memory(settings: ModelSettings, count: int, place: torch.device) -> Check:
 
 async def _first_audio(loaded: Any) -> Check:
     """From the end of a spoken turn to the first sound of its answer; the model is unloaded."""
-    name, hurts = "first audio of an answer, ms", "whoever takes turns with it"
+    name, hurts = "first audio of an answer, ms", "users of half-duplex and chat"
     make_talkative(loaded)
     clock = SystemClock()
     async with Engine(loaded, clock) as engine:

@@ -1,6 +1,6 @@
 """The golden vectors of the repository on a card, as a part of `parley bench gpu`.
 
-They are no part of an installed package, so this needs a checkout, and the packages of its tests.
+An installed package does not contain them, so this needs a checkout, and the packages of its tests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).resolve().parents[4]
 
 LIMIT_S: Final = 300.0
 
-HURTS: Final = "whoever talks to it: rounding changes what is said more often than it should"
+HURTS: Final = "every user: rounding changes what is said more often than it should"
 
 
 def goldens(place: torch.device, dtype: torch.dtype, *, small_caches: bool) -> Check:

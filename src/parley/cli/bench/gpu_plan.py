@@ -1,6 +1,6 @@
 """What one call of `parley bench gpu` tries, and how long it may take.
 
-A plan is a TOML file, so that whoever is lent a card for minutes decides beforehand, and spends
+A plan is a TOML file, so that an operator with a card for minutes decides beforehand, and spends
 none of them on it:
 
     limit_s = 570

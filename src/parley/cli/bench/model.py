@@ -1,8 +1,8 @@
 """`parley bench model`: how many conversations a device carries.
 
 For each number of slots the model is loaded, as many duplex conversations run at one unit per
-second with their phases spread over the second, and each answer is held against its deadline: the
-second must not end before it. Where the time goes is told stage by stage.
+second with their phases spread over the second, and each answer is compared with its deadline: the
+second must not end before it. The report shows the time per stage.
 """
 
 from __future__ import annotations

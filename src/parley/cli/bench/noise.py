@@ -110,7 +110,7 @@ def noise(
 ) -> None:  # fmt: skip
     """What stops an answer and should not, and how soon speech does; without a server."""
     model = SileroModel()
-    # Absent recordings are told of before anything takes its time.
+    # Report missing recordings before the long part starts.
     voices = own(folder) if folder is not None else installed() if people else None
     found = {name: measure(model, options, minutes) for name, options in POLICIES.items()}
     table = [] if voices is None else rows(voices, model, _judges(), minutes)

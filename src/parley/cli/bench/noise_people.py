@@ -138,7 +138,7 @@ class _Bench:
         found = []
         for pause_ms in PAUSES_MS:
             paused = [with_pause(clip, pause_ms) for clip in turns]
-            early = sum(bool(self._ends(sound, before=goes_on)) for sound, goes_on in paused)
+            early = sum(bool(self._ends(sound, before=resumes)) for sound, resumes in paused)
             found.append(
                 NoiseRow(f"cut by a pause of {pause_ms} ms", f"{early} of {len(turns)}", "1 of 12")
             )

@@ -1,5 +1,5 @@
 """Sounds alongside speech that may be shipped, because a rule makes them from a seed: a quiet room,
-coughs and clicks, music; and what becomes of speech in a crowd and from a loudspeaker.
+coughs and clicks, music; and speech in a crowd and from a loudspeaker.
 
 All are mono float32 at 16 kHz; levels in dB of full scale (RMS).
 """

@@ -1,4 +1,4 @@
-"""Recordings of people that packages bring, and what becomes of speech in a room.
+"""Recordings of people from installed packages, and speech in a simulated room.
 
 `asterisk-core-sounds-*-g722` (Debian) has prompts of five people in five languages with their
 texts, `pocketsphinx-testdata` a reader. Nothing of them is shipped. A folder of one's own has
@@ -117,7 +117,7 @@ def _decoded(path: Path) -> Samples:
 
 
 def with_pause(samples: Samples, pause_ms: int) -> tuple[Samples, int]:
-    """A sentence with silence between two words, and where it goes on."""
+    """A sentence with silence between two words, and the sample at which it continues."""
     cut = cut_between_words(samples)
     first = samples[:cut].copy()
     first[-80:] *= np.linspace(1, 0, 80, dtype=np.float32)

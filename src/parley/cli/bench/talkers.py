@@ -223,7 +223,7 @@ class OpenAIRealtimeTalker(_Pcm16Talker):
 
 
 class OpenAILiveTalker(_Pcm16Talker):
-    """OpenAI Live, with this server's extension that tells of interruptions."""
+    """OpenAI Live, with this server's extension that reports interruptions."""
 
     path = "/v1/live/sessions"
 
@@ -250,7 +250,7 @@ class OpenAILiveTalker(_Pcm16Talker):
 
 
 class MiniCPMOV2Talker(Talker):
-    """The newest MiniCPM-o dialect, with this server's extension that tells of interruptions."""
+    """The newest MiniCPM-o dialect, with this server's extension that reports interruptions."""
 
     path = "/v1/realtime?mode=audio"
     _received_ms = 0.0

@@ -16,7 +16,7 @@ class RealtimeOrder:
 
     def __init__(self) -> None:
         self._ids: set[str] = set()
-        self._has_begun = False
+        self._has_started = False
         self._response: str | None = None
         self._open_items: dict[str, int] = {}
         self._open_parts: set[str] = set()
@@ -26,9 +26,9 @@ class RealtimeOrder:
 
     def see(self, event: Json) -> Iterator[str]:
         name = str(event.get("type"))
-        if not self._has_begun and name not in ("session.created", "error"):
+        if not self._has_started and name not in ("session.created", "error"):
             yield f"'{name}' came before session.created"
-        self._has_begun |= name == "session.created"
+        self._has_started |= name == "session.created"
         yield from unseen(event, self._ids)
         if name.startswith("response."):
             yield from self._of_response(name, event)
@@ -117,5 +117,5 @@ class RealtimeOrder:
         self._open_parts.clear()
 
     def end(self) -> Iterator[str]:
-        if not self._has_begun:
+        if not self._has_started:
             yield "there was no session.created"

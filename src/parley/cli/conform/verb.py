@@ -85,14 +85,14 @@ async def _report(access: Access, scenarios: Sequence[Scenario], limit_s: float)
         try:
             async for result in results(access, [scenario], limit_s):
                 is_fine &= not result.complaints
-                _tell(result)
+                _print(result)
         except ParleyError as error:
             is_fine = False
-            _tell(ScenarioResult(scenario, 0, (str(error),)))
+            _print(ScenarioResult(scenario, 0, (str(error),)))
     return is_fine
 
 
-def _tell(result: ScenarioResult) -> None:
+def _print(result: ScenarioResult) -> None:
     name = f"{result.scenario.dialect}, {result.scenario.name}"
     if not result.complaints:
         typer.echo(f"ok    {name} ({result.events} events)")
