@@ -26,6 +26,13 @@ async def prepared(harness: WorkerHarness, **config) -> Talk:
     return await harness.ready("half_duplex", config=config)
 
 
+async def answering(harness: WorkerHarness, talk: Talk) -> None:
+    """Until the turn is answered and a step waits at the gate: an answer that is only prepared while
+    the user may go on waits there, too."""
+    await harness.gate.arrived()
+    await talk.until("generating")
+
+
 async def test_a_spoken_turn_is_answered_in_the_documented_order():
     async with worker_harness() as harness:
         talk = await prepared(harness)
@@ -276,7 +283,7 @@ async def test_stop_in_the_middle_of_an_answer_ends_the_turn_then_the_session():
         talk = await prepared(harness)
         tell(talk, SENTENCE)
         await talk.until("generating")
-        await harness.gate.arrived()
+        await answering(harness, talk)
 
         talk.say({"type": "stop"})
         done = await talk.until("turn_done")
@@ -294,7 +301,7 @@ async def test_a_model_that_stops_late_does_not_keep_the_client_waiting():
         harness.gate.shut(Stage.DECODE)
         talk = await prepared(harness)
         tell(talk, SENTENCE)
-        await harness.gate.arrived()
+        await answering(harness, talk)
 
         talk.say({"type": "stop"})
 
@@ -311,7 +318,7 @@ async def test_an_external_stop_of_a_turn_keeps_the_session():
         harness.gate.shut(Stage.DECODE)
         talk = await prepared(harness)
         tell(talk, SENTENCE)
-        await harness.gate.arrived()
+        await answering(harness, talk)
 
         assert harness.host.stop_turn(StopTurn("r", talk.lease.lease_id))
         harness.gate.open()
@@ -338,7 +345,7 @@ async def test_what_is_said_after_a_stopped_turn_is_heard_though_the_model_is_sl
         harness.gate.shut(stage)
         tell(talk, SENTENCE)
         await talk.until("generating")
-        await harness.gate.arrived()
+        await answering(harness, talk)
 
         assert harness.host.stop_turn(StopTurn("r", talk.lease.lease_id))
         stopped = await talk.until("turn_done")
