@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support.gateways import running_gateway
+from tests.support.patience import HANG_S
 from tests.support.processes import serving
 from tests.support.recordings import recorded
 
@@ -82,13 +83,13 @@ def test_a_script_may_stop_reading_and_ask_again(url: str) -> None:
             if isinstance(event, Piece):
                 break
 
-        assert server.ask("Hello!", timeout_s=30).text
+        assert server.ask("Hello!", timeout_s=HANG_S).text
 
 
 @pytest.mark.slow
 def test_a_script_pauses_and_resumes(url: str) -> None:
     with sync.connect(url) as server, server.duplex() as talk:
-        talk.ready(timeout_s=30)
+        talk.ready(timeout_s=HANG_S)
         talk.pause(30)
         paused = next(talk)
         talk.resume()

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from cryptography import x509
 from tests.support.gateways import end_of, hear, running_gateway, say
+from tests.support.patience import HANG_S
 from tests.support.programs import run, tool
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
@@ -224,7 +225,7 @@ async def nginx(
         tool("nginx"), "-c", str(tmp_path / "nginx.conf"), "-p", str(tmp_path)
     )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             while True:
                 with contextlib.suppress(OSError):
                     _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import websockets
 from tests.support.gateways import hear, occupied, running_gateway, say
+from tests.support.patience import HANG_S
 from tests.support.stack import RunningStack, running_stack
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
@@ -275,7 +276,7 @@ async def test_a_worker_without_the_dialect_is_no_lost_worker(monkeypatch: pytes
         host.dialects = DialectRegistry([one for one in shipped if one.name != "realtime"])
         async with connect(stack.ws("/v1/realtime")) as socket:
             error = await hear(socket)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(HANG_S):
                 await socket.wait_closed()
         async with occupied(stack):
             pass

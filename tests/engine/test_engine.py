@@ -4,6 +4,7 @@ import threading
 
 import pytest
 from structlog.testing import capture_logs
+from tests.support.patience import HANG_S
 from tests.support.scripted_model import ScriptedModel
 
 from parley.engine import Engine
@@ -24,10 +25,10 @@ class Gate:
 
     def __call__(self, stage, rows):
         self.entered.release()
-        assert self.open.acquire(timeout=30)
+        assert self.open.acquire(timeout=HANG_S)
 
     async def wait_entered(self):
-        assert await asyncio.to_thread(self.entered.acquire, timeout=30)
+        assert await asyncio.to_thread(self.entered.acquire, timeout=HANG_S)
 
     def let_go(self, steps=1):
         for _ in range(steps):

@@ -415,10 +415,10 @@ async def test_a_database_that_fails_stops_no_conversation(tmp_path, monkeypatch
         with monkeypatch.context() as broken:
             broken.setattr(State, "set_fact", full)
             running.runtime.scheduling.eta.record("chat", 4.0)
-            await until(lambda: bool(running.runtime.stores.maintenance.failures), 10)
+            await until(lambda: bool(running.runtime.stores.maintenance.failures))
             answer = await http.get("/health")
         monkeypatch.setattr(State, "touch_keys", touched)
-        await until(lambda: bool(rounds), 10)
+        await until(lambda: bool(rounds))
         history = await running.runtime.stores.state.fact("eta.history")
 
     assert answer.status_code == 200

@@ -17,6 +17,7 @@ from tests.support.gateways import (
     say,
     until,
 )
+from tests.support.patience import HANG_S
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
 
@@ -167,8 +168,8 @@ async def test_clients_of_an_unreachable_worker_are_served_by_the_next():
 
 
 async def test_a_client_is_told_that_it_waits_while_a_worker_is_dialled():
-    patient = DialPolicy(attempts=3, pause_s=0.4, open_limit_s=5)
-    async with running_gateway(policy=patient) as gateway:
+    patient = DialPolicy(attempts=3, pause_s=0.4, open_limit_s=HANG_S)
+    async with running_gateway(policy=patient, probe_every_s=2 * HANG_S) as gateway:
         broken = await _unreachable(gateway, "broken")
         async with connect(gateway.ws(PATHS["realtime"])) as client:
             messages, code = await end_of(client)
@@ -233,14 +234,14 @@ async def test_an_unreachable_worker_is_used_again_when_its_health_answers():
 
 
 async def test_a_client_that_leaves_while_its_worker_is_dialled_gives_the_slot_back():
-    patient = DialPolicy(attempts=100, pause_s=0.05, open_limit_s=5)
-    async with running_gateway(policy=patient) as gateway:
+    patient = DialPolicy(attempts=2, pause_s=2 * HANG_S)
+    async with running_gateway(policy=patient, probe_every_s=2 * HANG_S) as gateway:
         broken = await _unreachable(gateway, "broken")
         client = await connect(gateway.ws(PATHS["realtime"]))
         await until(lambda: gateway.runtime.scheduling.worker_pool.leases)
 
         client.transport.abort()
-        await until(lambda: not gateway.runtime.scheduling.worker_pool.leases, 1)
+        await until(lambda: not gateway.runtime.scheduling.worker_pool.leases)
 
         await until(lambda: not gateway.runtime.serving.connection_handler.live)
         await broken.leave()

@@ -61,6 +61,7 @@ def main() -> None:
     assert len(threads) == 1, f"imports have started {len(threads) - 1} threads"
     gc.collect()
     gc.freeze()
+    link.send(b"ready")
     order = serve(link)
     while True:
         become(order)

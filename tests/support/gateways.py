@@ -72,13 +72,14 @@ async def running_gateway(
     policy: DialPolicy = QUICK,
     make_runtime: Callable[..., GatewayRuntime] = GatewayRuntime,
     web: Path | None = None,
+    probe_every_s: float = 0.05,
     **parts: Any,
 ) -> AsyncIterator[RunningGateway]:
     """Serve while the block runs; stops immediately afterwards."""
     gateway = Gateway(
         settings(**parts),
         make_runtime=lambda s, **more: make_runtime(
-            s, dial_policy=policy, probe_every_s=0.05, **more
+            s, dial_policy=policy, probe_every_s=probe_every_s, **more
         ),
         **({"web": web} if web else {}),
     )

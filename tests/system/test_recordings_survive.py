@@ -33,7 +33,7 @@ def unit(seed: int) -> str:
 
 def hear(socket: ClientConnection, kind: str) -> dict[str, Any]:
     while True:
-        message = json.loads(socket.recv(timeout=20))
+        message = json.loads(socket.recv(timeout=HANG_S))
         if message["type"] == kind:
             return dict(message)
 

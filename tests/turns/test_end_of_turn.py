@@ -7,6 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 from tests.session.test_half_duplex import prepared, tell
+from tests.support.patience import HANG_S
 from tests.support.sessions import worker_harness
 from tests.support.timeline import Script, chunks, silence, sound, speak, windows
 
@@ -119,7 +120,7 @@ async def test_who_pauses_and_sends_nothing_any_more_is_answered():
         talk = await prepared(harness)
         tell(talk, sound(silence(0.3), speak(1.0), silence(0.5)), 0.1)
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             done = await talk.until("turn_done")
 
     assert "You spoke for" in done["text"]

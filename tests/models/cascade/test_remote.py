@@ -18,6 +18,7 @@ from tests.models.cascade.parts import (
     memory_of,
     result_of,
 )
+from tests.support.patience import HANG_S
 
 from parley.engine.segments import Audio, Text
 from parley.engine.work import Ending, Finalize, Generate, Sampling, StartSession, StepUnit, Work
@@ -319,7 +320,7 @@ def test_who_stops_waiting_closes_the_request_immediately(kind, end):
         else:
             model.close(0)
 
-        assert script.gone.wait(5)
+        assert script.gone.wait(HANG_S)
 
 
 def test_a_duplex_call_listens_while_it_waits_and_being_talked_over_closes_the_request():
@@ -332,7 +333,7 @@ def test_a_duplex_call_listens_while_it_waits_and_being_talked_over_closes_the_r
         assert not script.gone.is_set()
         Cast(model).play(0, waiting[6:])
 
-        assert script.gone.wait(5)
+        assert script.gone.wait(HANG_S)
 
     units = [result_of(one) for one in played if isinstance(one.work, StepUnit)]
     assert {one.ending for one in units} == {Ending.LISTEN}
