@@ -24,20 +24,20 @@ from parley.protocol.kinds import Kind
 from parley.tracing import TraceSpan, Tracing
 
 QUIET_S: Final = 0.5
-"""A worker is dialled for so long before its client is told that it waits."""
+"""Time for dialling a worker before its client is notified that it waits."""
 
 T = TypeVar("T")
 Received = TypeVar("Received")
 
 
 class Departed(Exception):
-    """The client left, or was told the last word: nothing more to do for it."""
+    """The client left, or has received its last message."""
 
     def __init__(self, why: str, *, is_error: bool = False) -> None:
         super().__init__(why)
         self.why = why
         self.is_error = is_error
-        """Whether `why` is the code of an error that the client was told."""
+        """True if `why` is the code of an error that was sent to the client."""
 
 
 class TicketCancelled(Exception):
@@ -51,7 +51,7 @@ class Client:
     Args:
         kind: what the queue calls the session.
         dialect: whose socket of the worker is dialled.
-        caller: what workers are told of who it is; see `CALLER_HEADER`.
+        caller: its description for workers; see `CALLER_HEADER`.
         accepted_time: Unix seconds from which total time limits count; None: from the lease.
         extensions: whether the client asked for more than the published texts name.
         parameters: of its query, as far as the worker's end of the dialect wants to know them.
@@ -94,7 +94,7 @@ class ClientWatch(Generic[Received]):
         """Wait while `ticket` waits, and keep the client informed.
 
         Raises:
-            Departed: the client left or was told the last word.
+            Departed: the client left or has received its last message.
         """
         stop = ticket.changed.listen(self._wake)
         try:
@@ -107,7 +107,7 @@ class ClientWatch(Generic[Received]):
         """Do `work` while the client is minded.
 
         Args:
-            ticket: work that takes longer than `QUIET_S` is a wait to the client, who is told so.
+            ticket: work that takes longer than `QUIET_S` is reported to the client as a wait.
 
         Raises:
             Departed: the client left; `work` was cancelled and has ended.
@@ -140,7 +140,7 @@ class ClientWatch(Generic[Received]):
         """The client sent something. May raise `Departed`."""
 
     def server_closes(self) -> None:
-        """The server shuts down. May raise `Departed` or what the client is told."""
+        """The server shuts down. May raise `Departed` or an error for the client."""
 
     def deadline_s(self) -> float | None:
         """Seconds until `expired`; None: never."""
@@ -183,7 +183,7 @@ class ClientWatch(Generic[Received]):
         receiving.cancel()
         await asyncio.wait({receiving})
         if not receiving.cancelled():
-            # Seen here, so that nobody is told of an exception that was never retrieved.
+            # Retrieved here, so that asyncio does not report it.
             receiving.exception()
 
     def _wake(self) -> None:
@@ -212,7 +212,7 @@ class Acquisition:
         self._clock = clock
 
     def check(self, kind: Kind, key_id: str | None) -> None:
-        """Whether `acquire` would let a client wait now.
+        """Check that `acquire` would let a client wait now.
 
         Raises:
             QueueFull, ServiceUnavailable, QuotaExceeded: as it would.
@@ -229,7 +229,7 @@ class Acquisition:
         Raises:
             QueueFull, ServiceUnavailable, QuotaExceeded: it may not even wait.
             Departed: the client left while it waited.
-            TicketCancelled: somebody took it out of the queue.
+            TicketCancelled: it was taken out of the queue.
             ParleyError: no worker could be reached or had room.
         """
         self._usage.check(client.key_id)

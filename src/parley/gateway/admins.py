@@ -35,7 +35,7 @@ class Admins:
         self.change(security)
 
     def change(self, security: SecuritySettings) -> None:
-        """Rules for requests from now on."""
+        """Rules for later requests."""
         self._security = security
 
     def is_admin(self, peer: str | None, headers: Mapping[str, str]) -> bool:
@@ -49,7 +49,7 @@ class Admins:
             shown = headers.get("x-admin-token") or bearer_token(headers)
             return hmac.compare_digest(shown.encode(), token.encode())
         if user_role is not None:
-            return False  # a proxy on this machine, for somebody else
+            return False  # a proxy on this machine, for a user who is not an admin
         if self._security.trust_proxy or any(name in headers for name in FORWARDED_HEADERS):
             return False
         # The Host header is checked too: a site may point its own name at 127.0.0.1.

@@ -49,7 +49,7 @@ class Admission:
         """Claimed ids, each with what is done when it is free again."""
 
     def change(self, security: SecuritySettings, *, sessions_per_client: int) -> None:
-        """Rules for whoever comes from now on."""
+        """Rules for later requests."""
         self._security = security
         self._sessions_per_client = sessions_per_client
         self._gather_names()
@@ -78,7 +78,7 @@ class Admission:
         return peer or "unknown"
 
     def is_encrypted(self, headers: Mapping[str, str]) -> bool:
-        """Whether a trusted proxy says that the client speaks TLS with it."""
+        """True if a trusted proxy says that the client speaks TLS with it."""
         said = _last_entry(headers, "x-forwarded-proto").lower()
         return self._security.trust_proxy and said == "https"
 
@@ -122,7 +122,7 @@ class Admission:
 
     @contextmanager
     def visit(self, address: str, *, limit: int | None = None) -> Iterator[None]:
-        """Count a session of `address` (or of whoever else is counted) while the block runs.
+        """Count a session of `address` (or of another owner) while the block runs.
 
         Raises:
             TooManySessions: it has as many as one address, or /64 of IPv6, may have.
@@ -156,7 +156,7 @@ class Admission:
             freed.set_result(None)
 
     async def wait_until_free(self, session_id: str, limit_s: float) -> None:
-        """Until nobody has the id, or `limit_s` has passed; `claim` tells which."""
+        """Wait until the id is free, at most `limit_s`; `claim` shows if it is."""
         freed = self._session_ids.get(session_id)
         if freed is not None:
             await asyncio.wait({freed}, timeout=limit_s)
@@ -183,7 +183,7 @@ class Admission:
 
 
 def is_loopback(address: str | None) -> bool:
-    """Whether a peer address is this machine's loopback."""
+    """True if a peer address is this machine's loopback."""
     try:
         parsed = ipaddress.ip_address(address or "")
     except ValueError:
@@ -193,7 +193,7 @@ def is_loopback(address: str | None) -> bool:
 
 
 def is_local(peer: str | None, headers: Mapping[str, str]) -> bool:
-    """Whether who asks is on this machine; what a proxy on it brings may be from anywhere."""
+    """True if the client is on this machine; requests of a proxy on it may be from anywhere."""
     return is_loopback(peer) and not any(name in headers for name in FORWARDED_HEADERS)
 
 
@@ -208,7 +208,7 @@ def _place(url: str) -> tuple[str, int | None] | None:
 
 
 def names_loopback(url: str) -> bool:
-    """Whether a URL leads to this machine."""
+    """True if a URL leads to this machine."""
     return is_this_machine(host_name(url))
 
 

@@ -99,7 +99,7 @@ def make_app(
                         stack.callback(_packing_soon(files).cancel)
                     yield state
         except SetupError as error:
-            # uvicorn only says that it failed; whoever started us says why.
+            # uvicorn only logs that it failed; our caller reports why.
             app.state.setup_error = error
             raise
 
@@ -335,7 +335,7 @@ def _add_routes(
 
 
 async def _no_such_route(scope: Scope, receive: Receive, send: Send) -> None:
-    """A path that nobody serves: 404, also for WebSockets, which Starlette refuses with 403."""
+    """404 for an unknown path, also for WebSockets, which Starlette refuses with 403."""
     if scope["type"] == "websocket":
         await PlainTextResponse("Nothing answers at this path.", 404)(scope, receive, send)
         return

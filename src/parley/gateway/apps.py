@@ -21,7 +21,7 @@ class App:
 
 
 class Apps:
-    """All apps in their fixed order. Switching one off refuses new sessions; running ones go on."""
+    """All apps in fixed order. An app that is off refuses new sessions; running ones continue."""
 
     def __init__(self) -> None:
         self._apps = {

@@ -1,4 +1,4 @@
-"""Who is calling: nobody in particular, the holder of a key, or an admin.
+"""Who is calling: an anonymous client, the holder of a key, or an admin.
 
 A token may come as `Authorization: Bearer`, `Api-Key`, `X-Api-Key`, `X-Admin-Token`, `?token=` or a
 WebSocket subprotocol (sockets of browsers cannot send headers), or the cookie that `POST
@@ -51,7 +51,7 @@ SESSION_S: Final = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever calls; `key` when it showed one, itself or by a session token (`is_session`)."""
+    """A client; `key` if it showed one, itself or by a session token (`is_session`)."""
 
     kind: Literal["anonymous", "key", "admin"] = "anonymous"
     key: Key | None = None
@@ -96,7 +96,7 @@ class Authenticator:
     def change(
         self, *, admin_token: str | None, needs_key: bool, anonymous_per_minute: int
     ) -> None:
-        """Rules for whoever comes from now on."""
+        """Rules for later requests."""
         self.needs_key = needs_key
         self._admin_token = admin_token
         before = self._anonymous
@@ -106,7 +106,7 @@ class Authenticator:
 
     @property
     def keys(self) -> int:
-        """How many keys work."""
+        """Number of valid keys."""
         return sum(self._works(key) for key in self._keys.values())
 
     def fill(self, keys: list[Key], seal: bytes) -> None:
@@ -125,14 +125,14 @@ class Authenticator:
     def identify(
         self, headers: Mapping[str, str], token: str | None = None, *, peer: str | None = None
     ) -> Caller:
-        """Who shows what.
+        """Find the caller by its tokens.
 
         Args:
             token: from the query.
-            peer: whoever connected: a proxy may have signed the user in.
+            peer: address of the connection: a proxy there may have signed the user in.
 
         Raises:
-            Unauthorized: a token that opens nothing.
+            Unauthorized: a token is not valid.
         """
         offered = _openai_tokens(headers)
         shown = [one for one in offered if one and (self.needs_key or not self._is_foreign(one))]
@@ -157,7 +157,7 @@ class Authenticator:
 
     def count(self, caller: Caller, address: str | None = None) -> None:
         """One use of a key, or of an address without one. Callers on this machine are not counted
-        by their address: behind a proxy that is not trusted, everybody seems to be one of them.
+        by their address: behind a proxy that is not trusted, all clients seem to be on it.
 
         Args:
             address: the caller's; None where it is not counted.
@@ -234,7 +234,7 @@ class Authenticator:
         return recording_id if isinstance(recording_id, str) else None
 
     def _is_foreign(self, token: str) -> bool:
-        """Whether a token is neither the admin's nor made here, valid or not."""
+        """True if a token is neither the admin's nor made here, valid or not."""
         return not token.startswith((KEY_PREFIX, SESSION_PREFIX, SHARE_PREFIX)) and (
             self._admin(token) is None
         )
@@ -304,10 +304,10 @@ class Authenticator:
 
 
 def caller_word(caller: Caller, *, is_admin: bool) -> str:
-    """What workers are told of a caller; see `CALLER_HEADER`.
+    """A caller as it is described to workers; see `CALLER_HEADER`.
 
     Args:
-        is_admin: whether it is one by where it sits.
+        is_admin: whether it is an admin because it is on this machine.
     """
     if is_admin or caller.kind == "admin":
         return "admin"
@@ -322,7 +322,7 @@ def who(caller: Caller) -> str:
 
 
 def make_key() -> str:
-    """A new key, shown once."""
+    """A new key."""
     return KEY_PREFIX + secrets.token_urlsafe(32)
 
 

@@ -44,7 +44,7 @@ from parley.settings import LimitSettings, QueueSettings
 from parley.transport import Connection, connection_of
 
 RECONNECT_S: Final = 2.0
-"""How long a newcomer waits for the session id of a connection that is ending."""
+"""How long a new connection waits for the session id of one that is ending."""
 
 log = logs.get(__name__)
 
@@ -85,7 +85,7 @@ class ConnectionHandler:
         self._queue = queue
         self._closing = closing
         self.is_draining = False
-        """Whether the server shuts down and its sessions go on for a while."""
+        """True while the server shuts down and its sessions still continue."""
         self._live: set[asyncio.Task[object]] = set()
 
     @property
@@ -161,12 +161,12 @@ class ConnectionHandler:
         ), kind
 
     def change_limits(self, limits: LimitSettings) -> None:
-        """For whoever comes from now on."""
+        """Limits for later clients."""
         self._limits = limits
 
     async def _may_upgrade(self, newcomer: _Newcomer) -> bool:
-        """Whether the handshake goes on. Where the dialect wants that, a newcomer that cannot be
-        served is refused in its place, with an HTTP status."""
+        """True if the handshake continues. If the dialect asks for it, a newcomer that cannot be
+        served is refused here, with an HTTP status."""
         dialect = newcomer.dialect
         if not dialect.refuses_by_status:
             return True
@@ -188,8 +188,8 @@ class ConnectionHandler:
         return True
 
     def _is_closed_to(self, request: UpgradeRequest) -> bool:
-        """Whether it is turned away because the server shuts down. While sessions may still go on,
-        whoever was cut off comes back to one."""
+        """True if it is refused because the server shuts down. While sessions still continue,
+        clients that were cut off may come back to theirs."""
         return self._closing.done() and not (self.is_draining and wants_resume(request))
 
     async def _visit(self, connection: Connection, newcomer: _Newcomer) -> None:
@@ -211,7 +211,7 @@ class ConnectionHandler:
             if wants_resume(newcomer.request):
                 await self._resumption.serve(connection, client, dialect, held)
                 return
-            # Whoever comes back at once may find us still busy putting its old session away.
+            # A client that comes back immediately may find its old session still being closed.
             await self._admission.wait_until_free(client.session_id, RECONNECT_S)
             held.enter_context(self._admission.claim(client.session_id))
             await self._wait_and_talk(connection, client, newcomer, held)

@@ -56,7 +56,7 @@ class Dispatcher:
         self._estimated_at = float("-inf")
         self._is_closed = False
         self.is_paused = False
-        """Whether tickets wait although slots are free."""
+        """True while tickets wait although slots are free."""
         self._is_running = False
         self._must_rerun = False
         worker_pool.changed.listen(self.run)
@@ -95,8 +95,8 @@ class Dispatcher:
     def submit_first(
         self, kind: Kind, *, session_id: str, address: str, key_id: str | None, fingerprint: str
     ) -> Ticket:
-        """Ask for a slot before everybody else, for a session that has lost its worker. It takes
-        only one of a worker with this fingerprint, and holds nobody up who can take another."""
+        """Ask for a slot before all other tickets, for a session that has lost its worker. The slot
+        must be of a worker with this fingerprint; tickets that can take another are not delayed."""
         ticket = Ticket(
             kind=kind,
             session_id=session_id,
@@ -111,7 +111,7 @@ class Dispatcher:
         return ticket
 
     def check(self, kind: Kind) -> None:
-        """Whether `submit` would take a client now.
+        """Check that `submit` would take a client now.
 
         Raises:
             QueueFull, ServiceUnavailable: as it would.
@@ -151,7 +151,7 @@ class Dispatcher:
         ticket.failed_workers += 1
         if not lease.is_lost:
             self.worker_pool.unreachable(lease.worker)
-        # Before the release wakes the dispatcher, so that nobody overtakes.
+        # Before the release wakes the dispatcher, so that no other ticket overtakes.
         may_wait = not self._is_closed and not self.worker_pool.is_cut_off
         if ticket.failed_workers < WORKERS_TO_TRY and may_wait:
             self.queue.put_back(ticket)
@@ -183,11 +183,11 @@ class Dispatcher:
         ticket.changed.notify()
 
     def close(self) -> None:
-        """Admit nobody any more."""
+        """Refuse all tickets from now on."""
         self._is_closed = True
 
     def pause(self, on: bool) -> None:
-        """Let everybody wait: another gateway may be giving out the slots; or go on."""
+        """Give out no slots, because another gateway may be doing so; or resume."""
         self.is_paused = on
         if not on:
             self.run()
@@ -207,7 +207,7 @@ class Dispatcher:
         self._estimate()
 
     def refresh(self) -> None:
-        """Bring the estimates up to date before they are told."""
+        """Update the estimates before they are sent."""
         if self._clock.monotonic() - self._estimated_at >= ESTIMATES_FRESH_S:
             self._estimate()
 
@@ -229,7 +229,7 @@ class Dispatcher:
                 if ticket.fingerprint is not None:
                     # No slot that this one could take is free; those behind may take the others.
                     continue
-                # Strict order: those behind wait too, unless nobody here can ever serve this one.
+                # Strict order: tickets behind wait too, unless no worker can ever serve this one.
                 if self.worker_pool.can_ever_serve(ticket.kind):
                     return
                 continue

@@ -2,7 +2,7 @@
 
 oauth2-proxy, Authelia, authentik and their like ask the identity provider and name the user in a
 header. The header is believed from the proxy's address only; from anybody else it is nothing. A
-page of another site that makes a browser ask, with the proxy's cookie, is nobody either.
+page of another site that makes a browser ask, with the proxy's cookie, is not signed in either.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class ForwardAuth:
             ) from error
 
     def user(self, peer: str | None, headers: Mapping[str, str]) -> Key | None:
-        """Whom the proxy names; None: nobody.
+        """The user that the proxy names; None: none.
 
         Args:
-            peer: whoever connected, not what it says about others.
+            peer: address of the connection, not what its headers say.
         """
         name = self._header(headers, self._settings.user_header)
         if not name or len(name) > NAME_CHARS or not self._is_proxy(peer):

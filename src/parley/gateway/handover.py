@@ -1,9 +1,9 @@
-"""Takes finished recordings over from workers that keep them in a data folder of their own.
+"""Moves finished recordings here from workers that have a data folder of their own.
 
-A worker that shares our folder says so and is left alone. From the others a recording is fetched
-into a hidden folder, put in its place as a whole, and only then removed over there: whichever
-process dies, it is on one side at least. What has been taken is remembered until the worker has
-removed it, so that a recording that is deleted here meanwhile does not come back.
+A worker that shares our folder says so. From the others a recording is fetched into a hidden
+folder, renamed into place as a whole, and only then removed on the worker: whichever process dies,
+one side has it. Its id is remembered until the worker has removed it, so that a recording that is
+deleted here meanwhile does not come back.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ TIMEOUT_S: Final = 30.0
 BRING_LIMIT_S: Final = 20.0
 COMPLETE_LOOK_S: Final = 0.5
 COMPLETE_LOOKS: Final = 10
-"""Whoever asks for a recording whose session has just ended waits for so many looks."""
+"""Number of looks for which a request waits for a recording whose session has just ended."""
 HOLDERS_ASKED: Final = 64
 RETRY_S: Final = 15.0
-"""A worker whose recordings could not be had is left alone for this long."""
+"""Pause after a worker whose recordings could not be fetched."""
 TAKEN_LIMIT: Final = 10_000
 FILES_LIMIT: Final = 100_000
 PIECE_BYTES: Final = 256 << 10
@@ -68,11 +68,11 @@ log = logs.get(__name__)
 
 
 class NotTaken(Exception):
-    """A recording stays where it is for now; the sentence says why."""
+    """A recording stays on its worker for now; the sentence says why."""
 
 
 class NotComplete(NotTaken):
-    """The worker has it, and its session runs or has just ended."""
+    """Its session runs or has just ended."""
 
 
 class Handover:
@@ -109,24 +109,23 @@ class Handover:
 
     @property
     def waiting(self) -> int:
-        """Recordings that lie on workers."""
+        """Number of recordings on workers."""
         return sum(_waits(worker) for worker in self._worker_pool)
 
     async def restore(self) -> None:
-        """Remember what was taken before the restart, and drop what came half."""
+        """Restore the ids from before a restart, and delete incomplete copies."""
         remembered = await self._state.fact(TAKEN_FACT)
         if isinstance(remembered, list):
             self._to_remove = {str(one): None for one in remembered}
         await asyncio.to_thread(_drop_incoming, self._folders.root)
 
     async def run(self) -> None:
-        """Until cancelled."""
         while True:
             await self.round()
             await asyncio.sleep(EVERY_S)
 
     async def round(self) -> None:
-        """Take over what is ready now."""
+        """Fetch what is ready now."""
         now = time.monotonic()
         asked = [
             worker
@@ -136,12 +135,11 @@ class Handover:
         await asyncio.gather(*(self._take_from(worker) for worker in asked))
 
     async def bring(self, recording_id: str) -> bool:
-        """Take one recording over now if some worker has it; waits a moment for one whose session
-        has just ended. Comes back without it otherwise, also when others ask for as many as are
-        brought at a time.
+        """Fetch one recording now if some worker has it; waits a moment if its session has just
+        ended. Does nothing while the most that may be fetched at a time are being fetched.
 
         Returns:
-            Whether it is still to come.
+            True if it is still to come.
         """
         if not ID.match(recording_id) or recording_id.startswith(SHARE_PREFIX):
             return False
@@ -198,7 +196,7 @@ class Handover:
     def _taken(self, recording_id: str, task: asyncio.Task[None]) -> None:
         self._taking.pop(recording_id, None)
         if not task.cancelled():
-            # Seen here: whoever waited for it may have left.
+            # Retrieved here: the request that waited for it may have ended.
             task.exception()
 
     async def _take_one(self, worker: Worker, recording_id: str) -> None:
@@ -290,7 +288,7 @@ def _waits(worker: Worker) -> int:
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """Whatever a worker or the disk does wrong becomes `NotTaken`."""
+    """Turn faults of a worker or of the disk into `NotTaken`."""
     try:
         yield
     except (httpx.HTTPError, OSError, ValueError, KeyError, TypeError, tarfile.TarError) as error:
@@ -315,8 +313,8 @@ def _unpack(pieces: Iterator[bytes], target: Path) -> None:
     """Write the files of a tar stream below `target`, safely on the disk.
 
     Raises:
-        ValueError: something else than plain files of at most one folder below.
-        tarfile.TarError: it is no tar file, or ends early.
+        ValueError: it has other members than plain files, at most one folder deep.
+        tarfile.TarError: it is not a tar file, or ends early.
     """
     files = 0
     source = cast(IO[bytes], _Stream(pieces))
@@ -344,7 +342,7 @@ def _safe(member: tarfile.TarInfo) -> Path:
     parts = PurePosixPath(member.name).parts
     is_plain = member.isreg() and 1 <= len(parts) <= 2
     if not is_plain or any(part.startswith((".", "/")) or "\\" in part for part in parts):
-        raise ValueError(f"'{member.name[:80]}' is no file of a recording.")
+        raise ValueError(f"'{member.name[:80]}' is not a file of a recording.")
     return Path(*parts)
 
 
@@ -362,7 +360,7 @@ def _drop_incoming(root: Path) -> None:
 
 
 def store_id(data_dir: Path) -> str:
-    """The name of this data folder, made on first use; "" where it cannot be written."""
+    """The name of this data folder, made on first use; "" if it cannot be written."""
     path = data_dir / STORE_ID_FILE
     try:
         if not path.exists():

@@ -1,8 +1,8 @@
-"""Which of several gateways is active: whoever holds the leadership, a key with a lifetime in Redis
+"""Which of several gateways is active: the one with the leadership, a key with a lifetime in Redis
 or Valkey.
 
 The holder renews it; the others try to take it. A holder that could not renew it in time has to
-assume that another has it by then (`in_doubt`), although nobody may. `RedisStore` is the only thing
+assume that another has it by then (`in_doubt`), although none may. `RedisStore` is the only thing
 that knows Redis.
 """
 
@@ -54,7 +54,7 @@ class LeaderStore(Protocol):
         """Take or renew for `name`; returns who holds it now.
 
         Raises:
-            StoreUnreachable: nobody knows.
+            StoreUnreachable: the store cannot be asked.
         """
         ...
 
@@ -76,7 +76,7 @@ class RedisStore:
         url: `redis://[user:password@]host:port/number`, `rediss://…` for TLS, `unix://…`.
 
     Raises:
-        SetupError: it is no such address, or the package is not installed.
+        SetupError: the address is not a Redis address, or the package is not installed.
     """
 
     def __init__(self, url: str, key: str) -> None:
@@ -124,7 +124,7 @@ class Leadership:
         name: of this gateway, for people; a random part is added.
 
     Attributes:
-        leader: who was heard to be active last; "" when nobody knows.
+        leader: name of the gateway that was active last; "": unknown.
         in_doubt: we were active and could not renew it in time.
     """
 
@@ -142,7 +142,7 @@ class Leadership:
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody else can be active now."""
+        """True if no other gateway can be active now."""
         return self._clock.monotonic() < self._valid_until
 
     async def acquire(self) -> None:
@@ -158,7 +158,8 @@ class Leadership:
         """Renew it until another gateway is found to have it, then return.
 
         Args:
-            doubted: told when nobody knows any more whether we are active, and when we are again.
+            doubted: called with True when it is uncertain whether we are active, with False when we
+                are again.
         """
         while True:
             await asyncio.sleep(self._ttl_s / RENEWALS)
@@ -175,7 +176,7 @@ class Leadership:
                 doubted(is_doubtful)
 
     async def release(self) -> None:
-        """Let another gateway have it at once. Safe to repeat, and without having it."""
+        """Give the leadership up immediately. Safe to repeat, and without having it."""
         self._valid_until = float("-inf")
         try:
             await self._store.release(self.name, limit_s=self._margin_s)

@@ -38,11 +38,11 @@ DATE_EVERY_S: Final = 1.0
 class Gateway:
     """One gateway: its listening socket, its server, its runtime.
 
-    `serve()` runs until `stop()`; signals are the caller's affair.
+    `serve()` runs until `stop()`; the caller handles signals.
 
     Attributes:
-        was_replaced: it ended because another gateway is active; it is to be started again, to
-            stand by.
+        was_replaced: it ended because another gateway is active; the caller starts it again, as
+            a standby.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Gateway:
         self.settings = settings
         self._reread: Callable[[], Settings] | None = None
         self._as_read: Settings | None = None
-        """As they were read, with what was taken over since."""
+        """As they were read, with the changes since."""
         self._has_own_workers = False
         self._listener = listen(settings.gateway.host, settings.gateway.port)
         self.port: int = self._listener.getsockname()[1]
@@ -72,12 +72,11 @@ class Gateway:
         self._keeping: asyncio.Task[None] | None = None
         self.was_replaced = False
         self.keeps_sessions = False
-        """Whether workers outlive this gateway, so that its end need not end what can be gone on
-        with at the next."""
+        """True if workers outlive this gateway: resumable sessions then continue at the next."""
 
     @property
     def url(self) -> str:
-        """Where people reach us from this machine."""
+        """Address of this gateway from this machine."""
         scheme = "http" if self.settings.gateway.http else "https"
         host = self.settings.gateway.host
         host = "localhost" if host in ("0.0.0.0", "::", "") else host
@@ -91,7 +90,7 @@ class Gateway:
 
     @property
     def runtime(self) -> GatewayRuntime:
-        """There once the server has started."""
+        """Available once the server has started."""
         runtime: GatewayRuntime = self.app.state.runtime
         return runtime
 
@@ -127,7 +126,7 @@ class Gateway:
 
     @contextlib.asynccontextmanager
     async def _leading(self) -> AsyncIterator[bool]:
-        """Wait for the leadership, if there is one, and keep it; whether it is ours."""
+        """Wait for the leadership, if there is one, and keep it; yields True if it is ours."""
         standby = self.settings.standby
         if standby.redis_url is None:
             yield True
@@ -165,21 +164,20 @@ class Gateway:
         try:
             await leadership.keep(doubted)
         finally:
-            # Also when this fails: nobody would notice that another one became active.
+            # Also when this fails: otherwise two gateways could be active.
             if not self._stopping.is_set():
                 self.was_replaced = True
                 self.stop(self.settings.gateway.drain_timeout_s)
 
     def stop(self, drain_s: float = 0.0) -> None:
-        """Begin a graceful end: sessions that run may go on for `drain_s`, then are told."""
+        """Start a graceful shutdown: running sessions continue for `drain_s`, then end."""
         self._drain_s = drain_s
         self._stopping.set()
         self._server.end()
 
     def reload(self) -> ReloadReport:
-        """Take over what was changed in the settings and the certificate, as far as that can be
-        done while sessions run; nobody is cut off. What cannot be read leaves everything as it
-        is."""
+        """Use changed settings and a changed certificate, as far as they can change while sessions
+        run; no client is cut off. If the settings cannot be read, the old ones stay."""
         has_certificate = self.reload_certificate()
         runtime: GatewayRuntime | None = getattr(self.app.state, "runtime", None)
         if self._reread is None or self._as_read is None or runtime is None:
@@ -204,14 +202,14 @@ class Gateway:
 
         Args:
             read: as they were read at the start.
-            as_read: what that gave.
+            as_read: its first result.
             has_own_workers: the workers have their settings from this gateway's.
         """
         self._reread, self._as_read, self._has_own_workers = read, as_read, has_own_workers
 
     def reload_certificate(self) -> bool:
-        """Show the certificate that lies in the files now, to new connections; those that are open
-        go on. Whether it could be used; if not, the old one stays."""
+        """Use the certificate that is in the files now for new connections. Returns False if it
+        cannot be used; the old one stays."""
         gateway, context = self.settings.gateway, self._server.config.ssl
         if gateway.http or context is None:
             log.info("certificate_missing")
@@ -229,7 +227,7 @@ class Gateway:
         return True
 
     def stop_now(self) -> None:
-        """End without waiting for anybody."""
+        """End immediately, without draining."""
         self._stopping.set()
         self._server.end()
         self._server.hurry.set()
@@ -260,7 +258,7 @@ class Gateway:
             self._internal = None
 
     async def _drain(self) -> None:
-        # Calls that cannot be gone on with end here; new ones begin at the next gateway at once.
+        # Calls that cannot be resumed end here; the next gateway accepts new ones immediately.
         await self._give_up_leadership()
         draining = asyncio.create_task(
             self.runtime.shut_down(drain_s=self._drain_s, keep=self.keeps_sessions)
@@ -312,8 +310,8 @@ class Gateway:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, except that clients are told before their connections are closed, and that signals
-    are left to whoever runs us."""
+    """uvicorn, except that clients are notified before their connections are closed, and that
+    signals are left to the caller."""
 
     def __init__(self, config: uvicorn.Config, *, drain: Callable[[], Any]) -> None:
         super().__init__(config)

@@ -127,7 +127,6 @@ class Maintenance:
     # ---- while it runs ---------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled."""
         while True:
             await self.round()
             await asyncio.sleep(SAVE_EVERY_S)
@@ -145,7 +144,7 @@ class Maintenance:
             await self.save()
         except (OSError, sqlite3.Error) as error:
             # A disk that is full or away now may be back in the next round; until then people
-            # can go on talking.
+            # can continue.
             self.failures += 1
             log.error("periodic_maintenance_failed", why=str(error))
         except Exception:

@@ -1,7 +1,7 @@
-"""What an operator's monitoring sees: one registry, filled when it is read.
+"""Prometheus metrics: one registry, filled when it is read.
 
 State that others own (queue, leases, workers) is read from them at the moment of scraping; only
-what nobody else counts is counted here.
+what no other part counts is counted here.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Histogram:
 
 
 class Metrics:
-    """Counters of the gateway, and the registry of everything it tells.
+    """Counters of the gateway, and the registry of everything it reports.
 
     Args:
         find_disk_free: bytes that are free where the data lies; may raise OSError.
@@ -125,7 +125,7 @@ class Metrics:
         worker_pool.spent.listen(self._spent)
 
     def error(self, code: str, *, source: str = "gateway") -> None:
-        """An error was told to someone."""
+        """An error was sent to a client."""
         self._errors[code, source] += 1
 
     def session(self, kind: Kind, waited_s: float) -> None:
@@ -157,7 +157,7 @@ class Metrics:
         self.recording_lost += heartbeat.recording_lost
 
     def rebuilt(self, outcome: RebuildOutcome) -> None:
-        """A session whose worker was lost goes on at another one, or is lost."""
+        """A session of a lost worker continues at another one, or is lost."""
         self._rebuilt[outcome] += 1
 
     def lag(self, seconds: float) -> None:
@@ -201,16 +201,16 @@ class Metrics:
         leases = self._worker_pool.leases
         yield GaugeMetricFamily("parley_leases", "Slots given out.", value=len(leases))
         running = GaugeMetricFamily("parley_sessions", "Running sessions.", labels=["mode"])
-        begun = CounterMetricFamily("parley_sessions_begun", "Sessions so far.", labels=["mode"])
+        started = CounterMetricFamily("parley_sessions_begun", "Sessions so far.", labels=["mode"])
         tokens = CounterMetricFamily(
             "parley_generated_tokens", "Text and speech, as workers report it.", labels=["mode"]
         )
         tally = Tally(lease.kind for lease in leases)
         for kind in Kind:
             running.add_metric([kind], tally[kind])
-            begun.add_metric([kind], self._sessions[kind])
+            started.add_metric([kind], self._sessions[kind])
             tokens.add_metric([kind], self._tokens[kind])
-        yield from (running, begun, tokens)
+        yield from (running, started, tokens)
         yield from self._of_connections()
         workers = GaugeMetricFamily("parley_workers", "Workers by state.", labels=["state"])
         for state, count in Tally(worker.view for worker in self._worker_pool).items():
@@ -234,7 +234,7 @@ class Metrics:
             passed.add_metric([direction], traffic.messages)
         yield relayed
         yield passed
-        errors = CounterMetricFamily("parley_errors", "Errors told.", labels=["code", "source"])
+        errors = CounterMetricFamily("parley_errors", "Errors sent.", labels=["code", "source"])
         for (code, source), count in self._errors.items():
             errors.add_metric([code, source], count)
         yield errors
@@ -282,7 +282,7 @@ class Metrics:
         yield resumptions
         interruptions = CounterMetricFamily(
             "parley_interruptions",
-            "Users who spoke while the assistant did, by what came of it.",
+            "Users who spoke while the assistant did, by result.",
             labels=["state"],
         )
         for state in get_args(InterruptionState):
@@ -302,7 +302,7 @@ class Metrics:
         )
         memory = GaugeMetricFamily(
             "parley_worker_device_memory_bytes",
-            "Of its whole GPU, whoever uses it.",
+            "Of its whole GPU, other processes included.",
             labels=[*labels, "state"],
         )
         pages = GaugeMetricFamily(

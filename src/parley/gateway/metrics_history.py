@@ -53,7 +53,6 @@ class MetricsHistory:
         self._looks.append(Look(self._clock.time(), text))
 
     async def run(self) -> None:
-        """Until cancelled."""
         while True:
             self.note()
             await asyncio.sleep(EVERY_S)

@@ -1,5 +1,5 @@
-"""Sessions leave a worker that is drained, or that cannot be reached: each goes on at another one,
-as if its worker had been lost.
+"""Sessions leave a worker that is drained, or that cannot be reached: each continues at
+another one, as if its worker had been lost.
 
 Of a worker that is drained a session leaves at a moment that suits it: a slot is taken first; only
 then is it stopped between two turns or units. Where there is no slot it stays where it is.
@@ -30,7 +30,7 @@ class Moving:
 
     Args:
         hand_over: stops a session at its worker, with everything in its log; True if it did.
-        end: ends a session that goes on elsewhere.
+        end: ends a session that continues elsewhere.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Moving:
 
     def move_unreachable(self, lease: Lease) -> None:
         """The worker of this session is alive and cannot be reached: a session without a connection
-        goes on at another one that has room and its log. Where there is none it stays."""
+        continues at another one that has room and its log. If there is none, it stays."""
         worker, pool = lease.worker, self._dispatcher.worker_pool
         pool.unreachable(worker)
         current = worker.leases.get(lease.lease_id)
@@ -85,16 +85,16 @@ class Moving:
                 self._end(lease)
 
     async def close(self) -> None:
-        """Move nothing any more."""
+        """Stop moving sessions."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _empty(self, worker: Worker) -> None:
-        at_once = asyncio.Semaphore(MOVES_AT_ONCE)
+        limit = asyncio.Semaphore(MOVES_AT_ONCE)
 
         async def move(lease_id: str) -> None:
-            async with at_once:
+            async with limit:
                 lease = worker.leases.get(lease_id)
                 if lease is not None and self._sessions.can_move(lease):
                     await self._move(lease_id, lease)
@@ -109,7 +109,7 @@ class Moving:
         ticket = self._rebuilding.ask(lease, fingerprint)
         is_taken = False
         try:
-            # Whatever happens first: a slot, the session's end, or the end of the wish.
+            # The first of: a slot, the session's end, the end of the request.
             def is_open() -> bool:
                 return worker.is_draining and lease_id in worker.leases
 

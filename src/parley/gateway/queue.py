@@ -1,10 +1,10 @@
-"""Who waits, in which order.
+"""The queue of tickets.
 
 Pure bookkeeping: one queue for all kinds of sessions, first come first served, bounded. A caller
 (a key, else an address) that has sessions or tickets already stands further back with the next one:
 `STEPS_BACK` places for each, as if it had come that much later. So one caller with many tickets
-cannot hold up all others, nobody is overtaken without end, and the order is strict among tickets of
-one caller and among callers that have one each. Knows neither workers nor sockets. Source:
+cannot hold up all others, no ticket is overtaken without end, and the order is strict among tickets
+of one caller and among callers that have one each. Knows neither workers nor sockets. Source:
 service.md 2.1.
 """
 
@@ -30,7 +30,7 @@ TicketState = Literal["waiting", "leased", "cancelled", "refused"]
 
 
 def new_ticket_id() -> str:
-    """`q_` and 32 lowercase hex characters. Only its holder and admins are told it, and whoever
+    """`q_` and 32 lowercase hex characters. Only its holder and admins receive it, and whoever
     knows it may look at the ticket and cancel it."""
     return f"q_{secrets.token_hex(16)}"
 
@@ -49,7 +49,7 @@ class Ticket:
     enqueued_time: float
     address: str = ""
     key_id: str | None = None
-    """The key that whoever waits has shown."""
+    """The key that its client has shown."""
     fingerprint: str | None = None
     """Only a worker of this model and version will do (`Hello.fingerprint`); None: any."""
     ticket_id: str = field(default_factory=new_ticket_id)
@@ -68,7 +68,7 @@ class Ticket:
 
     @property
     def caller(self) -> str:
-        """Whose it is, where places are shared; "": nobody's in particular."""
+        """Its owner, among which places are shared; "": none."""
         return caller_of(self.address, self.key_id)
 
     def place(self, queue_length: int) -> QueuePlace:
@@ -116,7 +116,7 @@ class Queue:
         ticket.state = "waiting"
 
     def check_room(self) -> None:
-        """Whether `join` would take a ticket now. Raises QueueFull."""
+        """Check that `join` would take a ticket now. Raises QueueFull."""
         if len(self._tickets) >= self.limit:
             raise QueueFull(len(self._tickets), self.limit)
 

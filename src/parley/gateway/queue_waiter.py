@@ -1,8 +1,8 @@
-"""Keeps a client company until its session begins.
+"""Serves a client until its session starts.
 
-Tells it its place in its own dialect, reads what it sends meanwhile, and notices at once when it
-leaves. Of the messages that may come early only the type is looked at: what the dialect keeps goes
-to the worker as it is, a wish to stop is a cancellation, and the rest gets the dialect's answer.
+Sends its place in the queue in its own dialect, reads its messages, and notices immediately when it
+leaves. Of messages that come early only the type is read: what the dialect keeps goes to the worker
+as it is, a request to stop is a cancellation, and the rest gets the dialect's answer.
 Source: service.md 2.4, 2.6, 4.2-4.5.
 """
 
@@ -167,7 +167,7 @@ class QueueWaiter(ClientWatch[Message]):
             raise Departed(_why(end.closure)) from None
 
     async def _settle(self, first: Message) -> None:
-        """Which dialect of the path this is, where only the first message tells."""
+        """The dialect of the path, where only the first message decides it."""
         if self._is_settled or not first.is_text:
             return
         self._is_settled = True

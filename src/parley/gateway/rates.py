@@ -1,6 +1,6 @@
-"""How often somebody may do something.
+"""Limits of how often a caller may do something.
 
-A token bucket per caller: a full minute's worth may come at once, and refills evenly.
+A token bucket per caller: a full minute's worth may come together, and refills evenly.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RateLimit:
         return len(self._buckets)
 
     def has_room(self, caller: str) -> bool:
-        """Whether `take` would allow one more use."""
+        """True if `take` would allow one more use."""
         return self._left(caller, self._clock.monotonic()) >= 1
 
     def take(self, caller: str) -> bool:

@@ -1,6 +1,6 @@
-"""Sessions whose worker was lost go on at another one, which does everything again from the log.
+"""Sessions whose worker was lost continue at another one, which replays their log.
 
-Each takes the next slot that is free, before everybody who waits, on a worker of the same model and
+Each takes the next slot that is free, before all waiting tickets, on a worker of the same model and
 version; while there is none it waits for as long as a client may stay away.
 """
 
@@ -36,7 +36,7 @@ ANSWER_S: Final = 150.0
 """How long a worker may take to do everything again."""
 
 BROKEN_OFF: Final = 1006
-"""Close code of a connection that nobody closed. Source: RFC 6455, section 7.1.5."""
+"""Close code of a connection that broke. Source: RFC 6455, section 7.1.5."""
 
 log = logs.get(__name__)
 _result = msgspec.json.Decoder(RebuildResult)
@@ -97,7 +97,7 @@ class Rebuilding:
             self._dispatcher.cancel(ticket)
 
     def ask(self, session: Lease | LostSession, fingerprint: str) -> Ticket:
-        """Queue for a slot that a session could move to, before everybody else."""
+        """Queue for a slot that a session could move to, before all other tickets."""
         return self._dispatcher.submit_first(
             session.kind,
             session_id=session.session_id,
@@ -153,7 +153,7 @@ class Rebuilding:
         tried, or the ticket is refused.
 
         Raises:
-            NotRebuilt: the worker cannot go on with it.
+            NotRebuilt: the worker cannot continue it.
         """
         lease.granted_time = lost.granted_time
         since_s = max(0.0, self._clock.time() - lost.granted_time)

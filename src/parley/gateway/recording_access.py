@@ -1,4 +1,4 @@
-"""Which recording a caller may look at: by its id, which nobody can guess, or by a share link."""
+"""Which recording a caller may see: by its id, which cannot be guessed, or by a share link."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LookingOnly(ParleyError):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A recording that is there. `shown_id` stands for its id when that is not to be told."""
+    """A recording that exists. `shown_id` stands for an id that must not be shown."""
 
     folder: Folder
     shown_id: str | None = None

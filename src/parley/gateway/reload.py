@@ -44,17 +44,17 @@ class ReloadReport:
     problem: str = ""
 
 
-def holds_at_once(name: str) -> bool:
-    """Whether a setting can be taken over by a server that runs."""
+def changes_live(name: str) -> bool:
+    """True if a setting can change while the server runs."""
     return name in SECURITY or (name.startswith("limits.") and name not in AT_START)
 
 
 def changed(old: Settings, new: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of settings that differ: those that hold at once, and those that need a restart."""
+    """Names of settings that differ: those that change live, and those that need a restart."""
     before, after = values(old), values(new)
     names = [name for name in before if before[name] != after[name]]
-    at_once = tuple(name for name in names if holds_at_once(name))
-    return at_once, tuple(name for name in names if not holds_at_once(name))
+    live = tuple(name for name in names if changes_live(name))
+    return live, tuple(name for name in names if not changes_live(name))
 
 
 def taken_over(old: Settings, new: Settings, names: Iterable[str]) -> Settings:

@@ -2,7 +2,7 @@
 
 Its first message names session and token. The session's worker is dialled and decides: what it
 says in the handshake is the client's answer. Only when the worker has agreed does the lease change
-hands, so nobody without the token can disturb a session.
+hands, so a client without the token cannot disturb a session.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from parley.transport import Connection, ConnectionClosed, DialFailed
 
 FIRST_MESSAGE_S: Final = 10.0
 TAKE_OVER_S: Final = 2.0
-"""How long the connection before may need to leave."""
+"""How long the previous connection may take to leave."""
 
 _REASONS: Final = {status: reason for reason, status in RESUME_STATUSES.items()}
 
@@ -51,7 +51,7 @@ log = logs.get(__name__)
 
 
 def wants_resume(request: UpgradeRequest) -> bool:
-    """Whether a connection goes on with a session."""
+    """True if a connection resumes a session."""
     return request.query.get(QUERY, "").lower() in ("true", "1", "yes")
 
 
@@ -132,9 +132,9 @@ class Resumption:
             except DialFailed as failure:
                 self._not_opened(connection, lease, failure)
                 return
-            await self._go_on(connection, upstream, dialect, held)
+            await self._continue(connection, upstream, dialect, held)
 
-    async def _go_on(
+    async def _continue(
         self,
         connection: Connection,
         upstream: UpstreamConnection,
@@ -180,7 +180,7 @@ class Resumption:
             connection.close(AGAIN_CODE, "try again")
             return
         log.warning("worker_unreachable", worker=lease.worker.worker_id, why=str(failure))
-        # Whether its worker is lost, and another one goes on, will be known when it asks again.
+        # If its worker is lost and another continues, that will be known when it asks again.
         self._metrics.resumption("unreachable")
         # An answer, whatever it says, and a session that has left its worker say nothing of it.
         if failure.status is None and lease.worker.is_connected and not lease.is_lost:

@@ -25,7 +25,7 @@ from parley.settings import Settings
 
 SWEEP_EVERY_S: Final = 1.0
 FORGIVEN_S: Final = 0.5
-"""When the sweep itself is later than this, the silence of others is not held against them."""
+"""If the sweep itself is later than this, the silence of workers does not count."""
 SHUTDOWN_S: Final = 20.0
 """How long running sessions may take to end when the server stops."""
 

@@ -20,7 +20,7 @@ from parley.protocol.resume import REPLACED_CODE
 from parley.transport import Closure, Connection, Traffic
 
 AGAIN_CODE: Final = 1012
-"""To a client that may go on over another connection. Source: RFC 6455's registry, "service
+"""To a client that may continue over another connection. Source: RFC 6455's registry, "service
 restart"."""
 
 log = logs.get(__name__)
@@ -108,7 +108,7 @@ class SessionRelay:
             )
 
     def _is_cut(self, end: RelayEnd, upstream: UpstreamConnection) -> bool:
-        """Whether the session goes on without this connection."""
+        """True if the session continues without this connection."""
         lease = upstream.lease
         if lease.resume is None or not lease.is_held:
             return False
@@ -119,10 +119,10 @@ class SessionRelay:
         return not end.closure.is_clean or end.closure.code == CUT_CODE
 
     def _is_replaced(self, end: RelayEnd, upstream: UpstreamConnection) -> bool:
-        """Whether the session goes on over another connection, which has not taken the lease."""
+        """True if the session continues over another connection, which has not taken the lease."""
         lease = upstream.lease
-        is_told = end.who == "worker" and end.closure.code == REPLACED_CODE
-        return is_told and lease.is_held and not lease.is_lost and lease.resume is not None
+        was_replaced = end.who == "worker" and end.closure.code == REPLACED_CODE
+        return was_replaced and lease.is_held and not lease.is_lost and lease.resume is not None
 
     def _finish(
         self,
@@ -137,7 +137,7 @@ class SessionRelay:
         if end.who == "client":
             if closure.is_slow:
                 self._metrics.error(SlowClient.code)
-            # A worker that keeps sessions has to tell who left from who was cut off.
+            # A worker that keeps sessions must know if its client left or was cut off.
             worker.close(closure.code if closure.is_clean else CUT_CODE, closure.reason)
         elif end.who == "worker" and closure.is_clean:
             connection.close(closure.code, closure.reason)
@@ -154,7 +154,7 @@ async def relay(
 
     The bytes are passed on in the connections' own callbacks: nothing here runs per message or
     looks inside one, and back-pressure is the connections' too.
-    Neither socket is closed here; whoever called has words to say. Cancelling is safe.
+    Neither socket is closed here: the caller still sends messages. Cancelling is safe.
     """
     client.join(worker, up)
     worker.join(client, down)

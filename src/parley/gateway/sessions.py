@@ -265,7 +265,7 @@ class Sessions:
             self._worker_lost(found, kept)
 
     def take(self, lease: Lease) -> Lease | None:
-        """The lease for a client that has come back, whoever held it; None: the session has
+        """The lease for a client that has come back, taken from its holder; None: the session has
         ended."""
         worker = lease.worker
         current = worker.leases.get(lease.lease_id) or worker.closing.get(lease.lease_id)
@@ -342,7 +342,7 @@ class Sessions:
         self.changed.notify()
 
     async def close(self) -> None:
-        """Move nothing any more."""
+        """Stop moving sessions."""
         tasks = list(self._seeking.values())
         tasks += [each.rebuilding for each in self._moving() if each.rebuilding is not None]
         for task in tasks:

@@ -12,7 +12,7 @@ Args = TypeVarTuple("Args")
 
 
 class Signal(Generic[*Args]):
-    """`notify` calls everybody who `listen`s."""
+    """`notify` calls all listeners."""
 
     __slots__ = ("_listeners",)
 

@@ -2,7 +2,7 @@
 it, and refuses everything else.
 
 It opens nothing of the data folder, which belongs to the active gateway. The listening socket is
-shared with the gateway that follows in this process, so nobody finds the port closed in between.
+shared with the gateway that follows in this process, so the port is never closed in between.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class StandbyGateway:
         self._certificate = certificate
 
     async def wait(self, stopping: asyncio.Event) -> bool:
-        """Until this gateway is to be active; False when it is told to stop before."""
+        """Wait until this gateway is to be active; False if it is stopped before."""
         acquiring = asyncio.create_task(self._leadership.acquire(), name="leadership")
         told = asyncio.create_task(stopping.wait())
         try:
-            # Whoever finds nobody active need not be told that it waits.
+            # If no gateway is active, waiting need not be announced.
             await asyncio.wait({acquiring, told}, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
             if not acquiring.done() and not stopping.is_set():
                 async with self._answering():

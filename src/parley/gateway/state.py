@@ -115,7 +115,7 @@ class Key:
     """An API key; of the key itself only the hash is stored.
 
     Args:
-        max_sessions: sessions and tickets at once.
+        max_sessions: most sessions and tickets at a time.
         per_minute: requests and new sessions in any minute.
         role: `talk`; `operate`: also see the state of the server, drain and restart workers;
             `admin`: everything.

@@ -1,8 +1,8 @@
 """The certificate that makes microphones work: made on first start, kept for later ones.
 
 Browsers give pages a microphone on secure origins only. Whoever has a real certificate names its
-files; everybody else gets a self-signed one for this machine's names and addresses. It vouches for
-this server only: whoever trusts it trusts no other certificate made with its key.
+files; all others get a self-signed one for this machine's names and addresses. It vouches for
+this server only: trusting it means trusting no other certificate made with its key.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def ensure_certificate(cert: Path, key: Path, host: str = "") -> str | None:
 
 
 def _faults(cert: Path, key: Path) -> str | None:
-    """Why a pair has to be made anew. Somebody else's is never touched, only warned about."""
+    """Why a pair has to be made again. An operator's own is never touched, only warned about."""
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
 
@@ -155,7 +155,7 @@ def worker_context(certificate: str) -> ssl.SSLContext | None:
     one that sent none: the machine's authorities decide then.
 
     Raises:
-        ValueError: it is no certificate.
+        ValueError: it is not a certificate.
     """
     return trust_exactly(certificate) if certificate else None
 

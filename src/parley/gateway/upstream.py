@@ -68,9 +68,9 @@ class UpstreamConnection:
         lease.dialect = dialect
         self.connection: ClientConnection | None = None
         self.is_refused = False
-        """Whether the worker was reached and said that it has no room."""
+        """True if the worker was reached and has no room."""
         self.is_unknown = False
-        """Whether the worker was reached and does not speak the dialect."""
+        """True if the worker was reached and does not speak the dialect."""
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._settings = settings
         base = "ws" + lease.worker.hello.url.removeprefix("http").rstrip("/")
@@ -80,7 +80,7 @@ class UpstreamConnection:
         self.waited_s = 0.0
         """How long the client was in the queue."""
         self.expected_wait_s: float | None = None
-        """What it was told at first; None: unknown."""
+        """The first estimate that the client received; None: unknown."""
         if lease.is_lost:
             self._on_lost()
 
@@ -137,7 +137,7 @@ class UpstreamConnection:
         return None
 
     async def resume(self, token_hash: str, seq: int, sent: int) -> ClientConnection:
-        """Dial once, to go on with the session of the lease; see `ResumeRequest`.
+        """Dial once, to resume the session of the lease; see `ResumeRequest`.
 
         Raises:
             DialFailed: the worker was not reached, or refused; see `RESUME_STATUSES`.
@@ -189,7 +189,7 @@ def upstream_headers(
     parameters: Mapping[str, str],
     trace: str = "",
 ) -> dict[str, str]:
-    """What the worker is told about a session when its socket is opened."""
+    """Headers that describe a session to its worker."""
     headers: dict[str, Any] = {
         LEASE_HEADER: lease.lease_id,
         SESSION_HEADER: lease.session_id,

@@ -1,7 +1,7 @@
 """What each key used: sessions, minutes, generated tokens by day (UTC), and whether it may more.
 
 Pure bookkeeping. Minutes are those of leases, running ones included; tokens are counted once a
-second, as workers tell them: those of a unit, or of an answer when it is complete. Maintenance
+second, as workers report them: those of a unit, or of an answer when it is complete. Maintenance
 writes down what was counted and puts today's back after a restart.
 """
 
@@ -77,7 +77,7 @@ class KeyUsage:
         )
 
     def check(self, key_id: str | None) -> None:
-        """Whether a key may begin a session.
+        """Check that a key may start a session.
 
         Raises:
             QuotaExceeded: it used up its day.

@@ -1,4 +1,4 @@
-"""The gateway's side of the control sockets: what workers tell, and what we ask of them."""
+"""The gateway's side of the control sockets: reports of workers, and orders to them."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ class WorkerControl:
         self._metrics = metrics
         self._probe_every_s = probe_every_s
         self.store_id = ""
-        """What workers are told of our data folder."""
+        """Name of our data folder, sent to workers."""
         self.leaving: Signal[Worker] = Signal()
-        """A worker that ends, asked by somebody other than this gateway."""
+        """A worker that ends, and not because this gateway asked."""
         self._answers: dict[str, asyncio.Future[bool]] = {}
         self._limits: dict[str, Any] | None = None
-        """What workers were told to hold sessions to; None: what they began with."""
+        """Limits of sessions that were sent to workers; None: those that they started with."""
 
     async def serve(self, websocket: WebSocket) -> None:
         """The route: one worker, for as long as it stays."""
@@ -108,12 +108,12 @@ class WorkerControl:
         await asyncio.wait({connection.gone})
 
     async def stop_turn(self, lease: Lease) -> bool:
-        """Silence the answer in progress; whether there was one."""
+        """Stop the answer in progress; False if there is none."""
         request_id = secrets.token_hex(8)
         return await self._ask(lease.worker, request_id, StopTurn(request_id, lease.lease_id))
 
     async def end_session(self, lease: Lease) -> bool:
-        """End one session as if its client had; whether there was one to end."""
+        """End a session as if its client had; False if it has ended already."""
         request_id = secrets.token_hex(8)
         order = EndSession(lease.lease_id, "stopped", request_id)
         return await self._ask(lease.worker, request_id, order)
@@ -133,14 +133,14 @@ class WorkerControl:
         return await self._ask(lease.worker, request_id, order, limit_s=HAND_OVER_S)
 
     def end_doubled(self, lease: Lease) -> None:
-        """Ask for the end of a session that goes on at another worker."""
+        """Ask for the end of a session that continues at another worker."""
         self._send(lease.worker, EndSession(lease.lease_id, "stopped"))
 
     def end_sessions(self, *, keep: bool = False) -> int:
-        """Ask for the end of every running session in its dialect's words; how many there are.
+        """Ask for the end of every running session in its dialect's words; returns their number.
 
         Args:
-            keep: sessions that a client can go on with at the next gateway are only parted from it.
+            keep: sessions that can be resumed at the next gateway only lose their connection.
         """
         leases = self._worker_pool.leases
         for lease in leases:
@@ -151,14 +151,13 @@ class WorkerControl:
         return len(leases)
 
     def announce_end(self, time_left_s: float) -> None:
-        """Let workers tell clients that want to know that their sessions will end."""
+        """Have workers announce the end to clients that asked for such messages."""
         for worker in self._worker_pool:
             if worker.is_connected:
                 self._send(worker, AnnounceEnd(time_left_s))
 
     def change_limits(self, limits: dict[str, Any]) -> None:
-        """Let workers hold sessions that begin from now on to these limits, also workers that join
-        later."""
+        """Apply these limits to later sessions on all workers, also on those that join later."""
         self._limits = limits
         for worker in self._worker_pool:
             if worker.is_connected:
@@ -201,8 +200,8 @@ class WorkerControl:
             self._worker_pool.changed.notify()
 
     async def _look_after(self, worker: Worker) -> None:
-        """A worker whose control socket broke: where nobody listens at its address any more, its
-        process has ended, and its sessions need not wait for the limit of silence."""
+        """A worker's control socket broke: if no process listens at its address any more, its
+        sessions need not wait for the limit of silence."""
         if await process_is_gone(worker.hello.url) and not worker.is_connected:
             log.warning("worker_process_gone", worker=worker.worker_id)
             self._worker_pool.gone(worker)
@@ -300,12 +299,12 @@ class WorkerControl:
 
 @functools.cache
 def _trusted() -> ssl.SSLContext:
-    """The authorities we believe; reading them takes 30 ms of processor time."""
+    """The trusted authorities; reading them takes 30 ms of processor time."""
     return httpx.create_ssl_context(trust_env=False)
 
 
 def _is_address(url: str) -> bool:
-    """Whether a connection to it can be tried."""
+    """True if a connection to it can be tried."""
     try:
         address = httpx.URL(url)
     except httpx.InvalidURL:
@@ -315,7 +314,7 @@ def _is_address(url: str) -> bool:
 
 
 async def process_is_gone(url: str) -> bool:
-    """Whether the host answers that no process listens there."""
+    """True if the host answers that no process listens there."""
     address = httpx.URL(url)
     port = address.port or (443 if address.scheme == "https" else 80)
     try:

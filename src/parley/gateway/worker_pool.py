@@ -66,17 +66,16 @@ class Lease:
     phase: Phase | None = None
     was_ready: bool = False
     was_opened: bool = False
-    """Whether the worker may hold a session under it, and so has something to clean: from the
-    moment in which its session socket is dialled."""
+    """True once its session socket is dialled: the worker may have a session to close."""
     pause_ends_at: float | None = None
     resume: ResumeState | None = None
-    """Where its client may go on over another connection."""
+    """If its client may continue over another connection."""
     resume_ends_at: float | None = None
     """How long its worker waits for a client that was cut off."""
     tokens: int = 0
-    """What its session has generated, as far as was told."""
+    """Tokens that its session has generated, as last reported."""
     was_told_to_end: bool = False
-    """Whether its worker was asked to end it because its key's day is used up."""
+    """True once its worker was asked to end it because its key's day is used up."""
     is_held: bool = True
     is_lost: bool = False
     lost: Signal[()] = field(default_factory=Signal[()])
@@ -132,7 +131,7 @@ class Worker:
     is_silent: bool = False
     """It was not heard for longer than the silence limit."""
     is_draining: bool = False
-    """An admin wants it empty: what runs goes on, nothing new comes."""
+    """An admin drains it: running sessions continue, it gets no new ones."""
     leases: dict[str, Lease] = field(default_factory=dict)
     closing: dict[str, Lease] = field(default_factory=dict)
     """Released, but the worker has not said yet that the slot is clean."""
@@ -155,7 +154,7 @@ class Worker:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it will serve, now or after what it does at present."""
+        """True if it serves, now or after its present work."""
         return self.is_connected and not self.is_unreachable and self.says != "error"
 
     @property
@@ -185,7 +184,7 @@ class Worker:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it could serve and has nothing to do."""
+        """True if it could serve and has nothing to do."""
         return self.is_usable and not (self.leases or self.closing or self.is_draining)
 
     def offers(self, kind: Kind) -> bool:
@@ -203,7 +202,7 @@ class Loading:
 
 def caller_of(address: str, key_id: str | None) -> str:
     """Whose a session or a ticket is, where callers share places: its key's, else those of its
-    address, or /64 of IPv6; "": nobody's in particular."""
+    address, or /64 of IPv6; "": none."""
     return f"key {key_id}" if key_id else network_of(address)
 
 
@@ -233,7 +232,7 @@ class WorkerPool:
         self.released: Signal[Lease] = Signal()
         """A lease was given back."""
         self.learned: Signal[Lease] = Signal()
-        """A worker brought a session with it that we did not know; nobody holds its lease."""
+        """A worker brought a session that was unknown here; its lease has no holder."""
         self.ended: Signal[Lease, int] = Signal()
         """A worker has put a session away, which generated so many tokens."""
         self.spent: Signal[Lease, int] = Signal()
@@ -252,10 +251,10 @@ class WorkerPool:
         return sum(caller_of(lease.address, lease.key_id) == caller for lease in leases)
 
     def knows(self, worker: Worker) -> bool:
-        """Whether `worker` is still one of us: it has not left, was not forgotten or replaced."""
+        """True if `worker` has not left and was not forgotten or replaced."""
         return self._workers.get(worker.worker_id) is worker
 
-    # What workers tell
+    # Reports of workers
 
     def welcome(self, hello: Hello, connection: Any) -> Worker:
         """A worker said hello. The same process coming back keeps its leases; a new process under
@@ -294,7 +293,7 @@ class WorkerPool:
 
     def _end_forgotten(self, worker: Worker) -> None:
         """Sessions that ended while their worker's control socket was broken, so long ago that it
-        says nothing of them: nobody else would give their slots back."""
+        does not report them: no other message would free their slots."""
         told = {session.lease_id for session in worker.hello.sessions}
         for lease in list(worker.leases.values()):
             if lease.resume is not None and lease.lease_id not in told:
@@ -357,7 +356,7 @@ class WorkerPool:
             self.spent.notify(lease, more)
 
     def _learn(self, worker: Worker, message: SessionPhase, resume: ResumeState) -> Lease:
-        """A session that a worker has kept while this gateway, or the one before, was away; or
+        """A session that a worker has kept while this gateway, or the previous one, was away; or
         that has ended meanwhile, and whose client may come for its last words."""
         now, now_time = self._clock.monotonic(), self._clock.time()
         try:
@@ -396,7 +395,7 @@ class WorkerPool:
         return None
 
     def find_resumable(self, session_id: str) -> Lease | None:
-        """The lease of a session that a client may go on with; also one that is being closed, as
+        """The lease of a session that a client may resume; also one that is being closed, as
         far as we know."""
         for worker in self._workers.values():
             for lease in (*worker.leases.values(), *worker.closing.values()):
@@ -404,7 +403,7 @@ class WorkerPool:
                     return lease
         return None
 
-    # What an executor tells
+    # Reports of an executor
 
     def process_waits(self, index: int, why: str) -> None:
         """There is no place for worker process `index` yet; nothing is promised of it."""
@@ -430,7 +429,7 @@ class WorkerPool:
         self.changed.notify()
 
     def disconnected(self, worker: Worker) -> None:
-        """Its control socket closed. No new work at once; running sessions get the silence limit,
+        """Its control socket closed. It gets no new work; running sessions get the silence limit,
         because the socket may come back."""
         if self.knows(worker):
             worker.is_connected = False
@@ -469,7 +468,7 @@ class WorkerPool:
         self.changed.notify()
 
     def retire(self, index: int) -> bool:
-        """Whether worker process `index` of an executor is empty; nobody gets a slot of it then."""
+        """True if worker process `index` is empty; its slots are then not given out any more."""
         for worker in self._workers.values():
             if worker.hello.index == index and worker.is_empty:
                 self.drain(worker, True)
@@ -499,7 +498,7 @@ class WorkerPool:
         return silent
 
     def forgive(self, late_s: float) -> None:
-        """This process stood still for `late_s`: nobody could be heard meanwhile."""
+        """This process stood still for `late_s` and could not hear any worker."""
         now = self._clock.monotonic()
         self.last_alive_at = min(now, self.last_alive_at + late_s)
         for worker in self._workers.values():
@@ -520,7 +519,7 @@ class WorkerPool:
         return sorted(held, key=lambda lease: lease.granted_at)
 
     def can_ever_serve(self, kind: Kind) -> bool:
-        """Whether a worker that offers `kind` is there or may come."""
+        """True if a worker that offers `kind` is there or may come."""
         usable = [worker for worker in self._workers.values() if worker.is_usable]
         return not usable or any(worker.offers(kind) for worker in usable)
 
@@ -536,7 +535,7 @@ class WorkerPool:
 
     @property
     def can_take(self) -> bool:
-        """Whether a worker is there that takes sessions, perhaps after those that it has."""
+        """True if a worker takes sessions, perhaps after those that it has."""
         now = self._clock.monotonic()
         return any(
             worker.is_usable

@@ -56,7 +56,7 @@ def admin_router(
 
 
 class AuditLine(BaseModel):
-    """Something an admin did."""
+    """One action of an admin."""
 
     at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
     address: str = Field(examples=["127.0.0.1"])
@@ -77,7 +77,7 @@ class Audit(BaseModel):
 
 
 class StateReport(BaseModel):
-    """What was found broken, and put aside, when the server started."""
+    """Files that were found broken, and set aside, when the server started."""
 
     problems: list[str] = Field(
         examples=[["state.db was broken and is kept as state.db.corrupt-1763660592"]]
@@ -89,7 +89,7 @@ class StateReport(BaseModel):
 
 
 class CleanOrder(BaseModel):
-    """Limits for this time; what is omitted is as set."""
+    """Limits for this run; those that are omitted are as set."""
 
     model_config = ConfigDict(strict=True)
 
@@ -99,14 +99,14 @@ class CleanOrder(BaseModel):
 
 
 class RemovedRecording(BaseModel):
-    """A recording that goes, and why: expired, capacity or broken."""
+    """A deleted recording, and why: expired, capacity or broken."""
 
     session_id: str = Field(examples=["20251001_090000_omni_0123456789abcdef01234567"])
     reason: str = Field(examples=["expired"])
 
 
 class CleanReport(BaseModel):
-    """What was looked at and what went; with `dry_run`, what would go."""
+    """What was examined and deleted; with `dry_run`, what would be deleted."""
 
     status: str = Field(examples=["ok"])
     scanned: int = Field(examples=[12])
@@ -127,12 +127,11 @@ def routes(
     state: State,
     voices: VoiceLibrary,
 ) -> Router:
-    """Routes for audit and cleaning."""
     router = admin_router(422)
 
     @router.get("/audit")
     async def audit(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Audit:
-        """Who changed what."""
+        """The audit log."""
         return Audit(
             entries=[
                 AuditLine(
@@ -149,7 +148,7 @@ def routes(
 
     @router.get("/state", name="state")
     async def stored() -> StateReport:
-        """Whether anything stored was found broken, and when recordings were last cleaned up."""
+        """Stored files that were found broken, and the last cleaning-up of recordings."""
         return StateReport(
             problems=[*state.problems, *voices.problems, *presets.problems],
             last_clean=await state.fact("retention.last"),
@@ -157,8 +156,8 @@ def routes(
 
     @router.post("/clean")
     async def clean(order: CleanOrder) -> CleanReport:
-        """Delete recordings by age and size; by default only say which would go. Running and
-        pinned ones stay."""
+        """Delete recordings by age and size; by default only list those that would be deleted.
+        Running and pinned ones stay."""
         report = await maintenance.clean(
             dry_run=order.dry_run, retention_days=order.retention_days, max_gb=order.max_gb
         )

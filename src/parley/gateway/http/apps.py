@@ -1,4 +1,4 @@
-"""`/api/apps`: which ways of talking are offered, and switching them on and off."""
+"""`/api/apps`: the apps on offer, and switching them on and off, which outlasts restarts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parley.gateway.state import State
 
 
 class AppInfo(BaseModel):
-    """One way of talking."""
+    """An app: one way to talk."""
 
     app_id: str = Field(examples=["omni"])
     name: str = Field(examples=["Video call"])
@@ -20,19 +20,19 @@ class AppInfo(BaseModel):
 
 
 class AdminAppInfo(AppInfo):
-    """The same, and whether it is on."""
+    """An app, and whether it is on."""
 
     enabled: bool
 
 
 class AppList(BaseModel):
-    """What is switched on, in fixed order."""
+    """Apps that are switched on, in fixed order."""
 
     apps: list[AppInfo]
 
 
 class AdminAppList(BaseModel):
-    """Everything, in fixed order."""
+    """All apps, in fixed order."""
 
     apps: list[AdminAppInfo]
 
@@ -46,7 +46,7 @@ class Switch(BaseModel):
 
 
 class NamedSwitch(Switch):
-    """Which one, on or off."""
+    """An app, on or off."""
 
     app_id: str = Field(examples=["omni"])
 
@@ -63,7 +63,6 @@ def routes(
     apps: Apps,
     state: State,
 ) -> Router:
-    """The routes. Switches outlast restarts."""
     router = Router(tags=["apps"])
     admin = admin_router(404, path="/apps", tag="apps")
 
@@ -82,7 +81,7 @@ def routes(
 
     @router.get("/api/apps", name="apps")
     async def offered() -> AppList:
-        """What is switched on."""
+        """Apps that are switched on."""
         return AppList(
             apps=[
                 AppInfo(app_id=app.app_id, name=app.name, route=app.route)
@@ -93,17 +92,17 @@ def routes(
 
     @admin.get("")
     async def all_apps() -> AdminAppList:
-        """Everything, switched on or not."""
+        """All apps, switched on or not."""
         return AdminAppList(apps=[describe(app) for app in apps])
 
     @admin.put("")
     async def switch_named(change: NamedSwitch) -> Switched:
-        """Switch one on or off; running sessions go on."""
+        """Switch an app on or off; running sessions continue."""
         return await switch(change.app_id, change.enabled)
 
     @admin.put("/{app_id}")
     async def switch_one(app_id: str, change: Switch) -> Switched:
-        """Switch one on or off; running sessions go on."""
+        """Switch an app on or off; running sessions continue."""
         return await switch(app_id, change.enabled)
 
     router.routes.extend(admin.routes)

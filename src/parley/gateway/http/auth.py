@@ -1,11 +1,11 @@
-"""Every HTTP exchange passes here: tokens are checked, keys counted, admin actions written down.
+"""Middleware of every HTTP exchange: checks tokens, counts keys, writes the audit log.
 
-A token that is shown and not valid is refused on every path, pages included, so that nobody goes on
-believing in a key that was revoked.
+An invalid token is refused on every path, pages included, so that the owner of a revoked key
+notices it.
 
-WebSockets are asked the same before they are accepted: the name they asked for, the page they come
-from, the worker's secret, a program's key. Pages cannot see why an upgrade was refused, so that
-their keys are refused on the open socket, in the dialect's words, before anything is read.
+WebSockets are checked before they are accepted: the host name, the page's origin, the worker's
+secret, a program's key. Pages cannot see why an upgrade was refused, so their keys are refused on
+the open socket, in the dialect's words, before anything is read.
 """
 
 from __future__ import annotations
@@ -214,5 +214,5 @@ async def _note(scope: Scope, parts: AuthParts, status: int) -> None:
 
 
 def is_open(path: str) -> bool:
-    """Whether a path is there without a key on a server that needs one."""
+    """True if a path needs no key on a server that needs one."""
     return path in OPEN_PATHS or path in PAGES or path == "/admin" or path.startswith(OPEN_FOLDERS)

@@ -95,7 +95,6 @@ def _shape(
 
 
 def routes(*, forwarder: ChatForwarder, metrics: Metrics) -> Router:
-    """Routes for `POST /api/chat`."""
     router = Router(tags=["chat"])
 
     @router.post(

@@ -1,7 +1,7 @@
 """One chat request over HTTP: admitted, queued, leased, asked, answered.
 
-The one way from an HTTP route to a worker. It waits in the same queue as everybody and speaks the
-chat dialect to the worker, so a request over HTTP and one over a socket take the same road.
+The only path from an HTTP route to a worker. A request waits in the same queue as sockets do and
+reaches the worker in the chat dialect.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BAD_INPUT_CODES = frozenset(
 
 
 class WorkerRefused(ParleyError):
-    """The worker answered with an error: its sentence and its code."""
+    """The worker answered with an error, which has a sentence and a code."""
 
     def __init__(self, code: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -63,7 +63,7 @@ class WorkerRefused(ParleyError):
 
 
 class PendingAnswer:
-    """What a worker says to one request."""
+    """A worker's answer to one request."""
 
     def __init__(self, upstream: UpstreamConnection, watch: ClientWatch[None]) -> None:
         self._upstream = upstream
@@ -72,7 +72,7 @@ class PendingAnswer:
         self.expected_wait_s = upstream.expected_wait_s
 
     async def messages(self) -> AsyncGenerator[chat.ServerMessage, None]:
-        """Everything up to `Done`, as it comes; the client is minded meanwhile.
+        """All messages up to `Done`, as they arrive; watches the client meanwhile.
 
         Raises:
             Departed: the client left.
@@ -96,7 +96,7 @@ class PendingAnswer:
         raise WorkerLost
 
     def stop(self) -> None:
-        """Say no more: what there is of the answer comes as the whole."""
+        """Stop the answer; `done` then returns what there is of it."""
         assert self._upstream.connection is not None
         self._upstream.connection.send_text(msgspec.json.encode(legacy.Stop()))
 
@@ -141,7 +141,7 @@ class ChatForwarder:
     queue_settings: QueueSettings
 
     def check(self, request: Request) -> None:
-        """Refuse, before a body is read, who may not ask.
+        """Refuse a client that may not ask, before its body is read.
 
         Raises:
             OriginForbidden, AppDisabled.
@@ -179,7 +179,7 @@ class ChatForwarder:
     async def forward(
         self, request: Request, session_id: str, body: Message
     ) -> AsyncIterator[PendingAnswer]:
-        """Wait in the queue and ask; on leaving, everything is given back.
+        """Wait in the queue and ask; all resources are returned at the end.
 
         Raises:
             Departed: the client hung up.
@@ -204,7 +204,7 @@ class ChatForwarder:
                 _RequestWatch(request, self.closing) as watch,
                 self.acquisition.acquire(client, watch) as upstream,
             ):
-                # A server that shuts down lets an answer that has begun come to its end.
+                # A server that shuts down lets a started answer finish.
                 watch.ignore_closing()
                 assert upstream.connection is not None
                 upstream.connection.pass_on(body)
@@ -216,7 +216,7 @@ class ChatForwarder:
 
 
 class _RequestWatch(ClientWatch[None]):
-    """Minds a client of HTTP: all it can do is hang up."""
+    """Watches an HTTP client: all it can do is hang up."""
 
     def __init__(self, request: Request, closing: asyncio.Future[None]) -> None:
         super().__init__(self._hung_up, closing)

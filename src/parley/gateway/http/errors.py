@@ -179,7 +179,7 @@ def storage_status(error: Exception) -> int | None:
 
 
 def _is_reader(request: Request) -> bool:
-    """Whether a person asks, who has followed a wrong link."""
+    """True if the request is of a browser that followed a wrong link."""
     path = request.url.path
     is_data = path.startswith(("/api/", "/static/", "/v1/", "/ws/"))
     return not is_data and "text/html" in request.headers.get("accept", "")
@@ -234,7 +234,7 @@ def install(
         return Response(status_code=CLIENT_CLOSED_STATUS)
 
     async def storage(request: Request, error: Exception) -> JSONResponse:
-        """A disk that is full or fails is nobody's fault here, and passes."""
+        """A full or failing disk is a temporary fault of this server."""
         status = storage_status(error)
         if status is None:
             raise error

@@ -69,7 +69,6 @@ def routes(
     model: ModelSettings,
     storage: StorageSettings,
 ) -> Router:
-    """Routes for what pages load."""
     router = Router(tags=["pages"])
     default_voice: list[VoiceInfo] = []
 

@@ -58,7 +58,7 @@ class KeyInfo(BaseModel):
 
 
 class UsageOfKey(BaseModel):
-    """What one key used on one day (UTC)."""
+    """Usage of one key on one day (UTC)."""
 
     key_id: str = Field(examples=["k_0123456789ab"])
     name: str = Field(examples=["kiosk in the hall"])
@@ -75,18 +75,18 @@ class UsageReport(BaseModel):
 
 
 class KeyList(BaseModel):
-    """Keys that work, oldest first."""
+    """Valid keys, oldest first."""
 
     keys: list[KeyInfo]
 
 
 class NewKey(BaseModel):
-    """What a key is for, and how much may be done with it."""
+    """Name, role and limits of a new key."""
 
     model_config = ConfigDict(strict=True)
 
     name: str = Field(min_length=1, max_length=60, examples=["kiosk in the hall"])
-    max_sessions: int = Field(8, ge=1, le=100_000, description="sessions and tickets at once")
+    max_sessions: int = Field(8, ge=1, le=100_000, description="sessions and tickets at a time")
     per_minute: int = Field(120, ge=1, le=1_000_000, description="requests and new sessions")
     role: Role = Field("talk", description="operate: also look after the server; admin: everything")
     expires_in_days: float | None = Field(
@@ -118,13 +118,13 @@ class Rotation(BaseModel):
 
 
 class MadeKey(KeyInfo):
-    """The new key, the only time it is shown."""
+    """The new key; this is the only time that it is shown."""
 
     key: str = Field(examples=["pk_…"])
 
 
 class Revoked(BaseModel):
-    """It opens nothing any more."""
+    """The key is invalid from now on."""
 
     success: bool = True
 
@@ -174,7 +174,7 @@ def routes(
 
     @admin.get("")
     async def keys() -> KeyList:
-        """Keys that work."""
+        """Valid keys."""
         await maintenance.save()
         return KeyList(keys=[describe(key) for key in await state.keys() if key.revoked_s is None])
 
@@ -203,20 +203,20 @@ def routes(
         days: Annotated[int, Query(ge=1, le=3660)] = 31,
         format: Annotated[Literal["json", "csv"], Query()] = "json",
     ) -> UsageReport | Response:
-        """What every key used by day, ended sessions only; also as CSV."""
+        """Usage of all keys by day, ended sessions only; also as CSV."""
         rows = await report(days)
         return UsageReport(usage=rows) if format == "json" else as_csv(rows)
 
     @router.get("/api/usage", responses=problems(401, 422))
     async def own(who: Who, days: Annotated[int, Query(ge=1, le=3660)] = 31) -> UsageReport:
-        """What the caller's own key used by day."""
+        """Usage of the caller's own key by day."""
         if who.key_id is None:
             raise Unauthorized("A key is required.")
         return UsageReport(usage=await report(days, who.key_id))
 
     @admin.post("", status_code=201)
     async def make(new: NewKey) -> MadeKey:
-        """Make a key. Only its hash is kept: whoever loses it needs another."""
+        """Make a key. Only its hash is stored: a lost key cannot be shown again."""
         secret = make_key()
         key = Key(
             id=f"k_{secrets.token_hex(6)}",

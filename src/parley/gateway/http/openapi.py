@@ -31,16 +31,16 @@ OPENAI_PROBLEM: Final = {"$ref": "#/components/schemas/OpenAIError"}
 ERRORS: Final = ("ErrorDetail", "OpenAIError", "HTTPValidationError")
 
 ALWAYS: Final = {
-    "401": "A key or a token is missing, or is not valid (any more).",
-    "429": "The key's limit per minute, or another limit of how many at once, is reached.",
+    "401": "A key or token is missing or invalid.",
+    "429": "The key's limit per minute, or a limit of concurrent requests, is reached.",
 }
 WITH_BODY: Final = {"413": "The body is too large."}
 
 MEANINGS: Final = {
-    "400": "The request cannot be understood, or contradicts itself.",
-    "403": "Not with this origin, this link, or these settings.",
-    "404": "It does not exist (any more).",
-    "409": "Not in its present state.",
+    "400": "The request is malformed, or contradicts itself.",
+    "403": "Not allowed with this origin, this link, or these settings.",
+    "404": "It does not exist, or no longer.",
+    "409": "Not possible in its present state.",
     "422": "A field is missing or has a wrong value.",
     "502": "The worker failed or was lost.",
     "503": "Not possible at present; try again later.",
@@ -85,7 +85,7 @@ def install(
     """Serve the completed document of a server that is protected like this.
 
     It is made when it is first asked for, which takes a third of a second of processor time: in
-    steps and in a thread, because sessions go on meanwhile.
+    steps and in a thread, because sessions continue meanwhile.
 
     Args:
         structs: those that routes name as their bodies.
@@ -139,7 +139,7 @@ def complete(document: dict[str, Any], structs: Mapping[str, Any]) -> dict[str, 
             answers.pop("422", None)
             answers.setdefault("400", {})
         if "422" in answers and "requestBody" in operation:
-            # Text that is no text at all is refused before anybody looks for fields.
+            # A body that is not text is refused before fields are checked.
             answers.setdefault("400", {})
         for status, answer in answers.items():
             if status in PROBLEMS and not _has_own_schema(answer):
@@ -157,7 +157,7 @@ def complete(document: dict[str, Any], structs: Mapping[str, Any]) -> dict[str, 
 
 
 def secure(document: dict[str, Any], *, needs_key: bool, has_admin_token: bool) -> None:
-    """Say of every operation who may call it, in place: `{}` is nobody in particular. Those for
+    """Add to every operation who may call it, in place; `{}`: any client. Those for
     admins have said it themselves."""
     schemes = document["components"].setdefault("securitySchemes", {})
     schemes.update(CALLERS)
@@ -215,7 +215,7 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str 
 
 
 def _has_own_schema(answer: Mapping[str, Any]) -> bool:
-    """Whether a route has said what such an answer is, as `/ready` does of its 503."""
+    """True if a route has described such an answer, as `/ready` does its 503."""
     schema = answer.get("content", {}).get(JSON, {}).get("schema", {})
     return "$ref" in schema and schema["$ref"].rsplit("/", 1)[1] not in ERRORS
 

@@ -1,5 +1,5 @@
-"""`/api/admin`: what an operator looks at when something is wrong (the log, the disk), and what can
-be done about it (drain and restart a worker)."""
+"""`/api/admin` for operators: the log, the disk, the metrics of the last hour; draining and
+restarting workers, reloading settings."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Disk(BaseModel):
 
 
 class DrainOrder(BaseModel):
-    """Whether a worker gets new work."""
+    """`draining`: the worker gets no new work."""
 
     model_config = ConfigDict(strict=True)
 
@@ -104,7 +104,7 @@ class Reloaded(BaseModel):
 
 
 class RestartOrder(BaseModel):
-    """How long written answers may take to finish; conversations end at once, and are told."""
+    """Time for written answers to finish; conversations end immediately, with a message."""
 
     model_config = ConfigDict(strict=True)
 
@@ -112,7 +112,7 @@ class RestartOrder(BaseModel):
 
 
 class Restarted(BaseModel):
-    """The worker was asked; it comes back when whoever started it has started it again."""
+    """The worker was asked to end; its executor or supervisor starts it again."""
 
     success: bool = True
 
@@ -141,7 +141,7 @@ def routes(
 
     @router.get("/log")
     async def log() -> Log:
-        """The last warnings and errors of the gateway, deaths of its workers among them."""
+        """The last warnings and errors of the gateway, deaths of its workers included."""
         return Log(
             lines=[
                 LogLine(
@@ -164,14 +164,14 @@ def routes(
 
     @router.get("/disk")
     async def room() -> Disk:
-        """Room on the disk, and what recordings take; counted at most once a minute."""
+        """Free space, and the size of recordings; counted at most once a minute."""
         report = await disk.read()
         return report.model_copy(update={"waiting_on_workers": handover.waiting})
 
     @router.put("/workers/{worker_id}", responses=problems(404, 422))
     async def drain(worker_id: str, order: DrainOrder) -> WorkerInfo:
-        """Keep new work away from a worker, or let it in again. Sessions that can be resumed move
-        to other workers where there are slots; everything else goes on."""
+        """Stop giving new work to a worker, or start again. Sessions that can be resumed move
+        to other workers where there are slots; all others continue."""
         worker = known(worker_id)
         worker_pool.drain(worker, order.draining)
         if order.draining:
@@ -180,7 +180,7 @@ def routes(
 
     @router.post("/workers/{worker_id}/restart", responses=problems(404, 422))
     async def restart(worker_id: str, order: RestartOrder | None = None) -> Restarted:
-        """End a worker, and what runs there and cannot move: its executor starts it again."""
+        """End a worker and the sessions that cannot move; its executor starts it again."""
         worker = known(worker_id)
         worker_pool.drain(worker, True)
         await asyncio.wait({moving.begin(worker)}, timeout=MOVE_S)
@@ -189,7 +189,7 @@ def routes(
 
     @router.post("/reload", dependencies=[ADMINS_ONLY])
     async def reload_settings() -> Reloaded:
-        """Read settings and certificate again, as SIGHUP does; what runs goes on."""
+        """Read settings and certificate again, as SIGHUP does; sessions continue."""
         report = reload()
         return Reloaded(
             applied=list(report.applied),

@@ -1,4 +1,4 @@
-"""`/api/queue` and `/api/config/eta`: who waits, and how long that is expected to take."""
+"""`/api/queue` and `/api/config/eta`: waiting tickets and expected durations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from parley.protocol.kinds import Kind
 
 
 class TicketInfo(BaseModel):
-    """A waiting ticket. Its id, which is the permission to cancel it, is told to its holder and to
+    """A waiting ticket. Its id, which is the permission to cancel it, is shown to its holder and to
     admins; the session id to admins only."""
 
     ticket_id: str | None = Field(examples=["q_0123456789abcdef0123456789abcdef"])
@@ -37,7 +37,7 @@ class TicketInfo(BaseModel):
 
 
 class QueueInfo(BaseModel):
-    """The line and what runs. `items` and `entries` are the same, as are the last two."""
+    """The queue and running tasks. `items` and `entries` are equal, as are the last two."""
 
     queue_length: int = Field(examples=[1])
     max_queue_size: int = Field(examples=[1000])
@@ -48,7 +48,7 @@ class QueueInfo(BaseModel):
 
 
 class TicketFound(BaseModel):
-    """Whether a ticket waits."""
+    """A ticket, if it waits."""
 
     found: bool
     ticket: TicketInfo | None = None
@@ -56,13 +56,13 @@ class TicketFound(BaseModel):
 
 
 class Success(BaseModel):
-    """Whether it was done."""
+    """`success`: the ticket was cancelled."""
 
     success: bool
 
 
 class EtaInfo(BaseModel):
-    """Baselines, and what was learned: averages are null until sampled."""
+    """Baselines and measured averages; averages are null until sampled."""
 
     eta_chat_s: float = Field(examples=[15.0])
     eta_half_duplex_s: float = Field(examples=[180.0])
@@ -86,7 +86,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class EtaChange(BaseModel):
-    """Any subset; what is omitted stays."""
+    """Any subset; omitted fields stay."""
 
     model_config = ConfigDict(
         strict=True, json_schema_extra={"example": {"eta_chat_s": 12, "ema_alpha": 0.3}}
@@ -145,7 +145,7 @@ def routes(
 
     @router.get("/api/queue", name="queue")
     async def tickets(who: Who) -> QueueInfo:
-        """Who waits, from the head, and what runs. Ids of tickets are there for admins only."""
+        """Waiting tickets in order, and running tasks. Ids of tickets are for admins only."""
         dispatcher.refresh()
         is_admin = who.is_operator
         items = [info(ticket, is_admin=is_admin) for ticket in queue]
@@ -171,8 +171,7 @@ def routes(
 
     @router.delete("/api/queue/{ticket_id}")
     async def cancel(ticket_id: str) -> Success:
-        """Give a place up. Knowing the ticket's id, which only its holder and admins are told, is
-        the permission."""
+        """Cancel a ticket. Its id, which only its holder and admins have, is the permission."""
         found = queue.find(ticket_id)
         return Success(success=found is not None and dispatcher.cancel(found))
 

@@ -69,7 +69,7 @@ class Requester:
 
     @property
     def word(self) -> str:
-        """How workers are told about it."""
+        """Its description for workers."""
         return caller_word(self.caller, is_admin=self.is_admin)
 
     @property

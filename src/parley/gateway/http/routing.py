@@ -17,8 +17,8 @@ from parley.importing import without
 
 
 class LateRoute(APIRoute):
-    """A route of which only path and methods are known until its first request, or until somebody
-    reads another attribute. Until then nobody notices a wrong declaration."""
+    """A route of which only path and methods are known until its first request, or until another
+    attribute is read. A wrong declaration shows only then."""
 
     def __init__(
         self,

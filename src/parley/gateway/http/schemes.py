@@ -43,4 +43,4 @@ CALLERS: Final[dict[str, dict[str, Any]]] = {
         "description": f"The token of a browser (`{SESSION_PREFIX}…`), set by `POST /api/token`.",
     },
 }
-"""What operations for everybody take besides the bearer token."""
+"""Ways to show a key for operations that are not for admins, next to the bearer token."""

@@ -1,4 +1,4 @@
-"""What `/api/sessions` takes and answers, with the examples of its documentation."""
+"""Bodies and answers of `/api/sessions`, with their examples."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ class Comment(BaseModel):
 
 
 class Commented(BaseModel):
-    """It is written."""
+    """The comment is stored."""
 
     status: str = "ok"
     len: int = Field(examples=[28])
 
 
 class Uploaded(BaseModel):
-    """It is kept."""
+    """The file is stored."""
 
     status: str = "ok"
     path: str = Field(examples=["frontend_replay.webm"])
@@ -102,7 +102,7 @@ class Uploaded(BaseModel):
 
 
 class ShareOrder(BaseModel):
-    """For how long; null: for as long as the recording is there."""
+    """How long the link works; null: as long as the recording exists."""
 
     expires_in_s: float | None = Field(86_400.0, gt=0, le=3.2e8, allow_inf_nan=False)
 
@@ -116,39 +116,41 @@ class ShareLink(BaseModel):
 
 
 class Pin(BaseModel):
-    """Whether it is kept whatever its age."""
+    """`pinned`: it is kept whatever its age."""
 
     pinned: bool
 
 
 class Deleted(BaseModel):
-    """It was done."""
+    """The recording is deleted."""
 
     success: bool = True
 
 
 class Erased(BaseModel):
-    """What was deleted of a key, and what was left."""
+    """Number of items of a key that were deleted, and of those that were left."""
 
     recordings: int = Field(examples=[12])
     responses: int = Field(description="kept responses of `/v1/responses`", examples=[3])
-    running: int = Field(description="recordings that are left: ask again later", examples=[0])
+    running: int = Field(
+        description="recordings of running sessions, not deleted: try again later", examples=[0]
+    )
     without_owner: int = Field(
-        description="recordings of nobody known, which were left: of sessions without a key, or of "
+        description="recordings without a known owner, not deleted: of sessions without a key, or of "
         "versions that did not record the owner",
         examples=[0],
     )
 
 
 class StillRuns(BaseModel):
-    """There is no timeline before the end."""
+    """The session still runs; there is no timeline yet."""
 
     status: Literal["recording"]
     session_id: str = Field(examples=["20261120_174312_omni_0123456789abcdef01234567"])
 
 
 class ReplayState(BaseModel):
-    """How far the making of the merged replay is."""
+    """Progress of the merged replay."""
 
     state: str = Field(examples=["running"])
     progress: float = Field(examples=[0.4], description="share of 1")

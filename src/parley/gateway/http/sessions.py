@@ -1,8 +1,8 @@
-"""`/api/sessions`: what stays of conversations.
+"""`/api/sessions`: recordings of conversations.
 
-Whoever knows a recording's id may look at it, comment on it and add a browser's recording: ids have
-96 random bits and are told to the session's own client only. A share link shows the same without
-telling the id, for as long as it was made for. Lists are for admins; deleting takes a token.
+A client that knows a recording's id may read it, comment on it and add a browser's recording: ids
+have 96 random bits and are sent to the session's own client only. A share link shows the same
+without the id, until it expires. Lists are for admins; deleting takes a token.
 Source: service.md 5.5, 8.
 """
 
@@ -146,7 +146,7 @@ def routes(
         responses={200: shown(META_EXAMPLE), **problems(403, 404)},
     )
     async def session(session_id: str) -> dict[str, Any]:
-        """What is known of a recording: `meta.json`, its type, and how far its replay is."""
+        """A recording's `meta.json`, its type, and the progress of its replay."""
         found = find(session_id)
         try:
             meta = await asyncio.to_thread(store.describe, found.folder)
@@ -191,7 +191,7 @@ def routes(
         },
     )
     async def asset(session_id: str, path: str) -> Response:
-        """A sound, a picture or a film of a recording."""
+        """A sound, an image or a video of a recording."""
         found = find(session_id)
         try:
             file = await asyncio.to_thread(found.folder.asset, path)
@@ -226,8 +226,8 @@ def routes(
     )
     async def upload(session_id: str, request: Request, who: Who) -> Uploaded:
         """Add what a browser recorded. The file's content says what it is, not its name."""
-        # The body is taken in only now that somebody wants it, and by few at a time: it goes
-        # through a temporary file.
+        # The body is received only now that it has a use, and few at a time: it goes through a
+        # temporary file.
         found = find(session_id, to_change=True)
         limit = storage.min_free_gb * GB
         if await asyncio.to_thread(free_bytes, found.folder.path) < limit:
@@ -259,7 +259,7 @@ def routes(
 
     @router.post("/api/sessions/{session_id}/share", responses=problems(403, 404, 422))
     async def share(session_id: str, order: ShareOrder) -> ShareLink:
-        """Make a link for looking, which can expire and does not tell the recording's id."""
+        """Make a link that shows the recording, can expire and does not contain its id."""
         found = find(session_id, to_change=True)
         token = authenticator.share_token(found.folder.recording_id, order.expires_in_s)
         until = None if order.expires_in_s is None else clock.time() + order.expires_in_s
@@ -285,7 +285,7 @@ def routes(
         responses=problems(401, 404, 422),
     )
     async def pin(session_id: str, order: Pin) -> Pin:
-        """Keep a recording whatever its age, or not any more."""
+        """Keep a recording whatever its age, or stop keeping it."""
         found = find(session_id, to_change=True)
         await asyncio.to_thread(store.pin, found.folder, order.pinned)
         await state.forget([found.folder.recording_id])
@@ -293,8 +293,8 @@ def routes(
 
     @router.delete("/api/sessions/{session_id}", responses=problems(401, 403, 404, 409))
     async def delete(session_id: str, request: Request, who: Who) -> Deleted:
-        """Delete everything of a recording. Takes a key, an admin, or an id too long to be guessed:
-        only those who had the session were told it, and shared links have ids of their own."""
+        """Delete a recording. Takes a key, an admin, or an id too long to be guessed: only the
+        session's client has it, and share links have ids of their own."""
         if who.is_anonymous and not (who.is_admin or is_long(session_id)):
             raise Unauthorized
         request.state.is_audited = who.is_admin

@@ -1,4 +1,4 @@
-"""`/health`, `/status`, `/workers`, `/api/cache`, `/metrics`: how things stand."""
+"""`/health`, `/ready`, `/status`, `/workers`, `/api/cache`, `/metrics`."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ READY_AGAIN_S: Final = 5
 
 METRICS_MOST: Final = 8
 METRICS_S: Final = 4.0
-"""The metrics are made so often in so many seconds, however often they are asked for: it takes
-about 4 ms, and anybody may ask on a server without keys."""
+"""The metrics are made at most this often in this many seconds: making them takes about 4 ms, and
+on a server without keys any client may ask."""
 
 
 class Health(BaseModel):
-    """Whether the gateway works; with 503, `failing` names the maintenance tasks that do not."""
+    """State of the gateway; with 503, `failing` names the background tasks that fail."""
 
     status: str = Field("ok", examples=["ok"])
     healthy: bool = True
@@ -49,7 +49,7 @@ class Health(BaseModel):
 
 
 class Readiness(BaseModel):
-    """Whether a session that comes now will be served; 503 where not."""
+    """`ready`: a new session would be served; 503 if not."""
 
     ready: bool = True
     why: str = Field("", description="what is missing", examples=[""])
@@ -107,7 +107,7 @@ class WorkerInfo(BaseModel):
     )
     slots: int = Field(examples=[4])
     free_slots: int = Field(examples=[3])
-    draining: bool = Field(False, description="gets no new work, by an admin's wish")
+    draining: bool = Field(False, description="gets no new work, because an admin asked for it")
     unreachable: bool = Field(
         False, description="connected, but the gateway cannot connect to its address"
     )
@@ -123,7 +123,7 @@ class WorkerInfo(BaseModel):
 
 
 class RecordingHealth(BaseModel):
-    """Whether sessions are recorded as they should be."""
+    """State of recording on all workers."""
 
     lost_entries: int = Field(
         0, description="that workers could not write, since the gateway started", examples=[0]
@@ -148,7 +148,7 @@ class SessionLogHealth(BaseModel):
 
 
 class SessionInfo(BaseModel):
-    """Where one session is."""
+    """Place and state of one session."""
 
     session_id: str = Field(examples=["hdx_2a5979215b12b3ba"])
     state: str = Field(description="see `session_states`", examples=["away"])
@@ -166,7 +166,7 @@ class SessionInfo(BaseModel):
 
 
 class Status(BaseModel):
-    """The whole service in one answer; `workers` is filled for admins only."""
+    """State of the whole service; `workers` is filled for admins only."""
 
     gateway_healthy: bool = True
     version: str = Field("", description="of the gateway", examples=["0.1.0"])
@@ -400,8 +400,7 @@ def routes(
 
     @router.get("/health", responses={503: {"model": Health}})
     async def health(response: Response) -> Health:
-        """Whether the gateway is alive and all its maintenance tasks run. Says nothing about
-        workers; see `/status`."""
+        """The gateway is alive and all its background tasks run. For workers see `/status`."""
         failing = sorted(supervisor.failing)
         if failing:
             response.status_code = 503
@@ -416,8 +415,8 @@ def routes(
 
     @router.get("/ready", responses={503: {"model": Readiness}})
     async def ready(response: Response) -> Readiness:
-        """Whether a session that comes now will be served: a worker is there, perhaps busy, the
-        queue has room, and the server does not shut down. For load balancers."""
+        """For load balancers: a new session would be served, i.e. a worker is there, perhaps busy,
+        the queue has room, and the server does not shut down."""
         why = _not_ready(dispatcher, is_closing=closing.done())
         if why:
             response.status_code = 503
@@ -490,7 +489,7 @@ def routes(
         responses={200: shown("parley_queue_length 0.0\n", "text/plain")},
     )
     async def exposition() -> Response:
-        """Everything for Prometheus; up to four seconds old if it is asked for very often."""
+        """Metrics for Prometheus; up to four seconds old if they are requested very often."""
         nonlocal metrics_page
         now_s = clock.monotonic()
         if len(made) < METRICS_MOST or now_s - made[0] >= METRICS_S:

@@ -32,7 +32,7 @@ ENDED: Final = "The session was ended."
 SESSION_ID: Final = r"^[A-Za-z0-9_-]{1,64}$"
 KIND: Final = Kind.HALF_DUPLEX
 LONG_ID_CHARACTERS: Final = 22
-"""So many letters and digits after the last `_` hold 128 bits; printed in hex they are 32."""
+"""Letters and digits after the last `_` that have 128 random bits; printed in hex they are 32."""
 
 
 class StopRequest(BaseModel):

@@ -1,6 +1,6 @@
 """`POST /api/_debug/record_trace`: what pages on telephones report about their microphone.
 
-Off unless `log.client_traces` is on: whoever can reach the server could write here. Source:
+Off unless `log.client_traces` is on: any client of the server could write here. Source:
 service.md 5.6.
 """
 
@@ -39,13 +39,13 @@ log = logs.get(__name__)
 
 
 class Kept(BaseModel):
-    """It is written down."""
+    """The trace is stored."""
 
     ok: bool = True
 
 
 class TraceFile:
-    """One JSON object per line; a full file takes the place of the one before it."""
+    """One JSON object per line; a full file replaces the previous one."""
 
     def __init__(self, path: Path, *, limit_bytes: int = FILE_BYTES) -> None:
         self.path = path
@@ -88,7 +88,7 @@ def routes(
         response_model=Kept,
     )
     async def record_trace(request: Request) -> Kept | Response:
-        """Write down what a recorder of a page saw, for whoever looks for a fault. 403 unless the
+        """Write down what a recorder of a page saw, for finding faults. 403 unless the
         server's `log.client_traces` is on."""
         if not log_settings.client_traces:
             raise HTTPException(403, "This server takes no traces.")

@@ -1,4 +1,4 @@
-"""How many uploads or downloads may be under way at once."""
+"""Limits of concurrent uploads and downloads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from starlette.exceptions import HTTPException
 
 
 class Transfers:
-    """Uploads or downloads that are under way: so many of all clients, so many of one address.
+    """Uploads or downloads in progress, limited for all clients together and for each address.
 
-    Nobody waits for somebody else's: who does not fit is told to come back.
+    There is no queue: a client beyond the limits is refused and tries again.
     """
 
     def __init__(self, name: str, limit: int, *, each: int) -> None:

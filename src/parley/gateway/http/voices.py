@@ -39,11 +39,11 @@ class VoiceListed(BaseModel):
     duration_ms: int = Field(examples=[4200])
     sample_rate: int = Field(examples=[16000])
     created_at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
-    published: bool = Field(description="everybody may list, hear and use it", examples=[False])
+    published: bool = Field(description="all clients may list, hear and use it", examples=[False])
 
 
 class VoiceList(BaseModel):
-    """Those that the caller may see, oldest first: published ones, a key's own, for admins all."""
+    """Voices that the caller may see, oldest first: published ones, a key's own, for admins all."""
 
     total: int = Field(examples=[1])
     ref_audios: list[VoiceListed]
@@ -59,8 +59,8 @@ class NewVoice(BaseModel):
 
 
 class VoiceAdded(BaseModel):
-    """It is registered: sessions may name it as `ref_audio_path`. Without a key the id is the only
-    way to the voice: keep it."""
+    """The voice is registered: sessions may name it as `ref_audio_path`. Keep the id: without a key
+    it is the only way to the voice."""
 
     success: bool = True
     id: str = Field(examples=["0f8fad5b-d9cb-469f-a165-70867728950e"])
@@ -69,7 +69,7 @@ class VoiceAdded(BaseModel):
 
 
 class Publication(BaseModel):
-    """Whether everybody may list, hear and use a voice."""
+    """`published`: all clients may list, hear and use the voice."""
 
     model_config = ConfigDict(strict=True)
 
@@ -83,7 +83,7 @@ class VoicesErased(BaseModel):
 
 
 class VoiceRemoved(BaseModel):
-    """It is gone; sessions that use it keep it."""
+    """The voice is deleted; sessions that use it keep it."""
 
     success: bool = True
 
@@ -138,7 +138,7 @@ def routes(
         responses=problems(401, 404, 422),
     )
     async def publish(voice_id: str, order: Publication) -> Publication:
-        """Let everybody list, hear and use a voice, or not any more."""
+        """Let all clients list, hear and use a voice, or only its owner."""
         if not await asyncio.to_thread(library.publish, voice_id, order.published):
             raise HTTPException(404, "There is no such voice.")
         return order
