@@ -231,7 +231,7 @@ def test_a_tar_file_can_put_nothing_elsewhere(tmp_path, name):
             member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(member)
 
-    with pytest.raises(ValueError, match="no file of a recording"):
+    with pytest.raises(ValueError, match="not a file of a recording"):
         _unpack(iter([buffer.getvalue()]), tmp_path)
 
     assert list(tmp_path.iterdir()) == []

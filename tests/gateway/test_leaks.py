@@ -70,7 +70,7 @@ async def test_no_lease_ticket_task_or_file_is_left(seed: int):
 
         assert len(worker.ended) > lives / 20  # else the test looked at the queue only
         await until(lambda: runtime.access.admission.sessions_by_address == {})
-        assert runtime.links.budget.peak_bytes > 0  # else nobody sent anything that counts
+        assert runtime.links.budget.peak_bytes > 0  # otherwise no client sent anything that counts
         await until(
             lambda: runtime.links.budget.used_bytes == 0 and runtime.links.budget.owners == 0
         )

@@ -21,7 +21,7 @@ from tests.support.resuming import ResumingClient
 from tests.support.stack import RunningStack, running_stack
 
 from parley.errors import SetupError
-from parley.gateway.reload import changed, holds_at_once, taken_over
+from parley.gateway.reload import changed, changes_live, taken_over
 from parley.settings import Settings
 from parley.settings.tree import leaves
 
@@ -61,7 +61,7 @@ async def say(client: ResumingClient) -> str:
     return str((await client.hear())["type"])
 
 
-async def test_what_holds_at_once_holds_for_newcomers_and_cuts_nobody(
+async def test_what_changes_live_holds_for_newcomers_and_cuts_nobody(
     server: RunningStack,
 ) -> None:
     new = with_parts(
@@ -134,7 +134,7 @@ async def test_settings_that_cannot_be_read_change_nothing(server: RunningStack)
 
 def test_only_limits_and_rules_of_admission_hold_at_once() -> None:
     names = [name for name, _ in leaves()]
-    at_once = {name for name in names if holds_at_once(name)}
+    at_once = {name for name in names if changes_live(name)}
 
     assert {name.partition(".")[0] for name in at_once} == {"limits", "security"}
     assert "security.worker_secret" not in at_once

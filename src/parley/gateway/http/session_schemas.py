@@ -136,8 +136,8 @@ class Erased(BaseModel):
         description="recordings of running sessions, not deleted: try again later", examples=[0]
     )
     without_owner: int = Field(
-        description="recordings without a known owner, not deleted: of sessions without a key, or of "
-        "versions that did not record the owner",
+        description="recordings without a known owner, not deleted: of sessions without a key, or "
+        "of versions that did not record the owner",
         examples=[0],
     )
 
