@@ -123,8 +123,8 @@ async def test_pings_are_answered_with_their_payload():
 
 
 async def test_a_process_of_ours_is_neither_counted_nor_checked():
-    guarded, _ = open_connection(messages_at_once=3, messages_per_s=0.001)
-    trusted, _ = open_connection(messages_at_once=3, messages_per_s=0.001, is_trusted=True)
+    guarded, _ = open_connection(message_burst=3, messages_per_s=0.001)
+    trusted, _ = open_connection(message_burst=3, messages_per_s=0.001, is_trusted=True)
 
     for connection in (guarded, trusted):
         for _ in range(10):
@@ -452,7 +452,7 @@ def test_no_owner_takes_more_than_its_share():
 
 
 async def test_a_crowd_of_frames_is_handled_some_at_a_time():
-    connection, wire = open_connection(messages_at_once=1e9)
+    connection, wire = open_connection(message_burst=1e9)
     other, other_wire = open_connection()
     traffic = Traffic()
     connection.join(other, traffic)
@@ -472,7 +472,7 @@ async def test_a_crowd_of_frames_is_handled_some_at_a_time():
 
 
 async def test_what_a_stopped_connection_had_read_is_handled_once_it_goes_on():
-    connection, wire = open_connection(messages_at_once=1e9)
+    connection, wire = open_connection(message_burst=1e9)
     connection.data_received(frame(TEXT, b"x", mask=True) * 300)
 
     received = 0
@@ -505,7 +505,7 @@ async def test_large_messages_that_nobody_takes_stop_reading_sooner():
 
 
 async def test_more_bytes_than_a_connections_share_are_read_later():
-    connection, wire = open_connection(bytes_at_once=1000, bytes_per_s=100_000)
+    connection, wire = open_connection(byte_burst=1000, bytes_per_s=100_000)
 
     client_says(connection, TEXT, b"x" * 2000)
     was_reading = wire.is_reading
@@ -520,9 +520,9 @@ async def test_more_bytes_than_a_connections_share_are_read_later():
 @pytest.mark.parametrize(
     ("opcode", "content", "limits"),
     [
-        (PING, b"", {"controls_at_once": 100, "controls_per_s": 10}),
-        (PONG, b"", {"controls_at_once": 100, "controls_per_s": 10}),
-        (TEXT, b"{}", {"messages_at_once": 100, "messages_per_s": 10}),
+        (PING, b"", {"control_burst": 100, "controls_per_s": 10}),
+        (PONG, b"", {"control_burst": 100, "controls_per_s": 10}),
+        (TEXT, b"{}", {"message_burst": 100, "messages_per_s": 10}),
     ],
 )
 async def test_the_hundredth_is_taken_and_a_flood_is_not(opcode, content, limits):

@@ -83,7 +83,7 @@ async def test_a_flood_ends_with_1008_and_a_live_session_goes_on(flood: str, pha
         # What it cost is bounded, however much was sent: so much at once, and what a second adds.
         limits = gateway.runtime.links.connection_limits
         assert answers.pongs <= 2 * limits.control_burst
-        assert len(worker.heard) <= 2 * limits.messages_at_once
+        assert len(worker.heard) <= 2 * limits.message_burst
     assert gateway.runtime.links.budget.used_bytes == 0
 
 
