@@ -50,6 +50,7 @@ async def test_status_counts_workers_and_what_runs():
         "offline_workers": 0,
         "waiting_workers": {},
     }
+    assert status["free_slots"] == sum(worker["free_slots"] for worker in workers["workers"]) > 0
     assert status["running_tasks"][0]["request_type"] == "omni_duplex"
     assert {worker["status"] for worker in workers["workers"]} == {"idle", "duplex_active"}
 

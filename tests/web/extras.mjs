@@ -160,7 +160,7 @@ export const extraScenarios = {
     const wire = wiretap(page);
     const accepts = [];
     const sent = await silentServer(page, accepts);
-    await answer(page, '/status', { idle_workers: 0, total_workers: 1 });
+    await answer(page, '/status', { free_slots: 0, total_workers: 1 });
     await page.goto('/audio_duplex');
     await mainButton(page).click();
     await phase(page, 'live');

@@ -180,6 +180,9 @@ class Status(BaseModel):
     loading_workers: int = Field(examples=[0])
     error_workers: int = Field(examples=[0])
     offline_workers: int = Field(examples=[0])
+    free_slots: int = Field(
+        description="slots that a session can take now, of all workers", examples=[3]
+    )
     waiting_workers: dict[int, str] = Field(
         {},
         description="workers that wait for a device in the cluster, by number, and why",
@@ -443,6 +446,7 @@ def routes(
             loading_workers=loading,
             error_workers=views.count("error"),
             offline_workers=views.count("offline"),
+            free_slots=sum(worker.free_slots for worker in worker_pool),
             waiting_workers=worker_pool.waiting,
             queue_length=len(queue),
             max_queue_size=queue.limit,

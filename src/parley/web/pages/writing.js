@@ -153,7 +153,7 @@ class Writing {
 /** Whether somebody could be served at once beside the calls that are going on. */
 async function hasFreePlace() {
   const status = await request('/status').catch(() => null);
-  return !status || (status.idle_workers ?? 1) > 0;
+  return !status || (status.free_slots ?? 1) > 0;
 }
 
 /** @param {CallPage} page */

@@ -115,16 +115,16 @@ function statusChip(everyS) {
     if (document.hidden) return;
     try {
       const {
-        idle_workers: idle = 0,
+        free_slots: free = 0,
         total_workers: total = 0,
         queue_length: waiting = 0,
       } = (await request('/status')) ?? {};
-      dot.dataset.is = total === 0 ? 'poor' : idle > 0 ? 'good' : 'fair';
+      dot.dataset.is = total === 0 ? 'poor' : free > 0 ? 'good' : 'fair';
       // Said when something is in the way, and not otherwise.
-      node.hidden = isTalking() || (idle > 0 && waiting === 0);
+      node.hidden = isTalking() || (free > 0 && waiting === 0);
       if (total === 0) say(label, 'status.none');
       else if (waiting > 0) say(label, 'status.waiting', { waiting });
-      else say(label, idle > 0 ? 'status.free' : 'status.busy');
+      else say(label, free > 0 ? 'status.free' : 'status.busy');
     } catch (error) {
       dot.dataset.is = 'poor';
       node.hidden = isTalking();
