@@ -1308,7 +1308,7 @@ const scenarios = {
     assert.equal(await page.locator('main').getAttribute('data-phase'), 'live');
     assert.equal(await page.locator('.dock [aria-label^="Unmute"]').count(), 0, 'nor does it mute');
     await page.locator('body').press('m');
-    await page.locator('.state').getByText('Listening, your microphone is muted').waitFor();
+    await page.locator('.state').getByText('Your microphone is muted').waitFor();
     await page.waitForTimeout(MUTE_MS);
     await page.locator('body').press('m');
     await page.locator('.dock [aria-label^="Mute"]').waitFor();

@@ -134,7 +134,7 @@ function build() {
       section('disk'),
       section('voices'),
       section('keys'),
-      section('errors'),
+      section('errors', 'wide'),
       section('eta', 'wide'),
       section('recordings', 'wide'),
       section('log', 'wide'),

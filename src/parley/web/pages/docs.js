@@ -33,6 +33,9 @@ function filter() {
   if (!state.hidden) say(state, 'rest.none');
 }
 
+/** @param {string} tag as the server names a section */
+const titleOf = (tag) => (tag === 'openai' ? 'OpenAI' : tag[0].toUpperCase() + tag.slice(1));
+
 async function load() {
   try {
     const all = operations(await request('/openapi.json'));
@@ -41,9 +44,14 @@ async function load() {
     for (const tag of tags) {
       const nodes = shown.filter(({ operation }) => operation.tag === tag).map(({ node }) => node);
       list.append(
-        h('section', { id: tag, 'aria-labelledby': `${tag}-title` }, h('h2', { id: `${tag}-title` }, tag), ...nodes),
+        h(
+          'section',
+          { id: tag, 'aria-labelledby': `${tag}-title` },
+          h('h2', { id: `${tag}-title` }, titleOf(tag)),
+          ...nodes,
+        ),
       );
-      sections.append(h('a', { href: `#${tag}` }, tag));
+      sections.append(h('a', { href: `#${tag}` }, titleOf(tag)));
     }
     filter();
     openNamed();

@@ -56,7 +56,6 @@ class StageVideo {
       hidden: true,
       onclick: () => camera.setZoom(1),
     });
-    this.lamp = h('span', { class: 'lamp', role: 'img', label: 'video.live', hidden: true });
     const row = h('div', { class: 'tools', role: 'toolbar', label: 'video.tools' }, ...Object.values(this.tools));
     row.removeAttribute('title');
     this.node = h(
@@ -65,7 +64,6 @@ class StageVideo {
       this.video,
       this.placeholder,
       this.without,
-      this.lamp,
       this.zoomed,
       h('div', { class: 'overlay' }, this.#captions, row),
     );
@@ -160,7 +158,6 @@ class StageVideo {
     node.dataset.live = String(calls.isLive);
     // A camera fills the page; of a screen or a clip nothing is cut off.
     node.dataset.fit = this.#isFile || camera.isScreen ? 'contain' : 'cover';
-    this.lamp.hidden = !calls.isLive;
   }
 
   isOn() {

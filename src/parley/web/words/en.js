@@ -157,7 +157,7 @@ export const en = {
   'state.hearing': 'Hearing you',
   'state.thinking': 'Thinking',
   'state.speaking': 'Speaking',
-  'state.muted': 'Listening, your microphone is muted',
+  'state.muted': 'Your microphone is muted',
   'state.forced': 'Only listening',
   'state.pausing': 'Pausing…',
   'state.paused': 'Paused',
@@ -213,7 +213,6 @@ export const en = {
   'video.no_screen': 'The screen cannot be shown here.',
   'video.zoom_off': 'Back to the whole picture',
   'video.torch': 'Light',
-  'video.live': 'Live',
   'video.no_other': 'There is no other camera.',
   'video.no_full': 'Full screen is not available here.',
   'video.lost': 'The camera was disconnected. The call continues without video.',
@@ -429,6 +428,7 @@ export const en = {
   'events.speak': 'Speaking',
   'events.error': 'Errors',
   'events.other': 'Others',
+  'events.none': 'Messages appear here, the newest first.',
 
   // What can go wrong: devices
   'media.insecure': 'The browser allows the microphone on secure pages only.',
@@ -625,7 +625,7 @@ export const en = {
   'control.skip': 'Skip',
   'control.hush': 'Stop speaking',
   'control.force': 'Listen only',
-  'control.small': 'Small',
+  'control.small': 'Small window',
   'control.text': 'Text',
   'control.settings': 'Settings',
   'consent.title': 'Before you start',

@@ -32,6 +32,8 @@ function summary(value) {
 
 export class Events extends HTMLElement {
   #list = h('ol', { tabindex: 0, label: 'events.title' });
+  #none = h('p', { class: 'small quiet', words: 'events.none' });
+  #tools = h('div', { class: 'row' });
   /** @type {Kind} */
   #filter = 'all';
 
@@ -45,10 +47,22 @@ export class Events extends HTMLElement {
       class: 'button slim',
       type: 'button',
       words: 'action.clear',
-      onclick: () => this.#list.replaceChildren(),
+      onclick: () => {
+        this.#list.replaceChildren();
+        this.#drawEmpty();
+      },
     });
     this.#list.removeAttribute('title');
-    this.append(h('div', { class: 'row' }, filter, clear), this.#list);
+    this.#tools.append(filter, clear);
+    this.append(this.#tools, this.#list, this.#none);
+    this.#drawEmpty();
+  }
+
+  #drawEmpty() {
+    const isEmpty = this.#list.childElementCount === 0;
+    this.#none.hidden = !isEmpty;
+    this.#tools.hidden = isEmpty;
+    this.#list.hidden = isEmpty;
   }
 
   /** @param {Kind} kind */
@@ -71,6 +85,7 @@ export class Events extends HTMLElement {
     );
     row.hidden = this.#filter !== 'all' && kind !== this.#filter;
     this.#list.prepend(row);
+    if (this.#tools.hidden) this.#drawEmpty();
     while (this.#list.children.length > KEEP) this.#list.lastElementChild?.remove();
   }
 }

@@ -7,12 +7,13 @@ import { act, ask, place, table } from './shared.js';
 /** How the states of sessions look. @type {Record<string, string>} */
 const SESSION_SIGNS = { connected: 'good', away: 'fair', moving: 'fair', lost: 'poor' };
 
-/** Where each session is. @param {any[]} sessions */
+/** Where each session is that has not ended. @param {any[]} sessions */
 export function drawSessions(sessions) {
+  const underway = sessions.filter(({ state }) => state !== 'ended');
   place.sessions.replaceChildren(
     table(
       ['session', 'state', 'for', 'worker', 'protected', ''],
-      sessions.map(({ session_id: id, state, for_s: seconds, worker, is_protected: isProtected, why }) => [
+      underway.map(({ session_id: id, state, for_s: seconds, worker, is_protected: isProtected, why }) => [
         h('span', { class: 'mono small cut', title: id }, id),
         h(
           'span',

@@ -16,7 +16,7 @@ const UNIT_MS = 1000;
 export function makeTrends({ calls }) {
   /** @type {{ms: number, isSpeaking: boolean}[]} */
   let points = [];
-  const canvas = h('canvas', { class: 'trend', 'aria-hidden': 'true' });
+  const canvas = h('canvas', { class: 'trend', 'aria-hidden': 'true', hidden: true });
   const words = h('p', { class: 'small quiet', words: 'trends.none' });
   const node = h(
     'figure',
@@ -32,6 +32,7 @@ export function makeTrends({ calls }) {
   };
   calls.addEventListener('call', () => {
     points = [];
+    canvas.hidden = true;
     say(words, 'trends.none');
     later();
   });
@@ -44,6 +45,7 @@ export function makeTrends({ calls }) {
     const spoken = points.filter((point) => point.isSpeaking).length;
     const median = Math.round(sorted[Math.floor(sorted.length / 2)]);
     const most = Math.round(sorted[sorted.length - 1]);
+    canvas.hidden = false;
     say(words, 'trends.said', { count: points.length, median, most, spoken });
     later();
   });

@@ -14,7 +14,7 @@ export class Conversation {
   #rows;
   #found = h('span', { class: 'small quiet', role: 'status' });
   /** What is being said now, large: the subtitles of a sound. */
-  subtitle = h('p', { class: 'now-said', 'aria-hidden': 'true' });
+  subtitle = h('p', { class: 'now-said', 'aria-hidden': 'true', hidden: true });
 
   /**
    * @param {Said[]} said
@@ -107,6 +107,8 @@ export class Conversation {
       else row.removeAttribute('aria-current');
     }
     const text = this.said[now]?.text ?? '';
+    // From the first one on it keeps its place.
+    if (text) this.subtitle.hidden = false;
     if (this.subtitle.textContent !== text) this.subtitle.textContent = text;
   }
 }
