@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 from itertools import pairwise
 
@@ -358,3 +359,24 @@ def test_the_model_says_something_else_than_before():
     assert held.text == ""
     assert other.text == "I sang"
     assert over.text not in ("", "I see.")
+
+
+@pytest.mark.parametrize("piece", ["9", "hundred ", "tell me ", "what did i say ", "my name is "])
+def test_a_long_text_takes_no_longer_than_its_end(piece):
+    text = piece * (6000 // len(piece))
+    began = time.process_time()
+    note_for(text, [text], answers=[text])
+    is_expected(text, [text])
+
+    assert time.process_time() - began < 0.4
+
+
+def test_what_is_asked_at_the_end_of_a_long_text_is_answered():
+    story = "We went to the sea and ate fish and it rained. " * 40
+    asked_for_help = note_for("I want to kill myself. " + story)
+
+    assert note_for(story + "What is the capital of France?") == (
+        note_for("What is the capital of France?")
+    )
+    assert asked_for_help is not None
+    assert asked_for_help == note_for("I want to kill myself.")

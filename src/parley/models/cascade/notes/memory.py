@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from parley.models.cascade.notes.said import latest
+
 _NAME = re.compile(
     r"\b(?:my name is|my name's|my name was|i am called|i'm called|call me|people call me|"
     r"(?:this|it) is (?=[A-Z])|the name is|the name's|i go by|my friends call me)\s+"
@@ -103,7 +105,7 @@ def listen(texts: Iterable[str]) -> Told:
     name: str | None = None
     facts: dict[str, str] = {}
     for text in texts:
-        plain = " ".join(text.replace("’", "'").split())
+        plain = " ".join(latest(text).replace("’", "'").split())
         if plain.endswith("?") and not re.search(r"\bmy name is\b", plain, re.I):
             continue
         found = _find_name(plain) or (_renamed(plain) if name else None)

@@ -32,7 +32,7 @@ from parley.models.cascade.notes.languages import foreign_note
 from parley.models.cascade.notes.letters import letters_note, spelling_note
 from parley.models.cascade.notes.measures import measure_note
 from parley.models.cascade.notes.reckoning import compare_note, count_note, sum_note
-from parley.models.cascade.notes.said import FixedNote, varied
+from parley.models.cascade.notes.said import FixedNote, latest, varied
 from parley.models.cascade.numerals import as_digits
 
 _TOOLS = (
@@ -74,6 +74,7 @@ def note_for(
     """
     found = _known(text, earlier, seed, answers, now)
     if found is None:
+        text = latest(text)
         followed = _follow_up(text, earlier[-1]) if earlier else None
         found = unknown_note(_low(followed or text))
     return None if found is None else varied(FixedNote(found), answers[-1] if answers else "")
@@ -83,6 +84,7 @@ def is_expected(text: str, earlier: Sequence[str] = ()) -> bool:
     """True if a sentence is one of those we know what to do with: a recogniser that is in doubt
     takes such a reading rather than one that means nothing."""
     told = memory.listen([text])
+    text = latest(text)
     is_telling = told.name is not None or bool(told.facts)
     is_usual = manners.is_familiar(text) or bool(_MINE.search(_low(text)))
     return (
@@ -105,10 +107,11 @@ NOT_TOLD = "You have not told me that."
 def _known(
     text: str, earlier: Sequence[str], seed: int, answers: Sequence[str], now: Now
 ) -> str | None:
+    of_all = care_note(text, answers[-1] if answers else "") or foreign_note(text)
+    text, earlier = latest(text), [latest(one) for one in earlier]
     low = _low(text)
     first = (
-        care_note(text, answers[-1] if answers else "")
-        or foreign_note(text)
+        of_all
         or turns.last_words(low, earlier, answers)
         or clock_note(low, now)
         or turns.continued(low, answers)

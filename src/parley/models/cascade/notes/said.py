@@ -11,6 +11,22 @@ class FixedNote(str):
     __slots__ = ()
 
 
+LONGEST = 600
+"""Signs at the end of a text in which something is looked for: some patterns take time with the
+square of a text's length, and the engine has other conversations to serve."""
+
+
+LONGEST_WORD = 40
+
+
+def latest(text: str) -> str:
+    """The end of a long text, from a word's start on; "" if it starts in what is no word."""
+    if len(text) <= LONGEST:
+        return text
+    cut, _, end = text[-LONGEST:].partition(" ")
+    return end if len(cut) <= LONGEST_WORD else ""
+
+
 _BEFORE = ("As I said: ", "Once more: ", "Again: ")
 
 
