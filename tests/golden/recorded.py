@@ -35,6 +35,7 @@ class RecordedWords:
         listed = json.loads((folder / "tokens_used.json").read_text(encoding="utf-8"))
         rules = json.loads((folder / "token_rules.json").read_text(encoding="utf-8"))
         self.ids = SpecialIds()
+        self.rules = None
         self.bad_ids = tuple(int(i) for i in np.load(folder / "bad_token_ids.npy"))
         forbidden = rules["half_duplex_speech_forbidden"]["characters"].values()
         self.forbidden_symbols = tuple(sorted(set(forbidden)))

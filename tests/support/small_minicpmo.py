@@ -87,6 +87,7 @@ class ByteTokenizer:
         self.ids = IDS
         self.bad_ids: tuple[int, ...] = (7, 8)
         self.forbidden_symbols: tuple[int, ...] = (40, 41)
+        self.rules: Any = None
         self.special_ids = frozenset(range(FIRST_TAG, FIRST_TAG + 25)) - {IDS.eos_word}
         from parley.models.minicpmo45.tokenizer import TOKEN_TEXTS
 

@@ -48,8 +48,16 @@ class Grammars:
         self._end = end
         self.size = vocabulary or words.get_vocab_size(with_added_tokens=True)
 
-    def begin(self, form: AnswerFormat) -> Grammar:
+    def warm_up(self) -> None:
+        """Read the vocabulary now."""
+        _ = (self._tokenizer, self.quotes, self.brackets)
+
+    def begin(self, form: AnswerFormat, *, instead: str = "") -> Grammar:
         """The grammar of an answer, at its beginning.
+
+        Args:
+            instead: a rule `calls` in llguidance's form of Lark, for what may stand in place of the
+                answer.
 
         Raises:
             InvalidRequest: the schema is none, or asks for something that cannot be enforced; the
@@ -57,7 +65,7 @@ class Grammars:
         """
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self._tokenizer, source_of(form), log_level=0)
+        matcher = LLMatcher(self._tokenizer, source_of(form, instead), log_level=0)
         if matcher.is_error():
             raise refused(matcher.get_error())
         return Grammar(matcher, self)
@@ -141,7 +149,7 @@ class Grammar:
         return next((way for way in nearer if way.any()), bits)
 
 
-def source_of(form: AnswerFormat) -> str:
+def source_of(form: AnswerFormat, instead: str = "") -> str:
     """A format as llguidance reads it. Compact JSON: a small model would fill lines with blanks.
 
     Raises:
@@ -149,9 +157,13 @@ def source_of(form: AnswerFormat) -> str:
     """
     from llguidance import LLMatcher
 
-    schema = json.dumps(OBJECT if form.type == "json_object" else (form.schema or {}))
+    asked = OBJECT if form.type == "json_object" else (form.schema or {})
+    schema = json.dumps(asked)
     if len(schema) > SCHEMA_BYTES:
         raise refused(f"It has {len(schema)} bytes; {SCHEMA_BYTES} are possible.")
+    if instead:
+        compact = json.dumps({**asked, "x-guidance": {"whitespace_flexible": False}})
+        return f"start: answer | calls\nanswer: %json {compact}\n{instead}"
     try:
         return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
     except ValueError as error:

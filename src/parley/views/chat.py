@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from parley.engine.work import GenerateResult, PrefillResult, StartSession
+from parley.engine.work import Generate, GenerateResult, PrefillResult, StartSession
 from parley.errors import InvalidRequest, UpstreamFailed
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol.values import Generation, Tool, TtsMode
@@ -30,6 +30,8 @@ class ChatAnswer:
 
 class ChatView(TurnView):
     """`prefill`, then `streaming_generate` or `generate`. Every prefill starts over."""
+
+    _may_call = False
 
     async def prefill(
         self,
@@ -74,7 +76,7 @@ class ChatView(TurnView):
         self._session_id = None
         await self._slot.start(StartSession("chat", voice=voice, speak=speak, seed=seed))
         prefilled = await self._slot.prefill(segments, due_s=due_s)
-        self._session_id = session_id
+        self._session_id, self._may_call = session_id, bool(tools)
         return prefilled
 
     async def streaming_generate(
@@ -90,7 +92,7 @@ class ChatView(TurnView):
         Leaving the loop early stops the model.
         """
         self._check_session(session_id)
-        reply = command(generation or Generation(), speak=generate_audio, streaming=True)
+        reply = self._reply(generation, speak=generate_audio, streaming=True)
         async for chunk in self._stream(reply, due_s):
             yield chunk
         self._check_answer()
@@ -105,9 +107,7 @@ class ChatView(TurnView):
     ) -> ChatAnswer:
         """The answer in one piece: all of the text, then all of it spoken."""
         self._check_session(session_id)
-        reply = command(
-            generation or Generation(), speak=generate_audio, streaming=False, is_whole=True
-        )
+        reply = self._reply(generation, speak=generate_audio, streaming=False)
         sounds = [
             chunk.audio async for chunk in self._stream(reply, due_s) if chunk.audio is not None
         ]
@@ -115,6 +115,12 @@ class ChatView(TurnView):
         assert self._decoded is not None
         audio = join(sounds, OUTPUT_RATE_HZ) if sounds else None
         return ChatAnswer(self._decoded.text, audio, self._decoded)
+
+    def _reply(self, generation: Generation | None, *, speak: bool, streaming: bool) -> Generate:
+        reply = command(
+            generation or Generation(), speak=speak, streaming=streaming, is_whole=not streaming
+        )
+        return replace(reply, may_call=self._may_call)
 
     def _check_answer(self) -> None:
         """Raises `UpstreamFailed` where a part behind the model did not answer."""

@@ -43,6 +43,7 @@ from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel, LiveMelOptions, MelExtractor
 from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig
+from parley.models.minicpmo45.conversation.formats import Formats
 from parley.models.minicpmo45.conversation.observer import ModelObserver
 from parley.models.minicpmo45.conversation.prefill import ModelJob, PrefillJob, StartJob
 from parley.models.minicpmo45.conversation.replies import ReplyJob
@@ -180,6 +181,7 @@ class MiniCPMO45:
             network.vpm, network.resampler, batch=config.vision_batch, graphs=self.graphs
         )
         self.chooser: Choosing = Chooser(tokenizer, int(config.language.vocab_size), llm.device)
+        self.formats = Formats(tokenizer, int(config.language.vocab_size))
         self.turn_mel = LiveMelOptions(redundancy_frames=0)
         self.unit_mel = LiveMelOptions(redundancy_frames=2)
         self.marker_ids = tokenizer.encode(PREVIOUS_MARKER)
@@ -197,6 +199,7 @@ class MiniCPMO45:
             transcription_prompt=TRANSCRIPTION_PROMPT,
             reads_aloud=speech_output is not None,
             calls_tools=True,
+            keeps_formats=self.formats.can_begin,
             details={"device": str(llm.device)},
         )
 
@@ -424,6 +427,7 @@ class MiniCPMO45:
             SetupError: a fast part failed, and stepping down is not allowed.
         """
         use_device(self.network.llm.device)
+        self.formats.warm_up()
         self._capture()
         speaks = self.has_default_voice
         if speaks:

@@ -118,6 +118,7 @@ class ByteTokenizer:
         self.ids = SpecialIds()
         self.bad_ids: tuple[int, ...] = ()
         self.forbidden_symbols: tuple[int, ...] = ()
+        self.rules = None
         tags = {text: getattr(self.ids, name) for name, text in TOKEN_TEXTS.items()}
         self._tags = tags
         self._texts = {token: text for text, token in tags.items()}

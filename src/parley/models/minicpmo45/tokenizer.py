@@ -119,6 +119,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def rules(self) -> tokenizers.Tokenizer | None:
+        """What grammars over its tokens are made of; None: there is no such thing."""
+        ...
+
+    @property
     def special_ids(self) -> Collection[int]:
         """Ids that are no words: they vanish under `skip_special`."""
         ...
@@ -169,7 +174,7 @@ class CheckpointTokenizer:
         except Exception as error:  # `tokenizers` raises no class of its own
             raise SetupError(f"The tokenizer in {folder} cannot be read: {error}") from error
         added.sort(key=lambda entry: entry[0])
-        self._tokenizer = _tokenizer(pairs, [token for _, token in added])
+        self.rules = _tokenizer(pairs, [token for _, token in added])
         self._literal = _tokenizer(pairs, [token for _, token in added])
         self._literal.encode_special_tokens = True
         moved = [str(token) for number, token in added if self._id(str(token)) != number]
@@ -187,18 +192,18 @@ class CheckpointTokenizer:
             sorted({self.ids.unk if number is None else number for number in symbols})
         )
         self.special_ids = frozenset(number for number, token in added if token.special)
-        self.size = self._tokenizer.get_vocab_size()
+        self.size = self.rules.get_vocab_size()
 
     def _id(self, token: str) -> int | None:
-        found: int | None = self._tokenizer.token_to_id(token)
+        found: int | None = self.rules.token_to_id(token)
         return found
 
     def encode(self, text: str, *, literal: bool = False) -> list[int]:
-        tokenizer = self._literal if literal else self._tokenizer
+        tokenizer = self._literal if literal else self.rules
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
-        out: str = self._tokenizer.decode(list(ids), skip_special_tokens=skip_special)
+        out: str = self.rules.decode(list(ids), skip_special_tokens=skip_special)
         return out
 
 

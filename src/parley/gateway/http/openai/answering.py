@@ -49,7 +49,7 @@ NO_CHOICE: Final = (
 
 NO_FORMAT: Final = (
     'The loaded model cannot be held to a format: response_format must be {"type": "text"}. '
-    "pocket can, and a language model of your own (--model cascade --llm ADDRESS)."
+    "pocket and MiniCPM-o can, and a language model of your own (--model cascade --llm ADDRESS)."
 )
 NO_PENALTY: Final = (
     "{} must be 0 with the loaded model. A language model of your own (--model cascade --llm "

@@ -11,6 +11,7 @@ from parley.engine.model import ModelSpec
 from parley.engine.work import StartSession
 from parley.models.minicpmo45.audio_encoder.mel import LiveMelOptions
 from parley.models.minicpmo45.config import MiniCPMOConfig
+from parley.models.minicpmo45.conversation.formats import Formats
 from parley.models.minicpmo45.conversation.observer import ModelObserver
 from parley.models.minicpmo45.conversation.speech import SpeechOutput
 from parley.models.minicpmo45.conversation.state import Conversation
@@ -32,6 +33,7 @@ class Parts(Protocol):
     config: MiniCPMOConfig
     tokenizer: Tokenizer
     behaviour: ModelBehaviour
+    formats: Formats
     observer: ModelObserver
     context: SlotCache
     audio_cache: SlotCache

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from parley.engine.work import Ending, Generate, GenerateResult, OutputPiece, Stage
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
+from parley.models.grammar import Mask
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel
+from parley.models.minicpmo45.conversation.formats import TOO_MUCH, AllowedNext
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.prefill import Feed, ModelJob
 from parley.models.minicpmo45.conversation.speech import Windows
@@ -22,7 +24,7 @@ from parley.models.minicpmo45.conversation.state import Conversation, Group
 from parley.models.minicpmo45.llm.sampling import REPLY_PENALTY_WINDOW, Ask, Choice, reply_rule
 from parley.models.minicpmo45.prompt.layout import answer_prompt
 from parley.models.minicpmo45.token2wav.windows import Wave
-from parley.models.minicpmo45.tokenizer import readable
+from parley.models.minicpmo45.tokenizer import SpecialIds, readable
 from parley.models.minicpmo45.tts.rows import SpeechBlock
 from parley.models.minicpmo45.tts.turns import Yielded
 
@@ -79,7 +81,7 @@ class ReplyJob(ModelJob):
         self.work = work
         self.speaks = work.speak and conversation.speaks
         self.rule = reply_rule(work.sampling, model.tokenizer.ids, speaks=self.speaks)
-        self.ends = model.tokenizer.ids.reply_terminators
+        self.ends = self._ends(model.tokenizer.ids)
         self.prompt_ids = model.tokenizer.encode(
             answer_prompt(enable_thinking=work.enable_thinking, use_tts_template=use_tts_template)
         )
@@ -87,6 +89,14 @@ class ReplyJob(ModelJob):
         length = conversation.ledger.length_tokens + len(self.prompt_ids)
         asked = GROUP * math.ceil(max(1, work.max_new_tokens) / GROUP)
         self.limit = max(0, min(asked, model.context.reach(self.row) - length - 1))
+        self.allowed: AllowedNext | None = None
+        if work.answer_format is not None and self.said is None:
+            self.allowed = model.formats.begin(
+                work.answer_format, self.ends, self.limit, may_call=work.may_call
+            )
+            # The symbols of JSON are among those that a speaking reply avoids.
+            self.rule = replace(self.rule, forbids=None)
+        self.problem = ""
         self.logits: Tensor | None = None
         self.chosen: list[int] = []
         self.fed_count = 0
@@ -104,6 +114,11 @@ class ReplyJob(ModelJob):
         if self.speaks:
             assert conversation.speech is not None
             self.turn, self.turn_tokens = conversation.speech.begin_turn()
+
+    @staticmethod
+    def _ends(ids: SpecialIds) -> tuple[int, ...]:
+        """What ends the text."""
+        return ids.reply_terminators
 
     # The prompt.
 
@@ -130,7 +145,17 @@ class ReplyJob(ModelJob):
         start = 0 if done <= GROUP else GROUP + 1 + GROUP * ((done - GROUP - 1) // GROUP)
         seen = self.chosen[max(0, start - REPLY_PENALTY_WINDOW) : start] + self.chosen[start:]
         state = self.conversation.state
-        return Ask(self.rule, seen, self.conversation.seed, state.draws)
+        return Ask(self.rule, seen, self.conversation.seed, state.draws, self._allowed())
+
+    def _allowed(self) -> Mask | None:
+        """What the format lets come next."""
+        if self.allowed is None:
+            return None
+        try:
+            return self.allowed(self.chosen)
+        except ValueError as error:
+            self.problem = TOO_MUCH.format(str(error)[:200])
+            return None
 
     def consider(self, choice: Choice) -> int | None:
         """Which token to feed; None ends the text."""
@@ -139,7 +164,7 @@ class ReplyJob(ModelJob):
             token = self.ends[0] if done else self.said[self.fed_count]
             choice = replace(choice, token=token)
         self._choice = choice
-        is_over = choice.token in self.ends or self.fed_count >= self.limit
+        is_over = choice.token in self.ends or self.fed_count >= self.limit or bool(self.problem)
         # Others may have taken the memory since the answer started.
         if not is_over and self.model.context.has_room(self.row):
             self._token = choice.token
@@ -276,5 +301,6 @@ class ReplyJob(ModelJob):
                 len(self.text.ids),
                 self.speech_tokens,
                 conversation.ledger.length_tokens,
+                problem=self.problem,
             )
         )

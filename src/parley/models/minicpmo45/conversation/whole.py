@@ -22,6 +22,7 @@ from parley.models.minicpmo45.conversation.speech import Windows
 from parley.models.minicpmo45.conversation.state import Conversation
 from parley.models.minicpmo45.llm.sampling import Ask
 from parley.models.minicpmo45.token2wav.windows import Wave, utterance_windows
+from parley.models.minicpmo45.tokenizer import SpecialIds
 from parley.models.minicpmo45.tts.rows import SpeechBlock
 from parley.models.minicpmo45.tts.turns import WholeUtterance
 
@@ -39,14 +40,18 @@ class WholeReplyJob(ReplyJob):
     ) -> None:
         work = replace(work, streaming=False)
         super().__init__(model, conversation, work, use_tts_template=use_tts_template)
-        self.ends = model.tokenizer.ids.chat_terminators
         self.rule = replace(self.rule, forbids=None, enders=self.ends)
         self.limit = min(self.limit, max(1, self.work.max_new_tokens))
+
+    @staticmethod
+    def _ends(ids: SpecialIds) -> tuple[int, ...]:
+        return ids.chat_terminators
 
     # Text.
 
     def ask(self) -> Ask:
-        return Ask(self.rule, self.chosen, self.conversation.seed, self.conversation.state.draws)
+        draws = self.conversation.state.draws
+        return Ask(self.rule, self.chosen, self.conversation.seed, draws, self._allowed())
 
     def _make_room(self) -> None:
         """All of the text is one group."""

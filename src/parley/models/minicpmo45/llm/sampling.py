@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from parley.engine.work import Sampling
+from parley.models.grammar import Mask
 from parley.models.minicpmo45.runtime.randomness import race, uniforms
 from parley.models.minicpmo45.runtime.transfer import Arrived, Upload
 from parley.models.minicpmo45.tokenizer import SpecialIds, Tokenizer
@@ -77,12 +78,17 @@ class ChoiceRule:
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One row's question: its rule, the ids its penalty looks at, and where its random numbers
-    are."""
+    are.
+
+    Args:
+        allowed: which ids may be chosen at all (V,), on the host; None: those that the rule allows.
+    """
 
     rule: ChoiceRule
     history: Sequence[int]
     seed: int
     draws: int
+    allowed: Mask | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +141,8 @@ KINDS: dict[str | None, int] = {None: 0, "reply": 1, "unit": 2}
 class Chooser:
     """Chooses for a model's rows; holds the sets of forbidden ids on the device.
 
-    Everything that the host decides for a token goes to the device in one copy, and the device is
-    waited for once, for the tokens.
+    Everything that the host decides for a token goes to the device in one copy, but for the ids
+    that formats allow, and the device is waited for once, for the tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: int, device: torch.device) -> None:
@@ -175,6 +181,10 @@ class Chooser:
         nothing = torch.zeros(len(asks), dtype=torch.int64, device=logits.device)
         probed = nothing if probe is None else probe.won(scores, sent)
         scores = logit_rules.apply(scores, sent, self._forbidden)
+        for place, ask in enumerate(asks):
+            if ask.allowed is not None:
+                allowed = torch.from_numpy(ask.allowed).to(logits.device)
+                scores[place].masked_fill_(~allowed, -torch.inf)
         early = nothing
         if listens:
             listened = scores.gather(1, sent.ints(listen_ids)[:, None])
