@@ -228,8 +228,42 @@ async def test_a_stop_text_ends_the_answer_before_it(is_streamed):
     assert finish == "stop"
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_each_choice_is_an_answer_of_its_own_and_the_question_is_counted_once(is_streamed):
+    async with talking() as (_, client):
+        one = await client.chat.completions.create(model="m", messages=QUESTION)
+        texts, finished = {0: "", 1: "", 2: ""}, []
+        if is_streamed:
+            stream = await client.chat.completions.create(
+                model="m",
+                messages=QUESTION,
+                n=3,
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+            async for chunk in stream:
+                usage = chunk.usage
+                for choice in chunk.choices:
+                    texts[choice.index] += choice.delta.content or ""
+                    finished += [choice.index] if choice.finish_reason else []
+        else:
+            answer = await client.chat.completions.create(model="m", messages=QUESTION, n=3)
+            usage = answer.usage
+            for choice in answer.choices:
+                texts[choice.index] = choice.message.content or ""
+                finished.append(choice.index)
+
+    assert [*texts.values()] == [one.choices[0].message.content] * 3
+    assert finished == [0, 1, 2]
+    assert one.usage is not None
+    assert usage is not None
+    assert usage.prompt_tokens == one.usage.prompt_tokens
+    assert usage.completion_tokens == 3 * one.usage.completion_tokens
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"n": 2}, "n"),
+    ({"n": 9}, "n"),
+    ({"top_logprobs": 2}, "top_logprobs"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ({"logprobs": True}, "logprobs"),

@@ -87,7 +87,18 @@ async def test_pocket_answers_in_the_form_of_a_schema_through_every_door():
             tools=[function],
             tool_choice="required",
         )
-        with pytest.raises(openai.BadRequestError, match='"not"'):
+        impossible: Any = {"type": "function", "name": "f", "parameters": {"not": {}}}
+        with pytest.raises(openai.BadRequestError, match='"not"') as refused_tool:
+            await client.responses.create(
+                model="m", input="hi", tools=[impossible], tool_choice="required"
+            )
+        with pytest.raises(openai.BadRequestError, match='"not"') as refused_text:
+            await client.responses.create(
+                model="m",
+                input="hi",
+                text={"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}},
+            )
+        with pytest.raises(openai.BadRequestError, match='"not"') as refused:
             await client.chat.completions.create(
                 model="m",
                 messages=QUESTION,
@@ -97,6 +108,8 @@ async def test_pocket_answers_in_the_form_of_a_schema_through_every_door():
                 },
             )
 
+    params = [each.value.param for each in (refused, refused_text, refused_tool)]
+    assert params == ["response_format", "text.format", "tools"]
     assert isinstance(parsed.choices[0].message.parsed, Event)
     assert isinstance(response.output_parsed, Event)
     assert isinstance(streamed.output_parsed, Event)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from parley.dialects.base import Dialect, Reply, place_fields
 from parley.dialects.events import (
@@ -22,7 +23,7 @@ from parley.dialects.events import (
     TurnTranscribed,
 )
 from parley.dialects.sound import within
-from parley.errors import MissingField, ParleyError
+from parley.errors import BadInput, MissingField, ParleyError
 from parley.protocol import legacy
 from parley.protocol.legacy import (
     CLOSE_CODES,
@@ -61,7 +62,8 @@ class LegacyDialect(Dialect):
         return QueueDone()
 
     def error(self, failure: ParleyError) -> msgspec.Struct:
-        return phrase(str(failure), failure.code)
+        field = failure.field if isinstance(failure, BadInput) else None
+        return phrase(str(failure), failure.code, field or UNSET)
 
     def transcript(self, event: TurnTranscribed) -> tuple[msgspec.Struct, ...]:
         """What the user was heard to say, for clients that asked."""
@@ -110,6 +112,6 @@ def extra(event: InterruptionChanged | RecordingLost | SilenceExplained) -> msgs
     )
 
 
-def phrase(text: str, code: str) -> Error:
-    """An error in both documented spellings."""
-    return Error(error=text, message=text, code=code)
+def phrase(text: str, code: str, param: str | UnsetType = UNSET) -> Error:
+    """An error in both documented spellings. `param`: the field at fault."""
+    return Error(error=text, message=text, code=code, param=param)

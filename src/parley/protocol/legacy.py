@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from parley.protocol import codec
 from parley.protocol.codec import EXTENSION, WHEN_KNOWN
@@ -135,6 +136,8 @@ class Error(msgspec.Struct, tag="error", frozen=True, kw_only=True):
     error: str = ""
     message: Annotated[str, EXTENSION] = ""
     code: Annotated[str, EXTENSION] = "internal_error"
+    param: Annotated[str | UnsetType, EXTENSION] = UNSET
+    """The field at fault, if it is one."""
 
 
 def adjust_input_text(value: dict[str, Any]) -> None:

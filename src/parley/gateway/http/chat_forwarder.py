@@ -51,10 +51,11 @@ BAD_INPUT_CODES = frozenset(
 
 
 class WorkerRefused(ParleyError):
-    """The worker answered with an error, which has a sentence and a code."""
+    """The worker answered with an error, which has a sentence, a code and perhaps a field."""
 
-    def __init__(self, code: str, sentence: str) -> None:
+    def __init__(self, code: str, sentence: str, field: str | None = None) -> None:
         super().__init__(sentence)
+        self.field = field
         # What is a constant elsewhere is the worker's word here.
         self.code = code  # type: ignore[misc]
         bad = code in BAD_INPUT_CODES
@@ -82,7 +83,9 @@ class PendingAnswer:
         while True:
             message = await self._watch.attend(self._next())
             if isinstance(message, legacy.Error):
-                raise WorkerRefused(message.code, message.message or message.error)
+                raise WorkerRefused(
+                    message.code, message.message or message.error, message.param or None
+                )
             yield message
             if isinstance(message, chat.Done):
                 return

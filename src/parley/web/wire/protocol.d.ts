@@ -181,6 +181,7 @@ export namespace chat {
     error: string;
     message: string;
     code: string;
+    param?: string;
   }
   type ClientMessage = Request | Stop;
   type ServerMessage = Queued | QueueUpdate | QueueDone | PrefillDone | Chunk | ToolCall | Done | RecordingLostMessage | Stopped | Error;
@@ -378,6 +379,7 @@ export namespace half_duplex {
     error: string;
     message: string;
     code: string;
+    param?: string;
   }
   type ClientMessage = HalfDuplexPrepare | HalfDuplexAudioChunk | InputText | Stop;
   type ServerMessage = Queued | QueueUpdate | QueueDone | HalfDuplexPrepared | VadState | Generating | InputTranscript | HalfDuplexChunk | HalfDuplexTurnDone | InterruptionMessage | RecordingLostMessage | StatusMessage | Stopped | HalfDuplexTimeout | Error;
@@ -589,6 +591,7 @@ export namespace duplex {
     error: string;
     message: string;
     code: string;
+    param?: string;
   }
   type ClientMessage = Prepare | AudioChunk | VideoFrame | InputText | Pause | Resume | Stop | Interrupt | ClientDiagnostic;
   type ServerMessage = Queued | QueueUpdate | QueueDone | Prepared | Result | InputTranscript | DuplexPaused | DuplexResumed | Interrupted | InterruptionMessage | RecordingLostMessage | StatusMessage | Stopped | Timeout | Error;

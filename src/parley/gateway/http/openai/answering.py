@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ import numpy as np
 from fastapi import Request
 
 from parley.errors import InvalidRequest
-from parley.gateway.http.chat_forwarder import ChatForwarder
+from parley.gateway.http.chat_forwarder import ChatForwarder, WorkerRefused
 from parley.gateway.http.openai import completions
 from parley.gateway.http.openai.completions import Completion, StopFinder
 from parley.gateway.http.openai.models import ModelList
@@ -97,6 +97,24 @@ class AnswerEnded:
 
 
 AnswerPiece = AnswerBegun | AnswerWords | AnswerSound | AnswerCall | AnswerEnded
+
+
+@contextlib.contextmanager
+def renamed(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors about a field that the client calls otherwise say its own name for it."""
+    try:
+        yield
+    except (InvalidRequest, WorkerRefused) as error:
+        old = error.field or ""
+        if old in names:
+            error.field = names[old]
+            error.args = (str(error).replace(old, names[old], 1),)
+        raise
+
+
+def names_of(*, is_forced: bool) -> Mapping[str, str]:
+    """What is called otherwise in an answer that is a call: its format is made of the tools."""
+    return {"response_format": "tools"} if is_forced else {}
 
 
 def shaped(asked: Completion, models: ModelList) -> tuple[Completion, bool]:
@@ -205,6 +223,7 @@ async def answer(
     *,
     encoder: Encoder | None = None,
     is_forced: bool = False,
+    names: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[AnswerPiece, None]:
     """The pieces of one answer, ending with `AnswerEnded`.
 
@@ -213,13 +232,18 @@ async def answer(
         asked: without its messages, if these are large.
         encoder: for spoken answers.
         is_forced: the answer is a call (see `shaped`).
+        names: of fields that this interface calls otherwise.
 
     Raises:
         ParleyError: as `ChatForwarder.forward` and `PendingAnswer.messages`.
     """
     finder = StopFinder(asked.stops)
     forced = ""
-    with forwarder.visit(request, name) as session_id:
+    with (
+        renamed(names or {}),
+        renamed(names_of(is_forced=is_forced)),
+        forwarder.visit(request, name) as session_id,
+    ):
         async with (
             forwarder.forward(request, session_id, await make_body()) as pending,
             contextlib.aclosing(pending.messages()) as messages,

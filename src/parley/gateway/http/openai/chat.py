@@ -10,7 +10,7 @@ import asyncio
 import base64
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
 
@@ -35,6 +35,8 @@ from parley.gateway.http.openai.answering import (
     MakeBody,
     answer,
     body_maker,
+    names_of,
+    renamed,
     shaped,
     sound_of,
     with_call,
@@ -69,10 +71,12 @@ class AnswerSoFar:
     model: str
     created_s: int
     is_forced: bool = False
+    index: int = 0
+    """Of the choice that is being told."""
     completion_id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     audio_id: str = field(default_factory=lambda: f"audio_{secrets.token_hex(12)}")
 
-    def completion(
+    def choice(
         self, text: str, done: chat.Done, *, audio: bytes | None, is_cut: bool
     ) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
@@ -95,20 +99,19 @@ class AnswerSoFar:
                 "expires_at": self.created_s,
                 "transcript": text,
             }
-        choice = {
-            "index": 0,
+        return {
+            "index": self.index,
             "message": message,
             "logprobs": None,
             "finish_reason": finish_reason(done, is_cut=is_cut),
         }
-        return {
-            **self._head("chat.completion"),
-            "choices": [choice],
-            "usage": usage(done),
-        }
+
+    def completion(self, choices: list[dict[str, Any]], ends: list[chat.Done]) -> dict[str, Any]:
+        """All choices, and what they took together."""
+        return {**self._head("chat.completion"), "choices": choices, "usage": usage(*ends)}
 
     def chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        choice = {"index": self.index, "delta": delta, "logprobs": None, "finish_reason": finish}
         more = {"usage": None} if self.asked.stream_options.include_usage else {}
         return event({**self._head("chat.completion.chunk"), "choices": [choice], **more})
 
@@ -132,10 +135,10 @@ class AnswerSoFar:
             told["function"] = {"arguments": call.arguments_delta}
         return self.chunk({"tool_calls": [told]})
 
-    def usage_chunk(self, done: chat.Done) -> bytes:
-        """What the answer took; has no choice in it."""
+    def usage_chunk(self, ends: list[chat.Done]) -> bytes:
+        """What the answers took; has no choice in it."""
         head = self._head("chat.completion.chunk")
-        return event({**head, "choices": [], "usage": usage(done)})
+        return event({**head, "choices": [], "usage": usage(*ends)})
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {
@@ -146,12 +149,14 @@ class AnswerSoFar:
         }
 
 
-def usage(done: chat.Done) -> dict[str, int]:
-    """The tokens of an answer."""
+def usage(*ends: chat.Done) -> dict[str, int]:
+    """The tokens of the choices for one request, which is counted once."""
+    asked = ends[0].input_tokens
+    answered = sum(done.generated_tokens for done in ends)
     return {
-        "prompt_tokens": done.input_tokens,
-        "completion_tokens": done.generated_tokens,
-        "total_tokens": done.input_tokens + done.generated_tokens,
+        "prompt_tokens": asked,
+        "completion_tokens": answered,
+        "total_tokens": asked + answered,
     }
 
 
@@ -212,23 +217,31 @@ def routes(
         told = AnswerSoFar(_light(asked), models.current, int(forwarder.clock.time()), is_forced)
         forwarder.check_room(request)
 
-        make_body = body_maker(asked, sources, voice)
+        # Choices are made one after the other: a client takes one slot, whatever it asks for.
+        bodies = [body_maker(each, sources, voice) for each in completions.choices_of(asked)]
         if asked.stream:
-            encoder = open_encoder(format_of(asked)) if asked.is_spoken else None
-            pieces = answer(
-                forwarder,
-                request,
-                BODY_NAME,
-                make_body,
-                told.asked,
-                encoder=encoder,
-                is_forced=is_forced,
+            answers = (
+                answer(
+                    forwarder,
+                    request,
+                    BODY_NAME,
+                    make_body,
+                    told.asked,
+                    encoder=open_encoder(format_of(asked)) if asked.is_spoken else None,
+                    is_forced=is_forced,
+                )
+                for make_body in bodies
             )
-            return PiecesResponse(_streamed(pieces, told), media_type=EVENTS, metrics=metrics)
+            return PiecesResponse(_streamed(answers, told), media_type=EVENTS, metrics=metrics)
+        choices, ends = list[dict[str, Any]](), list[chat.Done]()
         try:
-            return JSONResponse(await _whole(forwarder, request, make_body, told))
+            for told.index, make_body in enumerate(bodies):
+                choice, done = await _whole(forwarder, request, make_body, told)
+                choices.append(choice)
+                ends.append(done)
         except Departed:
             return Response(status_code=CLIENT_CLOSED_STATUS)
+        return JSONResponse(told.completion(choices, ends))
 
     return router
 
@@ -245,11 +258,12 @@ def _light(asked: Completion) -> Completion:
 
 async def _whole(
     forwarder: ChatForwarder, request: Request, make_body: MakeBody, told: AnswerSoFar
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], chat.Done]:
     asked = told.asked
     finder = StopFinder(asked.stops)
     text, sounds = "", list[Pcm]()
-    with forwarder.visit(request, BODY_NAME) as session_id:
+    names = names_of(is_forced=told.is_forced)
+    with renamed(names), forwarder.visit(request, BODY_NAME) as session_id:
         async with forwarder.forward(request, session_id, await make_body()) as pending:
             async with contextlib.aclosing(pending.messages()) as messages:
                 async for message in messages:
@@ -272,7 +286,7 @@ async def _whole(
         audio = await asyncio.to_thread(
             encode_whole, format_of(asked), Pcm(samples, OUTPUT_RATE_HZ)
         )
-    return told.completion(text, done, audio=audio, is_cut=finder.is_found)
+    return told.choice(text, done, audio=audio, is_cut=finder.is_found), done
 
 
 def _first_call(done: chat.Done, asked: Completion) -> chat.Done:
@@ -283,8 +297,22 @@ def _first_call(done: chat.Done, asked: Completion) -> chat.Done:
 
 
 async def _streamed(
-    pieces: AsyncGenerator[AnswerPiece, None], told: AnswerSoFar
+    answers: Iterable[AsyncGenerator[AnswerPiece, None]], told: AnswerSoFar
 ) -> AsyncGenerator[bytes, None]:
+    ends: list[chat.Done] = []
+    for told.index, pieces in enumerate(answers):
+        async with contextlib.aclosing(_chunks(pieces, told, ends)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+    if told.asked.stream_options.include_usage:
+        yield told.usage_chunk(ends)
+    yield DONE
+
+
+async def _chunks(
+    pieces: AsyncGenerator[AnswerPiece, None], told: AnswerSoFar, ends: list[chat.Done]
+) -> AsyncGenerator[bytes, None]:
+    """The chunks of one choice; its end joins `ends`."""
     asked = told.asked
     async with contextlib.aclosing(pieces):
         async for piece in pieces:
@@ -304,8 +332,6 @@ async def _streamed(
                         ending = {"id": told.audio_id, "expires_at": told.created_s}
                         yield told.chunk({"audio": ending})
                     yield told.chunk({}, finish_reason(done, is_cut=is_cut))
-                    if asked.stream_options.include_usage:
-                        yield told.usage_chunk(done)
+                    ends.append(done)
                 case _ as never:
                     assert_never(never)
-    yield DONE

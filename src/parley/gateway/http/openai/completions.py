@@ -1,6 +1,6 @@
 """A chat completion's request as a request of the chat dialect. Pure: values in, values out.
 
-What this server cannot hold (several choices, log probabilities, a response format, tools of a
+What this server cannot hold (log probabilities, many choices, a response format or tools of a
 model that knows none) is refused by name, never ignored. Source: OpenAI API reference, chat
 completions.
 """
@@ -18,9 +18,16 @@ from parley.protocol import chat, codec, values
 
 MOST_TOKENS: Final = 4096
 """The longest answer of the chat dialect; more is asked for in vain."""
+CHOICES_MOST: Final = 8
+"""Each is an answer of its own."""
 
 AudioFormat = Literal["wav", "pcm16", "mp3", "flac", "opus"]
 
+
+NO_LOGPROBS: Final = (
+    "{} must be absent: this server does not tell the probabilities of tokens. Ask the language "
+    "model's own server for them."
+)
 
 # ---- what clients send ---------------------------------------------------------------------
 
@@ -133,7 +140,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     top_k: Annotated[int, Meta(ge=0)] | None = None
     seed: int | None = None
     stop: str | Annotated[tuple[str, ...], Meta(max_length=4)] = ()
-    n: int = 1
+    n: Annotated[int, Meta(ge=1, le=CHOICES_MOST)] = 1
     response_format: Any = None
     tools: values.Tools | None = None
     tool_choice: Any = None
@@ -161,7 +168,18 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def offered(self) -> tuple[values.Tool, ...]:
         """The functions that may be called."""
-        return values.chosen_tools(self.tools or (), self.tool_choice, field="tool_choice")
+        tools, choice = self.tools or (), self.tool_choice
+        if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+            # Responses say the same without the inner object.
+            inner = choice.get("allowed_tools", choice)
+            allowed = _names(inner.get("tools")) if isinstance(inner, dict) else set()
+            tools = tuple(tool for tool in tools if tool.function.name in allowed)
+            if not tools:
+                raise InvalidRequest(
+                    "tool_choice must allow one of the functions in tools.", field="tool_choice"
+                )
+            choice = inner.get("mode", "auto")
+        return values.chosen_tools(tools, choice, field="tool_choice")
 
     @property
     def answer_format(self) -> values.AnswerFormat | None:
@@ -186,6 +204,13 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     def limit_tokens(self) -> int | None:
         """The longest answer asked for."""
         return self.max_completion_tokens or self.max_tokens
+
+
+def _names(tools: Any) -> set[str]:
+    """The functions that an `allowed_tools` names, in either interface's form."""
+    given = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    inner = [tool["function"] if isinstance(tool.get("function"), dict) else tool for tool in given]
+    return {str(each.get("name")) for each in inner}
 
 
 # ---- reading -------------------------------------------------------------------------------
@@ -216,7 +241,7 @@ def read_format(given: Any) -> values.AnswerFormat | None:
     if kind != "json_schema":
         raise InvalidRequest(
             'response_format.type must be "text", "json_object" or "json_schema", got '
-            f"{str(kind)[:40]!r}.",
+            f"{str(given if kind is None else kind)[:40]!r}.",
             field="response_format",
         )
     inner = given.get("json_schema")
@@ -253,22 +278,36 @@ def check(asked: Completion) -> None:
     Raises:
         InvalidRequest: naming it.
     """
-    if asked.n != 1:
-        raise InvalidRequest("n must be 1: only one choice is supported.", field="n")
     _ = asked.answer_format  # a format that is none is told here
     if asked.functions:
-        raise InvalidRequest("functions is not supported: use tools.", field="functions")
+        raise InvalidRequest("functions must be empty: use tools.", field="functions")
     if not asked.tools and asked.tool_choice not in (None, "auto", "none"):
         raise InvalidRequest("tool_choice requires tools.", field="tool_choice")
     _ = asked.offered  # a choice that is none is told here
     if asked.logprobs or asked.top_logprobs:
-        raise InvalidRequest("Log probabilities are not supported.", field="logprobs")
+        name = "logprobs" if asked.logprobs else "top_logprobs"
+        raise InvalidRequest(NO_LOGPROBS.format(name), field=name)
     if asked.logit_bias:
-        raise InvalidRequest("logit_bias is not supported.", field="logit_bias")
+        raise InvalidRequest(
+            "logit_bias must be empty: its tokens are those of OpenAI's models. Use stop, or "
+            "response_format with a schema.",
+            field="logit_bias",
+        )
     if asked.web_search_options is not None:
-        raise InvalidRequest("web_search_options is not supported.", field="web_search_options")
+        raise InvalidRequest(
+            "web_search_options must be absent: nothing is searched here. Offer a function in "
+            "tools.",
+            field="web_search_options",
+        )
     if asked.is_spoken and asked.audio is None:
         raise InvalidRequest('audio is required when modalities contains "audio".', field="audio")
+
+
+def choices_of(asked: Completion) -> list[Completion]:
+    """The request once for each choice; where a seed is given, each has another."""
+    if asked.seed is None:
+        return [asked] * asked.n
+    return [msgspec.structs.replace(asked, seed=asked.seed + index) for index in range(asked.n)]
 
 
 # ---- translation ---------------------------------------------------------------------------

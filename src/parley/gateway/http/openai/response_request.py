@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from parley.errors import BadInput, InvalidRequest, MissingField
 from parley.gateway.http.openai import completions
+from parley.gateway.http.openai.answering import renamed
 from parley.gateway.http.openai.completions import Completion
 from parley.protocol import codec, values
 
@@ -28,6 +29,21 @@ FIELDS: Final = {
     "max_completion_tokens": "max_output_tokens",
 }
 """What chat completions call a field, and what it is called here."""
+ELSEWHERE: Final = {
+    "messages": "input",
+    "response_format": "text.format",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "functions": "tools",
+    "reasoning_effort": "reasoning.effort",
+    "verbosity": "text.verbosity",
+    "logprobs": "top_logprobs",
+}
+"""Fields of chat completions that would be ignored, and which are meant instead."""
+ONLY_THERE: Final = {
+    "n": 1, "logit_bias": {}, "modalities": ["text"], "audio": None,
+}  # fmt: skip
+"""Fields that responses do not have, with the values that ask for nothing."""
 
 Item = dict[str, Any]
 """An item as it crosses the wire and as it is kept."""
@@ -196,6 +212,9 @@ class ResponseRequest(msgspec.Struct, frozen=True, kw_only=True):
     # Ours, as in chat completions.
     top_k: Annotated[int, Meta(ge=0)] | None = None
     seed: int | None = None
+    stop: str | Annotated[tuple[str, ...], Meta(max_length=4)] = ()
+    presence_penalty: values.Penalty = 0.0
+    frequency_penalty: values.Penalty = 0.0
 
 
 def _adjust(value: dict[str, Any]) -> None:
@@ -229,6 +248,7 @@ def read(raw: bytes | bytearray) -> tuple[ResponseRequest, list[Item]]:
         raise InvalidRequest("A response request must be a JSON object.")
     if value.get("input") is None and value.get("previous_response_id") is None:
         raise MissingField("input")
+    _check_fields(value)
     given = value.get("input")
     asked: ResponseRequest = codec.read(value, SHAPE)
     _check(asked)
@@ -237,6 +257,18 @@ def read(raw: bytes | bytearray) -> tuple[ResponseRequest, list[Item]]:
     return asked, [
         {"type": "message", **item} if "type" not in item else item for item in given or ()
     ]
+
+
+def _check_fields(value: dict[str, Any]) -> None:
+    """Refuse fields of chat completions, which SDKs that know both interfaces pass on."""
+    for name, own in ELSEWHERE.items():
+        if value.get(name):
+            raise InvalidRequest(f"{name} is called {own} in responses.", field=name)
+    for name, nothing in ONLY_THERE.items():
+        if value.get(name) not in (None, nothing):
+            raise InvalidRequest(
+                f"{name} is not a field of responses: use /v1/chat/completions.", field=name
+            )
 
 
 def _check(asked: ResponseRequest) -> None:
@@ -250,7 +282,7 @@ def _check(asked: ResponseRequest) -> None:
             raise InvalidRequest(sentence, field=name)
     if asked.top_logprobs or "message.output_text.logprobs" in asked.include:
         name = "top_logprobs" if asked.top_logprobs else "include"
-        raise InvalidRequest("Log probabilities are not supported.", field=name)
+        raise InvalidRequest(completions.NO_LOGPROBS.format(name), field=name)
     if len(asked.metadata) > METADATA_MOST:
         raise InvalidRequest(
             f"metadata may have {METADATA_MOST} entries, got {len(asked.metadata)}.",
@@ -275,7 +307,6 @@ def completion_of(asked: ResponseRequest, items: Sequence[Item]) -> Completion:
         told = [completions.CompletionMessage(role="system", content=asked.instructions), *told]
     if not told:
         raise InvalidRequest("input has no items.", field="input")
-    tools, choice = tools_of(asked)
     made = Completion(
         model=asked.model,
         messages=tuple(told),
@@ -285,25 +316,18 @@ def completion_of(asked: ResponseRequest, items: Sequence[Item]) -> Completion:
         top_p=asked.top_p,
         top_k=asked.top_k,
         seed=asked.seed,
+        stop=asked.stop,
+        presence_penalty=asked.presence_penalty,
+        frequency_penalty=asked.frequency_penalty,
         response_format=format_of(asked.text.format),
-        tools=tools or None,
-        tool_choice=choice,
+        tools=tools_of(asked) or None,
+        tool_choice=asked.tool_choice,
         parallel_tool_calls=asked.parallel_tool_calls,
         store=asked.store,
     )
-    try:
+    with renamed(FIELDS):
         completions.check(made)
-    except InvalidRequest as error:
-        raise renamed(error) from None
     return made
-
-
-def renamed(error: InvalidRequest) -> InvalidRequest:
-    """An error about a chat completion, with the field as it is called here."""
-    name = FIELDS.get(error.field or "")
-    if name is None:
-        return error
-    return InvalidRequest(str(error).replace(str(error.field), name), field=name)
 
 
 def format_of(given: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -314,8 +338,8 @@ def format_of(given: dict[str, Any] | None) -> dict[str, Any] | None:
     return {"type": "json_schema", "json_schema": inner}
 
 
-def tools_of(asked: ResponseRequest) -> tuple[tuple[values.Tool, ...], Any]:
-    """The functions that may be called, and the choice among them, as chat completions have it.
+def tools_of(asked: ResponseRequest) -> tuple[values.Tool, ...]:
+    """The functions that may be called.
 
     Raises:
         InvalidRequest: a tool that is not a function.
@@ -331,15 +355,7 @@ def tools_of(asked: ResponseRequest) -> tuple[tuple[values.Tool, ...], Any]:
             )
         function: FunctionTool = codec.read(tool, TOOL)
         functions.append(function)
-    choice = asked.tool_choice
-    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        named = choice.get("tools")
-        allowed = {each.get("name") for each in named or () if isinstance(each, dict)}
-        functions = [each for each in functions if each.name in allowed]
-        choice = choice.get("mode", "auto")
-    if isinstance(choice, dict) and choice.get("type") == "function":
-        choice = {"type": "function", "function": {"name": choice.get("name")}}
-    tools = tuple(
+    return tuple(
         values.Tool(
             function=values.ToolFunction(
                 name=each.name, description=each.description, parameters=each.parameters
@@ -347,7 +363,6 @@ def tools_of(asked: ResponseRequest) -> tuple[tuple[values.Tool, ...], Any]:
         )
         for each in functions
     )
-    return tools, choice
 
 
 def messages_of(items: Sequence[Item]) -> list[completions.CompletionMessage]:

@@ -30,6 +30,7 @@ from parley.gateway.http.openai.answering import (
     AnswerWords,
     answer,
     body_maker,
+    renamed,
     shaped,
 )
 from parley.gateway.http.openai.kept_responses import KeptBody, KeptResponses
@@ -159,10 +160,8 @@ def routes(
         asked, given, size = await _read(request)
         said = await kept.conversation(request, asked, given)
         whole = await read_aside(size, lambda: response_request.completion_of(asked, said))
-        try:
+        with renamed(response_request.FIELDS):
             whole, is_forced = shaped(whole, models)
-        except InvalidRequest as error:
-            raise response_request.renamed(error) from None
         forwarder.check_room(request)
         inner = secrets.token_hex(INNER_CHARS // 2)
         stored = kept.keeps(asked, given)
@@ -182,7 +181,10 @@ def routes(
         )
         make_body = body_maker(whole, sources, None)
         light = msgspec.structs.replace(whole, messages=())
-        pieces = answer(forwarder, request, BODY_NAME, make_body, light, is_forced=is_forced)
+        names = response_request.FIELDS
+        pieces = answer(
+            forwarder, request, BODY_NAME, make_body, light, is_forced=is_forced, names=names
+        )
         events = answering.events(pieces, metrics)
         if asked.stream:
             return PiecesResponse(_encoded(events), media_type=EVENTS, metrics=metrics)
