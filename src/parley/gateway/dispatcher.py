@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from parley.clock import Clock
-from parley.errors import ServiceUnavailable, WorkerBusy, WorkerConnectFailed
+from parley.errors import ParleyError, ServiceUnavailable, WorkerBusy, WorkerConnectFailed
 from parley.gateway.eta import EtaTracker, estimate_waits
 from parley.gateway.queue import Queue, Ticket
 from parley.gateway.worker_pool import Lease, WorkerPool
@@ -151,17 +151,8 @@ class Dispatcher:
         ticket.failed_workers += 1
         if not lease.is_lost:
             self.worker_pool.unreachable(lease.worker)
-        # Before the release wakes the dispatcher, so that no other ticket overtakes.
-        may_wait = not self._is_closed and not self.worker_pool.is_cut_off
-        if ticket.failed_workers < WORKERS_TO_TRY and may_wait:
-            self.queue.put_back(ticket)
-        else:
-            ticket.state = "refused"
-            ticket.lease = None
-            ticket.refusal = WorkerConnectFailed()
-        lease.release()
-        self.run()
-        ticket.changed.notify()
+        may_wait = ticket.failed_workers < WORKERS_TO_TRY and not self.worker_pool.is_cut_off
+        self._return(ticket, lease, None if may_wait else WorkerConnectFailed())
 
     def worker_refused(self, ticket: Ticket) -> None:
         """The leased worker had no room after all: back to the head of the queue. The worker gets
@@ -172,12 +163,18 @@ class Dispatcher:
         ticket.refusals += 1
         if not lease.is_lost:
             self.worker_pool.full(lease.worker)
-        if ticket.refusals < REFUSALS_TO_BEAR and not self._is_closed:
+        may_wait = ticket.refusals < REFUSALS_TO_BEAR
+        self._return(ticket, lease, None if may_wait else WorkerBusy())
+
+    def _return(self, ticket: Ticket, lease: Lease, refusal: ParleyError | None) -> None:
+        """Put a ticket back to the head of the queue, or refuse it, and release its lease."""
+        # Before the release wakes the dispatcher, so that no other ticket overtakes.
+        if refusal is None and not self._is_closed:
             self.queue.put_back(ticket)
         else:
             ticket.state = "refused"
             ticket.lease = None
-            ticket.refusal = WorkerBusy()
+            ticket.refusal = refusal
         lease.release()
         self.run()
         ticket.changed.notify()

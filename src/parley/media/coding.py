@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 
@@ -62,64 +62,52 @@ def is_offered(coding: AudioCoding) -> bool:
 
 
 def encoder(coding: AudioCoding, rate_hz: int) -> WireEncoder:
-    """For sound of `rate_hz`."""
-    match coding:
-        case "float32":
-            return _Float32(rate_hz)
-        case "pcm16":
-            return _Pcm16(rate_hz)
-        case "opus":
-            return _OpusEncoder(rate_hz)
-        case _ as never:
-            assert_never(never)
+    """An encoder of sound at `rate_hz`."""
+    return _OpusEncoder(rate_hz) if coding == "opus" else _SAMPLES[coding](rate_hz)
 
 
 def decoder(coding: AudioCoding, rate_hz: int) -> WireDecoder:
-    """To sound of `rate_hz`."""
-    match coding:
-        case "float32":
-            return _Float32(rate_hz)
-        case "pcm16":
-            return _Pcm16(rate_hz)
-        case "opus":
-            return _OpusDecoder(rate_hz)
-        case _ as never:
-            assert_never(never)
+    """A decoder to sound at `rate_hz`."""
+    return _OpusDecoder(rate_hz) if coding == "opus" else _SAMPLES[coding](rate_hz)
 
 
-class _Float32:
+class _Samples:
+    """A coding that is complete with every message."""
+
     def __init__(self, rate_hz: int) -> None:
         self._rate_hz = rate_hz
 
+    def forget(self) -> None:
+        """Nothing waits here."""
+
+
+class _Float32(_Samples):
     def encode(self, pcm: Pcm, *, ends: bool = False) -> bytes:
         del ends
         return to_float32_bytes(pcm)
-
-    def forget(self) -> None:
-        """Nothing waits here."""
 
     def decode(self, data: bytes) -> Pcm:
         return from_float32_bytes(data, self._rate_hz)
 
 
-class _Pcm16:
-    def __init__(self, rate_hz: int) -> None:
-        self._rate_hz = rate_hz
-
+class _Pcm16(_Samples):
     def encode(self, pcm: Pcm, *, ends: bool = False) -> bytes:
         del ends
         scaled = np.clip(np.rint(pcm.samples * 32767.0), -32768, 32767)
         data: bytes = scaled.astype("<i2").tobytes()
         return data
 
-    def forget(self) -> None:
-        """Nothing waits here."""
-
     def decode(self, data: bytes) -> Pcm:
         if len(data) % 2:
             raise InvalidPayload(f"Audio must be 16-bit samples, got {len(data)} bytes.")
         samples = np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768)
         return Pcm(samples, self._rate_hz)
+
+
+_SAMPLES: Final[dict[Literal["float32", "pcm16"], type[_Float32] | type[_Pcm16]]] = {
+    "float32": _Float32,
+    "pcm16": _Pcm16,
+}
 
 
 class _OpusEncoder:

@@ -16,7 +16,7 @@ from parley.gateway.http.frontend import VoiceInfo, describe
 from parley.gateway.http.large import Base64Text, LargeJsonRoute
 from parley.gateway.http.requester import Who
 from parley.gateway.http.routing import Router
-from parley.library.voices import LIMIT_BYTES, RegisteredVoice, VoiceCard, VoiceLibrary, VoiceUser
+from parley.library.voices import LIMIT_BYTES, RegisteredVoice, VoiceLibrary, VoiceUser
 from parley.media.wav import encode_wav
 from parley.protocol import codec
 from parley.protocol.control import CALLER_HEADER, VOICE_PATH
@@ -31,6 +31,8 @@ GB: Final = 1 << 30
 
 class VoiceListed(BaseModel):
     """A registered voice."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     id: str = Field(examples=["0f8fad5b-d9cb-469f-a165-70867728950e"])
     name: str = Field(examples=["Anna"])
@@ -100,7 +102,9 @@ def routes(
     async def voices(who: Who) -> VoiceList:
         """The registered voices that the caller may see."""
         cards = await asyncio.to_thread(library.list, who.voice_user)
-        return VoiceList(total=len(cards), ref_audios=[_listed(card) for card in cards])
+        return VoiceList(
+            total=len(cards), ref_audios=[VoiceListed.model_validate(card) for card in cards]
+        )
 
     @router.post("", responses=problems(400, 409, 413, 422, 503, 507))
     async def add(new: NewVoice, who: Who) -> VoiceAdded:
@@ -153,19 +157,6 @@ def routes(
         return VoiceRemoved()
 
     return router
-
-
-def _listed(card: VoiceCard) -> VoiceListed:
-    return VoiceListed(
-        id=card.id,
-        name=card.name,
-        filename=card.filename,
-        source_type=card.source_type,
-        duration_ms=card.duration_ms,
-        sample_rate=card.sample_rate,
-        created_at=card.created_at,
-        published=card.published,
-    )
 
 
 def worker_routes(*, library: VoiceLibrary) -> Router:
