@@ -118,7 +118,7 @@ class Generate:
             else is said, and `max_new_tokens` does not cut them; None: the model finds them.
         again: as in `Prefill`; the sound is silence then.
         answer_format: the form of the text (`ModelSpec.keeps_formats`).
-        may_call: functions were told of: calls of them may stand in place of an `answer_format`.
+        may_call: there are functions: calls of them may stand in place of an `answer_format`.
         parallel_calls: False: one call of a function is enough.
     """
 

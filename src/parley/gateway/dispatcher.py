@@ -144,7 +144,7 @@ class Dispatcher:
 
     def worker_failed(self, ticket: Ticket) -> None:
         """The leased worker could not be reached: back to the head once, then refused. If no other
-        worker can be reached either, it is refused at once, with those behind it."""
+        worker can be reached either, it is refused immediately, with those behind it."""
         lease = ticket.lease
         if lease is None or ticket.state != "leased":
             return

@@ -30,8 +30,8 @@ TicketState = Literal["waiting", "leased", "cancelled", "refused"]
 
 
 def new_ticket_id() -> str:
-    """`q_` and 32 lowercase hex characters. Only its holder and admins receive it, and whoever
-    knows it may look at the ticket and cancel it."""
+    """`q_` and 32 lowercase hex characters. Only its holder and admins receive it; a client
+    that has it may see the ticket and cancel it."""
     return f"q_{secrets.token_hex(16)}"
 
 

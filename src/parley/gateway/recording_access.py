@@ -100,8 +100,7 @@ class RecordingAccess:
         return Found(folder, shown_id)
 
     def exists(self, id_or_token: str) -> bool:
-        """Whether a page about it makes sense; a link that is not valid gets the page that says
-        so."""
+        """True if there is a page about it; an invalid link has one, too, which says so."""
         return id_or_token.startswith(SHARE_PREFIX) or self._folders.find(id_or_token) is not None
 
     def make_replay(self, folder: Folder) -> bool:

@@ -280,7 +280,7 @@ class State:
         )
 
     async def rotate_key(self, key_id: str, new_hash: str, old_until_s: float) -> None:
-        """The id gets another key; the one it had works until then, the one before no more."""
+        """Give an id another key; the present one stays valid until then, older ones do not."""
         await self._do(
             "UPDATE keys SET old_hash = hash, old_until_s = ?, hash = ? "
             "WHERE id = ? AND revoked_s IS NULL",

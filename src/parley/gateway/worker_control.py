@@ -121,8 +121,8 @@ class WorkerControl:
     def end_quietly(self, leases: Iterable[Lease]) -> None:
         """Ask for the end of sessions, each once, in their dialect's words."""
         for lease in leases:
-            if not lease.was_told_to_end:
-                lease.was_told_to_end = True
+            if not lease.is_ending:
+                lease.is_ending = True
                 log.info("session_quota_reached", session_id=lease.session_id, key=lease.key_id)
                 self._send(lease.worker, EndSession(lease.lease_id, "stopped"))
 

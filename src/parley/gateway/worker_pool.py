@@ -74,7 +74,7 @@ class Lease:
     """How long its worker waits for a client that was cut off."""
     tokens: int = 0
     """Tokens that its session has generated, as last reported."""
-    was_told_to_end: bool = False
+    is_ending: bool = False
     """True once its worker was asked to end it because its key's day is used up."""
     is_held: bool = True
     is_lost: bool = False

@@ -31,8 +31,8 @@ def host_name(url: str) -> str | None:
 
 
 def is_private_name(name: str) -> bool:
-    """Whether no stranger can make a host name lead here: an address, or a name outside the public
-    DNS. Source: RFC 6761, RFC 6762; `internal` is reserved by ICANN."""
+    """True if a stranger cannot make a host name lead here: an address, or a name outside the
+    public DNS. Source: RFC 6761, RFC 6762; `internal` is reserved by ICANN."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
