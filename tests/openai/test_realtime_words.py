@@ -14,12 +14,14 @@ from tests.openai.talking_model import CallingModel, TalkingModel
 from tests.openai.test_realtime import Talk, say_text, talking
 from tests.openai.test_rest import talking as serving
 from tests.openai.test_tools import SUNNY
+from tests.support.sounds import speak
 
 import openai
 from openai import AsyncOpenAI
 from parley.errors import Unauthorized
 from parley.media import g711
 from parley.media.pcm import Pcm
+from parley.media.wav import encode_wav
 
 
 async def test_nothing_to_cancel_begins_with_the_words_that_livekit_looks_for():
@@ -102,6 +104,79 @@ async def test_what_is_not_a_field_of_a_session_is_named(field, value, hint):
 
     assert error.param == f"session.{field}"
     assert hint in error.message
+
+
+@pytest.mark.parametrize("where", ["session", "response"])
+async def test_an_unknown_voice_is_an_error_at_once_and_changes_nothing(where):
+    async with talking(TalkingModel()) as (_, talk):
+        output: Any = {"voice": "gramophone"}
+        if where == "session":
+            await talk.connection.session.update(
+                session={"type": "realtime", "instructions": "No.", "audio": {"output": output}}
+            )
+        else:
+            await talk.connection.response.create(response={"audio": {"output": output}})
+        error = await talk.error()
+        await talk.connection.session.update(session={"type": "realtime", "max_output_tokens": 9})
+        updated = await talk.until("session.updated")
+        await say_text(talk, "Hello!")
+        await talk.connection.response.create()
+        done = await talk.until("response.done")
+
+    assert error.param == f"{where}.audio.output.voice"
+    assert "gramophone" in error.message
+    assert updated.session.audio.output.voice == "default"
+    assert updated.session.instructions != "No."
+    assert done.response.status == "completed"
+
+
+async def test_a_response_has_a_format_and_a_voice_of_its_own(tmp_path):
+    wav = base64.b64encode(encode_wav(speak(1.5))).decode()
+    storage = {"data_dir": tmp_path, "min_free_gb": 0, "recording": False}
+    async with talking(TalkingModel(), storage=storage) as (running, talk), running.http() as http:
+        await http.post("/api/assets/ref_audio", json={"name": "Anna", "audio_base64": wav})
+        await say_text(talk, "Hello!")
+        output: Any = {"format": {"type": "audio/pcmu"}, "voice": "Anna"}
+        await talk.connection.response.create(response={"audio": {"output": output}})
+        done = await talk.until("response.done")
+        first = b"".join(
+            base64.b64decode(event.delta)
+            for event in talk.events
+            if event.type == "response.output_audio.delta"
+        )
+        talk.events.clear()
+        await talk.connection.response.create()
+        plain = await talk.until("response.done")
+        second = b"".join(
+            base64.b64decode(event.delta)
+            for event in talk.events
+            if event.type == "response.output_audio.delta"
+        )
+
+    assert done.response.audio.output.format.type == "audio/pcmu"
+    assert done.response.audio.output.voice == "Anna"
+    assert plain.response.audio.output.format.type == "audio/pcm"
+    assert plain.response.audio.output.voice == "default"
+    assert len(first) > 0
+    # 24,000 samples of two bytes a second, against 8,000 of one.
+    assert len(second) == pytest.approx(6 * len(first), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("audio", "field"),
+    [
+        ({"input": {}}, "response.audio.input"),
+        ({"output": {"loudness": 3}}, "response.audio.output.loudness"),
+        ({"output": {"format": {"type": "audio/mp3"}}}, "response.audio.output.format"),
+        ("loud", "response.audio"),
+    ],
+)
+async def test_what_a_response_asks_of_its_sound_in_vain_is_named(audio, field):
+    async with talking(TalkingModel()) as (_, talk):
+        await talk.connection.response.create(response={"audio": audio})
+        error = await talk.error()
+
+    assert error.param == field
 
 
 async def test_a_secret_keeps_settings_which_the_first_update_is_laid_over():

@@ -312,6 +312,11 @@ class Dialect(ABC):
             ParleyError: it makes no sense, or not in this phase; the message is dropped.
         """
 
+    def voice_in(self, decoded: Any) -> tuple[str, ParleyError] | None:
+        """A registered voice that a decoded message names anew, and what is wrong with the message
+        if there is no such voice."""
+        return None
+
     def events(self, decoded: Any, phase: Phase) -> Sequence[ClientEvent | Reply]:
         """What is to be done about a decoded message: events for the runner and answers that need
         no runner, in this order. Called on the event loop, where state is safe.

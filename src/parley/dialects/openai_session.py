@@ -227,8 +227,43 @@ def _merge_input(current: dict[str, Any], changes: dict[str, Any]) -> None:
         )
 
 
-def _merge_output(current: dict[str, Any], changes: dict[str, Any]) -> None:
-    where = "session.audio.output"
+def is_own_voice(voice: str) -> bool:
+    """True if the server's own voice speaks under this name."""
+    return voice == OWN_VOICE or voice in BUILT_IN_VOICES
+
+
+def voice_of(changes: dict[str, Any]) -> str | None:
+    """The registered voice that is named in a session or a response; None: none is, or nothing
+    that could be one."""
+    for name in ("audio", "output", "voice"):
+        found = changes.get(name)
+        if name == "voice" and isinstance(found, dict):
+            found = found.get("id")
+        if name == "voice":
+            return found if isinstance(found, str) and not is_own_voice(found) else None
+        if not isinstance(found, dict):
+            return None
+        changes = found
+    return None
+
+
+def output_of(session: dict[str, Any], response: dict[str, Any]) -> dict[str, Any]:
+    """Format and voice of one response.
+
+    Raises:
+        InvalidRequest: they cannot be; `field` says which.
+    """
+    audio = object_of(response.get("audio"), "response.audio")
+    check_names(audio, frozenset({"output"}), "response.audio")
+    output: dict[str, Any] = copy.deepcopy(session["audio"]["output"])
+    where = "response.audio.output"
+    _merge_output(output, object_of(audio.get("output"), where), where)
+    return output
+
+
+def _merge_output(
+    current: dict[str, Any], changes: dict[str, Any], where: str = "session.audio.output"
+) -> None:
     check_names(changes, OUTPUT_FIELDS, where)
     if changes.get("format") is not None:
         current["format"] = format_of(changes["format"], f"{where}.format")
@@ -237,7 +272,10 @@ def _merge_output(current: dict[str, Any], changes: dict[str, Any]) -> None:
         voice = voice.get("id")
     if voice is not None:
         if not isinstance(voice, str) or not 0 < len(voice) <= 200:
-            raise InvalidRequest("voice must be a string.", field=f"{where}.voice")
+            raise InvalidRequest(
+                f"{where}.voice must be a name of 1 to 200 characters, got {_shown(voice)}.",
+                field=f"{where}.voice",
+            )
         current["voice"] = voice
     if changes.get("speed") not in (None, 1, 1.0):
         raise InvalidRequest("speed must be 1.0: it cannot be changed.", field=f"{where}.speed")
@@ -297,7 +335,6 @@ def settings_of(session: dict[str, Any], *, can_choose: bool = False) -> Realtim
     if not isinstance(instructions, str) or len(instructions) > TEXT_LIMIT_CHARS:
         raise InvalidRequest("instructions must be a string.", field="session.instructions")
     voice = session["audio"]["output"]["voice"]
-    is_own = voice == OWN_VOICE or voice in BUILT_IN_VOICES
     detection = _turn_detection(session["audio"]["input"]["turn_detection"])
     limit = limit_of(session["max_output_tokens"], "session")
     return RealtimeSettings(
@@ -305,7 +342,7 @@ def settings_of(session: dict[str, Any], *, can_choose: bool = False) -> Realtim
             system=(TextPart(instructions),)
             if instructions
             else (TextPart(DEFAULT_SYSTEM_PROMPT),),
-            voice_name=None if is_own else voice,
+            voice_name=None if is_own_voice(voice) else voice,
             wants_speech=modalities == ["audio"],
             vad=DEFAULT_VAD if detection is None else detection.vad,
             generation=Generation(max_new_tokens=limit or LIMIT_TOKENS),

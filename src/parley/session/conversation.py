@@ -125,6 +125,8 @@ class ConversationRunner:
         seed: int | None = None,
     ) -> None:
         self._session = session
+        if has_items:
+            session.voices = voices
         self._view = view
         self._limits = limits
         self._has_items = has_items

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from parley import logs
@@ -182,6 +182,8 @@ class ItemContext:
         again: Sequence[object],
     ) -> FilledContext:
         view = self._view
+        if request.voice_name is not None:
+            setup = replace(setup, voice=None, voice_name=request.voice_name or None)
         instructions, items = _instructions(items, request, setup)
         tools = setup.tools if request.tools is None else request.tools
         opened_for = (instructions, setup.voice_name, speaks, tools)

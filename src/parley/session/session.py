@@ -36,6 +36,7 @@ from parley.protocol.kinds import Phase
 from parley.protocol.resume import AwayReason, GoingAway
 from parley.session.deadlines import GOING_AWAY, LAST, RESUME, Deadlines
 from parley.session.entries import Entry, Observed
+from parley.session.opened import Voices
 from parley.session.outbox import Outbox, OutputLimits
 from parley.session.pacing import PacedOutput
 from parley.session.resumable import ResumableSocket
@@ -173,6 +174,8 @@ class Session:
         self._last_words: Reply | None = None
         """Decided already, by the event that ended the session."""
         self._ending: asyncio.Future[SessionEnded] = asyncio.get_running_loop().create_future()
+        self.voices: Voices | None = None
+        """Finds voices that clients name; set by a runner that changes them between answers."""
         self._runner: Runner | None = None
         self._rebuildable: RebuildableRunner | None = None
         """The same, if another worker's could continue it."""
@@ -457,6 +460,7 @@ class Session:
         """Act on a message."""
         try:
             decoded = await self._decode(frame)
+            await self._check_voice(decoded)
             meant = self._dialect.events(decoded, self.phase)
             if self._dialect.wants_resume and self._resumable is not None:
                 self._offer_resume(self._resumable)
@@ -469,6 +473,19 @@ class Session:
                     self._send(each, SessionEnded("stopped"))
             elif not self._act(each):
                 return
+
+    async def _check_voice(self, decoded: Any) -> None:
+        """A voice that is named must be there, or its first answer would fail.
+
+        Raises:
+            ParleyError: it is not.
+        """
+        named = None if self.voices is None else self._dialect.voice_in(decoded)
+        if named is None or self.voices is None:
+            return
+        name, error = named
+        if await asyncio.to_thread(self.voices, name) is None:
+            raise error
 
     def _offer_resume(self, resumable: ResumableSocket) -> None:
         """Let a client that asked for it come back after a cut."""

@@ -235,6 +235,7 @@ class ResponseRequested:
         reference: of the client's, comes back in `TurnItem`.
         items: answer these instead of the conversation.
         is_apart: the answer does not join the conversation.
+        voice_name: a registered voice; "": the server's own.
     """
 
     reference: int = 0
@@ -244,6 +245,7 @@ class ResponseRequested:
     items: tuple[Message[Content], ...] | None = None
     is_apart: bool = False
     tools: tuple[Tool, ...] | None = None
+    voice_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

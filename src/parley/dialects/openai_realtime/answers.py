@@ -43,6 +43,7 @@ class ResponseEvents:
     Args:
         asked: what the client asked for, `response` of its `response.create`.
         session: as it was when the response began.
+        output: format and voice of its sound.
         conversation_id: None where the answer does not join the conversation.
         items: of the session.
         may_call: whether functions are on offer.
@@ -51,6 +52,7 @@ class ResponseEvents:
     started: TurnItem
     asked: dict[str, Any]
     session: dict[str, Any]
+    output: dict[str, Any]
     conversation_id: str | None
     items: ConversationItems
     may_call: bool = False
@@ -60,7 +62,7 @@ class ResponseEvents:
     _call: CallSoFar | None = None
 
     def __post_init__(self) -> None:
-        self._sound = OpenAIOutput(self.session["audio"]["output"]["format"]["type"])
+        self._sound = OpenAIOutput(self.output["format"]["type"])
 
     def begin(self) -> list[msgspec.Struct]:
         """It has begun."""
@@ -216,7 +218,7 @@ class ResponseEvents:
         return message_item(self.started.item_id, "assistant", content, status=status)
 
     def _response(self, status: str, details: Any, output: list[Any]) -> dict[str, Any]:
-        voice = self.session["audio"]["output"]
+        told = {name: self.output[name] for name in ("format", "voice")}
         return {
             "object": "realtime.response",
             "id": self.started.response_id,
@@ -227,7 +229,7 @@ class ResponseEvents:
             "output_modalities": ["audio" if self.started.is_spoken else "text"],
             "max_output_tokens": self.asked.get("max_output_tokens")
             or self.session["max_output_tokens"],
-            "audio": {"output": {"format": voice["format"], "voice": voice["voice"]}},
+            "audio": {"output": told},
             "usage": None,
             "metadata": self.asked.get("metadata"),
         }

@@ -62,11 +62,14 @@ from parley.dialects.openai_session import (
     RealtimeSettings,
     check_names,
     default_session,
+    is_own_voice,
     limit_of,
     merged,
     offered_tools,
+    output_of,
     settings_of,
     unpacked,
+    voice_of,
 )
 from parley.dialects.sound import OpenAIInput, within
 from parley.errors import (
@@ -183,6 +186,25 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         return Reply((created,) if self._unset is None else (created, self.error(self._unset)))
 
     # ---- client → server -------------------------------------------------------------------
+
+    def voice_in(self, decoded: Decoded) -> tuple[str, ParleyError] | None:
+        match decoded.message:
+            case wire.SessionUpdateEvent(session=given):
+                where = "session"
+            case wire.ResponseCreate(response=given):
+                where = "response"
+            case _:
+                return None
+        voice = voice_of(given)
+        if voice is None or voice == self._session["audio"]["output"]["voice"]:
+            return None
+        error = InvalidRequest(
+            f"There is no voice '{voice[:80]}': use \"default\" or one that GET "
+            "/api/assets/ref_audio lists.",
+            field=f"{where}.audio.output.voice",
+        )
+        error.client_event_id = decoded.message.event_id
+        return voice, error
 
     def check(self, phase: Phase, type_name: str) -> None:
         """Every message may come at any time."""
@@ -326,11 +348,12 @@ class OpenAIRealtimeDialect(OpenAIDialect):
                 "metadata must have at most 16 entries, all of them strings.",
                 field="response.metadata",
             )
+        output = output_of(self._session, response)
         self._references += 1
         # One is told at a time, and one may wait.
         while len(self._asked) > 1:
             self._asked.pop(next(iter(self._asked)))
-        self._asked[self._references] = response
+        self._asked[self._references] = {**response, "audio": {"output": output}}
         instructions = response.get("instructions")
         return ResponseRequested(
             reference=self._references,
@@ -340,6 +363,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             items=items,
             is_apart=response.get("conversation") == "none",
             tools=self._response_tools(response),
+            voice_name=_voice_name(self._session, output),
         )
 
     def _response_tools(self, response: dict[str, Any]) -> tuple[Tool, ...] | None:
@@ -444,6 +468,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             item,
             asked,
             self._session,
+            (asked.get("audio") or self._session["audio"])["output"],
             None if is_apart else self._conversation_id,
             self._items,
             may_call=bool(self._session["tools"] or asked.get("tools")) and self._calls_tools,
@@ -472,6 +497,13 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             }
             messages = (wire.ErrorEvent(error=error),)
         return Reply(messages, CLOSE_CODES[reason], CLOSE_SENTENCES[reason])
+
+
+def _voice_name(session: dict[str, Any], output: dict[str, Any]) -> str | None:
+    """What speaks in one response, see `ResponseRequested`."""
+    if output["voice"] == session["audio"]["output"]["voice"]:
+        return None
+    return "" if is_own_voice(output["voice"]) else output["voice"]
 
 
 def _is_metadata(value: Any) -> bool:
