@@ -43,8 +43,6 @@ _result = msgspec.json.Decoder(RebuildResult)
 
 
 class Rebuilding:
-    """See the module's text."""
-
     def __init__(
         self,
         *,

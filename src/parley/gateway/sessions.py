@@ -58,8 +58,6 @@ class NotYetKnown(Exception):
 
 
 class SessionState(StrEnum):
-    """See the module."""
-
     CONNECTED = "connected"
     AWAY = "away"
     MOVING = "moving"

@@ -536,8 +536,6 @@ class _FinalizeJob(ParrotJob):
 
 
 class Parrot(RowModel[_SlotState]):
-    """See the module's text."""
-
     def __init__(
         self, rows: int = 1, *, name: str = "parrot", context_limit_tokens: int = CONTEXT_TOKENS
     ) -> None:

@@ -104,8 +104,6 @@ class UnitLimits:
 
 
 class DuplexRunner:
-    """See the module's text."""
-
     def __init__(
         self,
         session: Session,

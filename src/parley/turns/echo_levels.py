@@ -69,8 +69,6 @@ def held(powers: Powers, frames: int) -> Powers:
 
 
 class EchoLevels:
-    """See the module's text."""
-
     def __init__(self) -> None:
         self._ratios: deque[npt.NDArray[np.float64]] = deque(maxlen=LEARNT_FRAMES)
         self._usual: npt.NDArray[np.float64] | None = None

@@ -60,8 +60,6 @@ class WordMatcher(Protocol):
 
 
 class KeywordMatcher:
-    """See the module's text."""
-
     def __init__(self) -> None:
         """Load the acoustic model: a tenth of a second, 20 MB.
 

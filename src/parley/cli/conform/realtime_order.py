@@ -12,8 +12,6 @@ PARTS = ("output_audio", "output_audio_transcript", "output_text")
 
 
 class RealtimeOrder:
-    """See the module's text."""
-
     def __init__(self) -> None:
         self._ids: set[str] = set()
         self._has_started = False

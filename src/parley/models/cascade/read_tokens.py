@@ -43,8 +43,6 @@ class Portion:
 
 
 class ReadTokens:
-    """See the module's text."""
-
     def __init__(self, model: Llama) -> None:
         self._model = model
         self.cache = Cache(model.shape)
