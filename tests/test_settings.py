@@ -8,7 +8,7 @@ import pytest
 
 from parley.errors import SetupError
 from parley.settings import Settings, load
-from parley.settings.page import main
+from parley.settings.__main__ import main
 from parley.settings.tree import leaves
 
 
