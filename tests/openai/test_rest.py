@@ -272,6 +272,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"modalities": ["text", "audio"]}, "audio"),
     ({"temperature": 3.0}, "temperature"),
     ({"messages": []}, "messages"),
+    ({"messages": [{"role": "user", "content": [{"type": "file", "file": {}}]}]}, "file"),
     (
         {"modalities": ["audio"], "audio": {"voice": "nobody", "format": "wav"}},
         "voice",
@@ -655,6 +656,8 @@ async def test_silence_has_no_segments():
         ("POST", "/realtime/sessions", "client_secrets"),
         ("POST", "/live/sessions", "websocket"),
         ("GET", "/no/such/thing", "docs"),
+        ("POST", "/responses/compact", "items"),
+        ("POST", "/responses/input_tokens", "usage"),
     ],
 )
 async def test_what_is_not_there_says_what_to_use_instead(method, path, hint):
@@ -664,6 +667,37 @@ async def test_what_is_not_there_says_what_to_use_instead(method, path, hint):
 
     assert caught.value.code == "unknown_url"
     assert caught.value.type == "invalid_request_error"
+
+
+async def test_a_file_for_what_is_not_there_is_not_called_too_large():
+    big = ("a.bin", bytes(100_000))
+    async with talking() as (_, client):
+        with pytest.raises(openai.NotFoundError, match="Files are not kept here"):
+            await client.files.create(file=big, purpose="user_data")
+        with pytest.raises(openai.NotFoundError, match="no pictures"):
+            await client.images.edit(image=big, prompt="x")
+        with pytest.raises(openai.APIStatusError, match="Unknown request URL") as method:
+            await client.models.delete("m")
+
+    assert (method.value.status_code, method.value.code) == (405, "unknown_url")
+
+
+async def test_probabilities_of_a_transcript_are_refused_by_name():
+    async with talking() as (_, client):
+        with pytest.raises(openai.BadRequestError, match="probabilities") as refused:
+            await client.audio.transcriptions.create(
+                file=sound_file(), model="m", include=["logprobs"]
+            )
+
+    assert refused.value.param == "include"
+
+
+async def test_speech_of_a_text_without_a_word_is_an_error_not_an_empty_file():
+    async with running_stack("pocket") as running, client_of(running) as client:
+        with pytest.raises(openai.BadRequestError, match="no words") as refused:
+            await client.audio.speech.create(model="m", voice="alloy", input="你好 🎡")
+
+    assert refused.value.param == "input"
 
 
 async def test_a_transcript_is_streamed_stretch_by_stretch():

@@ -38,6 +38,12 @@ INSTEAD: Final[tuple[tuple[str, str], ...]] = (
 OTHERWISE: Final = "docs/protocols/openai-rest.md lists what there is; so does /docs."
 
 
+def has_hint(path: str) -> bool:
+    """True for what OpenAI's API takes files and long texts at, and nothing is here."""
+    others = (start for start, _ in INSTEAD if not start.startswith(("/v1/realtime", "/v1/live")))
+    return path.startswith(tuple(others))
+
+
 def sentence(method: str, path: str) -> str:
     """Why a path below `/v1/` answers 404, and what to use instead."""
     hint = next((hint for start, hint in INSTEAD if path.startswith(start)), OTHERWISE)

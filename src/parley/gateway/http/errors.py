@@ -217,8 +217,15 @@ def install(
         if error.status_code == 404 and _is_reader(request):
             return find_missing(request) or HTMLResponse(NOWHERE, 404)
         path, detail = request.url.path, str(error.detail)
-        if error.status_code == 404 and detail == "Not Found" and path.startswith(OPENAI_PREFIX):
-            return refusal(path, 404, absent.sentence(request.method, path), "unknown_url")
+        # A path with an id takes names of things that are not there.
+        is_unknown = (error.status_code, detail) in (
+            (404, "Not Found"),
+            (405, "Method Not Allowed"),
+        )
+        if is_unknown and path.startswith(OPENAI_PREFIX):
+            status = 404 if absent.has_hint(path) else error.status_code
+            sentence = absent.sentence(request.method, path)
+            return refusal(path, status, sentence, "unknown_url")
         return refusal(path, error.status_code, detail)
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:

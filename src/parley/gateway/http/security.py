@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parley.errors import ServiceUnavailable
 from parley.gateway.admission import Admission
+from parley.gateway.http import absent
 from parley.gateway.http.errors import refusal
 from parley.transport import Budget
 
@@ -109,7 +110,11 @@ class SecurityMiddleware:
             await send(message)
 
         if not length.isdigit() or int(length) > limit:
-            await refusal(path, 413, too_large)(scope, receive, guarded)
+            answer = refusal(path, 413, too_large)
+            if absent.has_hint(path):
+                sentence = absent.sentence(scope["method"], path)
+                answer = refusal(path, 404, sentence, "unknown_url")
+            await answer(scope, receive, guarded)
             return
         try:
             await self._app(scope, counted, guarded)

@@ -82,7 +82,16 @@ class VideoContent(msgspec.Struct, tag="video_url", frozen=True):
     video_url: VideoUrl
 
 
-Content = TextContent | RefusalContent | ImageContent | AudioContent | VideoContent
+class FileContent(msgspec.Struct, tag="file", frozen=True):
+    """A document, which is not read here."""
+
+    file: Any = None
+
+
+Content = TextContent | RefusalContent | ImageContent | AudioContent | VideoContent | FileContent
+NO_DOCUMENTS: Final = (
+    "Documents cannot be read here: send their text, or pictures of their pages as {}."
+)
 
 
 class CalledFunction(msgspec.Struct, frozen=True):
@@ -328,6 +337,8 @@ def part_of(content: Content) -> values.Part:
             return values.Base64Video(data=data_of(video.url, field="video_url"))
         case AudioContent(audio):
             return values.Base64Audio(data=audio.data)
+        case FileContent():
+            raise InvalidRequest(NO_DOCUMENTS.format("image_url"), field="file")
 
 
 def data_of(url: str, *, field: str) -> str:

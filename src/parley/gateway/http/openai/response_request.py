@@ -441,11 +441,7 @@ def _part(part: Part) -> completions.Content:
                 )
             return completions.ImageContent(completions.ImageUrl(url, detail))
         case InputFile():
-            raise InvalidRequest(
-                "Documents cannot be read here: send their text as input_text, or pictures of "
-                "their pages as input_image.",
-                field="input_file",
-            )
+            raise InvalidRequest(completions.NO_DOCUMENTS.format("input_image"), field="input_file")
 
 
 def referenced(items: Sequence[Item]) -> list[str]:

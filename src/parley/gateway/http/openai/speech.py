@@ -158,6 +158,7 @@ async def _spoken(
     voice: str | None,
     encoder: Encoder,
 ) -> AsyncGenerator[bytes, None]:
+    has_sound = False
     for text in pieces_of(asked.input):
         body = Message.client_text(bytearray(msgspec.json.encode(request_of(text, voice))))
         with forwarder.visit(request, "http speech") as session_id:
@@ -166,7 +167,12 @@ async def _spoken(
                 contextlib.aclosing(_encoded(answer, encoder)) as pieces,
             ):
                 async for piece in pieces:
+                    has_sound = True
                     yield piece
+    if not has_sound:
+        raise InvalidRequest(
+            "input has no words that the voice of the loaded model can say.", field="input"
+        )
     yield await asyncio.to_thread(encoder.finish)
 
 

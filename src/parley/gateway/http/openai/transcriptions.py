@@ -101,6 +101,11 @@ def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
             '["segment"].',
             field="timestamp_granularities",
         )
+    if "logprobs" in {*form.getlist("include[]"), *form.getlist("include")}:
+        raise InvalidRequest(
+            "include must be absent: the models here do not tell the probabilities of tokens.",
+            field="include",
+        )
     return asked, file
 
 
