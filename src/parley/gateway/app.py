@@ -51,6 +51,7 @@ from parley.gateway.http.openai.kept_responses import KeptResponses
 from parley.gateway.http.openai.response_request import ResponseRequest
 from parley.gateway.http.openai.sources import Sources
 from parley.gateway.http.openai.voices import VoiceNames
+from parley.gateway.http.routing import Router
 from parley.gateway.parts import MIB
 from parley.gateway.runtime import GatewayRuntime
 from parley.protocol import chat as chat_protocol
@@ -172,25 +173,31 @@ def _packing_soon(files: WebFiles) -> asyncio.TimerHandle:
 def _add_routes(
     app: FastAPI, runtime: GatewayRuntime, web: Path, recent: logs.Recent
 ) -> WebFiles | None:
-    """Routes of everything; the files of the pages where they are installed."""
-    settings, clock = runtime.settings, runtime.clock
-    scheduling, access, stores = runtime.scheduling, runtime.access, runtime.stores
-    monitoring, serving = runtime.monitoring, runtime.serving
+    """Add all routes; returns the files of the pages if they are installed."""
     files = web_files(web) if web.is_dir() else None
-    forwarder = ChatForwarder(
-        acquisition=serving.acquisition,
-        admission=access.admission,
-        apps=access.apps,
-        clock=clock,
-        closing=runtime.closing,
-        queue_settings=settings.queue,
-    )
-    models = openai_models.ModelList(scheduling.worker_pool, clock)
-    sources = Sources(may_fetch=settings.security.fetch_urls)
-    voice_names = VoiceNames(stores.voices)
     if files is not None:
         app.mount("/static", files, name="static")
     for router in (
+        *_public_routers(runtime, files, web),
+        *_chat_routers(runtime),
+        *_data_routers(runtime, recent),
+    ):
+        # `include_router` would build every route a second time, when it is first looked for.
+        app.router.routes.extend(router.routes)
+    for path in runtime.dialects.paths:
+        # Ids with slashes come here too, to be refused with a close code like other strange ones.
+        route = path.replace("{session_id}", "{session_id:path}")
+        app.router.routes.append(WebSocketRoute(route, _socket(runtime, path)))
+    app.router.routes.append(WebSocketRoute(CONTROL_PATH, runtime.serving.worker_control.serve))
+    return files
+
+
+def _public_routers(runtime: GatewayRuntime, files: WebFiles | None, web: Path) -> list[Router]:
+    """State, pages and the queue. What browsers request most is found first."""
+    settings, clock = runtime.settings, runtime.clock
+    scheduling, access, stores = runtime.scheduling, runtime.access, runtime.stores
+    monitoring, serving = runtime.monitoring, runtime.serving
+    return [
         status.routes(
             clock=clock,
             closing=runtime.closing,
@@ -203,7 +210,6 @@ def _add_routes(
             supervisor=monitoring.supervisor,
             worker_pool=scheduling.worker_pool,
         ),
-        # What browsers ask for most is found first.
         pages.routes(
             apps=access.apps,
             files=files,
@@ -218,41 +224,6 @@ def _add_routes(
             maintenance=stores.maintenance,
             queue=scheduling.queue,
             worker_pool=scheduling.worker_pool,
-        ),
-        chat.routes(forwarder=forwarder, metrics=monitoring.metrics),
-        openai_chat.routes(
-            forwarder=forwarder,
-            metrics=monitoring.metrics,
-            models=models,
-            sources=sources,
-            voices=voice_names,
-        ),
-        openai_responses.routes(
-            forwarder=forwarder,
-            kept=KeptResponses(
-                stores.state,
-                is_on=settings.storage.recording,
-            ),
-            metrics=monitoring.metrics,
-            models=models,
-            sources=sources,
-        ),
-        openai_models.routes(models=models),
-        openai_realtime.routes(
-            admission=access.admission,
-            authenticator=access.authenticator,
-            clock=clock,
-            dialects=runtime.dialects,
-            limits=settings.limits,
-            models=models,
-            voices=voice_names,
-            worker_pool=scheduling.worker_pool,
-        ),
-        openai_speech.routes(
-            forwarder=forwarder, metrics=monitoring.metrics, models=models, voices=voice_names
-        ),
-        openai_transcriptions.routes(
-            forwarder=forwarder, metrics=monitoring.metrics, models=models
         ),
         stopping.routes(
             dispatcher=scheduling.dispatcher,
@@ -272,6 +243,74 @@ def _add_routes(
             apps=access.apps,
             state=stores.state,
         ),
+        presets.routes(
+            presets=stores.presets,
+        ),
+        traces.routes(
+            admission=access.admission,
+            clock=clock,
+            log_settings=settings.log,
+            storage=settings.storage,
+        ),
+    ]
+
+
+def _chat_routers(runtime: GatewayRuntime) -> list[Router]:
+    """Requests that a worker answers, of our own protocol and of OpenAI's."""
+    settings, clock = runtime.settings, runtime.clock
+    access, stores, metrics = runtime.access, runtime.stores, runtime.monitoring.metrics
+    worker_pool = runtime.scheduling.worker_pool
+    forwarder = ChatForwarder(
+        acquisition=runtime.serving.acquisition,
+        admission=access.admission,
+        apps=access.apps,
+        clock=clock,
+        closing=runtime.closing,
+        queue_settings=settings.queue,
+    )
+    models = openai_models.ModelList(worker_pool, clock)
+    sources = Sources(may_fetch=settings.security.fetch_urls)
+    voice_names = VoiceNames(stores.voices)
+    return [
+        chat.routes(forwarder=forwarder, metrics=metrics),
+        openai_chat.routes(
+            forwarder=forwarder,
+            metrics=metrics,
+            models=models,
+            sources=sources,
+            voices=voice_names,
+        ),
+        openai_responses.routes(
+            forwarder=forwarder,
+            kept=KeptResponses(stores.state, is_on=settings.storage.recording),
+            metrics=metrics,
+            models=models,
+            sources=sources,
+        ),
+        openai_models.routes(models=models),
+        openai_realtime.routes(
+            admission=access.admission,
+            authenticator=access.authenticator,
+            clock=clock,
+            dialects=runtime.dialects,
+            limits=settings.limits,
+            models=models,
+            voices=voice_names,
+            worker_pool=worker_pool,
+        ),
+        openai_speech.routes(
+            forwarder=forwarder, metrics=metrics, models=models, voices=voice_names
+        ),
+        openai_transcriptions.routes(forwarder=forwarder, metrics=metrics, models=models),
+    ]
+
+
+def _data_routers(runtime: GatewayRuntime, recent: logs.Recent) -> list[Router]:
+    """Recordings, voices and keys, and what operators do."""
+    settings, clock = runtime.settings, runtime.clock
+    access, stores = runtime.access, runtime.stores
+    monitoring, serving = runtime.monitoring, runtime.serving
+    return [
         sessions.routes(
             authenticator=access.authenticator,
             clock=clock,
@@ -287,9 +326,6 @@ def _add_routes(
             storage=settings.storage,
         ),
         voices.worker_routes(library=stores.voices),
-        presets.routes(
-            presets=stores.presets,
-        ),
         keys.routes(
             admission=access.admission,
             authenticator=access.authenticator,
@@ -305,12 +341,6 @@ def _add_routes(
             state=stores.state,
             voices=stores.voices,
         ),
-        traces.routes(
-            admission=access.admission,
-            clock=clock,
-            log_settings=settings.log,
-            storage=settings.storage,
-        ),
         operations.routes(
             clock=clock,
             folders=stores.folders,
@@ -321,17 +351,9 @@ def _add_routes(
             reload=runtime.reload,
             storage=settings.storage,
             worker_control=serving.worker_control,
-            worker_pool=scheduling.worker_pool,
+            worker_pool=runtime.scheduling.worker_pool,
         ),
-    ):
-        # `include_router` would build every route a second time, when it is first looked for.
-        app.router.routes.extend(router.routes)
-    for path in runtime.dialects.paths:
-        # Ids with slashes come here too, to be refused with a close code like other strange ones.
-        route = path.replace("{session_id}", "{session_id:path}")
-        app.router.routes.append(WebSocketRoute(route, _socket(runtime, path)))
-    app.router.routes.append(WebSocketRoute(CONTROL_PATH, serving.worker_control.serve))
-    return files
+    ]
 
 
 async def _no_such_route(scope: Scope, receive: Receive, send: Send) -> None:
