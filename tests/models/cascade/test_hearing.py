@@ -12,9 +12,10 @@ from tests.models.cascade.parts import small_cascade
 
 from parley.engine.segments import Audio
 from parley.engine.work import Finalize, Generate, StartSession, StepUnit, Work
+from parley.models.cascade.choices import Known
 from parley.models.cascade.detector import Turns, is_echo
 from parley.models.cascade.recognition import Heard
-from parley.models.cascade.transcript import once
+from parley.models.cascade.transcript import clean, once
 from parley.models.cascade.voice.pitch import pitch_track
 from parley.protocol.values import DuplexConfig
 from parley.vad.base import WINDOW_SAMPLES, restore, snapshot
@@ -135,23 +136,42 @@ def test_a_detector_goes_on_from_what_it_remembered():
     assert from_silence != once
 
 
-class UnsureHearing:
-    """Words without sense, in doubt."""
+class FixedRecogniser:
+    """Hears the same whatever is said."""
 
-    heard: Heard | None = Heard("Shendtu Mfive the free-care", confidence=-0.8)
+    def __init__(self, heard: Heard) -> None:
+        self.heard = heard
 
-    def step(self) -> bool:
-        return True
-
-
-class UnsureRecogniser:
-    def begin(self, samples: np.ndarray, expects=None) -> UnsureHearing:
-        return UnsureHearing()
+    def begin(self, samples: np.ndarray, expects=None) -> Known:
+        return Known(self.heard)
 
 
-def test_words_in_doubt_that_mean_nothing_are_asked_for_again():
+ONCE_MORE = "Sorry, I didn't catch that. Please say it again, in English."
+ONLY_ENGLISH = "Sorry, I understand only English."
+
+
+@pytest.mark.parametrize(
+    ("text", "confidence", "answer"),
+    [
+        ("Shendtu Mfive the free-care", -0.7, ONCE_MORE),
+        ("Shendtu Mfive the free-care", -0.8, ONLY_ENGLISH),
+        # Too little to tell a language by.
+        ("Shendtu Mfive", -0.8, ONCE_MORE),
+        ("Shendtu Mfive", -1.1, ONLY_ENGLISH),
+        # It means something, but nobody is so unsure of it.
+        ("What is seven plus five?", -0.8, "7 plus 5 is 12."),
+        ("What is seven plus five?", -1.1, ONLY_ENGLISH),
+        # As a recogniser of English writes it.
+        (clean("(speaks in foreign language)"), -0.6, ONLY_ENGLISH),
+        (clean("[SPEAKING SPANISH]"), -0.6, ONLY_ENGLISH),
+    ],
+)
+def test_speech_in_doubt_is_asked_for_again_or_told_that_only_english_is_understood(
+    text: str, confidence: float, answer: str
+):
     model: Any = small_cascade(rows=1)
-    model.parts = replace(model.parts, recogniser=UnsureRecogniser())
+    heard = Heard(text, confidence=confidence)
+    model.parts = replace(model.parts, recogniser=FixedRecogniser(heard))
     works: list[Work] = [
         StartSession("half_duplex", seed=1),
         turn("user", Audio(voice(1.0), "turn"), is_closed=False),
@@ -163,8 +183,11 @@ def test_words_in_doubt_that_mean_nothing_are_asked_for_again():
         StartSession("duplex", seed=1, duplex=DuplexConfig(force_listen_count=0)), *units,
     ]  # fmt: skip
 
-    answer = Cast(model).play(0, works)[-1].text
+    assert Cast(model).play(0, works)[-1].text == answer
     spoken = "".join(outcome.text for outcome in Cast(model).play(0, duplex))
+    assert spoken.startswith(answer.partition(".")[0])
 
-    assert answer == "Sorry, I didn't catch that. Please say it again, in English."
-    assert spoken.startswith("Sorry, I didn't catch that.")
+
+@pytest.mark.parametrize("text", ["[music]", "(coughing)", "(laughs in the hall)", "[static]"])
+def test_sounds_are_no_language(text: str) -> None:
+    assert clean(text) == ""

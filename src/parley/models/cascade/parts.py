@@ -18,6 +18,7 @@ from parley.models.cascade.notes.clock import Now
 from parley.models.cascade.notes.said import varied
 from parley.models.cascade.recognition import Expects, Heard
 from parley.models.cascade.sampling import Rule
+from parley.models.cascade.transcript import FOREIGN_SPEECH
 from parley.models.cascade.writer import Writer
 from parley.turns import EndOfTurn
 
@@ -35,6 +36,9 @@ NOT_CAUGHT = "Sorry, I didn't catch that. Please say it again, in English."
 """What is said to words that the recogniser was unsure of and that mean nothing."""
 UNCLEAR = -0.6
 """Confidence below which they are."""
+FOREIGN, SURELY_FOREIGN = -0.75, -1.0
+"""Confidence below which words are not English, and below which they are not even if they mean
+something or are one or two. Source: docs/log/pocket.md."""
 
 
 class Hearing(Protocol):
@@ -136,6 +140,17 @@ class CascadeParts:
         if not self.writer.takes_notes:
             return None
         return lambda text: notes.is_expected(text, history.told)
+
+    def understood(self, heard: Heard, history: History) -> Heard:
+        """What was heard, for the bundled model: without words that are made up from speech in
+        another language."""
+        expects = self.expects(history)
+        if expects is None or not heard.text or heard.confidence >= FOREIGN:
+            return heard
+        has_sense = len(heard.text.split()) <= 2 or expects(heard.text)
+        if heard.confidence >= SURELY_FOREIGN and has_sense:
+            return heard
+        return replace(heard, text=FOREIGN_SPEECH)
 
     def closed(self, history: History, picture: str | None, seed: int, now: Now) -> History:
         """The open turn of the user ends, and gets its note. `now`: reads the clock."""

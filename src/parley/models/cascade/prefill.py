@@ -197,6 +197,7 @@ class PrefillJob(CascadeJob):
             return
         heard = self._hearing.heard
         assert heard is not None
+        heard = self._parts.understood(heard, self._state.history)
         self._choices.heard(heard)
         self._hearing = None
         if self._state.is_unit_open:

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import zlib
+from typing import Final
+
+FOREIGN_SPEECH: Final = "(foreign language)"
+"""The transcript of speech that is not English. A recogniser that knows only English writes such
+words, as captions do."""
+
+_FOREIGN = re.compile(
+    r"foreign language|\b(?:in|speaking|speaks)(?: in)? "
+    r"(?:arabic|chinese|dutch|french|german|greek|hebrew|hindi|indonesian|italian|japanese|korean|"
+    r"mandarin|persian|polish|portuguese|russian|spanish|swedish|thai|turkish|ukrainian|vietnamese)"
+    r"\b",
+    re.I,
+)
 
 
 def repetition(ids: list[int]) -> int:
@@ -33,7 +47,8 @@ def once(text: str, seconds: float) -> str:
 
 
 def clean(text: str) -> str:
-    """Without what stands for sounds: `[music]`, `(coughing)`, `*sighs*`."""
+    """Without what stands for sounds: `[music]`, `(coughing)`, `*sighs*`; `FOREIGN_SPEECH` if
+    nothing but that is said."""
     kept: list[str] = []
     depth = 0
     for sign in text:
@@ -43,4 +58,5 @@ def clean(text: str) -> str:
             depth = max(0, depth - 1)
         elif depth == 0 and sign not in "*♪":
             kept.append(sign)
-    return " ".join("".join(kept).split()).strip(" -")
+    cleaned = " ".join("".join(kept).split()).strip(" -")
+    return cleaned or (FOREIGN_SPEECH if _FOREIGN.search(text) else "")

@@ -11,8 +11,11 @@ import unicodedata
 from typing import Final
 
 from parley.models.cascade.notes.said import FixedNote
+from parley.models.cascade.transcript import FOREIGN_SPEECH
 
 ONLY_ENGLISH: Final = "I speak only English."
+UNDERSTANDS_ENGLISH: Final = "Sorry, I understand only English."
+"""What is said to speech in a language that nobody could name."""
 _SENTENCES: Final = {
     "es": "Lo siento, solo hablo inglés.",
     "fr": "Désolé, je ne parle qu'anglais.",
@@ -142,6 +145,8 @@ def language_of(text: str) -> str | None:
 
 def foreign_note(text: str) -> str | None:
     """That only English is spoken, in the language of the text and in English."""
+    if text.strip() == FOREIGN_SPEECH:
+        return FixedNote(UNDERSTANDS_ENGLISH)
     code = language_of(text)
     return FixedNote(f"{_SENTENCES[code]} {ONLY_ENGLISH}") if code else None
 
