@@ -102,14 +102,15 @@ async def test_nothing_of_an_answer_is_sent_behind_the_fence():
 
 
 async def test_the_context_holds_nothing_of_an_answer_that_was_never_sent(monkeypatch):
-    cut: list[str] = []
-    cut_answer = HalfDuplexView.cut_answer
+    rolled_back: list[bool] = []
+    rollback = HalfDuplexView.rollback
 
-    async def noted(view, heard):
-        cut.append(heard)
-        return await cut_answer(view, heard)
+    async def noted(view):
+        done = await rollback(view)
+        rolled_back.append(done.success)
+        return done
 
-    monkeypatch.setattr(HalfDuplexView, "cut_answer", noted)
+    monkeypatch.setattr(HalfDuplexView, "rollback", noted)
     async with worker_harness(clock=ManualClock()) as harness:
         harness.gate.shut(Stage.DECODE)
         talk = await harness.ready("half_duplex", config={"interruption": STOP})
@@ -124,7 +125,7 @@ async def test_the_context_holds_nothing_of_an_answer_that_was_never_sent(monkey
 
     assert (first["text"], first["interrupted"]) == ("", True)
     assert second["text"].startswith("You spoke for")
-    assert cut == [""]
+    assert rolled_back == [True]
 
 
 async def test_an_acknowledgement_is_told_and_changes_nothing():

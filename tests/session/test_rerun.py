@@ -29,7 +29,7 @@ from parley.models.parrot import Parrot
 from parley.recording import lines
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.lines import EntryLine, HeadLine, UnitLine
-from parley.session.entries import Cut, WentBack
+from parley.session.entries import Truncated, WentBack
 from parley.session.rerun import Comparison, rerun
 from parley.worker.recording import Recordings
 
@@ -265,7 +265,9 @@ async def interrupted_units(harness: WorkerHarness, dice: random.Random) -> None
     await talk.over()
 
 
-@pytest.mark.parametrize(("talk", "cut"), [(interrupted_turns, Cut), (interrupted_units, WentBack)])
+@pytest.mark.parametrize(
+    ("talk", "cut"), [(interrupted_turns, Truncated), (interrupted_units, WentBack)]
+)
 async def test_a_session_that_was_interrupted_is_the_same(tmp_path, talk, cut):
     (folder,) = await recorded(tmp_path, talk, clock=ManualClock())
 
@@ -306,12 +308,13 @@ async def test_an_item_that_names_a_file_elsewhere_is_refused(tmp_path, kept):
         await again([folder])
 
 
-async def test_items_of_before_they_were_kept_are_refused(tmp_path):
-    (folder,) = await recorded(tmp_path, items)
+@pytest.mark.parametrize("talk", [items, half_duplex])
+async def test_turns_of_before_they_were_kept_as_items_are_refused(tmp_path, talk):
+    (folder,) = await recorded(tmp_path, talk)
     kept = [line for line in lines.read(folder.journal).lines if not isinstance(line, EntryLine)]
     folder.journal.write_bytes(b"".join(map(lines.encode, kept)))
 
-    with pytest.raises(InvalidRequest, match="before items were recorded"):
+    with pytest.raises(InvalidRequest, match="earlier version"):
         await again([folder])
 
 

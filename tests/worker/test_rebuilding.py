@@ -25,7 +25,7 @@ from tests.support.talking import b64
 from tests.support.timeline import silence, sound, speak
 
 from parley.clock import ManualClock, SystemClock
-from parley.dialects.events import TurnStarted, UnitDone
+from parley.dialects.events import UnitDone
 from parley.engine.engine import Engine
 from parley.errors import ParleyError
 from parley.media.resample import resample
@@ -35,6 +35,7 @@ from parley.recording import lines
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.lines import AnswerLine, HeadLine, TurnLine, UnitLine
 from parley.session import state_codec
+from parley.session.entries import Committed
 from parley.session.log import decoded
 from parley.session.rerun import rerun
 from parley.session_log.contract import LogContents
@@ -298,7 +299,7 @@ async def test_sound_that_nobody_needs_any_more_is_not_kept(
         logs = await goes_on_from_every_copy(harness, name, every=4)
 
     entries = list(decoded(logs[-1]))
-    sounds = [entry.utterance for entry in entries if isinstance(entry, TurnStarted)]
+    sounds = [entry.pcm for entry in entries if isinstance(entry, Committed)]
     sounds += [e.unit.pcm for e in entries if isinstance(e, UnitDone) and e.unit is not None]
     silent = [not pcm.samples.any() for pcm in sounds if len(pcm)]
     assert silent.count(True) > len(silent) / 2

@@ -67,7 +67,7 @@ from parley.session.items import ITEMS_MOST, ConversationItem, ItemList
 from parley.session.listener import TurnListener
 from parley.session.listening import QUIET
 from parley.session.opened import Voices, no_voices
-from parley.session.replay import ItemFeed, TurnFeed, generation_of, replay, turns_without_old_sound
+from parley.session.replay import TurnFeed, generation_of, replay, turns_without_old_sound
 from parley.session.response import NothingToCancel, Response, ResponseInProgress
 from parley.session.session import Session
 from parley.session.silence import DEADLINE, MODEL_S, SilenceWatch
@@ -139,12 +139,7 @@ class ConversationRunner:
             voices=voices,
             voice_s=limits.voice_s,
             seed=seed,
-            only_grows=not has_items,
         )
-        self._turn_feed = TurnFeed(
-            view, session.session_id, voices=voices, voice_s=limits.voice_s, seed=seed
-        )
-        """Begins half-duplex, and does it again."""
         self._listener = TurnListener(
             session,
             self,
@@ -164,9 +159,8 @@ class ConversationRunner:
         self._asked = asyncio.Event()
         self._begun_s = self._idle_since_s = session.clock.monotonic()
         self._is_rebuilt = self._is_answering = False
-        self._said_before: entries.Answered | None = None
-        """What the context holds of an answer that another worker had not finished."""
-        self._log = session.log
+        self._logged = 0
+        """Number of entries, without the setup."""
 
     # ---- what the client does --------------------------------------------------------------
 
@@ -175,10 +169,12 @@ class ConversationRunner:
         match event:
             case HalfDuplexSetup() if not self._has_items:
                 self._prepare(event)
-            case HalfDuplexSetup() | SetupChanged():
-                self._setup = event.setup if isinstance(event, SetupChanged) else event
-                if isinstance(event, HalfDuplexSetup):
-                    self._log(event)
+            case HalfDuplexSetup() as setup:
+                self._setup = setup
+                self._session.log(setup)
+            case SetupChanged(setup):
+                self._setup = setup
+                self._log(event)
             case DetectionChanged(detection):
                 self._listener.detect(detection)
             case AudioInput(pcm):
@@ -227,6 +223,10 @@ class ConversationRunner:
         self._typed.append(written)
         self._listener.wake()
 
+    def _log(self, entry: entries.Entry) -> None:
+        self._logged += 1
+        self._session.log(entry)
+
     def _forget(self, item_ids: list[str]) -> None:
         for item_id in item_ids:
             self._context.forget(item_id)
@@ -236,8 +236,11 @@ class ConversationRunner:
         item = self._items.find(item_id)
         if not item.spoken:
             raise InvalidRequest("Only a spoken answer can be truncated.", field="item_id")
-        self._context.cut(item_id, item.truncate(heard_ms))
-        self._log(entries.Truncated(item_id, heard_ms))
+        self._keep_heard(item, heard_ms, item.truncate(heard_ms))
+
+    def _keep_heard(self, item: ConversationItem, heard_ms: float, heard: str) -> None:
+        self._context.cut(item.item_id, heard)
+        self._log(entries.Truncated(item.item_id, heard_ms, heard))
 
     # ---- for the listener ------------------------------------------------------------------
 
@@ -246,11 +249,10 @@ class ConversationRunner:
         text = "\n".join(written.text for written in self._typed if written.text)
         pictures = tuple(file for written in self._typed for file in written.pictures)
         self._typed.clear()
-        if self._has_items:
-            self._log(entries.Committed(item_id, pcm))
         previous = self._items.last_id
-        item = ConversationItem.of_user(item_id, pcm, speech_ms, text, pictures[-FRAMES_LIMIT:])
-        self._forget(self._items.append(item))
+        turn = (item_id, pcm, speech_ms, text, pictures[-FRAMES_LIMIT:])
+        self._log(entries.Committed(*turn))
+        self._forget(self._items.append(ConversationItem.of_user(*turn)))
         self._session.emit(InputCommitted(item_id, previous, pcm.duration_ms))
         # Requests that wait already will see it.
         if answers and not self._requests:
@@ -277,9 +279,9 @@ class ConversationRunner:
             await self._settle()
 
     async def _settle(self) -> None:
-        heard = await self._context.settle()
-        if heard is not None and not self._has_items:
-            self._log(entries.Cut(heard))
+        lost = await self._context.settle()
+        if lost is not None:
+            self._log(entries.TakenBack(lost))
 
     def cut_by_speech(self) -> None:
         """See `TurnTaker`. What was not heard of the response that is being made or heard was never
@@ -290,19 +292,14 @@ class ConversationRunner:
         item = response.item
         if not (response.is_spoken and item.spoken):
             self._cancel(is_turn=True)
-            if response.is_started and not self._has_items:
-                # What the model has said by then was not sent.
-                self._context.cut(item.item_id, "")
             return
         heard_ms, words = self._listener.interruptions.playback.heard()
         # Clients with items are told milliseconds, and count the words of a piece by its beginning.
-        response.text = item.truncate(heard_ms) if self._has_items else words
-        response.audio_ms = heard_ms
+        heard = item.truncate(heard_ms) if self._has_items else item.keep(words)
+        response.text, response.audio_ms = heard, heard_ms
         self._cancel(is_turn=True)
-        if not self._has_items:
-            self._context.cut(item.item_id, words)
-        elif item in self._items:
-            self._truncate(item.item_id, heard_ms)
+        if item in self._items:
+            self._keep_heard(item, heard_ms, heard)
 
     # ---- asking and cancelling -------------------------------------------------------------
 
@@ -387,8 +384,8 @@ class ConversationRunner:
             deadlines.set("setup", self._begun_s + self._limits.setup_s)
             await self._prepared.wait()
             deadlines.clear("setup")
-            prompt_tokens = await self._turn_feed.open(self._setup)
-            self._log(self._setup)
+            prompt_tokens = await self._context.open(self._setup)
+            session.log(self._setup)
         recording_id = await session.recording_id()
         now_s = self._begun_s = session.clock.monotonic()
         deadlines.set("session", now_s + self._limits.session_s)
@@ -400,6 +397,8 @@ class ConversationRunner:
         session.emit(
             SessionReady(prompt_tokens, self._setup.idle_s, recording_id, reads=not self._has_items)
         )
+        if not self._has_items:
+            self._log(entries.Opened())
         if self._setup.wants_speech and not self._view.spec.can_speak:
             self._silence.tell("no_voice")
 
@@ -410,9 +409,9 @@ class ConversationRunner:
         """See `RebuildableRunner`."""
         return not self._is_answering
 
-    def first_entry(self) -> entries.ItemsSoFar | None:
+    def first_entry(self) -> entries.ItemsSoFar:
         """See `RebuildableRunner`."""
-        return entries.ItemsSoFar(tuple(self._items)) if self._has_items else None
+        return entries.ItemsSoFar(tuple(self._items), self._setup, self._logged)
 
     def remembered(self) -> dict[str, Any] | None:
         """See `RebuildableRunner`."""
@@ -423,10 +422,8 @@ class ConversationRunner:
         response = self._response if self._is_answering else None
         return {
             "turns": self._turns,
-            "setup": self._setup,
             "typed": self._typed,
             "requests": self._requests,
-            "asked": None if self._has_items or not self._requests else [*self._items][-1],
             "listener": heard,
             "response": None if response is None else response.remembered(),
             "begun_ago_s": now_s - self._begun_s,
@@ -439,16 +436,9 @@ class ConversationRunner:
 
     async def rebuild(self, log: Sequence[Any], remembered: dict[str, Any]) -> None:
         """See `RebuildableRunner`."""
-        told, is_filled = remembered["response"], False
-        if self._has_items:
-            feed = ItemFeed(self._items, self._context, self._view, self._session.session_id)
-            await replay(feed, log)
-            is_filled = feed.is_filled
-        else:
-            await self._rebuild_turns(log, told)
-        if remembered["asked"] is not None:
-            self._items.append(remembered["asked"])
-        self._turns, self._setup = remembered["turns"], remembered["setup"]
+        feed = TurnFeed(self._items, self._context, self._view, self._session.session_id)
+        await replay(feed, log)
+        self._turns, self._setup = remembered["turns"], feed.setup
         self._typed, self._requests = remembered["typed"], remembered["requests"]
         self._listener.restore(remembered["listener"])
         self._listener.is_guarded = self._session.deadlines.get("guard") is not None
@@ -457,29 +447,16 @@ class ConversationRunner:
         self._idle_since_s = now_s - remembered["idle_ago_s"]
         self._prepared.set()
         self._is_rebuilt = True
+        told = remembered["response"]
         if told is not None and not told["has_ended"]:
             self._response = self._restored(told)
-            self._response.is_filled = is_filled
-
-    async def _rebuild_turns(self, log: Sequence[Any], told: dict[str, Any] | None) -> None:
-        """Half-duplex. `told`: what the client knows of an answer in the making."""
-        feed = self._turn_feed
-        await replay(feed, log)
-        if feed.asked is not None and told is not None and told["has_ended"]:
-            # It was silenced, and its model had not stopped: the context holds what was said.
-            self._said_before = entries.Answered(True, told["text"], is_whole=False)
-            await replay(feed, [self._said_before])
-        if (asked := feed.asked) is not None:
-            turn = (asked.utterance, asked.speech_ms, asked.text, asked.pictures)
-            self._items.append(ConversationItem.of_user(make_id("item"), *turn))
+            self._response.is_filled = feed.is_filled
 
     def _restored(self, told: dict[str, Any]) -> Response:
         """An answer that was being made: it is made again, and what was told of it is not."""
         request, item_id = told["request"], told["item_id"]
         known = [item for item in self._items if item.item_id == item_id]
         item = known[0] if known else ConversationItem.of_answer(item_id)
-        if not self._has_items:
-            self._forget(self._items.append(item))
         response = self._made(self._turns - 1, request, item, is_spoken=told["is_spoken"])
         response.response_id, response.skips = told["response_id"], told["emitted"]
         # Calls have names that were drawn: what was told of them cannot be told again.
@@ -500,8 +477,6 @@ class ConversationRunner:
             await self._go_on(broken_off)
         elif self._session.phase is Phase.GENERATING and not self._requests:
             # What was silenced elsewhere is over, though its model had not stopped.
-            if self._said_before is not None:
-                self._log(self._said_before)
             self._end_answer()
         while True:
             while not self._requests:
@@ -550,9 +525,7 @@ class ConversationRunner:
         is_spoken = spoken and self._view.spec.can_speak
         response = self._made(self._turns, request, item, is_spoken=is_spoken)
         self._turns += 1
-        if self._has_items:
-            made = (response.response_id, item.item_id, request, self._setup, response.is_spoken)
-            self._log(entries.Begun(*made))
+        self._log(entries.Begun(response.response_id, item.item_id, request, is_spoken))
         self._response = response
         if not request.is_apart:
             self._forget(self._items.append(item))
@@ -570,10 +543,11 @@ class ConversationRunner:
             response.is_spoken,
             reference=response.request.reference,
         )
-        sound = (asked.sound if asked is not None else None) or EMPTY
-        if asked is None or self._has_items:
-            return TurnStarted(sound.duration_ms, sound, item=told)
-        return TurnStarted(asked.speech_ms, sound, asked.text, asked.pictures)
+        if asked is None or asked.is_answer:
+            return TurnStarted(0, EMPTY, item=told)
+        return TurnStarted(
+            asked.speech_ms, asked.sound or EMPTY, asked.text, asked.pictures, item=told
+        )
 
     def _made(
         self, turn: int, request: ResponseRequested, item: ConversationItem, *, is_spoken: bool
@@ -597,12 +571,7 @@ class ConversationRunner:
                 await self._fill(response, before)
             if not response.is_cancelled:
                 await self._stream(response)
-            if not self._has_items:
-                self._log_answered(response)
-                if response.is_unsaid:
-                    await self._settle()
-                    self._context.without(response.item.item_id)
-            elif response.is_unsaid:
+            if response.is_unsaid:
                 await self._take_back(response)
         except SlotLost:
             raise
@@ -617,6 +586,7 @@ class ConversationRunner:
             if not (response.is_filled or self._has_items):
                 # The context holds nothing of it, and is not asked to again.
                 self._items.remove(before[-1])
+                self._log(entries.Removed(before[-1].item_id))
             self._finish(response, None, error=error)
             if isinstance(error, BadInput):
                 self._drop_media(before, error)
@@ -628,25 +598,8 @@ class ConversationRunner:
             is_known = await self._context.take_back(item_id)
         else:
             is_known = self._context.without(item_id)
-        if self._has_items:
-            self._log(entries.TakenBack(item_id) if is_known else entries.Unknown())
-        else:
-            is_heard, taken_in = response.is_filled, response.taken_in
-            self._log(entries.Answered(is_heard, "", is_whole=False, taken_in=taken_in))
+        self._log(entries.TakenBack(item_id) if is_known else entries.Unknown())
         return is_known
-
-    def _log_answered(self, response: Response) -> None:
-        """What the context holds of a half-duplex turn and its answer."""
-        made = self._view.decoded if response.is_started else None
-        self._log(
-            entries.Answered(
-                response.is_filled,
-                "" if made is None else made.text,
-                made is not None and made.ending is not Ending.CANCELLED,
-                response.taken_in,
-                None if made is None else made.chosen,
-            )
-        )
 
     def _drop_media(self, before: list[ConversationItem], error: BadInput) -> None:
         """What cannot be read would spoil every later response, too."""
@@ -664,9 +617,8 @@ class ConversationRunner:
             self._setup,
             speaks=response.is_spoken,
         )
-        if self._has_items:
-            self._log(entries.Filled(filled.chosen))
-        response.is_filled, response.taken_in = True, filled.chosen[-1]
+        self._log(entries.Filled(filled.chosen))
+        response.is_filled = True
         response.tokens = filled.tokens
         for item in filled.fresh:
             if not (self._view.spec.transcribes and item is filled.fresh[-1]):
@@ -701,8 +653,7 @@ class ConversationRunner:
         decoded = self._view.decoded
         assert decoded is not None
         is_whole = decoded.ending is not Ending.CANCELLED
-        if self._has_items:
-            self._log(entries.AnswerMade(decoded.text, is_whole, decoded.chosen))
+        self._log(entries.AnswerMade(decoded.text, is_whole, decoded.chosen))
         response.tokens = replace(
             response.tokens, output=decoded.text_tokens, speech=decoded.speech_tokens
         )
@@ -757,15 +708,13 @@ class ConversationRunner:
         response.has_ended = True
         item = response.item
         calls = tuple(self._keep_calls(response))
-        if self._has_items:
-            is_apart = item not in self._items
-            self._log(entries.AnswerTold(item.item_id, tuple(item.spoken), calls, is_apart))
+        is_apart = item not in self._items
+        self._log(entries.AnswerTold(item.item_id, tuple(item.spoken), calls, is_apart))
         if not item.spoken and item in self._items and ending is not Ending.DONE:
             # Nothing of it was sent: it never was.
             response.is_unsaid = True
             self._items.remove(item)
-            if self._has_items:
-                self._log(entries.Removed(item.item_id))
+            self._log(entries.Removed(item.item_id))
         self._session.emit(
             TurnCompleted(
                 response.turn,

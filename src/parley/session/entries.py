@@ -6,20 +6,41 @@ again. Some are also events, which the client receives; those of this module are
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from parley.dialects.events import (
+    AudioInput,
     ChatRequested,
+    Clip,
     DuplexSetup,
     Event,
     HalfDuplexSetup,
     ItemCreated,
+    Picture,
     ResponseRequested,
-    TurnStarted,
+    SetupChanged,
+    Sound,
     UnitDone,
 )
 from parley.media.pcm import Pcm
-from parley.results import PrefillResult
+from parley.protocol.content import Message
+from parley.protocol.kinds import Ending
+from parley.protocol.values import (
+    AnswerFormat,
+    DuplexConfig,
+    Generation,
+    InterruptionOptions,
+    PlaybackReport,
+    TextPart,
+    Tool,
+    ToolCallPart,
+    ToolFunction,
+    ToolResultPart,
+    VadOptions,
+)
+from parley.results import Checkpoint, PrefillResult, Stage, UnitChoices, UnitResult
 from parley.session.items import ConversationItem
 
 SessionRequest = ChatRequested | HalfDuplexSetup | DuplexSetup
@@ -33,46 +54,34 @@ class WentBack:
     unsent_units: int
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What came of a turn.
-
-    Args:
-        is_heard: whether the context holds the user's turn.
-        said: what it holds of the answer.
-        is_whole: whether that is all that the model had to say.
-        taken_in, chosen: what the model decided about the turn and its answer, if it reports that;
-            None: a replay decides again from the same seed, and must get the same result.
-    """
-
-    is_heard: bool
-    said: str
-    is_whole: bool
-    taken_in: object = None
-    chosen: object = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """The user interrupted an answer: the context holds only `heard`."""
-
-    heard: str
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemsSoFar:
-    """The items of when the client asked to be able to come back: the context of before is not made
-    again as it was, but filled from these."""
+    """The conversation at the time when the client asked to be able to resume it. If it has items,
+    the earlier context is not made again as it was, but filled from them.
+
+    Args:
+        entries_before: number of entries until then, without the setup.
+    """
 
     items: tuple[ConversationItem, ...]
+    setup: HalfDuplexSetup
+    entries_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The context was opened with the setup so far, and only grows from then on (half-duplex)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Committed:
-    """A spoken turn of the user, as an item."""
+    """A turn of the user, as an item; arguments as in `ConversationItem.of_user`."""
 
     item_id: str
     pcm: Pcm
+    speech_ms: int = 0
+    text: str = ""
+    pictures: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +93,12 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """An answer of which only a part was heard."""
+    """An answer of which only a part was heard. `heard`: its words; None: those whose sound had
+    begun, as recordings of earlier versions have it."""
 
     item_id: str
     heard_ms: float
+    heard: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +115,13 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Begun:
-    """An answer of a conversation of items began. `setup`: of the session then."""
+    """An answer began. `setup`: of the session then, in recordings of earlier versions."""
 
     response_id: str
     item_id: str
     request: ResponseRequested
-    setup: HalfDuplexSetup
     is_spoken: bool
+    setup: HalfDuplexSetup | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +133,14 @@ class Filled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnswerMade:
-    """The model has finished an answer; fields as in `Answered`."""
+    """The model has finished an answer.
+
+    Args:
+        said: what the context holds of it.
+        is_whole: True if that is all that the model had to say.
+        chosen: what the model decided, if it reports that; None: a replay decides again from the
+            same seed, and must get the same result.
+    """
 
     said: str
     is_whole: bool
@@ -144,10 +162,11 @@ class AnswerTold:
     is_apart: bool
 
 
-TurnEntry = HalfDuplexSetup | TurnStarted | Answered | Cut
 UnitEntry = DuplexSetup | UnitDone | WentBack
 ItemEntry = (
     HalfDuplexSetup
+    | SetupChanged
+    | Opened
     | ItemsSoFar
     | Committed
     | ItemCreated
@@ -160,14 +179,63 @@ ItemEntry = (
     | AnswerMade
     | AnswerTold
 )
-Entry = ChatRequested | TurnEntry | UnitEntry | ItemEntry
+Entry = ChatRequested | UnitEntry | ItemEntry
 Observed = Event | Entry
 """Everything that happens in a session, as its observers see it."""
 
 
+TAGS: Final[Mapping[str, type]] = {
+    "answer_format": AnswerFormat,
+    "answer_made": AnswerMade,
+    "answer_told": AnswerTold,
+    "audio_input": AudioInput,
+    "begun": Begun,
+    "chat_requested": ChatRequested,
+    "checkpoint": Checkpoint,
+    "clip": Clip,
+    "committed": Committed,
+    "duplex_config": DuplexConfig,
+    "duplex_setup": DuplexSetup,
+    "ending": Ending,
+    "filled": Filled,
+    "generation": Generation,
+    "half_duplex_setup": HalfDuplexSetup,
+    "interruption_options": InterruptionOptions,
+    "item": ConversationItem,
+    "item_created": ItemCreated,
+    "items_so_far": ItemsSoFar,
+    "message": Message,
+    "opened": Opened,
+    "pcm": Pcm,
+    "picture": Picture,
+    "playback_report": PlaybackReport,
+    "prefill_result": PrefillResult,
+    "removed": Removed,
+    "response_requested": ResponseRequested,
+    "setup_changed": SetupChanged,
+    "sound": Sound,
+    "stage": Stage,
+    "taken_back": TakenBack,
+    "text_part": TextPart,
+    "tool": Tool,
+    "tool_call_part": ToolCallPart,
+    "tool_function": ToolFunction,
+    "tool_result_part": ToolResultPart,
+    "truncated": Truncated,
+    "unit_choices": UnitChoices,
+    "unit_done": UnitDone,
+    "unit_result": UnitResult,
+    "unknown": Unknown,
+    "vad_options": VadOptions,
+    "went_back": WentBack,
+}
+"""Names of entries and of the values in them, in logs and recordings. A class may be renamed or
+moved; its tag stays."""
+
+
 def logged(event: Observed) -> Entry | None:
     """What a log keeps of an event, without what a replay makes again: the sound of a unit, and its
-    costs. None: nothing, as of a turn of a conversation of items, which is in its items."""
+    costs. None: nothing."""
     match event:
         case UnitDone():
             decided = replace(
@@ -182,8 +250,6 @@ def logged(event: Observed) -> Entry | None:
                 cost_all_ms=0.0,
             )
             return replace(event, result=decided, unsaid=None)
-        case TurnStarted():
-            return event if event.item is None else None
         case _:
             return event if isinstance(event, Entry) else None
 
@@ -191,8 +257,6 @@ def logged(event: Observed) -> Entry | None:
 def without_choices(entry: Entry) -> Entry:
     """An entry without what the model chose: it is to decide again."""
     match entry:
-        case Answered():
-            return replace(entry, taken_in=None, chosen=None)
         case AnswerMade():
             return replace(entry, chosen=None)
         case Filled():

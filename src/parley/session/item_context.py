@@ -2,7 +2,7 @@
 
 As long as the past stays as it is, only what is new is prefilled. Of the newest answer, what was
 not heard is taken back; when anything else changes (an item that was deleted, other instructions),
-the context is filled from the start. Where it can only grow (half-duplex), nothing else changes.
+the context is filled from the start. Once it was opened (`open`, half-duplex) it only grows.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ class ItemContext:
     Args:
         voice_s: longest reference voice.
         seed: None: drawn by the model.
-        only_grows: it was begun elsewhere, and cannot be filled from the start.
     """
 
     def __init__(
@@ -66,7 +65,6 @@ class ItemContext:
         voices: Voices,
         voice_s: float,
         seed: int | None,
-        only_grows: bool = False,
     ) -> None:
         self._session_id = session_id
         self._clock = clock
@@ -74,25 +72,44 @@ class ItemContext:
         self._voices = voices
         self._voice_s = voice_s
         self._seed = seed
-        self._synced: list[str] | None = [] if only_grows else None
+        self._synced: list[str] | None = None
         """Ids of the items in the context; None: it has to be filled again."""
         self._opened_for: tuple[object, ...] = ()
-        self._only_grows = only_grows
+        self._only_grows = False
+        """True if it cannot be filled from the start."""
         self._cut: str | None = None
         """What was heard of the answer at its end; None: all of it."""
         self._changing = asyncio.Lock()
 
+    async def open(self, setup: HalfDuplexSetup) -> int:
+        """Begin with the setup; from then on the context only grows. Returns the prompt's length in
+        tokens.
+
+        Raises:
+            BadInput: a voice or a sound cannot be used.
+            ContextFull: the prompt is too long.
+        """
+        opened = await self._open(setup.system, setup, setup.tools, speaks=setup.wants_speech)
+        self._synced, self._only_grows = [], True
+        return opened.context_tokens
+
     def invalidate(self) -> None:
         """The past has changed."""
-        self._synced = self._cut = None
+        if not self._only_grows:
+            self._synced = self._cut = None
 
     def cut(self, item_id: str, heard: str) -> None:
-        """Of an answer only `heard` was heard; `settle` brings the context up to it. If that is all
-        of it, there is nothing to do: some clients truncate every answer when the user speaks."""
+        """Of an answer only `heard` was heard; `settle` brings the context up to it."""
         if self._synced is not None and self._synced[-1:] == [item_id]:
-            self._cut = None if self._view.ends_with_answer(heard) else heard
-        elif not self._only_grows:
+            self._cut = heard
+        else:
             self.invalidate()
+
+    @property
+    def _is_cut(self) -> bool:
+        """True if the context holds more than was heard. Some clients truncate every answer when
+        the user speaks, also one that was heard to its end."""
+        return self._cut is not None and not self._view.ends_with_answer(self._cut)
 
     def without(self, answer_id: str) -> bool:
         """The context holds nothing of an answer; False: what it holds is unknown."""
@@ -102,40 +119,39 @@ class ItemContext:
 
     async def take_back(self, answer_id: str) -> bool:
         """What the model has made of an answer is to be as if it had never been; False: it cannot,
-        and what the context holds is unknown."""
+        and what the context holds is unknown or, if it only grows, is the answer."""
         async with self._changing:
             self._cut = None
             view = self._view
             is_last = self._synced is not None and self._synced[-1:] == [answer_id]
-            if not is_last or not await view.can_rollback() or not (await view.rollback()).success:
+            is_gone = is_last and await view.can_rollback() and (await view.rollback()).success
+            if not is_gone:
                 self.invalidate()
-            return self.without(answer_id)
+            return self.without(answer_id) and is_gone
 
     async def settle(self) -> str | None:
-        """Nothing is being answered: make the context hold what was heard. Returns that, if the
-        answer was cut."""
+        """Nothing is being answered: make the context hold what was heard. Returns the id of an
+        answer that it holds nothing of, because the model failed to shorten it."""
         async with self._changing:
             return await self._settle()
 
     async def _settle(self) -> str | None:
-        heard, self._cut = self._cut, None
-        if heard is None or self._synced is None:
+        is_cut, heard, self._cut = self._is_cut, self._cut, None
+        if not is_cut or heard is None or self._synced is None:
             return None
         try:
-            is_cut = await self._view.cut_answer(heard)
+            if not await self._view.cut_answer(heard):
+                self.invalidate()
+            elif not heard:
+                self._synced.pop()
+            return None
         except SlotLost:
             raise
         except InferenceFailed:
-            # The context is as it was before the answer: what was heard of it is forgotten.
             _log.warning("answer_truncation_failed", exc_info=True)
-            is_cut, heard = self._only_grows, ""
-        if not is_cut:
-            if not self._only_grows:
-                self.invalidate()
-            return None
-        if not heard:
-            self._synced.pop()
-        return heard
+            lost = self._synced.pop()
+            self.invalidate()
+            return lost
 
     def forget(self, item_id: str) -> None:
         """An old item is not kept any more. The context still has it; only what was changed behind
@@ -236,7 +252,7 @@ class ItemContext:
 
     async def answer_early(self, pcm: Pcm, setup: HalfDuplexSetup) -> None:
         """What will be the user's turn, if they say no more."""
-        if self._synced is None or self._cut is not None or self._changing.locked():
+        if self._synced is None or self._is_cut or self._changing.locked():
             return
         due_s = self._clock.monotonic() + TURN_DUE_S
         asked: content.Message[Part] = content.Message("user", (AudioPart(pcm),))

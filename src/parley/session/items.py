@@ -117,9 +117,12 @@ class ConversationItem:
         self.message = Message("assistant", (TextPart(said),))
 
     def truncate(self, heard_ms: float) -> str:
-        """The words whose sound had begun were heard, and no others. May be said again, later and
-        otherwise: the last word counts."""
-        heard = "".join(text for text, begins_ms in self.spoken if begins_ms < heard_ms)
+        """The words whose sound had begun were heard, and no others. May be called again with
+        another length, which replaces the previous one."""
+        return self.keep("".join(text for text, begins_ms in self.spoken if begins_ms < heard_ms))
+
+    def keep(self, heard: str) -> str:
+        """Only `heard` was heard of this answer. Returns it."""
         self.message = Message("assistant", (TextPart(heard),))
         return heard
 

@@ -88,24 +88,6 @@ async def open_frames(files: Sequence[bytes], *, using: Decoder | None = None) -
     return await opener.aside(lambda: opener.frames(files))
 
 
-async def open_turn(
-    pcm: Pcm, text: str, pictures: Sequence[bytes], *, using: Decoder | None = None
-) -> content.Message:
-    """A user's turn of a live conversation: pictures, then what was written, then what was said;
-    any of them may be missing.
-
-    Raises:
-        InvalidPayload: a picture cannot be used.
-    """
-    seen = await open_frames(pictures, using=using)
-    parts: list[content.Part] = [content.ImagePart(pixels) for pixels in seen]
-    if text:
-        parts.append(TextPart(text))
-    if len(pcm):
-        parts.append(content.AudioPart(pcm))
-    return content.Message("user", tuple(parts))
-
-
 async def open_messages(
     messages: Sequence[Message[Content]],
     *,
@@ -123,18 +105,6 @@ async def open_messages(
     """
     opener = _Opener(using)
     return await opener.aside(lambda: opener.messages(messages, room))
-
-
-async def open_system(
-    parts: Sequence[TextPart | Sound], *, using: Decoder | None = None
-) -> content.Message:
-    """A system message of words and sounds.
-
-    Raises:
-        InvalidPayload: a sound cannot be read.
-    """
-    (message,) = await open_messages([Message("system", tuple(parts))], using=using)
-    return message
 
 
 class _Opener:

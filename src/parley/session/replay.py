@@ -1,14 +1,13 @@
 """Does again what the entries of a session say, on another slot.
 
 One replay for two purposes: a worker continues the session of a lost one, and `parley rerun`
-compares. Live, in both, and for each kind of conversation, the same code feeds the view. Inputs
+compares. There is one feed for units and one for turns; live, the same code feeds the view. Inputs
 follow each other as fast as the model goes; where an entry has what the model chose, the model is
 given that, else it decides again from the same seed and has to come to the same.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -19,24 +18,23 @@ from parley.dialects.events import (
     HalfDuplexSetup,
     ItemCreated,
     ResponseRequested,
-    TurnStarted,
+    SetupChanged,
     UnitDone,
 )
 from parley.engine.work import Window
 from parley.errors import InferenceFailed
 from parley.media.pcm import Pcm
-from parley.protocol.values import Generation, Tool
+from parley.protocol.values import Generation
 from parley.results import UnitChoices, UnitResult
 from parley.session.entries import (
-    Answered,
     AnswerMade,
     AnswerTold,
     Begun,
     Committed,
-    Cut,
     Entry,
     Filled,
     ItemsSoFar,
+    Opened,
     Removed,
     TakenBack,
     Truncated,
@@ -45,10 +43,10 @@ from parley.session.entries import (
 )
 from parley.session.item_context import ItemContext
 from parley.session.items import ConversationItem, ItemList
-from parley.session.opened import Voices, open_frames, open_system, open_turn, open_voice
+from parley.session.opened import Voices, open_frames, open_voice
 from parley.session.tool_calls import AnswerCalls
 from parley.views.duplex import DuplexView
-from parley.views.half_duplex import HalfDuplexView, TurnRequest
+from parley.views.half_duplex import HalfDuplexView
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ def require_same(entry: Entry, made: Made) -> None:
         case UnitDone(), UnitResult():
             decided = entry.decided
             is_same = (made.is_listen, made.text) == (decided.is_listen, decided.text)
-        case Answered(said=said) | AnswerMade(said=said), _:
+        case AnswerMade(said=said), _:
             is_same = made.text == said
         case _:
             is_same = True
@@ -216,132 +214,22 @@ class UnitFeed(_Feed[DuplexView]):
 # ---- turns ---------------------------------------------------------------------------------
 
 
-async def _answer_again(
-    view: HalfDuplexView,
-    session_id: str,
-    generation: Generation,
-    answered: Answered | AnswerMade,
-    *,
-    speaks: bool,
-    in_full: bool,
-    tools: tuple[Tool, ...] = (),
-) -> MadeAnswer:
-    """Have the model generate an answer again. One that was stopped and whose choices are unknown
-    is only appended to the context.
-
-    Args:
-        in_full: generate such an answer completely first, and roll back.
-    """
-
-    async def make(generation: Generation, *, speaks: bool) -> MadeAnswer:
-        # As in a live session: a function call is neither text nor speech.
-        calls = AnswerCalls(lambda event: None, bool(tools))
-        sounds: list[Pcm] = []
-        async for chunk in view.generate(
-            session_id, generation, generate_audio=speaks, again=answered.chosen
-        ):
-            calls.add(chunk.text_delta or "")
-            if chunk.audio is not None and not calls.has_begun:
-                sounds.append(chunk.audio)
-        return MadeAnswer("" if view.decoded is None else view.decoded.text, tuple(sounds))
-
-    if answered.is_whole or answered.chosen is not None:
-        return await make(generation, speaks=speaks)
-    made = None
-    if in_full:
-        made = await make(generation, speaks=speaks)
-        await view.rollback()
-    said = await make(replace(generation, say=answered.said), speaks=False)
-    return made or said
-
-
-class TurnFeed(_Feed[HalfDuplexView]):
-    """A half-duplex conversation.
-
-    Args:
-        session_id: of the view's requests.
-        voice_s: longest reference voice.
-        seed: None: drawn by the model.
-        in_full: see `_answer_again`.
-    """
-
-    def __init__(
-        self,
-        view: HalfDuplexView,
-        session_id: str,
-        *,
-        voices: Voices,
-        voice_s: float,
-        seed: int | None,
-        in_full: bool = False,
-    ) -> None:
-        super().__init__(view)
-        self._in_full = in_full
-        self._session_id = session_id
-        self._voices = voices
-        self._voice_s = voice_s
-        self._seed = seed
-        self.speaks = True
-        self.generation = Generation()
-        self.asked: TurnStarted | None = None
-        """A turn that has no answer yet, after `redo`."""
-
-    async def open(self, prepared: HalfDuplexSetup) -> int:
-        """Voice and system prompt; gives the prompt's length in tokens."""
-        self.speaks, self.generation = prepared.wants_speech, prepared.generation
-        system = await open_system(prepared.system)
-        voice = await open_voice(
-            prepared.voice, prepared.voice_name, voices=self._voices, limit_s=self._voice_s
-        )
-        view, session_id = self._view, self._session_id
-        view.init_ref_audio_from_data(voice)
-        await view.reset_session(session_id, speak=self.speaks, seed=self._seed)
-        return (await view.prefill(TurnRequest(session_id, (system,)))).context_tokens
-
-    async def redo(self, entry: HalfDuplexSetup | TurnStarted | Answered | Cut) -> Made | None:
-        """See `ConversationFeed`."""
-        view = self._view
+def turns_without_old_sound(log: Sequence[Entry]) -> list[Entry]:
+    """See `RebuildableRunner`; of a context that only grows."""
+    light, waiting = list(log), []
+    for at, entry in enumerate(log):
         match entry:
-            case HalfDuplexSetup():
-                await self.open(entry)
-            case TurnStarted():
-                self.asked = entry
-            case Answered() if self.asked is not None:
-                asked, self.asked = self.asked, None
-                if not entry.is_heard:
-                    return None
-                self._is_behind |= entry.chosen is not None
-                message = await open_turn(asked.utterance, asked.text, asked.pictures)
-                request = TurnRequest(self._session_id, (message,))
-                await view.prefill(request, again=entry.taken_in)
-                if entry.said or entry.is_whole or entry.chosen is not None:
-                    return await _answer_again(
-                        view,
-                        self._session_id,
-                        self.generation,
-                        entry,
-                        speaks=self.speaks,
-                        in_full=self._in_full,
-                    )
-            case Cut(heard):
-                await view.cut_answer(heard)
-                view.clear_rollback_point()
+            case Committed():
+                waiting.append(at)
+            case Filled(chosen):
+                for each in waiting if chosen[-1] is not None else ():
+                    asked = light[each]
+                    assert isinstance(asked, Committed)
+                    light[each] = replace(asked, pcm=asked.pcm.silenced())
+                waiting = []
             case _:
                 pass
-        return None
-
-
-def turns_without_old_sound(log: Sequence[Entry]) -> list[Entry]:
-    """See `RebuildableRunner`."""
-    light = list(log)
-    for at, (asked, answered) in enumerate(itertools.pairwise(log)):
-        is_known = isinstance(answered, Answered) and answered.taken_in is not None
-        if isinstance(asked, TurnStarted) and is_known:
-            light[at] = replace(asked, utterance=asked.utterance.silenced())
     return light
-
-
-# ---- items ---------------------------------------------------------------------------------
 
 
 def generation_of(setup: HalfDuplexSetup, request: ResponseRequested) -> Generation:
@@ -351,12 +239,12 @@ def generation_of(setup: HalfDuplexSetup, request: ResponseRequested) -> Generat
     return replace(setup.generation, max_new_tokens=request.limit_tokens)
 
 
-class ItemFeed(_Feed[HalfDuplexView]):
-    """A conversation of items.
+class TurnFeed(_Feed[HalfDuplexView]):
+    """A conversation of turns.
 
     Args:
         session_id: of the view's requests.
-        in_full: see `_answer_again`.
+        in_full: if an answer was stopped and its choices are unknown, generate it completely first.
     """
 
     def __init__(
@@ -373,6 +261,7 @@ class ItemFeed(_Feed[HalfDuplexView]):
         self._in_full = in_full
         self._context = context
         self._session_id = session_id
+        self.setup = HalfDuplexSetup()
         self._begun: Begun | None = None
         self._before: list[ConversationItem] = []
         self._is_whole = True
@@ -388,34 +277,38 @@ class ItemFeed(_Feed[HalfDuplexView]):
         """See `ConversationFeed`."""
         items, context = self._items, self._context
         match entry:
-            case HalfDuplexSetup():
-                pass
+            case HalfDuplexSetup() as setup:
+                self.setup = setup
+            case SetupChanged(setup):
+                self.setup = setup
+            case Opened():
+                await context.open(self.setup)
             case ItemsSoFar(found):
-                self._is_whole = False
+                self._is_whole, self.setup = not found, entry.setup
                 for item in found:
                     items.append(item)
             case Committed(item_id, pcm):
-                self._forget(items.append(ConversationItem.of_user(item_id, pcm)))
+                turn = (pcm, entry.speech_ms, entry.text, entry.pictures)
+                self._forget(items.append(ConversationItem.of_user(item_id, *turn)))
             case ItemCreated(item_id, message, after_id):
                 self._forget(items.insert(ConversationItem(item_id, message), after_id))
             case Removed(item_id):
                 items.remove(items.find(item_id))
-            case Truncated(item_id, heard_ms):
-                context.cut(item_id, items.find(item_id).truncate(heard_ms))
-            case TakenBack(item_id) if self._is_made:
-                await context.take_back(item_id)
+            case Truncated(item_id, heard_ms, heard):
+                answer = items.find(item_id)
+                kept = answer.truncate(heard_ms) if heard is None else answer.keep(heard)
+                context.cut(item_id, kept)
             case TakenBack(item_id):
-                self._silenced = None
-                context.without(item_id)
+                self._silenced, self.is_filled = None, False
+                if self._is_made:
+                    await context.take_back(item_id)
+                else:
+                    context.without(item_id)
             case Unknown():
-                self._silenced = None
+                self._silenced, self.is_filled = None, False
                 context.invalidate()
             case Begun():
-                self._begun, self.is_filled, self._is_made = entry, False, False
-                answer = ConversationItem.of_answer(entry.item_id)
-                if not entry.request.is_apart:
-                    self._forget(items.append(answer))
-                self._before = items.before(answer)
+                await self._begin(entry)
             case AnswerTold():
                 self._silenced = entry if self.is_filled else None
                 self._tell(entry)
@@ -430,16 +323,28 @@ class ItemFeed(_Feed[HalfDuplexView]):
 
     async def catch_up(self) -> None:
         """See `ConversationFeed`."""
-        if self._silenced is not None and self._begun is not None:
-            # The context holds of it what was said.
-            said = "".join(text for text, _ in self._silenced.spoken)
-            await self._answer(self._begun, AnswerMade(said, is_whole=False, chosen=None))
+        await self._make_silenced()
         await self._context.settle()
         await super().catch_up()
+
+    async def _make_silenced(self) -> None:
+        """The context holds what was said of an answer whose worker was lost before its end."""
+        if self._silenced is not None and self._begun is not None:
+            said = "".join(text for text, _ in self._silenced.spoken)
+            await self._answer(self._begun, AnswerMade(said, is_whole=False, chosen=None))
 
     def _forget(self, item_ids: list[str]) -> None:
         for item_id in item_ids:
             self._context.forget(item_id)
+
+    async def _begin(self, begun: Begun) -> None:
+        await self._make_silenced()
+        self.setup = begun.setup or self.setup
+        self._begun, self.is_filled, self._is_made = begun, False, False
+        answer = ConversationItem.of_answer(begun.item_id)
+        if not begun.request.is_apart:
+            self._forget(self._items.append(answer))
+        self._before = self._items.before(answer)
 
     async def _fill(self, begun: Begun, chosen: tuple[object, ...]) -> None:
         self._is_behind |= any(each is not None for each in chosen)
@@ -447,29 +352,55 @@ class ItemFeed(_Feed[HalfDuplexView]):
             self._before,
             begun.item_id,
             begun.request,
-            begun.setup,
+            self.setup,
             speaks=begun.is_spoken,
             again=chosen,
         )
         self.is_filled = True
 
     async def _answer(self, begun: Begun, answered: AnswerMade) -> MadeAnswer | None:
+        """Have the model generate an answer again. One that was stopped and whose choices are
+        unknown is only appended to the context."""
         self.is_filled, self._silenced = False, None
-        if not (answered.said or answered.is_whole or answered.chosen is not None):
+        is_known = answered.is_whole or answered.chosen is not None
+        if not (answered.said or is_known):
             self._context.without(begun.item_id)
             return None
         self._is_made = True
         self._is_behind |= answered.chosen is not None
-        tools = begun.setup.tools if begun.request.tools is None else begun.request.tools
-        return await _answer_again(
-            self._view,
+        generation = generation_of(self.setup, begun.request)
+        if is_known:
+            return await self._generate(begun, generation, speaks=begun.is_spoken, again=answered)
+        made = None
+        if self._in_full:
+            made = await self._generate(begun, generation, speaks=begun.is_spoken)
+            await self._view.rollback()
+        said = await self._generate(begun, replace(generation, say=answered.said), speaks=False)
+        return made or said
+
+    async def _generate(
+        self,
+        begun: Begun,
+        generation: Generation,
+        *,
+        speaks: bool,
+        again: AnswerMade | None = None,
+    ) -> MadeAnswer:
+        tools = self.setup.tools if begun.request.tools is None else begun.request.tools
+        # As in a live session: a function call is neither text nor speech.
+        calls = AnswerCalls(lambda event: None, bool(tools))
+        sounds: list[Pcm] = []
+        async for chunk in self._view.generate(
             self._session_id,
-            generation_of(begun.setup, begun.request),
-            answered,
-            speaks=begun.is_spoken,
-            in_full=self._in_full,
-            tools=tools,
-        )
+            generation,
+            generate_audio=speaks,
+            again=None if again is None else again.chosen,
+        ):
+            calls.add(chunk.text_delta or "")
+            if chunk.audio is not None and not calls.has_begun:
+                sounds.append(chunk.audio)
+        decoded = self._view.decoded
+        return MadeAnswer("" if decoded is None else decoded.text, tuple(sounds))
 
     def _tell(self, told: AnswerTold) -> None:
         if told.is_apart:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -24,7 +24,6 @@ from parley.dialects.events import (
     ChatRequested,
     OutputDelta,
     ServerEvent,
-    TurnStarted,
     UnitDone,
 )
 from parley.engine.handle import SlotHandle
@@ -37,28 +36,24 @@ from parley.recording import lines, timeline
 from parley.recording.journal import fingerprint
 from parley.recording.layout import Folder
 from parley.recording.lines import (
-    AnswerLine,
     EntryLine,
     HeadLine,
     JournalLines,
     LostLine,
-    SaidLine,
     SamplePlace,
-    TurnLine,
     UnitLine,
 )
 from parley.recording.timeline import JournalTurn
 from parley.results import StartResult, UnitResult
 from parley.session import state_codec
 from parley.session.chat import RequestRun
-from parley.session.entries import Answered, AnswerMade, Begun, Entry
+from parley.session.entries import AnswerMade, Begun, Entry
 from parley.session.item_context import ItemContext
 from parley.session.items import ItemList
 from parley.session.opened import Voices, no_voices
 from parley.session.recorded import ChatAsked, DuplexAsked, HalfDuplexAsked
 from parley.session.replay import (
     ConversationFeed,
-    ItemFeed,
     Made,
     MadeAnswer,
     TurnFeed,
@@ -72,9 +67,6 @@ from parley.views.half_duplex import HalfDuplexView
 _chat = msgspec.json.Decoder(ChatAsked)
 _duplex = msgspec.json.Decoder(DuplexAsked)
 _half_duplex = msgspec.json.Decoder(HalfDuplexAsked)
-
-HAVE_ITEMS: Final = frozenset({"openai_realtime"})
-"""Dialects with `Dialect.has_items`, as recordings name them."""
 
 _Recorded = tuple[Entry, UnitLine | JournalTurn | None]
 _Dated = tuple[Entry, UnitLine | JournalTurn | None, float | None]
@@ -141,9 +133,7 @@ async def rerun(folder: Folder, slot: SlotHandle, *, voices: Voices = no_voices)
             await chat.cleanup()
         case "half_duplex":
             turns = HalfDuplexView(slot)
-            await again.run(
-                again.item_feed(turns) if parts[0].has_items else again.turn_feed(turns)
-            )
+            await again.run(again.turn_feed(turns))
             await turns.cleanup()
         case "duplex":
             units = DuplexView(slot)
@@ -205,12 +195,6 @@ class _Part:
             raise InvalidRequest("Samples of the recording are missing.")
         return Pcm(samples.astype(np.float32, copy=False), rate_hz)
 
-    @property
-    def has_items(self) -> bool:
-        begun = Begun.__name__.encode()
-        entries = (bytes(line.what) for line in self.journal.of(EntryLine))
-        return self.head.dialect in HAVE_ITEMS or any(begun in entry for entry in entries)
-
     def setup(self) -> list[Entry]:
         """How a conversation was requested."""
         match self.head.app_type.mode:
@@ -235,7 +219,7 @@ class _Part:
             case "duplex":
                 return self._units()
             case "half_duplex":
-                return self._items() if self.has_items else self._turns()
+                return self._turns()
             case "chat":
                 return self._chats()
 
@@ -256,38 +240,14 @@ class _Part:
                 yield self._entry(line), None
 
     def _turns(self) -> Iterator[_Recorded]:
-        """If the recording does not say what the context held of an answer, its text is taken."""
-        turn: JournalTurn | None = None
-        answered: Answered | None = None
-        for line in self.journal.lines:
-            entry = self._entry(line) if isinstance(line, EntryLine) else None
-            if isinstance(entry, Answered):
-                answered = entry
-                continue
-            if entry is not None or isinstance(line, TurnLine):
-                yield from _answered(turn, answered)
-                turn = answered = None
-            match line:
-                case TurnLine():
-                    turn = JournalTurn(line)
-                    yield self._turn(line), turn
-                case SaidLine() if turn is not None:
-                    turn.said.append(line)
-                case AnswerLine() if turn is not None:
-                    turn.answer = line
-                case _ if entry is not None:
-                    yield entry, None
-                case _:
-                    pass
-        yield from _answered(turn, answered)
-
-    def _items(self) -> Iterator[_Recorded]:
         turns = timeline.turns(self.journal.lines)
-        if turns and self.journal.last(EntryLine) is None:
-            raise InvalidRequest("This recording was made before items were recorded.")
         told, turn = iter(turns), None
-        for line in self.journal.of(EntryLine):
-            entry = self._entry(line)
+        known = [self._entry(line) for line in self.journal.of(EntryLine)]
+        if turns and not any(isinstance(entry, Begun) for entry in known):
+            raise InvalidRequest(
+                "An earlier version made this recording and did not record its turns as entries."
+            )
+        for entry in known:
             if isinstance(entry, Begun):
                 turn = next(told, None)
             yield entry, turn
@@ -323,20 +283,6 @@ class _Part:
             is_listen=is_listen,
         )
         return UnitDone(line.index, result, unit=heard)
-
-    def _turn(self, line: TurnLine) -> TurnStarted:
-        given = line.input
-        pcm = self.sound(line.samples[0]) if line.samples else Pcm.empty(INPUT_RATE_HZ)
-        pictures = tuple(map(self.file, given.images or ()))
-        return TurnStarted(round(line.speech_ms or 0), pcm, given.text or "", pictures)
-
-
-def _answered(turn: JournalTurn | None, known: Answered | None) -> Iterator[_Recorded]:
-    if known is not None:
-        yield known, turn
-    elif turn is not None:
-        has_failed = turn.answer is not None and bool(turn.answer.failed)
-        yield Answered(not has_failed, turn.text, _is_whole(turn)), turn
 
 
 def _parts(folder: Folder) -> list[_Part]:
@@ -381,16 +327,6 @@ class _Rerun:
         return UnitFeed(view, voices=self._voices, voice_s=AUDIO_LIMIT_S, seed=seed)
 
     def turn_feed(self, view: HalfDuplexView) -> TurnFeed:
-        return TurnFeed(
-            view,
-            self.found.recording_id,
-            voices=self._voices,
-            voice_s=AUDIO_LIMIT_S,
-            seed=self._parts[0].head.seed,
-            in_full=True,
-        )
-
-    def item_feed(self, view: HalfDuplexView) -> ItemFeed:
         session_id = self.found.recording_id
         context = ItemContext(
             session_id,
@@ -400,7 +336,7 @@ class _Rerun:
             voice_s=AUDIO_LIMIT_S,
             seed=self._parts[0].head.seed,
         )
-        return ItemFeed(ItemList(), context, view, session_id, in_full=True)
+        return TurnFeed(ItemList(), context, view, session_id, in_full=True)
 
     async def run(self, feed: ConversationFeed) -> None:
         await replay(feed, self._entries(), self._compare)
@@ -429,7 +365,7 @@ class _Rerun:
                     self.found.entries += 1
                 case ChatRequested():
                     self.found.entries += 1
-                case Answered() | AnswerMade():
+                case AnswerMade():
                     self.found.entries += bool(entry.said or entry.is_whole)
                 case _:
                     pass
@@ -443,9 +379,9 @@ class _Rerun:
             case ChatRequested(), JournalTurn() if isinstance(made, MadeAnswer):
                 is_whole = _is_whole(recorded)
                 self._compare_answer(recorded, recorded.text, made.text, made.sounds, is_whole)
-            case Answered() | AnswerMade(), JournalTurn() if isinstance(made, MadeAnswer):
+            case AnswerMade(), JournalTurn() if isinstance(made, MadeAnswer):
                 self._compare_answer(recorded, entry.said, made.text, made.sounds, entry.is_whole)
-            case Answered() | AnswerMade(), None if isinstance(made, MadeAnswer):
+            case AnswerMade(), None if isinstance(made, MadeAnswer):
                 # It started in the part before.
                 self.found.check(-1, "text", entry.said, made.text[: len(entry.said)])
                 self.found.compared += 1

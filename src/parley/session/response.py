@@ -60,8 +60,6 @@ class Response:
     """Of these, those that the client knows already."""
     is_filled: bool = False
     """True if the context holds what it answers."""
-    taken_in: object = None
-    """What the model decided about what it answers; see `engine.work.Prefill.again`."""
     is_started: bool = False
     """True if the model has started to answer."""
     is_transcribed: bool = False

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from parley import logs
-from parley.dialects.events import DuplexSetup, HalfDuplexSetup
+from parley.dialects.events import DuplexSetup, HalfDuplexSetup, SetupChanged
 from parley.errors import ParleyError, ServiceUnavailable
 from parley.protocol.control import RebuildResult
 from parley.session import log as session_log
@@ -95,17 +95,25 @@ class RebuiltSession:
 
     @property
     def setup(self) -> SessionRequest | None:
-        asked = self._state["runner"].get("setup") or (self._entries or [None])[0]
-        return asked if isinstance(asked, DuplexSetup | HalfDuplexSetup) else None
+        found: SessionRequest | None = None
+        for entry in self._entries:
+            match entry:
+                case DuplexSetup() | HalfDuplexSetup():
+                    found = entry
+                case ItemsSoFar(setup=setup) | SetupChanged(setup=setup):
+                    found = setup
+                case _:
+                    pass
+        return found
 
     @property
-    def entries_done(self) -> int | None:
-        """Number of entries that a recording has of what was done again, without the setup. None:
-        the log does not have all of them, because the client asked for resuming later."""
+    def entries_done(self) -> int:
+        """Number of entries that a recording has of what was done again, without the setup."""
         unrecorded = DuplexSetup | HalfDuplexSetup | ItemsSoFar
-        if any(isinstance(entry, ItemsSoFar) and entry.items for entry in self._entries):
-            return None
-        return sum(not isinstance(entry, unrecorded) for entry in self._entries)
+        done = sum(not isinstance(entry, unrecorded) for entry in self._entries)
+        return done + sum(
+            entry.entries_before for entry in self._entries if isinstance(entry, ItemsSoFar)
+        )
 
     @property
     def dialect_name(self) -> str:
