@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import typing
 from collections import deque
 from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,7 +17,7 @@ from parley.errors import InvalidPayload
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Phase
 from parley.protocol.values import TextPart
-from parley.session import state_codec
+from parley.session import entries, state_codec
 
 
 def again(value: object) -> object:
@@ -116,3 +119,32 @@ def test_damaged_bytes_are_refused() -> None:
         state_codec.decode(whole[:-2])
     with pytest.raises(TypeError):
         state_codec.encode(object())
+
+
+def _reachable(kind: Any, found: set[type]) -> set[type]:
+    """Our own classes that a value of this type may consist of."""
+    for inner in typing.get_args(kind):
+        _reachable(inner, found)
+    own = typing.get_origin(kind) or kind
+    is_ours = isinstance(own, type) and own.__module__.startswith("parley")
+    if is_ours and own not in found:
+        found.add(own)
+        if not issubclass(own, Enum):
+            for inner in typing.get_type_hints(own).values():
+                _reachable(inner, found)
+    return found
+
+
+def test_whatever_a_recording_keeps_has_a_tag() -> None:
+    missing = _reachable(entries.Entry, set()) - set(entries.TAGS.values())
+
+    assert missing == set()
+    assert all("parley" not in tag for tag in entries.TAGS)
+
+
+def test_an_entry_is_named_by_its_tag_and_read_by_its_old_name_too() -> None:
+    entry = entries.Truncated("item_1", 400.0, "Hello")
+
+    assert state_codec.to_plain(entry)[:2] == ["made", "truncated"]
+    old = ["made", "parley.session.entries:Truncated", {"item_id": "item_1", "heard_ms": 400.0}]
+    assert state_codec.from_plain(old) == entries.Truncated("item_1", 400.0, None)

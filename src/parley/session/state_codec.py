@@ -1,9 +1,10 @@
 """What a session remembers, as bytes and back: plain values, samples and our own values.
 
 Only dataclasses, structs and enums of `parley` are made again, and none of their code runs: what
-comes from another worker can hold wrong values, but do nothing. Sound that came as 16-bit samples
-takes 16 bits, and silence and what is as by default nothing. A recording is JSON, with sound and
-bytes in files of their own (`to_plain`, `from_plain`).
+comes from another worker can hold wrong values, but do nothing. A class that a recording may name
+is named by its tag (`entries.TAGS`), any other by module and name. Sound that came as 16-bit
+samples takes 16 bits, and silence and what is as by default nothing. A recording is JSON, with
+sound and bytes in files of their own (`to_plain`, `from_plain`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ import numpy as np
 
 from parley.errors import InvalidPayload
 from parley.media.pcm import Pcm
+from parley.session.entries import TAGS
 
+_TAG_OF: Final = {kind: tag for tag, kind in TAGS.items()}
 _ARRAYS: Final = frozenset({"float32", "int16", "uint8", "int64", "float64"})
 _PCM16: Final = "pcm16"
 _DEPTH_LIMIT: Final = 64
@@ -139,7 +142,7 @@ def _array(value: np.ndarray[Any, Any]) -> list[Any]:
 
 
 def _name(kind: type) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"
+    return _TAG_OF.get(kind) or f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _value(plain: Any, depth: int, load: Load | None) -> Any:
@@ -191,6 +194,9 @@ def _zeros(name: str, shape: list[int]) -> np.ndarray[Any, Any]:
 
 
 def _class(name: str) -> type:
+    """The class with this tag or, as recordings of earlier versions have it, module and name."""
+    if (tagged := TAGS.get(name)) is not None:
+        return tagged
     module, _, path = name.partition(":")
     found: Any = sys.modules[module] if module.startswith("parley.") else None
     for part in path.split("."):
