@@ -124,3 +124,40 @@ async def test_sound_that_comes_as_it_is_said_counts_as_live() -> None:
             second = await again.until("generating", 2)
 
     assert second["speech_duration_ms"] == pytest.approx(2000, abs=150)
+
+
+async def test_a_client_is_sent_the_length_of_what_was_dropped() -> None:
+    """More than was said in the outage comes while the model works on the first unit."""
+    async with worker_harness(clock=ManualClock()) as harness:
+        talk = harness.begin("duplex")
+        talk.say({"type": "prepare", "resume": True})
+        async with returned(harness, talk, "prepared") as again:
+            harness.gate.shut(Stage.DECODE)
+            for _ in range(20):
+                half_duplex.tell(again, sound(silence(1.0)))
+            await heard(harness, again)
+            await harness.pass_time(1.0, due="dropped")
+            told = await again.until("session.input_dropped")
+            harness.gate.open()
+            results = 20 - round(told["dropped_s"])
+            await again.until("result", results)
+
+    assert 5.0 <= told["dropped_s"] <= 20.0 - AWAY_S
+    assert again.types.count("result") == results
+
+
+async def test_a_client_that_cannot_resume_is_not_sent_what_was_dropped() -> None:
+    async with worker_harness(clock=ManualClock()) as harness:
+        talk = await harness.ready("duplex")
+        harness.gate.shut(Stage.DECODE)
+        for _ in range(8):
+            half_duplex.tell(talk, sound(silence(1.0)))
+        await heard(harness, talk)
+        (session,) = harness._lives()
+        is_due = session.deadlines.get("dropped") is not None
+        harness.gate.open()
+        await talk.until("result")
+        talk.socket.hang_up()
+        await talk.over()
+
+    assert not is_due

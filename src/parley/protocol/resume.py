@@ -134,6 +134,17 @@ class GoingAway(msgspec.Struct, tag="session.going_away", frozen=True, kw_only=T
     reason: AwayReason
 
 
+class InputDropped(msgspec.Struct, tag="session.input_dropped", frozen=True, kw_only=True):
+    """The server dropped the oldest of the client's sound, because more came than it could process.
+    Sent at most once a second.
+
+    Args:
+        dropped_s: seconds of sound since the previous message of this type.
+    """
+
+    dropped_s: float
+
+
 class InputAck(msgspec.Struct, tag="session.input_ack", frozen=True, kw_only=True):
     """`received` of the client's messages have come. Sent where nothing else tells it for a while;
     it has no number of its own."""
@@ -145,6 +156,7 @@ ResumeClientMessage = ResumeRequest | DeliveryAck
 ResumeServerMessage = (
     GoingAway
     | InputAck
+    | InputDropped
     | ResumeGranted
     | ResumeWaiting
     | ResumeRefusal

@@ -126,7 +126,7 @@ class DuplexRunner:
         self._silence = SilenceWatch(session)
         self._spec = view.spec
         unit_samples = round(self._spec.unit_s * self._spec.input_rate_hz)
-        self._mailbox = Mailbox(limits.mailbox_units, unit_samples)
+        self._mailbox = Mailbox(limits.mailbox_units, unit_samples, lost=session.report_dropped)
         self._frames: tuple[bytes, ...] = ()
         self._written: list[str] = []
         self._begun_s = session.clock.monotonic()

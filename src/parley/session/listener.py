@@ -113,7 +113,7 @@ class TurnListener:
         """True if the answer that is being made is over for the client."""
         self._drops_past = False
         """True if what was sent to another worker was said into an answer."""
-        self._sounds = SoundQueue()
+        self._sounds = SoundQueue(session.report_dropped)
         self._before_watch = 0
         """Pieces in `_sounds` that came before what the watch hears."""
         self._found: deque[VadEvent] = deque()
@@ -181,6 +181,7 @@ class TurnListener:
     def hear(self, pcm: Pcm) -> None:
         """The next sound."""
         if self._drops_past and self._session.hears_what_is_past:
+            self._session.report_dropped(pcm.duration_s)
             return
         is_backlog = self._session.takes_backlog(pcm.duration_s)
         if self._detection is None:
@@ -241,7 +242,9 @@ class TurnListener:
         self._manual.append(pcm)
         self._manual_s += pcm.duration_s
         while self._manual_s > MANUAL_S and len(self._manual) > 1:
-            self._manual_s -= self._manual.pop(0).duration_s
+            oldest_s = self._manual.pop(0).duration_s
+            self._manual_s -= oldest_s
+            self._session.report_dropped(oldest_s)
 
     def wake(self) -> None:
         """Something that it waits for may have happened."""

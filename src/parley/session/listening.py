@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
@@ -51,9 +52,14 @@ def silence_of(finder: UtteranceFinder) -> Pcm:
 
 
 class SoundQueue:
-    """Sound in order, at most `BUFFER_S` of it or one piece; beyond that the oldest is dropped."""
+    """Sound in order, at most `BUFFER_S` of it or one piece; beyond that the oldest is dropped.
 
-    def __init__(self) -> None:
+    Args:
+        lost: called with the seconds of sound that were dropped.
+    """
+
+    def __init__(self, lost: Callable[[float], None]) -> None:
+        self._lost = lost
         self._pieces: deque[Pcm] = deque()
         self._waiting_s = 0.0
 
@@ -70,7 +76,7 @@ class SoundQueue:
         self._pieces.append(pcm)
         self._waiting_s += pcm.duration_s
         while self._waiting_s > BUFFER_S and len(self._pieces) > 1:
-            self._waiting_s -= self._pieces.popleft().duration_s
+            self._lost(self.take().duration_s)
 
     def take(self) -> Pcm:
         """Remove what came first; something must be there."""

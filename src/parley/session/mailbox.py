@@ -1,15 +1,14 @@
 """Bounded queue of pending units: cuts sound into units, drops the oldest, keeps `force_listen`.
 
 Pure. A live conversation prefers the newest sound: when units come faster than they are processed,
-the oldest are dropped without a word. Source: service.md 3.5 and 4.5
-("Flood").
+the oldest are dropped. Source: service.md 3.5 and 4.5 ("Flood").
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,9 +41,18 @@ class Mailbox:
 
     Args:
         own: the part of a unit from which on the end of a message makes a unit of its own.
+        lost: called with the seconds of sound that were dropped.
     """
 
-    def __init__(self, limit: int, unit_samples: int, *, own: float = OWN_MESSAGE) -> None:
+    def __init__(
+        self,
+        limit: int,
+        unit_samples: int,
+        *,
+        own: float = OWN_MESSAGE,
+        lost: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        self._lost = lost
         self._limit = limit
         self._unit_samples = unit_samples
         self.own = own
@@ -54,7 +62,6 @@ class Mailbox:
         """True if the next unit taken listens."""
         self.partial: AudioInput | None = None
         """What makes no unit yet."""
-        self.dropped = 0
 
     def hear(self, heard: AudioInput, now_s: float, *, backlog: int = 0) -> bool:
         """Add the units that are complete with this message, frames with the first; True if there
@@ -67,7 +74,9 @@ class Mailbox:
         units = self._cut(heard)
         limit = max(self._limit + backlog, len(units))
         while self.units and len(self.units) + len(units) > limit:
-            self._drop(self.units.popleft())
+            oldest = self.units.popleft()
+            self._drop(oldest)
+            self._lost(oldest.heard.pcm.duration_s)
         self.units.extend(PendingUnit(unit, now_s) for unit in units)
         if len(self.units) > self._limit:
             for at in range(len(self.units) - max(self._limit, len(units))):
@@ -96,7 +105,6 @@ class Mailbox:
         self.partial = None
 
     def _drop(self, unit: PendingUnit) -> None:
-        self.dropped += 1
         self.forces_listen = self.forces_listen or unit.heard.force_listen
 
     def _cut(self, heard: AudioInput) -> list[AudioInput]:

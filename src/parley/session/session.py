@@ -33,7 +33,7 @@ from parley.dialects.events import (
 from parley.errors import InferenceFailed, ParleyError, SlowClient
 from parley.protocol import codec
 from parley.protocol.kinds import Phase
-from parley.protocol.resume import AwayReason, GoingAway
+from parley.protocol.resume import AwayReason, GoingAway, InputDropped
 from parley.session.deadlines import GOING_AWAY, LAST, RESUME, Deadlines
 from parley.session.entries import Entry, Observed
 from parley.session.opened import Voices
@@ -51,6 +51,12 @@ NEARLY_FULL = 0.9
 
 PACE = "pace"
 """The deadline at which more sound is due."""
+
+DROPPED = "dropped"
+"""The deadline at which the client is sent how much of its sound was dropped."""
+
+DROPPED_S = 1.0
+"""After sound was dropped, the client is sent its length this much later."""
 
 CLOSING_S = 2.0
 """How long the closing handshake may take."""
@@ -171,6 +177,8 @@ class Session:
         self.phase = Phase.CONNECTED
         """Where the conversation is; changed by `enter`."""
         self._announced: set[AwayReason] = set()
+        self._dropped_s = 0.0
+        """Seconds of sound that were dropped, of which the client was not informed yet."""
         self._last_words: Reply | None = None
         """Decided already, by the event that ended the session."""
         self._ending: asyncio.Future[SessionEnded] = asyncio.get_running_loop().create_future()
@@ -282,6 +290,20 @@ class Session:
         told = GoingAway(time_left_s=round(max(0.0, time_left_s), 1), reason=reason)
         self._put([codec.encode(told)])
 
+    def report_dropped(self, seconds: float) -> None:
+        """Sound of the client was dropped. A client that can resume is sent its length: it has kept
+        what it said during an outage."""
+        if self._resumable is None or not self._resumable.is_enabled or self.has_ended:
+            return
+        if not self._dropped_s:
+            self.deadlines.set(DROPPED, self.clock.monotonic() + DROPPED_S)
+        self._dropped_s += seconds
+
+    def _send_dropped(self) -> None:
+        seconds, self._dropped_s = round(self._dropped_s, 3), 0.0
+        if seconds:
+            self._put([codec.encode(InputDropped(dropped_s=seconds))])
+
     def _watch_context(self, done: UnitDone, limit: int) -> None:
         tokens = done.result.context_tokens
         if tokens < NEARLY_FULL * limit or self.rolls_over:
@@ -336,6 +358,8 @@ class Session:
                 self.end(SessionEnded("disconnected"))
             elif name == PACE:
                 self._send_due()
+            elif name == DROPPED:
+                self._send_dropped()
             elif name == GOING_AWAY:
                 last_s = self.deadlines.last_due_s() or 0.0
                 self.go_away(last_s - self.clock.monotonic(), "time")

@@ -803,6 +803,11 @@ export namespace resume {
     type: "session.input_ack";
     received: number;
   }
+  /** The server dropped the oldest of the client's sound, because more came than it could process. Sent at most once a second. */
+  interface InputDropped {
+    type: "session.input_dropped";
+    dropped_s: number;
+  }
   /** The session continues here. */
   interface ResumeGranted {
     type: "session.resumed";
@@ -836,5 +841,5 @@ export namespace resume {
     to_seq: number;
   }
   type ClientMessage = ResumeRequest | DeliveryAck;
-  type ServerMessage = GoingAway | InputAck | ResumeGranted | ResumeWaiting | ResumeRefusal | ConnectionReplaced | ResyncRequired;
+  type ServerMessage = GoingAway | InputAck | InputDropped | ResumeGranted | ResumeWaiting | ResumeRefusal | ConnectionReplaced | ResyncRequired;
 }
