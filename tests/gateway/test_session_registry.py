@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 from tests.support.gateways import RunningGateway, end_of, running_gateway, until
 from tests.support.patience import HANG_S
 from tests.support.stand_in_worker import StandInWorker
@@ -36,6 +37,7 @@ from parley.protocol.control import (
     SessionPhase,
 )
 from parley.protocol.kinds import Kind, Phase
+from parley.protocol.resume import REFUSED_CODE, ResumeRequest
 from parley.session_log.contract import LoggedSession
 from parley.settings import EtaSettings, SecuritySettings
 from parley.transport import DialFailed
@@ -411,6 +413,31 @@ async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(tmp_path: Pat
             await ended.wait()
         await until(lambda: not runtime.serving.sessions.moving(keyless))
         assert runtime.serving.sessions.why_lost(keyless, None) == "Its client had left."
+
+
+async def test_a_client_whose_session_was_lost_is_refused_immediately_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    why = "It began on another model."
+
+    async def rebuild(lost: LostSession, slot: Ticket | None) -> Lease:
+        raise NotRebuilt(why)
+
+    async with running_gateway(storage={"data_dir": tmp_path}) as gateway:
+        sessions = gateway.runtime.serving.sessions
+        sessions.rebuild = rebuild
+        sessions.found(left(note='{"address":"127.0.0.1"}'))
+        await until(lambda: sessions.why_lost("call", None))
+        with capture_logs() as lines:
+            async with connect(gateway.ws("/ws/duplex/call?resume=true")) as client:
+                request = ResumeRequest(session_id="call", resume_token="secret", seq=1)
+                await client.send(msgspec.json.encode(request).decode())
+                (refusal,), code = await end_of(client)
+
+    assert (refusal["reason"], code) == ("lost", REFUSED_CODE)
+    assert refusal["message"].endswith(why)
+    (line,) = [each for each in lines if each["event"] == "resume_refused"]
+    assert (line["session_id"], line["reason"], line["why"]) == ("call", "lost", why)
 
 
 # ---- what an earlier gateway left behind ---------------------------------------------------

@@ -20,6 +20,7 @@ from parley.clock import ManualClock
 from parley.engine.work import Stage
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.resume import hash_of
+from parley.session.resumable import ResumeRefused
 
 AWAY_S = 8.0
 SAID = sound(silence(0.3), speak(1.0), silence(1.2), speak(2.0), silence(1.2))
@@ -161,3 +162,43 @@ async def test_a_client_that_cannot_resume_is_not_sent_what_was_dropped() -> Non
         await talk.over()
 
     assert not is_due
+
+
+async def test_a_client_that_returns_too_late_is_refused_while_its_session_is_cleaned_up() -> None:
+    clock = ManualClock()
+    async with worker_harness(clock=clock) as harness:
+        talk = harness.begin("half_duplex")
+        talk.say({"type": "prepare", "resume": True})
+        ready = await talk.until("prepared")
+        (session,) = harness._lives()
+        socket: Any = session._socket
+        talk.socket.hang_up()
+        await until_true(lambda: socket._attached is None)
+
+        clock.advance(60.0)
+        session.check_deadlines()
+
+        with pytest.raises(ResumeRefused) as refused:
+            harness.host.check_resume(
+                talk.lease.lease_id, hash_of(ready["resume_token"]), ready["seq"]
+            )
+        await talk.over()
+
+    assert refused.value.reason == "expired"
+
+
+async def test_a_client_receives_nothing_from_a_worker_whose_session_another_one_continues() -> (
+    None
+):
+    async with worker_harness() as harness:
+        talk = harness.begin("half_duplex")
+        talk.say({"type": "prepare", "resume": True})
+        await talk.until("prepared")
+        (held,) = harness.host._held.values()
+        assert held.log is not None
+        before = list(talk.socket.sent)
+
+        held.log.on_fenced()
+        await talk.over()
+
+    assert talk.socket.sent == before

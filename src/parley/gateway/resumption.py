@@ -174,7 +174,7 @@ class Resumption:
         # Whoever answers at the address of a worker that is gone knows nothing of it.
         is_another = reason == "unknown" and not lease.worker.is_connected
         if reason is not None and not is_another:
-            self._refuse(connection, reason)
+            self._refuse(connection, lease.session_id, reason)
             return
         if not lease.worker.is_connected and self._sessions.seek_last_words(lease):
             connection.close(AGAIN_CODE, "try again")
@@ -190,14 +190,16 @@ class Resumption:
     def _not_found(self, connection: Connection, session_id: str, client: Client) -> None:
         why = self._sessions.why_lost(session_id, client.key_id)
         if why is not None:
-            self._refuse(connection, "lost", why)
+            self._refuse(connection, session_id, "lost", why)
         elif self._sessions.has_ended(session_id, client.key_id):
-            self._refuse(connection, "expired")
+            self._refuse(connection, session_id, "expired")
         else:
-            self._refuse(connection, "unknown")
+            self._refuse(connection, session_id, "unknown")
 
-    def _refuse(self, connection: Connection, reason: RefusalReason, why: str = "") -> None:
-        log.info("resume_refused", reason=reason)
+    def _refuse(
+        self, connection: Connection, session_id: str, reason: RefusalReason, why: str = ""
+    ) -> None:
+        log.info("resume_refused", session_id=session_id, reason=reason, why=why)
         self._metrics.error(f"resume_{reason}")
         self._metrics.resumption(reason)
         told = ResumeRefusal(reason=reason, message=f"{REFUSALS[reason]} {why}".rstrip())

@@ -312,9 +312,14 @@ class ResumableSocket:
         while (attached := self._attached) is not None:
             await asyncio.wait({attached.over})
 
+    def expire(self) -> None:
+        """The client did not come back in time: it is refused from now on, also while the session
+        is being cleaned up."""
+        self._is_over = True
+
     def end(self) -> None:
         """Nothing will come or go any more. Safe to repeat."""
-        self._is_over = True
+        self.expire()
         self._finish_log()
         if self._journal is not None:
             self._journal.acknowledge(self._journal.last_seq)

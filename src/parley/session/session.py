@@ -355,6 +355,8 @@ class Session:
         """Act on what is due by now."""
         for name in self.deadlines.take_expired(self.clock.monotonic()):
             if name == RESUME:
+                assert self._resumable is not None
+                self._resumable.expire()
                 self.end(SessionEnded("disconnected"))
             elif name == PACE:
                 self._send_due()

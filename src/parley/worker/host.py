@@ -369,6 +369,9 @@ class Host:
     def _end_fenced(self, held: _Held) -> None:
         """Another worker continues the session: give its slot back."""
         _log.warning("session_fenced", lease_id=held.lease.lease_id)
+        if held.socket is not None:
+            # Its client belongs to the other worker: it receives nothing more from this one.
+            held.socket.end()
         if held.session is not None:
             held.session.end(SessionEnded("server_shutdown"))
 
