@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import stat
 import subprocess
@@ -44,7 +45,8 @@ def update(
     settled: int = 0,
 ) -> LogUpdate:
     messages = tuple(StoredOutput.of(seq, f"message {seq}") for seq in outputs)
-    return LogUpdate(whole, b"".join(map(framed, entries)), state, messages, settled)
+    parts = None if state is None else {"state": state}
+    return LogUpdate(whole, b"".join(map(framed, entries)), parts, messages, settled)
 
 
 async def append(writer: SessionLogWriter, what: LogUpdate) -> AppendResult:
@@ -80,11 +82,28 @@ async def test_a_log_is_read_as_it_was_written(backend: SessionLogs) -> None:
     contents, _ = await backend.take_over("lease/1", logged(pid=2))
 
     assert list(split_entries(contents.entries)) == [b"head", b"one", b"two"]
-    assert contents.state == b"later"
+    assert contents.state == {"state": b"later"}
     assert [(each.seq, each.frame) for each in contents.outputs] == [
         *((3, "message 3"), (4, "message 4")),
     ]
     assert contents.session == logged()
+
+
+async def test_parts_of_the_state_that_do_not_change_are_written_once(
+    backend: SessionLogs,
+) -> None:
+    writer = created(backend, logged())
+    first = dataclasses.replace(update(b"head", whole=True), state={"setup": b"s", "at": b"1"})
+    await append(writer, first)
+    await append(writer, dataclasses.replace(update(b"one"), state={"at": b"2", "more": b"m"}))
+    await append(writer, dataclasses.replace(update(b"two"), state={"more": b""}))
+
+    contents, _ = await backend.take_over("lease/1", logged(pid=2))
+
+    assert {name: data for name, data in contents.state.items() if data} == {
+        "setup": b"s",
+        "at": b"2",
+    }
 
 
 async def test_a_whole_update_replaces_everything(backend: SessionLogs) -> None:
@@ -211,7 +230,10 @@ async def test_a_torn_end_of_a_log_is_left_out(tmp_path: Path) -> None:
 
     contents, _ = await logs.take_over("lease/1", logged(pid=2))
 
-    assert (list(split_entries(contents.entries)), contents.state) == ([b"head"], b"first")
+    assert (list(split_entries(contents.entries)), contents.state) == (
+        [b"head"],
+        {"state": b"first"},
+    )
 
 
 async def test_outdated_states_do_not_pile_up(
@@ -228,7 +250,7 @@ async def test_outdated_states_do_not_pile_up(
     (tail,) = tmp_path.glob("*.tail")  # noqa: ASYNC240
     assert tail.stat().st_size < 3000
     contents, _ = await logs.take_over("lease/1", logged(pid=2))
-    assert contents.state == (199).to_bytes(2, "big") * 100
+    assert contents.state == {"state": (199).to_bytes(2, "big") * 100}
     assert len(list(split_entries(contents.entries))) == 201
     assert [each.seq for each in contents.outputs] == [1]
 

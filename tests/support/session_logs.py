@@ -82,7 +82,9 @@ class _FakeWriter:
         self._entries = update.entries if update.is_whole else self._entries + update.entries
         self._tail.apply(update)
         owner.taken.append(
-            LogContents(self._session, self._entries, self._tail.state, tuple(self._tail.outputs))
+            LogContents(
+                self._session, self._entries, dict(self._tail.state), tuple(self._tail.outputs)
+            )
         )
         if owner.answer is None:
             owner.waiting.append(done)

@@ -242,7 +242,7 @@ async def rebuilt_talk(
     assert all(plain([json.loads(o.frame)]) == plain([whole[o.seq - 1]]) for o in kept.outputs)
     socket = FakeSocket()
     token = hash_of(whole[0]["resume_token"])
-    sent = 0 if past is None else state_codec.decode(kept.state)["received"] + 1
+    sent = 0 if past is None else state_codec.joined(kept.state)["received"] + 1
     attaching = asyncio.create_task(harness.host.attach(lease.lease_id, socket, token, seq, sent))
     resumed = await socket.until("session.resumed")
     if past is not None:
@@ -320,7 +320,7 @@ async def goes_on_from_every_copy(
     for number, kept in [*enumerate(taken)][::-every]:
         heard = await rebuilt_talk(harness, name, number, kept, whole)
         assert comparable(plain(heard)) == comparable(plain(whole)), number
-    return [kept.entries for kept in taken if state_codec.decode(kept.state)["closing"] is None]
+    return [kept.entries for kept in taken if state_codec.joined(kept.state)["closing"] is None]
 
 
 async def test_sound_sent_while_an_answer_was_said_is_not_heard_after_it(
@@ -346,7 +346,7 @@ async def test_sound_sent_while_an_answer_was_said_is_not_heard_after_it(
 
 def is_half_said(kept: LogContents) -> bool:
     """True if the client knew the beginning of an answer."""
-    answer = state_codec.decode(kept.state)["runner"]["response"]
+    answer = state_codec.joined(kept.state)["runner"]["response"]
     return bool(answer and answer["emitted"] and not answer["has_ended"])
 
 

@@ -1,9 +1,9 @@
 """Keeps the log of a session as current as what its client has been sent.
 
 What was done (inputs and their results) is appended; what the session remembers beyond that is one
-state, which each update replaces. A message goes to the client when the update that contains it is
-stored. One update is in flight at a time; it carries everything that is new. While there is nothing
-to send, the state is brought up to date now and then.
+state, of which each update has the parts that have changed. A message goes to the client when the
+update that contains it is stored. One update is in flight at a time; it carries everything that is
+new. While there is nothing to send, the state is brought up to date now and then.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from parley import logs
 from parley.clock import Clock
@@ -113,6 +115,8 @@ class SessionLog:
         self._compact_at = COMPACT_BYTES
         self._is_whole_due = True
         self._in_flight: _InFlight | None = None
+        self._sent_parts: dict[str, Any] = {}
+        """The state as it was sent, in plain parts."""
         self._sent_seq = 0
         self._stored_seq = 0
         self._received = 0
@@ -233,6 +237,7 @@ class SessionLog:
             writer.drop()
         self._pending.clear()
         self._kept.clear()
+        self._sent_parts = {}
         self._in_flight = None
         for timer in (self._late, self._reopening):
             if timer is not None:
@@ -324,7 +329,7 @@ class SessionLog:
         assert self._writer is not None
         is_whole, entries, state = self._is_whole_due, b"", None
         if remembered is not None:
-            state = state_codec.encode(remembered)
+            state = self._changed_parts(remembered, is_whole=is_whole)
             entries = b"".join((*self._kept, *self._pending) if is_whole else self._pending)
             self._kept += self._pending
             self._pending = []
@@ -340,6 +345,16 @@ class SessionLog:
         self._account()
         update = LogUpdate(is_whole, entries, state, outputs, journal.settled)
         self._writer.append(update, lambda result: self._came(in_flight, result))
+
+    def _changed_parts(self, remembered: dict[str, Any], *, is_whole: bool) -> dict[str, bytes]:
+        before = {} if is_whole else self._sent_parts
+        parts = self._sent_parts = state_codec.parts(remembered)
+        changed = {
+            name: msgspec.msgpack.encode(plain)
+            for name, plain in parts.items()
+            if name not in before or before[name] != plain
+        }
+        return changed | dict.fromkeys(before.keys() - parts.keys(), b"")
 
     def _came(self, in_flight: _InFlight, result: AppendResult) -> None:
         """An update was answered."""

@@ -13,7 +13,7 @@ import dataclasses
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
@@ -59,6 +59,36 @@ def decode(data: bytes) -> Any:
     except msgspec.MsgspecError as error:
         raise InvalidPayload(f"The log of the session cannot be read: {error}") from None
     return from_plain(plain)
+
+
+def parts(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain parts of a state, two names deep (`runner.turns`), so that a part that has not
+    changed need not be written again.
+
+    Raises:
+        TypeError: something in it is no value.
+    """
+    found: dict[str, Any] = {}
+    for name, plain in to_plain(dict(state))[1]:
+        inner = plain[1] if isinstance(plain, list) and plain[0] == "dict" else ()
+        found |= {f"{name}.{key}": each for key, each in inner} if inner else {name: plain}
+    return found
+
+
+def joined(encoded: Mapping[str, bytes]) -> dict[str, Any]:
+    """The state that consists of these parts, each encoded. Empty ones are gone.
+
+    Raises:
+        InvalidPayload: they cannot be read.
+    """
+    state: dict[str, Any] = {}
+    for path, data in encoded.items():
+        name, _, key = path.partition(".")
+        if data and key:
+            state.setdefault(name, {})[key] = decode(data)
+        elif data:
+            state[name] = decode(data)
+    return state
 
 
 def from_plain(plain: Any, load: Load | None = None) -> Any:

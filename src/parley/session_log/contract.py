@@ -3,8 +3,9 @@
 The worker that runs a session is the only writer of its log. Readers are another worker, which
 takes the log over when the first one is lost, and the gateway, which lists and drops logs. A log
 consists of entries that only grow (requests, inputs and results, encoded by
-`session/state_codec.py`), one state that each update replaces, and the numbered messages that the
-client has not acknowledged. Nothing in this package interprets an entry.
+`session/state_codec.py`), one state of named parts, of which an update has those that changed, and
+the numbered messages that the client has not acknowledged. Nothing in this package interprets an
+entry or a part.
 
 Each take-over starts a new epoch. A writer of an older epoch can no longer append.
 """
@@ -12,7 +13,7 @@ Each take-over starts a new epoch. A writer of an older epoch can no longer appe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
@@ -86,14 +87,14 @@ class LogUpdate:
     Args:
         is_whole: replaces everything that the log holds.
         entries: new entries, each with its length in front.
-        state: replaces the state; None: the state stays as it is.
+        state: parts of the state that have changed; an empty one is gone. None: nothing has.
         outputs: new messages to the client.
         settled: the client needs no message up to this number.
     """
 
     is_whole: bool
     entries: bytes
-    state: bytes | None
+    state: Mapping[str, bytes] | None
     outputs: tuple[StoredOutput, ...]
     settled: int
 
@@ -102,17 +103,17 @@ class LogUpdate:
 class LogTail:
     """State and unacknowledged messages of a log. `size`: their bytes."""
 
-    state: bytes = b""
+    state: dict[str, bytes] = field(default_factory=dict)
     outputs: deque[StoredOutput] = field(default_factory=deque)
     size: int = 0
 
     def apply(self, update: LogUpdate) -> None:
         if update.is_whole:
-            self.state, self.size = b"", 0
+            self.state, self.size = {}, 0
             self.outputs.clear()
-        if update.state is not None:
-            self.size += len(update.state) - len(self.state)
-            self.state = update.state
+        for name, data in (update.state or {}).items():
+            self.size += len(data) - len(self.state.get(name, b""))
+            self.state[name] = data
         for output in update.outputs:
             self.outputs.append(output)
             self.size += len(output.data)
@@ -126,7 +127,7 @@ class LogContents:
 
     session: LoggedSession
     entries: bytes
-    state: bytes
+    state: dict[str, bytes]
     outputs: tuple[StoredOutput, ...]
 
 

@@ -71,7 +71,7 @@ class _Frame(msgspec.Struct, frozen=True, array_like=True):
 
     generation: int
     entries_bytes: int
-    state: bytes | None
+    state: dict[str, bytes] | None
     outputs: tuple[StoredOutput, ...]
     settled: int
     session: LoggedSession | None = None
@@ -266,7 +266,11 @@ class _FileWriter:
             tail.write(
                 _framed(
                     _Frame(
-                        self._generation, entries.size, update.state, update.outputs, update.settled
+                        self._generation,
+                        entries.size,
+                        None if update.state is None else dict(update.state),
+                        update.outputs,
+                        update.settled,
                     )
                 )
             )

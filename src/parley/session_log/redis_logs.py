@@ -45,27 +45,30 @@ LOOK_S: Final = 1.0
 """Interval at which a worker looks whether it is still the Redis that has its logs: one that was
 restarted, or a replica that took over, may have forgotten logs that nothing is written to."""
 PREFIX: Final = "parley:session"
+PART: Final = "part:"
+"""Prefix of the fields of a log's hash that are parts of the state."""
 
 APPEND: Final = """
 -- KEYS: log, entries, outputs, index
--- ARGV: epoch, is_whole, session, entries, has_state, state, settled, size, ttl_ms, log_id,
--- now, outputs...
+-- ARGV: epoch, is_whole, session, entries, settled, size, ttl_ms, log_id, now, number of parts of
+-- the state, their names and values, outputs...
 local epoch = tonumber(redis.call('hget', KEYS[1], 'epoch') or '-1')
 if epoch == 0 then return 'dropped' end
 if epoch > tonumber(ARGV[1]) then return 'fenced' end
 -- A Redis that has forgotten the log, or has what an older writer wrote since, needs everything.
 if epoch ~= tonumber(ARGV[1]) and ARGV[2] ~= '1' then return 'unavailable' end
 if ARGV[2] == '1' then
-    redis.call('del', KEYS[2], KEYS[3])
-    redis.call('hset', KEYS[1], 'epoch', ARGV[1], 'session', ARGV[3], 'state', '')
+    redis.call('del', KEYS[1], KEYS[2], KEYS[3])
+    redis.call('hset', KEYS[1], 'epoch', ARGV[1], 'session', ARGV[3])
 end
 if #ARGV[4] > 0 then redis.call('xadd', KEYS[2], '*', 'e', ARGV[4]) end
-if ARGV[5] == '1' then redis.call('hset', KEYS[1], 'state', ARGV[6]) end
-for at = 12, #ARGV, 2 do redis.call('xadd', KEYS[3], ARGV[at] .. '-1', 'o', ARGV[at + 1]) end
-if ARGV[7] ~= '0' then redis.call('xtrim', KEYS[3], 'MINID', ARGV[7] .. '-2') end
-redis.call('hset', KEYS[1], 'at', ARGV[11])
-redis.call('hset', KEYS[4], ARGV[10], ARGV[8])
-for at = 1, 3 do redis.call('pexpire', KEYS[at], ARGV[9]) end
+local outputs = 11 + 2 * ARGV[10]
+for at = 11, outputs - 1, 2 do redis.call('hset', KEYS[1], ARGV[at], ARGV[at + 1]) end
+for at = outputs, #ARGV, 2 do redis.call('xadd', KEYS[3], ARGV[at] .. '-1', 'o', ARGV[at + 1]) end
+if ARGV[5] ~= '0' then redis.call('xtrim', KEYS[3], 'MINID', ARGV[5] .. '-2') end
+redis.call('hset', KEYS[1], 'at', ARGV[9])
+redis.call('hset', KEYS[4], ARGV[8], ARGV[6])
+for at = 1, 3 do redis.call('pexpire', KEYS[at], ARGV[7]) end
 return 'stored'
 """
 CLAIM: Final = """
@@ -73,7 +76,7 @@ CLAIM: Final = """
 if (redis.call('hget', KEYS[1], 'epoch') or '0') == '0' then return {} end
 local epoch = redis.call('hincrby', KEYS[1], 'epoch', 1)
 for at = 1, 3 do redis.call('pexpire', KEYS[at], ARGV[1]) end
-return {epoch, redis.call('hget', KEYS[1], 'session'), redis.call('hget', KEYS[1], 'state'),
+return {epoch, redis.call('hget', KEYS[1], 'session'), redis.call('hgetall', KEYS[1]),
     redis.call('xrange', KEYS[2], '-', '+'), redis.call('xrange', KEYS[3], '-', '+')}
 """
 REFRESH: Final = """
@@ -159,11 +162,16 @@ class RedisSessionLogs:
             claimed = await self._claimed(log_id)
             if not claimed:
                 raise LogUnreadable("Nothing of the session was kept.")
-            epoch, head, state, entries, outputs = claimed
+            epoch, head, kept, entries, outputs = claimed
+            fields = dict(zip(kept[::2], kept[1::2], strict=True))
             contents = LogContents(
                 _session_decoder.decode(head),
-                b"".join(fields[b"e"] for fields in map(_fields, entries)),
-                state,
+                b"".join(_fields(each)[b"e"] for each in entries),
+                {
+                    name.decode().removeprefix(PART): data
+                    for name, data in fields.items()
+                    if name.startswith(PART.encode())
+                },
                 tuple(_output_decoder.decode(_fields(each)[b"o"]) for each in outputs),
             )
         except self.failures as error:
@@ -303,7 +311,8 @@ class _RedisWriter:
         self._head = msgspec.msgpack.encode(session)
         self.log_id = session.log_id
         self.epoch = epoch
-        self._size = 0
+        self._entries_bytes = 0
+        self._parts_bytes: dict[str, int] = {}
         self._is_over = False
         self.on_forgotten: Callable[[], None] = lambda: None
         self._appending: asyncio.Task[None] | None = None
@@ -323,11 +332,14 @@ class _RedisWriter:
     async def _append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
         owner = self._owner
         if update.is_whole:
-            self._size = 0
-        self._size += len(update.entries)
-        outputs: list[str | bytes] = []
+            self._entries_bytes, self._parts_bytes = 0, {}
+        self._entries_bytes += len(update.entries)
+        parts, pairs = update.state or {}, list[str | bytes]()
+        for name, data in parts.items():
+            self._parts_bytes[name] = len(data)
+            pairs += [PART + name, data]
         for output in update.outputs:
-            outputs += [str(output.seq), msgspec.msgpack.encode(output)]
+            pairs += [str(output.seq), msgspec.msgpack.encode(output)]
         try:
             result = await owner.ask(
                 APPEND,
@@ -336,14 +348,13 @@ class _RedisWriter:
                 int(update.is_whole),
                 self._head,
                 update.entries,
-                int(update.state is not None),
-                update.state or b"",
                 update.settled,
-                self._size + len(update.state or b""),
+                self._entries_bytes + sum(self._parts_bytes.values()),
                 owner.ttl_ms,
                 self.log_id,
                 str(time.time()),
-                *outputs,
+                len(parts),
+                *pairs,
             )
         except owner.failures as error:
             if "OOM" in str(error):

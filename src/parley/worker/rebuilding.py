@@ -79,7 +79,7 @@ class RebuiltSession:
         except TimeoutError:
             raise ServiceUnavailable("The log of the session could not be read in time.") from None
         self._log, self._outputs = contents.entries, contents.outputs
-        self._state = state_codec.decode(contents.state)
+        self._state = state_codec.joined(contents.state)
         head, *self._entries = session_log.decoded(contents.entries)
         if not isinstance(head, SessionHead):
             raise ServiceUnavailable("The log of the session has no beginning.")
