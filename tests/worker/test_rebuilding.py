@@ -483,3 +483,24 @@ async def test_a_conversation_that_rolls_over_outlives_length_and_context(rolls:
 
     assert (talk.types.count("result") == 40) is rolls
     assert max(m.get("kv_cache_length", 0) for m in talk.socket.sent) <= 200
+
+
+async def test_a_response_does_not_repeat_the_setup_in_the_log(harness: WorkerHarness) -> None:
+    logs = harness.host.session_logs = FakeSessionLogs()
+    talk = harness.begin("openai_realtime", extensions=False)
+    setup = {"type": "realtime", "instructions": "Speak of lighthouses.", "resume": True}
+    talk.say({"type": "session.update", "session": setup})
+    await talk.until("session.updated")
+    said = []
+    for number in range(1, 4):
+        talk.say(written(number))
+        talk.say({"type": "response.create", "response": {"output_modalities": ["text"]}})
+        await talk.until("response.done", number)
+        written_now = b"".join(
+            b"".join((update.entries, *(update.state or {}).values())) for update in logs.updates
+        )
+        said.append(written_now.count(b"lighthouses"))
+    talk.socket.leave()
+    await talk.over()
+
+    assert said[0] == said[2] > 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -150,13 +150,17 @@ class OpenAIRealtimeDialect(OpenAIDialect):
     def remembered(self) -> dict[str, Any]:
         found = super().remembered()
         if self._telling is not None:
-            found["_telling"] = replace(self._telling, items=ConversationItems())
+            found["_telling"] = telling = copy.copy(self._telling)
+            telling.items = ConversationItems()
+            if telling.session is self._session:
+                telling.session = {}
         return found
 
     def restore(self, remembered: Mapping[str, Any]) -> None:
         super().restore(remembered)
         if self._telling is not None:
             self._telling.items = self._items
+            self._telling.session = self._telling.session or self._session
 
     @classmethod
     def claims(cls, request: UpgradeRequest) -> bool:
