@@ -164,6 +164,8 @@ class Session:
         self._may_roll_over = may_roll_over
         self.clock = clock
         self._resumable = socket if isinstance(socket, ResumableSocket) else None
+        self._offered_to = self._resumable
+        """None: the client has asked to be able to come back."""
         self.deadlines = Deadlines() if self._resumable is None else self._resumable.deadlines
         self.session_id = session_id
         self._socket = socket
@@ -370,7 +372,7 @@ class Session:
 
     def restore(self, remembered: dict[str, Any]) -> None:
         """Be what another worker's session was, before `run`."""
-        self._is_restored, self._settle = True, None
+        self._is_restored, self._settle, self._offered_to = True, None, None
         self._dialect.restore(remembered["dialect"])
         self._announced = set(remembered["announced"])
         self._outbox.is_timed = False
@@ -488,8 +490,8 @@ class Session:
             decoded = await self._decode(frame)
             await self._check_voice(decoded)
             meant = self._dialect.events(decoded, self.phase)
-            if self._dialect.wants_resume and self._resumable is not None:
-                self._offer_resume(self._resumable)
+            if self._dialect.wants_resume and self._offered_to is not None:
+                self._offer_resume(self._offered_to)
         except ParleyError as error:
             self.emit(Failed(error))
             return
@@ -515,8 +517,7 @@ class Session:
 
     def _offer_resume(self, resumable: ResumableSocket) -> None:
         """Let a client that asked for it come back after a cut."""
-        if resumable.is_enabled:
-            return
+        self._offered_to = None
         resumable.enable()
         first = None if self._rebuildable is None else self._rebuildable.first_entry()
         if first is not None:
