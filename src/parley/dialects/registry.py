@@ -55,7 +55,6 @@ class DialectRegistry:
         return iter(self._by_name.values())
 
     def find(self, name: str) -> type[Dialect] | None:
-        """The dialect of that name."""
         return self._by_name.get(name)
 
     @property

@@ -117,7 +117,6 @@ class AudioChunk(msgspec.Struct, tag="audio_chunk", frozen=True, kw_only=True):
         return data
 
     def frame_bytes(self) -> tuple[bytes, ...]:
-        """The frames as image files."""
         return frame_files(self.frame_base64_list, field="frame_base64_list")
 
 
@@ -132,7 +131,6 @@ class VideoFrame(msgspec.Struct, tag="video_frame", frozen=True, kw_only=True):
         return (self.frame,) if isinstance(self.frame, str) else self.frame
 
     def frame_bytes(self) -> tuple[bytes, ...]:
-        """The frames as image files."""
         return frame_files(self.frames, field="frame")
 
 

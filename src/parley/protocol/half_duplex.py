@@ -155,7 +155,6 @@ class HalfDuplexChunk(msgspec.Struct, tag="chunk", frozen=True, kw_only=True):
     duration_ms: Annotated[float, EXTENSION] = 0
 
     def published(self) -> HalfDuplexChunk | None:
-        """See `codec.encode_for`."""
         return None if self.text_delta is None and self.audio_data is None else self
 
 

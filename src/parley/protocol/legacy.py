@@ -57,7 +57,6 @@ class QueueUpdate(msgspec.Struct, tag="queue_update", frozen=True, kw_only=True)
     queue_length: Annotated[int, EXTENSION] = 0
 
     def published(self) -> Queued:
-        """See `codec.encode_for`."""
         return Queued(position=self.position, estimated_wait_s=self.estimated_wait_s)
 
 
@@ -98,7 +97,6 @@ class InputText(msgspec.Struct, tag="input_text", frozen=True, kw_only=True):
     images: Frames = ()
 
     def image_bytes(self) -> tuple[bytes, ...]:
-        """The pictures as files."""
         return frame_files(self.images, field="images")
 
 

@@ -112,7 +112,6 @@ class Append(msgspec.Struct, tag="input_audio_buffer.append", frozen=True, kw_on
         )
 
     def frame_bytes(self) -> tuple[bytes, ...]:
-        """The frames as image files."""
         return frame_files(self.video_frames, field="video_frames")
 
 
@@ -133,12 +132,10 @@ class WrittenItem(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """All that was written."""
         texts = (part.text.strip() for part in self.content if part.type == "input_text")
         return "\n".join(filter(None, texts))
 
     def image_bytes(self) -> tuple[bytes, ...]:
-        """The pictures as files."""
         images = tuple(part.image_url for part in self.content if part.type == "input_image")
         if len(images) > FRAMES_LIMIT:
             raise InvalidPayload(
@@ -282,7 +279,6 @@ class RealtimeError(msgspec.Struct, tag="error", frozen=True, kw_only=True):
     error: ErrorBody
 
     def published(self) -> RealtimeError:
-        """See `codec.encode_for`."""
         body = self.error
         if body.code in PUBLISHED_CODES:
             return self

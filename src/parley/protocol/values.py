@@ -71,7 +71,6 @@ class Base64Image(msgspec.Struct, tag="image", frozen=True, kw_only=True):
     data: str
 
     def file_bytes(self) -> bytes:
-        """The image file."""
         return codec.image_bytes(self.data, field="image.data", limit_bytes=IMAGE_LIMIT_BYTES)
 
 
@@ -93,7 +92,6 @@ class Base64Video(msgspec.Struct, tag="video", frozen=True, kw_only=True):
     stack_frames: Annotated[int, Meta(ge=1, le=16)] = 1
 
     def file_bytes(self) -> bytes:
-        """The video file."""
         return codec.image_bytes(self.data, field="video.data", limit_bytes=VIDEO_LIMIT_BYTES)
 
 

@@ -293,7 +293,6 @@ class ChatRunner:
         self._asked.set()
 
     def expire(self, deadline: str) -> None:
-        """See `Runner`."""
         series = self._limits.series
         if deadline == "stop":
             if self._running is not None:
@@ -321,7 +320,6 @@ class ChatRunner:
         return True
 
     async def run(self) -> SessionEnded:
-        """See `Runner`."""
         session, series = self._session, self._limits.series
         self._set(setup=self._limits.setup_s)
         if series is None:
@@ -359,7 +357,6 @@ class ChatRunner:
             self._running = None
 
     async def close(self) -> None:
-        """See `Runner`."""
         self._view.stop_generation()
 
 

@@ -165,7 +165,6 @@ class ConversationRunner:
     # ---- what the client does --------------------------------------------------------------
 
     def accept(self, event: ClientEvent) -> None:
-        """See `Runner`."""
         match event:
             case HalfDuplexSetup() if not self._has_items:
                 self._prepare(event)
@@ -245,7 +244,6 @@ class ConversationRunner:
     # ---- for the listener ------------------------------------------------------------------
 
     def take_turn(self, item_id: str, pcm: Pcm, speech_ms: int, *, answers: bool) -> None:
-        """See `TurnTaker`."""
         text = "\n".join(written.text for written in self._typed if written.text)
         pictures = tuple(file for written in self._typed for file in written.pictures)
         self._typed.clear()
@@ -261,20 +259,16 @@ class ConversationRunner:
 
     @property
     def has_written(self) -> bool:
-        """See `TurnTaker`."""
         return any(written.text for written in self._typed)
 
     async def answer_early(self, pcm: Pcm) -> None:
-        """See `TurnTaker`."""
         if not self._is_answering and not self._requests:
             await self._context.answer_early(pcm, self._setup)
 
     def stop_early(self) -> None:
-        """See `TurnTaker`."""
         self._view.stop_early()
 
     async def settle(self) -> None:
-        """See `TurnTaker`."""
         if not self._is_answering:
             await self._settle()
 
@@ -335,7 +329,6 @@ class ConversationRunner:
         return self._cancel(is_turn=False)
 
     def expire(self, deadline: str) -> None:
-        """See `Runner`."""
         now_s = self._session.clock.monotonic()
         if deadline == DEADLINE:
             self._silence.expire()
@@ -361,7 +354,6 @@ class ConversationRunner:
     # ---- the conversation ------------------------------------------------------------------
 
     async def run(self) -> SessionEnded:
-        """See `Runner`."""
         if not self._is_rebuilt:
             await self._begin()
         runs = {"listener": self._listener.run(), "answerer": self._answer()}
@@ -406,15 +398,12 @@ class ConversationRunner:
 
     @property
     def is_between(self) -> bool:
-        """See `RebuildableRunner`."""
         return not self._is_answering
 
     def first_entry(self) -> entries.ItemsSoFar:
-        """See `RebuildableRunner`."""
         return entries.ItemsSoFar(tuple(self._items), self._setup, self._logged)
 
     def remembered(self) -> dict[str, Any] | None:
-        """See `RebuildableRunner`."""
         heard = self._listener.remembered()
         if heard is None:
             return None
@@ -435,7 +424,6 @@ class ConversationRunner:
         return list(log) if self._has_items else turns_without_old_sound(log)
 
     async def rebuild(self, log: Sequence[Any], remembered: dict[str, Any]) -> None:
-        """See `RebuildableRunner`."""
         feed = TurnFeed(self._items, self._context, self._view, self._session.session_id)
         await replay(feed, log)
         self._turns, self._setup = remembered["turns"], feed.setup
@@ -467,7 +455,6 @@ class ConversationRunner:
         return asyncio.create_task(work, name=f"{self._session.session_id}:{name}")
 
     async def close(self) -> None:
-        """See `Runner`."""
         self._view.stop_generation()
 
     # ---- answering -------------------------------------------------------------------------

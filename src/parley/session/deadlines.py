@@ -70,7 +70,6 @@ class Deadlines:
         return min((self._due_s[name] for name in LAST if name in self._due_s), default=None)
 
     def next_due_s(self) -> float | None:
-        """The earliest."""
         return min(self._running().values(), default=None)
 
     def take_expired(self, now_s: float) -> list[str]:

@@ -153,7 +153,6 @@ class DuplexRunner:
     # ---- what the client does --------------------------------------------------------------
 
     def accept(self, event: ClientEvent) -> None:
-        """See `Runner`."""
         session = self._session
         match event:
             case DuplexSetup():
@@ -271,7 +270,6 @@ class DuplexRunner:
     # ---- what the model does ---------------------------------------------------------------
 
     async def run(self) -> SessionEnded:
-        """See `Runner`."""
         if not self._is_rebuilt:
             self._set_deadlines(total=self._limits.total_left_s)
             await self._prepare()
@@ -313,14 +311,12 @@ class DuplexRunner:
 
     @property
     def is_between(self) -> bool:
-        """See `RebuildableRunner`."""
         return self._unit is None
 
     def first_entry(self) -> None:
         """See `RebuildableRunner`."""
 
     def remembered(self) -> dict[str, Any] | None:
-        """See `RebuildableRunner`."""
         now_s = self._session.clock.monotonic()
         pending = (*((self._unit,) if self._unit is not None else ()), *self._mailbox.units)
         return {
@@ -341,7 +337,6 @@ class DuplexRunner:
         }
 
     async def rebuild(self, log: Sequence[Any], remembered: dict[str, Any]) -> None:
-        """See `RebuildableRunner`."""
         asked, *entries = log
         await self._open(asked)
         await replay(self._feed, entries)
@@ -361,7 +356,6 @@ class DuplexRunner:
         self._is_rebuilt = True
 
     def without_old_sound(self, log: Sequence[Any]) -> list[Any]:
-        """See `RebuildableRunner`."""
         light: deque[Any] = deque()
         # Number of units that may be decided again, with the one before them.
         units, needed_s = KEPT_UNITS + 1, 0.0
@@ -383,7 +377,6 @@ class DuplexRunner:
         return list(light)
 
     async def close(self) -> None:
-        """See `Runner`."""
         self._view.stop()
         await self._view.cleanup()
 

@@ -72,7 +72,6 @@ class EarlyAnswer:
         self._pause_start = None
 
     def end(self) -> None:
-        """Nothing follows."""
         if self._task is not None:
             self._task.cancel()
 

@@ -234,7 +234,6 @@ class Interruptions:
             await self._watch.run()
 
     def begin(self) -> None:
-        """A new answer."""
         self.playback.begin()
         self.is_cut = False
         self.is_watching = self.is_armed

@@ -94,7 +94,6 @@ class ItemContext:
         return opened.context_tokens
 
     def invalidate(self) -> None:
-        """The past has changed."""
         if not self._only_grows:
             self._synced = self._cut = None
 

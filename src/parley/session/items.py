@@ -74,12 +74,10 @@ class ConversationItem:
 
     @property
     def text(self) -> str:
-        """What was written."""
         return "".join(part.text for part in self.message.parts if isinstance(part, TextPart))
 
     @property
     def pictures(self) -> tuple[bytes, ...]:
-        """What was shown."""
         return tuple(part.file for part in self.message.parts if isinstance(part, Picture))
 
     @property

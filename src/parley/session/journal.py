@@ -71,7 +71,6 @@ class ResumeJournal:
 
     @property
     def kept_bytes(self) -> int:
-        """What it holds now."""
         return sum(len(entry.text) for entry in self._kept)
 
     def add(self, text: str | bytes, now_s: float) -> None:
@@ -108,7 +107,6 @@ class ResumeJournal:
             self._drop()
 
     def delivered(self, entry: JournalEntry) -> None:
-        """The network has taken it."""
         self._delivered_at = entry.ends_at
 
     def rewind(self, seq: int) -> None:
@@ -154,7 +152,6 @@ class ResumeTokens:
         self.generation = -1
 
     def remembered(self) -> dict[str, Any]:
-        """For `restore`."""
         return {
             "current": self._current,
             "previous": self._previous,

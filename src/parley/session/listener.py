@@ -179,7 +179,6 @@ class TurnListener:
     # ---- what the client does --------------------------------------------------------------
 
     def hear(self, pcm: Pcm) -> None:
-        """The next sound."""
         if self._drops_past and self._session.hears_what_is_past:
             self._session.report_dropped(pcm.duration_s)
             return
@@ -253,7 +252,6 @@ class TurnListener:
     # ---- what the answer does --------------------------------------------------------------
 
     def begin_answer(self) -> None:
-        """An answer is being made."""
         self._is_answering = True
         self._before_watch = len(self._sounds)
         self.interruptions.begin()
@@ -283,7 +281,6 @@ class TurnListener:
     # ---- listening -------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Listen until cancelled."""
         watch = _WatchTask(self.interruptions, self._detectors, self._judges)
         try:
             while True:
@@ -377,7 +374,6 @@ class TurnListener:
             self._announce_silence(self._heard_samples)
 
     async def _find(self, pcm: Pcm, detection: TurnDetection) -> None:
-        """Look for turns."""
         finder, cold_start = self._finder, self._cold_start
         self._heard_samples += len(pcm)
         if finder is None:
@@ -462,7 +458,6 @@ class _WatchTask:
         return True
 
     def stop(self) -> None:
-        """Listen no more."""
         if self._task is not None:
             self._task.cancel()
 

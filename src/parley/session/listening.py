@@ -91,7 +91,6 @@ class SoundQueue:
             self._waiting_s += pcm.duration_s
 
     def clear(self) -> None:
-        """Forget all of it."""
         self._pieces.clear()
         self._waiting_s = 0.0
 

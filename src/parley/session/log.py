@@ -357,7 +357,6 @@ class SessionLog:
         return changed | dict.fromkeys(before.keys() - parts.keys(), b"")
 
     def _came(self, in_flight: _InFlight, result: AppendResult) -> None:
-        """An update was answered."""
         if in_flight is not self._in_flight:
             return
         self._in_flight = None

@@ -68,7 +68,6 @@ class Playback:
         """Of the text of an answer that was cut: what was sent and not heard."""
 
     def begin(self) -> None:
-        """A new answer."""
         self._sent_ms, self._text = 0.0, ""
 
     def send(self, text: str, duration_ms: float) -> float:

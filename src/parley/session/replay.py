@@ -126,7 +126,6 @@ class _Feed(Generic[View]):
         self._is_behind = False
 
     async def catch_up(self) -> None:
-        """See `ConversationFeed`."""
         if self._is_behind:
             self._is_behind = False
             await self._view.catch_up()
@@ -191,7 +190,6 @@ class UnitFeed(_Feed[DuplexView]):
         )
 
     async def redo(self, entry: DuplexSetup | UnitDone | WentBack) -> UnitResult | None:
-        """See `ConversationFeed`."""
         match entry:
             case DuplexSetup():
                 await self.open(entry)
@@ -274,7 +272,6 @@ class TurnFeed(_Feed[HalfDuplexView]):
         """An answer that is over for the client, and was still being made."""
 
     async def redo(self, entry: Entry) -> MadeAnswer | None:
-        """See `ConversationFeed`."""
         items, context = self._items, self._context
         match entry:
             case HalfDuplexSetup() as setup:
@@ -322,7 +319,6 @@ class TurnFeed(_Feed[HalfDuplexView]):
         return None
 
     async def catch_up(self) -> None:
-        """See `ConversationFeed`."""
         await self._make_silenced()
         await self._context.settle()
         await super().catch_up()

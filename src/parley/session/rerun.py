@@ -153,7 +153,6 @@ class _AtItsTime:
         return getattr(self._slot, name)
 
     async def start(self, command: StartSession) -> StartResult:
-        """See `SlotHandle`."""
         return await self._slot.start(replace(command, wall_clock=self._wall_clock))
 
 
@@ -196,7 +195,6 @@ class _Part:
         return Pcm(samples.astype(np.float32, copy=False), rate_hz)
 
     def setup(self) -> list[Entry]:
-        """How a conversation was requested."""
         match self.head.app_type.mode:
             case "duplex":
                 return [_decoded(_duplex, self.head.asked).load(self.file)]
@@ -425,7 +423,6 @@ class _ChatFeed:
         self._sounds: list[Pcm] = []
 
     async def redo(self, entry: ChatRequested) -> MadeAnswer:
-        """See `ConversationFeed`."""
         self._sounds.clear()
         run = RequestRun(self, self._view, entry, AUDIO_LIMIT_S, voices=self._voices, seed=None)
         await run.answer()

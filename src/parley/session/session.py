@@ -206,11 +206,9 @@ class Session:
 
     @property
     def backlog_s(self) -> float:
-        """See `ResumableSocket.backlog_s`."""
         return 0.0 if self._resumable is None else self._resumable.backlog_s
 
     def takes_backlog(self, seconds: float) -> bool:
-        """See `ResumableSocket.takes_backlog`."""
         return self._resumable is not None and self._resumable.takes_backlog(seconds)
 
     @property
@@ -485,7 +483,6 @@ class Session:
                 self._resumable.handled()
 
     async def _take(self, frame: str | bytes) -> None:
-        """Act on a message."""
         try:
             decoded = await self._decode(frame)
             await self._check_voice(decoded)

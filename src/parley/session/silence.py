@@ -48,7 +48,6 @@ class SilenceWatch:
         self._session.deadlines.clear(DEADLINE)
 
     def expire(self) -> None:
-        """The deadline has passed."""
         if self._reason is None:
             return
         now_s = self._session.clock.monotonic()

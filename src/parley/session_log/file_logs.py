@@ -191,7 +191,6 @@ class _Open:
     size: int = 0
 
     def write(self, data: bytes) -> None:
-        """Append all of `data`."""
         view = memoryview(data)
         while view:
             view = view[os.write(self.descriptor, view) :]

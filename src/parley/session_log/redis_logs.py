@@ -253,7 +253,6 @@ class RedisSessionLogs:
         return task
 
     def forget(self, writer: _RedisWriter) -> None:
-        """Refresh its log no more."""
         self._writers.pop(writer.log_id, None)
 
     async def _refresh(self) -> None:

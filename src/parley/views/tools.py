@@ -109,7 +109,6 @@ class ToolCallReader:
         return self._is_call
 
     def add(self, text: str) -> list[Piece]:
-        """More of the answer."""
         self._held += text
         pieces: list[Piece] = []
         while (found := self._step()) is not None:

@@ -35,7 +35,6 @@ class StreamingChunk:
 
     @property
     def duration_ms(self) -> int:
-        """Length of its sound."""
         return 0 if self.audio is None else self.audio.duration_ms
 
 

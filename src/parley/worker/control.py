@@ -163,7 +163,6 @@ class ControlLink:
             self._has_waiting.set()
 
     async def run(self) -> None:
-        """Stay connected until cancelled."""
         backoff = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
         while True:
             try:

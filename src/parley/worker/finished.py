@@ -67,7 +67,6 @@ class FinishedRecordings:
                     self.finished(folder)
 
     def finished(self, folder: Folder) -> None:
-        """A recording is complete."""
         with self._lock:
             self._waiting.add(folder.recording_id)
 
@@ -89,7 +88,6 @@ class FinishedRecordings:
         return ready
 
     def find(self, recording_id: str) -> Folder | None:
-        """A complete recording that waits."""
         folder = self._folders.find(recording_id) if self.is_on else None
         return folder if folder is not None and _is_complete(folder) else None
 

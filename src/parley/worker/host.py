@@ -572,7 +572,6 @@ class Host:
         return limit_s - spent_s
 
     def frame_limit_bytes(self, kind: Kind) -> int:
-        """Largest message of a session."""
         limits = self.limits
         return round((limits.chat_frame_mb if kind is Kind.CHAT else limits.frame_mb) * MIB)
 

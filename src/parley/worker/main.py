@@ -200,7 +200,6 @@ class WorkerProcess:
         self._host.change_limits(limits.model_dump(mode="json"))
 
     def stop_now(self) -> None:
-        """End without waiting for anybody."""
         self._stopping.set()
         if self._host is not None:
             self._host.leaving.set()

@@ -67,11 +67,9 @@ class WorkerMeter:
         self._interruptions: Counter[InterruptionState] = Counter()
 
     def count_request(self) -> None:
-        """A session was accepted."""
         self.total_requests += 1
 
     def count_error(self, code: str) -> None:
-        """Something failed."""
         self._errors[code] += 1
 
     def count_interruption(self, state: InterruptionState) -> None:

@@ -229,7 +229,6 @@ class SessionRecorder:
             self._ready(at_s)
 
     def observe(self, event: Observed, at_s: float) -> None:
-        """See `Observer`."""
         at_ms = round(1000 * (at_s - self._began_s), 1)
         self._check_losses()
         match event:
@@ -388,7 +387,6 @@ class SessionRecorder:
         self._journal.put(Entry(line))
 
     def _keep(self, entry: entries.Entry, at_ms: float) -> None:
-        """What no other line says."""
         files: Media = {}
         inputs: list[Pcm] = []
 

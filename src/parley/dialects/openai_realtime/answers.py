@@ -65,7 +65,6 @@ class ResponseEvents:
         self._sound = OpenAIOutput(self.output["format"]["type"])
 
     def begin(self) -> list[msgspec.Struct]:
-        """It has begun."""
         created = wire.ResponseCreated(response=self._response("in_progress", None, []))
         return [created, *([] if self.may_call else self._open_message())]
 
@@ -115,7 +114,6 @@ class ResponseEvents:
     # Calls.
 
     def call(self, event: ToolCallStarted) -> list[msgspec.Struct]:
-        """A function is called."""
         part = ToolCallPart(name=event.name, arguments="", id=event.call_id)
         self._call = CallSoFar(event.item_id, len(self._output), part, event.previous_id)
         return self._add_item(
@@ -157,7 +155,6 @@ class ResponseEvents:
     # Words and sound.
 
     def say(self, event: OutputDelta) -> list[msgspec.Struct]:
-        """The next piece of it."""
         found: list[msgspec.Struct] = self._open_message()
         if not self.started.is_spoken:
             words = [wire.TextDelta(**self._place, delta=event.text)] if event.text else []
@@ -172,7 +169,6 @@ class ResponseEvents:
         return found
 
     def end(self, event: TurnCompleted) -> list[msgspec.Struct]:
-        """It is over."""
         status, details = _status(event)
         closing: list[msgspec.Struct] = []
         if self._call is not None:
