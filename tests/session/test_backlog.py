@@ -12,7 +12,7 @@ import pytest
 from tests.session import test_conversation_interruption as items
 from tests.session import test_interruption as half_duplex
 from tests.support.patience import HANG_S
-from tests.support.sessions import Talk, WorkerHarness, worker_harness
+from tests.support.sessions import Talk, WorkerHarness, pcm64, worker_harness
 from tests.support.sockets import FakeSocket
 from tests.support.timeline import silence, sound, speak
 
@@ -23,6 +23,7 @@ from parley.protocol.resume import hash_of
 from parley.session.resumable import ResumeRefused
 
 AWAY_S = 8.0
+UNIT = {"type": "audio_chunk", "audio_base64": pcm64(sound(silence(1.0)))}
 SAID = sound(silence(0.3), speak(1.0), silence(1.2), speak(2.0), silence(1.2))
 """Two turns, said while the client was away."""
 
@@ -135,7 +136,7 @@ async def test_a_client_is_sent_the_length_of_what_was_dropped() -> None:
         async with returned(harness, talk, "prepared") as again:
             harness.gate.shut(Stage.DECODE)
             for _ in range(20):
-                half_duplex.tell(again, sound(silence(1.0)))
+                again.say(UNIT)
             (session,) = harness._lives()
             runner: Any = session._runner
             # One is being processed.
@@ -155,7 +156,7 @@ async def test_a_client_that_cannot_resume_is_not_sent_what_was_dropped() -> Non
         talk = await harness.ready("duplex")
         harness.gate.shut(Stage.DECODE)
         for _ in range(8):
-            half_duplex.tell(talk, sound(silence(1.0)))
+            talk.say(UNIT)
         await heard(harness, talk)
         (session,) = harness._lives()
         is_due = session.deadlines.get("dropped") is not None

@@ -357,9 +357,10 @@ def plain(messages: list[Message]) -> list[Message]:
     ]
 
 
+@pytest.mark.parametrize("part", [0.3, 0.5, 0.7])
 @pytest.mark.parametrize("name", ["duplex", "half_duplex", "openai_realtime"])
 async def test_the_rest_of_a_recorded_session_is_recorded_as_a_second_part(
-    tmp_path: Path, name: str
+    tmp_path: Path, name: str, part: float
 ) -> None:
     recordings = Recordings(
         RecordingFolders(tmp_path),
@@ -370,7 +371,7 @@ async def test_the_rest_of_a_recorded_session_is_recorded_as_a_second_part(
     )
     async with worker_harness(slots=2, recordings=recordings) as harness:
         whole, logs = await whole_talk(harness, name)
-        kept = logs.taken[len(logs.taken) // 2]
+        kept = logs.taken[round(part * len(logs.taken))]
         await rebuilt_talk(harness, name, 1, kept, whole)
     recordings.close()
 

@@ -159,6 +159,8 @@ class ConversationRunner:
         self._asked = asyncio.Event()
         self._begun_s = self._idle_since_s = session.clock.monotonic()
         self._is_rebuilt = self._is_answering = False
+        self._is_set_up = False
+        """True if the setup has been logged; a recording begins with it."""
         self._logged = 0
         """Number of entries, without the setup."""
 
@@ -169,11 +171,12 @@ class ConversationRunner:
             case HalfDuplexSetup() if not self._has_items:
                 self._prepare(event)
             case HalfDuplexSetup() as setup:
-                self._setup = setup
+                self._setup, self._is_set_up = setup, True
                 self._session.log(setup)
             case SetupChanged(setup):
                 self._setup = setup
-                self._log(event)
+                if self._is_set_up:
+                    self._log(event)
             case DetectionChanged(detection):
                 self._listener.detect(detection)
             case AudioInput(pcm):

@@ -94,7 +94,7 @@ class Removed:
 @dataclass(frozen=True, slots=True)
 class Truncated:
     """An answer of which only a part was heard. `heard`: its words; None: those whose sound had
-    begun, as recordings of earlier versions have it."""
+    started, as recordings of earlier versions have it."""
 
     item_id: str
     heard_ms: float
@@ -189,7 +189,7 @@ TAGS: Final[Mapping[str, type]] = {
     "answer_made": AnswerMade,
     "answer_told": AnswerTold,
     "audio_input": AudioInput,
-    "begun": Begun,
+    "answer_begun": Begun,
     "chat_requested": ChatRequested,
     "checkpoint": Checkpoint,
     "clip": Clip,

@@ -115,7 +115,7 @@ class ConversationItem:
         self.message = Message("assistant", (TextPart(said),))
 
     def truncate(self, heard_ms: float) -> str:
-        """The words whose sound had begun were heard, and no others. May be called again with
+        """The words whose sound had started were heard, and no others. May be called again with
         another length, which replaces the previous one."""
         return self.keep("".join(text for text, begins_ms in self.spoken if begins_ms < heard_ms))
 

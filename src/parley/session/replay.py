@@ -333,56 +333,56 @@ class TurnFeed(_Feed[HalfDuplexView]):
         for item_id in item_ids:
             self._context.forget(item_id)
 
-    async def _begin(self, begun: Begun) -> None:
+    async def _begin(self, entry: Begun) -> None:
         await self._make_silenced()
-        self.setup = begun.setup or self.setup
-        self._begun, self.is_filled, self._is_made = begun, False, False
-        answer = ConversationItem.of_answer(begun.item_id)
-        if not begun.request.is_apart:
+        self.setup = entry.setup or self.setup
+        self._begun, self.is_filled, self._is_made = entry, False, False
+        answer = ConversationItem.of_answer(entry.item_id)
+        if not entry.request.is_apart:
             self._forget(self._items.append(answer))
         self._before = self._items.before(answer)
 
-    async def _fill(self, begun: Begun, chosen: tuple[object, ...]) -> None:
+    async def _fill(self, asked: Begun, chosen: tuple[object, ...]) -> None:
         self._is_behind |= any(each is not None for each in chosen)
         await self._context.fill(
             self._before,
-            begun.item_id,
-            begun.request,
+            asked.item_id,
+            asked.request,
             self.setup,
-            speaks=begun.is_spoken,
+            speaks=asked.is_spoken,
             again=chosen,
         )
         self.is_filled = True
 
-    async def _answer(self, begun: Begun, answered: AnswerMade) -> MadeAnswer | None:
+    async def _answer(self, asked: Begun, answered: AnswerMade) -> MadeAnswer | None:
         """Have the model generate an answer again. One that was stopped and whose choices are
         unknown is only appended to the context."""
         self.is_filled, self._silenced = False, None
         is_known = answered.is_whole or answered.chosen is not None
         if not (answered.said or is_known):
-            self._context.without(begun.item_id)
+            self._context.without(asked.item_id)
             return None
         self._is_made = True
         self._is_behind |= answered.chosen is not None
-        generation = generation_of(self.setup, begun.request)
+        generation = generation_of(self.setup, asked.request)
         if is_known:
-            return await self._generate(begun, generation, speaks=begun.is_spoken, again=answered)
+            return await self._generate(asked, generation, speaks=asked.is_spoken, again=answered)
         made = None
         if self._in_full:
-            made = await self._generate(begun, generation, speaks=begun.is_spoken)
+            made = await self._generate(asked, generation, speaks=asked.is_spoken)
             await self._view.rollback()
-        said = await self._generate(begun, replace(generation, say=answered.said), speaks=False)
+        said = await self._generate(asked, replace(generation, say=answered.said), speaks=False)
         return made or said
 
     async def _generate(
         self,
-        begun: Begun,
+        asked: Begun,
         generation: Generation,
         *,
         speaks: bool,
         again: AnswerMade | None = None,
     ) -> MadeAnswer:
-        tools = self.setup.tools if begun.request.tools is None else begun.request.tools
+        tools = self.setup.tools if asked.request.tools is None else asked.request.tools
         # As in a live session: a function call is neither text nor speech.
         calls = AnswerCalls(lambda event: None, bool(tools))
         sounds: list[Pcm] = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -67,6 +67,9 @@ from parley.views.half_duplex import HalfDuplexView
 _chat = msgspec.json.Decoder(ChatAsked)
 _duplex = msgspec.json.Decoder(DuplexAsked)
 _half_duplex = msgspec.json.Decoder(HalfDuplexAsked)
+
+OLD: Final = (b"session.entries:Answered", b"session.entries:Cut")
+"""Entries of half-duplex that are made no more."""
 
 _Recorded = tuple[Entry, UnitLine | JournalTurn | None]
 _Dated = tuple[Entry, UnitLine | JournalTurn | None, float | None]
@@ -240,12 +243,12 @@ class _Part:
     def _turns(self) -> Iterator[_Recorded]:
         turns = timeline.turns(self.journal.lines)
         told, turn = iter(turns), None
-        known = [self._entry(line) for line in self.journal.of(EntryLine)]
-        if turns and not any(isinstance(entry, Begun) for entry in known):
+        kept = [*self.journal.of(EntryLine)]
+        if (turns and not kept) or any(old in bytes(line.what) for line in kept for old in OLD):
             raise InvalidRequest(
                 "An earlier version made this recording and did not record its turns as entries."
             )
-        for entry in known:
+        for entry in map(self._entry, kept):
             if isinstance(entry, Begun):
                 turn = next(told, None)
             yield entry, turn

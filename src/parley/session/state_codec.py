@@ -66,7 +66,7 @@ def parts(state: Mapping[str, Any]) -> dict[str, Any]:
     changed need not be written again.
 
     Raises:
-        TypeError: something in it is no value.
+        TypeError: something in it is not a value.
     """
     found: dict[str, Any] = {}
     for name, plain in to_plain(dict(state))[1]:
