@@ -51,7 +51,8 @@ class ResumeJournal:
 
     def __init__(self, limits: ResumeLimits) -> None:
         self._limits = limits
-        self._kept: deque[JournalEntry] = deque()
+        self.kept: deque[JournalEntry] = deque()
+        """Oldest first; others only read it."""
         self.last_seq = 0
         self.given_up = 0
         """The newest number that was given up without an acknowledgement."""
@@ -60,24 +61,19 @@ class ResumeJournal:
         self._delivered_at = 0
 
     @property
-    def kept(self) -> tuple[JournalEntry, ...]:
-        """What it holds now, oldest first."""
-        return tuple(self._kept)
-
-    @property
     def settled(self) -> int:
         """Up to here nothing will be sent again."""
         return max(self._acknowledged, self.given_up)
 
     @property
     def kept_bytes(self) -> int:
-        return sum(len(entry.text) for entry in self._kept)
+        return sum(len(entry.text) for entry in self.kept)
 
     def add(self, text: str | bytes, now_s: float) -> None:
         """Number the next message, which is `last_seq` from here on; older ones may be given up."""
         self.last_seq += 1
         self._ends_at += len(text)
-        self._kept.append(JournalEntry(self.last_seq, text, now_s, self._ends_at))
+        self.kept.append(JournalEntry(self.last_seq, text, now_s, self._ends_at))
         self._trim(now_s)
 
     def restore(
@@ -94,16 +90,16 @@ class ResumeJournal:
 
     def after(self, seq: int) -> JournalEntry | None:
         """The first kept message with a higher number."""
-        if not self._kept or self._kept[-1].seq <= seq:
+        if not self.kept or self.kept[-1].seq <= seq:
             return None
-        behind = max(0, seq + 1 - self._kept[0].seq)
-        return next(islice(self._kept, behind, None))
+        behind = max(0, seq + 1 - self.kept[0].seq)
+        return next(islice(self.kept, behind, None))
 
     def acknowledge(self, seq: int) -> None:
         """The client has everything up to `seq`."""
         seq = min(seq, self.last_seq)
         self._acknowledged = max(self._acknowledged, seq)
-        while self._kept and self._kept[0].seq <= seq:
+        while self.kept and self.kept[0].seq <= seq:
             self._drop()
 
     def delivered(self, entry: JournalEntry) -> None:
@@ -125,8 +121,8 @@ class ResumeJournal:
         return self._ends_at - self._delivered_at <= self._limits.journal_bytes // 2
 
     def _trim(self, now_s: float) -> None:
-        while self._kept:
-            oldest = self._kept[0]
+        while self.kept:
+            oldest = self.kept[0]
             if oldest.ends_at > self._delivered_at:
                 return
             held = self._ends_at - oldest.ends_at + len(oldest.text)
@@ -137,7 +133,7 @@ class ResumeJournal:
             self._drop()
 
     def _drop(self) -> None:
-        entry = self._kept.popleft()
+        entry = self.kept.popleft()
         self._delivered_at = max(self._delivered_at, entry.ends_at)
 
 
