@@ -22,7 +22,7 @@ import pytest
 import structlog
 import websockets
 from tests.support.gateways import all_free, until
-from tests.support.long import IS_LONG, times
+from tests.support.long import IS_LONG
 from tests.support.mutations import TALKS, Frame, Talk, mutated
 from tests.support.patience import HANG_S
 from tests.support.stack import RunningStack, running_stack
@@ -42,7 +42,10 @@ from parley.protocol import (
 
 pytestmark = pytest.mark.slow
 
-LIMIT_S: Final = times(18, 240)
+TRIED: Final = 120
+"""Talks of a usual run, always the same ones."""
+LONG_S: Final = 240.0
+"""The long form tries others each time, for so long."""
 AT_ONCE: Final = 6
 SLOTS: Final = 4
 """Fewer than clients, so that some of them wait for a place."""
@@ -215,11 +218,10 @@ ANSWERS: Final = frozenset(
 
 
 def seeds() -> list[int]:
-    """All the seeds of this run: always the same ones, but others each time in the long form."""
     if asked := os.environ.get("FUZZ_SEED"):
         return [int(asked)]
     first = random.SystemRandom().randrange(10**9) if IS_LONG else 1
-    return list(range(first, first + 100_000))
+    return list(range(first, first + (100_000 if IS_LONG else TRIED)))
 
 
 @pytest.mark.parametrize("talk", TALKS[:-1], ids=lambda talk: talk.path)
@@ -250,7 +252,7 @@ async def test_nearly_right_messages_break_nothing() -> None:
         host = worker.host
         assert host is not None
         with structlog.testing.capture_logs() as lines:
-            until_s = time.monotonic() + LIMIT_S
+            until_s = time.monotonic() + LONG_S
             waiting = iter(seeds())
 
             async def client_after_client() -> None:
