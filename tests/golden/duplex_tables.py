@@ -11,8 +11,9 @@ from msgspec import structs
 from tests.golden import tiny
 from tests.golden.case import Case, Checker
 from tests.support import rule_weights
+from tests.support.choosing import candidates, weighed
 
-from parley.models.minicpmo45.llm.sampling import Ask, Chooser, candidates, unit_rule
+from parley.models.minicpmo45.llm.sampling import Ask, Chooser, unit_rule
 from parley.protocol.values import DuplexConfig
 
 OPTION_NAMES = set(DuplexConfig.__struct_fields__)
@@ -54,7 +55,7 @@ def sampling_table(case: Case, check: Checker) -> None:
         values = np.float32(6) * rule_weights.uniform(f"{pattern[1]}-{row['t']}", len(row["ids"]))
         for token, value in zip(row["ids"], values.tolist(), strict=True):
             logits[0, token] = value
-        scores = chooser.weigh(logits, [Ask(rule, row["previous_tokens"], 0, 0)])
+        scores = weighed(chooser, logits, [Ask(rule, row["previous_tokens"], 0, 0)])
         kept, ids = candidates(scores, [rule])
         probabilities = torch.softmax(kept, -1)[0]
         found = {

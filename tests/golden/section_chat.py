@@ -14,6 +14,7 @@ import torch
 from tests.golden import tiny
 from tests.golden.case import Case, Checker
 from tests.golden.section_prompts import read
+from tests.support.choosing import weighed
 from torch import Tensor
 
 from parley.models.minicpmo45.llm.network import LanguageModel
@@ -102,12 +103,12 @@ def greedy(
     states: list[Tensor] = []
     margins: list[float] = []
     while True:
-        weighed = chooser.weigh(logits[None].float(), [Ask(rule, ids, 0, 0)])[0]
+        scores = weighed(chooser, logits[None].float(), [Ask(rule, ids, 0, 0)])[0]
         if len(ids) < least:
-            weighed[list(ends)] = -torch.inf
-        first, second = weighed.topk(2).values.tolist()
+            scores[list(ends)] = -torch.inf
+        first, second = scores.topk(2).values.tolist()
         margins.append(first - second)
-        ids.append(int(weighed.argmax()))
+        ids.append(int(scores.argmax()))
         if ids[-1] in ends or len(ids) == limit:
             break
         hidden = state.feed(state.llm.embed(ids[-1:]))

@@ -15,7 +15,7 @@ from parley.models.minicpmo45.config import SliceRules
 from parley.models.minicpmo45.prompt.inputs import Media, chat_messages, fuse
 from parley.models.minicpmo45.prompt.layout import Prompt, as_text, expand, render
 from parley.models.minicpmo45.tokenizer import SpecialIds
-from parley.models.minicpmo45.vision_encoder.pictures import Pieces
+from parley.models.minicpmo45.vision_encoder.pictures import Pieces, cut
 
 
 @dataclass(eq=False)
@@ -93,7 +93,13 @@ def read(
     prompt = prompt.truncated(args.get("max_inp_length", 8192))
     signals = found.signals()
     lengths = [piece.shape[1] for piece in tiny.sound_encoder(case.folder).pieces(signals)]
-    return Request(as_text(parts), prompt, found.cut_pictures(SliceRules()), lengths, signals)
+    return Request(
+        as_text(parts),
+        prompt,
+        [cut(pixels, limit) for pixels, limit in found.pictures],
+        lengths,
+        signals,
+    )
 
 
 def run(case: Case, check: Checker) -> None:

@@ -18,6 +18,7 @@ from tests.golden import tiny
 from tests.golden.case import Case, Checker
 from tests.golden.section_chat import Straight
 from tests.golden.section_prompts import read
+from tests.support.interleaved import Interleaved
 from tests.support.rule_weights import shaped, uniform, weight
 from torch import Tensor
 
@@ -31,7 +32,7 @@ from parley.models.minicpmo45.tts.sampling import (
     kept_candidates,
     penalised,
 )
-from parley.models.minicpmo45.tts.turns import Interleaved, SpokenTurn, SpokenUnits, WholeUtterance
+from parley.models.minicpmo45.tts.turns import SpokenTurn, SpokenUnits, WholeUtterance
 
 
 def run(case: Case, check: Checker) -> None:

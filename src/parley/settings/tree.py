@@ -151,11 +151,6 @@ class ModelSettings(Part):
         description="Quantization of the LLM's weights; int8 runs on a CPU only, where it is "
         "faster than bfloat16. AWQ checkpoints are int4 regardless.",
     )
-    llm_gguf: Path | None = Field(
-        None,
-        description="GGUF file (llama.cpp) with the LLM's weights; the other parts come from "
-        "the checkpoint. With quantize=int4 its 4-bit matrices stay as they are.",
-    )
     random_weights: bool = Field(
         False, description="Full-size model without a checkpoint, for benchmarks."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.support.choosing import candidates, weighed
 from tests.support.small_minicpmo import IDS, VOCABULARY, ByteTokenizer
 
 from parley.engine.work import Sampling
@@ -12,7 +13,6 @@ from parley.models.minicpmo45.llm.sampling import (
     Ask,
     ChoiceRule,
     Chooser,
-    candidates,
     reply_rule,
     unit_rule,
 )
@@ -29,7 +29,7 @@ def noise(rows: int, seed: int = 0) -> torch.Tensor:
 
 
 def weigh(scores: torch.Tensor, rule: ChoiceRule, history=()) -> torch.Tensor:
-    return CHOOSER.weigh(scores, [Ask(rule, history, 0, 0)])[0]
+    return weighed(CHOOSER, scores, [Ask(rule, history, 0, 0)])[0]
 
 
 def test_a_mixed_batch_chooses_as_its_rows_do_alone():
@@ -73,9 +73,9 @@ def test_whatever_number_one_row_brings_the_others_choose_as_alone(extreme):
 
     assert chosen[0] == CHOOSER.choose(logits[:1], asks[:1])[0]
     assert 0 <= chosen[1].token < VOCABULARY
-    weighed = CHOOSER.weigh(logits, asks)
-    assert not weighed.isnan().any()
-    assert not candidates(weighed, [usual, strange])[0].softmax(-1).isnan().any()
+    scores = weighed(CHOOSER, logits, asks)
+    assert not scores.isnan().any()
+    assert not candidates(scores, [usual, strange])[0].softmax(-1).isnan().any()
 
 
 def test_draws_follow_the_distribution():
@@ -125,10 +125,10 @@ def test_a_length_penalty_above_one_makes_ending_less_likely():
     scores[0, IDS.tts_eos], scores[0, IDS.im_end] = 3.0, -3.0
     rule = reply_rule(Sampling(length_penalty=1.5, repetition_penalty=1.0), IDS, speaks=False)
 
-    weighed = weigh(scores, rule)
+    after = weigh(scores, rule)
 
-    assert weighed[IDS.tts_eos] == 2.0
-    assert weighed[IDS.im_end] == -4.5
+    assert after[IDS.tts_eos] == 2.0
+    assert after[IDS.im_end] == -4.5
 
 
 def test_a_chunk_end_that_the_probe_draws_wins_and_is_not_remembered():

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.interleaved import Interleaved
 from tests.support.tiny_decoder import RAW, finish, make, random_weights, rows_of, speak_units
 
 from parley.errors import SetupError
@@ -14,7 +15,7 @@ from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 from parley.models.minicpmo45.tts.rows import BlockRule, SpeechBlock
 from parley.models.minicpmo45.tts.sampling import SpeechSampling
-from parley.models.minicpmo45.tts.turns import Interleaved, SpokenTurn, SpokenUnits, WholeUtterance
+from parley.models.minicpmo45.tts.turns import SpokenTurn, SpokenUnits, WholeUtterance
 
 
 @pytest.fixture(scope="module")

@@ -40,9 +40,6 @@ class Stored:
         return torch.Size(self.shape).numel() * _DTYPE_BYTES.get(self.dtype, 2)
 
 
-LANGUAGE = "llm."
-"""Tensors of the language model."""
-
 LAYERS = "llm.model.layers."
 """Tensors that may be quantised."""
 
@@ -50,32 +47,26 @@ LAYERS = "llm.model.layers."
 _DTYPE_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
 
 
-def catalogue(folder: Path, *, without: str | None = None) -> dict[str, Stored]:
+def catalogue(folder: Path) -> dict[str, Stored]:
     """Every tensor of a checkpoint folder, by name, through its index.
-
-    Args:
-        without: tensors whose names begin so come from elsewhere; shards that hold nothing else may
-            be absent. None: all are wanted.
 
     Raises:
         SetupError: no safetensors files, or a shard is absent or broken.
     """
-    skip = "\0" if without is None else without
     index = folder / INDEX_FILE
     if index.is_file():
         try:
             places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         except (ValueError, KeyError, OSError) as error:
             raise SetupError(f"{index} cannot be read: {error}") from error
-        places = {name: file for name, file in places.items() if not name.startswith(skip)}
         files = sorted({folder / name for name in places.values()})
     elif (folder / SINGLE_FILE).is_file():
         files, places = [folder / SINGLE_FILE], None
     elif any(folder.rglob("*.gguf")):
         raise SetupError(
             f"{folder} holds GGUF files, and no checkpoint.",
-            hint="A GGUF file brings the language model alone: name it with model.llm_gguf, beside "
-            f"the checkpoint that brings the other parts. {USE_INSTEAD}",
+            hint="llama.cpp-omni serves GGUF files: start its server and set model.name to "
+            f"llamacpp-omni:URL. {USE_INSTEAD}",
         )
     else:
         raise SetupError(
@@ -92,7 +83,7 @@ def catalogue(folder: Path, *, without: str | None = None) -> dict[str, Stored]:
     for file in files:
         try:
             with safe_open(file, framework="pt") as shard:
-                for name in (one for one in list(shard.keys()) if not one.startswith(skip)):
+                for name in list(shard.keys()):
                     data = shard.get_slice(name)
                     found[name] = Stored(file, tuple(data.get_shape()), data.get_dtype())
         except Exception as error:  # safetensors raises its own class without a public name

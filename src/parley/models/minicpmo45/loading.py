@@ -20,7 +20,6 @@ from parley.models.minicpmo45.awq import scheme_of
 from parley.models.minicpmo45.config import MiniCPMOConfig, read_config
 from parley.models.minicpmo45.conversation.speech import SpeechOutput, Streams
 from parley.models.minicpmo45.device import choose_device, use_device
-from parley.models.minicpmo45.gguf_file import GgufFile
 from parley.models.minicpmo45.model import ANSWER_RESERVE, MiniCPMO45
 from parley.models.minicpmo45.plan import (
     TOKEN2WAV_FOLDER,
@@ -86,7 +85,7 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         )
     dtype = dtype_of(settings, device)
     # What cannot run is said before minutes of loading, and what is slow as well.
-    scheme = None if settings.llm_gguf is not None else scheme_of(config.raw)
+    scheme = scheme_of(config.raw)
     kind = kind_of(settings, scheme)
     checked(kind, device=device, dtype=dtype or torch.bfloat16)
     paths = FastPaths(is_strict=settings.strict)
@@ -105,7 +104,7 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         has_small_caches=keeps_eight_bits(settings, device),
         paths=paths,
     )
-    network = _network(config, folder, device, dtype, kind, settings.llm_gguf)
+    network = _network(config, folder, device, dtype, kind)
     if rung.unpacks_int4:
         unpack_int4(network)
     network.llm.attention = rung.attention
@@ -168,22 +167,19 @@ def _network(
     device: torch.device,
     dtype: torch.dtype | None,
     kind: Kind,
-    llm_gguf: Path | None,
 ) -> weights.Network:
     network = weights.build(config)
     if folder is None:
         return weights.randomise(
             network, device=device, dtype=dtype or torch.bfloat16, quantize=kind
         )
-    language = None if llm_gguf is None else GgufFile(llm_gguf)
     return weights.load(
         network,
         folder,
         device=device,
         dtype=dtype,
         quantize=kind,
-        scheme=None if language is not None else scheme_of(config.raw),
-        language=language,
+        scheme=scheme_of(config.raw),
     )
 
 

@@ -21,7 +21,6 @@ from parley.errors import ParleyError, SetupError, VoiceUnavailable
 from parley.models.minicpmo45 import hub, weights
 from parley.models.minicpmo45.awq import PackedScheme, scheme_of
 from parley.models.minicpmo45.checkpoint import (
-    LANGUAGE,
     LAYERS,
     Stored,
     account,
@@ -31,7 +30,6 @@ from parley.models.minicpmo45.checkpoint import (
 )
 from parley.models.minicpmo45.config import MiniCPMOConfig, full_size_config, read_config
 from parley.models.minicpmo45.device import choose_device
-from parley.models.minicpmo45.gguf_file import GgufFile
 from parley.models.minicpmo45.measuring import (
     SPARE_SHARE,
     VISION_BATCH_TOKENS,
@@ -509,9 +507,9 @@ def describe(settings: ModelSettings) -> ModelPlan:
         else:
             folder = hub.locate(settings.name, settings.revision, downloads=False)
             config = read_config(folder)
-            scheme = None if settings.llm_gguf is not None else scheme_of(config.raw)
+            scheme = scheme_of(config.raw)
             kind = kind_of(settings, scheme)
-            found = _accounted(settings, folder, config, scheme)
+            found = _accounted(folder, config, scheme)
             CheckpointTokenizer(folder)
     except hub.NotDownloaded as error:
         config = full_size_config()
@@ -598,7 +596,7 @@ def _voice_notes(settings: ModelSettings, folder: Path | None) -> list[str]:
 
 
 def _accounted(
-    settings: ModelSettings, folder: Path, config: MiniCPMOConfig, scheme: PackedScheme | None
+    folder: Path, config: MiniCPMOConfig, scheme: PackedScheme | None
 ) -> dict[str, Stored]:
     """What a checkpoint holds, once it is known to be what the model needs.
 
@@ -606,11 +604,6 @@ def _accounted(
         SetupError: it is not.
     """
     network = weights.build(config)
-    shapes = weights.shapes_of(network)
-    if settings.llm_gguf is not None:
-        weights.account_language(shapes, GgufFile(settings.llm_gguf))
-        shapes = {name: shape for name, shape in shapes.items() if not name.startswith(LANGUAGE)}
-    without = None if settings.llm_gguf is None else LANGUAGE
-    found, _ = unfolded(catalogue(folder, without=without), scheme)
-    account(shapes, found, weights.unused_names(network))
+    found, _ = unfolded(catalogue(folder), scheme)
+    account(weights.shapes_of(network), found, weights.unused_names(network))
     return found

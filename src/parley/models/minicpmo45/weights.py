@@ -25,9 +25,7 @@ from parley.models.minicpmo45.awq import (
     PackedScheme,
 )
 from parley.models.minicpmo45.checkpoint import (
-    LANGUAGE,
     LAYERS,
-    Shapes,
     Stored,
     account,
     catalogue,
@@ -36,7 +34,6 @@ from parley.models.minicpmo45.checkpoint import (
     unfolded,
 )
 from parley.models.minicpmo45.config import MiniCPMOConfig
-from parley.models.minicpmo45.gguf_file import GgufFile
 from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.quantize import (
     Int4Linear,
@@ -109,7 +106,6 @@ def load(
     dtype: torch.dtype | None = None,
     quantize: Kind = "none",
     scheme: PackedScheme | None = None,
-    language: GgufFile | None = None,
 ) -> Network:
     """Fill a memoryless network from a checkpoint folder.
 
@@ -118,24 +114,17 @@ def load(
             hold single tensors of another precision; a matrix and its input must agree.
         quantize: pack the matrices of the language model's layers as they are read.
         scheme: how the checkpoint itself packs matrices; those of the layers stay in 4 bits.
-        language: brings the language model's tensors in place of the folder's. Where `quantize` is
-            int4, matrices that it keeps in 4 bits are taken as they are.
 
     Raises:
         SetupError: see `catalogue` and `account`; or the device has not enough memory.
     """
     shapes = shapes_of(network)
-    if language is not None:
-        account_language(shapes, language)
-        shapes = {name: shape for name, shape in shapes.items() if not name.startswith(LANGUAGE)}
-    stored = catalogue(folder, without=None if language is None else LANGUAGE)
+    stored = catalogue(folder)
     found, triples = unfolded(stored, scheme)
     account(shapes, found, unused_names(network))
     wanted = set(shapes)
     dtype = dtype or stored_dtype(found)
     device = torch.device(device)
-    if language is not None:
-        _place(network, _read_gguf(language, device, dtype, quantize), device, quantize)
     by_file: dict[Path, list[str]] = {}
     for name in wanted - set(triples):
         by_file.setdefault(found[name].file, []).append(name)
@@ -164,29 +153,6 @@ def _read_packed(
             yield name, Int4Linear(groups, dtype)
         else:
             yield name, scheme.weight(tensors).to(dtype)
-
-
-def account_language(shapes: Shapes, language: GgufFile) -> None:
-    """Compare what the language model needs with what a GGUF file holds; see `account`."""
-    needed = {name: shape for name, shape in shapes.items() if name.startswith(LANGUAGE)}
-    found = {
-        name: Stored(language.path, one.shape, one.format.name)
-        for name, one in language.tensors.items()
-    }
-    account(needed, found)
-
-
-def _read_gguf(
-    language: GgufFile, device: torch.device, dtype: torch.dtype, quantize: Kind
-) -> Iterator[tuple[str, Tensor | nn.Module]]:
-    """The language model's tensors; those of layers that may stay in 4 bits as layers."""
-    for name in language.tensors:
-        if quantize == "int4" and name.startswith(LAYERS):
-            groups = language.groups(name)
-            if groups is not None and fits_int4(tuple(groups.q.shape), device):
-                yield name, Int4Linear(groups.to(device), dtype)
-                continue
-        yield name, language.read(name, dtype).to(device)
 
 
 def _read(
@@ -290,9 +256,3 @@ def randomise(
             yield name, tensor
 
     return fill(network, tensors(), device, quantize)
-
-
-# ---------------------------------------------------------------------------------------- plan
-
-
-# ------------------------------------------------------------------------------------- writing

@@ -193,11 +193,6 @@ class LiveMel:
         emitted = mel[:, first : min(mel.shape[1], max(0, end + margin - base))]
         return replace(state, inner=inner, next_frame=end), emitted
 
-    def rest(self, extractor: MelExtractor) -> Tensor:
-        """Whatever has not been given out, as if the stream ended here."""
-        mel = scale(extractor.log_mel(self.samples), self.floor)
-        return mel[:, max(0, self.next_frame - self.base_frame) :]
-
 
 def _all_frames(
     buffer: Samples, inner: Tensor | None, extractor: MelExtractor

@@ -154,7 +154,7 @@ class Chooser:
         masks = torch.zeros(len(KINDS), vocabulary, dtype=torch.bool)
         for name, members in sets.items():
             masks[KINDS[name], sorted({one for one in members if 0 <= one < vocabulary})] = True
-        self._forbidden = masks.to(device)
+        self.forbidden = masks.to(device)
 
     def choose(self, logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:
         """One token per row.
@@ -164,13 +164,13 @@ class Chooser:
         """
         rules = [ask.rule for ask in asks]
         upload = Upload()
-        logit_rules = _LogitRules(upload, asks)
+        logit_rules = LogitRules(upload, asks)
         probe = _Probe(upload, asks) if any(rule.probe is not None for rule in rules) else None
         listens = any(rule.listen_top_k is not None for rule in rules)
         limits = upload.ints([rule.listen_top_k or 0 for rule in rules])
         listen_ids = upload.ints([max(0, rule.listen_id) for rule in rules])
         draws = not all(rule.is_greedy for rule in rules)
-        filters = _Filters(upload, rules, logits.shape[1])
+        filters = Filters(upload, rules, logits.shape[1])
         numbers = upload.floats([_number(ask, -1) for ask in asks])
         greedy = upload.ints([rule.is_greedy for rule in rules])
         sent = upload.send(logits.device)
@@ -180,7 +180,7 @@ class Chooser:
         finite = torch.isfinite(scores.amax(-1)).long()
         nothing = torch.zeros(len(asks), dtype=torch.int64, device=logits.device)
         probed = nothing if probe is None else probe.won(scores, sent)
-        scores = logit_rules.apply(scores, sent, self._forbidden)
+        scores = logit_rules.apply(scores, sent, self.forbidden)
         for place, ask in enumerate(asks):
             if ask.allowed is not None:
                 allowed = torch.from_numpy(ask.allowed).to(logits.device)
@@ -209,14 +209,8 @@ class Chooser:
                 choices.append(Choice(token, True))
         return choices
 
-    def weigh(self, scores: Tensor, asks: Sequence[Ask]) -> Tensor:
-        """Everything before temperature: forbidden ids, penalties, the listen scale. Float32."""
-        upload = Upload()
-        logit_rules = _LogitRules(upload, asks)
-        return logit_rules.apply(scores, upload.send(scores.device), self._forbidden)
 
-
-class _LogitRules:
+class LogitRules:
     """Forbidden ids, penalties and the listen scale of a batch."""
 
     def __init__(self, upload: Upload, asks: Sequence[Ask]) -> None:
@@ -293,7 +287,7 @@ class _Probe:
         return torch.where(sent.ints(self._greedy) > 0, is_best, drawn).long()
 
 
-class _Filters:
+class Filters:
     """Temperature, then top-k, then top-p."""
 
     def __init__(self, upload: Upload, rules: Sequence[ChoiceRule], vocabulary: int) -> None:
@@ -311,7 +305,8 @@ class _Filters:
         self._top_p = upload.floats([rule.top_p or 1.0 for rule in rules])
 
     def apply(self, scores: Tensor, sent: Arrived) -> tuple[Tensor, Tensor]:
-        """See `candidates`."""
+        """Scores (R, V) that `LogitRules` has weighed, to scaled logits in descending order with
+        minus infinity where a filter cut, and their ids; both (R, K)."""
         heated = scores / sent.floats(self._temperatures)[:, None]
         values, ids = torch.topk(heated, self._count, dim=-1)
         limit = sent.ints(self._limits)[:, None]
@@ -328,18 +323,3 @@ class _Filters:
 def _number(ask: Ask, which: int) -> float:
     """Random number `which` of a row's next token (-1: the last of them)."""
     return float(uniforms(ask.seed, ask.draws, ask.rule.draws)[which])
-
-
-def candidates(scores: Tensor, rules: Sequence[ChoiceRule]) -> tuple[Tensor, Tensor]:
-    """Temperature, then top-k, then top-p.
-
-    Args:
-        scores: (R, V) as `Chooser.weigh` leaves them.
-
-    Returns:
-        Scaled logits in descending order with minus infinity where a filter cut, and their ids;
-        both (R, K).
-    """
-    upload = Upload()
-    filters = _Filters(upload, rules, scores.shape[1])
-    return filters.apply(scores, upload.send(scores.device))

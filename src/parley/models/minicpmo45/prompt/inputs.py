@@ -15,7 +15,6 @@ from torch import Tensor
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.errors import BadInput
 from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, Samples, token_count
-from parley.models.minicpmo45.config import SliceRules
 from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.prompt.layout import (
     Part,
@@ -26,7 +25,7 @@ from parley.models.minicpmo45.prompt.layout import (
     PromptSound,
     Role,
 )
-from parley.models.minicpmo45.vision_encoder.pictures import Pieces, Pixels, cut
+from parley.models.minicpmo45.vision_encoder.pictures import Pixels
 
 
 @dataclass(slots=True)
@@ -67,10 +66,6 @@ class Media:
     def signals(self) -> list[Samples]:
         """What the encoder hears: the clips of each group as one."""
         return [np.concatenate(group) for group in self.clips if group]
-
-    def cut_pictures(self, rules: SliceRules) -> list[Pieces]:
-        """The pictures as pieces for the vision encoder."""
-        return [cut(pixels, limit, rules) for pixels, limit in self.pictures]
 
 
 def samples_of(audio: Audio) -> Samples:

@@ -32,7 +32,6 @@ from parley.models.minicpmo45.token2wav.conformer import (
     ConformerEncoder,
 )
 from parley.models.minicpmo45.token2wav.estimator import (
-    CONV_FRAMES,
     Estimator,
     Places,
 )
@@ -177,7 +176,7 @@ class Flow(nn.Module):
         assert all(speaker is not None for speaker in speakers), "rows must have a voice"
         speaker = torch.stack([s for s in speakers if s is not None])
         conditions = self.estimator.conditions(mu, speaker, prompt)
-        x = self._noise([len(memory.rows[slot].places) for slot in slots], frames)
+        x = self.noise_from([len(memory.rows[slot].places) for slot in slots], frames)
         x, pasts = self._solved(x, conditions, schedule, memory, places)
         return FlowStep(x.transpose(1, 2), memory, list(slots), encoded, places, pasts, new, trim)
 
@@ -277,38 +276,11 @@ class Flow(nn.Module):
             velocity, past = self.estimator(
                 x.to(conditions.dtype), conditions, time, places.past_of(step.conv), step, places
             )
-            x = _euler(x, velocity, schedule.steps[number])
+            x = euler(x, velocity, schedule.steps[number])
             pasts.append(past)
         return x, torch.stack(pasts)
 
-    @torch.inference_mode()
-    def whole(
-        self, tokens: Sequence[int], embedding: Tensor, prompt: Tensor, schedule: Schedule
-    ) -> Tensor:
-        """A mel of prompt and speech in one piece, both directions seen.
-
-        Args:
-            tokens: prompt tokens, then what is said.
-            embedding: the voice's 192 numbers.
-            prompt: the prompt's mel, shape (P, 80).
-
-        Returns:
-            float32, shape (80, 2 n - P): without the prompt.
-        """
-        encoded = self.encoder(self.embed([[max(0, token) for token in tokens]]), is_last=True)
-        mu = self.encoder_proj(encoded.frames)
-        frames, width = mu.shape[1], self.shape.estimator_width
-        given = torch.zeros_like(mu)
-        given[0, : len(prompt)] = prompt.to(mu)
-        conditions = self.estimator.conditions(mu, self.speaker(embedding)[None], given)
-        x = self._noise([0], frames)
-        past = mu.new_zeros(self.shape.estimator_depth, 2, 2, CONV_FRAMES, width)
-        for length, modulation in zip(schedule.steps, schedule.modulations, strict=True):
-            velocity, _ = self.estimator(x.to(mu.dtype), conditions, modulation, past)
-            x = _euler(x, velocity, length)
-        return x[0, len(prompt) :].T
-
-    def _noise(self, offsets: list[int], frames: int) -> Tensor:
+    def noise_from(self, offsets: list[int], frames: int) -> Tensor:
         """Starting points, shape (R, T, 80), float32; a stream's offset is its history's length."""
         if self.noise.numel() == 0:
             self.noise = noise_table()
@@ -351,7 +323,7 @@ def _filled(rows: Tensor, missing: int, last: int = 1) -> Tensor:
     return torch.cat([rows, *[rows[-last:]] * (missing // last)])
 
 
-def _euler(x: Tensor, velocity: Tensor, length: float) -> Tensor:
+def euler(x: Tensor, velocity: Tensor, length: float) -> Tensor:
     """One step along the guided velocity; float32 whatever the network computes in."""
     guided = (1 + GUIDANCE) * velocity[:, 0].float() - GUIDANCE * velocity[:, 1].float()
     return x + length * guided
