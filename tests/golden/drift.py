@@ -28,6 +28,7 @@ _CHOSEN = re.compile(r"decided|generated_ids|argmax_each|tokens\d*$|tokens_no_st
 """Comparisons of tokens that the model chose."""
 
 _CACHED = {"llm", "chat", "half_duplex", "duplex", "audio_encoder", "tts"}
+_ANSWERED = {"llm", "chat", "half_duplex", "duplex"}
 _COMPUTED = {*_CACHED, "vision"}
 _TABLES = re.compile(r"_table$|/condition|/offline|audio_encoder/(layers|batch)")
 """Cases without a cache."""
@@ -110,6 +111,7 @@ LIMITS = {
     "int8": Limits(0.02, 0.02),
     "bfloat16": Limits(0.08, 0.06),
     "bfloat16, int8": Limits(0.08, 0.06),
+    "fp8 weights": Limits(0.18, 0.12),
 }
 """About twice what was measured on a CPU (docs/log/minicpmo45.md)."""
 
@@ -118,11 +120,14 @@ def name_of(precision: Precision) -> str:
     """As `LIMITS` calls it."""
     dtype = str(precision.dtype).removeprefix("torch.")
     words = [dtype] if dtype != "float32" else []
+    words += [f"{precision.weights} weights"] if precision.weights != "none" else []
     return ", ".join([*words, *(["int8"] if precision.has_small_caches else [])])
 
 
 def concerns(case: Case, precision: Precision) -> bool:
     """Whether a case can show anything of it."""
+    if precision.weights != "none":
+        return case.section in _ANSWERED and not _TABLES.search(case.title)
     if precision.dtype is torch.float32:
         return case.section in _CACHED and not _TABLES.search(case.title)
     return case.section in _COMPUTED and not case.title.endswith("_table")

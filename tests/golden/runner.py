@@ -47,12 +47,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tokenizer", type=Path, default=None, help="folder of tokenizer files")
     parser.add_argument("--caches", choices=("plain", "int8"), default="plain")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--weights", choices=("none", "fp8", "int8", "int4"), default="none")
     parser.add_argument("--pages", type=int, default=0, help="positions of a page of the context")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--out", type=Path, default=None, help="JSON of another precision's run")
     chosen = parser.parse_args(arguments)
     tiny.PRECISION = tiny.Precision(
-        getattr(torch, chosen.dtype), chosen.caches == "int8", chosen.device
+        getattr(torch, chosen.dtype), chosen.caches == "int8", chosen.device, chosen.weights
     )
     if chosen.tokenizer is not None:
         tiny.TOKENIZER = chosen.tokenizer

@@ -96,7 +96,7 @@ def read(
     return Request(
         as_text(parts),
         prompt,
-        [cut(pixels, limit) for pixels, limit in found.pictures],
+        [cut(pixels, limit, SliceRules()) for pixels, limit in found.pictures],
         lengths,
         signals,
     )

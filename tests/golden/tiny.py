@@ -26,6 +26,7 @@ from parley.models.minicpmo45.audio_encoder.mel import MelExtractor
 from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig, make_config
 from parley.models.minicpmo45.llm.network import LanguageModel
+from parley.models.minicpmo45.quantize import Kind
 from parley.models.minicpmo45.runtime.pages import PagePool, PageTable
 from parley.models.minicpmo45.tokenizer import CheckpointTokenizer, Tokenizer
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
@@ -37,16 +38,19 @@ class Precision:
 
     Args:
         has_small_caches: what conversations remember is kept in 8 bits.
+        weights: how the matrices of the language model's layers are kept.
     """
 
     dtype: torch.dtype = torch.float32
     has_small_caches: bool = False
     device: str = "cpu"
+    weights: Kind = "none"
 
     @property
     def is_recorded(self) -> bool:
         """As it was when the vectors were made: they hold within their own tolerance."""
-        return self.dtype is torch.float32 and not self.has_small_caches
+        rounds = self.has_small_caches or self.weights != "none"
+        return self.dtype is torch.float32 and not rounds
 
 
 PRECISION = Precision()
@@ -99,14 +103,16 @@ def config(folder: Path) -> MiniCPMOConfig:
 
 def network(folder: Path) -> weights.Network:
     """All weights of the tiny model, in the precision and on the device asked for."""
-    return _network(folder, PRECISION.dtype, PRECISION.device)
+    return _network(folder, PRECISION.dtype, PRECISION.device, PRECISION.weights)
 
 
 @cache
-def _network(folder: Path, dtype: torch.dtype, device: str) -> weights.Network:
+def _network(folder: Path, dtype: torch.dtype, device: str, kind: Kind) -> weights.Network:
     built = weights.build(config(folder))
     # Computing them takes longer than rounding them.
-    as_made = {} if dtype is torch.float32 else _network(folder, torch.float32, "cpu").state_dict()
+    as_made: dict[str, Tensor] = {}
+    if dtype is not torch.float32 or kind != "none":
+        as_made = _network(folder, torch.float32, "cpu", "none").state_dict()
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
         for name, shape in weights.shapes_of(built).items():
@@ -115,7 +121,7 @@ def _network(folder: Path, dtype: torch.dtype, device: str) -> weights.Network:
                 made = torch.from_numpy(np.ascontiguousarray(rule_weights.weight(name, shape)))
             yield name, made.to(device, dtype)
 
-    weights.fill(built, tensors(), torch.device(device))
+    weights.fill(built, tensors(), torch.device(device), kind)
     built.llm.logits = RememberedScores(built.llm)  # type: ignore[method-assign]
     return built
 

@@ -146,10 +146,12 @@ class ModelSettings(Part):
         description="Capture steps as CUDA graphs on a GPU: slower start, faster units. Steps that "
         "cannot be captured run uncaptured.",
     )
-    quantize: Literal["none", "int8", "int4"] = Field(
+    quantize: Literal["none", "fp8", "int8", "int4", "smallest"] = Field(
         "none",
-        description="Quantization of the LLM's weights; int8 runs on a CPU only, where it is "
-        "faster than bfloat16. AWQ checkpoints are int4 regardless.",
+        description="Quantization of the LLM's weights; fp8 needs compute capability 8.9 (RTX "
+        "40xx, L4, L40S, H100 and newer); int8 runs on a CPU only, where it is faster than "
+        "bfloat16; smallest is int4 with embeddings and head in 8 bits and one voice kept ready, "
+        "for cards of 12 GB. AWQ checkpoints are int4 or smallest.",
     )
     random_weights: bool = Field(
         False, description="Full-size model without a checkpoint, for benchmarks."

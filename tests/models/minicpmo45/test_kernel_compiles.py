@@ -23,7 +23,7 @@ triton = pytest.importorskip("triton", reason="the package triton is not install
 from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped] # noqa: E402
 from triton.compiler import ASTSource  # type: ignore[import-untyped] # noqa: E402
 
-from parley.models.minicpmo45.runtime import slot_kernels  # noqa: E402
+from parley.models.minicpmo45.runtime import fp8_kernels, slot_kernels  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -129,6 +129,25 @@ def uses_of(capability: int) -> list[Use]:
     return [
         use for use in USES if use.name in DEFAULTS or (has_other_products and use.queries == 64)
     ]
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION is unset")
+@pytest.mark.parametrize("capability", [one for one in SHARED_BYTES if one >= 89])
+def test_rows_are_rounded_to_eight_bits_on_every_card_that_multiplies_them(capability: int) -> None:
+    for width in (4096, 16_384):
+        names = fp8_kernels.rounded.arg_names
+        kinds = ("*bf16", "*fp8e4nv", "*fp32", "i32", "fp32", "fp32", "constexpr")
+        source = ASTSource(
+            fn=fp8_kernels.rounded,
+            signature=dict(zip(names, kinds, strict=True)),
+            constexprs={(names.index("WIDTH"),): width},
+        )
+        made = triton.compile(
+            source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 8}
+        )
+
+        assert made.asm["cubin"]
+        assert made.metadata.shared <= SHARED_BYTES[capability]
 
 
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION is unset")

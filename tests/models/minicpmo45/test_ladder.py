@@ -308,6 +308,41 @@ def test_int4_products_that_fail_are_made_of_unpacked_matrices(monkeypatch, is_l
 
 
 @pytest.mark.parametrize("is_lying", [False, True], ids=["raises", "lies"])
+def test_fp8_products_that_fail_are_made_of_unpacked_matrices(monkeypatch, is_lying):
+    plain = loaded(quantize="fp8")
+    quantize.unpack(plain.network, "fp8")
+    wanted = talk(plain)
+
+    def broken(x: Tensor, weight: Tensor, **named: Any) -> Tensor:
+        if is_lying:
+            return torch.zeros(x.shape[0], weight.shape[1])
+        raise RuntimeError("torch._scaled_mm is only supported on CUDA devices with sm_89")
+
+    monkeypatch.setattr(torch, "_scaled_mm", broken)
+
+    model = loaded(quantize="fp8")
+
+    assert plain.fast_paths["fp8"] == "fast"
+    assert model.fast_paths["fp8"].startswith("plain: ")
+    assert_same(wanted, talk(model), 2e-3)
+
+
+def test_fp8_products_that_fail_while_they_serve_are_made_of_unpacked_matrices(monkeypatch):
+    model, plain = loaded(quantize="fp8"), loaded(quantize="fp8")
+    quantize.unpack(plain.network, "fp8")
+    wanted = talk(plain)
+
+    def broken(*given: Any, **named: Any) -> Tensor:
+        raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
+
+    monkeypatch.setattr(torch, "_scaled_mm", broken)
+
+    assert_same(wanted, talk(model), 2e-3)
+
+    assert model.fast_paths["fp8"].startswith("plain: RuntimeError: CUBLAS")
+
+
+@pytest.mark.parametrize("is_lying", [False, True], ids=["raises", "lies"])
 def test_a_precision_that_fails_gives_way_to_float32(monkeypatch, is_lying):
     chosen: list[str] = []
     for module in (trials, ladder):

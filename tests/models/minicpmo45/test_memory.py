@@ -17,6 +17,7 @@ from tests.support.tiny_voice import tiny_token2wav, tiny_voice
 from parley.engine.segments import Mark, Marker, Text
 from parley.engine.work import Prefill, Stage, StartSession
 from parley.models.minicpmo45.config import full_size_config
+from parley.models.minicpmo45.measuring import SPARE_SHARE
 from parley.models.minicpmo45.model import ANSWER_RESERVE
 from parley.models.minicpmo45.plan import (
     GIB,
@@ -194,6 +195,8 @@ def test_the_page_prints_what_auto_chooses_on_each_card():
         ("int4", 8192, False, "int4, 8,192 tokens"),
         ("int4", 8192, True, "int4, 8,192 tokens in 8 bits"),
         ("int4", 2048, True, "int4, 2,048 tokens in 8 bits"),
+        ("smallest", 2048, True, "smallest, 2,048 tokens in 8 bits"),
+        ("fp8", 8192, True, "fp8, 8,192 tokens in 8 bits"),
     ]
     for kind, context_tokens, is_eight_bit, name in rows:
         for is_paged in (False, True):
@@ -201,6 +204,14 @@ def test_the_page_prints_what_auto_chooses_on_each_card():
             found = [plan.slots_in(Card(size).free) for size in sizes]
             line = f"{name}{', in pages' if is_paged else ''}"
             assert f"| {line} | {' | '.join(map(str, found))} |" in text
+
+
+def test_a_card_of_12_gb_holds_one_conversation_and_keeps_something_free():
+    plan = planned("smallest", 2048, has_small_caches=True)
+    spare = int(SPARE_SHARE * 12 * 10**9)
+
+    assert plan.slots_in(Card(12).free - spare) == 1
+    assert plan.loading_bytes < Card(12).free
 
 
 @pytest.mark.parametrize("has_small_caches", [False, True])
@@ -269,7 +280,7 @@ def test_the_table_names_everything_and_adds_up():
 
 def test_rows_with_the_same_voice_share_it_however_long_ago_it_was_primed():
     voices = tiny_token2wav(slots=2)
-    voices._voices_limit = 1
+    voices.voices_ready = 1
     first = voices.prime(tiny_voice(seed=1))
     voices.prime(tiny_voice(seed=2))
 

@@ -11,12 +11,14 @@ from tests.support.tiny_checkpoint import write_small
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from parley.errors import SetupError
-from parley.models.minicpmo45 import weights
+from parley.models.minicpmo45 import quantize, weights
 from parley.models.minicpmo45.config import make_config
+from parley.models.minicpmo45.fp8 import Fp8Linear, rounded_plainly
 from parley.models.minicpmo45.plan import LoadChoice, MemoryPlan, plan_of
 from parley.models.minicpmo45.quantize import (
     Int4Linear,
     Kind,
+    RowQuantizedEmbedding,
     RowQuantizedLinear,
     checked,
     grouped,
@@ -45,7 +47,7 @@ def loaded(folder, kind: Kind) -> weights.Network:
     return weights.load(weights.build(make_config(CONFIG)), folder, quantize=kind)
 
 
-@pytest.mark.parametrize(("kind", "least"), [("int8", 0.999), ("int4", 0.9)])
+@pytest.mark.parametrize(("kind", "least"), [("int8", 0.999), ("fp8", 0.99), ("int4", 0.9)])
 def test_packed_layers_say_nearly_the_same_and_take_what_was_planned(checkpoint, kind, least):
     plain, small = loaded(checkpoint, "none").llm, loaded(checkpoint, kind).llm
     shapes = {name: tuple(one.shape) for name, one in plain.model.layers.state_dict().items()}
@@ -63,9 +65,7 @@ def test_packed_layers_say_nearly_the_same_and_take_what_was_planned(checkpoint,
 def test_a_packed_row_in_company_equals_the_row_alone(kind, dtype):
     torch.manual_seed(0)
     weight = torch.randn(64, 256).to(dtype)
-    layer = (
-        RowQuantizedLinear(weight, dtype) if kind == "int8" else Int4Linear(grouped(weight), dtype)
-    )
+    layer = RowQuantizedLinear(weight) if kind == "int8" else Int4Linear(grouped(weight), dtype)
     x = torch.randn(7, 256).to(dtype)
 
     together = layer(x)
@@ -85,6 +85,60 @@ def test_int4_multiplies_with_the_weights_that_its_groups_stand_for():
     assert torch.allclose(found, x @ groups.weight().T, atol=1e-4)
     # Half a step of the coarsest group is the most that a weight can be off.
     assert float((groups.weight() - weight).abs().max()) <= float(groups.scales.max()) * 0.501
+
+
+def test_fp8_rounds_rows_alone_and_multiplies_with_the_weights_it_stands_for():
+    torch.manual_seed(0)
+    layer = Fp8Linear(torch.randn(32, 256))
+    x = torch.randn(5, 256) * torch.tensor([1e-3, 1.0, 1e4, 0.0, 1.0])[:, None]
+    small, scales = rounded_plainly(x)
+    seen = small.float() * scales
+
+    found = layer(x)
+
+    assert torch.allclose(found, seen @ layer.unpacked().T, rtol=1e-3, atol=1e-4)
+    # Three bits of mantissa: a number is off by a sixteenth at most, small ones by a fixed step.
+    step = scales * 2.0**-9
+    assert bool(((seen - x).abs() <= x.abs() / 16 + step).all())
+    assert not found[3].any()
+
+
+def test_something_that_is_not_a_number_stays_in_its_row():
+    layer = Fp8Linear(torch.randn(32, 256))
+    x = torch.randn(3, 256)
+    x[1, 7] = torch.nan
+
+    found = layer(x)
+
+    assert bool(found[1].isnan().all())
+    assert bool(found[[0, 2]].isfinite().all())
+
+
+def test_the_smallest_model_keeps_embeddings_and_head_in_eight_bits(checkpoint):
+    plain, small = loaded(checkpoint, "none").llm, loaded(checkpoint, "smallest").llm
+    four = loaded(checkpoint, "int4").llm
+    ids = torch.arange(24)
+
+    assert isinstance(small.model.embed_tokens, RowQuantizedEmbedding)
+    assert isinstance(small.lm_head, RowQuantizedLinear)
+    # A number is off by half a step of its row at most.
+    rows = plain.embed(ids)
+    step = rows.abs().amax(1, keepdim=True) / 127
+    assert bool(((small.embed(ids) - rows).abs() <= 0.51 * step).all())
+    likeness = torch.nn.functional.cosine_similarity(states(small), states(four), dim=-1)
+    assert float(likeness.min()) > 0.99
+    ends = {"embeddings": plain.model.embed_tokens.weight, "head": plain.lm_head.weight}
+    shapes = {name: tuple(weight.shape) for name, weight in ends.items()}
+    packed = (*small.model.embed_tokens.parameters(), *small.lm_head.parameters())
+    assert stored_bytes(packed) == planned_bytes(shapes, "int8", 4)
+
+
+def test_a_matrix_that_is_unpacked_in_pieces_multiplies_alike(monkeypatch):
+    monkeypatch.setattr(quantize, "_UNPACKED_ROWS", 24)
+    torch.manual_seed(0)
+    layer, x = RowQuantizedLinear(torch.randn(64, 256)), torch.randn(5, 256)
+
+    assert torch.allclose(layer.in_pieces(x), layer(x), atol=1e-4)
 
 
 class Peak(TorchDispatchMode):
@@ -163,9 +217,19 @@ def test_int8_on_a_gpu_is_refused_because_it_would_be_slower():
     assert "int4" in caught.value.hint
 
 
-def test_int4_on_a_gpu_needs_bfloat16():
-    with pytest.raises(SetupError, match="need bfloat16"):
-        checked("int4", device=torch.device("cuda"), dtype=torch.float32)
+@pytest.mark.parametrize("kind", ["int4", "fp8"])
+def test_small_weights_on_a_gpu_need_bfloat16(kind, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+
+    with pytest.raises(SetupError, match=f"{kind} weights on a GPU need bfloat16"):
+        checked(kind, device=torch.device("cuda"), dtype=torch.float32)
+
+
+def test_fp8_on_a_card_that_cannot_multiply_it_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+
+    with pytest.raises(SetupError, match=r"8\.9 or higher, this card has 8\.6"):
+        checked("fp8", device=torch.device("cuda"), dtype=torch.bfloat16)
 
 
 def test_the_layers_of_a_loaded_model_are_packed_and_nothing_else_is(checkpoint):

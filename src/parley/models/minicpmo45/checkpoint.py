@@ -43,6 +43,9 @@ class Stored:
 LAYERS = "llm.model.layers."
 """Tensors that may be quantised."""
 
+EMBEDDINGS, HEAD = "llm.model.embed_tokens.weight", "llm.lm_head.weight"
+"""Those that the smallest models keep in 8 bits."""
+
 
 _DTYPE_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
 

@@ -24,6 +24,7 @@ from parley.models.minicpmo45.device import (
     visible_cards,
 )
 from parley.models.minicpmo45.plan import flow_dtype_of, history_dtype
+from parley.models.minicpmo45.quantize import FP8_CAPABILITY
 from parley.models.minicpmo45.random_model import full_sizes
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.fast_paths import described, one_line
@@ -129,6 +130,9 @@ def _parts(settings: ModelSettings, device: torch.device) -> Iterator[PartFindin
     if slot_attention.is_installed():
         version = getattr(importlib.import_module("triton"), "__version__", "")
         yield PartFinding("fine", "triton", version)
+    fp8: list[tuple[str, str, Callable[[], object]]] = []
+    if torch.cuda.get_device_capability(device) >= FP8_CAPABILITY:
+        fp8 = [("fp8", "unpacked matrices", partial(trials.fp8, device, torch.bfloat16))]
     tries: list[tuple[str, str, Callable[[], object]]] = [
         ("kernel", "PyTorch's attention", partial(trials.attention, uses, device,
                                                   has_small_caches=False)),
@@ -136,6 +140,7 @@ def _parts(settings: ModelSettings, device: torch.device) -> Iterator[PartFindin
                                                       has_small_caches=True)),
         ("graph", "steps launched one by one", partial(trials.graph, device)),
         ("int4", "unpacked matrices", partial(trials.int4, device, torch.bfloat16)),
+        *fp8,
         ("precision", "float32", partial(trials.precision, device, settings.token2wav_precision)),
     ]  # fmt: skip
     for subject, instead, trial in tries:

@@ -48,12 +48,12 @@ class Rung:
 
     Args:
         has_small_caches: contexts are kept in 8 bits.
-        unpacks_int4: 4-bit matrices are unpacked for every product.
+        unpacks: matrices in fewer bits are unpacked for every product.
     """
 
     attention: AttentionMethod
     has_small_caches: bool = False
-    unpacks_int4: bool = False
+    unpacks: bool = False
 
 
 def choose(
@@ -72,11 +72,11 @@ def choose(
         paths: learns the states.
 
     Raises:
-        SetupError: a part failed, and `model.strict` is set; or 4-bit weights cannot be used.
+        SetupError: a part failed, and `model.strict` is set; or the kernel cannot be used.
     """
     has_small_caches = _keeps_small(device, geometry.dtype, has_small_caches, paths)
     attention = _attention(settings, device, geometry, has_small_caches, paths)
-    unpacks = _unpacks_int4(device, geometry.dtype, kind, paths)
+    unpacks = _unpacks(device, geometry.dtype, kind, paths)
     _choose_precision(settings, device, paths)
     if not (settings.compile and device.type == "cuda"):
         why = "model.compile is off" if device.type == "cuda" else "graphs need an NVIDIA GPU"
@@ -134,11 +134,17 @@ def _attention(
     return SlotAttention()
 
 
-def _unpacks_int4(device: torch.device, dtype: torch.dtype, kind: Kind, paths: FastPaths) -> bool:
-    if kind != "int4":
-        paths.settle("int4", "plain", "the weights are not in 4 bits")
-        return False
-    return not paths.tried("int4", partial(trials.int4, device, dtype))
+def _unpacks(device: torch.device, dtype: torch.dtype, kind: Kind, paths: FastPaths) -> bool:
+    for part, kinds in (("int4", ("int4", "smallest")), ("fp8", ("fp8",))):
+        if kind not in kinds:
+            paths.settle(part, "plain", f"model.quantize is {kind}")
+    match kind:
+        case "int4" | "smallest":
+            return not paths.tried("int4", partial(trials.int4, device, dtype))
+        case "fp8":
+            return not paths.tried("fp8", partial(trials.fp8, device, dtype))
+        case _:
+            return False
 
 
 def _choose_precision(settings: ModelSettings, device: torch.device, paths: FastPaths) -> None:

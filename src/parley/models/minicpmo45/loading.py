@@ -33,8 +33,9 @@ from parley.models.minicpmo45.plan import (
     keeps_eight_bits,
     kept_voices,
     kind_of,
+    voices_ready,
 )
-from parley.models.minicpmo45.quantize import Kind, checked, unpack_int4
+from parley.models.minicpmo45.quantize import Kind, checked, unpack
 from parley.models.minicpmo45.random_model import ByteTokenizer, NoiseVoices, Sizes, full_sizes
 from parley.models.minicpmo45.runtime.fast_paths import FastPaths
 from parley.models.minicpmo45.runtime.graphs import CudaGraphCapture, GraphRunner
@@ -105,8 +106,8 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         paths=paths,
     )
     network = _network(config, folder, device, dtype, kind)
-    if rung.unpacks_int4:
-        unpack_int4(network)
+    if rung.unpacks:
+        unpack(network, "fp8" if kind == "fp8" else "int4")
     network.llm.attention = rung.attention
     network.apm.reads_in_place = rung.attention.reads_in_place
     in_place = rung.attention.reads_in_place
@@ -127,6 +128,7 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         slots,
         graphs,
         sizes,
+        kind=kind,
         flow_dtype=geometry.flow_dtype if paths.is_fast("flow_precision") else torch.float32,
         has_small_caches=rung.has_small_caches,
     )
@@ -191,12 +193,14 @@ def _speech_output(
     graphs: GraphRunner,
     sizes: Sizes,
     *,
+    kind: Kind,
     flow_dtype: torch.dtype = torch.float32,
     has_small_caches: bool = False,
 ) -> tuple[SpeechOutput | None, str | None]:
     """What makes speech, and why there is no default voice, each None where there is none.
 
     Args:
+        kind: of the language model's weights.
         flow_dtype: what the flow computes in.
         has_small_caches: the speech decoder remembers in 8 bits.
     """
@@ -242,6 +246,7 @@ def _speech_output(
         )
         if not voices.has_default:
             problem = "There is no default voice: sessions that speak must bring a reference."
+    token2wav.voices_ready = voices_ready(kind)
     decoder.reads_in_place = token2wav.flow.reads_in_place = network.llm.attention.reads_in_place
     decoder.allocate(slots, graphs=graphs, is_eight_bit=has_small_caches)
     speech_output = SpeechOutput(

@@ -2,7 +2,7 @@
 
 Pieces of work (`conversation/`) know what a conversation needs next; this module runs the
 steps, all jobs of a stage in one batch. Every step computes first and commits afterwards, so one
-that raises has advanced nobody.
+that raises has advanced no job.
 
 | stage   | one step is                                                                        |
 |---------|------------------------------------------------------------------------------------|
@@ -57,7 +57,7 @@ from parley.models.minicpmo45.device import use_device
 from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.llm.sampling import Chooser
 from parley.models.minicpmo45.llm.steps import LanguageSteps
-from parley.models.minicpmo45.quantize import stored_bytes, unpack_int4
+from parley.models.minicpmo45.quantize import stored_bytes, unpack
 from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import SlotCache
 from parley.models.minicpmo45.runtime.fast_paths import GRAPH, PARTS, FastPathFailed, FastPaths
@@ -221,7 +221,7 @@ class MiniCPMO45:
 
     @property
     def has_default_voice(self) -> bool:
-        """Whether a conversation may be opened for speech without bringing a voice."""
+        """True if a conversation may be opened for speech without bringing a voice."""
         return self.speech_output is not None and self.speech_output.vocoder.has_default_voice
 
     # Work.
@@ -357,8 +357,8 @@ class MiniCPMO45:
         self.paths.step_down(part, reason)
         if part in ("attention", "caches"):
             self._attend_plainly()
-        elif part == "int4":
-            unpack_int4(self.network)
+        elif part in ("int4", "fp8"):
+            unpack(self.network, part)
         elif part.startswith(GRAPH):
             self.graphs.forget(part.removeprefix(GRAPH))
 
@@ -434,7 +434,7 @@ class MiniCPMO45:
             try:
                 warm_up(self, speaks=True)
             except (VoiceUnavailable, BadInput) as error:
-                # Whoever brings a voice may still be heard, and everybody is answered in text.
+                # Sessions that bring a voice may still speak, and all sessions get text.
                 log.warning("default_voice_missing", why=str(error))
                 self._note_voice_problem(str(error))
                 speaks = False

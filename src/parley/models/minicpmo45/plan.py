@@ -21,6 +21,8 @@ from parley.errors import ParleyError, SetupError, VoiceUnavailable
 from parley.models.minicpmo45 import hub, weights
 from parley.models.minicpmo45.awq import PackedScheme, scheme_of
 from parley.models.minicpmo45.checkpoint import (
+    EMBEDDINGS,
+    HEAD,
     LAYERS,
     Stored,
     account,
@@ -112,12 +114,17 @@ def kind_of(settings: ModelSettings, scheme: PackedScheme | None) -> Kind:
     """How the layers' matrices end up; a checkpoint in 4 bits stays so."""
     if scheme is None:
         return settings.quantize
-    if settings.quantize == "int8":
+    if settings.quantize in ("int8", "fp8"):
         raise SetupError(
             "The checkpoint's weights have 4 bits already.",
             hint="Set model.quantize to none or int4.",
         )
-    return "int4"
+    return "smallest" if settings.quantize == "smallest" else "int4"
+
+
+def voices_ready(kind: Kind) -> int:
+    """How many primed voices are kept on the device."""
+    return 1 if kind == "smallest" else VOICES_READY
 
 
 def keeps_eight_bits(settings: ModelSettings, device: torch.device) -> bool:
@@ -307,8 +314,8 @@ def plan_of(
         "captured graphs": GRAPHS_BYTES if settings.compile else 0,
         "a context unpacked from 8 bits": unpacking,
         "libraries": LIBRARIES_BYTES,
-        "voices kept ready": VOICES_READY * voice,
-        # A layer holds about eight tensors of H and three of I per position, whoever shares it.
+        "voices kept ready": voices_ready(chosen.kind) * voice,
+        # A layer holds about eight tensors of H and three of I per position of all rows together.
         "steps while they run": PREFILL_STEP_TOKENS * layer_numbers * size,
         "room for one long context": max(0, _ceiled(longest) - share) * token
         + RESERVED * PAGE_POSITIONS * token
@@ -351,6 +358,10 @@ def _weights_bytes(
         before = planned_bytes(layers, "none", size)
         parts["llm"] += planned_bytes(layers, chosen.kind, size) - before
         workspace = workspace_bytes(layers.values(), size)
+    if chosen.kind == "smallest":
+        ends = {name: shapes[name] for name in (EMBEDDINGS, HEAD)}
+        parts["llm"] += planned_bytes(ends, "int8", size) - planned_bytes(ends, "none", size)
+        workspace = max(workspace, workspace_bytes(ends.values(), size, is_int4=False))
     return parts, sum(parts.values()) + workspace
 
 

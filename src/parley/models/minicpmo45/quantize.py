@@ -1,14 +1,17 @@
-"""Smaller weights for smaller cards: matrices of the language model's layers in 8 or 4 bits.
+"""Smaller weights, for smaller cards and for speed: the language model's layers in 8 or 4 bits.
 
-Weights only: what is computed stays in the model's dtype. Embeddings, head, encoders and speech
+Only fp8 also rounds what the matrices are multiplied with. Embeddings, head, encoders and speech
 decoder keep their weights; the layers are three quarters of the model. The kernels are PyTorch's
 own. A matrix is packed as soon as it has been read, so that loading holds the result and one
 matrix, never the whole model.
 
 | kind | on a GPU                                     | on a CPU |
 |------|----------------------------------------------|----------|
+| fp8  | bfloat16 only, sm_89 and newer (`fp8.py`)    | yes      |
 | int4 | bfloat16 only                                | yes      |
 | int8 | refused: PyTorch has no kernel that is faster than bfloat16 there | yes |
+
+smallest is int4 with embeddings and head in 8 bits: for cards of 12 GB.
 
 int4 has a scale and a zero for each group of neighbouring weights of a row: a weight is
 `(q - 8) * scale + zero`, q from 0 to 15.
@@ -27,15 +30,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from parley.errors import SetupError
+from parley.models.minicpmo45.fp8 import SCALE_BYTES, Fp8Linear, fits_fp8
 from parley.models.minicpmo45.runtime.fast_paths import guarded
 
-Kind = Literal["none", "int8", "int4"]
+Kind = Literal["none", "fp8", "int8", "int4", "smallest"]
 
 GROUPS: Final = (128, 64, 32)
 """Group sizes of int4, best first; the largest that divides the columns is taken."""
 
+FP8_CAPABILITY: Final = (8, 9)
+"""Compute capability of the oldest cards that multiply e4m3 (RTX 40xx, L4, L40S, H100)."""
+
 _ROWS_AT_ONCE: Final = 1024
 """Rows that are quantised together: bounds what rounding takes besides the matrix."""
+
+_UNPACKED_ROWS: Final = 8192
+"""Rows of a matrix in 8 bits that are unpacked together on a GPU: 64 MiB of the published head."""
 
 _INNER_TILES: Final = 8
 
@@ -105,10 +115,10 @@ class Int4Linear(nn.Module):
         return Groups(q, scales, zeros).weight()
 
 
-def unpack_int4(network: nn.Module) -> None:
-    """Have every 4-bit matrix unpacked for its products from now on."""
+def unpack(network: nn.Module, kind: str) -> None:
+    """Have every matrix of a kind (`int4` or `fp8`) unpacked for its products from now on."""
     for module in network.modules():
-        if isinstance(module, Int4Linear):
+        if isinstance(module, Int4Linear if kind == "int4" else Fp8Linear):
             module.is_plain = True
 
 
@@ -145,39 +155,66 @@ def _nibbles(packed: Tensor) -> Tensor:
     return torch.stack([words & 0xF, words >> 4], dim=-1).flatten().int()
 
 
-class RowQuantizedLinear(nn.Module):
-    """`nn.Linear` without bias over a matrix in 8 bits, with a scale per row."""
+class RowQuantized(nn.Module):
+    """A matrix in 8 bits, with a scale per row."""
 
-    def __init__(self, weight: Tensor, dtype: torch.dtype) -> None:
+    def __init__(self, weight: Tensor) -> None:
         super().__init__()
         packed = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
-        scales = torch.empty(weight.shape[0], dtype=dtype, device=weight.device)
+        scales = torch.empty(weight.shape[0], dtype=weight.dtype, device=weight.device)
         for first in range(0, weight.shape[0], _ROWS_AT_ONCE):
             here = slice(first, first + _ROWS_AT_ONCE)
             rows = weight[here].float()
-            scale = (rows.abs().amax(1) / 127).clamp(min=1e-12).to(dtype)
+            scale = (rows.abs().amax(1) / 127).clamp(min=1e-12).to(weight.dtype)
             scales[here] = scale
             packed[here] = (rows / scale.float()[:, None]).round().clamp(-127, 127).to(torch.int8)
         self.packed = nn.Parameter(packed, requires_grad=False)
         self.scales = nn.Parameter(scales, requires_grad=False)
 
+    def rows(self, which: Tensor | slice) -> Tensor:
+        """Some rows as numbers."""
+        return self.packed[which].to(self.scales.dtype) * self.scales[which][..., None]
+
+
+class RowQuantizedLinear(RowQuantized):
+    """`nn.Linear` without bias over a matrix in 8 bits. On a GPU it is unpacked piece by piece."""
+
     def forward(self, x: Tensor) -> Tensor:
         flat = x.reshape(-1, x.shape[-1])
-        return torch._weight_int8pack_mm(flat, self.packed, self.scales).view(*x.shape[:-1], -1)
+        if x.device.type == "cpu":
+            made = torch._weight_int8pack_mm(flat, self.packed, self.scales)
+        else:
+            made = self.in_pieces(flat)
+        return made.view(*x.shape[:-1], -1)
+
+    def in_pieces(self, x: Tensor) -> Tensor:
+        """The product of rows (R, k), of which no more than a piece is unpacked at a time."""
+        starts = range(0, self.packed.shape[0], _UNPACKED_ROWS)
+        pieces = (self.rows(slice(start, start + _UNPACKED_ROWS)) for start in starts)
+        return torch.cat([F.linear(x, piece) for piece in pieces], -1)
+
+
+class RowQuantizedEmbedding(RowQuantized):
+    """`nn.Embedding` over a table in 8 bits."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.rows(ids)
 
 
 def packed(weight: Tensor, kind: Kind) -> nn.Module | None:
     """A layer that multiplies with this matrix in fewer bits; None where its shape does not fit
     the kernels, and it stays as it is."""
     if kind == "int8":
-        return RowQuantizedLinear(weight, weight.dtype)
-    if kind == "int4" and fits_int4(tuple(weight.shape), weight.device):
+        return RowQuantizedLinear(weight)
+    if kind == "fp8" and fits_fp8(tuple(weight.shape)):
+        return Fp8Linear(weight)
+    if kind in ("int4", "smallest") and fits_int4(tuple(weight.shape), weight.device):
         return Int4Linear(grouped(weight), weight.dtype)
     return None
 
 
 def fits_int4(shape: tuple[int, ...], device: torch.device) -> bool:
-    """Whether the kernels of a device take a matrix of this shape."""
+    """True if the kernels of a device take a matrix of this shape."""
     rows, columns = shape
     if device.type == "cpu":
         return rows % 16 == 0 and group_of(columns) is not None
@@ -211,7 +248,7 @@ def grouped(weight: Tensor) -> Groups:
 
 
 def checked(kind: Kind, *, device: torch.device, dtype: torch.dtype) -> None:
-    """Whether weights of this kind can be used.
+    """Check that weights of this kind can be used.
 
     Raises:
         SetupError: they cannot.
@@ -221,11 +258,17 @@ def checked(kind: Kind, *, device: torch.device, dtype: torch.dtype) -> None:
     if kind == "int8":
         raise SetupError(
             "int8 weights are slower than bfloat16 on a GPU.",
-            hint="Set model.quantize to int4, which takes less memory still, or to none.",
+            hint="Set model.quantize to fp8, to int4, which takes less memory still, or to none.",
+        )
+    if kind == "fp8" and torch.cuda.get_device_capability(device) < FP8_CAPABILITY:
+        major, minor = torch.cuda.get_device_capability(device)
+        raise SetupError(
+            f"fp8 weights need compute capability 8.9 or higher, this card has {major}.{minor}.",
+            hint="Set model.quantize to int4 or none.",
         )
     if dtype is not torch.bfloat16:
         raise SetupError(
-            "int4 weights on a GPU need bfloat16.", hint="Set model.dtype to bfloat16 or auto."
+            f"{kind} weights on a GPU need bfloat16.", hint="Set model.dtype to bfloat16 or auto."
         )
 
 
@@ -239,13 +282,15 @@ def planned_bytes(shapes: Mapping[str, tuple[int, ...]], kind: Kind, itemsize: i
     return sum(_tensor_bytes(shape, kind, itemsize) for shape in shapes.values())
 
 
-def workspace_bytes(shapes: Iterable[tuple[int, ...]], itemsize: int) -> int:
+def workspace_bytes(
+    shapes: Iterable[tuple[int, ...]], itemsize: int, *, is_int4: bool = True
+) -> int:
     """What loading takes besides the result: the largest matrix, its 4-bit numbers one by one, and
     what rounding some of its rows takes."""
     matrices = [shape for shape in shapes if len(shape) == 2]
     return max(
         (
-            rows * columns * (itemsize + 4) + 16 * min(rows, _ROWS_AT_ONCE) * columns
+            rows * columns * (itemsize + 4 * is_int4) + 16 * min(rows, _ROWS_AT_ONCE) * columns
             for rows, columns in matrices
         ),
         default=0,
@@ -258,6 +303,9 @@ def _tensor_bytes(shape: tuple[int, ...], kind: Kind, itemsize: int) -> int:
         return count * itemsize
     if kind == "int8":
         return count + shape[0] * itemsize
+    if kind == "fp8":
+        return count + SCALE_BYTES * shape[0] if fits_fp8(shape) else count * itemsize
+    # Also of the smallest.
     size = group_of(shape[1])
     return count * itemsize if size is None else count // 2 + 2 * itemsize * count // size
 

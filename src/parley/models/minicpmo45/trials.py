@@ -19,6 +19,7 @@ from torch import Tensor
 
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.device import set_precision
+from parley.models.minicpmo45.fp8 import Fp8Linear, rounded_plainly
 from parley.models.minicpmo45.quantize import Int4Linear, fits_int4, grouped
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
@@ -181,7 +182,7 @@ def _made(
         keys, values = keys.to(stored), values.to(stored)
     columns = torch.arange(reads + 1, device=device)
     hidden = (columns > last.amax(1)[:, None]) | (columns < first[:, None])
-    # What nobody may look at is not a number.
+    # Columns that no token may see hold NaN.
     for tensor in scales if has_small_caches else (keys, values):
         assert tensor is not None
         of_rows = tensor[slots].transpose(1, 2)
@@ -255,7 +256,7 @@ def _by_hand(case: _Case) -> Tensor:
         mine = numbers[case.slots, :, : case.reads].float()
         if scale is not None:
             mine = from_eight_bits(mine, scale[case.slots, :, : case.reads], torch.float32)
-        # A column that nobody of the row sees may hold anything.
+        # A column that no token of the row sees may hold anything.
         read.append(mine.masked_fill(~seen.any(1)[:, None, :, None], 0.0))
     keys, values = read
     query = case.query.float().view(rows, tokens, keys.shape[1], -1, width)
@@ -285,6 +286,18 @@ def int4(device: torch.device, dtype: torch.dtype) -> None:
         x = torch.randn(rows, shape[1], generator=random, device=device).to(dtype)
         product = x.float() @ wanted.T
         _hold("int4", layer(x), product, INT4_TOLERANCE, f"products of {rows} rows")
+
+
+def fp8(device: torch.device, dtype: torch.dtype) -> None:
+    """Products in 8 bits of few and many rows, one of which is zeros."""
+    random = torch.Generator(device=device).manual_seed(7)
+    layer = Fp8Linear(torch.randn(256, 1024, generator=random, device=device).to(dtype))
+    for rows in (1, 7, 17, 65):
+        x = torch.randn(rows, 1024, generator=random, device=device).to(dtype)
+        x[rows // 2] *= 0.0 if rows > 1 else 100.0
+        small, scales = rounded_plainly(x)
+        product = (small.float() * scales) @ layer.unpacked().T
+        _hold("fp8", layer(x), product, SHORT_TOLERANCE, f"products of {rows} rows")
 
 
 def precision(device: torch.device, name: str) -> None:

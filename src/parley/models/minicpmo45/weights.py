@@ -25,6 +25,8 @@ from parley.models.minicpmo45.awq import (
     PackedScheme,
 )
 from parley.models.minicpmo45.checkpoint import (
+    EMBEDDINGS,
+    HEAD,
     LAYERS,
     Stored,
     account,
@@ -38,6 +40,8 @@ from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.quantize import (
     Int4Linear,
     Kind,
+    RowQuantizedEmbedding,
+    RowQuantizedLinear,
     fits_int4,
     packed,
 )
@@ -180,8 +184,8 @@ def _place(
             if count % PROGRESS_EVERY_TENSORS == 0:
                 logs.progress(log, "weights_read", tensors=count)
             place, _, leaf = name.rpartition(".")
-            if isinstance(tensor, Tensor) and name.startswith(LAYERS) and tensor.dim() == 2:
-                tensor = packed(tensor, quantize) or tensor
+            if isinstance(tensor, Tensor) and tensor.dim() == 2:
+                tensor = _packed(name, tensor, quantize) or tensor
             if isinstance(tensor, nn.Module):
                 above, _, own = place.rpartition(".")
                 setattr(network.get_submodule(above), own, tensor)
@@ -196,6 +200,15 @@ def _place(
             f"The weights do not fit on {device}: {error}",
             hint="`parley doctor` prints the memory plan; int4 weights take about a third.",
         ) from error
+
+
+def _packed(name: str, matrix: Tensor, kind: Kind) -> nn.Module | None:
+    """What takes a matrix's place; None: it stays as it is."""
+    if name.startswith(LAYERS):
+        return packed(matrix, kind)
+    if kind == "smallest" and name == EMBEDDINGS:
+        return RowQuantizedEmbedding(matrix)
+    return RowQuantizedLinear(matrix) if kind == "smallest" and name == HEAD else None
 
 
 def fill(

@@ -5,6 +5,7 @@
 | `attention`      | our Triton kernel reads the slots in place  | PyTorch's attention            |
 | `caches`         | the kernel reads caches in 8 bits           | they are unpacked, or not used |
 | `int4`           | PyTorch's 4-bit product                     | the matrix is unpacked first   |
+| `fp8`            | PyTorch's product in 8 bits                 | the matrix is unpacked first   |
 | `flow_precision` | TF32 or bfloat16                            | float32                        |
 | `graph_KIND`     | steps of this kind are captured graphs      | they are launched one by one   |
 
@@ -30,7 +31,7 @@ log = logs.get(__name__)
 
 State = Literal["fast", "plain", "refused"]
 
-PARTS: Final = ("attention", "caches", "int4", "flow_precision")
+PARTS: Final = ("attention", "caches", "int4", "fp8", "flow_precision")
 """Parts besides the graphs, whose names are `GRAPH` and their kind of step."""
 
 GRAPH: Final = "graph_"

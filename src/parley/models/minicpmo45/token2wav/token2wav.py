@@ -51,7 +51,7 @@ Wave = npt.NDArray[np.float32]
 
 
 VOICES_READY = 4
-"""Primed voices kept on the device; others that somebody speaks with wait in the host's memory."""
+"""Primed voices kept on the device; others in use wait in the host's memory."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -127,7 +127,7 @@ class Token2Wav:
         flow.serve(self.memory, vocoder.graphs)
         self._turns: list[_Turn | None] = [None] * slots
         self._voices: OrderedDict[str, PrimedVoice] = OrderedDict()
-        self._voices_limit = voices
+        self.voices_ready = voices
         self._spoken_with: dict[int, PrimedVoice] = {}
         # Voices are primed beside the steps of those who talk.
         self._side: torch.cuda.Stream | None = None
@@ -193,10 +193,10 @@ class Token2Wav:
 
     def _kept(self, voice: PrimedVoice) -> PrimedVoice:
         """Keep a voice ready; those not used for longest leave the device, and stay in the host's
-        memory as long as somebody speaks with them."""
+        memory as long as they are in use."""
         self._shared[voice.key] = self._voices[voice.key] = voice
         self._voices.move_to_end(voice.key)
-        while len(self._voices) > self._voices_limit:
+        while len(self._voices) > self.voices_ready:
             _, oldest = self._voices.popitem(last=False)
             if any(used is oldest for used in list(self._spoken_with.values())):
                 oldest.memory.leave_device()
