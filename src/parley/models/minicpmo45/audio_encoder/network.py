@@ -40,7 +40,7 @@ class CapturedSteps(Protocol):
     """Live chunks as captured graphs: `live_steps.LiveSteps`."""
 
     def takes(self, count: int) -> bool:
-        """Whether chunks of so many kept frames are run here."""
+        """True if chunks of so many kept frames are run here."""
         ...
 
     def run(self, mel: Tensor, spans: Sequence[Span], kept: tuple[int, int]) -> Tensor:
@@ -63,7 +63,7 @@ class AudioEncoder(nn.Module):
         self.head_dim = width // config.encoder_attention_heads
         self.positions = config.max_source_positions
         self.reads_in_place = False
-        """Whether a kernel reads the slots where they lie; chosen at load."""
+        """True if a kernel reads the slots where they lie; chosen at load."""
 
     def front(self, mel: Tensor) -> Tensor:
         """Mel (N, M, F) through the convolutions to (N, C, Da)."""
@@ -172,7 +172,7 @@ class AudioEncoder(nn.Module):
             for place, span in enumerate(spans):
                 cache.write(index, span, keys[place], values[place])
                 seen = cache.view(index, span.row, span.end)
-                heard[place] = _ATTENTION.one(query[place], *seen, start=None)
+                heard[place] = _ATTENTION.one(query[place], *seen, mask=None)
         out: Tensor = layer.think(x + attention.out_proj(heard.transpose(1, 2).reshape(*x.shape)))
         return out
 
@@ -308,7 +308,7 @@ class SoundEncoder:
         return torch.cat(self.encode_pieces(self.pieces(clips), chunked=chunked))
 
     def is_full(self, cached_frames: int, mel_frames: int) -> bool:
-        """Whether a live row's cache must be emptied before the next chunk, because it would reach
+        """True if a live row's cache must be emptied before the next chunk, because it would reach
         the last position. Counted before trimming. Source: model.md 7.3.
         """
         out: bool = cached_frames + encoder_frames(mel_frames) >= self.encoder.positions

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from parley.models.minicpmo45.config import LanguageConfig
 from parley.models.minicpmo45.llm.layers import LanguageLayer
-from parley.models.minicpmo45.runtime.attention import AttentionMethod, FusedAttention
+from parley.models.minicpmo45.runtime.attention import AttentionMethod, FusedAttention, causal_mask
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span, rotated
 from parley.models.minicpmo45.runtime.norm import RmsNorm
 from parley.models.minicpmo45.runtime.pages import PagePool
@@ -55,11 +55,11 @@ class LanguageModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.lm_head.weight.device
+        return self.model.norm.weight.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.model.embed_tokens.weight.dtype
+        return self.model.norm.weight.dtype
 
     def make_cache(
         self,
@@ -135,11 +135,13 @@ class LanguageModel(nn.Module):
         ).to(embeds.device)
         cos, sin = rope.at(positions, embeds.dtype)
         cos, sin = cos[:, None], sin[:, None]
+        groups = self.config.num_attention_heads // self.config.num_key_value_heads
+        masks = [causal_mask(span, groups, embeds.device) for span in spans]
         x = embeds
         if probe is not None:
             probe.states.append(x)
         for index, layer in enumerate(self.model.layers):
-            x = self._layer(index, layer, x, (cos, sin), spans, cache)
+            x = self._layer(index, layer, x, (cos, sin), (spans, masks), cache)
             if probe is not None:
                 probe.states.append(x)
         x = self.model.norm(x)
@@ -154,7 +156,7 @@ class LanguageModel(nn.Module):
         layer: Any,
         x: Tensor,
         turn: tuple[Tensor, Tensor],
-        spans: Sequence[Span],
+        rows: tuple[Sequence[Span], Sequence[Tensor | None]],
         cache: SlotCache,
     ) -> Tensor:
         attention: Any = layer.self_attn
@@ -168,12 +170,12 @@ class LanguageModel(nn.Module):
         query, keys = both[..., :heads, :], both[..., heads:, :]
         mixed = torch.empty_like(query)
         first = 0
-        for span in spans:
+        for span, mask in zip(*rows, strict=True):
             mine = slice(first, first + span.count)
             first += span.count
             cache.write(index, span, keys[mine].transpose(0, 1), values[mine].transpose(0, 1))
             seen = cache.view(index, span.row, span.end)
-            here = self.attention.one(query[mine].transpose(0, 1), *seen, start=span.start)
+            here = self.attention.one(query[mine].transpose(0, 1), *seen, mask=mask)
             mixed[mine] = here.transpose(0, 1)
         x = x + attention.o_proj(mixed.reshape(x.shape[0], -1))
         out: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))

@@ -25,6 +25,7 @@ from parley.models.minicpmo45.runtime.graphs import (
     CHECKED_ROWS,
     GraphRunner,
     bucket,
+    buckets,
     filled,
     power,
     reaches,
@@ -33,6 +34,10 @@ from parley.models.minicpmo45.runtime.graphs import (
 
 LEAST_COLUMNS = 512
 """No step reads fewer columns; more graphs for shorter contexts would gain nothing."""
+
+FED_TOGETHER = (2, 11)
+"""Positions of a row whose steps are captured besides single tokens: the ends of a unit, and a unit
+of sound. The kernel takes so many, and stops where a row ends, so these read all columns."""
 
 WASTE = 1.5
 """A ragged prefill is padded to a padded batch when that costs at most this factor in tokens."""
@@ -67,18 +72,20 @@ class LanguageSteps:
         count = max(span.count for span in spans)
         is_wasteful = count * len(spans) > WASTE * embeds.shape[0]
         is_beyond = max(span.start for span in spans) + count > self._cache.capacity
-        if not self._is_padded or len(spans) == 1 or is_wasteful or is_beyond:
+        is_single = len(spans) == 1 and not self._captures(count)
+        if not self._is_padded or is_single or is_wasteful or is_beyond:
             out: Tensor = self._llm(embeds, spans, self._cache, self._rope)
             return out
         spans_in_order = sorted(range(len(spans)), key=lambda place: spans[place].row)
         starts = [0]
         for span in spans:
             starts.append(starts[-1] + span.count)
-        batch = self._batch([spans[place] for place in spans_in_order], len(spans), count)
-        x = embeds.new_zeros(len(spans), count, embeds.shape[1])
+        size = bucket(len(spans), self._cache.rows) if self._captures(count) else len(spans)
+        batch = self._batch([spans[place] for place in spans_in_order], size, count)
+        x = embeds.new_zeros(size, count, embeds.shape[1])
         for line, place in enumerate(spans_in_order):
             x[line, : spans[place].count] = embeds[starts[place] : starts[place + 1]]
-        hidden = self._llm.forward_even(x, batch, self._cache, self._rope)
+        hidden = self._fed(x, batch)
         lines = {place: line for line, place in enumerate(spans_in_order)}
         return torch.cat([hidden[lines[place], : span.count] for place, span in enumerate(spans)])
 
@@ -95,7 +102,7 @@ class LanguageSteps:
         fed = [ids[place] for place in order]
         lines = {place: line for line, place in enumerate(order)}
         if self._takes_everyone(len(spans)):
-            # Rows of nobody write to the spare column, and all rows are read without a copy.
+            # Unused rows write to the spare column, and all rows are read without a copy.
             lines = {place: spans[place].row for place in order}
             by_row = {span.row: token for span, token in zip(sorted_spans, fed, strict=True)}
             fed = [by_row.get(row, 0) for row in range(self._cache.rows)]
@@ -110,8 +117,42 @@ class LanguageSteps:
         places = range(len(spans))
         return [hidden[lines[p]] for p in places], [logits[lines[p]] for p in places]
 
+    def _captures(self, count: int) -> bool:
+        """True if steps that feed so many positions of each row are captured."""
+        in_place = self._llm.attention.reads_in_place
+        return self._graphs.is_active and in_place and count in FED_TOGETHER
+
+    def _fed(self, x: Tensor, batch: PaddedBatch, *, is_checked: bool = False) -> Tensor:
+        """States (B, n, H) of a padded batch's embeddings, by a graph where there is one.
+
+        Args:
+            is_checked: compare with the plain step when it is captured.
+        """
+        llm, cache, rope = self._llm, self._cache, self._rope
+        if not self._captures(x.shape[1]):
+            return llm.forward_even(x, batch, cache, rope)
+
+        def states(slots: tuple[int, ...] | None, *given: Tensor) -> tuple[Tensor, ...]:
+            x, positions, turns, rows = given
+            here = PaddedBatch(rows, positions, turns, cache.capacity, slots)
+            return (llm.forward_even(x, here, cache, rope),)
+
+        def plain(*given: Tensor) -> tuple[Tensor, ...]:
+            with plainly(llm):
+                return states(batch.slots, *given)
+
+        rows = torch.arange(cache.rows) if batch.rows is None else batch.rows
+        (hidden,) = self._graphs.run(
+            "feed",
+            tuple(x.shape[:2]),
+            partial(states, None),
+            [x, batch.positions, batch.turns, rows],
+            reference=plain if is_checked else None,
+        )
+        return hidden
+
     def _takes_everyone(self, rows: int) -> bool:
-        """Whether a step of so many rows runs over all slots. A kernel that copies what rows
+        """True if a step of so many rows runs over all slots. A kernel that copies what rows
         remember before it reads it moves three times their bytes, one over all slots theirs."""
         slots = self._cache.rows
         if rows == slots:
@@ -133,6 +174,20 @@ class LanguageSteps:
                 for size, everyone in reversed(row_counts(cache.rows)):
                     if everyone or not self._takes_everyone(size):
                         self._capture(size, reads, everyone=everyone)
+            for count in FED_TOGETHER if self._llm.attention.reads_in_place else ():
+                for size in reversed(buckets(cache.rows, cache.rows)):
+                    self._capture_fed(size, count)
+
+    def _capture_fed(self, size: int, count: int) -> None:
+        """As `_capture`, of several positions of each row."""
+        llm, capacity = self._llm, self._cache.capacity
+        spare = torch.full((size, count), self._cache.spare)
+        ends = [(capacity - count, 0, 63, 64, capacity // 2)[place % 5] for place in range(size)]
+        turns = torch.tensor(ends)[:, None] + torch.arange(count)
+        slots = tuple(reversed(range(size)))
+        batch = PaddedBatch(torch.tensor(slots), spare, turns, capacity, slots)
+        x = llm.embed(torch.arange(size * count)).view(size, count, -1)
+        self._fed(x, batch, is_checked=size <= CHECKED_ROWS)
 
     def _capture(self, size: int, reads: int, *, everyone: bool) -> None:
         """One shape, compared with the plain step over rows of different lengths."""

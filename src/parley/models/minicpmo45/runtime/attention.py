@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from parley.errors import SetupError
 from parley.models.minicpmo45.runtime import slot_attention
-from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache
+from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
 
 Kernel = Literal["auto", "triton", "sdpa"]
 
@@ -36,7 +36,7 @@ class AttentionMethod(Protocol):
 
     @property
     def reads_in_place(self) -> bool:
-        """Whether any subset of rows is read without copying what they remember."""
+        """True if any subset of rows is read without copying what they remember."""
         ...
 
     def prepared(self, batch: PaddedBatch, cache: SlotCache, groups: int) -> PaddedBatch:
@@ -47,14 +47,13 @@ class AttentionMethod(Protocol):
         """
         ...
 
-    def one(self, query: Tensor, keys: Tensor, values: Tensor, *, start: int | None) -> Tensor:
+    def one(self, query: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None) -> Tensor:
         """Attention of one row's new tokens over what the row remembers.
 
         Args:
             query: (heads, T, D), heads a multiple of K.
             keys, values: (K, L, D).
-            start: position of the first query; token t sees keys [0, start + t], and L is
-                start + T. None: all see all.
+            mask: from `causal_mask`; None: all see all.
 
         Returns:
             (heads, T, D).
@@ -77,7 +76,7 @@ class FusedAttention:
     """PyTorch's `scaled_dot_product_attention`.
 
     Rows that the host knows by number are read one by one, as views. Rows that are known to the
-    device only, as in a captured graph, are copied first; whoever makes such batches prefers all
+    device only, as in a captured graph, are copied first; so such batches prefer all
     rows, which are a view.
     """
 
@@ -91,16 +90,11 @@ class FusedAttention:
         mask = seen[:, None].expand(-1, groups, count, batch.reads).flatten(1, 2)[:, None]
         return replace(batch, mask=mask)
 
-    def one(self, query: Tensor, keys: Tensor, values: Tensor, *, start: int | None) -> Tensor:
+    def one(self, query: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None) -> Tensor:
         heads, tokens, width = query.shape
         groups = heads // keys.shape[0]
         # The queries that share a key head become one longer query: no repeated keys in memory.
         grouped = query.reshape(keys.shape[0], groups * tokens, width)
-        mask = None
-        if start is not None and tokens > 1:
-            seen = torch.arange(keys.shape[1], device=query.device)
-            mine = torch.arange(start, start + tokens, device=query.device)
-            mask = (seen[None, :] <= mine[:, None]).repeat(groups, 1)[None, None]
         out = self._attend(grouped[None], keys[None], values[None], mask)[0]
         return out.reshape(heads, tokens, width)
 
@@ -130,6 +124,23 @@ class FusedAttention:
     def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Shapes (R, K, T, D), (R, K, L, D) twice, and (R, 1, T, L), true where a key is seen."""
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+
+
+def causal_mask(span: Span, groups: int, device: torch.device) -> Tensor | None:
+    """What the new tokens of a row see of it: token t the positions up to its own. Made once for
+    all layers of a step; None: all see all.
+
+    Args:
+        groups: query heads per key head, which become one longer query.
+
+    Returns:
+        bool, shape (1, 1, groups T, L).
+    """
+    if span.count < 2:
+        return None
+    seen = torch.arange(span.end, device=device)
+    mine = torch.arange(span.start, span.end, device=device)
+    return (seen[None, :] <= mine[:, None]).repeat(groups, 1)[None, None]
 
 
 class SlotAttention(FusedAttention):
