@@ -1,7 +1,7 @@
 """The device that a setting names, or why it cannot be used.
 
 A graphics card that torch cannot use is refused with the reason: nine billion parameters on the CPU
-are never what somebody with a card wanted, and they take minutes to load before anybody notices.
+are never what the owner of a card wants, and take minutes to load before it shows.
 """
 
 from __future__ import annotations

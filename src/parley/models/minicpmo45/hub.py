@@ -56,7 +56,7 @@ class Hub(Protocol):
         ...
 
     def cached(self, repository: str, revision: str | None) -> Path | None:
-        """The local copy; None where there is none. Asks nobody."""
+        """The local copy; None if there is none. Sends no request."""
         ...
 
     def files(self, repository: str, revision: str | None) -> list[RepositoryFile] | None:
@@ -199,7 +199,7 @@ def locate(
 
 
 def is_wanted(name: str) -> bool:
-    """Whether a file of a repository is fetched."""
+    """True if a file of a repository is fetched."""
     return any(fnmatch(name, pattern) for pattern in PATTERNS)
 
 

@@ -25,7 +25,7 @@ from parley.models.minicpmo45.vision_encoder.pictures import cut
 from parley.models.minicpmo45.weights import Network
 
 SPARE_SHARE: Final = 0.06
-"""Of the whole card, kept free: fragments, other processes, what nobody has thought of."""
+"""Of the whole card, kept free: fragments, other processes, and what was not foreseen."""
 
 VISION_BATCH_TOKENS: Final = 16 * 1024
 """Patches that go through the vision encoder together."""
@@ -42,7 +42,7 @@ class Allocator(Protocol):
         ...
 
     def free_bytes(self) -> int:
-        """What nobody has, once blocks that nobody uses are given back."""
+        """Free bytes, once unused blocks are given back."""
         ...
 
     def peak_bytes(self, run: Callable[[], object]) -> int:

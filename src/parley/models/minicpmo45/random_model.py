@@ -89,7 +89,7 @@ def small_sizes() -> Sizes:
 
 
 class NoiseVoices(VoiceStore):
-    """Voices for random weights: nobody's, but as long as the references, and each its own."""
+    """Voices for random weights: noise, as long as the references, each different."""
 
     def __init__(self) -> None:
         super().__init__(None, default=noise_voice())

@@ -49,7 +49,7 @@ class LiveSteps:
         self._graphs = graphs
 
     def takes(self, count: int) -> bool:
-        """Whether chunks of so many kept frames are run here."""
+        """True if chunks of so many kept frames are run here."""
         encoder = self._encoder
         if not self._graphs.is_active or count > slot_attention.MOST_QUERIES:
             return False
@@ -69,7 +69,7 @@ class LiveSteps:
         return self._step(F.pad(mel, (0, 0, 0, 0, 0, padding)), rows, kept, reads)[: len(spans)]
 
     def capture(self, frames: int, trim: tuple[int, int]) -> None:
-        """Capture chunks of `frames` mel frames, for every number of rows; nobody's sound changes.
+        """Capture chunks of `frames` mel frames, for every number of rows; no row's sound changes.
 
         Args:
             trim: encoder frames that are cut off left and right.

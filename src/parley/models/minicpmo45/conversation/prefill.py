@@ -1,8 +1,8 @@
 """Pieces of work as rows of steps: opening, prefill, and what all jobs share.
 
 A step has two halves. The first computes on the device, for all jobs of the stage together, and may
-fail; it writes only where nobody reads yet. The second commits: lengths, counters, results. It
-cannot fail. So a step that raises has advanced nobody and may be repeated with fewer jobs.
+fail; it writes only where nothing reads yet. The second commits: lengths, counters, results. It
+cannot fail. So a step that raises has advanced no job and may be repeated with fewer jobs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class StartJob(ModelJob):
         self.finish(StartResult(self.seed))
 
     def cancel(self) -> None:
-        """An opening that nobody wants any more leaves a text-only conversation."""
+        """A cancelled opening leaves a text-only conversation."""
         if self.stage is not None and self.voice is not None:
             self.voice.cancel()
             self.voice = None
@@ -131,7 +131,7 @@ class Work:
 
     @property
     def is_live_due(self) -> bool:
-        """Whether the piece of a live stream has still to be heard."""
+        """True if the piece of a live stream has still to be heard."""
         return self.live is not None and self.live_tokens is None
 
     @property

@@ -88,16 +88,16 @@ class Vocoder(Protocol):
 
     @property
     def has_default_voice(self) -> bool:
-        """Whether a row can have a voice without bringing one."""
+        """True if a row can have a voice without bringing one."""
         ...
 
 
 class Streams:
     """`Vocoder` over `Token2Wav`, with voices from a store.
 
-    A voice that nobody has heard yet is described by two networks on the CPU, which takes seconds,
-    and then primed: both happen on a thread of their own, so that nobody who talks waits for them.
-    Beginning a turn with it is a copy, in a vocoder step.
+    A new voice is described by two networks on the CPU, which takes seconds, and then primed: both
+    happen on a separate thread, so that running conversations do not wait. Beginning a turn with it
+    is a copy, in a vocoder step.
     """
 
     def __init__(self, token2wav: Token2Wav, voices: VoiceStore) -> None:
@@ -254,7 +254,7 @@ class Speech:
 
     def restart_stream(self) -> None:
         """The vocoder begins a turn: not now, but when it speaks. A checkpoint in the turn that has
-        just ended then has nothing to put aside as long as nobody speaks."""
+        just ended then has nothing to save until the row speaks again."""
         if not self.is_fresh:
             self.is_fresh = self._is_stale = True
 

@@ -157,7 +157,7 @@ class Conversation:
         audio_cache.truncate(self.row, 0)
 
     def can_roll_back(self, checkpoint: ConversationCheckpoint) -> bool:
-        """Whether a checkpoint of this conversation still describes a state to return to."""
+        """True if a checkpoint of this conversation still describes a state to return to."""
         return checkpoint.owner is self.ledger and self.ledger.can_roll_back(checkpoint.ledger)
 
     def replace_ledger(self, length_tokens: int) -> None:

@@ -67,7 +67,7 @@ class UnitPrefillJob(PrefillJob):
         self.prepared()
 
     def _require_unit(self) -> None:
-        """Room for the unit and its answer, so that nobody can take it while the model answers.
+        """Room for the unit and its answer, so that no other row takes it meanwhile.
         Where memory is short, the window slides now instead of after the answer."""
         most = self.conversation.opening.duplex.max_new_speak_tokens_per_chunk + TERMINATORS
         answer_tokens = min(most, ANSWER_TOKENS)

@@ -1,6 +1,6 @@
 """A reply in one piece: all of the text first, then all of it spoken as one utterance.
 
-The public one-shot generation, for answers that nobody waits for piece by piece. It differs from a
+The public one-shot generation, for answers that are not streamed. It differs from a
 streamed reply (`replies.py`) in what ends the text (the end of the message, not of the speech), in
 forbidding nothing, in a penalty that sees all of the reply, in a limit that is not rounded up, and
 in speech that knows the whole text before it begins. Source: sessions.md 2.6, with what is marked

@@ -2,7 +2,7 @@
 
 Replies (chat, half-duplex) and units (duplex) have pipelines of their own, down to the arithmetic
 of their repetition penalties; a batch may mix them. Every random number comes from the row's seed
-and a counter (`runtime/randomness.py`), so a row draws the same whoever shares its batch, and a
+and a counter (`runtime/randomness.py`), so a row draws the same in any batch, and a
 checkpoint remembers one integer.
 
 Shapes: `R` rows, `V` vocabulary, `K` candidates left by top-k. Source: model.md 10.6; sessions.md
@@ -270,7 +270,7 @@ class _Rescaling:
 
 
 class _Probe:
-    """Whether a draw from the untouched logits gives a row's probe."""
+    """True if a draw from the untouched logits gives a row's probe."""
 
     def __init__(self, upload: Upload, asks: Sequence[Ask]) -> None:
         self._ids = upload.ints([ask.rule.probe or 0 for ask in asks])

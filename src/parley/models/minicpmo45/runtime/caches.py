@@ -154,7 +154,7 @@ class SlotCache:
 
     @property
     def is_eight_bit(self) -> bool:
-        """Whether keys and values are kept in 8 bits."""
+        """True if keys and values are kept in 8 bits."""
         return self.key_scales is not None
 
     # Pages.

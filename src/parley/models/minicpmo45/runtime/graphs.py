@@ -124,7 +124,7 @@ class GraphRunner:
     Args:
         device: where the functions compute; inputs may be on the host.
         capture: None runs everything as it is.
-        paths: learns which kinds are captured; None: nobody asks.
+        paths: learns which kinds are captured; None: not recorded.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class GraphRunner:
 
     @property
     def is_active(self) -> bool:
-        """Whether steps are captured at all: then it pays to round shapes up."""
+        """True if steps are captured at all: then it pays to round shapes up."""
         return self._capture is not None
 
     @property

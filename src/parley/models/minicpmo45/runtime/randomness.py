@@ -1,6 +1,6 @@
 """Random numbers from a seed and a counter, and a draw that does not depend on the batch.
 
-A row draws the same numbers whoever shares its batch, on any device, and a checkpoint has to
+A row draws the same numbers in any batch, on any device, and a checkpoint has to
 remember one integer only. Shapes: `R` rows, `K` candidates. Source: speech.md 2.4.
 """
 

@@ -44,12 +44,12 @@ WIDE_BLOCK: Final = 16
 
 
 def is_installed() -> bool:
-    """Whether the package is there; torch's builds for NVIDIA bring it."""
+    """True if the package is there; torch's builds for NVIDIA bring it."""
     return importlib.util.find_spec("triton") is not None
 
 
 def fits(queries: int, width: int) -> bool:
-    """Whether the kernel takes so many queries per key head, of so wide heads."""
+    """True if the kernel takes so many queries per key head, of so wide heads."""
     return queries <= MOST_QUERIES and width in (16, 32, 64, 128)
 
 
@@ -118,7 +118,7 @@ def _run(
     value_scales: Optional[Tensor] = None,  # noqa: UP045
     table: Optional[Tensor] = None,  # noqa: UP045
 ) -> Tensor:
-    """`attend`, as an operator of torch: whoever counts operators sees one."""
+    """`attend`, as one operator of torch, which a meter of operators counts as one."""
     kernels = _kernels()
     rows, tokens, heads, width = query.shape
     key_heads = keys.shape[1]

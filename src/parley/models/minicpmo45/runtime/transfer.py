@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on a device; nobody waits for what was asked of that before."""
+    """A tensor of the host on a device; the host does not wait for earlier work of the device."""
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)

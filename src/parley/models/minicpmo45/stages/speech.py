@@ -1,4 +1,4 @@
-"""The speech decoder's and the vocoder's steps. Whoever raises has advanced nobody."""
+"""The speech decoder's and the vocoder's steps. A step that raises has advanced no job."""
 
 from __future__ import annotations
 

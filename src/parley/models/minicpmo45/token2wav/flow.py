@@ -87,7 +87,7 @@ class Flow(nn.Module):
         )
         self.noise = torch.empty(0)
         self.reads_in_place = False
-        """Whether a kernel reads the slots where they lie; chosen at load."""
+        """True if a kernel reads the slots where they lie; chosen at load."""
         self._graphs = GraphRunner()
         self._served: FlowMemory | None = None
 
@@ -155,7 +155,7 @@ class Flow(nn.Module):
     ) -> FlowStep:
         """Compute the next mel frames of some rows, and change none of them.
 
-        New history goes to places that nobody reads before the commit, so a call that raised may be
+        New history goes to places that are not read before the commit, so a call that raised may be
         repeated.
 
         Args:
@@ -259,7 +259,7 @@ class Flow(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """All Euler steps, from noise to mel.
 
-        Looks at no value, and writes into places that nobody reads before the commit, so that it
+        Looks at no value, and writes into places that are not read before the commit, so that it
         can be captured as one graph per number of rows and frames.
 
         Args:

@@ -100,7 +100,7 @@ class FlowCheckpoint:
     """A remembered point of a row's stream.
 
     Frames lie in the estimator's history where they are until their place is needed, so a
-    checkpoint notes places; whoever overwrites one puts it aside first, and what every call
+    checkpoint notes places; a call that overwrites one saves it first, and what every call
     replaces (`rest`) is put aside by the first call after the checkpoint.
 
     Args:

@@ -96,5 +96,5 @@ def _store(cache: Tensor, slot: int, count: int, new: Tensor, kept: Indices) -> 
 
 
 def are_neighbours(slots: Sequence[int]) -> bool:
-    """Whether slots follow each other, so that caches are read as views."""
+    """True if slots follow each other, so that caches are read as views."""
     return list(slots) == list(range(slots[0], slots[0] + len(slots)))

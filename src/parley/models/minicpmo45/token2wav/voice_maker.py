@@ -192,7 +192,7 @@ class VoiceMaker:
 
 
 def check_reference(reference: Pcm) -> None:
-    """Whether a sound can be a voice at all.
+    """Check that a sound can be a voice.
 
     Raises:
         InvalidPayload: it is too short, silent, or not made of numbers.

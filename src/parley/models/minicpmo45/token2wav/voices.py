@@ -47,7 +47,7 @@ _RECIPE = 1
 
 
 class VoiceStore:
-    """Voices by content: in memory, on disk, or made anew.
+    """Voices by content: in memory, on disk, or made again.
 
     Args:
         maker: None where no new voices can be made.
@@ -73,7 +73,7 @@ class VoiceStore:
 
     @property
     def has_default(self) -> bool:
-        """Whether `default()` has something to work with, as far as is known."""
+        """True if `default()` has something to work with, as far as is known."""
         if self._default_failure is not None:
             return False
         return isinstance(self._default, VoicePack) or (
@@ -117,7 +117,7 @@ class VoiceStore:
             ) from error
 
     def check_default(self) -> None:
-        """Whether the default voice could be had, without making it.
+        """Check that the default voice is available, without making it.
 
         Raises:
             VoiceUnavailable: it could not.

@@ -62,7 +62,7 @@ class SpeechNetwork(nn.Module):
         self.rows: list[SpeechRow] = []
         self.graphs = GraphRunner()
         self.reads_in_place = False
-        """Whether a kernel reads the slots where they lie; chosen at load."""
+        """True if a kernel reads the slots where they lie; chosen at load."""
         self._frequencies = torch.empty(0)
         self.cache = self._cache(0, 0, is_eight_bit=False)
         """Keys and values of all slots; written in place."""
@@ -198,7 +198,7 @@ class SpeechNetwork(nn.Module):
         return out
 
     def has_room(self, row: SpeechRow, needed: int) -> bool:
-        """Whether `needed` more columns fit, moving the kept ones to the front if that helps."""
+        """True if `needed` more columns fit, moving the kept ones to the front if that helps."""
         if row.length + needed <= self.capacity:
             return True
         if row.first and row.columns + needed <= self.capacity:
@@ -208,7 +208,7 @@ class SpeechNetwork(nn.Module):
 
     def checkpoint(self, row: SpeechRow) -> RowCheckpoint:
         """Remember where a row is. Costs nothing: columns are put aside when they are about to be
-        overwritten while somebody still holds the checkpoint."""
+        overwritten while the checkpoint is still referenced."""
         checkpoint = RowCheckpoint(
             row.first, row.length, row.position, row.draws, tuple(row.history), row.window
         )

@@ -82,7 +82,7 @@ class Spoken:
     ) -> Spoken:
         """One more drawn (`pick`).
 
-        A row that ran on behind its end draws something too; nobody reads it, but it is a valid
+        A row that ran on behind its end draws something too; it is not read, but it is a valid
         row of the embedding.
         """
         history = self.table[:, 2:]
@@ -382,7 +382,7 @@ def _replayed(
 
 
 _FREE = SpeechSampling(temperature=1.0, repetition_penalty=1.0, top_p=1.0, top_k=0)
-"""For rows that nobody hears."""
+"""For padding rows."""
 
 _NOTHING_SAID = [0, 1, *[NOTHING] * PENALTY_WINDOW]
 

@@ -36,7 +36,7 @@ class RowPass(NamedTuple):
 
     @classmethod
     def unheard(cls, spare: int) -> RowPass:
-        """Of a row that fills a graph up; `spare` is the column that nobody reads."""
+        """Of a row that fills a graph up; `spare` is the column that is never read."""
         return cls(slot=0, first=0, column=spare, position=0, masks_end=False)
 
 
@@ -73,7 +73,7 @@ def planned(
     steps = decoder.numbers[:tokens]
     columns = column[..., None] + steps
     if counts is not None:
-        # Padding writes where nobody reads.
+        # Padding writes to the column that is never read.
         real = steps < to_device(torch.tensor(counts), lines.device)[:, None]
         columns = torch.where(real, columns, spare)
     # So do rows that ran on behind their end until the cache was full.

@@ -41,7 +41,7 @@ class BlockRule:
 class RowCheckpoint:
     """A remembered point of a row: counters, and which columns they are about.
 
-    The columns stay in the cache; whoever is about to overwrite them sees to it that they are in
+    The columns stay in the cache; a step that is about to overwrite them first saves them in
     `copy` first (`MiniCPMTTS.step`).
 
     Args:
@@ -70,7 +70,7 @@ class SpeechRow:
         draws: random numbers used so far.
         history: tokens the penalty looks at; the ways of talking differ in when it starts afresh.
         window: keep only this many newest columns after each pass; None keeps all.
-        checkpoints: those that somebody still holds.
+        checkpoints: those still referenced.
     """
 
     index: int

@@ -45,7 +45,7 @@ class SpeechSampling:
 
     @property
     def filters(self) -> bool:
-        """Whether top-p or top-k does anything."""
+        """True if top-p or top-k does anything."""
         return self.top_p < 1 or self.top_k > 0
 
     def without_filters(self) -> SpeechSampling:

@@ -2,7 +2,7 @@
 
 Cutting a picture takes a processor 10 ms and more, in which the device would wait. It needs nothing
 of a conversation, so it begins when a picture is handed in, on threads of its own, and is usually
-done when its step comes. What nobody came for is forgotten with the picture.
+done when its step comes. Unused results are forgotten with the picture.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class MediaThreads:
             try:
                 self._cuts[key] = self._threads.submit(_guarded, partial(self._cut, pixels, limit))
             except RuntimeError:
-                # The model is being unloaded; whoever still comes for it cuts it then.
+                # The model is being unloaded; a late step cuts it itself.
                 return
         # An id is good for as long as its object lives.
         weakref.finalize(pixels, self._forget, key).atexit = False
