@@ -113,7 +113,7 @@ def test_graphs_fit_their_number_and_the_memory_that_the_plan_gives_them(
 ) -> None:
     found = captured(slots, context_tokens)
 
-    kinds = {"decode", "sound", "picture", "speech", "flow", "vocoder"}
+    kinds = {"decode", "feed", "sound", "picture", "speech", "flow", "vocoder"}
     assert {kind for kind, _ in found} == kinds
     assert len(found) < GRAPHS_LIMIT
     kept = sum(size for size, _ in found.values())
