@@ -266,6 +266,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
     ({"logprobs": True}, "logprobs"),
     ({"logit_bias": {"1": 2}}, "logit_bias"),
     ({"presence_penalty": 1.0}, "presence_penalty"),

@@ -276,9 +276,26 @@ def read(raw: bytes | bytearray) -> Completion:
     value = codec.parse(raw)
     if not isinstance(value, dict):
         raise InvalidRequest("The request must be a JSON object.")
+    check_kinds(value.get("tools"))
     asked: Completion = codec.read(value, SHAPE)
     check(asked)
     return asked
+
+
+def check_kinds(tools: Any) -> None:
+    """Refuse tools that are no functions, in either interface.
+
+    Raises:
+        InvalidRequest: naming the first of them.
+    """
+    for index, tool in enumerate(tools if isinstance(tools, list | tuple) else ()):
+        kind = tool.get("type", "function") if isinstance(tool, dict) else "function"
+        if kind != "function":
+            raise InvalidRequest(
+                f'tools[{index}].type must be "function", got "{str(kind)[:40]}": other tools run '
+                "at OpenAI.",
+                field=f"tools[{index}].type",
+            )
 
 
 def check(asked: Completion) -> None:

@@ -344,17 +344,8 @@ def tools_of(asked: ResponseRequest) -> tuple[values.Tool, ...]:
     Raises:
         InvalidRequest: a tool that is not a function.
     """
-    functions: list[FunctionTool] = []
-    for index, tool in enumerate(asked.tools):
-        kind = tool.get("type", "function")
-        if kind != "function":
-            raise InvalidRequest(
-                f'tools[{index}].type must be "function", got "{str(kind)[:40]}": other tools run '
-                "at OpenAI.",
-                field=f"tools[{index}].type",
-            )
-        function: FunctionTool = codec.read(tool, TOOL)
-        functions.append(function)
+    completions.check_kinds(asked.tools)
+    functions: list[FunctionTool] = [codec.read(tool, TOOL) for tool in asked.tools]
     return tuple(
         values.Tool(
             function=values.ToolFunction(
