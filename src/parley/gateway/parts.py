@@ -80,7 +80,7 @@ class Scheduling:
         )
 
 
-class Access:
+class AccessControl:
     """Who a client is, what it may do, and how much of it."""
 
     def __init__(self, settings: Settings, clock: Clock, worker_pool: WorkerPool) -> None:
@@ -132,7 +132,7 @@ class Stores:
         clock: Clock,
         *,
         scheduling: Scheduling,
-        access: Access,
+        access: AccessControl,
         known_logs: Callable[[], set[str]],
     ) -> None:
         storage, limits = settings.storage, settings.limits
@@ -217,7 +217,7 @@ class Monitoring:
         clock: Clock,
         *,
         scheduling: Scheduling,
-        access: Access,
+        access: AccessControl,
         stores: Stores,
         count_kept: Callable[[], int],
     ) -> None:
@@ -248,7 +248,7 @@ class Serving:
         clock: Clock,
         *,
         scheduling: Scheduling,
-        access: Access,
+        access: AccessControl,
         stores: Stores,
         links: Links,
         monitoring: Monitoring,

@@ -14,7 +14,7 @@ from parley.clock import Clock, SystemClock
 from parley.dialects import registry
 from parley.dialects.registry import DialectRegistry
 from parley.gateway.handover import store_id
-from parley.gateway.parts import Access, Links, Monitoring, Scheduling, Serving, Stores
+from parley.gateway.parts import AccessControl, Links, Monitoring, Scheduling, Serving, Stores
 from parley.gateway.reload import ReloadReport
 from parley.gateway.upstream import DialPolicy
 from parley.media import decoder
@@ -56,7 +56,7 @@ class GatewayRuntime:
         self.dialects = dialects or registry.installed()
         self.closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.scheduling = Scheduling(settings, clock)
-        self.access = Access(settings, clock, self.scheduling.worker_pool)
+        self.access = AccessControl(settings, clock, self.scheduling.worker_pool)
         self.stores = Stores(
             settings,
             clock,

@@ -74,7 +74,7 @@ class FastPath(BaseModel):
     reason: str | None = Field(None, description="why it is not fast")
 
 
-class ContextPages(BaseModel):
+class ContextPagesInfo(BaseModel):
     """Pages of a worker's context memory."""
 
     used: int = Field(examples=[120])
@@ -102,7 +102,7 @@ class WorkerInfo(BaseModel):
     fast_paths: list[FastPath] = Field(
         [], description="fast parts of the model, and which of them were replaced by a slower form"
     )
-    context_pages: ContextPages | None = Field(
+    context_pages: ContextPagesInfo | None = Field(
         None, description="of the memory that its contexts share; null where each has its own"
     )
     slots: int = Field(examples=[4])
@@ -298,10 +298,10 @@ def fast_paths(worker: Worker, *, is_admin: bool) -> list[FastPath]:
     return found
 
 
-def context_pages(worker: Worker) -> ContextPages | None:
+def context_pages(worker: Worker) -> ContextPagesInfo | None:
     """The pool that a worker's contexts share."""
     pages = None if worker.heartbeat is None else worker.heartbeat.context_pages
-    return None if pages is None else ContextPages(used=pages.used, free=pages.free)
+    return None if pages is None else ContextPagesInfo(used=pages.used, free=pages.free)
 
 
 def recording_health(metrics: Metrics, worker_pool: WorkerPool) -> RecordingHealth:
