@@ -128,7 +128,7 @@ def test_without_a_card_the_golden_vectors_are_not_run() -> None:
 
 
 def test_a_report_says_what_is_wrong_and_whom_it_hurts() -> None:
-    report = gpu.Report({"card": "none"})
+    report = gpu.GpuReport({"card": "none"})
     report.checks = [
         judged("kernel: decode", 0.5, 0.01, "everybody's answers"),
         judged("vocoder", 0.001, 0.05, "whoever listens to it"),

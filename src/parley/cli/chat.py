@@ -28,7 +28,7 @@ _File = typer.Option(exists=True, dir_okay=False, readable=True, help="May be re
 
 @reach.at_server
 def chat(
-    server: reach.Server,
+    server: reach.ServerAddress,
     text: Annotated[
         str | None, typer.Argument(help="What to ask; read from standard input when absent.")
     ] = None,

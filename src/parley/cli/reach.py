@@ -32,7 +32,7 @@ Ca = Annotated[
 Token = Annotated[str | None, typer.Option(help="A key for the server; default: PARLEY_TOKEN.")]
 
 
-class Server(NamedTuple):
+class ServerAddress(NamedTuple):
     """Where a server is, and how it is reached."""
 
     url: str
@@ -63,7 +63,7 @@ OPTIONS: Final = (option("url", UrlOption, None), *_ACCESS)
 
 
 def at_server(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb whose first parameter is a `Server`: people name it with `OPTIONS`."""
+    """A verb whose first parameter is a `ServerAddress`: people name it with `OPTIONS`."""
     return _at_server(verb, OPTIONS)
 
 
@@ -92,7 +92,7 @@ def _at_server(verb: Callable[..., None], options: Sequence[Parameter]) -> Calla
 
 def server(
     url: str | None, *, insecure: bool = False, ca: Path | None = None, token: str | None = None
-) -> Server:
+) -> ServerAddress:
     """The server that the options name.
 
     A server on this machine is trusted by the certificate it made, if that lies where we look and
@@ -108,4 +108,4 @@ def server(
         raise SetupError(f"'{url}' is not the address of a server.", hint=error.hint) from None
     if ca is None and variable("CA") is None and is_here and gateway.ssl_certfile.is_file():
         ca = gateway.ssl_certfile
-    return Server(url, {"insecure": insecure, "ca": ca, "token": token})
+    return ServerAddress(url, {"insecure": insecure, "ca": ca, "token": token})

@@ -69,7 +69,7 @@ class RealtimeMode(StrEnum):
 
 @reach.at_named_server
 def talk(
-    server: reach.Server,
+    server: reach.ServerAddress,
     file: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Speak this WAV instead of a microphone."),

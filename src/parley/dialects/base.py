@@ -313,7 +313,7 @@ class Dialect(ABC):
         """
 
     def voice_in(self, decoded: Any) -> tuple[str, ParleyError] | None:
-        """A registered voice that a decoded message names anew, and what is wrong with the message
+        """A registered voice that a decoded message names again, and what is wrong with the message
         if there is no such voice."""
         return None
 

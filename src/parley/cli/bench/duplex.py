@@ -45,7 +45,7 @@ Mode = Literal["off", "duck", "stop"]
 
 @reach.at_named_server
 def duplex(
-    server: reach.Server,
+    server: reach.ServerAddress,
     dialect: Annotated[str, typer.Option(help=f"{', '.join(DIALECTS)}, or all: in turn.")] = "all",
     conversations: Annotated[
         int, typer.Option(min=1, max=1000, help="Per dialect, one after the other.")

@@ -34,7 +34,7 @@ LONGEST_S: Final = 600.0
 
 @reach.at_named_server
 def field(
-    server: reach.Server,
+    server: reach.ServerAddress,
     folder: Annotated[
         Path, typer.Option(exists=True, file_okay=False, help=f"Has {INPUT} files at any depth.")
     ] = Path(),

@@ -50,7 +50,7 @@ Size = Literal["full", "small"]
 
 
 @dataclass(slots=True)
-class Report:
+class GpuReport:
     """What one run found.
 
     Args:
@@ -117,7 +117,7 @@ def gpu(
     ).model
     chosen = plan_of_flags(bench_model._counts(slots), units) if plan is None else read_plan(plan)
 
-    def keep(report: Report) -> None:
+    def keep(report: GpuReport) -> None:
         out.with_suffix(".txt").write_text(report.as_text() + "\n", encoding="utf-8")
         out.with_suffix(".json").write_text(report.as_json() + "\n", encoding="utf-8")
 
@@ -134,8 +134,8 @@ def run(
     size: Size,
     *,
     pace_s: float = 1.0,
-    keep: Callable[[Report], None] = lambda _: None,
-) -> Report:
+    keep: Callable[[GpuReport], None] = lambda _: None,
+) -> GpuReport:
     """All checks, those of parts first.
 
     Args:
@@ -144,7 +144,7 @@ def run(
     budget = TimeBudget(plan.limit_s)
     place = choose_device(settings.device)
     sizes = small_sizes() if size == "small" else full_sizes()
-    report = Report(_machine(place, settings, size))
+    report = GpuReport(_machine(place, settings, size))
     for check in _part_checks(settings, sizes, place):
         report.checks.append(check)
         keep(report)
@@ -188,7 +188,7 @@ def _card_of(card_gb: float | None, place: torch.device) -> Iterator[None]:
 
 
 def _one_run(
-    report: Report,
+    report: GpuReport,
     settings: ModelSettings,
     one: GpuRun,
     sizes: Sizes,
@@ -219,7 +219,7 @@ def _one_run(
 
 
 def _slots(
-    report: Report,
+    report: GpuReport,
     settings: ModelSettings,
     sizes: Sizes,
     units: int,

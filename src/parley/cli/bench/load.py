@@ -98,7 +98,7 @@ class Load:
 
 @reach.at_named_server
 def load(
-    server: reach.Server,
+    server: reach.ServerAddress,
     sessions: Annotated[
         int, typer.Option(min=1, max=10_000, help="Concurrent conversations.")
     ] = 10,

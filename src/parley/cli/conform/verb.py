@@ -29,7 +29,7 @@ class ScenarioResult:
 
 @reach.at_named_server
 def conform(
-    server: reach.Server,
+    server: reach.ServerAddress,
     dialect: Annotated[
         list[str] | None,
         typer.Option(help=f"One of {', '.join(DIALECTS)}; may be repeated. Default: all."),
