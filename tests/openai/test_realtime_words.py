@@ -236,6 +236,19 @@ async def test_a_secret_that_sets_what_cannot_be_is_refused_by_name(session, fie
     assert caught.value.param == field
 
 
+@pytest.mark.parametrize(
+    "session", [r'{"instructions": "\ud800"}', r'{"audio": {"output": {"voice": "\ud800"}}}']
+)
+async def test_a_secret_with_half_a_character_is_refused(session: str) -> None:
+    body = f'{{"session": {session}}}'
+    headers = {"content-type": "application/json"}
+    async with serving() as (running, _), running.http() as http:
+        answer = await http.post("/v1/realtime/client_secrets", content=body, headers=headers)
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "session"
+
+
 async def test_a_secret_of_a_server_without_keys_cannot_pose_as_a_key():
     async with serving() as (running, client):
         secret = await client.realtime.client_secrets.create(session={"type": "realtime"})

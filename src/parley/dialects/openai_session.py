@@ -137,9 +137,17 @@ def packed(changes: dict[str, Any]) -> str:
     """What a client secret sets, short enough for a header.
 
     Raises:
-        InvalidRequest: it is too long.
+        InvalidRequest: it is too long, or a text in it has half of a surrogate pair.
     """
-    found = base64.urlsafe_b64encode(zlib.compress(msgspec.json.encode(changes), 9)).decode()
+    try:
+        encoded = msgspec.json.encode(changes)
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"session must be Unicode text, got {error.object[error.start]!r} alone, which is half "
+            "of a surrogate pair.",
+            field="session",
+        ) from error
+    found = base64.urlsafe_b64encode(zlib.compress(encoded, 9)).decode()
     if len(found) > PACKED_CHARS:
         raise InvalidRequest(
             f"session must have at most {PACKED_CHARS} characters when compressed, got "

@@ -159,6 +159,7 @@ def routes(
         """A short-lived key with the rights of the caller's, to be given to a browser."""
         admission.check_origin(request.headers)
         now_s, seconds = clock.time(), order.expires_after.seconds
+        settings = packed(order.session) if order.session else ""
         model = order.session.get("model")
         started = default_session(
             values.make_id("sess"), model if isinstance(model, str) else models.current, now_s
@@ -166,7 +167,6 @@ def routes(
         session = merged(started, order.session, calls_tools=models.can("tools"))
         await voices.find(request, session["audio"]["output"]["voice"])
         settings_of(session, can_choose=models.can("tool_choice"))
-        settings = packed(order.session) if order.session else ""
         value = authenticator.session_token(who.caller, seconds, settings=settings)
         return ClientSecret(value=value, expires_at=int(now_s + seconds), session=session)
 
