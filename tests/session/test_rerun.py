@@ -317,6 +317,17 @@ async def test_turns_of_before_they_were_kept_as_items_are_refused(tmp_path, tal
         await again([folder])
 
 
+async def test_a_half_duplex_recording_of_an_earlier_version_is_refused(tmp_path):
+    (folder,) = await recorded(tmp_path, half_duplex)
+    text = folder.journal.read_text()
+    assert '["made","committed"' in text
+    old = text.replace('["made","committed"', '["made","parley.session.entries:Answered"')
+    folder.journal.write_text(old)
+
+    with pytest.raises(InvalidRequest, match="earlier version"):
+        await again([folder])
+
+
 async def test_a_clip_is_seen_again(tmp_path):
     async def clip(harness: WorkerHarness, dice: random.Random) -> None:
         del dice
