@@ -116,6 +116,12 @@ async def test_the_context_holds_nothing_of_an_answer_that_was_never_sent(monkey
         talk = await harness.ready("half_duplex", config={"interruption": STOP})
         tell(talk, SENTENCE)
         await harness.gate.arrived()
+        # The model may have started early; this is about an answer that was requested.
+        (session,) = harness._lives()
+        runner: Any = session._runner
+        async with asyncio.timeout(HANG_S):
+            while runner._response is None or not runner._response.is_started:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
         tell(talk, noise(1.5))
         await state(talk, "stopped")
         first = await talk.until("turn_done")

@@ -357,7 +357,7 @@ def plain(messages: list[Message]) -> list[Message]:
     ]
 
 
-@pytest.mark.parametrize("part", [0.3, 0.5, 0.7])
+@pytest.mark.parametrize("part", [0.3, 0.5])
 @pytest.mark.parametrize("name", ["duplex", "half_duplex", "openai_realtime"])
 async def test_the_rest_of_a_recorded_session_is_recorded_as_a_second_part(
     tmp_path: Path, name: str, part: float
