@@ -10,8 +10,9 @@ import { loadExtraWords, t, words } from '../words/words.js';
 import { Answer } from './playground/answer.js';
 import { makeChoices } from './playground/choices.js';
 import { programs } from './playground/code.js';
-import { DIALECTS, filled } from './playground/dialects.js';
+import { DIALECTS } from './playground/dialects.js';
 import { Line } from './playground/line.js';
+import { filled } from './playground/placeholders.js';
 import '../elements/code/code.js';
 import '../elements/events/events.js';
 

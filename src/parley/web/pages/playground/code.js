@@ -1,6 +1,6 @@
 /** Programs that do what the playground does: per protocol in Python, JavaScript and for a shell. */
 
-import { OPENAI_PROGRAMS, quoted } from './openai-code.js';
+import { isShowing, OPENAI_PROGRAMS, quoted } from './openai-code.js';
 
 /** @typedef {{origin: string, instructions: string, message: string, hasOwnCertificate: boolean}} Facts */
 /** @typedef {import('../../elements/code/code.js').Version} Version */
@@ -11,89 +11,124 @@ const shell = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 /** @param {string} text lines of it that go one step to the right */
 const indented = (text, by = '  ') => text.replaceAll('\n', `\n${by}`);
 
+/** What a message of the playground stands for with its placeholders, in a shell. @param {string} text inside single quotes */
+const filledInShell = (text) =>
+  shell(text)
+    .replaceAll('$SILENCE', `'"$(head -c 64000 /dev/zero | base64 | tr -d '\\n')"'`)
+    .replaceAll('$PICTURE', `'"$(base64 < picture.jpg | tr -d '\\n')"'`);
+
 /** @param {Facts} facts @param {string} path @param {string[]} lines messages */
 function socketShell({ origin, hasOwnCertificate }, path, lines) {
   const url = origin.replace(/^http/, 'ws') + path;
-  const said = lines.map((line) => `  echo ${shell(line)}; sleep 3`).join('\n');
-  const silence = lines.some((line) => line.includes('$SILENCE'))
-    ? `# Replace $SILENCE with sound: base64 of 16,000 float32 samples\n`
-    : '';
-  return `${silence}{\n${said}\n} | websocat${hasOwnCertificate ? ' -k' : ''} -B 200000 ${shell(url)}`;
+  const said = lines.map((line) => `  printf '%s\\n' ${filledInShell(line)}; sleep 3`).join('\n');
+  return `{\n${said}\n} | websocat${hasOwnCertificate ? ' -k' : ''} -B 2000000 ${shell(url)}`;
 }
 
 /** @param {Facts} facts @param {string} path */
 function curl({ origin, message, hasOwnCertificate }, path) {
   return [
-    `curl ${hasOwnCertificate ? '-k ' : ''}-N ${shell(origin + path)} \\`,
-    `  -H 'content-type: application/json' \\`,
-    `  -d ${shell(message)}`,
+    `printf '%s' ${filledInShell(message)} |`,
+    `  curl ${hasOwnCertificate ? '-k ' : ''}-N ${shell(origin + path)} \\`,
+    `    -H 'content-type: application/json' -d @-`,
   ].join('\n');
 }
 
-/** @param {Facts} facts */
-const insecure = ({ hasOwnCertificate }) => (hasOwnCertificate ? ', insecure=True' : '');
-
 // No line of this file but its own imports begins with `import`: scripts are joined by such lines.
-/** @param {string} events names */
-const pythonImports = (events) =>
+/** @param {Facts} facts @param {string} client @param {string[]} options @param {string[]} ask what the program says, shows or writes */
+const pythonCall = (facts, client, options, ask) =>
   [
     '# pip install parley-voice',
     'import asyncio',
+    ...(isShowing(facts) ? ['from pathlib import Path'] : []),
     '',
     'import parley',
-    `from parley.client.events import ${events}`,
-    'from parley.media import wav',
+    ...(ask.includes(SAY) ? ['from parley.media import wav'] : []),
+    '',
+    '',
+    'async def main() -> None:',
+    `    async with parley.${client}(`,
+    ...[quoted(facts.origin), ...options, ...(facts.hasOwnCertificate ? ['insecure=True'] : [])].map(
+      (option) => `        ${option},`,
+    ),
+    '    ) as talk:',
+    ...ask.map((line) => `        ${line}`),
+    '        async for turn in talk.turns():',
+    '            print(turn.text)',
+    '            await talk.stop()',
+    '',
+    '',
+    'asyncio.run(main())',
+    '',
   ].join('\n');
 
-/** @param {Facts} facts @param {string} client @param {string} options @param {string} events @param {string} body */
-const pythonCall = (facts, client, options, events, body) => `${pythonImports(events)}
-
-
-async def main() -> None:
-    async with parley.${client}(${quoted(facts.origin)}, ${options}${insecure(facts)}) as talk:
-        speaking = asyncio.create_task(talk.say(wav.load("speech.wav")))
-        async for event in talk:
-${body}
-        speaking.cancel()
-
-
-asyncio.run(main())
-`;
-
-const UNITS = `            match event:
-                case Speaking(text=text):
-                    print(text, end="", flush=True)
-                case Ended(reason=reason):
-                    print(reason)`;
-const PIECES = `            match event:
-                case Piece(text=text):
-                    print(text, end="", flush=True)
-                case Ended(reason=reason):
-                    print(reason)`;
+const SAY = 'await talk.say(wav.load("speech.wav"))';
+/** @param {Facts} facts */
+const shown = (facts) => (isShowing(facts) ? ['talk.show(Path("picture.jpg").read_bytes())'] : []);
+const WRITE = ['await talk.ready()', 'talk.write("What is this?", Path("picture.jpg").read_bytes())'];
 
 /** @param {Facts} facts @param {string} order what a call is started with */
-const javascriptCall = ({ origin }, order, make = 'DuplexCall') => `<button id="talk">Talk</button> <p id="said"></p>
+const javascriptCall = (facts, order, make = 'DuplexCall') => {
+  const names = ['Calls', ...(isShowing(facts) ? ['Camera'] : []), make, 'theRig'];
+  const camera = isShowing(facts) ? `\n  const camera = new Camera(document.createElement('video'));` : '';
+  const open = isShowing(facts) ? 'camera.open().then(() => calls.start(order))' : 'calls.start(order)';
+  return `<button id="talk">Talk</button> <p id="said"></p>
 <script type="module">
-  import { Calls, ${make}, theRig } from ${quoted(`${origin}/static/client.js`)};
-
+  import { ${names.join(', ')} } from ${quoted(`${facts.origin}/static/client.js`)};
+${camera}
   const calls = new Calls(() => new ${make}(theRig()));
   calls.addEventListener('captions', ({ detail: { list } }) => {
     document.querySelector('#said').textContent = list.at(-1)?.text ?? '';
   });
   const order = ${order};
-  document.querySelector('#talk').onclick = () => (calls.isBusy ? calls.stop() : calls.start(order));
+  document.querySelector('#talk').onclick = () => (calls.isBusy ? calls.stop() : ${open});
 </script>
 `;
+};
 
 /** @param {Facts} facts @param {string} dialect */
-const duplexOrder = ({ instructions, origin }, dialect) =>
+const duplexOrder = (facts, dialect) =>
   `{
     dialect: ${quoted(dialect)},
-    mode: 'audio',
-    connection: { base: ${quoted(origin)} },
+    mode: ${isShowing(facts) ? "'video',\n    frame: () => camera.frame()" : "'audio'"},
+    connection: { base: ${quoted(facts.origin)} },
     microphone: {},
-    options: () => ({ instructions: ${quoted(instructions)} }),
+    options: () => ({ instructions: ${quoted(facts.instructions)} }),
   }`;
+
+/** @param {Facts} facts */
+function chatPython(facts) {
+  const asked = isShowing(facts)
+    ? `    picture = Path("picture.jpg").read_bytes()
+    answer = server.ask("What is this?", images=[picture], system=${quoted(facts.instructions)})`
+    : `    answer = server.ask("Hello! Who are you?", system=${quoted(facts.instructions)})`;
+  return [
+    '# pip install parley-voice',
+    ...(isShowing(facts) ? ['from pathlib import Path', ''] : []),
+    'from parley.client import sync',
+    '',
+    `with sync.connect(${quoted(facts.origin)}${facts.hasOwnCertificate ? ', insecure=True' : ''}) as server:`,
+    asked,
+    '    print(answer.text)',
+    '',
+  ].join('\n');
+}
+
+/** @param {Facts} facts */
+function chatJavascript(facts) {
+  const picture = `
+  const bytes = await (await fetch('picture.jpg')).arrayBuffer();
+  const picture = encodeBytes(new Uint8Array(bytes));`;
+  return `<p id="said"></p>
+<script type="module">
+  import { ChatClient${isShowing(facts) ? ', encodeBytes' : ''} } from ${quoted(`${facts.origin}/static/client.js`)};
+${isShowing(facts) ? picture : ''}
+  const question = ${indented(facts.message).replaceAll('"$PICTURE"', 'picture')};
+  const chat = new ChatClient(question, { base: ${quoted(facts.origin)} });
+  chat.addEventListener('delta', ({ detail }) => document.querySelector('#said').append(detail.text));
+  chat.open();
+</script>
+`;
+}
 
 /** @type {Record<string, (facts: Facts) => {python: string, javascript: string}>} */
 const PROGRAMS = {
@@ -101,26 +136,29 @@ const PROGRAMS = {
     python: pythonCall(
       facts,
       'RealtimeClient',
-      `mode="audio", instructions=${quoted(facts.instructions)}`,
-      'Ended, Speaking',
-      UNITS,
+      [`mode="${isShowing(facts) ? 'video' : 'audio'}"`, `instructions=${quoted(facts.instructions)}`],
+      [...shown(facts), SAY],
     ),
     javascript: javascriptCall(facts, duplexOrder(facts, 'realtime')),
   }),
   duplex: (facts) => ({
-    python: pythonCall(facts, 'DuplexClient', `system_prompt=${quoted(facts.instructions)}`, 'Ended, Speaking', UNITS),
+    python: pythonCall(
+      facts,
+      'DuplexClient',
+      [`system_prompt=${quoted(facts.instructions)}`, ...(isShowing(facts) ? ['video=True'] : [])],
+      [...shown(facts), SAY],
+    ),
     javascript: javascriptCall(facts, duplexOrder(facts, 'duplex')),
   }),
   half_duplex: (facts) => ({
     python: pythonCall(
       facts,
       'HalfDuplexClient',
-      `system_prompt=${quoted(facts.instructions)}`,
-      'Ended, Piece',
-      PIECES,
+      [`system_prompt=${quoted(facts.instructions)}`],
+      isShowing(facts) ? WRITE : [SAY],
     ),
     javascript: javascriptCall(
-      facts,
+      { ...facts, message: '' },
       `{
     connection: { base: ${quoted(facts.origin)} },
     microphone: {},
@@ -130,20 +168,8 @@ const PROGRAMS = {
     ),
   }),
   chat: (facts) => ({
-    python: `# pip install parley-voice
-from parley.client import sync
-
-with sync.connect(${quoted(facts.origin)}${insecure(facts)}) as server:
-    answer = server.ask("Hello! Who are you?", system=${quoted(facts.instructions)})
-    print(answer.text)
-`,
-    javascript: `import { ChatClient } from ${quoted(`${facts.origin}/static/client.js`)};
-
-const chat = new ChatClient(${indented(facts.message)}, { base: ${quoted(facts.origin)} });
-chat.addEventListener('delta', ({ detail }) => console.log(detail.text));
-chat.addEventListener('ended', ({ detail }) => console.log(detail.reason));
-chat.open();
-`,
+    python: chatPython(facts),
+    javascript: chatJavascript(facts),
   }),
   ...OPENAI_PROGRAMS,
 };
@@ -154,10 +180,13 @@ chat.open();
  */
 export function programs(dialect, facts) {
   const { python: py, javascript } = PROGRAMS[dialect.id](facts);
-  const lines = dialect.messages(facts.instructions).map(({ message }) => JSON.stringify(message));
+  const lines = dialect
+    .messages(facts.instructions)
+    .map(({ message }) => JSON.stringify(message))
+    .filter((line) => isShowing(facts) || !line.includes('$PICTURE'));
   const text = dialect.isHttp
     ? curl(facts, dialect.path())
-    : socketShell(facts, dialect.path(), chosen(dialect, lines));
+    : socketShell(facts, dialect.path(), chosen(dialect, lines, facts));
   return [
     { id: 'python', name: 'Python', text: py },
     { id: 'javascript', name: 'JavaScript', text: javascript },
@@ -165,6 +194,13 @@ export function programs(dialect, facts) {
   ];
 }
 
-/** A session needs the messages in order; a chat has one request. @param {import('./dialects.js').Dialect} dialect @param {string[]} lines */
-const chosen = ({ id }, lines) =>
-  id === 'chat' ? lines.slice(0, 1) : id === 'openai_realtime' ? lines.slice(0, 3) : lines;
+/**
+ * A session needs the messages in order; a chat has one request, that in the editor.
+ *
+ * @param {import('./dialects.js').Dialect} dialect @param {string[]} lines @param {Facts} facts
+ */
+function chosen({ id }, lines, facts) {
+  if (id === 'chat') return lines.filter((line) => line.includes('$PICTURE') === isShowing(facts)).slice(0, 1);
+  // Nothing asks for an answer to be cancelled that is to be read.
+  return lines.filter((line) => !line.includes('response.cancel'));
+}

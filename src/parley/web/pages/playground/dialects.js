@@ -2,7 +2,7 @@
  * What the playground knows of each protocol: its address, messages to begin with, how sound is sent in it,
  * and where in its messages sound comes back. Values only; sockets are in `line.js`.
  *
- * In a message `$SILENCE` stands for one second of silence, so that it stays readable.
+ * In a message `$SILENCE` stands for one second of silence and `$PICTURE` for a drawing, so that it stays readable.
  */
 
 import { Resampler } from '../../audio/resample.js';
@@ -51,16 +51,28 @@ const written = (instructions, question) => [
   { role: 'user', content: question },
 ];
 
+/** @param {string} instructions @param {...object} parts of the question */
+const asked = (instructions, ...parts) => [
+  { role: 'system', content: instructions },
+  { role: 'user', content: parts },
+];
+
+const PICTURE = 'data:image/jpeg;base64,$PICTURE';
+
 /** @type {Dialect[]} */
 export const DIALECTS = [
   {
     id: 'realtime',
     kind: 'duplex',
     isHttp: false,
-    path: () => '/v1/realtime?mode=audio',
+    path: () => '/v1/realtime?mode=video',
     messages: (instructions) => [
       { name: 'begin', message: { type: 'session.update', session: { instructions, record: false } } },
       { name: 'second', message: { type: 'input_audio_buffer.append', audio: '$SILENCE' } },
+      {
+        name: 'picture',
+        message: { type: 'input_audio_buffer.append', audio: '$SILENCE', video_frames: ['$PICTURE'] },
+      },
       { name: 'hush', message: { type: 'input_audio_buffer.append', audio: '$SILENCE', force_listen: true } },
       { name: 'end', message: { type: 'session.close', reason: 'user_stop' } },
     ],
@@ -84,6 +96,20 @@ export const DIALECTS = [
           item: { type: 'message', role: 'user', content: [{ type: 'input_text', text: 'Hello! Who are you?' }] },
         },
       },
+      {
+        name: 'picture',
+        message: {
+          type: 'conversation.item.create',
+          item: {
+            type: 'message',
+            role: 'user',
+            content: [
+              { type: 'input_image', image_url: PICTURE },
+              { type: 'input_text', text: 'What is this?' },
+            ],
+          },
+        },
+      },
       { name: 'answer', message: { type: 'response.create' } },
       { name: 'cancel', message: { type: 'response.cancel' } },
     ],
@@ -104,6 +130,7 @@ export const DIALECTS = [
         message: { type: 'prepare', system_prompt: instructions, record: false, extensions: true },
       },
       { name: 'write', message: { type: 'input_text', text: 'Hello! Who are you?' } },
+      { name: 'picture', message: { type: 'input_text', text: 'What is this?', images: ['$PICTURE'] } },
       { name: 'second', message: { type: 'audio_chunk', audio_base64: '$SILENCE' } },
       { name: 'end', message: { type: 'stop' } },
     ],
@@ -121,6 +148,7 @@ export const DIALECTS = [
     messages: (instructions) => [
       { name: 'begin', message: { type: 'prepare', system_prompt: instructions, record: false } },
       { name: 'second', message: { type: 'audio_chunk', audio_base64: '$SILENCE' } },
+      { name: 'picture', message: { type: 'audio_chunk', audio_base64: '$SILENCE', frame_base64_list: ['$PICTURE'] } },
       { name: 'pause', message: { type: 'pause', timeout: 60 } },
       { name: 'resume', message: { type: 'resume' } },
       { name: 'end', message: { type: 'stop' } },
@@ -142,6 +170,13 @@ export const DIALECTS = [
         name: 'ask_spoken',
         message: { messages: written(instructions, 'Hello! Who are you?'), tts: { enabled: true }, record: false },
       },
+      {
+        name: 'ask_picture',
+        message: {
+          messages: asked(instructions, { type: 'image', data: '$PICTURE' }, { type: 'text', text: 'What is this?' }),
+          record: false,
+        },
+      },
       { name: 'stop', message: { type: 'stop' } },
     ],
     unitSamples: 0,
@@ -158,6 +193,17 @@ export const DIALECTS = [
     messages: (instructions) => [
       { name: 'ask', message: { model: 'any', messages: written(instructions, 'Hello! Who are you?'), stream: true } },
       { name: 'ask_whole', message: { model: 'any', messages: written(instructions, 'Hello! Who are you?') } },
+      {
+        name: 'ask_picture',
+        message: {
+          model: 'any',
+          messages: asked(
+            instructions,
+            { type: 'image_url', image_url: { url: PICTURE } },
+            { type: 'text', text: 'What is this?' },
+          ),
+        },
+      },
     ],
     unitSamples: 0,
     sound: noSound,
@@ -173,6 +219,22 @@ export const DIALECTS = [
     messages: (instructions) => [
       { name: 'ask', message: { model: 'any', instructions, input: 'Hello! Who are you?', stream: true } },
       { name: 'ask_whole', message: { model: 'any', instructions, input: 'Hello! Who are you?' } },
+      {
+        name: 'ask_picture',
+        message: {
+          model: 'any',
+          instructions,
+          input: [
+            {
+              role: 'user',
+              content: [
+                { type: 'input_image', image_url: PICTURE },
+                { type: 'input_text', text: 'What is this?' },
+              ],
+            },
+          ],
+        },
+      },
     ],
     unitSamples: 0,
     sound: noSound,
@@ -181,11 +243,3 @@ export const DIALECTS = [
     heard: () => null,
   },
 ];
-
-/** The message with its placeholders filled in. @param {string} text JSON @param {Dialect} dialect */
-export function filled(text, dialect) {
-  const message = JSON.parse(text);
-  const silence = () =>
-    dialect.id === 'openai_realtime' ? encodeBytes(new Uint8Array(48000)) : encodePcm(new Float32Array(SECOND));
-  return JSON.parse(JSON.stringify(message), (_, value) => (value === '$SILENCE' ? silence() : value));
-}

@@ -5,21 +5,43 @@
 /** A text between quotes, the same in Python, JavaScript and JSON. @param {string} text */
 export const quoted = (text) => JSON.stringify(text);
 
+/** Whether the message in the editor has a picture: the programs show one then. @param {Facts} facts */
+export const isShowing = ({ message }) => message.includes('$PICTURE');
+
+/** Code in which `picture` is a data URL. @param {string} code with the placeholder in JSON */
+const withPicture = (code) => code.replaceAll('"data:image/jpeg;base64,$PICTURE"', 'picture');
+
+const PICTURE_PYTHON = `
+
+with open("picture.jpg", "rb") as file:
+    picture = "data:image/jpeg;base64," + base64.b64encode(file.read()).decode()
+`;
+const PICTURE_JS = `\n\nconst picture = 'data:image/jpeg;base64,' + readFileSync('picture.jpg', 'base64');\n`;
+
 /** @param {Facts} facts @param {'OpenAI' | 'AsyncOpenAI'} [client] */
-function openaiPython({ origin, hasOwnCertificate }, client = 'OpenAI') {
+function openaiPython(facts, client = 'OpenAI') {
+  const { origin, hasOwnCertificate } = facts;
+  const base64 = isShowing(facts) ? 'import base64\n' : '';
+  const picture = isShowing(facts) ? PICTURE_PYTHON : '';
   const address = `base_url=${quoted(`${origin}/v1`)}`;
-  if (!hasOwnCertificate) return `from openai import ${client}\n\nclient = ${client}(${address}, api_key="any")`;
+  if (!hasOwnCertificate)
+    return `${base64}from openai import ${client}\n\nclient = ${client}(${address}, api_key="any")${picture}`;
   const http = `httpx.${client === 'OpenAI' ? 'Client' : 'AsyncClient'}(verify="certs/cert.pem")`;
   return [
-    `import httpx\nfrom openai import ${client}\n`,
+    `${base64}import httpx\nfrom openai import ${client}\n`,
     '# The certificate that the server made for itself',
-    `client = ${client}(${address}, api_key="any", http_client=${http})`,
+    `client = ${client}(${address}, api_key="any", http_client=${http})${picture}`,
   ].join('\n');
 }
 
 /** @param {Facts} facts */
-const openaiJs = ({ origin }) =>
-  `import OpenAI from 'openai';\n\nconst client = new OpenAI({ baseURL: ${quoted(`${origin}/v1`)}, apiKey: 'any' });`;
+const openaiJs = (facts) =>
+  [
+    ...(isShowing(facts) ? ["import { readFileSync } from 'node:fs';"] : []),
+    "import OpenAI from 'openai';",
+    '',
+    `const client = new OpenAI({ baseURL: ${quoted(`${facts.origin}/v1`)}, apiKey: 'any' });`,
+  ].join('\n') + (isShowing(facts) ? PICTURE_JS : '');
 
 /** What is asked for, as a value of Python. @param {unknown} value @returns {string} */
 function python(value) {
@@ -53,8 +75,8 @@ function parsed(message) {
 /** @param {Facts} facts @param {string} verb @param {string} whole what to print of a whole answer @param {string} piece of a piece */
 function openaiRequest(facts, verb, whole, piece, jsWhole = whole, jsPiece = piece) {
   const isStream = Boolean(parsed(facts.message).stream);
-  const call = `client.${verb}.create(\n${keywords(facts.message)}\n)`;
-  const js = `await client.${verb}.create(${JSON.stringify(parsed(facts.message), null, 2)})`;
+  const call = withPicture(`client.${verb}.create(\n${keywords(facts.message)}\n)`);
+  const js = withPicture(`await client.${verb}.create(${JSON.stringify(parsed(facts.message), null, 2)})`);
   return {
     python: isStream
       ? `${openaiPython(facts)}\nfor event in ${call}:\n    ${piece}\n`
@@ -64,6 +86,20 @@ function openaiRequest(facts, verb, whole, piece, jsWhole = whole, jsPiece = pie
       : `${openaiJs(facts)}\nconst answer = ${js};\n${jsWhole}\n`,
   };
 }
+
+const READ_FILE = "import { readFileSync } from 'node:fs';\n";
+const AGENTS = "import { RealtimeAgent, RealtimeSession } from '@openai/agents/realtime';";
+const ITEM = '{"type": "input_text", "text": "Hello! Who are you?"}';
+const ITEM_SHOWN = `{"type": "input_image", "image_url": picture},
+                              {"type": "input_text", "text": "What is this?"}`;
+const SEND_SHOWN = `session.sendMessage({
+  type: 'message',
+  role: 'user',
+  content: [
+    { type: 'input_image', image: picture },
+    { type: 'input_text', text: 'What is this?' },
+  ],
+});`;
 
 /** @type {Record<string, (facts: Facts) => {python: string, javascript: string}>} */
 export const OPENAI_PROGRAMS = {
@@ -81,7 +117,7 @@ async def main() -> None:
         )
         await connection.conversation.item.create(
             item={"type": "message", "role": "user",
-                  "content": [{"type": "input_text", "text": "Hello! Who are you?"}]}
+                  "content": [${isShowing(facts) ? ITEM_SHOWN : ITEM}]}
         )
         await connection.response.create()
         async for event in connection:
@@ -93,8 +129,8 @@ async def main() -> None:
 
 asyncio.run(main())
 `,
-    javascript: `import { RealtimeAgent, RealtimeSession } from '@openai/agents/realtime';
-
+    javascript: `${isShowing(facts) ? READ_FILE : ''}${AGENTS}
+${isShowing(facts) ? PICTURE_JS.slice(1) : ''}
 const agent = new RealtimeAgent({ name: 'Assistant', instructions: ${quoted(facts.instructions)} });
 const session = new RealtimeSession(agent, { transport: 'websocket', model: 'any' });
 session.on('history_updated', (history) => console.log(history.at(-1)));
@@ -102,7 +138,7 @@ await session.connect({
   apiKey: 'any',
   url: ${quoted(`${facts.origin.replace(/^http/, 'ws')}/v1/realtime?model=any`)},
 });
-session.sendMessage('Hello! Who are you?');
+${isShowing(facts) ? SEND_SHOWN : "session.sendMessage('Hello! Who are you?');"}
 `,
   }),
   openai_chat: (facts) =>
