@@ -44,7 +44,7 @@ CHECKED: Final = (
     "response_schema_conformance",
 )
 
-ANSWERED: Final = {
+ANSWERED: Final[Mapping[str, Any]] = {
     "/api/chat": {"messages": [{"role": "user", "content": "Hello!"}]},
 }
 """By path: a request that a model answers, which dice alone seldom think of."""
