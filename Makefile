@@ -16,6 +16,13 @@ debian = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	&& echo "── parley: installing Debian's $(1) for the tests" \
 	&& apt-get update -qq && apt-get install -y -qq --no-install-recommends $(1) >/dev/null; }
 SLOW_FOLDERS := $(addprefix tests/,bench clients deploy docs executor golden models openai system web)
+# Of those folders what takes about a second each; all of the others.
+FAST_OF_SLOW := executor/test_scaling golden/test_drift openai/test_sources \
+	$(addprefix models/,test_grammar test_parrot) \
+	$(addprefix models/cascade/test_,hearing vision writer) \
+	$(addprefix models/minicpmo45/test_,language model_replies quantize speech_buffer voices)
+FAST := $(filter-out $(SLOW_FOLDERS) $(addprefix tests/,__pycache__ support transcripts),$(patsubst %/,%,$(wildcard tests/*/))) $(wildcard tests/test_*.py) \
+	$(FAST_OF_SLOW:%=tests/%.py)
 SERVING := .venv/.serving
 STAMP := .venv/.ready
 PIP := $(PY) -m pip install --disable-pip-version-check --progress-bar on -c constraints.txt
@@ -92,8 +99,8 @@ test: $(STAMP) browser speakers programs clients ## every test that this machine
 test-long: export LONG_TESTS := 1
 test-long: test ## the same with more repetitions in leak hunts and fuzz tests
 
-test-fast: $(STAMP) ## the quick tests of the parts, without whole servers, in about a minute
-	@$(TEST_ENV) $(PY) -m pytest -n $(JOBS) -m "not slow" $(SLOW_FOLDERS:%=--ignore=%) $(ARGS)
+test-fast: $(STAMP) ## the quick tests of every part, without whole servers
+	@$(TEST_ENV) $(PY) -m pytest -n $(JOBS) -m "not slow" $(FAST) $(ARGS)
 
 # SDKs of others, which need other versions than we and each other do.
 CLIENTS := $(patsubst tests/clients/environments/%.txt,.venv-clients/%/.ready,$(wildcard tests/clients/environments/*.txt))
