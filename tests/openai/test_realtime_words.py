@@ -107,7 +107,7 @@ async def test_what_is_not_a_field_of_a_session_is_named(field, value, hint):
 
 
 @pytest.mark.parametrize("where", ["session", "response"])
-async def test_an_unknown_voice_is_an_error_at_once_and_changes_nothing(where):
+async def test_an_unknown_voice_is_an_error_and_changes_nothing(where):
     async with talking(TalkingModel()) as (_, talk):
         output: Any = {"voice": "gramophone"}
         if where == "session":

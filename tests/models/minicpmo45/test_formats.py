@@ -108,15 +108,15 @@ def test_a_spoken_reply_keeps_to_the_schema(model):
 def test_rows_without_a_format_are_as_free_as_before(model):
     free = Generate(max_new_tokens=30, speak=False, sampling=Sampling(temperature=1.5))
 
-    def begun():
+    def started():
         do(model, StartSession("chat", speak=False, seed=9), 1)
         do(model, turn("user", Text("Hello."), is_closed=False), 1)
         return model.start(1, free)
 
-    (alone,) = finished(model, begun())
-    formatted, beside = finished(model, reply(model, 3), begun())
+    (alone,) = finished(model, started())
+    formatted, other = finished(model, reply(model, 3), started())
 
-    assert beside.text == alone.text
+    assert other.text == alone.text
     assert json.loads(formatted.text)
 
 
@@ -138,10 +138,10 @@ def test_a_grammar_that_gives_up_ends_its_reply_alone(model):
         return working(ids)
 
     working, job.allowed = job.allowed, gives_up
-    failed, beside = finished(model, job, reply(model, 5, row=1))
+    failed, other = finished(model, job, reply(model, 5, row=1))
 
     assert "too many states" in failed.problem
-    assert validator_for(SCHEMA).is_valid(json.loads(beside.text))
+    assert validator_for(SCHEMA).is_valid(json.loads(other.text))
 
 
 def test_a_call_may_stand_in_place_of_the_answer(model):
