@@ -70,8 +70,8 @@ def check_format(rate_hz: int, channels: int) -> None:
     """Raise `InvalidPayload` for a rate or a number of channels that no voice has."""
     if not RATE_LEAST_HZ <= rate_hz <= RATE_MOST_HZ or channels > CHANNELS_MOST:
         raise InvalidPayload(
-            f"Sound has at most {CHANNELS_MOST} channels and {RATE_LEAST_HZ} to {RATE_MOST_HZ} "
-            "samples a second."
+            f"Audio must have at most {CHANNELS_MOST} channels and {RATE_LEAST_HZ} to "
+            f"{RATE_MOST_HZ} samples per second, got {channels} and {rate_hz}."
         )
 
 

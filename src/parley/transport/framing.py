@@ -262,9 +262,9 @@ class FrameReader:
             raise FrameError(1002, "Reserved bits are set.")
         opcode = first & 0x0F
         if opcode not in (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG):
-            raise FrameError(1002, "Unknown opcode.")
+            raise FrameError(1002, f"Opcode {opcode} is not defined.")
         if bool(second & 0x80) != self._masked:  # 5.1
-            raise FrameError(1002, "Wrong masking.")
+            raise FrameError(1002, f"Frames must{'' if self._masked else ' not'} be masked.")
         length, header, least = second & 0x7F, 2, 0
         if opcode >= CLOSE and (length > 125 or not first & 0x80):  # 5.5
             raise FrameError(1002, "Malformed control frame.")
@@ -388,7 +388,7 @@ class _TextCheck:
         try:
             self._decoder.decode(piece, is_last)
         except UnicodeDecodeError:
-            raise FrameError(1007, "Text that is not UTF-8.") from None
+            raise FrameError(1007, "Text must be UTF-8.") from None
 
 
 FEW_COMMAS = 64
@@ -456,7 +456,7 @@ def parse_close(payload: bytes) -> tuple[int, str]:
         raise FrameError(1002, "Malformed close frame.")
     (code,) = struct.unpack_from("!H", payload)
     if not can_travel(code):
-        raise FrameError(1002, "Close code that must not travel.")
+        raise FrameError(1002, f"Close code {code} must not be sent.")
     try:
         return code, payload[2:].decode()
     except UnicodeDecodeError:

@@ -111,7 +111,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._head_bytes += len(data)
         super().data_received(data)
         if not self._is_in_body and self._head_bytes > HEAD_LIMIT_BYTES:
-            self._refuse(431, "The request's head is too long.")
+            self._refuse(431, f"Request head exceeds {HEAD_LIMIT_BYTES} bytes.")
 
     def send_400_response(self, msg: str) -> None:
         if not self.transport.is_closing():
@@ -125,7 +125,7 @@ class BoundedHttp(HttpToolsProtocol):
                 raise BadHead("A body may have at most 100 trailer fields.")
             return
         if len(self.headers) >= FIELDS_LIMIT:
-            self._refuse(431, "A request has at most 100 header fields.")
+            self._refuse(431, f"Request has more than {FIELDS_LIMIT} header fields.")
             raise BadHead
         super().on_header(name, value)
 
@@ -212,7 +212,7 @@ class BoundedHttp(HttpToolsProtocol):
         if version not in ("1.0", "1.1"):
             raise BadHead("Only HTTP/1.0 and HTTP/1.1 are supported.")
         if sum(len(name) + len(value) for name, value in self.headers) > HEAD_LIMIT_BYTES:
-            self._refuse(431, "The request's head is too long.")
+            self._refuse(431, f"Request head exceeds {HEAD_LIMIT_BYTES} bytes.")
             raise BadHead
         if self.url.count(b"&") >= FIELDS_LIMIT:
             raise BadHead("A query may have at most 100 fields.")
@@ -238,7 +238,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._after(self._body_due - now, self._check_body)
             return
         if self.cycle is not None and not self.cycle.response_started:
-            self._refuse(408, "The request's body did not come in time.")
+            self._refuse(408, "Request body was not received in time.")
         else:
             self.transport.close()
 

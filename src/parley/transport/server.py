@@ -230,7 +230,7 @@ class ServerConnection(Connection):
         try:
             return {"type": "websocket.receive", "text": payload.decode()}
         except UnicodeDecodeError:
-            self._fail(1007, "Text that is not UTF-8.")
+            self._fail(1007, "Text must be UTF-8.")
             return {"type": "websocket.disconnect", "code": 1007}
 
     async def _asgi_send(self, message: Any) -> None:

@@ -49,7 +49,7 @@ class GatewaySocket:
             return payload.decode()
         except UnicodeDecodeError as error:
             # The gateway lets no such text pass.
-            self._connection.close(1007, "Text that is not UTF-8.")
+            self._connection.close(1007, "Text must be UTF-8.")
             raise Disconnected from error
 
     async def send(self, frame: str | bytes) -> None:

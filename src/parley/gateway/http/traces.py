@@ -91,14 +91,14 @@ def routes(
         """Write down what a recorder of a page saw, for finding faults. 403 unless the
         server's `log.client_traces` is on."""
         if not log_settings.client_traces:
-            raise HTTPException(403, "This server takes no traces.")
+            raise HTTPException(403, "This server does not accept traces.")
         admission.check_origin(request.headers)
         try:
             trace = codec.parse(await request.body())
         except ClientDisconnect:
             return Response(status_code=400)
         if not isinstance(trace, dict):
-            raise HTTPException(422, "A trace is a JSON object.")
+            raise HTTPException(422, "A trace must be a JSON object.")
         try:
             await asyncio.to_thread(kept.append, {"at": iso(clock.time()), "trace": trace})
         except OSError as error:
