@@ -155,10 +155,10 @@ ONLY_ENGLISH = "Sorry, I understand only English."
     [
         ("Shendtu Mfive the free-care", -0.7, ONCE_MORE),
         ("Shendtu Mfive the free-care", -0.8, ONLY_ENGLISH),
-        # Too little to tell a language by.
+        # Too little to know a language by.
         ("Shendtu Mfive", -0.8, ONCE_MORE),
         ("Shendtu Mfive", -1.1, ONLY_ENGLISH),
-        # It means something, but nobody is so unsure of it.
+        # It means something, but English is never so unsure.
         ("What is seven plus five?", -0.8, "7 plus 5 is 12."),
         ("What is seven plus five?", -1.1, ONLY_ENGLISH),
         # As a recogniser of English writes it.

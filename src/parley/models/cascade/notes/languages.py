@@ -15,7 +15,7 @@ from parley.models.cascade.transcript import FOREIGN_SPEECH
 
 ONLY_ENGLISH: Final = "I speak only English."
 UNDERSTANDS_ENGLISH: Final = "Sorry, I understand only English."
-"""What is said to speech in a language that nobody could name."""
+"""What is said to speech in an unknown language."""
 _SENTENCES: Final = {
     "es": "Lo siento, solo hablo inglés.",
     "fr": "Désolé, je ne parle qu'anglais.",

@@ -20,7 +20,7 @@ LONGEST_WORD = 40
 
 
 def latest(text: str) -> str:
-    """The end of a long text, from a word's start on; "" if it starts in what is no word."""
+    """The end of a long text, from a word's start on; "" if its start is not a word."""
     if len(text) <= LONGEST:
         return text
     cut, _, end = text[-LONGEST:].partition(" ")
