@@ -159,7 +159,7 @@ class FenceLoudspeaker(SimulatedLoudspeaker):
 
 @reach.at_named_server
 def interruption(
-    named: reach.Server,
+    named: reach.ServerAddress,
     dialect: Annotated[
         str, typer.Option(help=f"{', '.join(DIALECTS)}, or all: side by side.")
     ] = "all",
@@ -228,11 +228,13 @@ def speakers() -> tuple[Samples, ...]:
 
 
 @contextlib.asynccontextmanager
-async def _place(named: reach.Server, own: bool, slots: int) -> AsyncIterator[reach.Server]:
+async def _place(
+    named: reach.ServerAddress, own: bool, slots: int
+) -> AsyncIterator[reach.ServerAddress]:
     """Where the server is."""
     if own:
         async with server(slots) as address:
-            yield reach.Server(address, {})
+            yield reach.ServerAddress(address, {})
     else:
         yield named
 

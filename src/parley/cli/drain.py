@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from parley.cli.remote import RemoteServer, Report, reports
+from parley.cli.remote import RemoteServer, VerbReport, reports
 
 
 @reports
@@ -18,10 +18,10 @@ def drain(
     restart: Annotated[
         bool, typer.Option("--restart", help="End what runs there, and start it again.")
     ] = False,
-) -> Report:
+) -> VerbReport:
     """Keep new work away from a worker. Its sessions continue, or move to another worker."""
     path = f"/api/admin/workers/{quote(worker, safe='')}"
     if restart:
-        return Report(data=server.ask("POST", f"{path}/restart"), lines=[f"{worker} restarts."])
+        return VerbReport(data=server.ask("POST", f"{path}/restart"), lines=[f"{worker} restarts."])
     said = f"{worker} takes work again." if off else f"{worker} gets no new work."
-    return Report(data=server.ask("PUT", path, {"draining": not off}), lines=[said])
+    return VerbReport(data=server.ask("PUT", path, {"draining": not off}), lines=[said])

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from parley.cli.remote import RemoteServer, Report, Titled, reports
+from parley.cli.remote import RemoteServer, Titled, VerbReport, reports
 from parley.errors import SetupError
 
 app = typer.Typer(
@@ -20,10 +20,10 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 @app.command("list")
 @reports
-def list_(server: RemoteServer) -> Report:
+def list_(server: RemoteServer) -> VerbReport:
     """List the keys that work, and what they used today."""
     found = server.ask("GET", PATH)
-    return Report(
+    return VerbReport(
         data=found,
         table=Titled(
             ("id", "name", "role", "expires", "minutes today", "tokens today", "last used"),
@@ -55,7 +55,7 @@ def create(
     tokens_per_day: Annotated[int | None, typer.Option(help="Generated.")] = None,
     max_sessions: Annotated[int | None, typer.Option(help="At the same time; default 8.")] = None,
     per_minute: Annotated[int | None, typer.Option(help="Requests; default 120.")] = None,
-) -> Report:
+) -> VerbReport:
     """Make a key. It is shown once."""
     wanted = {
         "name": name,
@@ -69,7 +69,7 @@ def create(
     body = {field: value for field, value in wanted.items() if value is not None}
     found = server.ask("POST", PATH, body)
     notes = [f"id {found['id']}; the key is not shown again."]
-    return Report(data=found, lines=[found["key"]], notes=notes)
+    return VerbReport(data=found, lines=[found["key"]], notes=notes)
 
 
 KeyWord = Annotated[
@@ -85,7 +85,7 @@ def rotate(
     overlap: Annotated[
         str, typer.Option(help="How long the old key works, too: 90s, 30m, 1h, 7d, or 0.")
     ] = "1h",
-) -> Report:
+) -> VerbReport:
     """Replace a key by a new one with the same id, limits, voices and recordings.
 
     The new key is shown once.
@@ -95,16 +95,16 @@ def rotate(
     found = server.ask("POST", f"{PATH}/{quote(key_id, safe='')}/rotate", {"overlap_s": overlap_s})
     old = f"works until {found['old_key_until'][:19]} (UTC)" if overlap_s else "no longer works"
     notes = [f"id {found['id']}; the new key is not shown again. The old one {old}."]
-    return Report(data=found, lines=[found["key"]], notes=notes)
+    return VerbReport(data=found, lines=[found["key"]], notes=notes)
 
 
 @app.command()
 @reports
-def revoke(server: RemoteServer, key: KeyWord) -> Report:
+def revoke(server: RemoteServer, key: KeyWord) -> VerbReport:
     """Revoke a key. Running sessions continue."""
     key_id = _id_of(server, key)
     found = server.ask("DELETE", f"{PATH}/{quote(key_id, safe='')}")
-    return Report(data=found, lines=[f"{key_id} is revoked."])
+    return VerbReport(data=found, lines=[f"{key_id} is revoked."])
 
 
 @app.command()
@@ -115,7 +115,7 @@ def erase(
         str, typer.Argument(metavar="ID", help="Of a key, revoked or not, or of a user: u_NAME.")
     ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-) -> Report:
+) -> VerbReport:
     """Delete everything kept of a key: recordings, kept responses, voices.
 
     Revoke it first. What it used stays counted (`parley usage`). Recordings without an owner cannot
@@ -138,7 +138,7 @@ def erase(
             f"not checked: {found['without_owner']} recordings without an owner (no key, or made "
             "before owners were recorded); see `parley recordings list`, and delete them by id"
         )
-    return Report(data=found, lines=lines)
+    return VerbReport(data=found, lines=lines)
 
 
 def _id_of(server: RemoteServer, key: str) -> str:

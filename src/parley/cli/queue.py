@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from parley.cli.remote import RemoteServer, Report, Titled, reports
+from parley.cli.remote import RemoteServer, Titled, VerbReport, reports
 
 
 @reports
@@ -16,15 +16,15 @@ def queue(
     cancel: Annotated[
         str | None, typer.Option(metavar="TICKET", help="Take this ticket out of the queue.")
     ] = None,
-) -> Report:
+) -> VerbReport:
     """Show who waits, and for how long; or take a client out of the queue."""
     if cancel is not None:
         found = server.ask("DELETE", f"/api/queue/{quote(cancel, safe='')}")
         is_out = bool(found["success"])
         said = "cancelled" if is_out else "There is no such ticket."
-        return Report(data=found, lines=[said], exit_code=0 if is_out else 1)
+        return VerbReport(data=found, lines=[said], exit_code=0 if is_out else 1)
     found = server.ask("GET", "/api/queue")
-    return Report(
+    return VerbReport(
         data=found,
         table=Titled(
             ("position", "ticket", "kind", "waits for another s"),

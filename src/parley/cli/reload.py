@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from parley.cli.remote import RemoteServer, Report, reports
+from parley.cli.remote import RemoteServer, VerbReport, reports
 
 
 @reports
-def reload(server: RemoteServer) -> Report:
+def reload(server: RemoteServer) -> VerbReport:
     """Read settings and certificate again. Running sessions continue."""
     found = server.ask("POST", "/api/admin/reload")
     problem = found["problem"]
@@ -15,7 +15,7 @@ def reload(server: RemoteServer) -> Report:
         lines.append(f"In effect after a restart: {', '.join(found['needs_restart'])}.")
     if found["certificate"]:
         lines.append("New connections get the certificate in the files.")
-    return Report(
+    return VerbReport(
         data=found,
         lines=lines,
         notes=[f"The settings were not read; the old ones hold. {problem}"] if problem else [],

@@ -75,7 +75,7 @@ class Titled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class VerbReport:
     """What a verb has to say.
 
     Args:
@@ -93,7 +93,7 @@ class Report:
     exit_code: int = 0
 
 
-def reports(verb: Callable[..., Report]) -> Callable[..., None]:
+def reports(verb: Callable[..., VerbReport]) -> Callable[..., None]:
     """A verb whose first parameter is a `RemoteServer`; `--json` and the options that name the
     server are added to its own."""
 
@@ -106,7 +106,7 @@ def reports(verb: Callable[..., Report]) -> Callable[..., None]:
     return run
 
 
-def show(report: Report, *, as_json: bool) -> None:
+def show(report: VerbReport, *, as_json: bool) -> None:
     """Print it, and end the program with its code unless that is 0."""
     if as_json:
         typer.echo(json.dumps(report.data, ensure_ascii=False, indent=2))
@@ -116,7 +116,7 @@ def show(report: Report, *, as_json: bool) -> None:
         raise typer.Exit(report.exit_code)
 
 
-def _show_text(report: Report) -> None:
+def _show_text(report: VerbReport) -> None:
     for line in report.lines:
         typer.echo(line)
     for note in report.notes:

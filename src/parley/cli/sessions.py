@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from parley.cli.remote import NotAllowed, RemoteServer, Report, Titled, reports
+from parley.cli.remote import NotAllowed, RemoteServer, Titled, VerbReport, reports
 
 
 @reports
-def sessions(server: RemoteServer) -> Report:
+def sessions(server: RemoteServer) -> VerbReport:
     """Show every session: its state, worker and key, and how long it has been in that state."""
     found = server.ask("GET", "/status")
     states, listed = found["session_states"], found["sessions"]
     if states and not listed:
         raise NotAllowed("The server lists its sessions for operators only.")
-    return Report(
+    return VerbReport(
         data={"session_states": states, "sessions": listed},
         table=Titled(
             ("state", "session", "kind", "worker", "for", "key", "address", "protected", "why"),

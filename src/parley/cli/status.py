@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from parley.cli.remote import RemoteServer, Report, Titled, reports
+from parley.cli.remote import RemoteServer, Titled, VerbReport, reports
 
 
 @reports
-def status(server: RemoteServer) -> Report:
+def status(server: RemoteServer) -> VerbReport:
     """Show whether a server takes sessions, its workers and its queue.
 
     Ends with 1 when it does not take sessions (`/ready`).
@@ -16,7 +16,7 @@ def status(server: RemoteServer) -> Report:
     ready = server.ask("GET", "/ready")
     found = server.ask("GET", "/status")
     workers = server.ask("GET", "/workers")["workers"]
-    return Report(
+    return VerbReport(
         data={**ready, **found},
         lines=[
             f"ready: {'yes' if ready['ready'] else 'no. ' + ready['why']}",

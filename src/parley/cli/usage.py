@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from parley.cli.remote import RemoteServer, Report, Titled, reports
+from parley.cli.remote import RemoteServer, Titled, VerbReport, reports
 
 COLUMNS: Final = {
     "day": "day",
@@ -24,12 +24,12 @@ def usage(
     server: RemoteServer,
     days: Annotated[int, typer.Option(min=1, max=3660, help="How far back.")] = 31,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-) -> Report:
+) -> VerbReport:
     """Show sessions, minutes and generated tokens of each key by day (UTC)."""
     path = "/api/admin/keys/usage"
     if as_csv:
         text = server.ask("GET", path, days=days, format="csv")
-        return Report(data=text, lines=[text.removesuffix("\n")])
+        return VerbReport(data=text, lines=[text.removesuffix("\n")])
     found = server.ask("GET", path, days=days)
     rows = [[one[field] for field in COLUMNS] for one in found["usage"]]
-    return Report(data=found, table=Titled([*COLUMNS.values()], rows, none="No key was used."))
+    return VerbReport(data=found, table=Titled([*COLUMNS.values()], rows, none="No key was used."))
