@@ -56,8 +56,10 @@ MUTANTS: Final = [
     ),
     *_mutants(
         "queue-order", "gateway/queue.py", POOL_TESTS,
-        ("bisect.insort(self._tickets, ticket, key=lambda one: one.number)", "self._tickets.insert(0, ticket)"),
-        ("bisect.insort(self._tickets, ticket, key=lambda one: one.number)", "self._tickets.append(ticket)"),
+        ("bisect.insort(self._tickets, ticket, key=lambda one: one.order)", "self._tickets.insert(0, ticket)"),
+        ("bisect.insort(self._tickets, ticket, key=lambda one: one.order)", "self._tickets.append(ticket)"),
+        ("STEPS_BACK * (held + len(own))", "STEPS_BACK * held"),
+        ("max(ticket.order, max(own, default=0))", "ticket.order"),
         ("if len(self._tickets) >= self.limit:", "if len(self._tickets) > self.limit:"),
         ("                ticket.changed.notify()", "                pass"),
     ),
@@ -115,10 +117,10 @@ MUTANTS: Final = [
     ),
     *_mutants(
         "mailbox", "session/mailbox.py", "tests/session/test_mailbox.py",
-        ("self._forces_listen = self._forces_listen or unit.heard.force_listen", "pass"),
-        ("self._drop(self._units.popleft())\n        self._units.extend", "self._drop(self._units.pop())\n        self._units.extend"),
+        ("self.forces_listen = self.forces_listen or unit.heard.force_listen", "pass"),
+        ("oldest = self.units.popleft()", "oldest = self.units.pop()"),
         ("force_listen=waiting.force_listen or heard.force_listen", "force_listen=heard.force_listen"),
-        ("min(last, message_samples) < self._own_samples", "last < self._own_samples"),
+        ("min(last, message_samples) < round(self.own * size)", "last < round(self.own * size)"),
         ("if index == 0\n", "if True\n"),
     ),
     *_mutants(
