@@ -28,7 +28,7 @@ async def prepared(harness: WorkerHarness, **config) -> Talk:
 
 async def answering(harness: WorkerHarness, talk: Talk) -> None:
     """Until the turn is answered and a step waits at the gate, where an answer that is only
-    prepared while the user may go on waits, too."""
+    prepared while the user may continue waits, too."""
     await harness.gate.arrived()
     await talk.until("generating")
 

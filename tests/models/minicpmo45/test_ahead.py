@@ -1,4 +1,4 @@
-"""What is done beside the engine thread before a unit's turn comes."""
+"""What is done outside the engine thread before a unit's turn comes."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def loaded(**changes: Any) -> MiniCPMO45:
 
 
 def talk(model: MiniCPMO45, style: Style = STYLE) -> list[Outcome]:
-    """A half-duplex turn beside another one."""
+    """A half-duplex turn next to another one."""
     parts: dict[int, Sequence[Work]] = {row: style.turns(seed=3 + row) for row in range(2)}
     outcomes = Cast(model).play_together(parts, delays={0: 0, 1: 2})
     return [*outcomes[0], *outcomes[1]]

@@ -290,7 +290,7 @@ def test_the_kernel_computes_in_the_queries_dtype_whatever_is_kept() -> None:
 
 @interpreted
 def test_slots_may_be_a_column_of_a_table() -> None:
-    """As the speech decoder has them: every number of a row beside the others."""
+    """As the speech decoder has them: every number of a row next to the others."""
     numbers = torch.Generator().manual_seed(7)
     query = torch.randn(2, 1, 2, 16, generator=numbers)
     keys, values = torch.randn(2, 4, 2, 150, 16, generator=numbers)

@@ -39,7 +39,7 @@ class CannotBundle(Exception):
 
 
 class Bundle(NamedTuple):
-    """What a page loads at once, and what stands in for its parts afterwards."""
+    """What a page loads immediately, and what stands in for its parts afterwards."""
 
     entry: str
     script: str
