@@ -92,7 +92,7 @@ async def test_what_is_kept_of_a_key_is_listed_and_deleted(tmp_path: Path) -> No
     assert owner.status_code == 400
 
     assert (refused.status_code, all_of_them.status_code) == (403, 422)
-    # The session without a key has nobody's recording.
+    # The recording of the session without a key has no owner.
     left_over = {"running": 0, "without_owner": 1}
     assert erased.json() == {"recordings": 2, "responses": 2, **left_over}
     assert voices.json() == {"voices": 1}

@@ -506,7 +506,7 @@ def test_a_row_whose_speech_scores_are_not_finite_either_way_ends_alone(
 
     assert model.fast_paths["attention"] == "plain: its scores were not finite"
     assert model.fast_paths["graph_speech"] == "plain: its scores were not finite"
-    # What was written there harms nobody.
+    # What was written there does no harm.
     assert_same(wanted_speech, talk(model, SPEAKING), 2e-3)
 
 
