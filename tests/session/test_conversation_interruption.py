@@ -172,3 +172,34 @@ async def test_a_turn_is_taken_in_before_its_silence_is_over(monkeypatch):
     # Before the first answer there is no context to take anything into.
     assert early == [True]
     assert contexts[0] == contexts[1]
+
+
+async def test_a_turn_is_taken_in_early_after_the_client_has_truncated_the_answer(monkeypatch):
+    early: list[bool] = []
+    prefill_early = HalfDuplexView.prefill_early
+
+    async def noted(view, request, **more):
+        early.append(await prefill_early(view, request, **more))
+        return early[-1]
+
+    monkeypatch.setattr(HalfDuplexView, "prefill_early", noted)
+    model = TalkingModel(answer=ANSWER)
+    async with worker_harness(clock=ManualClock(), model=model) as harness:
+        talk = await talking(harness, SERVER_VAD)
+        tell(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
+        await talk.until("response.done")
+        await harness.pass_time(5.0, due="played")
+        (item_id,) = {m["item_id"] for m in talk.socket.sent if m["type"].endswith("audio.delta")}
+        cut = {"item_id": item_id, "content_index": 0, "audio_end_ms": 450}
+        talk.say({"type": "conversation.item.truncate", **cut})
+        await talk.until("conversation.item.truncated")
+        for chunk in chunks(sound(silence(0.3), speak(1.0), silence(0.4)), 0.1):
+            tell(talk, chunk)
+            await asyncio.sleep(0.02)
+        tell(talk, sound(silence(0.4)))
+        await talk.until("response.done", 2)
+
+    assert early == [True]
+    assert [text for text in model.contexts[-1] if text.startswith("one")] == [
+        "one two three four five "
+    ]

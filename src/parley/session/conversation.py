@@ -265,8 +265,11 @@ class ConversationRunner:
         return any(written.text for written in self._typed)
 
     async def answer_early(self, pcm: Pcm) -> None:
-        if not self._is_answering and not self._requests:
-            await self._context.answer_early(pcm, self._setup)
+        if self._is_answering or self._requests:
+            return
+        # A client that truncates an answer does so after it has been interrupted and settled.
+        await self._settle()
+        await self._context.answer_early(pcm, self._setup)
 
     def stop_early(self) -> None:
         self._view.stop_early()
