@@ -9,6 +9,7 @@ from tests.support.timeline import Script, chunks, silence, sound, speak
 
 from parley.media.pcm import Pcm
 from parley.protocol.values import InterruptionOptions
+from parley.turns import TurnJudges, onset
 from parley.turns.interruption import Interrupted, InterruptionDetector, SpeechOver
 from parley.turns.keywords import KeywordMatcher, Matched
 from parley.turns.user_voice import UserVoice
@@ -28,11 +29,28 @@ class Hears:
         return self.found[min(len(self.lengths_ms), len(self.found)) - 1]
 
 
-def interrupted_after_ms(said_s: float, *found: Matched):
+class Guesses:
+    """A judge of onsets that is told what to say."""
+
+    def __init__(self, *odds: float) -> None:
+        self.odds = odds
+        self.lengths_ms: list[int] = []
+
+    def log_odds(self, heard, asked):
+        self.lengths_ms.append(len(heard) // 16)
+        return self.odds[min(asked, len(self.odds) - 1)]
+
+
+def interrupted_after_ms(
+    said_s: float, *found: Matched, onsets: Guesses | None = None, played: Pcm | None = None
+):
     """Milliseconds from the first sample until it is an interruption; None: it is none."""
     parts = (silence(1.024), speak(said_s), silence(1.0))
     matcher = Hears(*found)
-    detector = InterruptionDetector(Script(*parts), WORDS, matcher if found else None)
+    judges = TurnJudges(words=matcher if found else None, onsets=onsets)
+    detector = InterruptionDetector(Script(*parts), WORDS, judges)
+    if played is not None:
+        detector.play(played, 0.7)
     position = 0
     for chunk in chunks(sound(*parts), 0.032):
         position += len(chunk)
@@ -63,6 +81,57 @@ def test_an_acknowledgement_interrupts_only_when_it_does_not_end():
 def test_other_words_interrupt_when_they_are_surely_none():
     assert interrupted_after_ms(1.0, Matched("other", 5))[0] <= 470
     assert interrupted_after_ms(0.6, Matched("other", 2))[0] is None
+
+
+def test_what_surely_begins_otherwise_interrupts_before_there_are_words():
+    after_ms, matcher = interrupted_after_ms(
+        1.0, Matched("acknowledgement"), onsets=Guesses(-1.0, 5.0)
+    )
+
+    assert 224 <= after_ms <= 260
+    assert matcher.lengths_ms == []
+
+
+def test_a_doubtful_beginning_waits_for_words():
+    onsets = Guesses(0.5)
+    after_ms, _ = interrupted_after_ms(1.0, Matched("command"), onsets=onsets)
+
+    assert 400 <= after_ms <= 470
+    # With what was heard before speech was noticed.
+    assert onsets.lengths_ms[:4] == [256, 320, 384, 448]
+
+
+def test_a_beginning_that_may_be_an_echo_waits_until_that_is_known():
+    played = Pcm(noises.talk(2.0, "en-us"), 16_000)
+    after_ms, _ = interrupted_after_ms(1.0, Matched("command"), onsets=Guesses(5.0), played=played)
+
+    assert after_ms >= 400
+
+
+VOICES = ("en-gb-x-rp", "en-029", "en-us-nyc")
+
+
+def test_most_sentences_begin_surely_and_few_acknowledgements_do():
+    from parley.vad.silero import SileroModel
+
+    model, onsets = SileroModel(), onset.bundled()
+
+    def stops(text: str, voice: str) -> bool:
+        heard = np.concatenate([noises.room(0.5), noises.spoken(text, voice)[:10_400]])
+        judges = TurnJudges(words=Hears(Matched("beginning")), onsets=onsets)
+        detector = InterruptionDetector(model(), WORDS, judges)
+        events = [
+            event
+            for at, chunk in enumerate(chunks(Pcm(heard, 16_000), 0.1), 1)
+            for event in detector.feed(chunk, at / 10)
+        ]
+        return any(isinstance(event, Interrupted) for event in events)
+
+    words = [stops(text, voice) for text in noises.ACKNOWLEDGEMENTS for voice in VOICES]
+    said = [stops(text, voice) for text in noises.SENTENCES for voice in VOICES]
+
+    assert sum(words) <= 2, words
+    assert sum(said) >= 0.5 * len(said), said
 
 
 def test_the_beginning_of_a_sentence_may_be_an_acknowledgement():

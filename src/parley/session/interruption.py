@@ -29,7 +29,6 @@ from parley.turns.interruption import (
     SpeechOver,
     SpeechSuspected,
 )
-from parley.turns.keywords import WordMatcher
 from parley.vad import DetectorFactory
 
 PRE_ROLL_S: Final = 0.3
@@ -70,10 +69,10 @@ class InterruptionWatch:
         options: InterruptionOptions,
         detectors: DetectorFactory,
         tell: Callable[[InterruptionEvent], None],
-        words: WordMatcher | None = None,
+        judges: TurnJudges = NO_JUDGES,
     ) -> None:
         self.options = options
-        self._detector = InterruptionDetector(detectors(), options, words)
+        self._detector = InterruptionDetector(detectors(), options, judges)
         self._tell = tell
         self._waiting: deque[_Work] = deque()
         self._waiting_s = 0.0
@@ -225,7 +224,7 @@ class Interruptions:
         self.is_watching = self.is_armed = False
         self._watch = None
         if options.mode != "off":
-            self._watch = InterruptionWatch(options, detectors, self._follow, judges.words)
+            self._watch = InterruptionWatch(options, detectors, self._follow, judges)
             self.is_armed = True
 
     async def run(self) -> None:

@@ -80,6 +80,12 @@ SPECTRA_ALIKE: Final = ((0.4, 0.6), (0.6, 0.53), (0.8, 0.48))
 played, though its waveform is not: walls and small loudspeakers change that, and leave when each
 band is loud. Of people who speak over an echo 10 dB softer 2 to 5 in 100 are above it."""
 
+UNIT_ALIKE: Final = 0.55
+"""The same for the speech in a unit of a second, where nothing else is known of the echo. Of 63
+seconds of echo each (dry, rooms of 0.35 to 0.9 s with walls as loud as the direct sound) all are
+above it and 95 in 100 from an overdriven loudspeaker; of people who speak over an echo 6 dB softer
+5 in 100."""
+
 SPECTRA_LEAST_S: Final = 0.35
 """Shorter sounds cannot be told apart by their spectra."""
 
@@ -190,16 +196,23 @@ class PlayedSound:
             return True
         if seconds < SPECTRA_LEAST_S:
             return False
-        lengths_s, alike = zip(*SPECTRA_ALIKE, strict=True)
-        least = float(np.interp(seconds, np.array(lengths_s), np.array(alike)))
-        if share is not None:
-            least += KNOWN_ALIKE
+        least = _least_alike(seconds) + (0.0 if share is None else KNOWN_ALIKE)
         most_s = DELAY_S if self._is_told else max(DELAY_S, (self._delay_s or 0.0) + NEAR_S)
         played = self._between(at_s - seconds - most_s, at_s + NEAR_S)
         if spectral_likeness(_slow(heard), played) < least:
             return False
         self._levels.learn(powers, expected)
         return True
+
+    def is_excluded(self, heard: Samples, at_s: float) -> bool:
+        """True if a stretch of the microphone (N,), 16 kHz, which ended at `at_s`, is surely no
+        echo: nothing is played, or its echo is known to be softer."""
+        seconds = len(heard) / RATE_HZ
+        if not len(self._between(at_s - seconds - DELAY_S, at_s).nonzero()[0]):
+            return True
+        powers = powers_of(heard)
+        share = self._levels.explained(powers, self._expected(at_s - seconds, len(powers)))
+        return share is not None and share < EXPLAINED_SHORT
 
     def _between(self, start_s: float, end_s: float) -> Samples:
         """What is played in that time."""
@@ -306,6 +319,21 @@ class PlayedSound:
 
     def _drop(self) -> None:
         self._samples -= len(self._pieces.popleft().samples)
+
+
+def is_echo(said: Samples, played: Samples) -> bool:
+    """True if the speech in a unit (N,) gets loud and soft in each band as what has been played
+    (M,) did, some time before; both 16 kHz. Less than `SPECTRA_LEAST_S` cannot be told apart."""
+    seconds = len(said) / RATE_HZ
+    if seconds < SPECTRA_LEAST_S:
+        return False
+    least = max(UNIT_ALIKE, _least_alike(seconds))
+    return spectral_likeness(_slow(said), _slow(played)) >= least
+
+
+def _least_alike(seconds: float) -> float:
+    lengths_s, alike = zip(*SPECTRA_ALIKE, strict=True)
+    return float(np.interp(seconds, np.array(lengths_s), np.array(alike)))
 
 
 def _slow(heard: Samples) -> Samples:

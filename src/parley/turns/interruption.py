@@ -18,7 +18,8 @@ between two, and then the detector is put back.
   below `PAUSE_MS`, because "mhm" and "yes" are shorter than that.
 - With `backchannel: words` and a matcher (`keywords.py`), what was said so far is looked at after
   `ASKED_MS` and when it is over: a command interrupts at once, and so does whatever is surely no
-  acknowledgement; an acknowledgement may last as long as `LONG_ACKNOWLEDGEMENT_MS`.
+  acknowledgement; an acknowledgement may last as long as `LONG_ACKNOWLEDGEMENT_MS`. Before that its
+  beginning is judged (`onset.py`), where it cannot be an echo.
 - What sounds like what was played in the last seconds is the assistant's echo (`echo.py`): by its
   waveform at any moment, by its spectrum over time before it would interrupt.
 - Who is much softer than the user was in their last turn is somebody else (`user_voice.py`).
@@ -39,7 +40,9 @@ import numpy.typing as npt
 from parley.media.pcm import Pcm, Samples
 from parley.protocol.values import InterruptionOptions
 from parley.turns.echo import PlayedSound
-from parley.turns.keywords import WordMatcher
+from parley.turns.judges import NO_JUDGES, TurnJudges
+from parley.turns.onset import ALIKE_ODDS, LEAST_ODDS
+from parley.turns.onset import ASKED_MS as ONSET_MS
 from parley.turns.user_voice import UserVoice
 from parley.vad.base import (
     HALF_SAMPLES,
@@ -131,16 +134,17 @@ class InterruptionDetector:
         self,
         detector: Detector,
         options: InterruptionOptions,
-        words: WordMatcher | None = None,
+        judges: TurnJudges = NO_JUDGES,
     ) -> None:
         """Listen from now on.
 
         Args:
-            words: what `backchannel: words` asks; None: that is `ignore`. May take a tenth of a
-                second (`may_ask`).
+            judges: of words and onsets, which `backchannel: words` asks; without words that is
+                `ignore`. They may take a tenth of a second (`may_ask`).
         """
         self._detector = detector
-        self._words = words if options.backchannel == "words" else None
+        self._words = judges.words if options.backchannel == "words" else None
+        self._onsets = judges.onsets if options.backchannel == "words" else None
         # The default sensitivity, a half, is the threshold at which Silero balances its errors.
         self._threshold = 0.95 - 0.9 * options.sensitivity
         self._is_heeding = options.backchannel == "heed"
@@ -158,8 +162,10 @@ class InterruptionDetector:
         self._voice = UserVoice(HALF_SAMPLES / RATE_HZ)
         self._energy = 0.0
         """Of the samples in `_spoken`."""
-        self._asked = 0
-        """How often the matcher has been asked about this speech."""
+        self._asked = self._onsets_asked = 0
+        """How often the matcher and the judge of onsets have been asked about this speech."""
+        self._odds = 0.0
+        """What that judge said last."""
         self._is_acknowledgement = self._was_over_asked = False
         self._was_echo = False
         self._is_sure = False
@@ -324,8 +330,11 @@ class InterruptionDetector:
         events.append(Interrupted(began))
 
     def _ask(self, began: int, ends_s: float, events: list[InterruptionEvent]) -> None:
-        """Ask the matcher, if it is time to."""
+        """Ask the judges, if it is time to."""
         if self._words is None or self._is_interrupted or not self._is_suspected:
+            return
+        if self._surely_begins(began, ends_s):
+            self._interrupt(began, ends_s, events)
             return
         is_over = self._pause >= OVER_MS * _SAMPLES_PER_MS
         if is_over:
@@ -343,8 +352,24 @@ class InterruptionDetector:
         found = self._words.match(self._said(began, before_ms=BEFORE_MS))
         self._is_acknowledgement = found.kind == "acknowledgement"
         is_other = found.kind == "other" and found.phones >= OTHER_PHONES
+        # Of some acknowledgements the matcher makes other phones.
+        is_other = is_other and self._odds >= ALIKE_ODDS
         if found.kind == "command" or (is_other and not is_over):
             self._interrupt(began, ends_s, events)
+
+    def _surely_begins(self, began: int, ends_s: float) -> bool:
+        """True if it begins as no acknowledgement does, and is no echo."""
+        asked = self._onsets_asked
+        if self._onsets is None or self._pause or asked >= len(ONSET_MS):
+            return False
+        if self._position - began < ONSET_MS[asked] * _SAMPLES_PER_MS:
+            return False
+        self._onsets_asked += 1
+        if not self._played.is_excluded(self._said(began, before_ms=0), ends_s):
+            return False
+        heard = self._said(began, before_ms=BEFORE_MS)
+        self._odds = self._onsets.log_odds(heard, asked)
+        return self._odds >= LEAST_ODDS
 
     def _said(self, began: int, *, before_ms: int) -> Samples:
         """What was heard since speech began, without a pause behind it; at most `KEPT_S`."""
@@ -365,7 +390,8 @@ class InterruptionDetector:
         self._spoken = self._pause = self._counted = 0
         self._is_suspected = self._is_interrupted = False
         self._energy = 0.0
-        self._asked = 0
+        self._asked = self._onsets_asked = 0
+        self._odds = 0.0
         self._is_acknowledgement = self._was_over_asked = False
 
     def _stands_out(self, level: float) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 from parley.media.pcm import Samples
 from parley.protocol.values import VAD_DEFAULTS, VadOptions
 from parley.turns.end_of_turn import EndOfTurn, silence_ms
 from parley.turns.keywords import WordMatcher
+from parley.turns.onset import Onsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +20,12 @@ class TurnJudges:
     Args:
         end_of_turn: whether somebody has finished. Without it a fixed silence ends a turn.
         words: what is said into an answer. Without it `backchannel: words` is `ignore`.
+        onsets: whether it begins as no acknowledgement does, before there are words.
     """
 
     end_of_turn: EndOfTurn | None = None
     words: WordMatcher | None = None
+    onsets: Onsets | None = None
 
     def silence(self, options: VadOptions) -> Callable[[Samples], int] | None:
         """What `UtteranceFinder` asks in every pause; None: the silence in `options` decides.
@@ -39,3 +42,12 @@ class TurnJudges:
 
 NO_JUDGES: Final = TurnJudges()
 """Everything is decided by silence and length."""
+
+
+@runtime_checkable
+class JudgesTurns(Protocol):
+    """A model that decides in duplex by itself whose turn it is."""
+
+    def use_judges(self, judges: TurnJudges) -> None:
+        """Decide with these from now on; before the first session."""
+        ...

@@ -33,11 +33,11 @@ _NORMALISED_S: Final = 8
 """Levels are taken over so many seconds, whatever the network looks at: as it was taught."""
 
 
-class ModelEnd:
-    """The network, loaded once per process; runs side by side in several threads."""
+class MelNetwork:
+    """A network over Whisper's features of the last sound, on one thread."""
 
-    def __init__(self, path: Path = BUNDLED) -> None:
-        """Load the network.
+    def __init__(self, path: Path, *, hint: str) -> None:
+        """Load it.
 
         Raises:
             SetupError: ONNX Runtime is absent, or the file is no network of this shape.
@@ -47,7 +47,8 @@ class ModelEnd:
         except ImportError as error:
             raise SetupError(
                 "onnxruntime is not installed.",
-                hint="Install the worker's packages again, or set worker.end_of_turn to silence.",
+                hint="Install the worker's packages again, or set worker.end_of_turn to silence "
+                "and worker.interruption_words to false.",
             ) from error
         options = onnxruntime.SessionOptions()
         options.inter_op_num_threads = 1
@@ -59,8 +60,7 @@ class ModelEnd:
             )
         except Exception as error:
             raise SetupError(
-                f"The network for the end of a turn could not be loaded from {path}: {error}",
-                hint="worker.end_of_turn is model, silence, or the path of an ONNX file.",
+                f"The network could not be loaded from {path}: {error}", hint=hint
             ) from error
         inputs = self._session.get_inputs()
         shape = inputs[0].shape if len(inputs) == 1 else []
@@ -68,16 +68,34 @@ class ModelEnd:
             raise SetupError(
                 f"The network at {path} takes {[one.shape for one in inputs]}; "
                 f"one of Smart Turn's shape takes (1, {BINS}, F).",
-                hint="worker.end_of_turn is model, silence, or the path of an ONNX file.",
+                hint=hint,
             )
         self._input = inputs[0].name
         self._frames = shape[2]
 
+    def run(self, audio: Samples) -> npt.NDArray[np.float32]:
+        """Its first output for the end of `audio` (N,), 16 kHz, flat."""
+        features = log_mel(audio, self._frames)[np.newaxis]
+        (found, *_) = self._session.run(None, {self._input: features})
+        return np.reshape(found, -1)
+
+
+class ModelEnd:
+    """The network, loaded once per process; runs side by side in several threads."""
+
+    def __init__(self, path: Path = BUNDLED) -> None:
+        """Load the network.
+
+        Raises:
+            SetupError: ONNX Runtime is absent, or the file is no network of this shape.
+        """
+        self._network = MelNetwork(
+            path, hint="worker.end_of_turn is model, silence, or an ONNX file."
+        )
+
     def judge(self, audio: Samples, words: str) -> float:
         """See `EndOfTurn`; the words are not looked at."""
-        features = log_mel(audio, self._frames)[np.newaxis]
-        (probability, *_) = self._session.run(None, {self._input: features})
-        return float(np.reshape(probability, -1)[0])
+        return float(self._network.run(audio)[0])
 
 
 @functools.cache

@@ -81,6 +81,13 @@ ACKNOWLEDGEMENT_SOUNDS: Final[dict[str, str]] = {
     "hi": "HH AA|HH AA N|HH AH M|AH CH AA|TH IY K|TH IY K HH EY|S AH HH IY|JH IY|JH IY HH AA",
 }
 
+_GHOSTS: Final = (
+    "you|thank you|thanks for watching|thank you for watching|bye|.|the|so|oh|ah|uh|um|hmm|mm|hm|"
+    "thanks|i'm sorry|okay"
+)
+GHOSTS: Final = frozenset(_GHOSTS.split("|"))
+"""What Whisper writes about noise. Believed only of sound that is surely speech."""
+
 _NO_SPACES: Final = ("zh",)
 
 

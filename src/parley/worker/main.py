@@ -53,7 +53,7 @@ from parley.settings import Settings, WorkerSettings
 from parley.settings.tree import split_list
 from parley.tracing import Tracing
 from parley.transport import ConnectionLimits, Keepalive, ServerConnection, link_limits
-from parley.turns import TurnJudges
+from parley.turns import JudgesTurns, TurnJudges, onset
 from parley.turns.keywords import KeywordMatcher
 from parley.turns.smart_turn import ModelEnd, bundled
 from parley.vad import DetectorFactory
@@ -240,6 +240,8 @@ class WorkerProcess:
             detectors = await _aside(lambda: _load_detector(settings.worker.vad))
             judges = await _aside(lambda: _load_judges(settings.worker))
             model = await _aside(self._load_model)
+            if isinstance(model, JudgesTurns):
+                model.use_judges(judges)
         finally:
             progress.cancel()
         _log.info("model_loaded", model=model.spec.name, took_s=_since(began_s))
@@ -538,7 +540,7 @@ class _Server(uvicorn.Server):
 
 
 def _load_judges(settings: WorkerSettings) -> TurnJudges:
-    words = None
+    words = onsets = None
     if settings.interruption_words and importlib.util.find_spec("pocketsphinx") is None:
         _log.warning(
             "interruption_words_off",
@@ -546,14 +548,14 @@ def _load_judges(settings: WorkerSettings) -> TurnJudges:
             hint="Interruptions are judged by their length.",
         )
     elif settings.interruption_words:
-        words = KeywordMatcher()
+        words, onsets = KeywordMatcher(), onset.bundled()
     match settings.end_of_turn:
         case "silence":
-            return TurnJudges(words=words)
+            return TurnJudges(None, words, onsets)
         case "model":
-            return TurnJudges(bundled(), words)
+            return TurnJudges(bundled(), words, onsets)
         case path:
-            return TurnJudges(ModelEnd(Path(path)), words)
+            return TurnJudges(ModelEnd(Path(path)), words, onsets)
 
 
 def _load_detector(name: str) -> DetectorFactory:

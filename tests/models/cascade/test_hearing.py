@@ -9,51 +9,51 @@ import numpy as np
 import pytest
 from tests.contracts.conversations import Cast, quiet, turn, unit, voice
 from tests.models.cascade.parts import small_cascade
+from tests.support import noises
 
+from parley.cli.bench.noises import in_room
 from parley.engine.segments import Audio
-from parley.engine.work import Finalize, Generate, StartSession, StepUnit, Work
+from parley.engine.work import (
+    Ending,
+    Finalize,
+    Generate,
+    GenerateResult,
+    StartSession,
+    StepUnit,
+    Work,
+)
 from parley.models.cascade.choices import Known
-from parley.models.cascade.detector import Turns, is_echo
 from parley.models.cascade.recognition import Heard
 from parley.models.cascade.transcript import clean, once
 from parley.models.cascade.voice.pitch import pitch_track
 from parley.protocol.values import DuplexConfig
+from parley.turns import TurnJudges
+from parley.turns.echo import is_echo
+from parley.turns.keywords import Matched, WordKind
+from parley.turns.units import Turns, interrupts
 from parley.vad.base import WINDOW_SAMPLES, restore, snapshot
 from parley.vad.silero import SileroModel
 
 RATE_HZ = 16_000
 
 
-def babble(seed: int, seconds: float) -> np.ndarray:
-    """Noise whose loudness and colour change as those of speech do, ten times a second."""
-    random = np.random.default_rng(seed)
-    pieces = []
-    for _ in range(round(10 * seconds)):
-        spectrum = np.fft.rfft(random.standard_normal(1600))
-        peak = random.uniform(5, 300)
-        shape = np.exp(-(((np.arange(len(spectrum)) - peak) / 60) ** 2))
-        pieces.append(np.fft.irfft(spectrum * shape) * random.uniform(0.3, 1))
-    sound = np.concatenate(pieces)
-    return (0.3 * sound / np.abs(sound).max()).astype(np.float32)
-
-
 @pytest.mark.parametrize("delay_ms", [60, 150, 400])
-def test_our_own_voice_coming_back_is_an_echo(delay_ms: int) -> None:
-    ours = babble(1, 2)
-    room = np.random.default_rng(2).standard_normal(3200) * np.exp(-np.arange(3200) / 500) * 0.2
-    room[0] = 1
-    delay = np.zeros(delay_ms * 16, np.float32)
-    back = np.concatenate((delay, 0.3 * np.convolve(ours, room)[: len(ours)]))[: 2 * RATE_HZ]
+@pytest.mark.parametrize("room_s", [0.35, 0.9])
+def test_our_own_voice_coming_back_is_an_echo(room_s: float, delay_ms: int) -> None:
+    ours = noises.talk(3.0)
+    walls = in_room(ours, room_s, direct_db=0.0)
+    back = noises.echo(walls, delay_ms / 1000, drop_db=10.0)[RATE_HZ : 2 * RATE_HZ]
 
-    assert is_echo(back[RATE_HZ:].astype(np.float32), ours)
+    assert is_echo(back, ours[: 2 * RATE_HZ])
 
 
-@pytest.mark.parametrize("seed", range(3, 9))
-def test_words_said_while_we_speak_are_no_echo(seed: int) -> None:
-    theirs = np.zeros(RATE_HZ, np.float32)
-    theirs[1600:] = babble(seed, 0.9)
+@pytest.mark.parametrize("start", range(1, 5))
+@pytest.mark.parametrize("voice", ["en-us", "en-gb-scotland"])
+def test_words_said_while_we_speak_are_no_echo(voice: str, start: int) -> None:
+    ours = noises.talk(2.0)
+    theirs = noises.talk(1.0, voice, start=start) + noises.echo(ours, 0.15)[RATE_HZ:]
 
-    assert not is_echo(theirs, babble(1, 2))
+    assert not is_echo(theirs, ours)
 
 
 def test_a_judged_pause_ends_a_turn_when_it_has_lasted_as_long_as_was_judged() -> None:
@@ -95,9 +95,11 @@ def test_speech_makes_it_another_pause() -> None:
 def test_silence_and_clicks_are_no_echo() -> None:
     click = np.zeros(RATE_HZ, np.float32)
     click[8000:8400] = 0.5
+    ours = noises.talk(2.0)
 
-    assert not is_echo(np.zeros(RATE_HZ, np.float32), babble(1, 2))
-    assert not is_echo(click, babble(1, 2))
+    assert not is_echo(np.zeros(RATE_HZ, np.float32), ours)
+    assert not is_echo(click, ours)
+    assert not is_echo(click[7000:9000], ours)
 
 
 def test_words_written_twice_are_said_once_where_there_was_no_time_for_more() -> None:
@@ -191,3 +193,45 @@ def test_speech_in_doubt_is_asked_for_again_or_told_that_only_english_is_underst
 @pytest.mark.parametrize("text", ["[music]", "(coughing)", "(laughs in the hall)", "[static]"])
 def test_sounds_are_no_language(text: str) -> None:
     assert clean(text) == ""
+
+
+class SaidWords:
+    """A matcher that always hears the same."""
+
+    def __init__(self, kind: WordKind) -> None:
+        self.kind: WordKind = kind
+
+    def match(self, samples: np.ndarray) -> Matched:
+        return Matched(self.kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoken_ms", "stops"),
+    [
+        ("other", 600, True),
+        ("command", 400, True),
+        ("acknowledgement", 600, False),
+        ("acknowledgement", 1300, True),
+    ],
+)
+def test_an_acknowledgement_does_not_stop_an_answer_in_duplex(kind, spoken_ms, stops):
+    assert interrupts(SaidWords(kind), np.zeros(0, np.float32), spoken_ms) is stops
+    assert not interrupts(SaidWords(kind), np.zeros(0, np.float32), 300)
+
+
+@pytest.mark.parametrize("kind", ["acknowledgement", "command"])
+def test_the_judges_of_a_worker_decide_who_stops_an_answer_in_duplex(kind):
+    model = small_cascade(rows=1)
+    model.use_judges(TurnJudges(words=SaidWords(kind)))
+    sounds = (voice(1.0), *(quiet(1.0) for _ in range(3)), voice(0.6, seed=3), quiet(1.0))
+    units = [work for sound in sounds for work in (unit(sound), StepUnit(), Finalize())]
+    works: list[Work] = [
+        StartSession("duplex", seed=1, duplex=DuplexConfig(force_listen_count=0)), *units,
+    ]  # fmt: skip
+
+    outcomes = Cast(model).play(0, works)
+    results = [one.result for one in outcomes if isinstance(one.result, GenerateResult)]
+
+    endings = [result.ending for result in results]
+    assert endings[3] is Ending.SPOKE
+    assert endings[4] is (Ending.SPOKE if kind == "acknowledgement" else Ending.LISTEN)

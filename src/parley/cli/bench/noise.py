@@ -129,10 +129,11 @@ def noise(
 
 def _judges() -> TurnJudges:
     """As a worker has them by default."""
+    from parley.turns import onset
     from parley.turns.keywords import KeywordMatcher
     from parley.turns.smart_turn import ModelEnd
 
-    return TurnJudges(ModelEnd(), KeywordMatcher())
+    return TurnJudges(ModelEnd(), KeywordMatcher(), onset.bundled())
 
 
 def measure(model: SileroModel, options: InterruptionOptions, minutes: float) -> NoiseOutcome:

@@ -155,7 +155,7 @@ class _Bench:
         return f"{stops} in {self._seconds / 60:g} min"
 
     def _detector(self) -> InterruptionDetector:
-        detector = InterruptionDetector(self._detectors(), self._options, self._judges.words)
+        detector = InterruptionDetector(self._detectors(), self._options, self._judges)
         turn = np.concatenate([np.zeros(INPUT_RATE_HZ, np.float32), *self._people.turns[:1]])
         detector.learn(Pcm(turn + room(len(turn) / INPUT_RATE_HZ), INPUT_RATE_HZ))
         return detector

@@ -43,12 +43,14 @@ class Listened:
         detector: what it remembers afterwards.
         is_echo: whether the sound is our own.
         needed_ms: of quiet until the utterance is over, if that was judged.
+        interrupts: whether the user interrupts what we say.
     """
 
     probabilities: tuple[float, ...]
     detector: tuple[object, object] | None
     is_echo: bool
     needed_ms: int | None = None
+    interrupts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

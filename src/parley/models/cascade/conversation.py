@@ -9,11 +9,11 @@ import numpy as np
 from parley.engine.work import StartSession
 from parley.media.image import Pixels
 from parley.media.pcm import Samples
-from parley.models.cascade.detector import Turns
 from parley.models.cascade.messages import History
 from parley.models.cascade.prompt import PERSONA
 from parley.models.cascade.writer import Draft
 from parley.protocol.values import Role
+from parley.turns.units import Turns
 from parley.vad.base import Detector
 
 
@@ -75,6 +75,7 @@ class CascadeState:
 
     Args:
         promises: the chunks of which `echo` holds silence of the same length, oldest first.
+        barged_ms: of speech in the units since the user began to speak into an answer.
         unread: tokens of the history that the language model has to read anew or first.
         cost: of the unit so far, in hundredths of a second of one core (`Writer.cost`).
     """
@@ -93,6 +94,7 @@ class CascadeState:
     is_unit_open: bool = False
     is_unfinalized: bool = False
     barged_ms: int = 0
+    is_interrupted: bool = False
     decisions: int = 0
     written: str = ""
     promises: tuple[Promise, ...] = ()

@@ -34,8 +34,6 @@ from parley.models.cascade.writer import Writer
 from parley.models.plan import ModelPlan
 from parley.protocol.networks import host_name, is_private_name
 from parley.settings import ModelSettings
-from parley.turns import EndOfTurn
-from parley.turns.smart_turn import bundled
 from parley.vad.base import DetectorFactory
 from parley.vad.energy import EnergyDetector
 from parley.vad.silero import SileroModel
@@ -73,9 +71,8 @@ def load(settings: ModelSettings) -> Cascade:
         rows=slots,
         name="pocket" if is_own_llm(settings) else "cascade",
         weights_bytes=bundled_bytes(folder) if folder else 0,
-        end_of_turn=find_end_of_turn(),
         answers_early=answers_early(settings),
-    )  # fmt: skip
+    )
 
 
 def describe(settings: ModelSettings) -> ModelPlan:
@@ -224,14 +221,6 @@ def find_speaker(settings: ModelSettings, folder: Path | None) -> Speaker | None
 def find_vision(folder: Path | None) -> Vision | None:
     """What looks at pictures; None where nothing is installed."""
     return OwnVision(folder) if folder and list(folder.glob("eyes-*.safetensors")) else None
-
-
-def find_end_of_turn() -> EndOfTurn | None:
-    """The network that comes with the package, where ONNX Runtime is installed."""
-    try:
-        return bundled()
-    except SetupError:
-        return None
 
 
 def find_detector() -> DetectorFactory:

@@ -39,7 +39,7 @@ from parley.models.cascade.sampling import Rule
 from parley.models.cascade.units import AnswerJob
 from parley.models.cascade.writer import Draft, Writer
 from parley.models.job import RowModel, seed_of
-from parley.turns import EndOfTurn
+from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad.base import DetectorFactory
 
 WARM_UP_STEPS = 8
@@ -80,7 +80,7 @@ class Cascade(RowModel[Conversation]):
     Args:
         voices: how many conversations at once.
         make_detector: makes a voice detector per conversation.
-        end_of_turn: judges in duplex whether the user has finished; None: a fixed silence.
+        judges: of turns in duplex; a worker sets those of its other conversations.
         vision: None says nothing about pictures.
         speaker: None for text only.
         answers_early: see `ModelSpec`.
@@ -97,10 +97,10 @@ class Cascade(RowModel[Conversation]):
         rows: int,
         name: str = "cascade",
         weights_bytes: int = 0,
-        end_of_turn: EndOfTurn | None = None,
+        judges: TurnJudges = NO_JUDGES,
         answers_early: bool = True,
     ) -> None:
-        self.parts = CascadeParts(writer, recogniser, speaker, vision, end_of_turn)
+        self.parts = CascadeParts(writer, recogniser, speaker, vision, judges)
         self._make_detector = make_detector
         self._weights_bytes = weights_bytes
         spec = ModelSpec(
@@ -111,6 +111,10 @@ class Cascade(RowModel[Conversation]):
             takes_penalties=writer.takes_penalties, answers_early=answers_early,
         )  # fmt: skip
         super().__init__(spec, rows)
+
+    def use_judges(self, judges: TurnJudges) -> None:
+        """See `JudgesTurns`."""
+        self.parts = replace(self.parts, judges=judges)
 
     @property
     def has_default_voice(self) -> bool:

@@ -20,7 +20,7 @@ from parley.models.cascade.recognition import Expects, Heard
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.transcript import FOREIGN_SPEECH
 from parley.models.cascade.writer import Writer
-from parley.turns import EndOfTurn
+from parley.turns import NO_JUDGES, TurnJudges
 
 HEAT = 0.3
 """Share of the asked temperature that the bundled model uses: it has few right answers."""
@@ -90,14 +90,14 @@ class CascadeParts:
     Args:
         speaker: None for text only.
         vision: None says nothing about pictures.
-        end_of_turn: None: a fixed silence ends a turn of a duplex conversation.
+        judges: of turns in duplex.
     """
 
     writer: Writer
     recogniser: Recogniser
     speaker: Speaker | None
     vision: Vision | None
-    end_of_turn: EndOfTurn | None = None
+    judges: TurnJudges = NO_JUDGES
 
     def require(self, history: History, text: str) -> None:
         """Raises `ContextFull` when words do not fit even into an empty context."""

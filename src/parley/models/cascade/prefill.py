@@ -12,7 +12,6 @@ from parley.media.image import Pixels
 from parley.media.pcm import Pcm, Samples
 from parley.models.cascade.choices import Choices, Listened
 from parley.models.cascade.conversation import Conversation
-from parley.models.cascade.detector import Turns, believed, is_echo
 from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import Line, defused
 from parley.models.cascade.parts import UNCLEAR, CascadeParts, Hearing
@@ -22,10 +21,9 @@ from parley.models.cascade.read_tokens import PIECE_TOKENS
 from parley.models.job import merge_texts
 from parley.protocol.values import Role
 from parley.turns import silence_ms
+from parley.turns.echo import is_echo
+from parley.turns.units import SPEECH, WINDOW_MS, Turns, believed, interrupts
 from parley.vad.base import WINDOW_SAMPLES, Detector, heard_in, restore, snapshot
-
-SPEECH = 0.6
-"""Probability above which somebody speaks while we do."""
 
 UNIT_PIECES = 2
 """Pieces of the context that are read in one unit of a call: a third of a second."""
@@ -223,9 +221,7 @@ class PrefillJob(CascadeJob):
         sound = np.concatenate((state.rest, pcm.samples))
         whole = len(sound) // WINDOW_SAMPLES * WINDOW_SAMPLES
         windows = sound[:whole].reshape(-1, WINDOW_SAMPLES)
-        listened = self._choices.listened(
-            lambda: self._detect(detector, sound[:whole], pcm.samples)
-        )
+        listened = self._choices.listened(lambda: self._detect(detector, sound[:whole]))
         turns = state.turns
         for window, probability in zip(windows, listened.probabilities, strict=True):
             turns = turns.take(window, probability)
@@ -236,7 +232,7 @@ class PrefillJob(CascadeJob):
             turns, spoken = Turns(), 0
         barged = 0
         if state.telling is not None:
-            barged = state.barged_ms + 64 * spoken if spoken else 0
+            barged = state.barged_ms + WINDOW_MS * spoken if spoken else 0
         self._state = replace(
             state,
             turns=turns,
@@ -244,24 +240,33 @@ class PrefillJob(CascadeJob):
             rest=sound[whole:],
             detector=listened.detector,
             barged_ms=barged,
+            is_interrupted=listened.interrupts,
         )
         if turns.wants_words:
             self._hearing = self._recognise(turns.samples)
 
-    def _detect(self, detector: Detector, windows: Samples, fresh: Samples) -> Listened:
-        """Where somebody speaks in a unit, and whether that is our own voice. `fresh`: its sound
-        without what was left over from the unit before."""
-        ours = self._state.echo
+    def _detect(self, detector: Detector, windows: Samples) -> Listened:
+        """Where somebody speaks in a unit, whether that is our own voice, and whether they
+        interrupt us."""
+        ours, judges = self._state.echo, self._parts.judges
         restore(detector, self._state.detector)
         found = tuple(float(probability) for _, probability in heard_in(detector, windows))
-        may_be_ours = len(ours) and any(probability >= SPEECH for probability in found)
-        is_ours = bool(may_be_ours and is_echo(fresh, ours))
-        needed_ms = None if is_ours else self._judge(windows, found)
-        return Listened(found, snapshot(detector), is_ours, needed_ms)
+        kept = snapshot(detector)
+        spoken = [index for index, probability in enumerate(found) if probability >= SPEECH]
+        said = windows[:0]
+        if spoken:
+            said = windows[spoken[0] * WINDOW_SAMPLES : (spoken[-1] + 1) * WINDOW_SAMPLES]
+        if len(ours) and is_echo(said, ours):
+            return Listened(found, kept, is_echo=True)
+        speech_ms = self._state.barged_ms + WINDOW_MS * len(spoken)
+        is_interrupted = self._state.telling is not None and bool(spoken)
+        if is_interrupted:
+            is_interrupted = interrupts(judges.words, said, speech_ms)
+        return Listened(found, kept, False, self._judge(windows, found), is_interrupted)
 
     def _judge(self, windows: Samples, probabilities: tuple[float, ...]) -> int | None:
         """How long the quiet at the end of a unit has to be, if the user has just fallen silent."""
-        turns, judge = self._state.turns, self._parts.end_of_turn
+        turns, judge = self._state.turns, self._parts.judges.end_of_turn
         for window, probability in zip(
             windows.reshape(-1, WINDOW_SAMPLES), probabilities, strict=True
         ):

@@ -11,13 +11,13 @@ from parley.engine.work import Ending, GenerateResult, OutputPiece, Stage, StepU
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
 from parley.models.cascade.choices import Choices, NothingLeft
 from parley.models.cascade.conversation import CascadeState, Conversation, Promise, Telling
-from parley.models.cascade.detector import BARGE_MS, Turns
 from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import History, Line, plain
 from parley.models.cascade.parts import CascadeParts
 from parley.models.cascade.promises import echo_of
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.voice.reading import cut
+from parley.turns.units import Turns
 
 UNIT_SAMPLES = OUTPUT_RATE_HZ
 DUPLEX_TOKENS = 120
@@ -78,7 +78,7 @@ class AnswerJob(CascadeJob):
             self._end(Ending.LISTEN, self._interrupted(state))
             return
         if state.telling is not None:
-            if state.barged_ms >= BARGE_MS:
+            if state.is_interrupted:
                 self._end(Ending.LISTEN, self._interrupted(state))
             else:
                 self._tell()
@@ -128,7 +128,7 @@ class AnswerJob(CascadeJob):
         self._text = words
         self._end(
             Ending.SPOKE,
-            replace(state, telling=None, history=history, barged_ms=0),
+            replace(_silent(state), history=history),
             end_of_turn=True,
         )
 
@@ -264,7 +264,14 @@ class AnswerJob(CascadeJob):
                 history = state.history.without_question()
             # Where the window slides, the units that only listen read it anew.
             history, unread = self._windowed(history, state.unread)
-            state = replace(state, telling=None, barged_ms=0, history=history, unread=unread)
+            state = replace(
+                state,
+                telling=None,
+                barged_ms=0,
+                is_interrupted=False,
+                history=history,
+                unread=unread,
+            )
         else:
             state = replace(state, telling=telling)
         self._end(Ending.SPOKE, state, end_of_turn=is_last, samples=len(chunk))
@@ -281,7 +288,7 @@ class AnswerJob(CascadeJob):
             history = history.without_question()
         elif text:
             history = replace(history, lines=(*history.lines, Line("assistant", text)))
-        return replace(state, telling=None, history=history, barged_ms=0)
+        return replace(_silent(state), history=history)
 
     def cancel(self) -> None:
         if self.stage is not None:
@@ -315,6 +322,11 @@ class AnswerJob(CascadeJob):
         if state.telling is not None:
             count += state.telling.draft.count
         return count
+
+
+def _silent(state: CascadeState) -> CascadeState:
+    """The answer is over."""
+    return replace(state, telling=None, barged_ms=0, is_interrupted=False)
 
 
 def asks_to_see(text: str) -> bool:

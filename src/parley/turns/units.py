@@ -1,4 +1,4 @@
-"""Whose turn it is: utterances out of seconds of live sound, and when to answer them.
+"""Turns in units of a second: utterances out of live sound, and when to answer them.
 
 Pure bookkeeping over probabilities of speech (one per 64 ms) and the recogniser's words; values are
 immutable, so a conversation can return to any of them. Nothing here runs the recogniser: `Turns`
@@ -10,20 +10,21 @@ says when an utterance is worth recognising and, given the words, whether to ans
 - After `JUDGED_MS` of quiet its sound may be judged: how long does the quiet have to be
   (`turns/end_of_turn.py`); it is answered after that, else after `END_MS`, and when its words sound
   unfinished, after `THINKING_MS` at least.
-- While we speak, `BARGE_MS` of speech interrupt us, unless the sound is our own voice coming back.
+- While we speak, `BARGE_MS` of speech interrupt us, unless the sound is our own voice coming back
+  (`echo.is_echo`) or an acknowledgement (`interrupts`).
 """
 
 from __future__ import annotations
 
-import itertools
 import re
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from parley.media.pcm import Samples
-from parley.turns.word_lists import is_unfinished
+from parley.turns.interruption import LONG_ACKNOWLEDGEMENT_MS
+from parley.turns.keywords import WordMatcher
+from parley.turns.word_lists import GHOSTS, is_unfinished
 
 RATE_HZ = 16_000
 WINDOW_MS = 64
@@ -135,11 +136,13 @@ class Turns:
         return self.is_open and self.text == "" and self.quiet_ms >= END_MS
 
 
-_GHOSTS = frozenset(
-    "you|thank you|thanks for watching|thank you for watching|bye|.|the|so|oh|ah|uh|um|hmm|mm|hm|"
-    "thanks|i'm sorry|okay".split("|")
-)
-"""What Whisper writes about noise. Believed only of sound that is surely speech."""
+def interrupts(words: WordMatcher | None, said: Samples, speech_ms: int) -> bool:
+    """True if so much speech while we speak, the last of it in `said` (N,), interrupts us."""
+    if speech_ms < BARGE_MS:
+        return False
+    if words is None or speech_ms >= LONG_ACKNOWLEDGEMENT_MS:
+        return True
+    return words.match(said).kind != "acknowledgement"
 
 
 def believed(text: str, *, confidence: float, silence: float, speech_ms: int) -> str:
@@ -151,52 +154,10 @@ def believed(text: str, *, confidence: float, silence: float, speech_ms: int) ->
         return ""
     if confidence < (-1.4 if silence < 0.02 and speech_ms >= 600 else -1.1):
         return ""
-    if plain in _GHOSTS and (confidence < -0.45 or silence > 0.25 or speech_ms < 320):
+    if plain in GHOSTS and (confidence < -0.45 or silence > 0.25 or speech_ms < 320):
         return ""
     words = plain.split()
     if len(words) / max(0.2, speech_ms / 1000) > 9:
         # More words than anybody says in so short a time.
         return ""
     return text
-
-
-_ECHO_FRAME = 320
-_ECHO_LIKENESS = 0.67
-"""On 174 synthetic echoes (rooms of 0.1 to 0.5 s, 10 to 50 % loud) 97 % are above it, of 180 other
-sentences said while we speak 2 %."""
-_ECHO_FRAMES = 10
-"""Less than this many loud frames of 20 ms cannot be told apart."""
-
-
-def is_echo(sound: Samples, ours: Samples) -> bool:
-    """True if a spectrum over time follows what we have just played (16 kHz both), some time ago.
-
-    Compared are the frames in which `sound` is loud, in 16 bands, without what is constant in each
-    band: a room changes that, and a pause at the same place is no likeness.
-    """
-    theirs, mine = _bands(sound), _bands(ours)
-    loudness = theirs.mean(1) if len(theirs) else np.zeros(0)
-    loud = loudness > loudness.max(initial=-np.inf) - 2.0
-    if loud.sum() < _ECHO_FRAMES or len(mine) < len(theirs):
-        return False
-    shape = theirs[loud] - theirs[loud].mean(0)
-    size = float((shape**2).sum())
-    best = 0.0
-    for lag in range(len(mine) - len(theirs) + 1):
-        piece = mine[lag : lag + len(theirs)][loud]
-        piece = piece - piece.mean(0)
-        norm = np.sqrt(size * float((piece**2).sum()))
-        if norm > 1e-9:
-            best = max(best, float((piece * shape).sum()) / norm)
-    return best > _ECHO_LIKENESS
-
-
-def _bands(sound: Samples) -> npt.NDArray[np.float64]:
-    """Logarithm of power in 16 bands from 150 to 6,000 Hz, every 20 ms (F, 16)."""
-    frames = sound[: len(sound) // _ECHO_FRAME * _ECHO_FRAME].reshape(-1, _ECHO_FRAME)
-    power = np.abs(np.fft.rfft(frames * np.hanning(_ECHO_FRAME), axis=1)) ** 2
-    edges = np.unique(np.round(np.geomspace(3, 120, 17)).astype(int))
-    pairs = itertools.pairwise(edges)
-    bands = [power[:, low:high].mean(1) for low, high in pairs]
-    result: npt.NDArray[np.float64] = np.log10(np.stack(bands, 1) + 1e-5)
-    return result
