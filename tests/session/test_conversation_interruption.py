@@ -138,7 +138,7 @@ async def test_where_responses_are_not_to_be_interrupted_speech_is_a_turn_of_its
         second = await talk.until("response.done", 2)
 
     assert second["response"]["status"] == "completed"
-    # What was heard of the first answer is all of it: the context went on as it was.
+    # What was heard of the first answer is all of it: the context stayed as it was.
     assert len(model.contexts) == 2
     assert not any(text.startswith("one") for text in model.contexts[-1])
 
@@ -162,7 +162,7 @@ async def test_a_turn_is_taken_in_before_its_silence_is_over(monkeypatch):
             for count in (1, 2):
                 for chunk in chunks(sound(silence(0.3), speak(1.0), silence(0.4)), 0.1):
                     tell(talk, chunk)
-                    # As in real time: the early work is begun between two chunks.
+                    # As in real time: the early work starts between two chunks.
                     await asyncio.sleep(0.02)
                 tell(talk, sound(silence(0.4)))
                 await talk.until("response.done", count)
@@ -185,8 +185,8 @@ async def test_a_turn_is_taken_in_early_after_the_client_has_truncated_the_answe
     monkeypatch.setattr(HalfDuplexView, "prefill_early", noted)
     model = TalkingModel(answer=ANSWER)
     async with worker_harness(clock=ManualClock(), model=model) as harness:
-        talk = await talking(harness, SERVER_VAD)
-        tell(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
+        hear, talk = tell, await talking(harness, SERVER_VAD)
+        hear(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
         await talk.until("response.done")
         await harness.pass_time(5.0, due="played")
         (item_id,) = {m["item_id"] for m in talk.socket.sent if m["type"].endswith("audio.delta")}
@@ -194,9 +194,9 @@ async def test_a_turn_is_taken_in_early_after_the_client_has_truncated_the_answe
         talk.say({"type": "conversation.item.truncate", **cut})
         await talk.until("conversation.item.truncated")
         for chunk in chunks(sound(silence(0.3), speak(1.0), silence(0.4)), 0.1):
-            tell(talk, chunk)
+            hear(talk, chunk)
             await asyncio.sleep(0.02)
-        tell(talk, sound(silence(0.4)))
+        hear(talk, sound(silence(0.4)))
         await talk.until("response.done", 2)
 
     assert early == [True]

@@ -12,6 +12,7 @@ from parley.engine.work import Stage
 from parley.media.pcm import Pcm
 from parley.protocol.control import EndSession, StopTurn
 from parley.session.early import EarlyAnswer
+from parley.turns import TurnJudges
 from parley.views.half_duplex import HalfDuplexView
 
 SENTENCE = sound(silence(0.5), speak(1.5), silence(1.2))
@@ -93,7 +94,7 @@ async def test_what_was_said_is_taken_in_before_the_silence_is_over_and_given_ba
             said = sound(silence(1), speak(1.5), silence(0.5), speak(1), silence(0.5))
             for chunk in chunks(said, 0.1):
                 tell(talk, chunk)
-                # As in real time: the early work is begun between two chunks.
+                # As in real time: the early work starts between two chunks.
                 await asyncio.sleep(0.02)
             was_generating = "generating" in talk.types
             tell(talk, sound(silence(0.7)))
@@ -103,6 +104,32 @@ async def test_what_was_said_is_taken_in_before_the_silence_is_over_and_given_ba
     # The pause in the middle, and the one at the end.
     assert [round(seconds, 1) for seconds in early] == [1.8, 3.3]
     assert texts[0] == texts[1]
+
+
+class MostlyOver:
+    """Takes every pause for one of half a second."""
+
+    def judge(self, audio, words):
+        return 0.88
+
+
+@pytest.mark.parametrize(
+    ("words", "holds"), [("I would go, but because.", True), ("What is that?", False)]
+)
+async def test_words_that_want_another_one_hold_a_turn_open(monkeypatch, words, holds):
+    monkeypatch.setattr(HalfDuplexView, "early_words", words)
+    judges = TurnJudges(end_of_turn=MostlyOver())
+    async with worker_harness(clock=ManualClock(), judges=judges) as harness:
+        hear, talk = tell, await harness.ready("half_duplex")
+        for chunk in chunks(sound(silence(1), speak(1.5), silence(1.4)), 0.1):
+            hear(talk, chunk)
+            # As in real time: the early work starts between two chunks.
+            await asyncio.sleep(0.02)
+        was_generating = "generating" in talk.types
+        hear(talk, sound(silence(1.0)))
+        await talk.until("turn_done")
+
+    assert was_generating != holds
 
 
 async def test_chunks_join_to_the_text_and_sound_of_the_turn():

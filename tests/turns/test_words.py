@@ -30,7 +30,7 @@ class Hears:
 
 
 class Guesses:
-    """A judge of onsets that is told what to say."""
+    """A judge of onsets by script."""
 
     def __init__(self, *odds: float) -> None:
         self.odds = odds

@@ -1,4 +1,4 @@
-"""Makes `end_of_turn.onnx`: see README.md beside this.
+"""Makes `end_of_turn.onnx`: see README.md in this folder.
 
 `N` samples, `D` = 7 x 384 features of one pause, `P` pauses.
 """

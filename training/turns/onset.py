@@ -1,4 +1,4 @@
-"""Makes `onset.onnx`: see README.md beside this.
+"""Makes `onset.onnx`: see README.md in this folder.
 
 `C` clips, `D` = 10 x 384 features of one moment, `M` moments.
 """
@@ -40,7 +40,7 @@ Speak = Callable[[str], Samples]
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of one kind of synthesiser: features (M, D), 1 where it is no acknowledgement (M,), the place
+    """Of one kind of synthesiser: features (M, D), 0 for acknowledgements (M,), the place
     in `ASKED_MS` of each (M,)."""
 
     features: npt.NDArray[np.float32]
@@ -50,7 +50,7 @@ class Moments:
 
 def sentences() -> list[str]:
     """First lines of the lists of questions, three words and more, that do not begin as an
-    acknowledgement does: nobody can tell those apart."""
+    acknowledgement does: those cannot be distinguished."""
     begins = re.compile(rf"(?:{ACKNOWLEDGEMENTS['en']})\b", re.I)
     found: dict[str, None] = {}
     for path in sorted(CASES.glob("*.txt")):
@@ -119,7 +119,7 @@ def _pocket(say: Callable[[str, int], Samples], voice: int, text: str) -> Sample
 
 
 def moments(encoder, voices: Iterator[Speak], rng: np.random.Generator) -> Moments:  # type: ignore[no-untyped-def]
-    """What is heard of all texts in these voices when somebody asks."""
+    """What is heard of all texts in these voices at the moments of `ASKED_MS`."""
     features, is_other, asked = [], [], []
     spoken = sentences()
     for speak in voices:

@@ -264,12 +264,12 @@ class ConversationRunner:
     def has_written(self) -> bool:
         return any(written.text for written in self._typed)
 
-    async def answer_early(self, pcm: Pcm) -> None:
+    async def answer_early(self, pcm: Pcm) -> str:
         if self._is_answering or self._requests:
-            return
+            return ""
         # A client that truncates an answer does so after it has been interrupted and settled.
         await self._settle()
-        await self._context.answer_early(pcm, self._setup)
+        return await self._context.answer_early(pcm, self._setup)
 
     def stop_early(self) -> None:
         self._view.stop_early()

@@ -33,13 +33,18 @@ class EarlyAnswer:
         prepare: takes in what was said, as what will be the user's turn, and begins the answer; has
             to begin the view's work before it waits for anything else.
         stop: the user goes on.
+        read: where the pause began, and the words before it; called while it lasts.
     """
 
     def __init__(
-        self, prepare: Callable[[Pcm], Awaitable[object]], stop: Callable[[], None]
+        self,
+        prepare: Callable[[Pcm], Awaitable[str]],
+        stop: Callable[[], None],
+        read: Callable[[int, str], None],
     ) -> None:
         self._prepare = prepare
         self._stop = stop
+        self._read = read
         self._pause_start: int | None = None
         """Of the pause that was tried last."""
         self._times = 0
@@ -63,7 +68,7 @@ class EarlyAnswer:
         self._pause_start = pause_start
         self._times += 1
         self._task = asyncio.create_task(
-            self._begin(utterance.pcm, self._turn), name="early answer"
+            self._begin(utterance.pcm, self._turn, pause_start), name="early answer"
         )
 
     def begin_turn(self) -> None:
@@ -75,11 +80,13 @@ class EarlyAnswer:
         if self._task is not None:
             self._task.cancel()
 
-    async def _begin(self, pcm: Pcm, turn: int) -> None:
+    async def _begin(self, pcm: Pcm, turn: int, pause_start: int | None) -> None:
         if turn != self._turn:
             return
         try:
-            await self._prepare(pcm)
+            words = await self._prepare(pcm)
+            if words and pause_start is not None and pause_start == self._pause_start:
+                self._read(pause_start, words)
         except ParleyError:
             # Whoever needs the context next is told by the view.
             _log.debug("early_answer_failed", exc_info=True)

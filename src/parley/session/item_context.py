@@ -249,10 +249,10 @@ class ItemContext:
             return known
         return known if known == [item.item_id for item in items][: len(known)] else None
 
-    async def answer_early(self, pcm: Pcm, setup: HalfDuplexSetup) -> None:
-        """What will be the user's turn, if they say no more."""
+    async def answer_early(self, pcm: Pcm, setup: HalfDuplexSetup) -> str:
+        """What will be the user's turn, if they say no more. Returns its words, if known."""
         if self._synced is None or self._is_cut or self._changing.locked():
-            return
+            return ""
         due_s = self._clock.monotonic() + TURN_DUE_S
         asked: content.Message[Part] = content.Message("user", (AudioPart(pcm),))
         request = TurnRequest(self._session_id, (asked,))
@@ -262,6 +262,7 @@ class ItemContext:
             answer=setup.generation,
             generate_audio=setup.wants_speech and self._view.spec.can_speak,
         )
+        return self._view.early_words
 
     async def _prefill(
         self, items: Sequence[ConversationItem], again: object = None

@@ -60,8 +60,9 @@ class TurnTaker(Protocol):
         """True if written words wait for their turn."""
         ...
 
-    async def answer_early(self, pcm: Pcm) -> None:
-        """Prepare the answer to what will be a turn, if nothing more is said."""
+    async def answer_early(self, pcm: Pcm) -> str:
+        """Prepare the answer to what will be a turn, if nothing more is said. Returns its words;
+        "" where they are not known."""
         ...
 
     def stop_early(self) -> None:
@@ -100,7 +101,7 @@ class TurnListener:
         self._judges = judges
         self._silence = silence
         self._is_sequential = is_sequential
-        self._early = EarlyAnswer(runner.answer_early, runner.stop_early)
+        self._early = EarlyAnswer(runner.answer_early, runner.stop_early, self._read_early)
         self.interruptions = Interruptions(session, index=index, stop=self._be_interrupted)
         self._detection: TurnDetection | None = TurnDetection()
         self._cold_start = ColdStart(guard_s)
@@ -396,6 +397,16 @@ class TurnListener:
         if detection.answers and not cold_start.is_undecided and not self._is_busy:
             self._early.follow(finder)
         wait_for_silence(self._session, finder)
+
+    def _read_early(self, pause_start: int, words: str) -> None:
+        """The words before a pause are known: a speaker who ends in "because" continues."""
+        detection, finder = self._detection, self._finder
+        if detection is None or finder is None:
+            return
+        held_ms = self._judges.held_ms(detection.vad, words)
+        if held_ms is not None:
+            finder.hold(pause_start, held_ms)
+            wait_for_silence(self._session, finder)
 
     def _follow(self, detection: TurnDetection, finder: UtteranceFinder) -> None:
         """Act on what the detector found; a sequential listener as far as the next turn."""

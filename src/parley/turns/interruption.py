@@ -62,7 +62,7 @@ LONG_ACKNOWLEDGEMENT_MS: Final = 1150
 """What sounds like an acknowledgement, or two of them, interrupts when it lasts so long."""
 
 ASKED_MS: Final = (400, 550, 700)
-"""After so much time since it began, and once more when it is over, the matcher is asked."""
+"""After so much time since it began, and again when it is over, the matcher is asked."""
 
 OVER_MS: Final = 160
 """A pause this long: what was said is said."""
@@ -358,7 +358,7 @@ class InterruptionDetector:
             self._interrupt(began, ends_s, events)
 
     def _surely_begins(self, began: int, ends_s: float) -> bool:
-        """True if it begins as no acknowledgement does, and is no echo."""
+        """True if it begins otherwise than an acknowledgement, and cannot be echo."""
         asked = self._onsets_asked
         if self._onsets is None or self._pause or asked >= len(ONSET_MS):
             return False

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
 from parley.media.pcm import Samples
-from parley.protocol.values import VAD_DEFAULTS, VadOptions
-from parley.turns.end_of_turn import EndOfTurn, silence_ms
+from parley.protocol.values import VAD_DEFAULTS, Eagerness, VadOptions
+from parley.turns.end_of_turn import LONGEST_MS, EndOfTurn, silence_ms
 from parley.turns.keywords import WordMatcher
 from parley.turns.onset import Onsets
+from parley.turns.word_lists import is_unfinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,26 @@ class TurnJudges:
 
         A client that names a silence gets that silence, unless it names an eagerness, too.
         """
-        end, eagerness = self.end_of_turn, options.eagerness
-        is_default = options.min_silence_duration_ms == VAD_DEFAULTS.min_silence_duration_ms
-        if end is None or eagerness == "off" or (eagerness == "auto" and not is_default):
+        end, level = self.end_of_turn, _level(options)
+        if end is None or level is None:
             return None
-        level = "medium" if eagerness == "auto" else eagerness
         return lambda heard: silence_ms(end.judge(heard, ""), level)
+
+    def held_ms(self, options: VadOptions, words: str) -> int | None:
+        """The silence that a turn with these words needs at least, once they are known; None: they
+        may be all. A recogniser has them later than the sound is judged."""
+        level = _level(options)
+        if self.end_of_turn is None or level is None or not is_unfinished(words):
+            return None
+        return round(LONGEST_MS[level])
+
+
+def _level(options: VadOptions) -> Eagerness | None:
+    """None: a fixed silence ends a turn."""
+    is_default = options.min_silence_duration_ms == VAD_DEFAULTS.min_silence_duration_ms
+    if options.eagerness == "auto":
+        return "medium" if is_default else None
+    return None if options.eagerness == "off" else options.eagerness
 
 
 NO_JUDGES: Final = TurnJudges()

@@ -1,6 +1,6 @@
-"""Is the beginning of what somebody says into an answer surely no acknowledgement?
+"""Is the beginning of what a person says into an answer surely no acknowledgement?
 
-Whoever interrupts is kept waiting until that is known. A network hears the last 0.6 s, `ASKED_MS`
+A person who interrupts waits until that is known. A network hears the last 0.6 s, `ASKED_MS`
 after speech was noticed, and says how likely it is something else than "mhm", "yeah" or "okay".
 Where it is unsure, words decide (`keywords.py`), later.
 

@@ -40,7 +40,7 @@ class MelNetwork:
         """Load it.
 
         Raises:
-            SetupError: ONNX Runtime is absent, or the file is no network of this shape.
+            SetupError: ONNX Runtime is absent, or the file has another shape.
         """
         try:
             import onnxruntime
@@ -87,7 +87,7 @@ class ModelEnd:
         """Load the network.
 
         Raises:
-            SetupError: ONNX Runtime is absent, or the file is no network of this shape.
+            SetupError: ONNX Runtime is absent, or the file has another shape.
         """
         self._network = MelNetwork(
             path, hint="worker.end_of_turn is model, silence, or an ONNX file."

@@ -5,7 +5,7 @@ immutable, so a conversation can return to any of them. Nothing here runs the re
 says when an utterance is worth recognising and, given the words, whether to answer.
 
 - Speech of less than `CLICK_MS` is a click; sound that the recogniser finds no words in is noise.
-- After `PAUSE_MS` of quiet the utterance is recognised (speculatively: if speech goes on, once more
+- After `PAUSE_MS` of quiet the utterance is recognised (speculatively: if speech continues, again
   when it has ended, over all of it).
 - After `JUDGED_MS` of quiet its sound may be judged: how long does the quiet have to be
   (`turns/end_of_turn.py`); it is answered after that, else after `END_MS`, and when its words sound
@@ -35,7 +35,7 @@ END_MS = 440
 THINKING_MS = 1500
 BARGE_MS = 350
 SPEECH, QUIET = 0.6, 0.35
-"""Probabilities above which somebody speaks, and below which nobody does."""
+"""Probabilities of speech, above, and of quiet, below."""
 PRE_ROLL_MS = 320
 LONGEST_S = 28.0
 
@@ -48,7 +48,7 @@ class Turns:
         sound: the open utterance with its pre-roll, or the last moments before one.
         speech_ms: speech in it.
         quiet_ms: quiet since its last speech.
-        is_open: whether an utterance is under way.
+        is_open: whether an utterance is open.
         text: what the recogniser made of it; None before it was asked.
         heard_ms: `speech_ms` when it was recognised.
         is_unclear: the recogniser was unsure of the text.
@@ -158,6 +158,6 @@ def believed(text: str, *, confidence: float, silence: float, speech_ms: int) ->
         return ""
     words = plain.split()
     if len(words) / max(0.2, speech_ms / 1000) > 9:
-        # More words than anybody says in so short a time.
+        # More words than a person says in so short a time.
         return ""
     return text

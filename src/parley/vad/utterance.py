@@ -144,7 +144,17 @@ class UtteranceFinder:
         if self._judge is None or self._speech_start is None or self._pause_start is None:
             return None
         heard = self._position - self._pause_start
-        return max(0, round(self._needed) - heard) + WINDOW_SAMPLES - len(self._rest)
+        return max(0, round(self._enough) - heard) + WINDOW_SAMPLES - len(self._rest)
+
+    def hold(self, pause_start: int, silence_ms: int) -> None:
+        """The pause that began there has to be so long at least. From any thread."""
+        self._held: tuple[int | None, int] = (pause_start, silence_ms * _PER_MS)
+
+    @property
+    def _enough(self) -> float:
+        """Samples of silence that end the open utterance in this pause."""
+        held_start, held = self._held
+        return max(self._needed, held) if held_start == self._pause_start else self._needed
 
     def reset(self) -> None:
         """Forget everything, also a half-heard utterance."""
@@ -156,6 +166,8 @@ class UtteranceFinder:
         self._needed: float = self._min_silence
         """Samples of silence that end the open utterance."""
         self._is_judged = False
+        self._held = (None, 0)
+        """Where a pause began, and the samples of silence that it has to be at least."""
         self._floor = 0
         self._heard: deque[Samples] = deque()
         self._heard_start = 0
@@ -253,7 +265,7 @@ class UtteranceFinder:
             return True
         if self._pause_start is None:
             return False
-        needed = float(self._needed)
+        needed = float(self._enough)
         if spoken_ms > LONG_MS:
             needed *= (LONGEST_MS - spoken_ms) / (LONGEST_MS - LONG_MS)
         return now - self._pause_start >= needed

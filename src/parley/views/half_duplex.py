@@ -236,6 +236,11 @@ class HalfDuplexView(TurnView):
                 await self._answer_early(_reply(answer, generate_audio), due_s)
             return True
 
+    @property
+    def early_words(self) -> str:
+        """What was heard in what `prefill_early` has taken in."""
+        return "" if self._early is None else self._early.result.heard
+
     async def _answer_early(self, reply: Generate, due_s: float | None) -> None:
         needed = reply.max_new_tokens + EARLY_TOKENS
         if self._slot.context_tokens + needed > self._window.high_tokens:

@@ -49,7 +49,7 @@ def test_our_own_voice_coming_back_is_an_echo(room_s: float, delay_ms: int) -> N
 
 @pytest.mark.parametrize("start", range(1, 5))
 @pytest.mark.parametrize("voice", ["en-us", "en-gb-scotland"])
-def test_words_said_while_we_speak_are_no_echo(voice: str, start: int) -> None:
+def test_words_said_while_we_speak_are_not_echo(voice: str, start: int) -> None:
     ours = noises.talk(2.0)
     theirs = noises.talk(1.0, voice, start=start) + noises.echo(ours, 0.15)[RATE_HZ:]
 
@@ -92,7 +92,7 @@ def test_speech_makes_it_another_pause() -> None:
     assert turns.wants_judgement
 
 
-def test_silence_and_clicks_are_no_echo() -> None:
+def test_silence_and_clicks_are_not_echo() -> None:
     click = np.zeros(RATE_HZ, np.float32)
     click[8000:8400] = 0.5
     ours = noises.talk(2.0)
@@ -122,7 +122,7 @@ def test_the_pitch_of_a_buzz_is_found(hertz: float) -> None:
     assert abs(np.median(track[5:-5]) - hertz) < 4
 
 
-def test_a_detector_goes_on_from_what_it_remembered():
+def test_a_detector_continues_from_what_it_remembered():
     detector = SileroModel()()
     random = np.random.default_rng(2)
     first, then = (random.normal(0, 0.1, (3, WINDOW_SAMPLES)).astype(np.float32) for _ in range(2))
@@ -191,7 +191,7 @@ def test_speech_in_doubt_is_asked_for_again_or_told_that_only_english_is_underst
 
 
 @pytest.mark.parametrize("text", ["[music]", "(coughing)", "(laughs in the hall)", "[static]"])
-def test_sounds_are_no_language(text: str) -> None:
+def test_sounds_are_not_language(text: str) -> None:
     assert clean(text) == ""
 
 
