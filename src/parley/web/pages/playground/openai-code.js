@@ -5,7 +5,7 @@
 /** A text between quotes, the same in Python, JavaScript and JSON. @param {string} text */
 export const quoted = (text) => JSON.stringify(text);
 
-/** Whether the message in the editor has a picture: the programs show one then. @param {Facts} facts */
+/** True if the message in the editor has a picture: then the programs show one. @param {Facts} facts */
 export const isShowing = ({ message }) => message.includes('$PICTURE');
 
 /** Code in which `picture` is a data URL. @param {string} code with the placeholder in JSON */
