@@ -118,7 +118,7 @@ async def test_what_is_said_begins_when_it_is_said_whatever_the_chunk():
     speaking = asyncio.create_task(microphone.run())
     while not sent:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
-    begun_s = microphone._begun_s
+    begun_s = microphone._started_s
     first_s, last_s = microphone.say(np.full(INPUT_RATE_HZ // 2, 0.5, np.float32))
     count = len(sent)
     while len(sent) < count + 4:  # noqa: ASYNC110
@@ -146,10 +146,10 @@ async def test_a_microphone_that_was_kept_waiting_loses_no_time():
     said = np.concatenate([pcm.samples for pcm in sent])
     last = np.flatnonzero(np.abs(said) > 0.25)[-1] + 1
     # The newest chunk ends where the next one begins.
-    assert microphone._begun_s - (len(said) - last) / INPUT_RATE_HZ == pytest.approx(
+    assert microphone._started_s - (len(said) - last) / INPUT_RATE_HZ == pytest.approx(
         last_s, abs=0.001
     )
-    assert microphone._begun_s <= loop.time()
+    assert microphone._started_s <= loop.time()
 
 
 def test_recordings_of_ones_own(tmp_path):

@@ -249,9 +249,9 @@ async def test_each_choice_is_an_answer_of_its_own_and_the_question_is_counted_o
         else:
             answer = await client.chat.completions.create(model="m", messages=QUESTION, n=3)
             usage = answer.usage
-            for choice in answer.choices:
-                texts[choice.index] = choice.message.content or ""
-                finished.append(choice.index)
+            for whole in answer.choices:
+                texts[whole.index] = whole.message.content or ""
+                finished.append(whole.index)
 
     assert [*texts.values()] == [one.choices[0].message.content] * 3
     assert finished == [0, 1, 2]
