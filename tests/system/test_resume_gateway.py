@@ -18,13 +18,19 @@ from parley.session.resumable import UNUSED_WINDOW_S
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_session_goes_on_at_the_next_gateway(apart: Apart, how: signal.Signals) -> None:
-    apart.start_worker()
+async def started(apart: Apart) -> ResumingClient:
+    """A resumable duplex session of which nothing was heard yet."""
     spoken = TALKS["duplex"]
     path = spoken.path()
     client = ResumingClient(f"ws://127.0.0.1:{apart.port}{path}")
     await client.begin(session_id=spoken.session_id(path), first=spoken.first)
+    return client
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_session_goes_on_at_the_next_gateway(apart: Apart, how: signal.Signals) -> None:
+    apart.start_worker()
+    client = await started(apart)
     await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
     await client.hear()
     apart.gateway.send(signal.SIGHUP)
@@ -56,10 +62,7 @@ async def test_a_session_that_has_just_begun_goes_on_at_the_next_gateway(
     apart: Apart, how: signal.Signals
 ) -> None:
     apart.start_worker()
-    spoken = TALKS["duplex"]
-    path = spoken.path()
-    client = ResumingClient(f"ws://127.0.0.1:{apart.port}{path}")
-    await client.begin(session_id=spoken.session_id(path), first=spoken.first)
+    client = await started(apart)
 
     apart.gateway.send(how)
     apart.gateway.popen.wait(HANG_S)
@@ -79,10 +82,7 @@ async def test_a_gateway_waits_for_sessions_that_cannot_be_resumed_only(apart: A
     apart.start_worker(0, "--slots", "2")
     apart.restart_gateway("--drain-timeout", str(HANG_S))
     apart.until(HANG_S, total_workers=1)
-    spoken = TALKS["duplex"]
-    path = spoken.path()
-    client = ResumingClient(f"ws://127.0.0.1:{apart.port}{path}")
-    await client.begin(session_id=spoken.session_id(path), first=spoken.first)
+    client = await started(apart)
     with apart.session("hdx_other") as other:
         other.send(json.dumps({"type": "prepare"}))
         while json.loads(other.recv())["type"] != "prepared":

@@ -132,7 +132,7 @@ def in_a_room(samples: Samples, rng: np.random.Generator) -> Samples:
 def shortened(network: Path):  # type: ignore[no-untyped-def]
     """The encoder for the last `FRAMES`; its outputs are all states and the network's pooling."""
     import onnx
-    from onnx import helper, numpy_helper
+    from onnx import numpy_helper
 
     model = onnx.load(str(network))
     graph, tokens = model.graph, FRAMES // 2
@@ -147,8 +147,16 @@ def shortened(network: Path):  # type: ignore[no-untyped-def]
         one.CopyFrom(numpy_helper.from_array(value, one.name))
     shape = graph.input[0].type.tensor_type.shape.dim
     shape[0].dim_value, shape[2].dim_value = 1, FRAMES
+    keep_outputs(graph, "layer_norm_8", "sum_1")
+    return model
+
+
+def keep_outputs(graph, *names: str) -> None:  # type: ignore[no-untyped-def]
+    """Make these the outputs of a graph, and drop whatever they do not need."""
+    from onnx import helper
+
     del graph.value_info[:], graph.output[:]
-    needed, nodes = {"layer_norm_8", "sum_1"}, []
+    needed, nodes = set(names), []
     for node in reversed(graph.node):
         if needed & set(node.output):
             nodes.append(node)
@@ -157,9 +165,7 @@ def shortened(network: Path):  # type: ignore[no-untyped-def]
     del graph.node[:], graph.initializer[:]
     graph.node.extend(reversed(nodes))
     graph.initializer.extend(kept)
-    for name in ("layer_norm_8", "sum_1"):
-        graph.output.append(helper.make_tensor_value_info(name, 1, None))
-    return model
+    graph.output.extend(helper.make_tensor_value_info(name, 1, None) for name in names)
 
 
 def with_head(model, weights: npt.NDArray[np.float64], bias: float):  # type: ignore[no-untyped-def]

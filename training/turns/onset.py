@@ -23,6 +23,7 @@ from parley.media.pcm import Samples
 from parley.turns.onset import ASKED_MS, LEVEL
 from parley.turns.smart_turn import log_mel
 from parley.turns.word_lists import ACKNOWLEDGEMENTS, COMMANDS
+from training.turns.end_of_turn import keep_outputs
 
 FRAMES = 100
 """One second, of which the last 0.6 s are looked at."""
@@ -169,7 +170,7 @@ def features_of(encoder, heard: Samples) -> npt.NDArray[np.float32]:  # type: ig
 def halved(network: Path):  # type: ignore[no-untyped-def]
     """The first two layers of the encoder in `end_of_turn.onnx`, for a second of sound."""
     import onnx
-    from onnx import helper, numpy_helper
+    from onnx import numpy_helper
 
     model = onnx.load(str(network))
     graph, tokens = model.graph, FRAMES // 2
@@ -184,17 +185,7 @@ def halved(network: Path):  # type: ignore[no-untyped-def]
             continue
         one.CopyFrom(numpy_helper.from_array(value, one.name))
     graph.input[0].type.tensor_type.shape.dim[2].dim_value = FRAMES
-    del graph.value_info[:], graph.output[:]
-    needed, nodes = {LAYER}, []
-    for node in reversed(graph.node):
-        if needed & set(node.output):
-            nodes.append(node)
-            needed |= set(node.input)
-    kept = [one for one in graph.initializer if one.name in needed]
-    del graph.node[:], graph.initializer[:]
-    graph.node.extend(reversed(nodes))
-    graph.initializer.extend(kept)
-    graph.output.append(helper.make_tensor_value_info(LAYER, 1, None))
+    keep_outputs(graph, LAYER)
     return model
 
 

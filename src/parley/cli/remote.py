@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -70,7 +70,7 @@ class Titled:
     """Rows under titles; `none` stands for no rows."""
 
     titles: Sequence[str]
-    rows: Iterable[Sequence[Any]]
+    rows: Sequence[Sequence[Any]]
     none: str
 
 
@@ -123,11 +123,10 @@ def _show_text(report: VerbReport) -> None:
         typer.echo(note, err=True)
     if report.table is None:
         return
-    rows = list(report.table.rows)
-    if not rows:
+    if not report.table.rows:
         typer.echo(report.table.none)
         return
     table = Table(*report.table.titles, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
+    for row in report.table.rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
     Console(soft_wrap=True).print(table)

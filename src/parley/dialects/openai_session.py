@@ -243,16 +243,16 @@ def is_own_voice(voice: str) -> bool:
 def voice_of(changes: dict[str, Any]) -> str | None:
     """The registered voice that is named in a session or a response; None: none is, or nothing
     that could be one."""
-    for name in ("audio", "output", "voice"):
-        found = changes.get(name)
-        if name == "voice" and isinstance(found, dict):
-            found = found.get("id")
-        if name == "voice":
-            return found if isinstance(found, str) and not is_own_voice(found) else None
-        if not isinstance(found, dict):
-            return None
-        changes = found
-    return None
+    audio = changes.get("audio")
+    output = audio.get("output") if isinstance(audio, dict) else None
+    named = _voice_in(output) if isinstance(output, dict) else None
+    return named if isinstance(named, str) and not is_own_voice(named) else None
+
+
+def _voice_in(output: dict[str, Any]) -> Any:
+    """The voice of an `audio.output`, which is a name or an object with an `id`."""
+    voice = output.get("voice")
+    return voice.get("id") if isinstance(voice, dict) else voice
 
 
 def output_of(session: dict[str, Any], response: dict[str, Any]) -> dict[str, Any]:
@@ -275,9 +275,7 @@ def _merge_output(
     check_names(changes, OUTPUT_FIELDS, where)
     if changes.get("format") is not None:
         current["format"] = format_of(changes["format"], f"{where}.format")
-    voice = changes.get("voice")
-    if isinstance(voice, dict):
-        voice = voice.get("id")
+    voice = _voice_in(changes)
     if voice is not None:
         if not isinstance(voice, str) or not 0 < len(voice) <= 200:
             raise InvalidRequest(

@@ -18,7 +18,7 @@ from parley.media.pcm import Pcm, Samples
 CHANNELS_MOST: Final = 8
 RATE_LEAST_HZ: Final = 1000
 RATE_MOST_HZ: Final = 192_000
-"""Higher rates are not recordings of voices, but a way to make a small file large."""
+"""Files beyond these are not recordings of voices, but a way to make a small file large."""
 
 _WAV_FORMATS = ("WAV", "WAVEX", "RF64")
 _BLOCK_FRAMES: Final = 65_536

@@ -274,9 +274,7 @@ class TurnFeed(_Feed[HalfDuplexView]):
     async def redo(self, entry: Entry) -> MadeAnswer | None:
         items, context = self._items, self._context
         match entry:
-            case HalfDuplexSetup() as setup:
-                self.setup = setup
-            case SetupChanged(setup):
+            case (HalfDuplexSetup() as setup) | SetupChanged(setup):
                 self.setup = setup
             case Opened():
                 await context.open(self.setup)

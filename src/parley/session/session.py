@@ -485,7 +485,8 @@ class Session:
     async def _take(self, frame: str | bytes) -> None:
         try:
             decoded = await self._decode(frame)
-            await self._check_voice(decoded)
+            if self.voices is not None:
+                await self._check_voice(decoded, self.voices)
             meant = self._dialect.events(decoded, self.phase)
             if self._dialect.wants_resume and self._offered_to is not None:
                 self._offer_resume(self._offered_to)
@@ -499,17 +500,17 @@ class Session:
             elif not self._act(each):
                 return
 
-    async def _check_voice(self, decoded: Any) -> None:
+    async def _check_voice(self, decoded: Any, voices: Voices) -> None:
         """A voice that is named must be there, or its first answer would fail.
 
         Raises:
             ParleyError: it is not.
         """
-        named = None if self.voices is None else self._dialect.voice_in(decoded)
-        if named is None or self.voices is None:
+        named = self._dialect.voice_in(decoded)
+        if named is None:
             return
         name, error = named
-        if await asyncio.to_thread(self.voices, name) is None:
+        if await asyncio.to_thread(voices, name) is None:
             raise error
 
     def _offer_resume(self, resumable: ResumableSocket) -> None:

@@ -33,6 +33,10 @@ ALIKE_ODDS: Final = -1.0
 """Below this it begins as an acknowledgement does: only a command interrupts before it is long."""
 
 
+LEVEL: Final = 0.05
+"""RMS to which sound is scaled, as it was for training."""
+
+
 class Onsets(Protocol):
     """Judges beginnings. Shared by all conversations and called from several threads."""
 
@@ -57,10 +61,6 @@ class OnsetModel:
         power = float(np.einsum("s,s->", heard, heard, dtype=np.float64)) / max(1, len(heard))
         loud = heard * np.float32(LEVEL / max(power**0.5, 1e-4))
         return float(self._network.run(loud)[asked])
-
-
-LEVEL: Final = 0.05
-"""As it was taught."""
 
 
 @functools.cache

@@ -264,14 +264,7 @@ class AnswerJob(CascadeJob):
                 history = state.history.without_question()
             # Where the window slides, the units that only listen read it anew.
             history, unread = self._windowed(history, state.unread)
-            state = replace(
-                state,
-                telling=None,
-                barged_ms=0,
-                is_interrupted=False,
-                history=history,
-                unread=unread,
-            )
+            state = replace(_silent(state), history=history, unread=unread)
         else:
             state = replace(state, telling=telling)
         self._end(Ending.SPOKE, state, end_of_turn=is_last, samples=len(chunk))
