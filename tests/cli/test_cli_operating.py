@@ -18,6 +18,7 @@ from websockets.asyncio.client import connect
 
 from parley import cli
 from parley.cli import reach
+from parley.cli.remote import Titled, VerbReport, show
 from parley.client.access import Access
 
 TOKEN = "t" * 32
@@ -142,6 +143,18 @@ async def test_every_session_is_listed_with_its_state(gateway: Any, capsys: Any)
     assert listed["session_states"] == {"waiting": 1, "connected": 1}
     assert first["session_id"] in out
     assert second["session_id"] in out
+
+
+def test_a_narrow_terminal_shortens_no_id(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    row = ("worker-0-8442a76a", "https://a-host-with-a-long-name.example.org:8007")
+    table = Titled(("worker", "address"), [row], none="No workers.")
+
+    show(VerbReport(data={}, table=table), as_json=False)
+
+    assert capsys.readouterr().out.splitlines()[1].split() == [*row]
 
 
 async def test_sessions_are_listed_for_operators_only(gateway: Any, capsys: Any) -> None:

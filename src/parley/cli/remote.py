@@ -17,6 +17,8 @@ from parley.client.access import Access, as_error, unreachable
 from parley.errors import Unauthorized
 
 TIMEOUT_S: Final = 30.0
+TABLE_COLUMNS: Final = 10_000
+"""Most columns of a table: a terminal may wrap an id, but nothing shortens it."""
 ADMIN_HINT: Final = (
     "Pass the admin token, or a key with the role it takes, with --token or in PARLEY_TOKEN; "
     "without one, admins are on the server's own machine."
@@ -129,4 +131,4 @@ def _show_text(report: VerbReport) -> None:
     table = Table(*report.table.titles, box=None, pad_edge=False, header_style="bold")
     for row in report.table.rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
-    Console(soft_wrap=True).print(table)
+    Console(soft_wrap=True, width=TABLE_COLUMNS).print(table)
