@@ -443,11 +443,16 @@ async def test_a_client_that_asks_late_finds_the_items_of_before(harness: Worker
     assert "Say 2." in response["output"][0]["content"][0]["text"]
 
 
-async def test_a_copy_of_which_something_is_missing_is_refused(harness: WorkerHarness) -> None:
+@pytest.mark.parametrize("part", ["entries", "state"])
+async def test_a_copy_of_which_something_is_missing_is_refused(
+    harness: WorkerHarness, part: str
+) -> None:
     _, logs = await whole_talk(harness, "duplex")
     kept = logs.taken[-1]
+    # A log of another build has no parts of a state.
+    left: dict[str, Any] = {"entries": kept.entries[:-3], "state": {}}
     harness.host.session_logs = FakeSessionLogs(
-        offered=dataclasses.replace(kept, entries=kept.entries[:-3])
+        offered=dataclasses.replace(kept, **{part: left[part]})
     )
     lease = LeasedSlot("again", "session", "duplex", KINDS["duplex"])
     slot = await harness.host.admit(lease)

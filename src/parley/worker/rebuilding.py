@@ -83,6 +83,8 @@ class RebuiltSession:
         head, *self._entries = session_log.decoded(contents.entries)
         if not isinstance(head, SessionHead):
             raise ServiceUnavailable("The log of the session has no beginning.")
+        if not self._state:
+            raise ServiceUnavailable("The log of the session has no state: another build wrote it.")
         self.seed, self.recording_id = head.seed, head.recording_id
         known = dataclasses.replace(
             head.lease,
