@@ -214,6 +214,13 @@ def keeping_recent(limit: int) -> Iterator[Recent]:
 
 
 @contextmanager
+def bind_request(request_id: str) -> Iterator[None]:
+    """Every line logged inside, also by tasks started inside, names the HTTP exchange."""
+    with structlog.contextvars.bound_contextvars(request_id=request_id):
+        yield
+
+
+@contextmanager
 def bind_session(session_id: str, **more: str) -> Iterator[MutableMapping[str, Any]]:
     """Every line logged inside, also by tasks started inside, names the session."""
     with structlog.contextvars.bound_contextvars(session_id=session_id, **more):

@@ -303,6 +303,29 @@ async def test_telephones_speak_g711_both_ways(form, law):
             {"audio": {"input": {"turn_detection": {"type": "server_vad", "patience": 1}}}},
             "session.audio.input.turn_detection.patience",
         ),
+        (
+            {"audio": {"input": {"turn_detection": {"type": "server_vad", "eagerness": "low"}}}},
+            "session.audio.input.turn_detection.eagerness",
+        ),
+        (
+            {"audio": {"input": {"transcription": {"model": "whisper-1", "mood": "good"}}}},
+            "session.audio.input.transcription.mood",
+        ),
+        (
+            {"audio": {"input": {"noise_reduction": {"type": "near_field", "db": 6}}}},
+            "session.audio.input.noise_reduction.db",
+        ),
+        ({"tracing": {"group": "g"}}, "session.tracing.group"),
+        (
+            {"truncation": {"type": "retention_ratio", "retention_ratio": 0.5, "limit": 9}},
+            "session.truncation.limit",
+        ),
+        ({"tools": [{"type": "function", "name": "f", "strict": True}]}, "session.tools[0].strict"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f"}}]},
+            "session.tools[0].function",
+        ),
+        ({"tools": [{"type": "mcp", "server_label": "x"}]}, "session.tools[0].type"),
         ({"audio": {"input": {"format": {"type": "audio/opus"}}}}, "session.audio.input.format"),
         (
             {"audio": {"input": {"format": {"type": "audio/pcm", "rate": 8000}}}},
@@ -311,12 +334,52 @@ async def test_telephones_speak_g711_both_ways(form, law):
     ],
 )
 async def test_a_field_within_a_session_that_does_not_exist_is_named(session, param):
-    async with talking(TalkingModel()) as (_, talk):
+    async with talking(CallingModel(SUNNY)) as (_, talk):
         asked: Any = {"type": "realtime", **session}
         await talk.connection.session.update(session=asked)
         error = await talk.error()
 
     assert error.param == param
+
+
+@pytest.mark.parametrize(
+    ("item", "param"),
+    [
+        ({"type": "message", "role": "user", "name": "anna"}, "item.name"),
+        ({"type": "function_call_output", "call_id": "c", "result": "x"}, "item.result"),
+        ({"type": "function_call", "call_id": "c", "name": "f", "input": "{}"}, "item.input"),
+        (
+            {
+                "type": "message",
+                "role": "user",
+                "content": [
+                    {"type": "input_text", "text": "a"},
+                    {"type": "input_image", "image_url": "data:,", "format": "png"},
+                ],
+            },
+            "item.content[1].format",
+        ),
+        (
+            {
+                "type": "message",
+                "role": "user",
+                "content": [{"type": "input_text", "text": "a", "annotations": []}],
+            },
+            "item.content[0].annotations",
+        ),
+    ],
+)
+async def test_a_field_within_an_item_that_does_not_exist_is_named(item, param):
+    async with talking(CallingModel(SUNNY)) as (_, talk):
+        asked: Any = {"type": "conversation.item.create", "item": item}
+        await talk.connection.send(asked)
+        error = await talk.error()
+        apart: Any = {"type": "response.create", "response": {"input": [item]}}
+        await talk.connection.send(apart)
+        in_response = await talk.error()
+
+    assert error.param == param
+    assert in_response.param == param.replace("item", "response.input", 1)
 
 
 async def test_a_field_of_a_response_that_does_not_exist_is_named_with_the_one_that_does():

@@ -771,8 +771,12 @@ async def test_a_form_without_a_file_is_refused_by_name(form):
             400,
         ),
         (None, {"file": ("x.wav", b"no sound at all")}, 400),
+        (None, {"temperature": 7}, 400),
+        (None, {"extra_body": {"hotwords": "Rome"}}, 400),
+        (None, {"extra_body": {"known_speaker_names": ["Anna"]}}, 400),
+        (None, {"response_format": "verbose_json", "timestamp_granularities": ["hour"]}, 400),
     ],
-    ids=["cannot", "format", "words", "no sound"],
+    ids=["cannot", "format", "words", "no sound", "hot", "unknown", "speakers", "hours"],
 )
 async def test_what_cannot_be_transcribed_is_refused(model, asked, status):
     async with talking(model) as (_, client):
@@ -782,3 +786,21 @@ async def test_what_cannot_be_transcribed_is_refused(model, asked, status):
             )
 
     assert caught.value.status_code == status
+    for name in (*asked.get("extra_body", {}), *({"temperature"} & asked.keys())):
+        assert caught.value.param == name
+
+
+async def test_options_of_a_transcript_without_effect_are_taken():
+    async with talking() as (_, client):
+        found = await client.audio.transcriptions.create(
+            file=sound_file(),
+            model="whisper-1",
+            language="en",
+            prompt="Rome",
+            temperature=0.4,
+            chunking_strategy={"type": "server_vad", "threshold": 0.4},
+            response_format="verbose_json",
+            timestamp_granularities=["segment"],
+        )
+
+    assert found.text

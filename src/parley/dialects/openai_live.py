@@ -30,7 +30,8 @@ from parley.dialects.events import (
     VideoInput,
 )
 from parley.dialects.openai_base import OpenAIDialect
-from parley.dialects.openai_session import EXPIRES_S, OWN_VOICE, PCM, format_of, object_of
+from parley.dialects.openai_fields import object_of
+from parley.dialects.openai_session import EXPIRES_S, OWN_VOICE, PCM, format_of
 from parley.dialects.sound import OPENAI_RATES, OpenAIInput, OpenAIOutput, in_pieces, within
 from parley.errors import (
     InvalidRequest,

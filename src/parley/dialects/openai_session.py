@@ -11,6 +11,15 @@ from typing import Any, Final, Literal
 import msgspec
 
 from parley.dialects.events import HalfDuplexSetup, TurnDetection
+from parley.dialects.openai_fields import (
+    FIELDS,
+    INPUT_FIELDS,
+    OUTPUT_FIELDS,
+    TOOL_FIELDS,
+    check_names,
+    object_of,
+    shown,
+)
 from parley.dialects.openai_told import told
 from parley.dialects.sound import OPENAI_RATES
 from parley.errors import InvalidRequest
@@ -49,35 +58,6 @@ SERVER_VAD: Final[dict[str, Any]] = {
     "create_response": True,
     "interrupt_response": True,
 }
-TOLERATED: Final = frozenset(
-    {
-        *("object", "id", "model", "expires_at", "resume", "client_secret", "reasoning"),
-        *("parallel_tool_calls", "safety_identifier"),
-    }
-)
-"""Fields of a session that clients send back, or that change nothing here."""
-FIELDS: Final = TOLERATED | {
-    *("type", "output_modalities", "instructions", "tools", "tool_choice", "max_output_tokens"),
-    *("tracing", "truncation", "prompt", "include", "audio"),
-}
-INPUT_FIELDS: Final = frozenset({"format", "transcription", "noise_reduction", "turn_detection"})
-OUTPUT_FIELDS: Final = frozenset({"format", "voice", "speed"})
-RESPONSE_FIELDS: Final = TOLERATED | {
-    *("output_modalities", "instructions", "tools", "tool_choice", "max_output_tokens", "prompt"),
-    *("conversation", "metadata", "input", "audio"),
-}
-BETA: Final = {
-    "modalities": "output_modalities",
-    "voice": "audio.output.voice",
-    "input_audio_format": "audio.input.format",
-    "output_audio_format": "audio.output.format",
-    "input_audio_transcription": "audio.input.transcription",
-    "input_audio_noise_reduction": "audio.input.noise_reduction",
-    "turn_detection": "audio.input.turn_detection",
-    "max_response_output_tokens": "max_output_tokens",
-    "speed": "audio.output.speed",
-}
-"""Fields of the beta's sessions, and what they are called now."""
 SETTINGS_PARAMETER: Final = "session_settings"
 """Name of the parameter that carries what a client secret sets, `packed`."""
 PACKED_CHARS: Final = 5000
@@ -198,26 +178,6 @@ def merged(
     return new
 
 
-def check_names(given: dict[str, Any], fields: frozenset[str], where: str) -> None:
-    """Name what is not a field, instead of ignoring it.
-
-    Raises:
-        InvalidRequest: the first of them; for a field of the beta, with its new name.
-    """
-    for name, value in given.items():
-        if value is None or name in fields:
-            continue
-        instead = BETA.get(name) if where in ("session", "response") else None
-        hint = (
-            f"use {where}.{instead}"
-            if instead
-            else f"the fields are {', '.join(sorted(fields - TOLERATED))}"
-        )
-        raise InvalidRequest(
-            f"{where}.{name[:80]} is not a field of {where}: {hint}.", field=f"{where}.{name[:80]}"
-        )
-
-
 def _merge_input(current: dict[str, Any], changes: dict[str, Any]) -> None:
     where = "session.audio.input"
     check_names(changes, INPUT_FIELDS, where)
@@ -279,7 +239,7 @@ def _merge_output(
     if voice is not None:
         if not isinstance(voice, str) or not 0 < len(voice) <= 200:
             raise InvalidRequest(
-                f"{where}.voice must be a name of 1 to 200 characters, got {_shown(voice)}.",
+                f"{where}.voice must be a name of 1 to 200 characters, got {shown(voice)}.",
                 field=f"{where}.voice",
             )
         current["voice"] = voice
@@ -304,7 +264,7 @@ def format_of(value: Any, where: str) -> dict[str, Any]:
     if rate is None or given.get("rate", rate) != rate:
         raise InvalidRequest(
             f"{where} must be audio/pcm with a rate of 24000, audio/pcmu or audio/pcma, got "
-            f"{_shown(value)}.",
+            f"{shown(value)}.",
             field=where,
         )
     return dict(PCM) if name == "audio/pcm" else {"type": name}
@@ -314,11 +274,11 @@ def _detection(value: Any, current: dict[str, Any] | None, where: str) -> dict[s
     if value is None:
         return None
     given = object_of(value, where)
-    check_names(given, frozenset(SERVER_VAD | SEMANTIC_VAD), where)
     kind = given.get("type", (current or SERVER_VAD)["type"])
     if kind not in ("server_vad", "semantic_vad"):
         raise InvalidRequest(f"{where} must be server_vad, semantic_vad or null.", field=where)
     defaults = SERVER_VAD if kind == "server_vad" else SEMANTIC_VAD
+    check_names(given, frozenset(defaults), where)
     base = current if current is not None and current["type"] == kind else defaults
     new = {name: given.get(name) if name in given else base[name] for name in defaults}
     checked: dict[str, Any] = told({**new, "type": kind}, "turn_detection", where)
@@ -389,15 +349,20 @@ def tools_of(value: Any, where: str) -> tuple[Tool, ...]:
     if not isinstance(value, list) or len(value) > TOOLS_MOST:
         raise InvalidRequest(f"{field} must be a list of at most {TOOLS_MOST}.", field=field)
     found = []
-    for each in value:
-        given = object_of(each, field)
-        if given.get("type", "function") != "function":
-            raise InvalidRequest(f'{field}: the type of a tool must be "function".', field=field)
+    for index, each in enumerate(value):
+        at = f"{field}[{index}]"
+        given = object_of(each, at)
+        kind = given.get("type", "function")
+        if kind != "function":
+            raise InvalidRequest(
+                f'{at}.type must be "function", got {shown(kind)}.', field=f"{at}.type"
+            )
+        check_names(given, TOOL_FIELDS, at)
         function = {name: given.get(name) for name in ("name", "description", "parameters")}
         try:
             found.append(Tool(function=_function.convert(function)))
         except msgspec.ValidationError as error:
-            raise InvalidRequest(f"A tool is not a function: {error}.", field=field) from None
+            raise InvalidRequest(f"{at} is not a function: {error}.", field=at) from None
     return tuple(found)
 
 
@@ -457,23 +422,5 @@ def _number(value: Any, default: float, where: str) -> float:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidRequest(f"{where} must be a number, got {_shown(value)}.", field=where)
+        raise InvalidRequest(f"{where} must be a number, got {shown(value)}.", field=where)
     return float(value)
-
-
-def object_of(value: Any, where: str) -> dict[str, Any]:
-    """A value that has to be an object; none is an empty one.
-
-    Raises:
-        InvalidRequest: it is something else.
-    """
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"{where} must be an object, got {_shown(value)}.", field=where)
-    return value
-
-
-def _shown(value: Any) -> str:
-    """What a client sent, as JSON and short."""
-    return msgspec.json.encode(value).decode(errors="replace")[:40]

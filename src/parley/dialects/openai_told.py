@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from parley.dialects.openai_fields import check_names
 from parley.errors import InvalidRequest
 from parley.protocol.codec import Converter
 
@@ -23,6 +24,7 @@ class Transcription(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str | UnsetType | None = UNSET
     languages: list[str] | UnsetType | None = UNSET
     keywords: list[str] | UnsetType | None = UNSET
+    delay: str | UnsetType | None = UNSET
 
 
 class NoiseReduction(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,15 +90,24 @@ _SHAPES: Final[dict[str, Any]] = {
     "include": list[Literal["item.input_audio_transcription.logprobs"]] | None,
     "tool_choice": Literal["none", "auto", "required"] | ToolChoice,
 }
+_FIELDS: Final = {
+    "transcription": frozenset(Transcription.__struct_fields__),
+    "noise_reduction": frozenset(NoiseReduction.__struct_fields__),
+    "tracing": frozenset(TracingOptions.__struct_fields__),
+    "truncation": frozenset({"type", *Truncation.__struct_fields__}),
+    "tool_choice": frozenset({"type", *ToolChoice.__struct_fields__}),
+}
 _CONVERTERS: Final = {name: Converter(kind) for name, kind in _SHAPES.items()}
 
 
 def told(value: Any, name: str, where: str) -> Any:
-    """A part as it is told again, without what nobody knows.
+    """A part as the session repeats it.
 
     Raises:
-        InvalidRequest: it cannot be that part.
+        InvalidRequest: it is not that part, or has a field that does not exist.
     """
+    if isinstance(value, dict) and name in _FIELDS:
+        check_names(value, _FIELDS[name], where)
     try:
         return msgspec.to_builtins(_CONVERTERS[name].convert(value))
     except msgspec.ValidationError as error:

@@ -45,6 +45,7 @@ from parley.dialects.events import (
     TurnTranscribed,
 )
 from parley.dialects.openai_base import OpenAIDialect
+from parley.dialects.openai_fields import RESPONSE_FIELDS, check_names
 from parley.dialects.openai_realtime.answers import ResponseEvents
 from parley.dialects.openai_realtime.items import (
     ConversationItems,
@@ -57,10 +58,8 @@ from parley.dialects.openai_realtime.items import (
     told_again,
 )
 from parley.dialects.openai_session import (
-    RESPONSE_FIELDS,
     SETTINGS_PARAMETER,
     RealtimeSettings,
-    check_names,
     default_session,
     is_own_voice,
     limit_of,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from parley.dialects.events import Content, Picture, Sound
+from parley.dialects.openai_fields import ITEM_TYPES, PART_TYPES, check_names
 from parley.dialects.sound import openai_sound, within
 from parley.errors import InvalidRequest
 from parley.media.pcm import INPUT_RATE_HZ, to_float32_bytes
@@ -189,6 +190,7 @@ def message_of(
             understand.
     """
     item: wire.MessageItem = codec.read(dict(value), wire.ITEM)
+    _check_fields(value, item, field)
     if item.type in CALL_TYPES and calls_tools:
         if not item.call_id:
             raise InvalidRequest("call_id is required.", field=f"{field}.call_id")
@@ -211,6 +213,17 @@ def message_of(
         raise InvalidRequest("content must not be empty.", field=f"{field}.content")
     where = f"{field}.content"
     return Message(role, tuple(_content_of(part, role, where, form) for part in item.content))
+
+
+def _check_fields(value: dict[str, Any], item: wire.MessageItem, field: str) -> None:
+    """Refuse fields that an item, or a part of it, does not have. Types that do not exist are for
+    others to refuse."""
+    if item.type in ITEM_TYPES:
+        check_names(value, ITEM_TYPES[item.type], field)
+    for index, part in enumerate(value.get("content") or ()):
+        kind = item.content[index].type
+        if kind in PART_TYPES:
+            check_names(part, PART_TYPES[kind], f"{field}.content[{index}]")
 
 
 def _content_of(part: wire.MessageContent, role: str, where: str, form: str) -> Content:

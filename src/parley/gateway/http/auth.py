@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote_plus
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parley import logs
@@ -26,7 +26,7 @@ from parley.errors import ParleyError, Unauthorized
 from parley.gateway.admins import Admins
 from parley.gateway.admission import Admission
 from parley.gateway.authenticator import SHARE_PREFIX, Authenticator, who
-from parley.gateway.http.errors import refusal
+from parley.gateway.http.errors import OPENAI_PREFIX, refusal
 from parley.gateway.http.requester import Requester
 from parley.gateway.metrics import Metrics
 from parley.gateway.state import AuditEntry, State
@@ -116,6 +116,9 @@ class AuthMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if scope["path"].startswith(OPENAI_PREFIX):
+                    took_ms = round(1000 * (parts.clock.monotonic() - began_s))
+                    MutableHeaders(scope=message)["openai-processing-ms"] = str(took_ms)
                 # First, so that a client that has its answer finds it in the audit log.
                 await _note(scope, parts, status)
             await send(message)

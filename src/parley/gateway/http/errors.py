@@ -8,7 +8,6 @@ Below `/v1/` the clients are those of OpenAI: errors are their error objects the
 from __future__ import annotations
 
 import errno
-import secrets
 import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -76,6 +75,8 @@ class OpenAIError(BaseModel):
 
 
 OPENAI_PREFIX: Final = "/v1/"
+REQUEST_ID: Final = "x-request-id"
+"""Header of every answer: SDKs show it as `_request_id`, and the log has it as `request_id`."""
 
 RETRY_AFTER_S: Final[Mapping[int, int]] = {429: 15, 503: 10}
 """Seconds by status, for errors that do not say it themselves."""
@@ -253,11 +254,14 @@ def install(
         return refusal(request.url.path, status, detail, code)
 
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        error_id = secrets.token_hex(4)
-        log.error("request_failed", path=request.url.path, error_id=error_id, exc_info=error)
+        # Outside the middlewares: what they bind to the log and add to answers is gone by now.
+        request_id = request.scope.get("state", {}).get("request_id", "")
+        log.error("request_failed", path=request.url.path, request_id=request_id, exc_info=error)
         count("internal_error")
-        detail = f"Something went wrong here (error {error_id})."
-        return refusal(request.url.path, 500, detail, "internal_error")
+        detail = f"The server failed; its log has the reason under {request_id}."
+        answer = refusal(request.url.path, 500, detail, "internal_error")
+        answer.headers[REQUEST_ID] = request_id
+        return answer
 
     app.add_exception_handler(ParleyError, ours)
     app.add_exception_handler(HTTPException, theirs)

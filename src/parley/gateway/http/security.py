@@ -1,8 +1,9 @@
-"""What holds for every HTTP exchange: bodies of bounded size that fit into the memory for them, and
-headers that keep pages safe."""
+"""What holds for every HTTP exchange: an id, bodies of bounded size that fit into the memory for
+them, and headers that keep pages safe."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -11,10 +12,11 @@ from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from parley import logs
 from parley.errors import ServiceUnavailable
 from parley.gateway.admission import Admission
 from parley.gateway.http import absent
-from parley.gateway.http.errors import refusal
+from parley.gateway.http.errors import REQUEST_ID, refusal
 from parley.transport import Budget
 
 PAGE_POLICY = (
@@ -62,6 +64,12 @@ class SecurityMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        request_id = f"req_{secrets.token_hex(16)}"
+        scope.setdefault("state", {})["request_id"] = request_id
+        with logs.bind_request(request_id):
+            await self._exchange(scope, receive, send, request_id)
+
+    async def _exchange(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         path = scope["path"]
         if scope["method"] == "HEAD" and not path.startswith(ANSWER_HEAD):
             # The routes answer as to GET; uvicorn, which keeps the scope as it came, sends no body
@@ -97,6 +105,7 @@ class SecurityMiddleware:
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 answer = MutableHeaders(scope=message)
+                answer[REQUEST_ID] = request_id
                 answer.setdefault("x-content-type-options", "nosniff")
                 answer.setdefault("referrer-policy", "no-referrer")
                 is_page = answer.get("content-type", "").startswith("text/html")

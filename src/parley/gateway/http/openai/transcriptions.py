@@ -60,8 +60,9 @@ TIMED: Final = ("verbose_json", "srt", "vtt")
 
 
 class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of the form besides the file; `prompt`, `language` and the rest are ignored: the
-    model takes no hints, finds out the language and takes the likeliest words."""
+    """The fields of the form except the file. `prompt`, `language`, `temperature` and
+    `chunking_strategy` have no effect: the models here take no hints, choose the likeliest words
+    and always split at pauses."""
 
     model: Annotated[str, Meta(max_length=200)]
     response_format: Literal["json", "text", "verbose_json", "srt", "vtt"] = "json"
@@ -74,16 +75,21 @@ class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.stream in ("true", "1")
 
 
+NO_EFFECT: Final = ("prompt", "temperature", "chunking_strategy")
+LISTS: Final = ("timestamp_granularities", "include")
+FIELDS: Final = frozenset({"file", *TranscriptionRequest.__struct_fields__, *NO_EFFECT, *LISTS})
+
 SHAPE: Final = codec.Shape(
     TranscriptionRequest, failed=lambda sentence, where: InvalidRequest(sentence, field=where)
 )
 
 
 def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
-    """A form's fields and its file.
+    """The fields of a form and its file.
 
     Raises:
-        BadInput: one is missing, or asks for what cannot be held.
+        BadInput: a field is missing, unknown or out of range, or asks for something that this
+            server cannot do.
     """
     file = form.get("file")
     if not isinstance(file, UploadFile):
@@ -94,19 +100,51 @@ def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
     if "stream" in fields:
         fields["stream"] = fields["stream"].lower()
     asked: TranscriptionRequest = codec.read(fields, SHAPE)
-    wanted = {*form.getlist("timestamp_granularities[]"), *form.getlist("timestamp_granularities")}
-    if "word" in wanted:
+    for name in map(_without_brackets, form):
+        if name not in FIELDS:
+            raise InvalidRequest(
+                f"{name[:80]} is not a field of a transcription: the fields are "
+                f"{', '.join(sorted(FIELDS))}.",
+                field=name[:80],
+            )
+    if not _is_temperature(fields.get("temperature", "0")):
         raise InvalidRequest(
-            "The models here time segments, not words: timestamp_granularities must be "
-            '["segment"].',
-            field="timestamp_granularities",
+            f"temperature must be a number between 0 and 1, got {fields['temperature'][:40]!r}.",
+            field="temperature",
         )
-    if "logprobs" in {*form.getlist("include[]"), *form.getlist("include")}:
+    for wanted in _all(form, "timestamp_granularities"):
+        if wanted != "segment":
+            raise InvalidRequest(
+                'timestamp_granularities must be ["segment"], because the models here time '
+                f"segments and not words, got {wanted[:40]!r}.",
+                field="timestamp_granularities",
+            )
+    for wanted in _all(form, "include"):
         raise InvalidRequest(
-            "include must be absent: the models here do not tell the probabilities of tokens.",
+            "include must be absent, because the models here report no probabilities of tokens, "
+            f"got {wanted[:40]!r}.",
             field="include",
         )
     return asked, file
+
+
+def _without_brackets(name: str) -> str:
+    """The name of a field: SDKs write `include[]` for lists and `chunking_strategy[type]` for
+    objects."""
+    return name.partition("[")[0]
+
+
+def _all(form: FormData, name: str) -> list[str]:
+    """The texts of a list."""
+    found = [*form.getlist(f"{name}[]"), *form.getlist(name)]
+    return [each for each in found if isinstance(each, str) and each]
+
+
+def _is_temperature(text: str) -> bool:
+    try:
+        return 0 <= float(text) <= 1
+    except ValueError:
+        return False
 
 
 def routes(*, forwarder: ChatForwarder, metrics: Metrics, models: ModelList) -> Router:
