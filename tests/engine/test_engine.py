@@ -191,7 +191,7 @@ async def test_a_closed_seat_takes_no_work():
         with pytest.raises(SlotLost, match="lost its slot"):
             await handle.prefill(HELLO)
         with pytest.raises(SlotLost):
-            handle.step_unit(StepUnit())
+            handle.generate(StepUnit())
 
 
 UNIT = WholeUnit(Prefill((*HELLO, *HELLO), takes_checkpoint=True), StepUnit())

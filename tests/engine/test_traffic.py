@@ -46,7 +46,7 @@ async def duplex_tenant(engine, chance, tally):
                 await handle.prefill(
                     [Marker(Mark.UNIT), Audio(chance.choice(SOUNDS), "live")], due_s=chance.random()
                 )
-                decoding = handle.step_unit(StepUnit(force_listen=chance.random() < 0.1))
+                decoding = handle.generate(StepUnit(force_listen=chance.random() < 0.1))
                 if chance.random() < 0.2:
                     decoding.cancel()
                 pieces = [piece async for piece in decoding]

@@ -1,3 +1,5 @@
+from typing import cast
+
 import numpy as np
 import pytest
 from tests.support.faults import Faulty
@@ -5,6 +7,7 @@ from tests.support.present import present
 from tests.support.sounds import sequence, silence, speak
 
 from parley.engine import Engine
+from parley.engine.engine import SlotHandle
 from parley.engine.work import Stage
 from parley.errors import InferenceFailed, InvalidRequest
 from parley.models.parrot import Parrot
@@ -302,7 +305,7 @@ class Noting:
 
     def __getattr__(self, name):
         method = getattr(self._slot, name)
-        if name not in ("prefill", "step_unit", "finalize"):
+        if name not in ("prefill", "generate", "finalize"):
             return method
 
         def note(*arguments, due_s=None, **options):
@@ -314,7 +317,7 @@ class Noting:
 
 async def test_everything_about_a_unit_is_due_when_the_unit_is(slot):
     noting = Noting(slot)
-    view = DuplexView(noting)
+    view = DuplexView(cast(SlotHandle, noting))
     await view.prepare()
     await view.prefill(speak(1), due_s=5.0)
     await view.generate()

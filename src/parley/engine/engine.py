@@ -1,4 +1,7 @@
-"""The engine, which hands out slots: the bridge between the event loop and the engine thread."""
+"""The engine and the handles of its slots: the bridge between the event loop and the engine thread.
+
+Views are written against `SlotHandle` and `PendingResult`.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,10 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from parley import logs
 from parley.clock import Clock, SystemClock
-from parley.engine.handle import AwaitedResult, Decoding
 from parley.engine.loop import (
     CanRollBack,
     Clear,
@@ -48,6 +50,7 @@ PENDING_LIMIT = 64
 """Requests one slot may have in flight; more are refused. Runners have two or three."""
 
 T = TypeVar("T")
+R = TypeVar("R", bound=GenerateResult, covariant=True)
 
 
 class Engine:
@@ -65,8 +68,8 @@ class Engine:
         self._loop = EngineLoop(model, clock or SystemClock(), on_fault=self._fault_from_thread)
         self._thread: threading.Thread | None = None
         self._events: asyncio.AbstractEventLoop | None = None
-        self._waiting: deque[asyncio.Future[EngineSlotHandle]] = deque()
-        self._handles: set[EngineSlotHandle] = set()
+        self._waiting: deque[asyncio.Future[SlotHandle]] = deque()
+        self._handles: set[SlotHandle] = set()
         self._broken = asyncio.Event()
         self._is_stopped = False
 
@@ -143,13 +146,13 @@ class Engine:
         """Durations and counts since the last call."""
         return self._loop.take_stats()
 
-    def try_take_slot(self) -> EngineSlotHandle | None:
+    def try_take_slot(self) -> SlotHandle | None:
         """A handle if one is free and no other caller waits for it."""
         if not self.is_running or self._waiting:
             return None
         return self._handle()
 
-    async def take_slot(self) -> EngineSlotHandle:
+    async def take_slot(self) -> SlotHandle:
         """A handle, as soon as one is free; first come, first served.
 
         Raises:
@@ -161,7 +164,7 @@ class Engine:
         if handle is not None:
             return handle
         assert self._events is not None
-        future: asyncio.Future[EngineSlotHandle] = self._events.create_future()
+        future: asyncio.Future[SlotHandle] = self._events.create_future()
         self._waiting.append(future)
         try:
             return await future
@@ -213,15 +216,15 @@ class Engine:
         self._loop.call(run)
         return await future
 
-    def _handle(self) -> EngineSlotHandle | None:
+    def _handle(self) -> SlotHandle | None:
         key = self._slots.take()
         if key is None:
             return None
-        handle = EngineSlotHandle(self, key)
+        handle = SlotHandle(self, key)
         self._handles.add(handle)
         return handle
 
-    def _give_back(self, handle: EngineSlotHandle) -> None:
+    def _give_back(self, handle: SlotHandle) -> None:
         """The model has let go of the handle's row."""
         self._handles.discard(handle)
         self._slots.release(handle.key)
@@ -259,8 +262,15 @@ class Engine:
             log.warning("late_result_dropped")
 
 
-class EngineSlotHandle:
-    """A held slot of an `Engine`. See `SlotHandle` for what its methods promise."""
+class SlotHandle:
+    """One slot, held by one session until `close`. Commands run in the order they were given.
+
+    Every method may raise `SlotLost` (closed, or engine stopped), `InferenceFailed` (the model
+    failed on this command), `BadInput` or `ContextFull` (refused, the context is unchanged).
+    `due_s` is a monotonic deadline that orders this command against those of other slots; None
+    means no hurry. Cancelling an awaiting task abandons the wait, not the command: later commands
+    still run after it.
+    """
 
     def __init__(self, engine: Engine, key: SlotKey) -> None:
         self._engine = engine
@@ -268,19 +278,22 @@ class EngineSlotHandle:
         self.spec = engine.spec
         self._is_open = True
         self._released: asyncio.Future[None] | None = None
-        self._pending: set[PendingResult] = set()
+        self._pending: set[PendingResult[GenerateResult]] = set()
         self._context_tokens = 0
 
     @property
     def row(self) -> int:
+        """The slot's place in the engine's batch."""
         return self.key.row
 
     @property
     def generation(self) -> int:
+        """Number of sessions that have held the slot, this one included."""
         return self.key.generation
 
     @property
     def context_tokens(self) -> int:
+        """Length of the context as of the last completed command."""
         return self._context_tokens
 
     async def start(self, command: StartSession) -> StartResult:
@@ -294,21 +307,23 @@ class EngineSlotHandle:
         due_s: float | None = None,
         again: object = None,
     ) -> PrefillResult:
+        """Append segments. With `takes_checkpoint` the result has the checkpoint before them, and a
+        failure of the model rolls the slot back to it. `again`: see `Prefill`."""
         self._require_room(segments)
         command = Prefill(tuple(segments), takes_checkpoint, again)
         return await self._run(command, PrefillResult, due_s)
 
-    def generate(self, command: Generate, *, due_s: float | None = None) -> Decoding:
+    def generate(
+        self, command: Generate | StepUnit, *, due_s: float | None = None
+    ) -> PendingResult[GenerateResult]:
         return self._submit(command, due_s)
 
-    def step_unit(self, command: StepUnit, *, due_s: float | None = None) -> Decoding:
-        return self._submit(command, due_s)
-
-    def unit(self, command: WholeUnit, *, due_s: float | None = None) -> AwaitedResult[UnitResult]:
+    def unit(self, command: WholeUnit, *, due_s: float | None = None) -> PendingResult[UnitResult]:
+        """Prefill and decision in one request."""
         segments = command.prefill.segments
         if any(isinstance(segment, Text) for segment in segments):
             self._require_room(segments)
-        return cast(AwaitedResult[UnitResult], self._submit(command, due_s))
+        return cast(PendingResult[UnitResult], self._submit(command, due_s))
 
     async def finalize(self, *, due_s: float | None = None) -> FinalizeResult:
         return cast(FinalizeResult, await self._submit(Finalize(), due_s).value)
@@ -320,12 +335,17 @@ class EngineSlotHandle:
         return await self._run(CanRollBack(checkpoint), bool)
 
     async def roll_back(self, checkpoint: Checkpoint) -> int:
+        """Return to `checkpoint`; returns the context length in tokens."""
         return await self._run(RollBack(checkpoint), int)
 
     async def clear(self) -> None:
+        """Forget the session and give back what it took; the slot stays held, `start` begins the
+        next session."""
         await self._submit(Clear()).value
 
     async def close(self) -> None:
+        """Cancel what runs, free the slot. Returns when the model has let go of it. Safe to
+        repeat."""
         if self._is_open:
             self._lose()
             self._released = asyncio.get_running_loop().create_future()
@@ -337,7 +357,7 @@ class EngineSlotHandle:
             # Shielded: a caller that gives up must not take the release from the others.
             await asyncio.shield(self._released)
 
-    async def __aenter__(self) -> EngineSlotHandle:
+    async def __aenter__(self) -> SlotHandle:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -352,12 +372,14 @@ class EngineSlotHandle:
         assert isinstance(value, kind)
         return value
 
-    def _submit(self, command: Command, due_s: float | None = None) -> PendingResult:
+    def _submit(
+        self, command: Command, due_s: float | None = None
+    ) -> PendingResult[GenerateResult]:
         if not self._is_open:
             raise SlotLost()
         if len(self._pending) >= PENDING_LIMIT:
             raise InferenceFailed("Too much work is waiting for this session.")
-        pending = PendingResult(self, command, due_s)
+        pending = PendingResult[GenerateResult](self, command, due_s)
         self._pending.add(pending)
         self._engine._loop.submit(pending.request)
         return pending
@@ -375,14 +397,18 @@ class EngineSlotHandle:
             self._released.set_result(None)
 
 
-class PendingResult:
-    """What one request comes to, on the event loop; for answers also a `Decoding`.
+class PendingResult(Generic[R]):
+    """What one request comes to, on the event loop. Iterate over an answer for its pieces.
 
-    The engine thread calls `pieces`, `done` and `failed` (`ResultSink`); everything else belongs to
-    the event loop. What arrives after the end is dropped: the slot may have changed hands since.
+    Abandoning the iteration (break, cancellation of the task) does not stop the model: call
+    `cancel`, then await `result`, which ends within a few steps.
+
+    The engine thread calls `pieces`, `done` and `failed`, which return immediately; everything else
+    belongs to the event loop. What arrives after the end is dropped: the slot may have changed
+    hands since.
     """
 
-    def __init__(self, handle: EngineSlotHandle, command: Command, due_s: float | None) -> None:
+    def __init__(self, handle: SlotHandle, command: Command, due_s: float | None) -> None:
         self.request = SlotRequest(handle.key, command, self, due_s)
         self.value: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._handle = handle
@@ -418,14 +444,21 @@ class PendingResult:
         await self.result()
 
     def cancel(self) -> None:
+        """Ask the model to finish now. Safe from any task, any number of times."""
         if not self._has_ended:
             self._engine._loop.cancel(self.request)
 
-    async def result(self) -> GenerateResult:
+    async def result(self) -> R:
+        """The outcome of an answer, once all pieces are there (they stay readable).
+
+        Raises:
+            InferenceFailed: the model failed; roll back to a checkpoint before the next command.
+            SlotLost: the slot was closed meanwhile.
+        """
         # Shielded: a reader that is cancelled must not take the outcome from the next.
         result = await asyncio.shield(self.value)
         assert isinstance(result, GenerateResult)
-        return result
+        return cast(R, result)
 
     def fail(self, error: ParleyError, context_tokens: int) -> None:
         self._end(None, error, context_tokens)

@@ -26,7 +26,7 @@ from parley.dialects.events import (
     ServerEvent,
     UnitDone,
 )
-from parley.engine.handle import SlotHandle
+from parley.engine.engine import SlotHandle
 from parley.engine.work import StartSession
 from parley.errors import InvalidRequest
 from parley.media.pcm import INPUT_RATE_HZ, Pcm

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from parley import logs
-from parley.engine.handle import AwaitedResult, SlotHandle
+from parley.engine.engine import PendingResult, SlotHandle
 from parley.engine.model import ModelSpec
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import (
@@ -88,7 +88,7 @@ class DuplexView:
         self._segments: tuple[Segment, ...] = ()
         self._kept: deque[_Unit] = deque(maxlen=KEPT_UNITS)
         self._heard: PrefillResult | None = None
-        self._decoding: AwaitedResult[GenerateResult] | None = None
+        self._decoding: PendingResult[GenerateResult] | None = None
         self._needs_finalize = False
         self._is_prepared = False
         self._is_stopped = False
@@ -234,7 +234,7 @@ class DuplexView:
         heard, self._heard = self._heard, None
         if heard is None:
             return self._nothing(end_of_turn=False)
-        decoding = self._slot.step_unit(
+        decoding = self._slot.generate(
             StepUnit(force_listen, again=again and again.step),
             due_s=self._due_s if due_s is None else due_s,
         )
@@ -247,7 +247,7 @@ class DuplexView:
         timings = _add(heard.timings, decided.timings)
         return self._counted(UnitResult.of(decided, heard, pieces, timings))
 
-    async def _decided(self, answering: AwaitedResult[R]) -> R:
+    async def _decided(self, answering: PendingResult[R]) -> R:
         """What became of an answer, which `stop` can cut short."""
         self._decoding = answering
         try:

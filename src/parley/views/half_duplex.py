@@ -15,9 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from parley.engine.handle import Decoding, SlotHandle
+from parley.engine.engine import PendingResult, SlotHandle
 from parley.engine.segments import Mark, Marker, Segment
-from parley.engine.work import Checkpoint, Generate, PrefillResult, StartSession, Window
+from parley.engine.work import (
+    Checkpoint,
+    Generate,
+    GenerateResult,
+    PrefillResult,
+    StartSession,
+    Window,
+)
 from parley.errors import BadInput, ContextFull, InferenceFailed, InvalidRequest, SlotLost
 from parley.media.pcm import Pcm, Samples
 from parley.media.reference import decode_reference
@@ -100,7 +107,7 @@ class _EarlyAnswer:
     """An answer that was not requested yet; `before` is the way back."""
 
     command: Generate
-    decoding: Decoding
+    decoding: PendingResult[GenerateResult]
     before: _Point
     is_stopped: bool = False
 

@@ -14,7 +14,7 @@ with several concurrent conversations makes its views on the engine's slots inst
 from __future__ import annotations
 
 from parley.clock import Clock
-from parley.engine.engine import Engine, EngineSlotHandle
+from parley.engine.engine import Engine, SlotHandle
 from parley.engine.model import Model
 from parley.errors import SetupError
 from parley.protocol.kinds import Mode
@@ -28,7 +28,7 @@ class UnifiedProcessor:
 
     def __init__(self, model: Model, *, clock: Clock | None = None) -> None:
         self.engine = Engine(model, clock)
-        self._slot: EngineSlotHandle | None = None
+        self._slot: SlotHandle | None = None
         self._views: tuple[ChatView, HalfDuplexView, DuplexView] | None = None
         self._mode: Mode | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from parley.engine.handle import Decoding, SlotHandle
+from parley.engine.engine import PendingResult, SlotHandle
 from parley.engine.model import ModelSpec
 from parley.engine.work import Generate, GenerateResult, Sampling
 from parley.errors import InvalidRequest
@@ -70,7 +70,7 @@ class TurnView:
     def __init__(self, slot: SlotHandle) -> None:
         self._slot = slot
         self._session_id: str | None = None
-        self._decoding: Decoding | None = None
+        self._decoding: PendingResult[GenerateResult] | None = None
         self._decoded: GenerateResult | None = None
 
     @property
@@ -118,7 +118,10 @@ class TurnView:
             raise InvalidRequest("Nothing has been prefilled for this session.")
 
     async def _stream(
-        self, reply: Generate, due_s: float | None, started: Decoding | None = None
+        self,
+        reply: Generate,
+        due_s: float | None,
+        started: PendingResult[GenerateResult] | None = None,
     ) -> AsyncGenerator[StreamingChunk, None]:
         """Chunks of an answer.
 

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
 from parley import logs
-from parley.engine.engine import EngineSlotHandle
+from parley.engine.engine import SlotHandle
 from parley.errors import ParleyError, Refused
 from parley.media import decoder
 from parley.protocol.control import (
@@ -203,9 +203,7 @@ def _recording_routes(finished: FinishedRecordings, secret: str | None) -> list[
     ]
 
 
-async def _rebuild(
-    host: Host, lease: LeasedSlot, slot: EngineSlotHandle, wire: GatewaySocket
-) -> None:
+async def _rebuild(host: Host, lease: LeasedSlot, slot: SlotHandle, wire: GatewaySocket) -> None:
     """A session that another worker held."""
     try:
         await host.rebuild(lease, slot, wire)

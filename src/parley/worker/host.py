@@ -20,7 +20,7 @@ from parley.dialects import registry
 from parley.dialects.base import Dialect, SessionContext
 from parley.dialects.events import RecordingLost, SessionEnded, StopRequested
 from parley.dialects.registry import DialectRegistry
-from parley.engine.engine import Engine, EngineSlotHandle
+from parley.engine.engine import Engine, SlotHandle
 from parley.engine.model import ModelSpec
 from parley.errors import ParleyError, Refused, ServiceUnavailable, WorkerBusy
 from parley.protocol.control import (
@@ -186,7 +186,7 @@ class Host:
 
     # ---- a session -------------------------------------------------------------------------
 
-    async def admit(self, lease: LeasedSlot) -> EngineSlotHandle:
+    async def admit(self, lease: LeasedSlot) -> SlotHandle:
         """A slot for a session whose socket is not accepted yet; `hold` or the caller closes it.
 
         Raises:
@@ -200,16 +200,14 @@ class Host:
             self.meter.count_error(error.code)
             raise
 
-    async def rebuild(
-        self, lease: LeasedSlot, slot: EngineSlotHandle, socket: GatewaySocket
-    ) -> None:
+    async def rebuild(self, lease: LeasedSlot, slot: SlotHandle, socket: GatewaySocket) -> None:
         """Continue a session of a lost worker from its log, and hold it to its end. The client
         comes by `attach`."""
         with logs.bind_session(lease.session_id, dialect=lease.dialect):
             held = self._held[lease.lease_id] = _Held(lease)
             await self._hold(held, socket, slot, rebuilt=RebuiltSession(socket))
 
-    async def hold(self, lease: LeasedSlot, slot: EngineSlotHandle, socket: SessionSocket) -> None:
+    async def hold(self, lease: LeasedSlot, slot: SlotHandle, socket: SessionSocket) -> None:
         """Hold a session from its accepted socket to its closed one."""
         with logs.bind_session(lease.session_id, dialect=lease.dialect):
             self.meter.count_request()
@@ -220,7 +218,7 @@ class Host:
         self,
         held: _Held,
         socket: SessionSocket,
-        slot: EngineSlotHandle,
+        slot: SlotHandle,
         rebuilt: RebuiltSession | None = None,
     ) -> None:
         lease = held.lease
@@ -445,7 +443,7 @@ class Host:
             journal_s=limits.resume_journal_s,
         )
 
-    async def _take_slot(self) -> EngineSlotHandle:
+    async def _take_slot(self) -> SlotHandle:
         """A slot now; or soon, if a session is being cleaned up.
 
         Raises:
@@ -467,7 +465,7 @@ class Host:
         except TimeoutError:
             raise WorkerBusy from None
 
-    async def _clean_up(self, held: _Held, runner: Runner | None, slot: EngineSlotHandle) -> None:
+    async def _clean_up(self, held: _Held, runner: Runner | None, slot: SlotHandle) -> None:
         try:
             async with asyncio.timeout(self.cleanup_limit_s):
                 try:
@@ -503,7 +501,7 @@ class Host:
         lease: LeasedSlot,
         dialect: Dialect,
         session: Session,
-        slot: EngineSlotHandle,
+        slot: SlotHandle,
         seed: int | None,
     ) -> Runner:
         limits = self.limits
