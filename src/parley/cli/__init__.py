@@ -55,7 +55,7 @@ class Verb:
 
 SERVER: Final = "Run a server"
 CLIENT: Final = "Talk to a server"
-OPERATE: Final = "Look after a running server"
+OPERATE: Final = "Operate a running server"
 TOOLS: Final = "Maintenance"
 
 VERBS: Final = (
@@ -65,12 +65,12 @@ VERBS: Final = (
     Verb("chat", "Send a chat request: text, images, audio or video.", CLIENT),
     Verb("talk", "Hold a voice conversation with a microphone or an audio file.", CLIENT),
     Verb("status", "Show whether a server takes sessions, its workers and queue.", OPERATE),
-    Verb("queue", "Show who waits, or take a client out of the queue.", OPERATE),
+    Verb("queue", "Show who is waiting, or remove a client from the queue.", OPERATE),
     Verb("sessions", "Show every session: its state, worker and key.", OPERATE),
-    Verb("drain", "Keep new work away from a worker, or restart it.", OPERATE),
-    Verb("reload", "Let a server read its settings and certificate again.", OPERATE),
-    Verb("keys", "List, make and revoke keys.", OPERATE),
-    Verb("usage", "Show what each key used by day.", OPERATE),
+    Verb("drain", "Stop giving new work to a worker, or restart it.", OPERATE),
+    Verb("reload", "Make a server read its settings and certificate again.", OPERATE),
+    Verb("keys", "List, create, rotate and revoke keys.", OPERATE),
+    Verb("usage", "Show the usage of each key by day.", OPERATE),
     Verb("doctor", "Check this machine and suggest fixes.", TOOLS),
     Verb("recordings", "List, show, render, export and delete recorded sessions.", TOOLS),
     Verb("rerun", "Run recorded sessions through a model again and compare the results.", TOOLS),
@@ -154,7 +154,7 @@ def build(chosen: str | None) -> typer.Typer:
 
 
 def _completed() -> list[str]:
-    """The words typed so far, when a shell asks for completions."""
+    """Words typed so far when a shell asks for completions."""
     if COMPLETION not in os.environ:
         return []
     return os.environ.get("_TYPER_COMPLETE_ARGS", "").split()[1:]
@@ -238,7 +238,7 @@ def _logs_json() -> bool:
 
 
 def _log(sentence: str, hint: str) -> None:
-    """The same as a log event, for programs that parse a server's log."""
+    """Log the error as an event, for programs that parse a server's log."""
     from parley import logs
 
     logs.get("parley.cli").error(f"error: {sentence}", **({"hint": hint} if hint else {}))

@@ -13,7 +13,7 @@ from parley import logs
 
 
 def announce(sentence: str, *, err: bool = False, **facts: Any) -> None:
-    """Say one thing; `facts` are for machines."""
+    """Print a message for people; `facts` are its values for programs."""
     if not logs.is_json():
         typer.echo(sentence, err=err)
         return

@@ -30,24 +30,25 @@ _File = typer.Option(exists=True, dir_okay=False, readable=True, help="May be re
 def chat(
     server: reach.ServerAddress,
     text: Annotated[
-        str | None, typer.Argument(help="What to ask; read from standard input when absent.")
+        str | None, typer.Argument(help="Question; read from standard input if missing.")
     ] = None,
     image: Annotated[list[Path] | None, _File] = None,
     audio: Annotated[list[Path] | None, _File] = None,
     video: Annotated[list[Path] | None, _File] = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     voice: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="A WAV whose voice to imitate.")
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="WAV file with the voice to imitate."),
     ] = None,
     save: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write the spoken answer to this WAV file.")
     ] = None,
     no_speech: Annotated[bool, typer.Option("--no-speech", help="Text only.")] = False,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, max=4096, help="Longest answer, in tokens.")
+        int | None, typer.Option(min=1, max=4096, help="Maximum length of the answer in tokens.")
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object when the answer is complete.")
+        bool, typer.Option("--json", help="Print one JSON object when the answer is complete.")
     ] = False,
 ) -> None:
     """Ask something, in words, pictures, sound or clips; the answer streams in.

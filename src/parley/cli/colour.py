@@ -16,7 +16,7 @@ def say(line: str, colour: str, *, err: bool = False) -> None:
 
 
 def paint(text: Text, *, err: bool = False) -> None:
-    """Write a line of several colours. Never wrapped: it may be copied and searched."""
+    """Print a line of several colours, never wrapped, so that it can be copied and searched."""
     from rich.console import Console
 
     Console(stderr=err, highlight=False, soft_wrap=True).print(text)

@@ -45,7 +45,7 @@ CERTIFICATE_SOON_DAYS: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. `advice` says what to do, unless it is fine."""
+    """Result of one check. `advice` says what to do if it is not fine."""
 
     grade: Grade
     subject: str
@@ -58,10 +58,14 @@ Check = Callable[[Settings], Iterator[Finding]]
 
 def doctor(
     model: Annotated[
-        str | None, typer.Option(help="Also plan this model: name, checkpoint folder or hub id.")
+        str | None,
+        typer.Option(help="Also plan memory for this model: name, checkpoint folder or hub id."),
     ] = None,
     random_weights: Annotated[
-        bool, typer.Option("--random-weights", help="Plan the full size without a checkpoint.")
+        bool,
+        typer.Option(
+            "--random-weights", help="Plan memory for the full-size model without a checkpoint."
+        ),
     ] = False,
     llm: flags.Llm = None,
     llm_model: flags.LlmModel = None,
@@ -73,7 +77,7 @@ def doctor(
             "no checkpoint, and 1 GiB.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
 ) -> None:
     """Check this machine: Python, devices, ports, certificates, disk, model, voice detector.
@@ -118,7 +122,7 @@ def doctor(
 
 
 def _keep(finding: Finding) -> None:
-    """Shown later, with all the others."""
+    """Store a log line, to show all of them after the table."""
 
 
 def _as_json(findings: list[Finding]) -> str:
@@ -148,13 +152,13 @@ def _print(finding: Finding) -> None:
 
 
 def check_python(settings: Settings) -> Iterator[Finding]:
-    """The interpreter. An older one than we support would not have got here."""
+    """Check the interpreter; unsupported versions cannot run this file."""
     version = platform.python_version()
     yield Finding("fine", "python", f"{version} on {platform.system()} {platform.machine()}")
 
 
 def check_torch(settings: Settings) -> Iterator[Finding]:
-    """What the model runs on."""
+    """Check the devices."""
     if importlib.util.find_spec("torch") is None:
         yield Finding(
             "note",
@@ -184,7 +188,7 @@ def check_torch(settings: Settings) -> Iterator[Finding]:
 
 
 def check_ports(settings: Settings) -> Iterator[Finding]:
-    """Can the gateway listen?"""
+    """Check that the gateway can listen."""
     gateway = settings.gateway
     if gateway.port == 0:
         yield Finding("fine", "port", "a free one is picked at start")
@@ -226,7 +230,7 @@ def _parley_answers(gateway: GatewaySettings) -> bool:
 
 
 def check_certificate(settings: Settings) -> Iterator[Finding]:
-    """Browsers give a microphone to secure pages only."""
+    """Check the certificate: browsers allow the microphone on secure pages only."""
     gateway = settings.gateway
     if gateway.http:
         yield Finding(
@@ -280,7 +284,7 @@ def _validity(cert: Path) -> Iterator[Finding]:
 
 
 def check_disk(settings: Settings) -> Iterator[Finding]:
-    """Room for recordings."""
+    """Check the disk space for recordings."""
     storage = settings.storage
     folder = storage.data_dir.absolute()
     while not folder.exists():
@@ -304,7 +308,8 @@ def check_disk(settings: Settings) -> Iterator[Finding]:
 
 
 def check_session_logs(settings: Settings) -> Iterator[Finding]:
-    """Where running sessions are logged, so that another worker can continue them."""
+    """Check where logs of running sessions are written; another worker continues sessions from
+    them."""
     try:
         stored = open_session_logs(settings)
     except SetupError as error:
@@ -317,7 +322,8 @@ def check_session_logs(settings: Settings) -> Iterator[Finding]:
 
 
 def check_media(settings: Settings) -> Iterator[Finding]:
-    """The libraries that read and write sound, pictures and clips; no ffmpeg program is needed."""
+    """Check the libraries that read and write audio, pictures and video; no ffmpeg program is
+    needed."""
     for name, use, is_essential in (
         ("soundfile", "sound files", True),
         ("soxr", "rate conversion", True),
@@ -339,7 +345,7 @@ def check_media(settings: Settings) -> Iterator[Finding]:
 
 
 def check_voice_detector(settings: Settings) -> Iterator[Finding]:
-    """Half-duplex needs to hear when someone speaks."""
+    """Check the voice detector, which half-duplex needs."""
     if settings.worker.vad != "silero":
         yield Finding("note", "voice detector", f"{settings.worker.vad}; simple, for tests")
         return
@@ -357,7 +363,7 @@ def check_voice_detector(settings: Settings) -> Iterator[Finding]:
 
 
 def check_sound_devices(settings: Settings) -> Iterator[Finding]:
-    """Only `parley talk` and the loudspeaker of `parley chat` need them."""
+    """Check microphone and loudspeaker, which only `parley talk` and `parley chat` use."""
     from parley.client.devices import sound_library
 
     try:
@@ -373,7 +379,7 @@ def check_sound_devices(settings: Settings) -> Iterator[Finding]:
 
 
 def check_model(settings: Settings) -> Iterator[Finding]:
-    """What would be loaded, and whether it fits."""
+    """Check which model would be loaded and whether it fits in memory."""
     name = settings.model.name
     try:
         models = importlib.import_module("parley.models")
@@ -405,7 +411,7 @@ def check_model(settings: Settings) -> Iterator[Finding]:
 
 
 def check_fast_parts(settings: Settings) -> Iterator[Finding]:
-    """Kernel, graphs and the rest, built and compared."""
+    """Build and check the fast parts: kernel, graphs and others."""
     try:
         parts = importlib.import_module("parley.models.minicpmo45.fast_parts_check")
     except ModuleNotFoundError as error:

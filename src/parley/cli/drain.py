@@ -13,13 +13,13 @@ from parley.cli.remote import RemoteServer, VerbReport, reports
 @reports
 def drain(
     server: RemoteServer,
-    worker: Annotated[str, typer.Argument(help="Its id, as `parley status` shows it.")],
-    off: Annotated[bool, typer.Option("--off", help="Let new work in again.")] = False,
+    worker: Annotated[str, typer.Argument(help="Worker id, as `parley status` shows it.")],
+    off: Annotated[bool, typer.Option("--off", help="Admit new work again.")] = False,
     restart: Annotated[
-        bool, typer.Option("--restart", help="End what runs there, and start it again.")
+        bool, typer.Option("--restart", help="End its sessions and restart it.")
     ] = False,
 ) -> VerbReport:
-    """Keep new work away from a worker. Its sessions continue, or move to another worker."""
+    """Stop giving new work to a worker. Its sessions continue, or move to another worker."""
     path = f"/api/admin/workers/{quote(worker, safe='')}"
     if restart:
         return VerbReport(data=server.ask("POST", f"{path}/restart"), lines=[f"{worker} restarts."])

@@ -18,10 +18,10 @@ from parley.media.pcm import Pcm
 from parley.protocol.values import AUDIO_LIMIT_S, IMAGE_LIMIT_BYTES, VIDEO_LIMIT_BYTES
 
 SPOKEN_LIMIT_S: Final = 3600.0
-"""Longest file to talk with; a conversation ends before that."""
+"""Maximum length of a file to talk with; a session ends before that."""
 
 VOICE_LIMIT_S: Final = 60.0
-"""Longest reference voice. Source: service.md 4.0."""
+"""Maximum length of a reference voice. Source: service.md 4.0."""
 
 _MIB: Final = 1024 * 1024
 
@@ -42,7 +42,7 @@ def sound(path: Path, *, limit_s: float = AUDIO_LIMIT_S) -> Pcm:
 
 
 def sample() -> Pcm:
-    """Three spoken questions with pauses, for who has no microphone and no file at hand."""
+    """Three spoken questions with pauses, for use without a microphone or a file."""
     samples, rate_hz = soundfile.read(Path(__file__).with_name("sample.flac"), dtype="float32")
     return Pcm(samples, rate_hz)
 

@@ -30,11 +30,15 @@ def gateway(
     ssl_keyfile: flags.Keyfile = None,
     data_dir: flags.DataDir = None,
     drain_timeout: flags.DrainTimeout = None,
-    max_queue_size: Annotated[int | None, typer.Option(help="Places in the queue.")] = None,
-    timeout: Annotated[
-        float | None, typer.Option(help="Seconds until POST /api/chat gives up.")
+    max_queue_size: Annotated[
+        int | None, typer.Option(help="Maximum number of clients in the queue.")
     ] = None,
-    lang: Annotated[str | None, typer.Option(help="Language the pages start in: zh or en.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds after which POST /api/chat fails.")
+    ] = None,
+    lang: Annotated[
+        str | None, typer.Option(help="Initial language of the pages: zh or en.")
+    ] = None,
     log_level: flags.LogLevel = None,
     log_format: flags.LogFormat = None,
 ) -> None:
@@ -66,7 +70,7 @@ def gateway(
 
 
 async def _run(settings: Settings, read: Callable[[], Settings]) -> bool:
-    """True if it is to be started again, to stand by for the gateway that replaced it."""
+    """Run the gateway; True if it should restart as a standby of the gateway that replaced it."""
     running = Gateway(settings)
     running.reread_by(read, settings)
     running.keeps_sessions = True

@@ -21,7 +21,7 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 @app.command("list")
 @reports
 def list_(server: RemoteServer) -> VerbReport:
-    """List the keys that work, and what they used today."""
+    """List the valid keys and what they used today."""
     found = server.ask("GET", PATH)
     return VerbReport(
         data=found,
@@ -48,15 +48,25 @@ def list_(server: RemoteServer) -> VerbReport:
 @reports
 def create(
     server: RemoteServer,
-    name: Annotated[str, typer.Argument(help="What it is for.")],
+    name: Annotated[str, typer.Argument(help="Name of the key, for example its user.")],
     role: Annotated[str, typer.Option(help="talk, operate or admin.")] = "talk",
-    expires_in_days: Annotated[float | None, typer.Option(help="Default: never.")] = None,
-    minutes_per_day: Annotated[int | None, typer.Option(help="Of sessions.")] = None,
-    tokens_per_day: Annotated[int | None, typer.Option(help="Generated.")] = None,
-    max_sessions: Annotated[int | None, typer.Option(help="At the same time; default 8.")] = None,
-    per_minute: Annotated[int | None, typer.Option(help="Requests; default 120.")] = None,
+    expires_in_days: Annotated[
+        float | None, typer.Option(help="Days until the key expires; default never.")
+    ] = None,
+    minutes_per_day: Annotated[
+        int | None, typer.Option(help="Minutes of sessions per day; default no limit.")
+    ] = None,
+    tokens_per_day: Annotated[
+        int | None, typer.Option(help="Generated tokens per day; default no limit.")
+    ] = None,
+    max_sessions: Annotated[
+        int | None, typer.Option(help="Concurrent sessions; default 8.")
+    ] = None,
+    per_minute: Annotated[
+        int | None, typer.Option(help="Requests per minute; default 120.")
+    ] = None,
 ) -> VerbReport:
-    """Make a key. It is shown once."""
+    """Create a key and print it; it cannot be shown again."""
     wanted = {
         "name": name,
         "role": role,
@@ -73,7 +83,8 @@ def create(
 
 
 KeyWord = Annotated[
-    str, typer.Argument(metavar="KEY", help="Its id or name, as `parley keys list` shows them.")
+    str,
+    typer.Argument(metavar="KEY", help="Id or name of the key, as `parley keys list` shows it."),
 ]
 
 
@@ -83,7 +94,7 @@ def rotate(
     server: RemoteServer,
     key: KeyWord,
     overlap: Annotated[
-        str, typer.Option(help="How long the old key works, too: 90s, 30m, 1h, 7d, or 0.")
+        str, typer.Option(help="How long the old key stays valid: 90s, 30m, 1h, 7d, or 0.")
     ] = "1h",
 ) -> VerbReport:
     """Replace a key by a new one with the same id, limits, voices and recordings.
@@ -112,7 +123,8 @@ def revoke(server: RemoteServer, key: KeyWord) -> VerbReport:
 def erase(
     server: RemoteServer,
     key_id: Annotated[
-        str, typer.Argument(metavar="ID", help="Of a key, revoked or not, or of a user: u_NAME.")
+        str,
+        typer.Argument(metavar="ID", help="Id of a key, revoked or not, or of a user (u_NAME)."),
     ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> VerbReport:
@@ -142,7 +154,7 @@ def erase(
 
 
 def _id_of(server: RemoteServer, key: str) -> str:
-    """The id of the key that a person named by its id or name."""
+    """The id of a key given by id or name."""
     keys = server.ask("GET", PATH)["keys"]
     named = [one["id"] for one in keys if one["name"] == key]
     if len(named) > 1:
@@ -151,7 +163,7 @@ def _id_of(server: RemoteServer, key: str) -> str:
 
 
 def _seconds(text: str) -> float:
-    """A length of time such as `90s`, `30m`, `1h` or `7d`; a bare number is seconds."""
+    """Parse a duration such as `90s`, `30m`, `1h` or `7d`; a plain number is in seconds."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in _UNIT_S else (text, "s")
     try:
         seconds = float(number) * _UNIT_S[unit]

@@ -14,10 +14,10 @@ from parley.cli.remote import RemoteServer, Titled, VerbReport, reports
 def queue(
     server: RemoteServer,
     cancel: Annotated[
-        str | None, typer.Option(metavar="TICKET", help="Take this ticket out of the queue.")
+        str | None, typer.Option(metavar="TICKET", help="Remove this ticket from the queue.")
     ] = None,
 ) -> VerbReport:
-    """Show who waits, and for how long; or take a client out of the queue."""
+    """Show who is waiting and for how long, or remove a client from the queue."""
     if cancel is not None:
         found = server.ask("DELETE", f"/api/queue/{quote(cancel, safe='')}")
         is_out = bool(found["success"])

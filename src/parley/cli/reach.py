@@ -16,24 +16,26 @@ from parley.settings import load
 
 UrlOption = Annotated[
     str | None,
-    typer.Option(help="The server; default: PARLEY_URL, or this machine, port and scheme as set."),
+    typer.Option(help="Server address; default: PARLEY_URL, or this machine."),
 ]
-UrlArgument = Annotated[str | None, typer.Argument(help="The server, if it is not the default.")]
-At = Annotated[str | None, typer.Option("--url", help="The same, as other verbs take it.")]
+UrlArgument = Annotated[str | None, typer.Argument(help="Server address; same as --url.")]
+At = Annotated[
+    str | None, typer.Option("--url", help="Server address; default: PARLEY_URL, or this machine.")
+]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Do not check the certificate.")]
 Ca = Annotated[
     Path | None,
     typer.Option(
-        help="Certificate to trust; default: the one `parley serve` made here.",
+        help="Certificate to trust; default: the one that parley serve created here.",
         exists=True,
         dir_okay=False,
     ),
 ]
-Token = Annotated[str | None, typer.Option(help="A key for the server; default: PARLEY_TOKEN.")]
+Token = Annotated[str | None, typer.Option(help="API key; default: PARLEY_TOKEN.")]
 
 
 class ServerAddress(NamedTuple):
-    """Where a server is, and how it is reached."""
+    """Address of a server and how to verify its certificate."""
 
     url: str
     options: AccessOptions
@@ -45,7 +47,7 @@ def option(name: str, annotation: Any, default: Any) -> Parameter:
 
 
 def declare(run: Callable[..., Any], verb: Callable[..., Any], *added: Parameter) -> None:
-    """Let `run` have the options of `verb` without its first parameter, and those added."""
+    """Give `run` the signature of `verb` without its first parameter and with the added ones."""
     _, *own = inspect.signature(verb, eval_str=True).parameters.values()
     parameters = [*(one.replace(kind=Parameter.KEYWORD_ONLY) for one in own), *added]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -59,16 +61,16 @@ _ACCESS: Final = (
     option("token", Token, None),
 )
 OPTIONS: Final = (option("url", UrlOption, None), *_ACCESS)
-"""What `server` takes, in a verb that has no other use for an argument."""
+"""Options that select the server in verbs that have arguments of their own."""
 
 
 def at_server(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb whose first parameter is a `ServerAddress`: people name it with `OPTIONS`."""
+    """Decorator for verbs whose first parameter is a `ServerAddress`, which `OPTIONS` set."""
     return _at_server(verb, OPTIONS)
 
 
 def at_named_server(verb: Callable[..., None]) -> Callable[..., None]:
-    """The same for a verb without other arguments: the URL may also be its argument."""
+    """The same for verbs without other arguments: the URL may also be an argument."""
     return _at_server(verb, (option("url", UrlArgument, None), option("at", At, None), *_ACCESS))
 
 

@@ -172,7 +172,7 @@ def clean(
             "--max-gb",
             "--max-storage-gb",
             min=-1,
-            help="Delete the oldest above this size; -1: no limit.",
+            help="Delete the oldest recordings above this total size; -1: no limit.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -262,5 +262,5 @@ def _said(recording: RecordingJson | None) -> list[tuple[float, str, str]]:
 
 
 def _plain(text: str) -> str:
-    """Text of users and models, without terminal control sequences."""
+    """Text of users and models without terminal control sequences."""
     return renderer.clean(text)

@@ -18,7 +18,7 @@ from parley.errors import Unauthorized
 
 TIMEOUT_S: Final = 30.0
 TABLE_COLUMNS: Final = 10_000
-"""Most columns of a table: a terminal may wrap an id, but nothing shortens it."""
+"""Width of tables: a terminal may wrap an id, but it must not be truncated."""
 ADMIN_HINT: Final = (
     "Pass the admin token, or a key with the role it takes, with --token or in PARLEY_TOKEN; "
     "without one, admins are on the server's own machine."
@@ -28,14 +28,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class NotAllowed(Unauthorized):
-    """Refused by the server; the hint says what it takes."""
+    """The server refused; the hint says which right is needed."""
 
     hint = ADMIN_HINT
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteServer:
-    """A running server, as the options name it."""
+    """The running server that the options select."""
 
     access: Access
 
@@ -69,7 +69,7 @@ class RemoteServer:
 
 @dataclass(frozen=True, slots=True)
 class Titled:
-    """Rows under titles; `none` stands for no rows."""
+    """A table with titles; `none` is printed if it is empty."""
 
     titles: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -96,8 +96,8 @@ class VerbReport:
 
 
 def reports(verb: Callable[..., VerbReport]) -> Callable[..., None]:
-    """A verb whose first parameter is a `RemoteServer`; `--json` and the options that name the
-    server are added to its own."""
+    """Decorator for verbs whose first parameter is a `RemoteServer`; adds `--json` and the options
+    that select the server."""
 
     def run(*, as_json: bool, **given: Any) -> None:
         named = {one.name: given.pop(one.name) for one in reach.OPTIONS}
@@ -109,7 +109,7 @@ def reports(verb: Callable[..., VerbReport]) -> Callable[..., None]:
 
 
 def show(report: VerbReport, *, as_json: bool) -> None:
-    """Print it, and end the program with its code unless that is 0."""
+    """Print a report; exit with its code unless that is 0."""
     if as_json:
         typer.echo(json.dumps(report.data, ensure_ascii=False, indent=2))
     else:

@@ -20,7 +20,7 @@ from parley.session.rerun import Comparison
 from parley.settings import Settings, load
 
 SHOWN = 5
-"""Differences printed per recording."""
+"""Number of differences printed per recording."""
 
 
 def rerun(
@@ -73,7 +73,6 @@ async def _rerun(settings: Settings, folders: list[Folder]) -> bool:
 
 
 def describe(found: Comparison) -> str:
-    """The result of a rerun in words."""
     what = "equal" if not found.differences else f"{len(found.differences)} differences"
     lines = [f"{found.recording_id}: {found.compared} of {found.entries} entries, {what}"]
     if found.ended:

@@ -10,7 +10,7 @@ from parley.client.events import Assigned, Reconnecting, Waiting
 
 
 class Screen:
-    """Two streams and a live line."""
+    """Two streams and a status line."""
 
     def __init__(self, out: TextIO | None = None, status: TextIO | None = None) -> None:
         self._out = out or sys.stdout
@@ -21,7 +21,7 @@ class Screen:
         self._place = 0
 
     def text(self, words: str) -> None:
-        """Words of the answer, as they come."""
+        """Print words of the answer as they arrive."""
         if not words:
             return
         self._clear()
@@ -30,7 +30,6 @@ class Screen:
         self._mid_line = not words.endswith("\n")
 
     def end_text(self) -> None:
-        """The answer is complete."""
         if self._mid_line:
             self._out.write("\n")
             self._out.flush()
@@ -42,8 +41,7 @@ class Screen:
         print(line, file=self._status, flush=True)
 
     def live(self, line: str) -> None:
-        """The state right now. On a terminal it replaces the last one; else it is left out, or a
-        log would consist of it."""
+        """Replace the status line. Not printed unless the output is a terminal."""
         if not self._is_terminal or line == self._live:
             return
         self._clear()
@@ -53,8 +51,8 @@ class Screen:
         self._live = line
 
     def waiting(self, event: Waiting) -> None:
-        """The place in the queue. A log gets a line when it changes; the estimate alone falls
-        every few seconds."""
+        """Show the position in the queue. In a log it is printed when it changes; the estimate
+        alone changes every few seconds."""
         self.live(describe(event))
         if not self._is_terminal and event.position != self._place:
             self.note(describe(event))
@@ -73,7 +71,7 @@ class Screen:
 
 
 def describe(event: Waiting | Assigned | Reconnecting) -> str:
-    """Queue events in words."""
+    """Describe queue events in words."""
     match event:
         case Waiting(position=position, estimated_wait_s=wait_s, queue_length=length):
             about = "waiting time unknown" if wait_s is None else f"about {wait_s:.0f} s"

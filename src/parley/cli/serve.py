@@ -28,14 +28,15 @@ def serve(
         str | None, typer.Option(help="Model name, checkpoint folder or hub id.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes; default one per GPU, or one.")
+        int | None,
+        typer.Option(min=1, help="Number of worker processes; default one per GPU, or one."),
     ] = None,
     executor: Annotated[
         str | None, typer.Option(help="Where workers run: local, or ray (a cluster).")
     ] = None,
     ray_address: Annotated[
         str | None,
-        typer.Option(help="Ray cluster: host:port, auto, or local (a new one on this machine)."),
+        typer.Option(help="Ray cluster: host:port, auto, or local (start one on this machine)."),
     ] = None,
     slots: Annotated[
         str | None, typer.Option(help="Concurrent conversations per worker, or auto.")

@@ -36,7 +36,7 @@ from parley.gateway.worker_pool import Worker
 from parley.settings import Settings
 
 WORKERS_GRACE_S: Final = 5.0
-"""The gateway has ended the sessions by then; workers have only themselves to put away."""
+"""Time for workers to exit after the gateway has ended their sessions."""
 PROGRESS_EVERY_S: Final = 5.0
 _ERROR_LINE: Final = re.compile(r"(^|\"event\": ?\")error: ")
 """How a worker reports that it cannot continue; see `parley.cli.explain`."""
@@ -244,7 +244,7 @@ class Serve:
                 announce(f"worker {news.index} cannot start ({news.why})", err=True)
 
     async def _progress(self) -> None:
-        """Say that we are still there while a model loads."""
+        """Print progress while a model loads."""
         while not self._joined.is_set():
             try:
                 async with asyncio.timeout(PROGRESS_EVERY_S):
@@ -259,7 +259,7 @@ class Serve:
 
 
 def _as_json(index: int, line: str) -> str:
-    """A worker's line as one JSON object that names the worker."""
+    """A worker's log line as one JSON object that names the worker."""
     try:
         facts = json.loads(line)
     except ValueError:

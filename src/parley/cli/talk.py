@@ -49,11 +49,11 @@ HALF_DUPLEX_CHUNK: Final = INPUT_RATE_HZ // 2
 UNIT_SAMPLES: Final = INPUT_RATE_HZ
 POLL_S: Final = 0.1
 SILENCE_DBFS: Final = -50.0
-"""A chunk of a file that is quieter asks nothing."""
+"""A chunk below this level counts as silence."""
 
 
 class InterruptMode(StrEnum):
-    """What speech during an answer does."""
+    """Effect of speech during an answer."""
 
     off = "off"
     duck = "duck"
@@ -61,7 +61,7 @@ class InterruptMode(StrEnum):
 
 
 class RealtimeMode(StrEnum):
-    """Modes of the realtime endpoint."""
+    """Modes of `/v1/realtime`."""
 
     audio = "audio"
     video = "video"
@@ -75,24 +75,30 @@ def talk(
         typer.Option(exists=True, dir_okay=False, help="Speak this WAV instead of a microphone."),
     ] = None,
     sample: Annotated[
-        bool, typer.Option("--sample", help="Speak three questions that come with parley.")
+        bool, typer.Option("--sample", help="Speak three questions that are included with parley.")
     ] = False,
     duplex: Annotated[
-        bool, typer.Option("--duplex", help="Both may speak at the same time (/ws/duplex).")
+        bool,
+        typer.Option(
+            "--duplex", help="Full duplex: both sides may speak at the same time (/ws/duplex)."
+        ),
     ] = False,
     realtime: Annotated[
-        RealtimeMode | None, typer.Option(help="Both may speak at the same time (/v1/realtime).")
+        RealtimeMode | None, typer.Option(help="Full duplex over /v1/realtime.")
     ] = None,
     frame: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="A picture to show with every unit."),
+        typer.Option(
+            exists=True, dir_okay=False, help="Picture to send with every second of audio."
+        ),
     ] = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     voice: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="A WAV whose voice to imitate.")
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="WAV file with the voice to imitate."),
     ] = None,
     save: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write what is answered to this WAV file.")
+        Path | None, typer.Option(dir_okay=False, help="Write the spoken answers to this WAV file.")
     ] = None,
     tail: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for an answer after the file ends.")
@@ -100,7 +106,7 @@ def talk(
     interrupt: Annotated[
         InterruptMode,
         typer.Option(
-            help="What happens when you speak during an answer: nothing, it is played more softly, "
+            help="What happens if you speak during an answer: nothing, it is played more softly, "
             "or it stops. Best with headphones."
         ),
     ] = InterruptMode.off,
@@ -202,15 +208,15 @@ def _save(path: Path, conversation: TalkLoop) -> None:
 
 
 class Source(Protocol):
-    """Chunks of sound in real time."""
+    """Source of sound in real time."""
 
     async def chunk(self) -> Pcm:
-        """The next chunk, when it is time."""
+        """Wait until the next chunk is due and return it."""
         ...
 
 
 class FileSource:
-    """A file in real time, and silence ever after, as a microphone would bring it."""
+    """Plays a file in real time, then silence."""
 
     def __init__(self, pcm: Pcm, chunk_samples: int) -> None:
         self._pcm = pcm
@@ -221,7 +227,7 @@ class FileSource:
 
     @property
     def is_over(self) -> bool:
-        """True if the file has been spoken."""
+        """True if the file has been played."""
         return self._sent >= len(self._pcm)
 
     async def chunk(self) -> Pcm:
@@ -242,7 +248,7 @@ class FileSource:
 
 
 class TalkLoop:
-    """One client, one source of sound, one screen."""
+    """Connects one client, one source of sound and one screen."""
 
     def __init__(
         self,
@@ -308,7 +314,7 @@ class TalkLoop:
             self._show(event)
 
     async def _speak(self, source: Source) -> None:
-        """Send sound until the client says it is over."""
+        """Send sound until the client's session ends."""
         loop = asyncio.get_running_loop()
         over_s: float | None = None
         while True:

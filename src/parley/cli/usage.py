@@ -16,13 +16,13 @@ COLUMNS: Final = {
     "minutes": "minutes",
     "tokens": "tokens",
 }
-"""Fields of a row, and their titles."""
+"""Fields of a row and their titles."""
 
 
 @reports
 def usage(
     server: RemoteServer,
-    days: Annotated[int, typer.Option(min=1, max=3660, help="How far back.")] = 31,
+    days: Annotated[int, typer.Option(min=1, max=3660, help="Number of days to show.")] = 31,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> VerbReport:
     """Show sessions, minutes and generated tokens of each key by day (UTC)."""

@@ -25,9 +25,9 @@ from parley.worker.allocator import limit_arenas
 from parley.worker.main import RESTART, SWITCH_INTERVAL_S, WorkerProcess
 
 EXIT_LIMIT_S: Final = 10.0
-"""How long the interpreter may take to end after a failure."""
+"""Time for the interpreter to exit after a failure."""
 LEAVE_LIMIT_S: Final = 30.0
-"""How long a worker that failed, or is to begin again, may take to leave."""
+"""Time for a worker that failed, or restarts, to shut down."""
 DESCRIPTORS: Final = Path("/dev/fd")
 
 log = logs.get(__name__)
@@ -35,10 +35,12 @@ log = logs.get(__name__)
 
 def worker(
     gateway: Annotated[
-        str | None, typer.Option(help="Gateway to work for: wss://host:port, ws:// without TLS.")
+        str | None,
+        typer.Option(help="Gateway to connect to: wss://host:port, or ws:// without TLS."),
     ] = None,
     fingerprint: Annotated[
-        str | None, typer.Option(help="Of the gateway's certificate; the gateway prints it.")
+        str | None,
+        typer.Option(help="Fingerprint of the gateway's certificate, as the gateway prints it."),
     ] = None,
     ca: Annotated[
         Path | None,
@@ -48,15 +50,16 @@ def worker(
         bool | None,
         typer.Option(
             "--http/--no-http",
-            help="Sessions from the gateway without TLS; default on loopback only.",
+            help="Accept sessions from the gateway without TLS; default: on loopback only.",
         ),
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="Listen port; default 8007, on loopback any free one.")
+        int | None, typer.Option(help="Listen port; default 8007, or any free port on loopback.")
     ] = None,
     host: flags.Host = None,
     advertise: Annotated[
-        str | None, typer.Option(help="How the gateway reaches this worker, if not host:port.")
+        str | None,
+        typer.Option(help="Address at which the gateway reaches this worker; default host:port."),
     ] = None,
     worker_index: Annotated[
         int | None, typer.Option(min=0, help="Number of this worker on its machine.")
@@ -138,8 +141,7 @@ async def _run(settings: Settings, read: Callable[[], Settings]) -> int:
 
 
 def _leave_at_last(code: int) -> None:
-    """Something that hangs while the worker leaves must not keep it from ending, or from beginning
-    again."""
+    """Exit even if something hangs during shutdown."""
     is_again = code == RESTART and not is_supervised()
     end = _begin_again if is_again else lambda: os._exit(code)
     last_resort = threading.Timer(LEAVE_LIMIT_S, end)
@@ -148,8 +150,8 @@ def _leave_at_last(code: int) -> None:
 
 
 def _begin_again() -> NoReturn:
-    """Become a new process of the same command, because no executor starts one. If that fails, end
-    so that systemd or a container starts one."""
+    """Replace this process by a new one with the same command, because no executor restarts it. If
+    that fails, exit so that systemd or the container runtime restarts it."""
     log.info("worker_restarting", pid=os.getpid())
     sys.stdout.flush()
     sys.stderr.flush()
@@ -163,8 +165,8 @@ def _begin_again() -> NoReturn:
 
 
 def inherit_no_descriptors() -> None:
-    """Close everything but the standard streams when this process becomes another program. A
-    library may have opened a device so that it stays open, and the device's memory taken."""
+    """Close all descriptors except the standard streams before exec. A library may keep a device
+    open across exec, and with it the device's memory."""
     for name in os.listdir(DESCRIPTORS):
         with contextlib.suppress(OSError):  # the one that listed them, and what threads closed
             if int(name) > 2:

@@ -14,13 +14,13 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 BENCHES: Final = {
-    "model": "How many conversations a device carries.",
-    "gpu": "Everything about the full-size model that only a GPU can show.",
-    "load": "What many concurrent conversations experience on any running server.",
-    "duplex": "How good a server is to talk to: takeover, latency, interruptions, noise.",
-    "noise": "What stops an answer and should not: coughs, music, a crowd, its own echo.",
-    "field": "What a server says to recordings, written for the scorers of others.",
-    "attack": "What live sessions experience while one client misbehaves.",
+    "model": "Measure how many conversations a device can run.",
+    "gpu": "Check and measure the full-size model on a GPU.",
+    "load": "Measure concurrent conversations on any running server.",
+    "duplex": "Measure turn-taking of a server: takeover, latency, interruptions, noise.",
+    "noise": "Measure what wrongly stops an answer: coughs, music, a crowd, its own echo.",
+    "field": "Write a server's answers to recordings in the formats of public scorers.",
+    "attack": "Measure live sessions while one client misbehaves.",
 }
 
 

@@ -34,11 +34,11 @@ from parley.protocol.values import DuplexConfig
 
 HEALTH_EVERY_S: Final = 0.5
 WARM_S: Final = 3.0
-"""First units warm sockets and buffers."""
+"""The first units warm up sockets and buffers and are not counted."""
 REST_S: Final = 2.0
-"""Between two attacks."""
+"""Pause between two attacks."""
 SPARE_SLOTS: Final = 4
-"""For attackers that need a session of their own."""
+"""Slots for attackers that need a session."""
 
 HEAD: Final = (
     "| attacker      | p50 ms | quiet p99 | p99 ms  | more ms | max ms | units | /health  "
@@ -51,16 +51,15 @@ _SILENCE = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
 
 @dataclass(slots=True)
 class Observed:
-    """What was measured in one stretch of time."""
+    """Measurements of one period."""
 
     answers_ms: list[float] = field(default_factory=list)
     health_ms: list[float] = field(default_factory=list)
     memory_mb: dict[str, float] = field(default_factory=dict)
     broken: int = 0
-    """Live sessions that were lost in this time."""
+    """Live sessions lost in this period."""
 
     def remember(self, sizes: dict[str, float]) -> None:
-        """Keep the largest size of each process."""
         for name, size in sizes.items():
             self.memory_mb[name] = max(size, self.memory_mb.get(name, 0.0))
 
@@ -116,7 +115,7 @@ async def measure(kinds: list[str], sessions: int, seconds: float) -> int:
 
 
 async def _under(kind: str, url: str, clients: _Clients, seconds: float) -> Observed:
-    """What is seen while one attacker does its worst."""
+    """Measure the live sessions during one attack."""
     words = (kind, url, str(seconds))
     pipe = asyncio.subprocess.PIPE
     async with child("parley.cli.bench.attackers", *words, stdout=pipe) as attacker:
@@ -140,7 +139,7 @@ def _line(name: str, seen: Observed, quiet: Observed) -> str:
 
 
 class _Clients:
-    """Everybody who behaves."""
+    """The well-behaved clients."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -161,7 +160,7 @@ class _Clients:
         return asyncio.create_task(self._talk(phase_s), name="live")
 
     async def watch(self, seconds: float) -> Observed:
-        """What happens from now on."""
+        """Start a new period of measurement."""
         self._seen = seen = Observed()
         until = time.monotonic() + seconds
         async with httpx.AsyncClient(timeout=60.0, trust_env=False) as http:
@@ -202,7 +201,7 @@ class _Clients:
 
 
 def _memory_mb() -> dict[str, float]:
-    """Resident memory of the server's processes, if there is a /proc."""
+    """Resident memory of the server's processes in MB, if the system has /proc."""
     return dict(_sizes(os.getpid()))
 
 

@@ -28,7 +28,7 @@ JSON_BYTES: Final = 100 << 20
 PIECE: Final = 1 << 16
 HEAD_BYTES: Final = 60_000
 FULL_HEAD_BYTES: Final = 15_000
-"""Below the limit of the server, so that all of it is looked at."""
+"""Just below the server's limit, so that it parses the whole head."""
 CLIP_FRAMES: Final = 60
 OWN_ADDRESS: Final = "127.0.0.2"
 
@@ -40,8 +40,8 @@ def _frame(first_byte: int, content: bytes = b"") -> bytes:
 
 
 def _connect(address: Address) -> socket.socket:
-    """A connection, from an address of the attacker's own where the machine has one: limits of the
-    address must not affect other clients."""
+    """Connect, if possible from a loopback address of the attacker's own, so that limits per
+    address do not affect the other clients."""
     try:
         return socket.create_connection(address, 5.0, (OWN_ADDRESS, 0))
     except OSError:
@@ -58,7 +58,7 @@ def _upgraded(address: Address, path: str) -> socket.socket:
 
 
 def _pour(address: Address, path: str, piece: bytes, until: float, first: bytes = b"") -> None:
-    """Send `piece` as fast as it is taken, on one connection after the other."""
+    """Send `piece` as fast as the server reads it; reconnect when it closes the connection."""
     number = 0
     while time.monotonic() < until:
         number += 1
@@ -85,18 +85,18 @@ def fragment(address: Address, until: float) -> None:
 
 
 def text(address: Address, until: float) -> None:
-    """Empty objects in a session of its own."""
+    """Empty JSON objects in one session."""
     prepare = frame(TEXT, b'{"type":"prepare"}', mask=True)
     _pour(address, "/ws/duplex/adx_a{}", _frame(0x81, b"{}") * 10_000, until, first=prepare)
 
 
 def nokey(address: Address, until: float) -> None:
-    """Pings on the workers' socket, by a client that is not a worker and has no secret."""
+    """Pings on the workers' socket by a client without the worker secret."""
     _pour(address, "/internal/worker", _frame(0x80 | PING) * 10_000, until)
 
 
 def items(address: Address, until: float) -> None:
-    """`POST /api/chat` with 100 MB of numbers."""
+    """`POST /api/chat` with a 100 MB array of numbers."""
     _post(
         address, b'{"messages":[{"role":"user","content":"hi"}],"x":[', b"0," * (PIECE // 2), until
     )
@@ -137,7 +137,7 @@ def nested(address: Address, until: float) -> None:
 
 
 def slow_body(address: Address, until: float) -> None:
-    """Many bodies of 100 MB: half of each immediately, the rest a byte at a time."""
+    """Many bodies of 100 MB: half of each immediately, the rest one byte at a time."""
     head = (
         f"POST /api/chat HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {JSON_BYTES}\r\n\r\n"
     ).encode()
@@ -197,22 +197,22 @@ def head(address: Address, until: float) -> None:
 
 
 def page(address: Address, until: float) -> None:
-    """The home page, again and again."""
+    """Requests for the home page in a loop."""
     _ask(address, b"/", b"", until)
 
 
 def metrics(address: Address, until: float) -> None:
-    """The metrics, again and again."""
+    """Requests for the metrics in a loop."""
     _ask(address, b"/metrics", b"", until)
 
 
 def openapi(address: Address, until: float) -> None:
-    """The description of the REST interface, again and again."""
+    """Requests for the OpenAPI document in a loop."""
     _ask(address, b"/openapi.json", b"", until)
 
 
 def upgrade(address: Address, until: float) -> None:
-    """Upgrades to a WebSocket that have a body."""
+    """WebSocket upgrades with a body."""
     fields = (
         b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
         b"Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\nContent-Length: 3\r\n"
@@ -221,13 +221,13 @@ def upgrade(address: Address, until: float) -> None:
 
 
 def churn(address: Address, until: float) -> None:
-    """Sessions that are started and abandoned, one after the other."""
+    """Sessions that are started and immediately abandoned."""
     prepare = frame(TEXT, b'{"type":"prepare","resume":true}', mask=True)
     _visit(address, "/ws/duplex/adx_churn{}", prepare, until)
 
 
 def resume(address: Address, until: float) -> None:
-    """Attempts to take over a session with a token that is none."""
+    """Attempts to take over a session with an invalid token."""
     asked = {"type": "session.resume", "session_id": "adx_1", "resume_token": "x" * 43, "seq": 1}
     words = frame(TEXT, json.dumps(asked).encode(), mask=True)
     _visit(address, "/ws/duplex/adx_1?resume=true", words, until)
@@ -243,7 +243,7 @@ def _visit(address: Address, path: str, words: bytes, until: float) -> None:
 
 
 def tickets(address: Address, until: float) -> None:
-    """As many places in the queue as one client gets."""
+    """As many queue tickets as one client may have."""
     number = 0
     with contextlib.ExitStack() as stack:
         while number < CONNECTIONS and time.monotonic() < until:
@@ -268,17 +268,17 @@ def _ask(address: Address, target: bytes, fields: bytes, until: float) -> None:
 
 
 def chunk(address: Address, until: float) -> None:
-    """A body in chunks of one byte."""
+    """A chunked body in chunks of one byte."""
     _chunked(address, b"/api/chat", b"1\r\n \r\n" * 10_000, until)
 
 
 def refused_chunk(address: Address, until: float) -> None:
-    """The same where no body is read."""
+    """A chunked body in chunks of one byte, to a route that reads no body."""
     _chunked(address, b"/nosuch", b"1\r\n \r\n" * 10_000, until)
 
 
 def trailer(address: Address, until: float) -> None:
-    """Bodies that end with many trailer fields, which name another sender."""
+    """Bodies that end with many trailer fields, which claim another sender."""
     fields = b"X-Forwarded-For: 10.0.0.1\r\n" * 2_000
     _chunked(address, b"/api/chat", b"1\r\n{\r\n0\r\n" + fields + b"\r\n", until)
 
@@ -321,7 +321,7 @@ def clip(address: Address, until: float) -> None:
 
 @functools.cache
 def _large_clip() -> bytes:
-    """Two seconds of 4K in which nothing moves: half a thousand million pixels in few bytes."""
+    """Two seconds of still 4K video: 500 million pixels in a few bytes."""
     import av
     import numpy as np
 

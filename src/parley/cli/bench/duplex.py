@@ -33,7 +33,8 @@ from parley.errors import BadInput, ParleyError, SetupError
 from parley.protocol.values import InterruptionOptions
 
 WHOLE_S: Final = {"duplex": 1.0, "realtime": 1.0, "minicpmo_v2": 1.0}
-"""What the published clients of these dialects send at a time; the others send `CHUNK_S`."""
+"""Seconds of audio per message that the published clients of these dialects send; other clients
+send `CHUNK_S`."""
 
 CHUNK_S: Final = 0.1
 PEOPLE_PAUSES_MS: Final = (300, 500, 700, 900, 1200)
@@ -48,25 +49,27 @@ def duplex(
     server: reach.ServerAddress,
     dialect: Annotated[str, typer.Option(help=f"{', '.join(DIALECTS)}, or all: in turn.")] = "all",
     conversations: Annotated[
-        int, typer.Option(min=1, max=1000, help="Per dialect, one after the other.")
+        int, typer.Option(min=1, max=1000, help="Number per dialect, one after the other.")
     ] = 4,
     interrupt: Annotated[
-        str, typer.Option(help="What the server is asked to do when interrupted: off, duck, stop.")
+        str, typer.Option(help="Policy for interruptions to ask for: off, duck, stop.")
     ] = "stop",
     folder: Annotated[
         Path | None,
-        typer.Option(exists=True, file_okay=False, help="Recordings of your own; see --help."),
+        typer.Option(exists=True, file_okay=False, help="Your own recordings (see above)."),
     ] = None,
     people: Annotated[
         bool,
-        typer.Option("--people", help="Recordings of people, from installed packages, and pauses "
-                     "of 300 to 1200 ms. Each conversation begins with another sentence."),
+        typer.Option("--people", help="Recordings of people from installed packages, and pauses "
+                     "of 300 to 1200 ms. Each conversation starts with another sentence."),
     ] = False,
-    wait: Annotated[float, typer.Option(min=1, help="Seconds until a turn was missed.")] = 10.0,
+    wait: Annotated[
+        float, typer.Option(min=1, help="Seconds after which an unanswered turn is missed.")
+    ] = 10.0,
     plot: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write a picture (SVG) there, too.")
+        Path | None, typer.Option(dir_okay=False, help="Also write a plot (SVG) to this file.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:  # fmt: skip
     """Hold scripted conversations with a running server, and report how good it is to talk to.
 
@@ -92,7 +95,7 @@ def duplex(
     if plot is not None:
         plot.write_text(as_svg({name: one.measures() for name, one in reports.items()}), "utf-8")
     if all(len(one.failures) == conversations for one in reports.values()):
-        raise SetupError("Not one conversation could be held.", hint="The table says why.")
+        raise SetupError("All conversations failed.", hint="See the reasons in the table.")
 
 
 def _mode(text: str) -> Mode:
@@ -112,7 +115,7 @@ async def converse(
     limit_s: float,
     pauses_ms: Sequence[int] = PAUSES_MS,
 ) -> TalkOutcome:
-    """Conversations in one dialect, one after the other."""
+    """Run conversations in one dialect, one after the other."""
     observed = TalkOutcome(pauses={ms: [] for ms in pauses_ms})
     for number in range(conversations):
         client = client_of(url, access, dialect, InterruptionOptions(mode=mode))
@@ -161,7 +164,7 @@ async def _hold(
 
 
 def as_data(reports: dict[str, TalkOutcome]) -> dict[str, Any]:
-    """For programs: by dialect, measures (null where nothing was measured) and what happened."""
+    """JSON: by dialect, the measures (null where nothing was measured) and every observation."""
 
     def number(value: Any) -> Any:
         return None if isinstance(value, float) and math.isnan(value) else value
@@ -179,7 +182,7 @@ def as_data(reports: dict[str, TalkOutcome]) -> dict[str, Any]:
 
 
 def as_table(reports: dict[str, TalkOutcome]) -> str:
-    """For people: a row per measure, a column per dialect; values with 95 % intervals."""
+    """Table with one row per measure and one column per dialect; values with 95 % intervals."""
     columns = {name: observed.measures() for name, observed in reports.items()}
     rows = [["", *columns]]
     for index, one in enumerate(next(iter(columns.values()))):

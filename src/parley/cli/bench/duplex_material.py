@@ -105,7 +105,7 @@ def own(folder: Path) -> Material:
 
 
 def recordings(place: Path) -> tuple[Samples, ...]:
-    """The WAV files of one folder, trimmed; none where there is no such folder."""
+    """The WAV files of one folder, trimmed; empty if the folder does not exist."""
     found = sorted(path for path in place.glob("*") if path.suffix.lower() in SOUNDS)
     return tuple(trimmed(files.sound(path, limit_s=files.SPOKEN_LIMIT_S)) for path in found)
 
@@ -119,6 +119,6 @@ def trimmed(pcm: Pcm) -> Samples:
     samples = resample(pcm, INPUT_RATE_HZ).samples
     peak = float(np.abs(samples).max(initial=0.0))
     if peak < 1e-4:
-        raise SetupError("A recording holds nothing but silence.")
+        raise SetupError("A recording contains only silence.")
     loud = np.flatnonzero(np.abs(samples) > 0.02 * peak)
     return at_level(samples[loud[0] : loud[-1] + 1], SPOKEN_DBFS)

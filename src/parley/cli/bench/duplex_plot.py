@@ -16,11 +16,11 @@ ROW_HEIGHT: Final = 22
 HEAD_HEIGHT: Final = 30
 FOOT_HEIGHT: Final = 14
 COLOURS: Final = ("#1b6ca8", "#c1440e", "#3a7d44", "#7a4ea3", "#8a6d00", "#5a5a5a")
-"""Of dialects, in turn; dark enough on white."""
+"""Colours of the dialects in order; dark enough on white."""
 
 
 def as_svg(measures: Mapping[str, Sequence[Measure]]) -> str:
-    """A picture: a group per measure, a row per dialect; the scale of a group begins at 0."""
+    """SVG plot with one group per measure and one row per dialect; each scale starts at 0."""
     rows: list[str] = []
     top = 10
     for group in zip(*measures.values(), strict=True):

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 
 Z: Final = 1.959964
-"""95 % of a normal distribution."""
+"""97.5th percentile of the normal distribution."""
 
 BOOTSTRAPS: Final = 2000
 
@@ -78,7 +78,7 @@ class TalkOutcome:
     failures: list[str] = field(default_factory=list)
 
     def measures(self) -> list[Measure]:
-        """Everything, in the order of the module's text."""
+        """All measures, in the order of the module's docstring."""
         answered = [ms for ms in self.turns if ms is not None]
         stopped = [ms for ms in self.interruptions if ms is not None]
         return [
@@ -99,7 +99,7 @@ class TalkOutcome:
 
 
 def share(name: str, outcomes: Sequence[bool]) -> Measure:
-    """How many came true, with Wilson's interval."""
+    """Share of true values with Wilson's interval."""
     count = len(outcomes)
     if not count:
         return Measure(name, "share", 0)
@@ -110,12 +110,12 @@ def share(name: str, outcomes: Sequence[bool]) -> Measure:
 
 
 def median(name: str, values_ms: Sequence[float]) -> Measure:
-    """The middle one, with a bootstrap interval."""
+    """Median with a bootstrap interval."""
     return percentile(name, values_ms, 50)
 
 
 def percentile(name: str, values_ms: Sequence[float], percent: float) -> Measure:
-    """A percentile, with a bootstrap interval from a fixed seed."""
+    """Percentile with a bootstrap interval from a fixed seed."""
     if not values_ms:
         return Measure(name, "ms", 0)
     values = np.asarray(values_ms, np.float64)
@@ -126,7 +126,7 @@ def percentile(name: str, values_ms: Sequence[float], percent: float) -> Measure
 
 
 def rate(name: str, events: int, seconds: float) -> Measure:
-    """Events in ten minutes, with Byar's interval of a Poisson count. `count`: whole seconds."""
+    """Events in ten minutes, with Byar's interval of a Poisson count."""
     unit = "per 10 min"
     if seconds <= 0:
         return Measure(name, unit, 0)

@@ -27,16 +27,16 @@ from parley.errors import ParleyError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples, level_dbfs
 
 HEARD_DBFS: Final = -60.0
-"""Quieter sound is not part of an answer."""
+"""Sound below this level does not count as part of an answer."""
 
 INTO_S: Final = 0.8
-"""How far into an answer the user interrupts, acknowledges or coughs."""
+"""Seconds into an answer at which the user interrupts, acknowledges or coughs."""
 
 STOP_LIMIT_S: Final = 3.0
-"""An answer that ends later than this after an interruption began was not stopped by it."""
+"""An answer that ends later than this after the start of an interruption was not stopped by it."""
 
 PAUSES_MS: Final = (500,)
-"""A pause in the middle of a turn: shorter than what ends one."""
+"""Pauses inside a turn, shorter than the silence that ends a turn."""
 
 QUIET_S: Final = 1.0
 """Silence before each scene."""
@@ -46,7 +46,7 @@ NOISE_S: Final = 20.0
 
 @dataclass(slots=True)
 class Played:
-    """A stretch of sound from the assistant, as it is played."""
+    """A span of the assistant's sound, as it is played."""
 
     start_s: float
     end_s: float
@@ -54,7 +54,7 @@ class Played:
 
 
 class SimulatedLoudspeaker:
-    """Plays immediately and without gaps; what an interruption cuts is not played."""
+    """Plays sound immediately and without gaps, except what an interruption discards."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -90,7 +90,7 @@ class SimulatedLoudspeaker:
             self.played[-1].was_cut = True
 
     def left_s(self) -> float:
-        """Seconds that have come and have not been played."""
+        """Seconds that were received and not played yet."""
         return max(0.0, self.played[-1].end_s - self._loop.time()) if self.played else 0.0
 
     def tell(self) -> None:
@@ -98,8 +98,7 @@ class SimulatedLoudspeaker:
         self._changed.set()
 
     async def answer(self, after_s: float, limit_s: float) -> Played | None:
-        """The first stretch that is played later than `after_s`; None: there is none until
-        `limit_s`."""
+        """The first span played later than `after_s`; None if there is none by `limit_s`."""
         while True:
             found = next((one for one in self.played if one.end_s > after_s), None)
             if found is not None:
@@ -113,7 +112,7 @@ class SimulatedLoudspeaker:
                     await self._changed.wait()
 
     async def until_over(self, answer: Played, limit_s: float) -> None:
-        """Until it has been played or cut, or `limit_s` has come."""
+        """Wait until everything has been played or discarded, or until `limit_s`."""
         while (left_s := min(limit_s, answer.end_s) - self._loop.time()) > 0:
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
@@ -121,7 +120,7 @@ class SimulatedLoudspeaker:
                     await self._changed.wait()
 
     async def silence(self, limit_s: float) -> None:
-        """Until nothing has been played for a moment, or `limit_s` has come."""
+        """Wait until nothing has been played for a moment, or until `limit_s`."""
         while (now_s := self._loop.time()) < limit_s:
             if not self.played or self.played[-1].end_s + QUIET_S <= now_s:
                 return
@@ -129,8 +128,8 @@ class SimulatedLoudspeaker:
 
 
 class SimulatedMicrophone:
-    """Sends sound in real time, a quiet room where nothing is said. As a microphone does, it loses
-    no time: what could not be sent when it was due follows immediately."""
+    """Sends sound in real time; while nothing is said, the noise of a quiet room. Like a
+    microphone, it drops no time: a late chunk is followed immediately by the next."""
 
     def __init__(self, client: AnyTalker, chunk_s: float) -> None:
         self._client = client
@@ -140,10 +139,10 @@ class SimulatedMicrophone:
         self._room = room(10.0)
         self._room_at = 0
         self._started_s = self._loop.time()
-        """When the chunk began that will be sent next."""
+        """Start time of the next chunk."""
 
     async def run(self) -> None:
-        """Until cancelled, or the session ends."""
+        """Send until cancelled or until the session ends."""
         chunk_s = self._size / INPUT_RATE_HZ
         self._started_s = self._loop.time()
         while self._client.phase == "active":
@@ -153,7 +152,7 @@ class SimulatedMicrophone:
             await send(self._client, Pcm(chunk, INPUT_RATE_HZ))
 
     def say(self, samples: Samples) -> tuple[float, float]:
-        """Say something now; the times of its first and of its last sample."""
+        """Speak now; returns the times of the first and the last sample."""
         waiting = sum(map(len, self._waiting))
         now = round((self._loop.time() - self._started_s) * INPUT_RATE_HZ)
         lead = max(0, now - waiting)
@@ -178,13 +177,13 @@ class SimulatedMicrophone:
 
 
 class Marked(Protocol):
-    """Whoever wants to know when an interruption began."""
+    """Callback that receives the start times of interruptions."""
 
     speaking_since_s: float | None
 
 
 class Scenes:
-    """The scenes of one conversation, one after the other."""
+    """The scenes of one conversation."""
 
     def __init__(
         self,
@@ -205,7 +204,7 @@ class Scenes:
         self._said = 0
 
     async def play(self, number: int) -> None:
-        """All of them; `number` chooses the material."""
+        """Play all scenes; `number` selects the material."""
         self._said = number
         await self.turn()
         for pause_ms in self._pauses_ms:
@@ -217,7 +216,7 @@ class Scenes:
         await self.noise((coughs, music)[number % 2](NOISE_S))
 
     async def turn(self) -> Played | None:
-        """Something is said, and should be answered."""
+        """The user says something and should be answered."""
         await self._rest()
         _, end_s = await self._say(self._words())
         answer = await self._loudspeaker.answer(end_s, end_s + self._limit_s)
@@ -226,7 +225,7 @@ class Scenes:
         return answer
 
     async def pause(self, pause_ms: int) -> None:
-        """Somebody hesitates between two words; then the turn should be answered."""
+        """The user hesitates between two words; the turn should be answered only at its end."""
         await self._rest()
         words, resumes = with_pause(self._words(), pause_ms)
         start_s, end_s = self._microphone.say(words)
@@ -279,7 +278,7 @@ class Scenes:
         self._observed.false_stops += answer.was_cut
 
     async def _into_answer(self) -> Played | None:
-        """Ask, and wait until somewhat into the answer; None: there is none, or it is too
+        """Ask, and wait until `INTO_S` into the answer; None if there is none or it is too
         short."""
         answer = await self.turn()
         if answer is None:
@@ -289,7 +288,6 @@ class Scenes:
         return answer if answer.end_s > self._loop.time() + INTO_S else None
 
     async def _say(self, samples: Samples) -> tuple[float, float]:
-        """Say it, and wait until it has been said."""
         start_s, end_s = self._microphone.say(samples)
         await asyncio.sleep(max(0.0, end_s - self._loop.time()))
         return start_s, end_s

@@ -50,7 +50,7 @@ def field(
     address, access = server
     inputs = sorted(folder.rglob(INPUT))
     if not inputs:
-        raise SetupError(f"There is no {INPUT} in {folder}.")
+        raise SetupError(f"{folder} contains no {INPUT}.")
     failures = 0
     for path in inputs:
         sound = resample(files.sound(path, limit_s=LONGEST_S), INPUT_RATE_HZ)

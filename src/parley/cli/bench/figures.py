@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one measured quantity, in milliseconds."""
+    """Statistics of one measured quantity in milliseconds."""
 
     count: int
     p50_ms: float
@@ -19,7 +19,7 @@ class Figures:
 
     @classmethod
     def of(cls, durations_ms: Sequence[float]) -> Figures:
-        """All zero when nothing was measured."""
+        """Statistics of these values; all zero if there are none."""
         if not durations_ms:
             return cls(0, 0.0, 0.0, 0.0, 0.0)
         ordered = sorted(durations_ms)
@@ -34,12 +34,12 @@ class Figures:
 
 
 def _rank(ordered: Sequence[float], share: float) -> float:
-    """Nearest rank: always one of the measured values."""
+    """Percentile by nearest rank, which is always a measured value."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def histogram(durations_ms: Sequence[float]) -> dict[str, int]:
-    """How many durations fall into each doubling: up to 1 ms, 2 ms, 4 ms and so on."""
+    """Number of durations in each doubling: up to 1 ms, 2 ms, 4 ms and so on."""
     counts: dict[int, int] = {}
     for duration_ms in durations_ms:
         edge = 1
@@ -50,5 +50,4 @@ def histogram(durations_ms: Sequence[float]) -> dict[str, int]:
 
 
 def drawn(counts: Mapping[str, int]) -> str:
-    """A histogram in one line."""
     return "  ".join(f"≤{edge}: {count}" for edge, count in counts.items())

@@ -41,10 +41,10 @@ from parley.views.content import AudioPart, Message
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
 
 FIRST_AUDIO_MS: Final = 1000.0
-"""Someone who has finished speaking waits longer than this for no person."""
+"""Limit of the time from the end of a turn to the first sound of its answer."""
 
 MEMORY_TOLERANCE: Final = 1.0
-"""Measured peak over the plan: the plan is an upper estimate, so it must not be exceeded."""
+"""Highest ratio of measured peak to planned memory: the plan is an upper estimate."""
 
 Size = Literal["full", "small"]
 
@@ -70,7 +70,7 @@ class GpuReport:
         return json.dumps(dataclasses.asdict(self), indent=1)
 
     def as_text(self) -> str:
-        """For people: the machine, every check, the units, and what follows from it."""
+        """Text report: the machine, every check, the units, and the conclusions."""
         lines = [f"{name}: {value}" for name, value in self.machine.items()]
         lines += ["", *(_line(check) for check in self.checks), ""]
         lines += [bench_model.describe(report) for report in self.units]
@@ -88,24 +88,26 @@ def gpu(
         str | None, typer.Option(help="Checkpoint folder or hub id; default: random weights.")
     ] = None,
     slots: Annotated[
-        str, typer.Option(help="Numbers of conversations to try, with commas.")
+        str, typer.Option(help="Numbers of conversations to try, separated by commas.")
     ] = "1,4,8,16,32",
     units: Annotated[int, typer.Option(min=1, help="Seconds per conversation.")] = 20,
     size: Annotated[
-        Size, typer.Option(help="Of random weights: full (the published size) or small.")
+        Size, typer.Option(help="Size of the random weights: full (the published size) or small.")
     ] = "full",
     quantize: Annotated[str | None, typer.Option(help="none, or int4.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
     plan: Annotated[
         Path | None,
-        typer.Option(help="What to try (TOML, see tools/gpu-plan.toml), instead of slots, units."),
+        typer.Option(
+            help="Plan of runs (TOML, see tools/gpu-plan.toml) in place of --slots and --units."
+        ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
-    out: Annotated[Path, typer.Option(help="Reports go to this name with .txt and .json.")] = Path(
-        "gpu-report"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Write the reports to this name with .txt and .json.")
+    ] = Path("gpu-report"),
 ) -> None:
-    """Try everything that only a card can show; say what is out of tolerance and whom it hurts."""
+    """Check and measure everything that only a GPU can show, and list what is out of tolerance."""
     settings = load(
         config,
         {
@@ -157,7 +159,7 @@ def run(
 
 
 def _part_checks(settings: ModelSettings, sizes: Sizes, place: torch.device) -> Iterator[Check]:
-    """What needs no whole model."""
+    """Checks that need no complete model."""
     is_card = place.type == "cuda"
     is_half = is_card if settings.dtype == "auto" else settings.dtype == "bfloat16"
     dtype = torch.bfloat16 if is_half else torch.float32
@@ -174,7 +176,7 @@ def _part_checks(settings: ModelSettings, sizes: Sizes, place: torch.device) -> 
 
 @contextmanager
 def _card_of(card_gb: float | None, place: torch.device) -> Iterator[None]:
-    """A card that has no more memory than this, for torch's allocator."""
+    """Limit torch's allocator to the memory of a smaller card."""
     if card_gb is None or place.type != "cuda":
         yield
         return
@@ -196,7 +198,7 @@ def _one_run(
     pace_s: float,
     is_first: bool,
 ) -> Iterator[Check]:
-    """A run's numbers of slots, until one does not load or the time is over."""
+    """Try a run's numbers of slots until one does not load or the time is up."""
     hurts = "clients beyond that number"
     for number, count in enumerate(one.slots):
         name = f"{one.name}: units of {count} conversations"
@@ -227,7 +229,7 @@ def _slots(
     *,
     is_first: bool,
 ) -> Iterator[Check]:
-    """Everything that needs the loaded model with one number of slots."""
+    """Checks and measurements of the loaded model with one number of slots."""
     count = settings.slots
     assert isinstance(count, int)
     place = choose_device(settings.device)
@@ -283,7 +285,8 @@ def _memory(settings: ModelSettings, count: int, place: torch.device) -> Check:
 
 
 async def _first_audio(loaded: Any) -> Check:
-    """From the end of a spoken turn to the first sound of its answer; the model is unloaded."""
+    """Milliseconds from the end of a spoken turn to the first sound of its answer; the model is
+    unloaded afterwards."""
     name, hurts = "first audio of an answer, ms", "users of half-duplex and chat"
     make_talkative(loaded)
     clock = SystemClock()

@@ -17,7 +17,7 @@ import torch
 from parley.cli.bench.gpu_parts import Check, judged, not_run
 
 ROOT: Final = Path(__file__).resolve().parents[4]
-"""Of a checkout."""
+"""Root of the checkout."""
 
 LIMIT_S: Final = 300.0
 
@@ -25,7 +25,7 @@ HURTS: Final = "every user: rounding changes what is said more often than it sho
 
 
 def goldens(place: torch.device, dtype: torch.dtype, *, small_caches: bool) -> Check:
-    """All vectors on a card, in the precision that serves."""
+    """Check all golden vectors on a card in the precision used for serving."""
     name = _name(dtype, small_caches)
     if place.type != "cuda":
         return not_run(name, "without a card: python -m tests.golden --dtype bfloat16", HURTS)
@@ -82,7 +82,7 @@ def tried(place: torch.device, dtype: torch.dtype, *, small_caches: bool, only: 
 
 
 def _check(name: str, found: dict[str, dict[str, Any]]) -> Check:
-    """One verdict of all sections: how many do not keep their limits."""
+    """One check for all sections: the number of vectors out of tolerance."""
     facts = "; ".join(
         f"{section} {one['distance']:.2e} ({one['at']}), {one['changed']} of {one['tokens']} tokens"
         for section, one in found.items()

@@ -38,13 +38,13 @@ from parley.models.minicpmo45.vision_encoder.pictures import cut
 Verdict = Literal["ok", "out of tolerance", "not run"]
 
 KERNEL_TOLERANCE: Final = 1e-2
-"""Relative distance of a kernel from its fallback: last bits of bfloat16."""
+"""Relative distance of a kernel from its fallback: the last bits of bfloat16."""
 
 PART_TOLERANCE: Final = 5e-2
-"""Relative distance of a part in bfloat16 from the same in float32: every layer rounds."""
+"""Relative distance of a part in bfloat16 from float32: every layer rounds."""
 
 WAVE_TOLERANCE: Final = 5e-2
-"""The same of the vocoder's mel frames and of its sound for given frames, with TF32."""
+"""Relative distance of the vocoder's mel frames, and of its sound for given frames, with TF32."""
 
 REPEATS: Final = 20
 
@@ -69,18 +69,18 @@ class Check:
 
 
 def judged(name: str, found: float, tolerance: float, hurts: str, facts: str = "") -> Check:
-    """A check with its verdict; what is not a number is out of tolerance."""
+    """A check with its verdict; NaN is out of tolerance."""
     verdict: Verdict = "ok" if found <= tolerance else "out of tolerance"
     return Check(name, verdict, found, tolerance, hurts, facts)
 
 
 def not_run(name: str, why: str, hurts: str) -> Check:
-    """A check that could not be tried here."""
+    """A check that this machine cannot run."""
     return Check(name, "not run", None, None, hurts, why)
 
 
 def distance(found: Tensor, wanted: Tensor) -> float:
-    """Of two tensors, relative to the second one."""
+    """Distance of two tensors, relative to the second."""
     found, wanted = found.detach().cpu().double(), wanted.detach().cpu().double()
     return float((found - wanted).norm() / wanted.norm().clamp(min=1e-12))
 
@@ -113,8 +113,8 @@ SHAPES: Final = (
 
 
 def kernels(device: torch.device) -> list[Check]:
-    """Our kernel against the sum written out, and how much faster it is than PyTorch's with the
-    copy that one needs."""
+    """Compare our kernel with the explicit sum, and its speed with PyTorch's attention including
+    the copy that it needs."""
     hurts = "all answers, wherever model.attention is triton"
     if device.type != "cuda" or not slot_attention.is_installed():
         why = "needs an NVIDIA GPU and the package triton"
@@ -186,7 +186,7 @@ def _microseconds(run: Callable[[], object]) -> float:
 
 
 def shallow(sizes: Sizes) -> Sizes:
-    """The same widths with two layers of each part, so that the CPU can follow."""
+    """A configuration of the same widths with two layers per part, small enough for the CPU."""
     raw: dict[str, Any] = copy.deepcopy(dict(sizes.config.raw))
     raw["num_hidden_layers"] = 2
     raw["vocab_size"] = 2048
@@ -202,7 +202,7 @@ def shallow(sizes: Sizes) -> Sizes:
 
 
 def parts(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> Iterator[Check]:
-    """Every part on the device against itself on the CPU in float32."""
+    """Compare every part on the device with itself on the CPU in float32."""
     sizes = shallow(sizes)
     given = weights.randomise(
         weights.build(sizes.config), device="cpu", dtype=torch.bfloat16, seed=3
@@ -259,7 +259,7 @@ def _picture(network: weights.Network, sizes: Sizes) -> Tensor:
 
 
 def _speech(network: weights.Network, sizes: Sizes) -> Tensor:
-    """Raw scores of the first speech token of each of two rows."""
+    """Scores of the first speech token in each of two rows."""
     decoder: Any = network.tts
     assert isinstance(decoder, MiniCPMTTS)
     decoder.allocate(2, 256)
@@ -305,13 +305,14 @@ def voice(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> Iterator[Ch
 
 
 def _excitation(mel: Tensor) -> Tensor:
-    """A steady hum as long as some frames; the check leaves out the rounding of the pitch."""
+    """A steady hum of the given number of frames; a steady pitch keeps its rounding out of the
+    check."""
     t = torch.arange(480 * mel.shape[2], dtype=torch.float64)
     return (0.1 * torch.sin(t * 0.05)).float()[None].to(mel.device)
 
 
 def int4(device: torch.device, dtype: torch.dtype) -> Check:
-    """The product with a matrix in 4 bits against the matrix that it stands for."""
+    """Compare the product with a 4-bit matrix with the product with its dequantised matrix."""
     name, hurts = "int4 products", "answers with model.quantize int4"
     shape = (512, 1024)
     if not fits_int4(shape, device) or (device.type == "cuda" and dtype is not torch.bfloat16):

@@ -31,10 +31,10 @@ from parley.settings import ModelSettings
 from parley.settings.reader import unknown_names
 
 LIMIT_S: Final = 570.0
-"""A call that must end within ten minutes has half a minute to write what it found."""
+"""Leaves half a minute of ten minutes for writing the report."""
 
 LOADING_S: Final = 30.0
-"""What loading and warming up are taken to need before the first of them was measured."""
+"""Estimate for loading and warming up until the first load has been measured."""
 
 
 class GpuRun(BaseModel):
@@ -63,12 +63,12 @@ class GpuRun(BaseModel):
         return model
 
     def settings(self, base: ModelSettings) -> ModelSettings:
-        """The call's settings with those of the run."""
+        """The call's settings, updated with those of the run."""
         return ModelSettings.model_validate({**base.model_dump(), **self.model})
 
 
 class GpuPlan(BaseModel):
-    """What one call tries."""
+    """The runs of one call."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -100,7 +100,7 @@ def read_plan(path: Path) -> GpuPlan:
 
 
 def plan_of_flags(slots: Sequence[int], units: int) -> GpuPlan:
-    """The plan of a call without a file."""
+    """The plan of a call without a plan file."""
     return GpuPlan(run=(GpuRun(name="as set", slots=tuple(slots), units=units),))
 
 
@@ -126,5 +126,5 @@ class TimeBudget:
         return float(self.limit_s - (self.clock() - self.begin_s))
 
     def has_room_for(self, units: int) -> bool:
-        """True if a number of slots, with so many seconds of talking, ends in time."""
+        """True if a run of this length would end in time."""
         return self.loading_s + units <= self.left_s

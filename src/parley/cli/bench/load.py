@@ -43,18 +43,18 @@ from parley.media.resample import resample
 UNIT_S: Final = 1.0
 MISS_MS: Final = 1000.0
 PATIENCE_S: Final = 30.0
-"""How long the last answers may take."""
+"""Seconds to wait for the last answers."""
 QUESTION: Final = "What is the capital of Italy?"
 
 
 @dataclass(slots=True)
 class LoadCounts:
-    """What the sessions of one dialect met."""
+    """Measurements of the sessions of one dialect."""
 
     answers_ms: list[float] = field(default_factory=list)
-    """From a unit to its answer; from the end of an utterance or a question to the first piece."""
+    """From a unit to its answer, or from the end of an utterance or question to the first piece."""
     waits_ms: list[float] = field(default_factory=list)
-    """From the start to a slot."""
+    """From the start of a session to its slot."""
     misses: int = 0
     unanswered: int = 0
     errors: dict[str, int] = field(default_factory=dict)
@@ -69,8 +69,6 @@ class LoadCounts:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """One dialect's figures."""
-
     dialect: str
     sessions: int
     answers: Figures
@@ -88,7 +86,7 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What every session does."""
+    """What each session does."""
 
     url: str
     access: AccessOptions
@@ -102,7 +100,9 @@ def load(
     sessions: Annotated[
         int, typer.Option(min=1, max=10_000, help="Concurrent conversations.")
     ] = 10,
-    seconds: Annotated[float, typer.Option(min=1, help="How long each of them lasts.")] = 30.0,
+    seconds: Annotated[
+        float, typer.Option(min=1, help="Length of each conversation in seconds.")
+    ] = 30.0,
     dialect: Annotated[
         str, typer.Option(help="duplex, realtime, half_duplex, chat, or all: in turn.")
     ] = "duplex",
@@ -110,16 +110,19 @@ def load(
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Speech (WAV); default: a hum."),
     ] = None,
-    ramp: Annotated[float, typer.Option(min=0, help="Seconds over which sessions begin.")] = 2.0,
+    ramp: Annotated[
+        float, typer.Option(min=0, help="Seconds over which the starts are spread.")
+    ] = 2.0,
     max_p95_ms: Annotated[
-        float | None, typer.Option(help="End with 1 when the 95th percentile is above.")
+        float | None, typer.Option(help="Exit with status 1 if the 95th percentile is higher.")
     ] = None,
     max_miss_percent: Annotated[
-        float | None, typer.Option(help="End with 1 when more answers come too late or not at all.")
+        float | None,
+        typer.Option(help="Exit with status 1 if a larger share of answers is late or missing."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Load a running server with conversations, and see what they notice."""
+    """Put load on a running server and measure what its conversations experience."""
     if dialect not in (*RUNS, "all"):
         raise BadInput(f"'{dialect}' is none of {', '.join(RUNS)}, all.")
     address, access = server
@@ -142,7 +145,7 @@ def load(
 def judge(
     report: LoadReport, max_p95_ms: float | None, max_miss_percent: float | None
 ) -> list[str]:
-    """What is worse than it may be; sessions that failed count as soon as anything is limited."""
+    """List exceeded limits; with any limit set, failed sessions count too."""
     faults = []
     if max_p95_ms is not None and report.answers.p95_ms > max_p95_ms:
         faults.append(f"{report.dialect}: p95 {report.answers.p95_ms:.0f} ms > {max_p95_ms:g} ms")
@@ -191,7 +194,7 @@ async def run(dialect: str, plan: Load, sessions: int, ramp_s: float) -> LoadRep
 
 
 async def _units(talk: UnitClient, plan: Load, counts: LoadCounts) -> None:
-    """One unit each second; each is answered by one `Listening` or by pieces of `Speaking`."""
+    """Send one unit per second; each is answered by one `Listening` or by pieces of `Speaking`."""
     began = time.perf_counter()
     async with talk:
         await talk.ready()

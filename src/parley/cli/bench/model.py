@@ -36,10 +36,10 @@ from parley.views.duplex import DuplexView
 Load = Literal["typical", "worst"]
 
 SPEECH_UNITS = 4
-"""The user speaks for so many units, then is silent for as many."""
+"""Number of units of speech, and then of silence."""
 
 ROOM_TOKENS = 256
-"""With less room than this in its context, a conversation starts over."""
+"""A conversation restarts when its context has less room than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,27 +74,29 @@ def model(
     model: Annotated[
         str | None, typer.Option(help="Model name, checkpoint folder or hub id.")
     ] = None,
-    slots: Annotated[str, typer.Option(help="Numbers of slots to try, with commas.")] = "1,2,4,8",
+    slots: Annotated[
+        str, typer.Option(help="Numbers of slots to try, separated by commas.")
+    ] = "1,2,4,8",
     units: Annotated[int, typer.Option(min=1, help="Seconds per conversation.")] = 20,
     worst: Annotated[
         bool,
         typer.Option(
             "--worst/--typical",
-            help="Everybody shows a picture and is spoken to in every unit, by a voice to imitate.",
+            help="Worst case: a picture in each unit, a reference voice, and speech all the time.",
         ),
     ] = False,
     speech: Annotated[
-        Path | None, typer.Option(help="What the user says (WAV); default: a made-up sound.")
+        Path | None, typer.Option(help="Speech of the user (WAV); default: a synthetic sound.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
     random_weights: Annotated[
-        bool, typer.Option("--random-weights", help="Full size without a checkpoint.")
+        bool, typer.Option("--random-weights", help="Full-size model without a checkpoint.")
     ] = False,
     compile: Annotated[bool | None, typer.Option(help="Capture steps as CUDA graphs.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """How many conversations a device carries, and where the time goes."""
+    """Measure how many conversations a device can run, and where the time is spent."""
     settings = load(
         config,
         {
@@ -114,7 +116,6 @@ def model(
 
 
 def describe(report: ModelReport) -> str:
-    """One report as a few lines."""
     lines = [
         f"{report.slots} slots: {report.units} units, answers {report.answer}; "
         f"{report.late} late, {report.spoke} spoken, device busy {100 * report.busy:.0f} %, "
@@ -190,7 +191,8 @@ async def measure(
 
 
 class BenchSession:
-    """One user who speaks, is silent, speaks again, and always shows something if `worst`."""
+    """A user who alternates between speech and silence; with `worst`, each unit also has a
+    picture."""
 
     def __init__(
         self, view: DuplexView, clock: Clock, load_kind: Load, speech: Pcm | None, pace_s: float
@@ -207,7 +209,7 @@ class BenchSession:
         self.frames: list[Pixels] = [made_up_picture()] if load_kind == "worst" else []
 
     async def prepare(self) -> None:
-        """Start over."""
+        """Restart the conversation."""
         begin_s = self._clock.monotonic()
         await self._view.prepare(
             "You are a helpful assistant.",
@@ -218,7 +220,7 @@ class BenchSession:
         self.prepares_ms.append(1000 * (self._clock.monotonic() - begin_s))
 
     async def run(self, begin_s: float, units: int) -> None:
-        """One unit per `pace_s`, whether the answers keep up or not."""
+        """Send one unit per `pace_s`, whether or not the answers keep up."""
         limit = self._view.spec.context_limit_tokens - ROOM_TOKENS
         for index in range(units):
             arrival_s = begin_s + index * self._pace_s
@@ -235,7 +237,7 @@ class BenchSession:
                 await self.prepare()
 
     def unit(self, index: int) -> Pcm:
-        """What is heard in second `index`."""
+        """Sound of second `index`."""
         if index // SPEECH_UNITS % 2:
             return Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
         start = index * INPUT_RATE_HZ % max(INPUT_RATE_HZ, len(self._speech) - INPUT_RATE_HZ + 1)
@@ -255,7 +257,7 @@ def make_talkative(loaded: Model) -> None:
 
 
 class _Talkative:
-    """Chooses as it should, at its usual cost, and says something else: one letter."""
+    """Samples at the usual cost, then returns a fixed one-letter token."""
 
     def __init__(self, chooser: Any, word: int) -> None:
         self._chooser = chooser
@@ -267,7 +269,7 @@ class _Talkative:
 
 
 def made_up_speech(seconds: int) -> Pcm:
-    """A voice-like hum; the same every time."""
+    """A voice-like hum; the same in every call."""
     t = np.arange(seconds * INPUT_RATE_HZ) / INPUT_RATE_HZ
     pitch = 140 + 30 * np.sin(2 * np.pi * 0.7 * t)
     phase = 2 * np.pi * np.cumsum(pitch) / INPUT_RATE_HZ
@@ -277,7 +279,7 @@ def made_up_speech(seconds: int) -> Pcm:
 
 
 def made_up_picture(height: int = 720, width: int = 1280) -> Pixels:
-    """A gradient, as large as a camera's picture."""
+    """A gradient in the size of a camera picture."""
     rows = np.linspace(0, 255, height)[:, None]
     columns = np.linspace(0, 255, width)[None, :]
     mixed = np.broadcast_to((rows + columns) / 2, (height, width))
@@ -298,5 +300,5 @@ def _counts(slots: str) -> list[int]:
             f"'{slots}' is not a list of numbers.", hint="Write it like --slots 1,2,4."
         ) from error
     if not counts or min(counts) < 1:
-        raise SetupError("The number of slots is at least 1.")
+        raise SetupError("Every number in --slots must be at least 1.")
     return counts

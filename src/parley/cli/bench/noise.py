@@ -94,21 +94,21 @@ class NoiseOutcome:
 
 
 def noise(
-    minutes: Annotated[float, typer.Option(min=0.5, max=60, help="Of each noise.")] = 10.0,
+    minutes: Annotated[float, typer.Option(min=0.5, max=60, help="Minutes of each noise.")] = 10.0,
     check: Annotated[
-        bool, typer.Option("--check", help="Fail where noise or acknowledgements stop too often.")
+        bool, typer.Option("--check", help="Exit with status 1 if too many answers are stopped.")
     ] = False,
     people: Annotated[
-        bool, typer.Option("--people", help="Also recordings of people, from installed packages.")
+        bool, typer.Option("--people", help="Also recordings of people from installed packages.")
     ] = False,
     folder: Annotated[
         Path | None,
-        typer.Option(exists=True, file_okay=False, help="Also recordings of your own: WAV files in "
+        typer.Option(exists=True, file_okay=False, help="Also your own recordings: WAV files in "
                      "turns/, others/, commands/, acknowledgements/."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:  # fmt: skip
-    """What stops an answer and should not, and how soon speech does; without a server."""
+    """Measure what wrongly stops an answer, and how soon speech does; needs no server."""
     model = SileroModel()
     # Report missing recordings before the long part starts.
     voices = own(folder) if folder is not None else installed() if people else None

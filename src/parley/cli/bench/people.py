@@ -61,7 +61,7 @@ def installed(root: Path = Path("/"), *, count: int = 12) -> People:
     found = {name: tuple(_sentences(root, name, count)) for name in SPEAKERS}
     spoken = [one for one in found.values() if one]
     if len(spoken) < 2:
-        raise SetupError("There are no recordings of people on this machine.", hint=HINT)
+        raise SetupError("This machine has no recordings of people.", hint=HINT)
     return People(tuple(each for one in spoken[:-1] for each in one), spoken[-1])
 
 

@@ -53,7 +53,7 @@ async def child(
 
 
 async def stop(process: asyncio.subprocess.Process) -> None:
-    """Ask a process to stop, and kill it if it does not in `STOP_LIMIT_S`."""
+    """Ask a process to stop; kill it after `STOP_LIMIT_S`."""
     if process.stdin is not None:
         process.stdin.close()
     elif process.returncode is None:
@@ -128,7 +128,7 @@ async def _url_of(output: asyncio.StreamReader) -> str:
                     return found[1]
     except TimeoutError:
         raise SetupError(f"The server was not ready within {START_LIMIT_S:g} s.") from None
-    raise SetupError("The server ended before it was ready.", hint="Its own words are above.")
+    raise SetupError("The server ended before it was ready.", hint="Its log is above.")
 
 
 async def _drain(output: asyncio.StreamReader) -> None:

@@ -31,7 +31,7 @@ from parley.protocol.half_duplex import Config
 from parley.protocol.values import DEFAULT_SYSTEM_PROMPT, InterruptionOptions
 
 PCM_RATE_HZ: Final = 24_000
-"""Of OpenAI's dialects."""
+"""Sample rate of OpenAI's dialects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Talker(ABC):
         self._interruption = interruption
         self._socket: Socket | None = None
         self.loudspeaker: Callable[[], float] | None = None
-        """As `LiveClient.loudspeaker`; told where the dialect can."""
+        """See `LiveClient.loudspeaker`; used by dialects that can report playback."""
         self.phase = "closed"
 
     async def __aenter__(self) -> Self:
@@ -103,7 +103,7 @@ class Talker(ABC):
         self.phase = "active"
 
     async def send(self, pcm: Pcm) -> None:
-        """The next sound, 16 kHz, of any length."""
+        """Send the next sound, at 16 kHz, of any length."""
         await self.post(self.append(pcm))
 
     async def post(self, message: dict[str, Any]) -> None:
@@ -143,7 +143,7 @@ class Talker(ABC):
 
     @abstractmethod
     async def _prepare(self) -> None:
-        """Say how the session is to be; returns when it is."""
+        """Configure the session; returns when the server has confirmed it."""
 
     @abstractmethod
     def append(self, pcm: Pcm) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class Talker(ABC):
 
     @abstractmethod
     def translate(self, message: dict[str, Any]) -> Told | None:
-        """A message of the server; None: nothing that a bench looks at."""
+        """Event for a message of the server; None if no bench uses it."""
 
 
 def problem_of(message: dict[str, Any]) -> ParleyError:
@@ -160,15 +160,15 @@ def problem_of(message: dict[str, Any]) -> ParleyError:
 
 
 class _Pcm16Talker(Talker):
-    """Sound as OpenAI's dialects have it."""
+    """Base class for dialects with OpenAI's audio format."""
 
     def __init__(self, url: str, access: AccessOptions, interruption: InterruptionOptions) -> None:
         super().__init__(url, access, interruption)
         self._last = np.zeros(1, np.float32)
 
     def coded(self, pcm: Pcm) -> str:
-        """Base64 of 16-bit samples, 24 kHz: interpolated, because a microphone has that rate at
-        once, and a filter would keep some of each piece back."""
+        """Base64 of 16-bit samples at 24 kHz. Interpolated linearly, because a filter would delay
+        part of each piece, which a microphone at that rate does not."""
         samples = np.concatenate([self._last, pcm.samples])
         self._last = samples[-1:]
         step = INPUT_RATE_HZ / PCM_RATE_HZ
@@ -223,7 +223,7 @@ class OpenAIRealtimeTalker(_Pcm16Talker):
 
 
 class OpenAILiveTalker(_Pcm16Talker):
-    """OpenAI Live, with this server's extension that reports interruptions."""
+    """OpenAI Live with this server's extension that reports interruptions."""
 
     path = "/v1/live/sessions"
 
@@ -250,7 +250,7 @@ class OpenAILiveTalker(_Pcm16Talker):
 
 
 class MiniCPMOV2Talker(Talker):
-    """The newest MiniCPM-o dialect, with this server's extension that reports interruptions."""
+    """The newest MiniCPM-o dialect with this server's extension that reports interruptions."""
 
     path = "/v1/realtime?mode=audio"
     _received_ms = 0.0

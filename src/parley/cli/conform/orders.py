@@ -11,18 +11,18 @@ from parley.media.pcm import OUTPUT_RATE_HZ
 
 Json = dict[str, Any]
 Table = Mapping[str, Mapping[str, str]]
-"""State → type of an event → the state after it."""
+"""State → event type → next state."""
 
 
 class Order(Protocol):
-    """The events so far, and which may follow."""
+    """Checks the order of events."""
 
     def see(self, event: Json) -> Iterator[str]:
-        """The next event; yields what is wrong with it."""
+        """Take the next event; yields what is wrong with it."""
         ...
 
     def end(self) -> Iterator[str]:
-        """The connection is closed; yields what is missing."""
+        """Take the end of the connection; yields what is missing."""
         ...
 
 
@@ -99,7 +99,7 @@ TABLES: Final[dict[str, Table]] = {
 
 
 class TableOrder:
-    """Events by a table of states, and what holds for each of them alone."""
+    """Order given by a table of states, with extra checks per event."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -137,7 +137,7 @@ class TableOrder:
 
 
 class LiveOrder:
-    """`session.started` first, times that never go back, nothing after `session.closed`."""
+    """`session.started` comes first, times never go back, and nothing follows `session.closed`."""
 
     def __init__(self) -> None:
         self._has_started = self._has_closed = False
@@ -169,7 +169,7 @@ class LiveOrder:
 
 
 def unseen(event: Json, seen: set[str]) -> Iterator[str]:
-    """Every event has an id of its own, if it has one."""
+    """Check that an event's id, if it has one, is unique."""
     event_id = event.get("event_id")
     if isinstance(event_id, str) and event_id in seen:
         yield f"event_id {event_id} was used before"
@@ -178,7 +178,7 @@ def unseen(event: Json, seen: set[str]) -> Iterator[str]:
 
 
 def sound_problems(text: Any, sample_bytes: int) -> Iterator[str]:
-    """What is wrong with sound: base64 of whole samples, at most a second of them."""
+    """Problems of a sound field: it must be base64 of whole samples, at most one second."""
     if not isinstance(text, str) or not text:
         return
     try:

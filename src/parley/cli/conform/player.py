@@ -18,11 +18,11 @@ COMPLAINTS_MOST: Final = 20
 
 
 class ScenarioEnded(Exception):
-    """The session cannot continue as scripted; the text says why."""
+    """The session cannot continue as scripted; the text gives the reason."""
 
 
 def order_of(dialect: str) -> Order:
-    """A dialect's order of events, at its beginning."""
+    """A new order check for a dialect."""
     if dialect == "openai_realtime":
         return RealtimeOrder()
     if dialect == "openai_live":
@@ -90,7 +90,7 @@ class Player:
         return event
 
     async def end(self) -> None:
-        """Until the server closes the connection."""
+        """Receive until the server closes the connection."""
         with contextlib.suppress(ScenarioEnded):
             while self.close_code is None:
                 await self.next()
@@ -98,12 +98,11 @@ class Player:
             self._complain("the connection was not closed")
 
     def expect(self, holds: bool, sentence: str) -> None:
-        """Complain unless something holds."""
+        """Record a complaint unless the condition is true."""
         if not holds:
             self._complain(sentence)
 
     def finish(self) -> None:
-        """Nothing more will be said."""
         for problem in self._order.end() if self.close_code is not None else ():
             self._complain(problem)
 
@@ -140,7 +139,7 @@ class Player:
 async def playing(
     transport: Transport, access: Access, path: str, dialect: str, limit_s: float
 ) -> AsyncIterator[Player]:
-    """A connection to play on; complaints are complete when the block is left."""
+    """A connection to play on; its complaints are complete when the block ends."""
     socket = await transport.connect(access, access.socket_url(path))
     player = Player(dialect, socket, limit_s)
     try:

@@ -26,7 +26,8 @@ Play = Callable[[Player], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One session. `path` with its query; `{id}` stands for an id of the client's."""
+    """One scripted session. `path` includes the query; `{id}` stands for a session id of the
+    client."""
 
     dialect: str
     name: str
@@ -34,12 +35,11 @@ class Scenario:
     play: Play
 
     def address(self) -> str:
-        """The path, with an id."""
         return self.path.replace("{id}", f"conform_{secrets.token_hex(8)}")
 
 
 def spoken(rate_hz: int, seconds: float) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """A spoken question, and silence up to `seconds`."""
+    """A spoken question, padded with silence to `seconds`."""
     pcm = resample(files.sample(), rate_hz)
     samples = np.zeros(round(seconds * rate_hz), np.float32)
     said = pcm.samples[: min(len(pcm), round(2.2 * rate_hz), len(samples))]
@@ -48,7 +48,7 @@ def spoken(rate_hz: int, seconds: float) -> np.ndarray[Any, np.dtype[np.float32]
 
 
 def chunks_f32(seconds: float, chunk_s: float = 1.0) -> Iterator[str]:
-    """Sound as MiniCPM-o's dialects carry it."""
+    """Chunks in the audio format of MiniCPM-o's dialects."""
     samples = spoken(INPUT_RATE_HZ, seconds)
     size = round(chunk_s * INPUT_RATE_HZ)
     for start in range(0, len(samples), size):
@@ -56,7 +56,7 @@ def chunks_f32(seconds: float, chunk_s: float = 1.0) -> Iterator[str]:
 
 
 def chunks_pcm16(seconds: float, chunk_s: float = 0.1) -> Iterator[str]:
-    """Sound as OpenAI's protocols carry it."""
+    """Chunks in the audio format of OpenAI's protocols."""
     samples = (spoken(OPENAI_RATE_HZ, seconds) * 32767).astype("<i2")
     size = round(chunk_s * OPENAI_RATE_HZ)
     for start in range(0, len(samples), size):

@@ -25,7 +25,7 @@ from parley.protocol import (
 from parley.protocol.openai import OpenAIServerEvent
 
 Check = Callable[[str], str | None]
-"""What is wrong with a message; None: nothing."""
+"""Returns what is wrong with a message, or None."""
 
 _V2: Final = (
     realtime.SessionQueued,
@@ -65,7 +65,7 @@ PUBLISHED: Final = {
 
 
 def check_of(dialect: str) -> tuple[Check, str]:
-    """How events of a dialect are checked, and against what."""
+    """The check for events of a dialect, and the name of the schema that it uses."""
     if dialect in PUBLISHED:
         module, name = PUBLISHED[dialect]
         try:
@@ -93,7 +93,7 @@ def _published(module: str, name: str) -> Check:
 
 
 def _reason(error: Any, type_name: Any) -> str:
-    """What is wrong with an event of its own type; a union complains about every other, too."""
+    """The error for the event's own type; validating a union reports errors for all types."""
     found: list[Any] = error.errors()
     others = {each["loc"][0] for each in found if each["loc"][-1] == "type"}
     own = [each for each in found if each["loc"][0] not in others] or found

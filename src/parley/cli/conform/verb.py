@@ -20,7 +20,7 @@ from parley.errors import ParleyError, SetupError
 
 @dataclass(frozen=True, slots=True)
 class ScenarioResult:
-    """What came of one scenario; without complaints it was played as published."""
+    """Result of one scenario; without complaints the server conforms."""
 
     scenario: Scenario
     events: int
@@ -35,7 +35,7 @@ def conform(
         typer.Option(help=f"One of {', '.join(DIALECTS)}; may be repeated. Default: all."),
     ] = None,
     limit_s: Annotated[
-        float, typer.Option("--limit", min=1, help="Seconds that an answer may take.")
+        float, typer.Option("--limit", min=1, help="Seconds to wait for an answer.")
     ] = 60.0,
 ) -> None:
     """Play scripted sessions against a server and check every event: its shape, and its order.
@@ -70,7 +70,6 @@ async def results(
     limit_s: float,
     transport: Transport | None = None,
 ) -> AsyncGenerator[ScenarioResult, None]:
-    """Play scenarios one after the other."""
     for scenario in scenarios:
         async with playing(
             transport or NetworkTransport(), access, scenario.address(), scenario.dialect, limit_s
