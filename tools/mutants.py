@@ -140,11 +140,15 @@ MUTANTS: Final = [
         ("TURN_DUE_S: Final = 5.0", "TURN_DUE_S: Final = 500.0"),
     ),
     *_mutants(
-        "resume", "session/journal.py", "tests/session/test_resumable.py",
-        ("            if oldest.ends_at > self._delivered_at:\n                return\n", ""),
-        ('self._revoked.append(self._previous)\n            self._previous = ""', "pass"),
+        "resume", "session/log.py", "tests/session/test_resumable.py",
+        ("ends_at <= self._ends_at - self.waiting_bytes:", "ends_at:"),
+        ("is_old = now_s - oldest.at_s > self._bounds.limit_s", "is_old = False"),
+        ("return output if output.seq <= self._released_seq else None", "return output"),
+    ),
+    *_mutants(
+        "token", "session/tokens.py", "tests/session/test_resumable.py",
+        ('self._revoke(self.previous)\n            self.previous = ""', "pass"),
         ("hmac.compare_digest(one.encode(), other.encode())", "True"),
-        ("is_old = now_s - oldest.at_s > self._limits.journal_s", "is_old = False"),
     ),
     *_mutants(
         "state", "session/state_codec.py", "tests/session/test_state_codec.py",

@@ -30,14 +30,15 @@ from parley.protocol.resume import (
 )
 from parley.session import log as session_log
 from parley.session.deadlines import RESUME
-from parley.session.journal import ResumeJournal, ResumeLimits, ResumeTokens
-from parley.session.log import SessionLog
+from parley.session.log import OutputBounds, SessionLog
 from parley.session.outbox import OutputLimits
 from parley.session.resumable import UNUSED_WINDOW_S, ResumableSocket, ResumeRefused
+from parley.session.tokens import ResumeTokens
 from parley.session_log.contract import LoggedSession
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocols" / "resume.md"
-LIMITS = ResumeLimits(window_s=30.0, journal_bytes=10_000, journal_s=60.0)
+WINDOW_S = 30.0
+BOUNDS = OutputBounds(limit_bytes=10_000, limit_s=60.0)
 
 
 LOGGED = LoggedSession("log", "lease", "s", Kind.CHAT, "duplex", "w", "http://w", 1, "same")
@@ -50,16 +51,22 @@ def message(text: str) -> str:
 class Bench:
     """A resumable session without a session."""
 
-    def __init__(self, limits: ResumeLimits = LIMITS, logs: FakeSessionLogs | None = None) -> None:
+    def __init__(self, logs: FakeSessionLogs | None = None) -> None:
         self.clock = ManualClock()
         writer = None if logs is None else logs.create(LOGGED)
-        self.log = SessionLog(writer, clock=self.clock, head=lambda: "setup", limit_bytes=1 << 20)
+        self.log = SessionLog(
+            writer,
+            clock=self.clock,
+            outputs=BOUNDS,
+            head=lambda: "setup",
+            limit_bytes=1 << 20,
+        )
         self.first = FakeSocket()
         self.moved = asyncio.Event()
         self.socket = ResumableSocket(
             self.first,
             session_id="s",
-            limits=limits,
+            window_s=WINDOW_S,
             output=OutputLimits(waiting_bytes=1 << 20, stall_s=HANG_S),
             clock=self.clock,
             moved=self.moved.set,
@@ -146,7 +153,7 @@ async def test_the_window_is_the_one_deadline_that_passes(bench: Bench) -> None:
     await bench.ready()
     await bench.cut()
 
-    bench.clock.advance(LIMITS.window_s + 1)
+    bench.clock.advance(WINDOW_S + 1)
 
     assert bench.socket.deadlines.take_expired(bench.clock.monotonic()) == [RESUME]
 
@@ -156,8 +163,8 @@ async def test_the_window_is_the_one_deadline_that_passes(bench: Bench) -> None:
     [
         (CUT_CODE, UNUSED_WINDOW_S),
         # The gateway was killed, or left the session to the next one.
-        (1006, LIMITS.window_s),
-        (GATEWAY_LEFT_CODE, LIMITS.window_s),
+        (1006, WINDOW_S),
+        (GATEWAY_LEFT_CODE, WINDOW_S),
     ],
 )
 async def test_a_session_of_which_nothing_was_heard_waits_less_if_its_client_was_cut_off(
@@ -278,7 +285,7 @@ async def test_a_journal_over_its_limit_asks_for_a_resync_and_takes_no_memory(
     for _ in range(200):
         await bench.socket.send(message("x" * 1000))
     await bench.first.until("said", 200)
-    assert bench.socket.kept_bytes <= LIMITS.journal_bytes + 2000
+    assert bench.log.output_bytes <= BOUNDS.limit_bytes + 2000
 
     client = await bench.come_back(1)
     gap = await client.until("session.resync_required")
@@ -294,7 +301,7 @@ async def test_what_is_not_delivered_is_waited_for_and_not_given_up(bench: Bench
     speaking = asyncio.create_task(say_much(bench))
     await asyncio.sleep(0.01)
     assert not speaking.done()
-    assert bench.socket.kept_bytes <= LIMITS.journal_bytes
+    assert bench.log.output_bytes <= BOUNDS.limit_bytes
 
     client = await bench.come_back(1)
     await client.until("said", 30)
@@ -309,26 +316,31 @@ async def say_much(bench: Bench) -> None:
         await bench.socket.send(message("x" * 1000))
 
 
-def test_old_messages_are_taken_to_have_arrived() -> None:
-    journal = ResumeJournal(LIMITS)
-    journal.add("{}", 0.0)
-    journal.delivered(journal.after(0))  # type: ignore[arg-type]
+async def test_old_messages_are_taken_to_have_arrived(bench: Bench) -> None:
+    log = bench.log
+    log.add("{}")
+    assert log.tail(0) is not None
+    assert log.tail(1) is None, "the first one is delivered"
 
-    journal.add("{}", LIMITS.journal_s + 1)
+    bench.clock.advance(BOUNDS.limit_s + 1)
+    log.add("{}")
 
-    assert journal.given_up == 1
-    assert journal.after(0).seq == 2  # type: ignore[union-attr]
+    assert log.given_up == 1
+    following = log.tail(0)
+    assert following is not None
+    assert following.seq == 2
 
 
-@pytest.mark.parametrize("size", [2, 2 * LIMITS.journal_bytes])
-def test_undelivered_output_is_kept_however_old_or_large(size: int) -> None:
-    journal = ResumeJournal(LIMITS)
+@pytest.mark.parametrize("size", [2, 2 * BOUNDS.limit_bytes])
+async def test_undelivered_output_is_kept_however_old_or_large(bench: Bench, size: int) -> None:
+    log = bench.log
 
-    journal.add("x" * size, 0.0)
-    journal.add("{}", LIMITS.journal_s + 1)
+    log.add("x" * size)
+    bench.clock.advance(BOUNDS.limit_s + 1)
+    log.add("{}")
 
-    assert journal.given_up == 0
-    assert [entry.seq for entry in journal.kept] == [1, 2]
+    assert log.given_up == 0
+    assert [found.seq for after in (0, 1) if (found := log.tail(after))] == [1, 2]
 
 
 def test_every_token_is_new_and_none_is_kept() -> None:
@@ -338,7 +350,7 @@ def test_every_token_is_new_and_none_is_kept() -> None:
 
     assert len(set(made)) == 100
     assert all(len(token) >= 43 for token in made), "256 bits"
-    assert not any(token in repr(vars(tokens)) for token in made)
+    assert not any(token in repr(tokens) for token in made)
 
 
 EXAMPLE = re.compile(r"```json (client|server)\n(.*?)```", re.DOTALL)

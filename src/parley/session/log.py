@@ -1,17 +1,21 @@
-"""Keeps the log of a session as current as what its client has been sent.
+"""The log of one session: what was done, what its client is sent, and what the session remembers.
 
-What was done (inputs and their results) is appended; what the session remembers beyond that is one
-state, of which each update has the parts that have changed. A message goes to the client when the
-update that contains it is stored. One update is in flight at a time; it carries everything that is
-new. While there is nothing to send, the state is brought up to date now and then.
+*Entries* (inputs and their results) and *messages* to the client, which are numbered, are only
+appended. The *state* is what the session remembers beyond them; each update has the parts that have
+changed. The client's connection reads the messages (`tail`), each when the update that contains it
+is stored; another worker reads everything that is stored (`worker/rebuilding.py`). One update is in
+flight at a time; it carries everything that is new. While there is nothing to send, the state is
+brought up to date now and then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +25,6 @@ from parley.clock import Clock
 from parley.protocol.resume import INPUT_ACK_EVERY
 from parley.session import state_codec
 from parley.session.entries import Observed, logged
-from parley.session.journal import ResumeJournal
 from parley.session_log.contract import (
     ENTRY_LENGTH_BYTES,
     AppendResult,
@@ -59,6 +62,29 @@ class LogLate(Exception):
     """The log is not current in time."""
 
 
+@dataclass(frozen=True, slots=True)
+class OutputBounds:
+    """Messages that are kept for a client that may come back.
+
+    Args:
+        limit_bytes: delivered messages beyond it are given up, the oldest first.
+        limit_s: older messages count as received, even without an acknowledgement.
+    """
+
+    limit_bytes: int
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A message to the client. `ends_at`: bytes of all messages of the session up to its end."""
+
+    seq: int
+    frame: str | bytes
+    at_s: float
+    ends_at: int
+
+
 @dataclass(slots=True)
 class _InFlight:
     last_seq: int
@@ -69,7 +95,7 @@ class SessionLog:
     """See the module. Belongs to the event loop.
 
     Args:
-        writer: None: the session is not logged.
+        writer: None: nothing is stored, and messages are kept in memory only.
         head: the first entry.
         limit_bytes: largest log; a session beyond it continues without one.
     """
@@ -79,6 +105,7 @@ class SessionLog:
         writer: SessionLogWriter | None,
         *,
         clock: Clock,
+        outputs: OutputBounds,
         head: Callable[[], Any] = lambda: None,
         limit_bytes: int = 0,
     ) -> None:
@@ -86,6 +113,7 @@ class SessionLog:
         if writer is not None:
             writer.on_forgotten = self._write_anew
         self._clock = clock
+        self._bounds = outputs
         self._head = head
         self._limit_bytes = limit_bytes
         self.on_stored: Callable[[], None] = lambda: None
@@ -98,14 +126,30 @@ class SessionLog:
         """What to remember beyond the log, with `handled` messages received; None: not now."""
         self.without_old_sound: Callable[[list[Any]], list[Any]] = list
         """See `RebuildableRunner`."""
+        self.is_open = False
+        """True if the client has asked to be able to come back: only then is anything kept."""
         self.handled = 0
         """Number of the client's messages that have been acted upon."""
         self.is_changed = False
         """True if something other than messages is not stored yet."""
         self.is_protecting = False
         """True if another worker could continue the session from this log."""
-        self._journal: ResumeJournal | None = None
+        self.is_waited_for = False
+        """True if messages to the client wait until they are stored."""
         self._loop = asyncio.get_running_loop()
+
+        self._outputs: deque[Output] = deque()
+        self.last_seq = 0
+        """Number of the newest message."""
+        self.given_up = 0
+        """Highest number that was given up without an acknowledgement."""
+        self._acknowledged = 0
+        self._ends_at = 0
+        self.waiting_bytes = 0
+        """Bytes of the messages that are not delivered yet."""
+        self.room_bytes = outputs.limit_bytes // 2
+        """No message should be added while more than this waits."""
+
         self._pending: list[bytes] = []
         """Entries with their lengths, as in `_kept`, which have been sent."""
         self._kept: list[bytes] = []
@@ -117,15 +161,13 @@ class SessionLog:
         self._in_flight: _InFlight | None = None
         self._sent_parts: dict[str, Any] = {}
         """The state as it was sent, in plain parts."""
-        self._sent_seq = 0
-        self._stored_seq = 0
-        self._received = 0
-        self._received_sent = 0
+        self._sent_seq = self._stored_seq = 0
+        self._received = self._received_sent = 0
         self.stored_received: int = sys.maxsize
         """Number of the client's messages that are stored; all, if they need not be."""
         self.sent_received: int = sys.maxsize
         """The same, with the update that is in flight."""
-        self.released_seq: int = sys.maxsize
+        self._released_seq: int = sys.maxsize
         """Number of the last message that may go to the client."""
         self._is_available = True
         self._is_late = False
@@ -137,37 +179,64 @@ class SessionLog:
         self._updated_s = clock.monotonic()
         self._answered = asyncio.Event()
 
-    # ---- what others ask -------------------------------------------------------------------
+    # ---- messages --------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """The client asked to be able to come back: messages are kept from now on."""
+        self.is_open = True
+
+    def add(self, frame: str | bytes) -> None:
+        """Number the next message. Older ones may be given up, but never one that is not delivered:
+        wait while more than `room_bytes` wait."""
+        now_s = self._clock.monotonic()
+        self.last_seq += 1
+        self._ends_at += len(frame)
+        self.waiting_bytes += len(frame)
+        self._outputs.append(Output(self.last_seq, frame, now_s, self._ends_at))
+        while (oldest := self._outputs[0]).ends_at <= self._ends_at - self.waiting_bytes:
+            kept_bytes = self._ends_at - oldest.ends_at + len(oldest.frame)
+            is_old = now_s - oldest.at_s > self._bounds.limit_s
+            if kept_bytes <= self._bounds.limit_bytes and not is_old:
+                break
+            self.given_up = oldest.seq
+            self._outputs.popleft()
+        self.send_soon()
+
+    def tail(self, after: int) -> Output | None:
+        """The message that follows number `after`, if it may be sent. What precedes it counts as
+        delivered, and what follows does not."""
+        outputs = self._outputs
+        if not outputs or outputs[-1].seq <= after:
+            self.waiting_bytes = 0
+            return None
+        output = next(islice(outputs, max(0, after + 1 - outputs[0].seq), None))
+        self.waiting_bytes = self._ends_at - output.ends_at + len(output.frame)
+        return output if output.seq <= self._released_seq else None
+
+    def acknowledge(self, seq: int) -> None:
+        """The client has everything up to `seq`."""
+        seq = min(seq, self.last_seq)
+        self._acknowledged = max(self._acknowledged, seq)
+        while self._outputs and self._outputs[0].seq <= seq:
+            behind = self._ends_at - self._outputs.popleft().ends_at
+            self.waiting_bytes = min(self.waiting_bytes, behind)
 
     @property
-    def is_waited_for(self) -> bool:
-        """True if messages to the client wait until they are stored."""
-        return self.is_protecting and self._is_available
+    def is_acknowledged(self) -> bool:
+        """True if the client has everything."""
+        return self._acknowledged >= self.last_seq
 
     @property
-    def is_current(self) -> bool:
-        """True if everything is stored."""
-        journal = self._journal
-        if journal is None or not self.is_waited_for:
-            return False
-        return journal.last_seq <= self._stored_seq and self._has_state
+    def output_bytes(self) -> int:
+        """Bytes of the messages that are kept."""
+        return sum(len(output.frame) for output in self._outputs)
 
-    # ---- what happens ----------------------------------------------------------------------
-
-    def use(self, journal: ResumeJournal) -> None:
-        """The client asked for resuming; its messages are in `journal`."""
-        self._journal = journal
-
-    def begin(self) -> None:
-        """From the next message on, what the client is sent has to be stored."""
-        if self._kept_bytes and self._journal is not None and self._writer is not None:
-            self._stored_seq = self._sent_seq = self._journal.last_seq
-            self._protect()
+    # ---- what was done ---------------------------------------------------------------------
 
     def observe(self, event: Observed, at_s: float) -> None:
         """See `Observer`. Entries are logged."""
         del at_s
-        if self._writer is None or self._journal is None or (entry := logged(event)) is None:
+        if self._writer is None or not self.is_open or (entry := logged(event)) is None:
             return
         if not self._kept_bytes:
             self._append(self._head())
@@ -180,27 +249,65 @@ class SessionLog:
 
     def handle(self) -> None:
         """A message of the client has been acted upon."""
-        self.handled += 1
-        if self.handled - self._received_sent >= INPUT_ACK_EVERY:
-            self.send_soon()
+        if self.is_open:
+            self.handled += 1
+            if self.handled - self._received_sent >= INPUT_ACK_EVERY:
+                self.send_soon()
 
-    def adopt(self, entries: bytes, received: int, writer_seq: int) -> None:
+    def protect(self) -> None:
+        """From the next message on, what the client is sent has to be stored."""
+        if self._kept_bytes and self._writer is not None:
+            self._stored_seq = self._sent_seq = self.last_seq
+            self._protect()
+
+    def adopt(
+        self, entries: bytes, outputs: Sequence[StoredOutput], *, received: int, last_seq: int
+    ) -> None:
         """Continue the log of another worker.
 
         Args:
-            entries: that log.
+            outputs: messages that the client has not acknowledged.
             received: number of the client's messages that had been acted upon.
-            writer_seq: number of the last message in it.
+            last_seq: number of the last message, if there are no `outputs`.
         """
+        self.open()
+        self.last_seq = outputs[0].seq - 1 if outputs else last_seq
+        self.given_up = self._acknowledged = self.last_seq
+        for output in outputs:
+            self.last_seq = output.seq - 1
+            self.add(output.frame)
         self.handled = self._received = self._received_sent = received
         self.is_changed = True
-        if self._writer is None:
-            return
-        self._pending = [framed(each) for each in split_entries(entries)]
-        self._kept_bytes = len(entries)
-        self._stored_seq = self._sent_seq = writer_seq
-        self._protect()
-        self.send_soon()
+        if self._writer is not None:
+            self._pending = [framed(each) for each in split_entries(entries)]
+            self._kept_bytes = len(entries)
+            self._stored_seq = self._sent_seq = self.last_seq
+            self._protect()
+            self.send_soon()
+
+    # ---- is it stored? ---------------------------------------------------------------------
+
+    @property
+    def is_current(self) -> bool:
+        """True if everything is stored."""
+        return self.is_waited_for and self.last_seq <= self._stored_seq and self._has_state
+
+    async def until_current(self) -> None:
+        """Wait until everything but messages is stored, if the session is logged.
+
+        Raises:
+            LogLate: it takes longer than `CURRENT_S`.
+        """
+        try:
+            async with asyncio.timeout(CURRENT_S):
+                while self.is_waited_for and not self._has_state:
+                    self.send_soon()
+                    self._answered.clear()
+                    await self._answered.wait()
+        except TimeoutError:
+            raise LogLate from None
+
+    # ---- the end ---------------------------------------------------------------------------
 
     def settle(self) -> None:
         """The session has ended. What was done is not needed any more; its last words may be."""
@@ -248,20 +355,7 @@ class SessionLog:
             self.on_protection()
         self._notify()
 
-    async def until_current(self) -> None:
-        """Wait until everything but messages is stored, if the session is logged.
-
-        Raises:
-            LogLate: it takes longer than `CURRENT_S`.
-        """
-        try:
-            async with asyncio.timeout(CURRENT_S):
-                while self.is_waited_for and not self._has_state:
-                    self.send_soon()
-                    self._answered.clear()
-                    await self._answered.wait()
-        except TimeoutError:
-            raise LogLate from None
+    # ---- updates ---------------------------------------------------------------------------
 
     def send_soon(self, delay_s: float = 0.0) -> None:
         """Send an update in the loop's next round, or after `delay_s`."""
@@ -278,8 +372,6 @@ class SessionLog:
             else self._loop.call_soon(self._send)
         )
 
-    # ---- inside ----------------------------------------------------------------------------
-
     @property
     def _has_state(self) -> bool:
         """True if everything but messages is stored."""
@@ -292,10 +384,11 @@ class SessionLog:
 
     def _account(self) -> None:
         """Something was sent or stored, or need not be any longer."""
-        is_waited_for = self.is_waited_for
+        self.is_waited_for = is_waited_for = self.is_protecting and self._is_available
         self.stored_received = self._received if is_waited_for else sys.maxsize
         self.sent_received = self._received_sent if is_waited_for else sys.maxsize
-        self.released_seq = self._stored_seq if is_waited_for and not self._is_late else sys.maxsize
+        is_held_back = is_waited_for and not self._is_late
+        self._released_seq = self._stored_seq if is_held_back else sys.maxsize
 
     def _append(self, entry: Any) -> None:
         data = framed(state_codec.encode(entry))
@@ -305,11 +398,10 @@ class SessionLog:
     def _send(self) -> None:
         """Send what is not stored, unless an update is in flight."""
         self._sending = None
-        journal = self._journal
-        if journal is None or self._in_flight is not None or not self.is_waited_for:
+        if self._in_flight is not None or not self.is_waited_for:
             return
         now_s = self._clock.monotonic()
-        is_due = journal.last_seq > self._stored_seq or self.is_changed or self._is_whole_due
+        is_due = self.last_seq > self._stored_seq or self.is_changed or self._is_whole_due
         if not is_due:
             if self.handled - self._received_sent < INPUT_ACK_EVERY:
                 return
@@ -317,14 +409,14 @@ class SessionLog:
                 self.send_soon(QUIET_S - (now_s - self._updated_s))
                 return
         remembered = self.state()
-        if remembered is None and (journal.has_room or self._is_whole_due):
+        if remembered is None and (self._is_whole_due or self.waiting_bytes <= self.room_bytes):
             self.send_soon(RETRY_S)
             return
         self._updated_s = now_s
         self._late = self._loop.call_later(LATE_S, self._be_late)
-        self._send_update(journal, remembered)
+        self._send_update(remembered)
 
-    def _send_update(self, journal: ResumeJournal, remembered: dict[str, Any] | None) -> None:
+    def _send_update(self, remembered: dict[str, Any] | None) -> None:
         """Without a state the entries wait for the next one; messages do not."""
         assert self._writer is not None
         is_whole, entries, state = self._is_whole_due, b"", None
@@ -337,13 +429,14 @@ class SessionLog:
             self.is_changed = False
         since = 0 if is_whole else self._sent_seq
         outputs = tuple(
-            StoredOutput.of(one.seq, one.text) for one in journal.kept if one.seq > since
+            StoredOutput.of(one.seq, one.frame) for one in self._outputs if one.seq > since
         )
         self._is_whole_due = False
-        self._in_flight = in_flight = _InFlight(journal.last_seq, self._received_sent)
-        self._sent_seq = journal.last_seq
+        self._in_flight = in_flight = _InFlight(self.last_seq, self._received_sent)
+        self._sent_seq = self.last_seq
         self._account()
-        update = LogUpdate(is_whole, entries, state, outputs, journal.settled)
+        settled = max(self._acknowledged, self.given_up)
+        update = LogUpdate(is_whole, entries, state, outputs, settled)
         self._writer.append(update, lambda result: self._came(in_flight, result))
 
     def _changed_parts(self, remembered: dict[str, Any], *, is_whole: bool) -> dict[str, bytes]:
@@ -398,6 +491,8 @@ class SessionLog:
         self._account()
         self._answered.set()
         self.on_stored()
+
+    # ---- compaction ------------------------------------------------------------------------
 
     def _compact(self) -> None:
         """Drop audio that is no longer needed. The next update is whole."""

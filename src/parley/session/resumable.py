@@ -32,10 +32,10 @@ from parley.protocol.resume import (
     with_fields,
 )
 from parley.session.deadlines import RESUME, Deadlines
-from parley.session.journal import JournalEntry, ResumeJournal, ResumeLimits, ResumeTokens
 from parley.session.log import RETRY_S, LogLate, SessionLog
 from parley.session.outbox import OutputLimits
 from parley.session.socket import Disconnected, SessionSocket
+from parley.session.tokens import ResumeTokens
 from parley.session_log.contract import StoredOutput
 
 UNUSED_WINDOW_S: Final = 1.5
@@ -96,14 +96,14 @@ class ResumableSocket:
         socket: SessionSocket,
         *,
         session_id: str,
-        limits: ResumeLimits,
+        window_s: float,
         output: OutputLimits,
         clock: Clock,
+        log: SessionLog,
         moved: Callable[[], None] = lambda: None,
-        log: SessionLog | None = None,
     ) -> None:
         self._session_id = session_id
-        self._limits = limits
+        self._window_s = window_s
         self._output = output
         self._clock = clock
         self._moved = moved
@@ -111,7 +111,6 @@ class ResumableSocket:
         self._loop = asyncio.get_running_loop()
         self._first = socket
         self._attached: _Attachment | None = _Attachment(socket, self._loop.create_future())
-        self._journal: ResumeJournal | None = None
         self._tokens = ResumeTokens()
         self._ready_text: str | bytes | None = None
         self._ready_seq = 0
@@ -121,9 +120,10 @@ class ResumableSocket:
         self._repeated = 0
         """So many that come next have come before."""
         self._told = 0
-        self._log = log or SessionLog(None, clock=clock)
-        self._log.on_stored, self._log.state = self._stored, self._state
-        self._log.on_protection = moved
+        self._log = log
+        log.state, log.on_protection = self._state, moved
+        self.handled = log.handle
+        """To be called when a message that was received has been acted upon."""
         self._is_restored = False
         self._left_s: float | None = None
         """When the last connection was lost; None: at another worker."""
@@ -142,6 +142,7 @@ class ResumableSocket:
         """What the session remembers; None: it cannot be told in this moment."""
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
+        log.on_stored = self._news.set
         self._closing: tuple[int, str] | None = None
         self._remembered: dict[str, Any] | None = None
         """What the session remembered last; of one that has ended it does not matter any more."""
@@ -153,7 +154,7 @@ class ResumableSocket:
     @property
     def is_enabled(self) -> bool:
         """Whether the client asked to be able to come back."""
-        return self._journal is not None
+        return self._log.is_open
 
     @property
     def is_of_before(self) -> bool:
@@ -174,7 +175,7 @@ class ResumableSocket:
         while the client was away. For a while after it came back; else 0."""
         if self._clock.monotonic() - self._back_s > max(self._away_s, CATCH_UP_S):
             return 0.0
-        return min(self._away_s, self._limits.window_s)
+        return min(self._away_s, self._window_s)
 
     def takes_backlog(self, seconds: float) -> bool:
         """True if the next `seconds` of sound were said while the client was away: as much as that
@@ -194,44 +195,32 @@ class ResumableSocket:
         return True
 
     @property
-    def kept_bytes(self) -> int:
-        """What is kept for the client."""
-        return 0 if self._journal is None else self._journal.kept_bytes
-
-    @property
     def has_last_words(self) -> bool:
         """Whether the session has ended and the client may not know yet."""
-        journal = self._journal
-        return self._closing is not None and journal is not None and not journal.is_acknowledged
+        return self._closing is not None and self.is_enabled and not self._log.is_acknowledged
 
     # ---- the session's side ----------------------------------------------------------------
 
     def enable(self) -> None:
         """The client wants to be able to come back; what it has just sent is its first message.
         Safe to repeat."""
-        if self._journal is not None or self._limits.window_s <= 0:
+        if self.is_enabled or self._window_s <= 0:
             return
-        self._journal = ResumeJournal(self._limits)
-        self._log.use(self._journal)
+        self._log.open()
         self._received = 1
         assert self._attached is not None
         self._begin_delivery(self._attached, (), 0)
 
     def with_token(self, text: str | bytes) -> str | bytes:
         """The message that says that the session is ready, with the first token."""
-        if self._journal is None or self._tokens.is_issued:
+        if not self.is_enabled or self._tokens.is_issued:
             return text
-        token, window_s = self._tokens.issue(), self._limits.window_s
+        token, window_s = self._tokens.issue(), self._window_s
         fields = f'"resume_token":"{token}","resume_window_s":{window_s:g}'
         self._ready_text = ready = with_fields(text, fields)
-        self._log.begin()
+        self._log.protect()
         self._moved()
         return ready
-
-    def handled(self) -> None:
-        """A message that was received has been acted upon."""
-        if self._journal is not None:
-            self._log.handle()
 
     async def receive(self) -> str | bytes:
         """The client's next message; waits while there is no connection.
@@ -239,7 +228,7 @@ class ResumableSocket:
         Raises:
             Disconnected: the client has left.
         """
-        if self._journal is None:
+        if not self._log.is_open:
             message = await self._first.receive()
             self._before += 1
             return message
@@ -254,7 +243,7 @@ class ResumableSocket:
                 # Not counted, so the client sends it again.
                 continue
             if (ack := as_ack(frame)) is not None:
-                self._journal.acknowledge(ack.seq)
+                self._log.acknowledge(ack.seq)
                 self._tokens.confirm(ack.generation)
                 continue
             while self._is_handed_over:
@@ -276,27 +265,26 @@ class ResumableSocket:
         Raises:
             Disconnected: it cannot be sent, and there is nobody who could come back.
         """
-        journal = self._journal
-        if journal is None:
+        log = self._log
+        if not log.is_open:
             await self._first.send(frame)
             return
         is_ready = frame is self._ready_text
         # A message is told with the part that brings it, and so after that state.
-        self._told = min(self._received, self._log.sent_received)
-        fields = f'"seq":{journal.last_seq + 1},"received":{self._told}'
-        journal.add(with_fields(frame, fields), self._clock.monotonic())
-        self._log.send_soon()
+        self._told = min(self._received, log.sent_received)
+        fields = f'"seq":{log.last_seq + 1},"received":{self._told}'
+        log.add(with_fields(frame, fields))
         if is_ready:
-            self._ready_text, self._ready_seq = None, journal.last_seq
+            self._ready_text, self._ready_seq = None, log.last_seq
         self._news.set()
-        while not journal.has_room and not self._is_over:
+        while log.waiting_bytes > log.room_bytes and not self._is_over:
             self._changed.clear()
             await self._changed.wait()
 
     async def close(self, code: int, reason: str) -> None:
         """Close when everything has been delivered; returns at once where there is no connection,
         and whoever comes back for the last words is told then."""
-        if self._journal is None:
+        if not self.is_enabled:
             await self._first.close(code, reason)
             return
         self._closing = (code, reason)
@@ -321,8 +309,7 @@ class ResumableSocket:
         """Nothing will come or go any more. Safe to repeat."""
         self.expire()
         self._finish_log()
-        if self._journal is not None:
-            self._journal.acknowledge(self._journal.last_seq)
+        self._log.acknowledge(self._log.last_seq)
         self._detach(self._attached)
         self._changed.set()
         for task in list(self._tasks):
@@ -357,12 +344,11 @@ class ResumableSocket:
         Raises:
             ResumeRefused: no, and why.
         """
-        journal = self._journal
         reason = self._tokens.refusal(token_hash)
-        if reason is None and (self._is_over or journal is None):
+        if reason is None and self._is_over:
             reason = "expired"
-        elif reason is None and journal is not None:
-            reason = None if self._ready_seq <= seq <= journal.last_seq else "gap"
+        elif reason is None and not self._ready_seq <= seq <= self._log.last_seq:
+            reason = "gap"
         if reason is not None:
             raise ResumeRefused(reason)
 
@@ -380,34 +366,34 @@ class ResumableSocket:
         self._is_handed_over = False
         if self._is_restored and self._sent_before is None:
             self._sent_before = sent
-        journal = self._journal
-        assert journal is not None
+        log = self._log
         before, self._attached = self._attached, None
-        received = min(self._received, self._log.stored_received)
+        received = min(self._received, log.stored_received)
         self._repeated = self._received - received
         if before is not None:
             self._let_go(before)
             self._spawn(self._replace(before.socket))
-        journal.acknowledge(seq)
-        journal.rewind(seq)
+        log.acknowledge(seq)
+        # What follows is to be delivered again.
+        log.tail(seq)
         first: list[msgspec.Struct] = [
             ResumeGranted(
                 session_id=self._session_id,
                 resume_token=self._tokens.issue(token_hash),
-                resume_window_s=self._limits.window_s,
+                resume_window_s=self._window_s,
                 generation=self._tokens.generation,
-                seq=journal.last_seq,
+                seq=log.last_seq,
                 received=received,
             )
         ]
-        self._log.is_changed = True
-        if journal.given_up > seq:
-            first.append(ResyncRequired(from_seq=seq + 1, to_seq=journal.given_up))
+        log.is_changed = True
+        if log.given_up > seq:
+            first.append(ResyncRequired(from_seq=seq + 1, to_seq=log.given_up))
         attached = self._attached = _Attachment(socket, self._loop.create_future())
         self._begin_delivery(attached, [_text(each) for each in first], seq)
         self.deadlines.clear(RESUME)
         self._back_s = now_s = self._clock.monotonic()
-        self._away_s = self._limits.window_s if self._left_s is None else now_s - self._left_s
+        self._away_s = self._window_s if self._left_s is None else now_s - self._left_s
         self._backlog_left_s, self._heard_s = self.backlog_s, 0.0
         self.deadlines.go(now_s)
         self._changed.set()
@@ -446,30 +432,28 @@ class ResumableSocket:
         self, attached: _Attachment, first: list[str] | tuple[str, ...], seq: int
     ) -> None:
         """Send what is not there yet, and then what comes, until this connection is over."""
-        journal = self._journal
-        assert journal is not None
+        log = self._log
         try:
             if first:
                 # The token in it has to open the session elsewhere, too. Where that is not certain
                 # in time, the client comes once more, with the one that it has.
-                await self._log.until_current()
+                await log.until_current()
             for text in first:
                 await self._send_to(attached.socket, text)
             while True:
                 self._news.clear()
-                while (entry := self._releasable(seq)) is not None:
-                    await self._send_to(attached.socket, entry.text)
-                    seq = entry.seq
-                    journal.delivered(entry)
+                while not self._is_handed_over and (output := log.tail(seq)) is not None:
+                    await self._send_to(attached.socket, output.frame)
+                    seq = output.seq
                     if seq == self._ready_seq:
                         # It holds a token; whoever has the token has this message.
-                        journal.acknowledge(seq)
+                        log.acknowledge(seq)
                     self._changed.set()
-                safe = min(self._received, self._log.stored_received)
+                safe = min(self._received, log.stored_received)
                 if safe - self._told >= INPUT_ACK_EVERY:
                     self._told = safe
                     await self._send_to(attached.socket, _text(InputAck(received=self._told)))
-                if self._closing is not None and journal.after(seq) is None:
+                if self._closing is not None and not log.waiting_bytes:
                     await attached.socket.close(*self._closing)
                     break
                 await self._news.wait()
@@ -481,16 +465,6 @@ class ResumableSocket:
             self._spawn(self._drop(attached.socket))
         self._detach(attached)
 
-    def _releasable(self, seq: int) -> JournalEntry | None:
-        """The next message after `seq` that may be told."""
-        journal = self._journal
-        assert journal is not None
-        if self._is_handed_over:
-            return None
-        entry = journal.after(seq)
-        is_released = entry is not None and entry.seq <= self._log.released_seq
-        return entry if is_released else None
-
     # ---- the log ---------------------------------------------------------------------------
 
     @property
@@ -501,14 +475,13 @@ class ResumableSocket:
     def _state(self) -> dict[str, Any] | None:
         """What the log holds beyond entries and messages."""
         remembered = self._remembered if self._closing is not None else self.remember()
-        journal = self._journal
-        if remembered is None or journal is None:
+        if remembered is None:
             return None
         self._remembered = remembered
         own = {
-            "tokens": self._tokens.remembered(),
+            "tokens": self._tokens,
             "ready_seq": self._ready_seq,
-            "last_seq": journal.last_seq,
+            "last_seq": self._log.last_seq,
             "received": self._log.handled,
             "closing": self._closing,
         }
@@ -521,15 +494,10 @@ class ResumableSocket:
         else:
             self._log.end()
 
-    def _stored(self) -> None:
-        self._news.set()
-        self._changed.set()
-
     async def hand_over(self) -> bool:
         """Bring the log up to date between two turns or units, and stop there. Returns True if that
         was possible. A client that is attached later continues all the same."""
-        journal = self._journal
-        if journal is None or not self._log.is_waited_for:
+        if not self._log.is_waited_for:
             return False
         self._is_handed_over = True
         began_s = self._loop.time()
@@ -543,7 +511,7 @@ class ResumableSocket:
             self._changed.set()
             self._news.set()
             return False
-        _log.info("session_handed_over", after=journal.last_seq)
+        _log.info("session_handed_over", after=self._log.last_seq)
         return True
 
     def log_nothing(self) -> None:
@@ -560,17 +528,12 @@ class ResumableSocket:
             outputs: those after what the client has acknowledged.
             entries: of the other worker's log.
         """
-        now_s = self._clock.monotonic()
-        self._journal = journal = ResumeJournal(self._limits)
-        self._log.use(journal)
-        self._tokens.restore(state["tokens"])
+        self._tokens = state["tokens"]
         self._ready_seq = state["ready_seq"]
         self._closing = state["closing"]
         self._remembered = state
         self._received = self._told = state["received"]
-        settled = outputs[0].seq - 1 if outputs else state["last_seq"]
-        journal.restore(outputs, last_seq=settled, settled=settled, now_s=now_s)
-        self._log.adopt(entries, self._received, journal.last_seq)
+        self._log.adopt(entries, outputs, received=self._received, last_seq=state["last_seq"])
         self._is_restored = True
         self._detach(self._attached)
         self._left_s = None
@@ -593,17 +556,17 @@ class ResumableSocket:
         self._attached = None
         self._left_s = now_s = self._clock.monotonic()
         self.deadlines.stop(now_s)
-        self.deadlines.set(RESUME, now_s + self._window_s(is_client_cut))
+        self.deadlines.set(RESUME, now_s + self._waits_s(is_client_cut))
         self._changed.set()
         self._moved()
 
-    def _window_s(self, is_client_cut: bool) -> float:
+    def _waits_s(self, is_client_cut: bool) -> float:
         if not self._tokens.is_issued:
             return 0.0
         is_used = max(self._received, self._before) > 1 or self._tokens.generation > 0
         if is_used or self._is_restored or not is_client_cut:
-            return self._limits.window_s
-        return min(self._limits.window_s, UNUSED_WINDOW_S)
+            return self._window_s
+        return min(self._window_s, UNUSED_WINDOW_S)
 
     def _let_go(self, attached: _Attachment) -> None:
         if not attached.over.done():

@@ -171,6 +171,7 @@ def _array(value: np.ndarray[Any, Any]) -> list[Any]:
     return ["array", data.dtype.name, list(data.shape), data.tobytes()]
 
 
+@lru_cache
 def _name(kind: type) -> str:
     return _TAG_OF.get(kind) or f"{kind.__module__}:{kind.__qualname__}"
 

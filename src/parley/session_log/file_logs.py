@@ -218,10 +218,20 @@ class _FileWriter:
         self.on_forgotten: Callable[[], None] = lambda: None
 
     def append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
-        result = self._over or self._append(update)
-        if result != "stored":
-            self._over = result
-        done(result)
+        is_first = self._tail is None and self._epoch == 1
+        if self._over is None and not is_first and not self._is_ours():
+            is_taken = any(self._folder.glob(f"{self._stem}.*"))
+            self._close()
+            self._over = "fenced" if is_taken else "dropped"
+        if self._over is None:
+            try:
+                self._store(update)
+            except OSError as error:
+                log_id = self._session.log_id
+                _log.warning("session_log_write_failed", why=str(error), log_id=log_id)
+                self.drop()
+                self._over = "full"
+        done(self._over or "stored")
 
     def drop(self) -> None:
         # Before its first update a writer owns nothing: what is there is the lost worker's.
@@ -234,25 +244,16 @@ class _FileWriter:
         self._over = self._over or "dropped"
         self._close()
 
-    def _append(self, update: LogUpdate) -> AppendResult:
-        is_lost = not self._path.exists() if self._tail is None else not self._is_ours()
-        if is_lost and (self._tail is not None or self._epoch > 1):
-            is_taken = any(self._folder.glob(f"{self._stem}.*"))
-            self._close()
-            return "fenced" if is_taken else "dropped"
-        try:
-            self._kept.apply(update)
-            if update.is_whole:
-                self._replace(update.entries)
-            else:
-                self._extend(update)
-        except OSError as error:
-            _log.warning("session_log_write_failed", why=str(error), log_id=self._session.log_id)
-            self.drop()
-            return "full"
-        return "stored"
+    def _store(self, update: LogUpdate) -> None:
+        """Write an update.
 
-    def _extend(self, update: LogUpdate) -> None:
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._kept.apply(update)
+        if update.is_whole:
+            self._replace(update.entries)
+            return
         entries, tail = self._entries, self._tail
         assert entries is not None, "the first update is whole"
         assert tail is not None
@@ -261,18 +262,10 @@ class _FileWriter:
         dead = tail.size - self._kept.size
         if dead > DEAD_BYTES and dead > DEAD_SHARE * self._kept.size:
             self._write_tail()
-        else:
-            tail.write(
-                _framed(
-                    _Frame(
-                        self._generation,
-                        entries.size,
-                        None if update.state is None else dict(update.state),
-                        update.outputs,
-                        update.settled,
-                    )
-                )
-            )
+            return
+        state = None if update.state is None else dict(update.state)
+        frame = _Frame(self._generation, entries.size, state, update.outputs, update.settled)
+        tail.write(_framed(frame))
 
     def _replace(self, data: bytes) -> None:
         """Start a generation, and drop what it replaces."""
@@ -309,7 +302,8 @@ class _FileWriter:
 
     def _is_ours(self) -> bool:
         """True while no other worker has taken the log over and the gateway has not dropped it."""
-        assert self._tail is not None
+        if self._tail is None:
+            return self._path.exists()
         try:
             return self._path.stat().st_ino == os.fstat(self._tail.descriptor).st_ino
         except FileNotFoundError:

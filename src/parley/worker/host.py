@@ -41,8 +41,7 @@ from parley.protocol.kinds import Kind, Phase, WorkerState
 from parley.session.chat import ChatLimits, ChatRunner, SeriesLimits
 from parley.session.conversation import ConversationRunner, TurnLimits
 from parley.session.duplex import DuplexRunner, UnitLimits
-from parley.session.journal import ResumeLimits
-from parley.session.log import SessionLog
+from parley.session.log import OutputBounds, SessionLog
 from parley.session.opened import Voices, no_voices
 from parley.session.outbox import OutputLimits
 from parley.session.resumable import ResumableSocket, ResumeRefused
@@ -256,11 +255,11 @@ class Host:
             held.socket = ResumableSocket(
                 socket,
                 session_id=lease.session_id,
-                limits=self.resume_limits,
+                window_s=self.limits.resume_window_s,
                 output=output,
                 clock=self.clock,
-                moved=lambda: self._report(held),
                 log=session_log,
+                moved=lambda: self._report(held),
             )
             if rebuilt is not None and rebuilt.has_ended:
                 await rebuilt.tell_last_words(held.socket)
@@ -356,6 +355,10 @@ class Host:
         held.log = SessionLog(
             writer,
             clock=self.clock,
+            outputs=OutputBounds(
+                limit_bytes=round(self.limits.resume_journal_mb * MIB),
+                limit_s=self.limits.resume_journal_s,
+            ),
             head=lambda: SessionHead(
                 held.lease, seed, "" if recording is None else recording.kept_as
             ),
@@ -432,16 +435,6 @@ class Host:
             oldest = self._ended.pop(next(iter(self._ended)))
             assert oldest.socket is not None
             oldest.socket.end()
-
-    @property
-    def resume_limits(self) -> ResumeLimits:
-        """What clients that may come back can count on."""
-        limits = self.limits
-        return ResumeLimits(
-            window_s=limits.resume_window_s,
-            journal_bytes=round(limits.resume_journal_mb * MIB),
-            journal_s=limits.resume_journal_s,
-        )
 
     async def _take_slot(self) -> SlotHandle:
         """A slot now; or soon, if a session is being cleaned up.
