@@ -25,7 +25,7 @@ _HEX_CHARS: Final = 64
 
 
 def our_name() -> x509.Name:
-    """Whom our certificates are for and by."""
+    """Subject and issuer of our certificates."""
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
@@ -68,7 +68,7 @@ def make_pair(names: Sequence[x509.GeneralName], valid_days: int) -> tuple[bytes
 
 
 def _signs_handshakes() -> x509.KeyUsage:
-    """What a server's ECDSA key is for, and nothing else."""
+    """Key usage of a server's ECDSA key, and nothing else."""
     from cryptography import x509
 
     return x509.KeyUsage(
@@ -92,7 +92,7 @@ class ServerPair:
     """
 
     VALID_DAYS: Final = 3650
-    """Nobody but the one peer who is sent it ever sees it, and a worker may run for years."""
+    """Only the peer to which it is sent ever sees it, and a worker may run for years."""
 
     def __init__(self) -> None:
         from cryptography import x509
@@ -132,7 +132,7 @@ def fingerprint(pem: str) -> str:
 
 
 def plain_fingerprint(text: str) -> str | None:
-    """A fingerprint however it was copied, as `fingerprint` writes it; None if it is none."""
+    """A copied fingerprint in the form of `fingerprint`; None if it is not one."""
     digits = text.strip().removeprefix("SHA256:").removeprefix("sha256:").replace(":", "").upper()
     if len(digits) != _HEX_CHARS or set(digits) - set("0123456789ABCDEF"):
         return None

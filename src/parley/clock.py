@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """Source of time."""
 
     def monotonic(self) -> float:
         """Seconds from an arbitrary start; never goes back."""
@@ -28,7 +28,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to. For tests and replays."""
+    """A clock that only `advance` moves, for tests and replays."""
 
     def __init__(self, monotonic_s: float = 0.0, time_s: float = 1_700_000_000.0) -> None:
         self._monotonic_s = monotonic_s
@@ -65,11 +65,11 @@ class Backoff:
         self.next_s = self.first_s
 
     def reset(self) -> None:
-        """Begin with the shortest pause again."""
+        """Start again with the shortest pause."""
         self.next_s = self.first_s
 
     def take(self, ran_s: float = 0.0) -> float:
-        """The pause before the next attempt, in seconds; `ran_s`: how long the last one ran."""
+        """The pause before the next attempt, in seconds; `ran_s`: how long the last attempt ran."""
         if ran_s >= self.settled_s:
             self.reset()
         pause_s = self.next_s

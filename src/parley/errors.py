@@ -56,7 +56,7 @@ from typing import ClassVar, Literal, Self
 
 
 class ParleyError(Exception):
-    """Root of the tree. `str(error)` is one sentence that reveals no internals."""
+    """Base class. `str(error)` is one sentence that reveals no internals."""
 
     code: ClassVar[str] = "internal_error"
     close_code: ClassVar[int] = 1011
@@ -65,11 +65,11 @@ class ParleyError(Exception):
     client_event_id: str | None = None
     """The client's own id of the message that caused it, in dialects that have such ids."""
     retry_after_s: int | None = None
-    """When trying again makes sense (HTTP: `Retry-After`); None: never, or unknown."""
+    """Seconds after which a retry makes sense (HTTP: `Retry-After`); None: never, or unknown."""
 
     @classmethod
     def from_wire(cls, sentence: str) -> Self:
-        """An error as a client receives it: with its sentence, and None for every fact."""
+        """An error as a client receives it: with its sentence, and None for every other field."""
         return cls.__new__(cls, sentence)
 
 
@@ -433,8 +433,8 @@ class SlotLost(InferenceFailed):
 
 
 class UpstreamFailed(InferenceFailed):
-    """A server behind the model, such as a language model of one's own, did not answer; the
-    sentence says what happened and what to do. The session continues."""
+    """A server behind the model, such as your own language model, did not answer; the sentence says
+    what happened and what to do. The session continues."""
 
     code = "upstream_failed"
     http_status = 502
@@ -458,7 +458,8 @@ class WorkerLost(ParleyError):
 
 
 class WorkerLostEarly(WorkerLost):
-    """... before the session was ready: the client loses nothing by trying again."""
+    """The session's worker disappeared before the session was ready: the client loses nothing by
+    trying again."""
 
     close_code = 1013
 

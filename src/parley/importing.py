@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 DECORATION: Final = ("rich", "pygments")
-"""Packages that others import only if they are there, and a server has no use for."""
+"""Packages that others import only if they are installed, and that a server does not need."""
 
 
 @contextlib.contextmanager
@@ -37,7 +37,7 @@ def importing(*, plain: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without(*names: str) -> Iterator[None]:
-    """The time in which modules that are not imported yet cannot be found."""
+    """While the block runs, modules that are not imported yet cannot be found."""
     hidden = [name for name in names if name not in sys.modules]
     modules: dict[str, Any] = sys.modules
     # Python's own way to say that there is no module of a name.

@@ -47,16 +47,16 @@ EXTRA_OF: Final = {
     "uvloop": "server",
     "yaml": "server",
 }
-"""Modules that are not part of a plain installation → the extra that brings them."""
+"""Module → the extra that installs it."""
 
 
 def extra_for(module: str) -> str | None:
-    """The extra that brings `module` (`package.part` will do); None for others."""
+    """The extra that installs `module` (or `package.part`); None for other modules."""
     return EXTRA_OF.get(module.partition(".")[0])
 
 
 def install_command(extra: str = "") -> str:
-    """The shell command that adds `extra` to this installation, for the working folder."""
+    """Shell command that adds `extra` to this installation, for the working folder."""
     root = clone()
     if root is not None:
         target = f"{_shown(root)}[{extra}]" if extra else _shown(root)
@@ -67,7 +67,7 @@ def install_command(extra: str = "") -> str:
 
 
 def clone() -> Path | None:
-    """The root of the clone that this package is imported from; None for an installed one."""
+    """Root of the clone from which this package is imported; None if it is installed."""
     root = Path(__file__).resolve().parents[2]
     project = root / "pyproject.toml"
     if not project.is_file():
@@ -99,7 +99,7 @@ def build_id() -> str:
 
 
 def _commit(git: Path) -> str:
-    """The commit that a repository's working tree was checked out at; "" if it cannot be read."""
+    """Commit of a repository's working tree; "" if it cannot be read."""
     try:
         if git.is_file():
             # A worktree: `.git` names its folder, and `commondir` in it the repository's.
@@ -119,7 +119,7 @@ def _commit(git: Path) -> str:
 
 
 def _pip() -> str:
-    """pip of this interpreter, as short as it may be written in the reader's shell."""
+    """pip of this interpreter, in the shortest form that works in the reader's shell."""
     folder = Path(sys.executable).parent
     pip = folder / ("pip.exe" if os.name == "nt" else "pip")
     if not pip.exists():
@@ -138,7 +138,7 @@ def _shown(path: Path) -> str:
 
 
 def _wheel_file() -> str | None:
-    """The file this was installed from, if that is known and still there."""
+    """The file from which this was installed, if it is known and still exists."""
     try:
         text = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:

@@ -25,14 +25,14 @@ _traceback_without_values = structlog.processors.ExceptionRenderer(
 )
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""What a terminal may take for an order, or shows in another order than it stands: control
-characters but tab and new line, line separators, and marks of writing direction."""
+"""Characters that control a terminal or change the order of text: control characters except tab and
+line feed, line separators, and marks of writing direction."""
 
 
 def _for_terminals(
     logger: Any, name: str, facts: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Values may come from strangers: what could steer a terminal is shown as it would be typed."""
+    """Escape characters in values that could control a terminal; values may come from strangers."""
     return {
         key: _UNPRINTABLE.sub(_typed, value) if isinstance(value, str) else value
         for key, value in facts.items()
@@ -107,8 +107,8 @@ def configure(
 
 
 def tell_crashes() -> None:
-    """Have Python write where each thread is, to standard error, when a library ends the process (a
-    segmentation fault, an abort). Once is enough for a process."""
+    """Let Python print the stack of each thread to standard error if a library crashes the process
+    (a segmentation fault, an abort). Once per process is enough."""
     # Its own stream, whatever stands in for it: that one has a file to write to. None where it was
     # closed before the process began; then the number may belong to another file.
     if sys.__stderr__ is not None:
@@ -116,8 +116,8 @@ def tell_crashes() -> None:
 
 
 def _is_about_the_server(record: logging.LogRecord) -> bool:
-    """True if a line is about more than one client's bad request: clients can make any number of
-    those, and the last warnings are few (`Recent`)."""
+    """True if a line concerns more than one client's bad request: clients can cause any number of
+    those, and `Recent` keeps only a few lines."""
     return record.msg not in ("Invalid HTTP request received.", "Unsupported upgrade request.")
 
 
@@ -130,12 +130,12 @@ def is_json() -> bool:
 
 
 def get(name: str) -> Any:
-    """A logger: `log.info("session began", dialect="chat")`."""
+    """A logger: `log.info("session_began", dialect="chat")`."""
     return structlog.stdlib.get_logger(name)
 
 
 def report_failure(task: asyncio.Future[Any]) -> None:
-    """A callback for a background task: logs its failure when it happens."""
+    """Callback for a background task that logs its failure."""
     error = None if task.cancelled() else task.exception()
     if error is not None:
         name = task.get_name() if isinstance(task, asyncio.Task) else ""
@@ -146,7 +146,7 @@ _progress_listeners: list[Callable[[], None]] = []
 
 
 def on_progress(listener: Callable[[], None]) -> None:
-    """Call this for every `progress` of this process from now on, in the thread that makes it."""
+    """Call this for every `progress` of this process from now on, in the thread that calls it."""
     _progress_listeners.append(listener)
 
 
@@ -173,7 +173,7 @@ class RecentLine:
 
 
 class Recent(logging.Handler):
-    """The last `limit` lines of warnings and errors of this process; older ones fall out."""
+    """The last `limit` warnings and errors of this process."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(logging.WARNING)
@@ -215,13 +215,13 @@ def keeping_recent(limit: int) -> Iterator[Recent]:
 
 @contextmanager
 def bind_request(request_id: str) -> Iterator[None]:
-    """Every line logged inside, also by tasks started inside, names the HTTP exchange."""
+    """Add the HTTP request's id to every line logged inside, also by tasks started inside."""
     with structlog.contextvars.bound_contextvars(request_id=request_id):
         yield
 
 
 @contextmanager
 def bind_session(session_id: str, **more: str) -> Iterator[MutableMapping[str, Any]]:
-    """Every line logged inside, also by tasks started inside, names the session."""
+    """Add the session to every line logged inside, also by tasks started inside."""
     with structlog.contextvars.bound_contextvars(session_id=session_id, **more):
         yield structlog.contextvars.get_contextvars()

@@ -16,8 +16,8 @@ log = logs.get(__name__)
 
 
 def make_files_private() -> None:
-    """Files and folders that this process makes from now on are for this user alone (0600 and
-    0700), whatever the umask was: recordings hold voices, and the state holds names."""
+    """Create files and folders for this user only (0600 and 0700), whatever the umask was:
+    recordings contain voices, and the state contains names."""
     os.umask(0o077)
 
 

@@ -17,7 +17,7 @@ from parley.protocol.kinds import Ending
 
 
 class Stage(Enum):
-    """Kinds of device work. All slots ready for the same stage move in one step."""
+    """Kinds of device work. All slots that are ready for the same stage run in one step."""
 
     ENCODE = "encode"
     """Audio and vision encoders."""
@@ -34,7 +34,7 @@ class Stage(Enum):
 
 
 Timings = Mapping[Stage, float]
-"""Milliseconds spent in each stage on behalf of one piece of work."""
+"""Milliseconds per stage, spent on one piece of work."""
 
 
 class Checkpoint(Protocol):
@@ -119,7 +119,7 @@ class GenerateResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitChoices:
-    """What a model decided about a unit; see `engine.work.Prefill.again`."""
+    """A model's decisions about a unit; see `engine.work.Prefill.again`."""
 
     prefill: object = None
     step: object = None
@@ -161,7 +161,7 @@ class UnitResult(GenerateResult):
         pieces: Sequence[OutputPiece],
         timings: Timings,
     ) -> UnitResult:
-        """The two parts of a unit as one value. What is only in one part goes over by itself."""
+        """Combine the two parts of a unit. Fields of only one part are copied."""
         facts = {name: getattr(decided, name) for name in GenerateResult.__slots__}
         is_listen = decided.ending is not Ending.SPOKE
         if is_listen:
@@ -216,7 +216,7 @@ class UnitResult(GenerateResult):
         return self.prefilled.vision_tokens
 
     def silenced(self) -> UnitResult:
-        """The same, with nothing said in it: the answer was interrupted."""
+        """The same unit without speech: the answer was interrupted."""
         return replace(self, is_listen=True, text="", pcm=None, end_of_turn=True)
 
 

@@ -24,7 +24,7 @@ Attributes = Mapping[str, str | int | float | bool]
 
 
 class TraceSpan:
-    """One span, or none where traces are off. Ends once."""
+    """A span, or a stand-in if traces are off. Ends once."""
 
     def __init__(self, tracer: Any = None, span: Any = None) -> None:
         self._tracer = tracer
@@ -32,14 +32,14 @@ class TraceSpan:
 
     @property
     def header(self) -> str:
-        """What names this span to another process; "" where traces are off."""
+        """Identifies this span to another process; "" if traces are off."""
         if self._span is None:
             return ""
         context = self._span.get_span_context()
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
     def begin(self, name: str, attributes: Attributes | None = None) -> TraceSpan:
-        """A child that begins now."""
+        """Start a child span."""
         if self._span is None:
             return self
         from opentelemetry.trace import set_span_in_context
@@ -51,7 +51,7 @@ class TraceSpan:
     def add(
         self, name: str, begin_ns: int, end_ns: int, attributes: Attributes | None = None
     ) -> TraceSpan:
-        """A child that is over, by Unix nanoseconds; children of its own may be added to it."""
+        """Add a finished child span, times in Unix nanoseconds; it may have children itself."""
         if self._span is None:
             return self
         from opentelemetry.trace import set_span_in_context
@@ -64,12 +64,12 @@ class TraceSpan:
         return TraceSpan(self._tracer, made)
 
     def note(self, attributes: Attributes) -> None:
-        """Add facts."""
+        """Add attributes."""
         if self._span is not None:
             self._span.set_attributes(attributes)
 
     def end(self) -> None:
-        """It is over. Safe to repeat."""
+        """End the span. Safe to repeat."""
         if self._span is not None and self._span.is_recording():
             self._span.end()
 
@@ -131,7 +131,8 @@ class Tracing:
             span.end()
 
     def begin_session(self, attributes: Attributes, *, parent: str = "") -> TraceSpan:
-        """The span of a session, a child of the one that `parent` (`TraceSpan.header`) names."""
+        """Start a session's span as a child of the one that `parent` (`TraceSpan.header`)
+        identifies."""
         if self._tracer is None:
             return OFF
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -142,12 +143,12 @@ class Tracing:
         )
 
     def close(self) -> None:
-        """Send what is left; waits for it, so not on an event loop."""
+        """Send the remaining spans; blocks, so do not call it on an event loop."""
         if self._provider is not None:
             self._provider.force_flush(FLUSH_LIMIT_MS)
             self._provider.shutdown()
 
 
 def now_ns() -> int:
-    """Unix nanoseconds, as spans take them."""
+    """Unix nanoseconds, the unit of spans."""
     return time.time_ns()

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 SETUP_EXIT_CODE: Final = 2
-"""How the command line ends when it cannot start and trying again would not help."""
+"""Exit code if the command cannot start and a retry would not help."""
 RESTART_EXIT_CODE: Final = 75
-"""How a worker ends that an admin wants to be started again."""
+"""Exit code of a worker that an admin wants restarted."""
 FIRST_RETRY_S: Final = 1.0
 LAST_RETRY_S: Final = 30.0
 SETTLED_S: Final = 60.0
-"""A worker that lived this long is replaced without delay the next time."""
+"""A worker that ran this long is replaced without delay."""
 HEARTBEAT_LIMIT_S: Final = 60.0
 LOADING_LIMIT_S: Final = 1800.0
-"""A worker that has not been ready yet is killed when it makes no progress for this long."""
+"""A worker that is not ready yet is killed after this time without progress."""
 SIGN_OF_LIFE: Final = "\x16"
-"""A line of a starting worker's output that says that it has come further. Nobody is shown it."""
+"""Output line with which a starting worker reports progress; it is not displayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ Listener = Callable[[WorkerNews], None]
 
 
 class Executor(Protocol):
-    """Starts workers and keeps them. Belongs to an event loop. `tests/contracts/executor.py` is
-    what every one passes."""
+    """Starts workers and keeps them running. Belongs to an event loop.
+    `tests/contracts/executor.py` tests every implementation."""
 
     @property
     def workers(self) -> int:
-        """How many there are to be."""
+        """Wanted number of workers."""
         ...
 
     async def start(self) -> None:
@@ -63,20 +63,20 @@ class Executor(Protocol):
         ...
 
     async def watch(self) -> None:
-        """Keep every worker alive; returns when all were given up."""
+        """Keep every worker alive; returns when all have been given up."""
         ...
 
     def alive(self, index: int, pid: int) -> None:
-        """Worker `index` gave a sign of life in process `pid`; others' are ignored."""
+        """Worker `index` reported from process `pid`; reports of other processes are ignored."""
         ...
 
     async def stop(self, grace_s: float) -> None:
-        """End all workers, those that are left after `grace_s` by force. No process stays."""
+        """End all workers; kill those left after `grace_s`. No process remains."""
         ...
 
 
 def how_it_ended(code: int) -> str:
-    """An exit code, or the negative number of a signal, in words."""
+    """Describe an exit code, or the negative number of a signal."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -28,24 +28,24 @@ from parley.importing import importing
 CHECK_EVERY_S: Final = 1.0
 SIGN_EVERY_S: Final = 1.0
 GRACE_S: Final = 15.0
-"""How long it may take to finish its sessions once the parent is gone."""
+"""Time to finish sessions after the parent has ended."""
 
 PREPARE: Final = "--prepare"
 
 SUPERVISED_VARIABLE: Final = "_PARLEY_SUPERVISED"
-"""Holds the id of a process that an executor starts again when it ends. The id, because whatever
-that process starts inherits the variable, and is not started again."""
+"""Id of a process that an executor restarts. An id, because child processes inherit the variable
+and are not restarted."""
 
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def is_supervised() -> bool:
-    """True if an executor started this very process, and starts the next one."""
+    """True if an executor started this very process and will restart it."""
     return os.environ.get(SUPERVISED_VARIABLE) == str(os.getpid())
 
 
 def follow(parent: int) -> None:
-    """End soon after process `parent` has ended."""
+    """Exit soon after process `parent` has ended."""
     if sys.platform == "linux":
         # Immediate, but bound to the parent's starting thread and lost on setuid: the watch below
         # is what can be relied on.
@@ -63,7 +63,7 @@ def _watch(parent: int) -> None:
 
 
 def prepare(modules: str) -> None:
-    """Import modules, then wait for the environment; exits if the parent never sends it."""
+    """Import modules, then wait for the environment; exit if the parent never sends it."""
     with importing(plain=True):
         for module in modules.split(","):
             # Whoever needs it imports it again, and says what is missing.
@@ -79,8 +79,7 @@ def prepare(modules: str) -> None:
 
 
 class ProgressSigns:
-    """Tells the parent, by a line of output, that this process has come further while it loads; at
-    most once a second."""
+    """Reports progress while loading to the parent by a line of output, at most once a second."""
 
     def __init__(self) -> None:
         self._told_at = -SIGN_EVERY_S

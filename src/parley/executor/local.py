@@ -49,14 +49,14 @@ log = logs.get(__name__)
 
 
 def worker_command(*options: str) -> list[str]:
-    """How to start one worker that ends with this process."""
+    """Command that starts a worker which ends with this process."""
     # -P: a file in the working folder must not stand for a module of its name.
     child = [sys.executable, "-P", "-m", "parley.executor.child", str(os.getpid())]
     return [*child, *options, "worker"]
 
 
 async def prepare_worker(*modules: str) -> Process:
-    """A worker process that imports modules while the rest of its settings is found out."""
+    """Start a worker process that imports modules while its settings are determined."""
     return await _start(worker_command(PREPARE, ",".join(modules)), {}, stdin=PIPE)
 
 
@@ -68,7 +68,7 @@ async def end_unused(prepared: Process) -> None:
 
 
 async def _start(command: Sequence[str], more: Mapping[str, str], *, stdin: int) -> Process:
-    """A child in a process group of its own."""
+    """Start a child in its own process group."""
     return await asyncio.create_subprocess_exec(
         *command,
         env={**os.environ, **more},
@@ -81,7 +81,7 @@ async def _start(command: Sequence[str], more: Mapping[str, str], *, stdin: int)
 
 
 def write_line(index: int, line: str) -> None:
-    """A worker's line with its name in front."""
+    """Print a worker's line with its name as a prefix."""
     print(f"worker {index} │ {line}", file=sys.stderr, flush=True)
 
 
@@ -118,9 +118,9 @@ class LocalExecutor:
         self._heartbeat_limit_s = heartbeat_limit_s
         self._loading_limit_s = loading_limit_s
         self._due_at: dict[int, float] = {}
-        """Process id → when it is killed, unless a sign of life comes before."""
+        """Process id → time at which it is killed unless it reports before."""
         self._is_ready: set[int] = set()
-        """Process ids of those that gave a sign of life."""
+        """Process ids that have reported."""
         self._hung: dict[int, str] = {}
         """Process id → why it was killed."""
         self._prepared = prepared
@@ -133,7 +133,7 @@ class LocalExecutor:
 
     @property
     def pids(self) -> dict[int, int]:
-        """Index → process id of those alive."""
+        """Index → process id of the running children."""
         return {
             index: child.pid for index, child in self._children.items() if child.returncode is None
         }
@@ -144,7 +144,7 @@ class LocalExecutor:
             await self._spawn(index)
 
     async def watch(self) -> None:
-        """Keep every child alive, each on its own; returns when all were given up."""
+        """Keep every child running; returns when all have been given up."""
         checking = asyncio.create_task(self._kill_hung(), name="worker heartbeats")
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -155,14 +155,14 @@ class LocalExecutor:
             await asyncio.gather(checking, return_exceptions=True)
 
     def alive(self, index: int, pid: int) -> None:
-        """A child gave a sign of life; unknown process ids are ignored."""
+        """A child reported; unknown process ids are ignored."""
         del index
         if pid in self._due_at:
             self._is_ready.add(pid)
             self._due_at[pid] = time.monotonic() + self._heartbeat_limit_s
 
     def _comes_further(self, pid: int) -> None:
-        """A child that loads has made progress."""
+        """A loading child has made progress."""
         if pid in self._due_at and pid not in self._is_ready:
             self._due_at[pid] = time.monotonic() + self._loading_limit_s
 
@@ -196,7 +196,7 @@ class LocalExecutor:
         return child
 
     async def _take_prepared(self, environment: Mapping[str, str]) -> Process | None:
-        """The prepared process with its environment; None: there is none, or it has ended."""
+        """The prepared process with its environment; None if there is none or it has ended."""
         child, self._prepared = self._prepared, None
         if child is None or child.returncode is not None:
             return None
@@ -239,7 +239,7 @@ class LocalExecutor:
             await asyncio.sleep(pause_s)
 
     def _forget(self, pid: int) -> str | None:
-        """It has ended; why we killed it, if we did."""
+        """Remove an ended child; returns why it was killed, if it was."""
         self._due_at.pop(pid, None)
         self._is_ready.discard(pid)
         return self._hung.pop(pid, None)
@@ -290,7 +290,7 @@ def _kill_group(pid: int) -> None:
 
 
 def as_environment(settings: Settings) -> dict[str, str]:
-    """Settings as the `PARLEY_…` variables that make a child read the same."""
+    """Settings as the `PARLEY_…` variables from which a child reads the same values."""
     return {
         "PARLEY_" + "__".join(path).upper(): _text(value)
         for path, value in _leaves(settings)
@@ -318,8 +318,8 @@ def _text(value: Any) -> str:
 def visible_gpus(
     environment: Mapping[str, str], driver: Path = Path("/proc/driver/nvidia/gpus")
 ) -> list[str]:
-    """The GPUs that children may use, as `CUDA_VISIBLE_DEVICES` names them. Found without CUDA, so
-    that this process never holds device memory."""
+    """GPUs that children may use, in the form of `CUDA_VISIBLE_DEVICES`. Determined without CUDA,
+    so that this process never allocates device memory."""
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1")]
@@ -330,8 +330,8 @@ def visible_gpus(
 
 
 def local_environments(settings: Settings, gpus: Sequence[str]) -> list[dict[str, str]]:
-    """One environment per worker of this machine: as many as asked for, else one per GPU, else one;
-    spread over the GPUs. `settings` already name the gateway and the secret."""
+    """One environment per worker on this machine: the given number, or one per GPU, or one; spread
+    over the GPUs. `settings` already contain the gateway and the secret."""
     count = settings.workers or max(1, len(gpus))
     environments = []
     for index in range(count):

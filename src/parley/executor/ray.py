@@ -54,7 +54,7 @@ from parley.executor.scaling import Demand, Scaling
 WORKER_COMMAND: Final = ("-P", "-m", "parley.executor.child", "{parent}", "worker")
 POLL_S: Final = 1.0
 WAITING_AFTER_S: Final = 5.0
-"""An actor that does not answer for this long has no place yet."""
+"""An actor that does not answer for this long has no node yet."""
 ANSWER_LIMIT_S: Final = 15.0
 RETIRE_GRACE_S: Final = 5.0
 HEAD_LIMIT_S: Final = 10.0
@@ -64,22 +64,22 @@ log = logs.get(__name__)
 
 @dataclass(slots=True)
 class _Place:
-    """One worker: its actor, and what is known of its process."""
+    """One worker: its actor, and the state of its process."""
 
     actor: Any
     backoff: Backoff
     asked: Any = None
-    """The answer that is outstanding."""
+    """The outstanding answer."""
     heard_at: float = 0.0
     pid: int = 0
     born_at: float = 0.0
     due_at: float = math.inf
-    """When it is killed, unless a sign of life comes before."""
+    """Time at which it is killed unless it reports before."""
     is_ready: bool = False
     is_waiting: bool = False
     is_given_up: bool = False
     begins_at: float | None = None
-    """When its process is started again."""
+    """Time at which its process is restarted."""
     why_killed: str = ""
 
 
@@ -132,7 +132,7 @@ class RayExecutor:
         self._places: dict[int, _Place] = {}
         self._stopping = asyncio.Event()
         self._asking = asyncio.Lock()
-        """Held while the cluster is asked for anything: the connection is not closed in between."""
+        """Held during requests to the cluster, so that the connection is not closed meanwhile."""
         self._own_connection = False
 
     @property
@@ -144,7 +144,7 @@ class RayExecutor:
         return len(self._environments) if self._scaling is None else self._scaling.least
 
     async def start(self) -> None:
-        """Connect to the cluster, adopt what runs there, create the rest."""
+        """Connect to the cluster, adopt the workers running there, and create the rest."""
         self._own_connection = await asyncio.to_thread(connect, self._address)
         if self._gpus is None:
             may_come = self._scaling is not None
@@ -163,7 +163,7 @@ class RayExecutor:
         self._places[index] = _Place(actor, backoff, heard_at=time.monotonic())
 
     async def watch(self) -> None:
-        """Ask every actor once a second; returns when all workers were given up."""
+        """Poll every actor once a second; returns when all workers have been given up."""
         while not self._stopping.is_set():
             async with self._asking:
                 if self._stopping.is_set():
@@ -181,7 +181,7 @@ class RayExecutor:
                     await self._stopping.wait()
 
     def alive(self, index: int, pid: int) -> None:
-        """A worker gave a sign of life. On another node another one may have its process id."""
+        """A worker reported. A worker on another node may have the same process id."""
         place = self._places.get(index)
         if place is not None and place.pid == pid:
             place.is_ready = True
@@ -196,7 +196,7 @@ class RayExecutor:
     # ---- more and fewer -----------------------------------------------------------------------
 
     async def _scale(self, now: float) -> None:
-        """One step towards as many as are needed."""
+        """Take one step towards the wanted number of workers."""
         if self._scaling is None:
             return
         demand = self._look()
@@ -221,7 +221,7 @@ class RayExecutor:
             self._news(WorkerNews("retired", unneeded, place.pid, "fewer are enough"))
 
     def _superfluous(self, demand: Demand) -> int | None:
-        """A worker that may end: one without a place before one that is empty."""
+        """A worker that may end; one without a place comes before an empty one."""
         waiting = [index for index, place in self._places.items() if place.is_waiting]
         if waiting:
             return max(waiting)
@@ -313,7 +313,7 @@ class RayExecutor:
     # ---- in threads --------------------------------------------------------------------------
 
     def _there(self) -> set[int]:
-        """Numbers of the workers that a server before left here; those that are too many end."""
+        """Indices of the workers that an earlier server left here; superfluous ones are ended."""
         import ray
 
         prefix = f"parley-{self._cluster}-"
@@ -330,7 +330,7 @@ class RayExecutor:
         return numbers & set(range(len(self._environments)))
 
     def _actor(self, index: int, gpus: float) -> Any:
-        """The actor of one worker: the one that is there, if it is as it should be."""
+        """The actor of one worker: the existing one if it matches, otherwise a new one."""
         import ray
 
         name = f"parley-{self._cluster}-{index}"
@@ -369,7 +369,7 @@ class RayExecutor:
         raise AssertionError("unreachable")
 
     def _poll(self) -> dict[int, NodeWorkerState | Exception | None]:
-        """What the actors answer within a second; None for those that do not."""
+        """Answers of the actors within a second; None for the others."""
         import ray
 
         for place in self._places.values():
@@ -413,6 +413,6 @@ class RayExecutor:
 
 
 def _digest(environment: Mapping[str, str], command: Sequence[str]) -> str:
-    """Names a worker's set-up without telling it."""
+    """Identifies a worker's set-up without revealing it."""
     text = json.dumps([sorted(environment.items()), list(command)])
     return hashlib.sha256(text.encode()).hexdigest()

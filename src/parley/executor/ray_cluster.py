@@ -46,27 +46,27 @@ def connect(address: str) -> bool:
 
 
 def ray_errors() -> tuple[type[Exception], ...]:
-    """With which Ray says that it cannot do something now."""
+    """Exceptions with which Ray reports that it is currently unavailable."""
     import ray
 
     return (ray.exceptions.RayError, TimeoutError, ValueError)
 
 
 def cluster_gpus() -> int:
-    """How many GPUs the cluster has now."""
+    """Number of GPUs in the cluster."""
     import ray
 
     return int(ray.cluster_resources().get("GPU", 0))
 
 
 def end(actors: Sequence[Any], grace_s: float) -> None:
-    """End workers in order, and then their actors."""
+    """End workers gracefully, then their actors."""
     end_workers(actors, grace_s)
     end_actors(actors)
 
 
 def end_workers(actors: Sequence[Any], grace_s: float) -> None:
-    """End worker processes. Needs no head: actors are asked directly."""
+    """End worker processes. Works without a head, because it calls the actors directly."""
     import ray
 
     stopping = [actor.stop.remote(grace_s) for actor in actors]
@@ -75,7 +75,7 @@ def end_workers(actors: Sequence[Any], grace_s: float) -> None:
 
 
 def end_actors(actors: Sequence[Any]) -> None:
-    """End actors, and with them what is left of their workers."""
+    """End actors and what is left of their workers."""
     import ray
 
     for actor in actors:
@@ -84,8 +84,8 @@ def end_actors(actors: Sequence[Any]) -> None:
 
 
 def ask_for_nodes(workers: int, gpus: float) -> None:
-    """Have an autoscaler, if there is one, provide room for so many workers, until it is asked for
-    another number. 0 withdraws the request. Does nothing while the cluster's head is down."""
+    """Ask an autoscaler, if there is one, for room for this number of workers until the next call.
+    0 withdraws the request. Does nothing while the cluster's head is down."""
     if not gpus:
         return
     import ray

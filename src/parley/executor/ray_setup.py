@@ -42,7 +42,7 @@ def cluster_secret(data_dir: Path) -> str:
 
 
 def gateway_address(settings: Settings, port: int) -> str:
-    """Where the nodes of a connected cluster reach the gateway."""
+    """Address at which the nodes of a connected cluster reach the gateway."""
     if settings.ray.gateway_url is not None:
         return settings.ray.gateway_url
     gateway = settings.gateway

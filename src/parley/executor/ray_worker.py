@@ -24,13 +24,13 @@ LINES_KEPT: Final = 1000
 LINE_CHARS: Final = 1 << 16
 KILL_WAIT_S: Final = 10.0
 LAST_LINES_S: Final = 1.0
-"""How long what a worker wrote last may take to be read once it has ended. Something that it
-started may hold its output open for longer."""
+"""Time for reading the last output of an ended worker. A child of it may keep the output open
+longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeWorkerState:
-    """How a worker is; `lines` are what it wrote since the last question."""
+    """State of a worker; `lines` are its output since the last poll."""
 
     pid: int
     returncode: int | None
@@ -60,11 +60,11 @@ class NodeWorker:
         self.begin()
 
     def version(self) -> tuple[str, str]:
-        """This node's parley, and which set-up runs here."""
+        """This node's parley version, and the set-up that runs here."""
         return __version__, self._digest
 
     def begin(self) -> None:
-        """Start the worker, if none runs. One of another version is refused."""
+        """Start the worker unless one runs. Another version is refused."""
         if __version__ != self._version:
             self._lines.append(
                 f"error: This node has parley {__version__}, the gateway {self._version}."
@@ -87,7 +87,7 @@ class NodeWorker:
         self._reader.start()
 
     def state(self) -> NodeWorkerState:
-        """How the worker is now; when it has ended, with all that it wrote: that says why."""
+        """State of the worker; after its end, with all its output, which shows the reason."""
         child = self._child
         pid, returncode = (0, 2) if child is None else (child.pid, child.poll())
         if returncode is not None and self._reader is not None:
@@ -97,12 +97,11 @@ class NodeWorker:
         return NodeWorkerState(pid, returncode, socket.gethostname(), lines)
 
     def kill(self) -> None:
-        """End the worker immediately; `state` then says so."""
         if self._child is not None:
             _kill_group(self._child.pid)
 
     def stop(self, grace_s: float) -> None:
-        """End the worker, by force after `grace_s`."""
+        """End the worker; kill it after `grace_s`."""
         child = self._child
         if child is None:
             return

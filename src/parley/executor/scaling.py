@@ -44,8 +44,8 @@ class Scaling:
         self._enough_since: float | None = None
 
     def wanted(self, demand: Demand, workers: int, now: float) -> int:
-        """How many of now `workers` there should be; `now` is in seconds and never goes back.
-        Fewer by one at a time, so that what follows can be looked at again."""
+        """Wanted number of workers, given `workers` now; `now` is in monotonic seconds. Shrinks by
+        one at a time, so that the effect can be observed."""
         needed = math.ceil((demand.running + demand.waiting) / max(1, demand.slots))
         if not demand.waiting:
             self._short_since = None

@@ -41,7 +41,7 @@ class Departed(Exception):
 
 
 class TicketCancelled(Exception):
-    """Its holder or an admin cancelled the ticket."""
+    """The client or an admin cancelled the ticket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +127,14 @@ class ClientWatch(Generic[Received]):
                 await asyncio.wait({task})
 
     def ignore_closing(self) -> None:
-        """From here on a server that shuts down waits for this client."""
+        """From now on, a server that shuts down waits for this client."""
         self._closing = asyncio.get_running_loop().create_future()
 
     # What kinds of clients do differently
 
     def tell(self, ticket: Ticket) -> float | None:
-        """Tell the client where it stands, if that is due; the seconds until it is due again."""
+        """Send the client its position in the queue if that is due; returns the seconds until the
+        next time."""
         return None
 
     async def received(self, what: Received) -> None:
@@ -152,7 +153,7 @@ class ClientWatch(Generic[Received]):
     # Inside
 
     async def _event(self, task: asyncio.Task[Any] | None, *, timeout_s: float | None) -> None:
-        """Wait until something happened, and deal with what the client did."""
+        """Wait for an event and handle it if the client caused it."""
         if self._receiving is None:
             self._receiving = asyncio.create_task(self._next(), name="client watch")
         waited: set[asyncio.Future[Any]] = {self._receiving, self._woken, self._closing}

@@ -35,12 +35,12 @@ class Admins:
         self.change(security)
 
     def change(self, security: SecuritySettings) -> None:
-        """Rules for later requests."""
+        """Apply rules to later requests."""
         self._security = security
 
     def is_admin(self, peer: str | None, headers: Mapping[str, str]) -> bool:
-        """True for a holder of the role `admin` or of the admin token; without such a token also on
-        this machine, except for pages of other sites and requests that a proxy passed on."""
+        """True for a holder of the role `admin` or of the admin token. Without such a token, also
+        for requests from this machine, except those of other sites' pages and of proxies."""
         user_role = self._user_role(peer, headers)
         if "admin" in {user_role, *self._roles(headers)}:
             return True

@@ -33,7 +33,7 @@ FORWARDED_HEADERS = ("x-forwarded-for", "forwarded", "x-real-ip")
 
 
 class Admission:
-    """The rules, and who is inside."""
+    """Admission rules, and the sessions and ids that are admitted."""
 
     def __init__(
         self,
@@ -46,16 +46,16 @@ class Admission:
         self.change(security, sessions_per_client=sessions_per_client)
         self._inside: Counter[str] = Counter()
         self._session_ids: dict[str, asyncio.Future[None]] = {}
-        """Claimed ids, each with what is done when it is free again."""
+        """Session ids in use, each with a future that is done when it is free."""
 
     def change(self, security: SecuritySettings, *, sessions_per_client: int) -> None:
-        """Rules for later requests."""
+        """Apply rules to later requests."""
         self._security = security
         self._sessions_per_client = sessions_per_client
         self._gather_names()
 
     def learn_names(self, names: Collection[str]) -> None:
-        """Answer to more names: those of a certificate that was reloaded."""
+        """Accept more host names: those of a certificate that was reloaded."""
         self._own_names |= frozenset(names)
         self._gather_names()
 
@@ -69,7 +69,7 @@ class Admission:
         return self._inside
 
     def address_of(self, peer: str | None, headers: Mapping[str, str]) -> str:
-        """The client's address: the peer's, or the proxy's word for it if proxies are trusted."""
+        """The client's address: the peer's, or the one that a trusted proxy reports."""
         if self._security.trust_proxy:
             # The last entry is the one our own proxy wrote; those before it are the client's words.
             last = _last_entry(headers, "x-forwarded-for")
@@ -78,7 +78,7 @@ class Admission:
         return peer or "unknown"
 
     def is_encrypted(self, headers: Mapping[str, str]) -> bool:
-        """True if a trusted proxy says that the client speaks TLS with it."""
+        """True if a trusted proxy reports that the client uses TLS."""
         said = _last_entry(headers, "x-forwarded-proto").lower()
         return self._security.trust_proxy and said == "https"
 
@@ -116,7 +116,7 @@ class Admission:
             raise OriginForbidden(origin)
 
     def lists_origin(self, origin: str) -> bool:
-        """True if pages of `origin` are on the list of those that may open sessions."""
+        """True if pages of `origin` may open sessions."""
         allowed = self._security.allowed_origins
         return "*" in allowed or origin.rstrip("/") in {one.rstrip("/") for one in allowed}
 
@@ -156,7 +156,7 @@ class Admission:
             freed.set_result(None)
 
     async def wait_until_free(self, session_id: str, limit_s: float) -> None:
-        """Wait until the id is free, at most `limit_s`; `claim` shows if it is."""
+        """Wait at most `limit_s` until the id is free; `claim` shows whether it is."""
         freed = self._session_ids.get(session_id)
         if freed is not None:
             await asyncio.wait({freed}, timeout=limit_s)
@@ -177,7 +177,7 @@ class Admission:
             raise Unauthorized("Workers on other hosts need a shared secret.")
 
     def check_worker_url(self, url: str) -> None:
-        """Without a shared secret sessions are sent to this machine only."""
+        """Without a shared secret, sessions are sent to workers on this machine only."""
         if not self._security.worker_secret and not names_loopback(url):
             raise Unauthorized("Workers on other hosts need a shared secret.")
 
@@ -193,12 +193,12 @@ def is_loopback(address: str | None) -> bool:
 
 
 def is_local(peer: str | None, headers: Mapping[str, str]) -> bool:
-    """True if the client is on this machine; requests of a proxy on it may be from anywhere."""
+    """True if the client is on this machine; a proxy on this machine may serve clients anywhere."""
     return is_loopback(peer) and not any(name in headers for name in FORWARDED_HEADERS)
 
 
 def _place(url: str) -> tuple[str, int | None] | None:
-    """Host and port of an origin; None when it has no host."""
+    """Host and port of an origin; None if it has no host."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -208,7 +208,7 @@ def _place(url: str) -> tuple[str, int | None] | None:
 
 
 def names_loopback(url: str) -> bool:
-    """True if a URL leads to this machine."""
+    """True if a URL points to this machine."""
     return is_this_machine(host_name(url))
 
 
@@ -218,7 +218,7 @@ def is_this_machine(hostname: str | None) -> bool:
 
 
 def _last_entry(headers: Mapping[str, str], name: str) -> str:
-    """The last entry of a list header. A proxy may add a line of its own below the client's: lines
-    of one name are one list, in their order (RFC 9110, 5.3)."""
+    """The last entry of a list header. A proxy may add a line of its own below the client's; lines
+    with the same name form one list in their order (RFC 9110, 5.3)."""
     lines = headers.getlist(name) if isinstance(headers, Headers) else [headers.get(name, "")]
     return lines[-1].rpartition(",")[2].strip() if lines else ""

@@ -70,10 +70,10 @@ BODIES: Final = (
     ResponseRequest,
     openai_speech.SpeechRequest,
 )
-"""What routes read by themselves; FastAPI does not know of them."""
+"""Bodies that routes decode themselves, so that FastAPI does not see their types."""
 
 PACK_AFTER_S: Final = 3.0
-"""After its start, so that a server answers half a second sooner."""
+"""Delay after the start, so that a server is ready half a second sooner."""
 
 
 def make_app(
@@ -82,8 +82,8 @@ def make_app(
     make_runtime: Callable[[Settings], GatewayRuntime] = GatewayRuntime,
     web: Path = pages.WEB,
 ) -> FastAPI:
-    """The application. Its runtime is built when the server starts, and is `app.state.runtime`
-    then."""
+    """The application. Its runtime is built when the server starts and is then
+    `app.state.runtime`."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
@@ -165,7 +165,7 @@ def make_app(
 
 
 def _packing_soon(files: WebFiles) -> asyncio.TimerHandle:
-    """Pages are packed once the start is over; one that is asked for before is packed then."""
+    """Pack the pages soon after the start; a page that is requested earlier is packed then."""
     loop = asyncio.get_running_loop()
     return loop.call_later(PACK_AFTER_S, lambda: loop.run_in_executor(None, files.pack))
 
@@ -193,7 +193,7 @@ def _add_routes(
 
 
 def _public_routers(runtime: GatewayRuntime, files: WebFiles | None, web: Path) -> list[Router]:
-    """State, pages and the queue. What browsers request most is found first."""
+    """State, pages and the queue. Ordered by how often browsers request them."""
     settings, clock = runtime.settings, runtime.clock
     scheduling, access, stores = runtime.scheduling, runtime.access, runtime.stores
     monitoring, serving = runtime.monitoring, runtime.serving
@@ -306,7 +306,7 @@ def _chat_routers(runtime: GatewayRuntime) -> list[Router]:
 
 
 def _data_routers(runtime: GatewayRuntime, recent: logs.Recent) -> list[Router]:
-    """Recordings, voices and keys, and what operators do."""
+    """Recordings, voices, keys, and routes for operators."""
     settings, clock = runtime.settings, runtime.clock
     access, stores = runtime.access, runtime.stores
     monitoring, serving = runtime.monitoring, runtime.serving

@@ -11,7 +11,7 @@ from parley.protocol.kinds import Kind
 
 @dataclass(slots=True)
 class App:
-    """One way of talking: a page, and the kind it leads to."""
+    """An application: a page and the kind of session that it uses."""
 
     app_id: str
     name: str
@@ -21,7 +21,7 @@ class App:
 
 
 class Apps:
-    """All apps in fixed order. An app that is off refuses new sessions; running ones continue."""
+    """All apps in fixed order. A disabled app refuses new sessions; running ones continue."""
 
     def __init__(self) -> None:
         self._apps = {

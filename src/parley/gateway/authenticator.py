@@ -35,23 +35,24 @@ KEY_PREFIX: Final = "pk_"
 SESSION_PREFIX: Final = "st_"
 SHARE_PREFIX: Final = "sh_"
 OPEN_PREFIX: Final = "ek_"
-"""Of a client secret where no key is needed: it carries settings and opens nothing by itself."""
+"""Prefix of client secrets on servers without keys: they carry settings and give no access."""
 TOKEN_CHARS: Final = 8000
-"""The longest token: it travels in one header."""
+"""Maximum length of a token, which must fit into one header."""
 COOKIE: Final = "parley_token"
 _OWN_COOKIE: Final = re.compile(
     rf'(?:^|;)[ \t]*{COOKIE}="?([A-Za-z0-9_=-]{{1,1000}})"?[ \t]*(?:;|$)'
 )
 KEY_SUBPROTOCOL: Final = "openai-insecure-api-key."
-"""Before the key, in a WebSocket subprotocol. Source: OpenAI Realtime, browsers."""
+"""Prefix of the key in a WebSocket subprotocol. Source: OpenAI Realtime, browsers."""
 
 SESSION_S: Final = 900.0
-"""How long a browser's token opens sessions; one that runs is not ended."""
+"""Time for which a browser's token opens sessions; running sessions continue after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A client; `key` if it showed one, itself or by a session token (`is_session`)."""
+    """A client, and its `key` if it sent one, directly or through a session token
+    (`is_session`)."""
 
     kind: Literal["anonymous", "key", "admin"] = "anonymous"
     key: Key | None = None
@@ -85,7 +86,7 @@ class Authenticator:
             anonymous_per_minute=anonymous_per_minute,
         )
         self.used_s: dict[str, float] = {}
-        """When keys were last used, since this was last cleared."""
+        """Last use of each key since this was last cleared."""
         self._keys: dict[str, Key] = {}
         self._by_hash: dict[str, Key] = {}
         self._seal = Fernet(Fernet.generate_key())
@@ -96,7 +97,7 @@ class Authenticator:
     def change(
         self, *, admin_token: str | None, needs_key: bool, anonymous_per_minute: int
     ) -> None:
-        """Rules for later requests."""
+        """Apply rules to later requests."""
         self.needs_key = needs_key
         self._admin_token = admin_token
         before = self._anonymous
@@ -110,7 +111,7 @@ class Authenticator:
         return sum(self._works(key) for key in self._keys.values())
 
     def fill(self, keys: list[Key], seal: bytes) -> None:
-        """Take over the stored keys and the secret that seals tokens."""
+        """Load the stored keys and the secret that signs tokens."""
         self._keys = {key.id: key for key in keys}
         working = [key for key in keys if key.revoked_s is None]
         self._by_hash = {key.old_hash: key for key in working if key.old_hash is not None}
@@ -119,7 +120,7 @@ class Authenticator:
         self._pepper = seal
 
     def pseudonym(self, address: str) -> str:
-        """Stands for an address where the address itself is not to be kept."""
+        """Replacement for an address in places where the address must not be stored."""
         return hashlib.blake2b(address.encode(), key=self._pepper[:64], digest_size=12).hexdigest()
 
     def identify(
@@ -223,18 +224,18 @@ class Authenticator:
         return ""
 
     def share_token(self, recording_id: str, lasts_s: float | None) -> str:
-        """A link's token: opens one recording for looking, and hides its id."""
+        """Token of a share link: gives read access to one recording and hides its id."""
         until = None if lasts_s is None else self._until(lasts_s)
         return SHARE_PREFIX + self._sealed({"recording": recording_id, "until": until})
 
     def shared(self, token: str) -> str | None:
-        """The recording that a share token opens; None when it opens nothing (any more)."""
+        """The recording that a share token opens; None if the token is invalid or expired."""
         facts = self._opened(token, SHARE_PREFIX)
         recording_id = facts.get("recording") if facts else None
         return recording_id if isinstance(recording_id, str) else None
 
     def _is_foreign(self, token: str) -> bool:
-        """True if a token is neither the admin's nor made here, valid or not."""
+        """True if a token is neither the admin token nor of this server's format."""
         return not token.startswith((KEY_PREFIX, SESSION_PREFIX, SHARE_PREFIX)) and (
             self._admin(token) is None
         )
@@ -265,8 +266,8 @@ class Authenticator:
         return key if self._works(key) else None
 
     def role_of(self, token: str) -> Role | None:
-        """What the holder of a key may do; None for anything else. A session token, which a
-        browser holds, is no more than `talk`, whatever key it was made with."""
+        """Role of a key's holder; None for anything else. A session token, which a browser stores,
+        has the role `talk`, whatever key it was made with."""
         key = self._shown_key(token) if token.startswith(KEY_PREFIX) else None
         return key.role if key is not None else None
 
@@ -315,14 +316,13 @@ def caller_word(caller: Caller, *, is_admin: bool) -> str:
 
 
 def who(caller: Caller) -> str:
-    """How the audit log names a caller that may do what admins do."""
+    """Name of an admin or operator in the audit log."""
     if caller.key is not None:
         return caller.key.id
     return "local" if caller.kind == "anonymous" else "admin"
 
 
 def make_key() -> str:
-    """A new key."""
     return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
@@ -331,7 +331,7 @@ def hash_key(key: str) -> str:
 
 
 def _openai_tokens(headers: Mapping[str, str]) -> tuple[str, ...]:
-    """Where clients of OpenAI put a key."""
+    """Tokens in the places where OpenAI's clients send a key."""
     return (
         bearer_token(headers),
         headers.get("api-key", ""),
@@ -340,13 +340,13 @@ def _openai_tokens(headers: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def bearer_token(headers: Mapping[str, str]) -> str:
-    """The token of the `Authorization` header; "": there is none."""
+    """The token of the `Authorization` header; "" if there is none."""
     kind, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else ""
 
 
 def _from_subprotocol(header: str) -> str:
-    """The key among the subprotocols that a browser's client of OpenAI offers."""
+    """The key among the subprotocols that OpenAI's browser client offers."""
     offered = (one.strip() for one in header.split(","))
     return next(
         (one.removeprefix(KEY_SUBPROTOCOL) for one in offered if one.startswith(KEY_SUBPROTOCOL)),

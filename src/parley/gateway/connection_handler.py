@@ -44,7 +44,7 @@ from parley.settings import LimitSettings, QueueSettings
 from parley.transport import Connection, connection_of
 
 RECONNECT_S: Final = 2.0
-"""How long a new connection waits for the session id of one that is ending."""
+"""Time for which a new connection waits for a session id whose session is ending."""
 
 log = logs.get(__name__)
 
@@ -85,7 +85,7 @@ class ConnectionHandler:
         self._queue = queue
         self._closing = closing
         self.is_draining = False
-        """True while the server shuts down and its sessions still continue."""
+        """True while the server shuts down and sessions still run."""
         self._live: set[asyncio.Task[object]] = set()
 
     @property
@@ -93,7 +93,7 @@ class ConnectionHandler:
         return self._live
 
     async def serve(self, websocket: WebSocket, path: str) -> None:
-        """A route: one connection. `path`: as dialects name it."""
+        """Serve one connection; `path` as dialects name it."""
         task = asyncio.current_task()
         assert task is not None
         self._live.add(task)
@@ -141,7 +141,7 @@ class ConnectionHandler:
         await asyncio.wait({connection.gone})
 
     def _open(self, request: UpgradeRequest) -> tuple[Dialect, Kind | ParleyError]:
-        """What a client speaks, and what its session is; or why it can be none."""
+        """Determine a client's dialect and session; raises an error if it cannot have one."""
         spoken = self._dialects.choose(request)
         kind: Kind | ParleyError
         try:
@@ -161,12 +161,12 @@ class ConnectionHandler:
         ), kind
 
     def change_limits(self, limits: LimitSettings) -> None:
-        """Limits for later clients."""
+        """Apply limits to later clients."""
         self._limits = limits
 
     async def _may_upgrade(self, newcomer: _Newcomer) -> bool:
-        """True if the handshake continues. If the dialect asks for it, a newcomer that cannot be
-        served is refused here, with an HTTP status."""
+        """True if the handshake may continue. If the dialect asks for it, a new client that cannot
+        be served is refused here with an HTTP status."""
         dialect = newcomer.dialect
         if not dialect.refuses_by_status:
             return True
@@ -188,8 +188,8 @@ class ConnectionHandler:
         return True
 
     def _is_closed_to(self, request: UpgradeRequest) -> bool:
-        """True if it is refused because the server shuts down. While sessions still continue,
-        clients that were cut off may come back to theirs."""
+        """True if the client is refused because the server shuts down. While sessions still run,
+        clients that were cut off may resume theirs."""
         return self._closing.done() and not (self.is_draining and wants_resume(request))
 
     async def _visit(self, connection: Connection, newcomer: _Newcomer) -> None:
@@ -296,7 +296,7 @@ class ConnectionHandler:
                 newcomer.dialect = waiter.dialect
 
     def _total_s(self, dialect: Dialect, kind: Kind) -> float | None:
-        """What waiting and session may take together; None: nothing counts before the lease."""
+        """Limit of waiting and session together; None if the dialect counts from the lease."""
         is_call = dialect.is_timed_call and kind.is_duplex
         if not (is_call and self._limits.realtime_counts_queue):
             return None

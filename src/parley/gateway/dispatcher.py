@@ -19,8 +19,8 @@ from parley.protocol.kinds import Kind
 WORKERS_TO_TRY: Final = 2
 """A ticket whose worker cannot be reached returns to the head once; then it is refused."""
 REFUSALS_TO_BEAR: Final = 30
-"""A worker that refuses says with its next heartbeat whether it has room; a ticket that met this
-many refusals is refused itself."""
+"""A worker that refuses reports with its next heartbeat whether it has room. A ticket is refused
+after this many refusals."""
 ESTIMATES_FRESH_S: Final = 0.2
 """Estimates are recomputed no more often than this while clients ask."""
 
@@ -29,15 +29,13 @@ CUT_OFF: Final = "No worker can be reached."
 
 
 class Owner(Protocol):
-    """Whose ticket it is: an `asyncio.Task`."""
+    """Owner of a ticket: an `asyncio.Task`."""
 
-    def add_done_callback(self, callback: Callable[[Any], object], /) -> object:
-        """Call back when the owner has ended."""
-        ...
+    def add_done_callback(self, callback: Callable[[Any], object], /) -> object: ...
 
 
 class Dispatcher:
-    """Joins queue and worker_pool."""
+    """Matches tickets of the queue with slots of the worker pool."""
 
     def __init__(
         self,
@@ -96,7 +94,8 @@ class Dispatcher:
         self, kind: Kind, *, session_id: str, address: str, key_id: str | None, fingerprint: str
     ) -> Ticket:
         """Ask for a slot before all other tickets, for a session that has lost its worker. The slot
-        must be of a worker with this fingerprint; tickets that can take another are not delayed."""
+        must be on a worker with this fingerprint; tickets that can use another worker are not
+        delayed."""
         ticket = Ticket(
             kind=kind,
             session_id=session_id,
@@ -131,8 +130,8 @@ class Dispatcher:
             raise ServiceUnavailable("No worker supports this kind of session.")
 
     def cancel(self, ticket: Ticket) -> bool:
-        """The client is gone or wants no more. Whether the ticket was waiting; a lease it had in
-        the meantime is released. Safe to repeat."""
+        """Cancel a ticket; true if it was waiting. A lease that it was given in the meantime is
+        released. Safe to repeat."""
         was_waiting = self.queue.leave(ticket)
         if was_waiting:
             ticket.state = "cancelled"
@@ -143,8 +142,9 @@ class Dispatcher:
         return was_waiting
 
     def worker_failed(self, ticket: Ticket) -> None:
-        """The leased worker could not be reached: back to the head once, then refused. If no other
-        worker can be reached either, it is refused immediately, with those behind it."""
+        """The leased worker could not be reached: the ticket returns to the head once, then it is
+        refused. If no other worker can be reached either, it is refused immediately, with those
+        behind it."""
         lease = ticket.lease
         if lease is None or ticket.state != "leased":
             return
@@ -155,8 +155,8 @@ class Dispatcher:
         self._return(ticket, lease, None if may_wait else WorkerConnectFailed())
 
     def worker_refused(self, ticket: Ticket) -> None:
-        """The leased worker had no room after all: back to the head of the queue. The worker gets
-        nothing new until it says that a slot is free."""
+        """The leased worker had no room after all: the ticket returns to the head of the queue. The
+        worker gets no new session until it reports a free slot."""
         lease = ticket.lease
         if lease is None or ticket.state != "leased":
             return
@@ -167,7 +167,7 @@ class Dispatcher:
         self._return(ticket, lease, None if may_wait else WorkerBusy())
 
     def _return(self, ticket: Ticket, lease: Lease, refusal: ParleyError | None) -> None:
-        """Put a ticket back to the head of the queue, or refuse it, and release its lease."""
+        """Return a ticket to the head of the queue, or refuse it; releases its lease."""
         # Before the release wakes the dispatcher, so that no other ticket overtakes.
         if refusal is None and not self._is_closed:
             self.queue.put_back(ticket)
@@ -184,13 +184,13 @@ class Dispatcher:
         self._is_closed = True
 
     def pause(self, on: bool) -> None:
-        """Give out no slots, because another gateway may be doing so; or resume."""
+        """Stop granting slots because another gateway may be granting them; or resume."""
         self.is_paused = on
         if not on:
             self.run()
 
     def run(self) -> None:
-        """Give free slots to the head of the queue for as long as both are there."""
+        """Grant free slots to the head of the queue while there are both."""
         self._must_rerun = True
         if self._is_running:
             return
@@ -233,7 +233,8 @@ class Dispatcher:
             self._assign(ticket, lease)
 
     def _refuse_waiting(self) -> None:
-        """No worker can be reached. Sessions that lost their worker have a time of their own."""
+        """Refuse all tickets: no worker can be reached. Sessions that lost their worker have their
+        own limit."""
         for ticket in [one for one in self.queue if one.fingerprint is None]:
             self.queue.leave(ticket)
             ticket.state = "refused"

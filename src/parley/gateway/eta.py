@@ -16,15 +16,15 @@ from parley.protocol.kinds import Kind
 from parley.settings import EtaSettings
 
 OVERRUN_S: Final = 15.0
-"""What is still expected of a session that took longer than its estimate."""
+"""Expected remaining time of a session that took longer than its estimate."""
 LOADING_S: Final = 30.0
-"""When a worker that is loading is expected to serve."""
+"""Expected time until a loading worker is ready."""
 CLEANUP_S: Final = 1.0
-"""When a slot that is being cleaned up is expected to serve."""
+"""Expected time until a slot that is being cleaned up is free."""
 
 
 class EtaTracker:
-    """Durations by kind: a baseline until enough was seen, then a moving average."""
+    """Durations by kind: a baseline until enough were measured, then a moving average."""
 
     def __init__(self, settings: EtaSettings) -> None:
         self.alpha = settings.ema_alpha
@@ -36,7 +36,7 @@ class EtaTracker:
         self.samples: dict[Kind, int] = dict.fromkeys(Kind, 0)
 
     def record(self, kind: Kind, duration_s: float) -> None:
-        """A session that reached its ready state took `duration_s`."""
+        """Record the duration of a session that reached its ready state."""
         if duration_s <= 0:
             return
         average = self.averages.get(kind)
@@ -52,7 +52,7 @@ class EtaTracker:
         return self.baselines[kind]
 
     def remaining(self, kind: Kind, elapsed_s: float) -> float:
-        """Expected seconds until a running session ends; never below what an overrun gets."""
+        """Expected seconds until a running session ends; at least `OVERRUN_S` if it is overdue."""
         eta = self.eta(kind)
         return eta - elapsed_s if elapsed_s < eta else OVERRUN_S
 

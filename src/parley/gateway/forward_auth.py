@@ -22,10 +22,10 @@ from parley.gateway.state import Key, Role
 from parley.settings import ForwardAuthSettings
 
 USER_PREFIX: Final = "u_"
-"""Before the user's name, in what stands where the id of a key stands."""
+"""Prefix of a user's name where it takes the place of a key's id."""
 USERS_KEPT: Final = 10_000
 NAME_CHARS: Final = 254
-"""The longest address of a mailbox. Source: RFC 5321."""
+"""Maximum length of an e-mail address. Source: RFC 5321."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._@+-]{1,60}")
 
 
@@ -73,7 +73,7 @@ class ForwardAuth:
         return key
 
     def find(self, key_id: str) -> Key | None:
-        """A user who was here, by the id that `user` gave."""
+        """A user seen before, by the id that `user` returned."""
         return self._users.get(key_id)
 
     def _key(self, name: str, groups: set[str]) -> Key:
@@ -107,7 +107,8 @@ class ForwardAuth:
 
     @staticmethod
     def _header(headers: Mapping[str, str], name: str | None) -> str:
-        """Its one value; "" also when there are several: the proxy let one of the client's pass."""
+        """The only value of a header; "" if there are several, because the proxy then passed on one
+        of the client's."""
         if name is None:
             return ""
         values = headers.getlist(name) if isinstance(headers, Headers) else [headers.get(name, "")]
@@ -115,7 +116,7 @@ class ForwardAuth:
 
 
 def _short(name: str) -> str:
-    """A name as it may stand in headers, logs and tables."""
+    """A name shortened for headers, logs and tables."""
     if _PLAIN.fullmatch(name):
         return name
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:24]

@@ -46,13 +46,13 @@ from parley.settings import StorageSettings
 
 EVERY_S: Final = 1.0
 AT_ONCE: Final = 4
-"""Workers that are asked at a time."""
+"""Number of workers that are asked in parallel."""
 TIMEOUT_S: Final = 30.0
-"""Without a byte from a worker."""
+"""Time without a byte from a worker."""
 BRING_LIMIT_S: Final = 20.0
 COMPLETE_LOOK_S: Final = 0.5
 COMPLETE_LOOKS: Final = 10
-"""Number of looks for which a request waits for a recording whose session has just ended."""
+"""Number of attempts for which a request waits for a recording whose session has just ended."""
 HOLDERS_ASKED: Final = 64
 RETRY_S: Final = 15.0
 """Pause after a worker whose recordings could not be fetched."""
@@ -68,11 +68,11 @@ log = logs.get(__name__)
 
 
 class NotTaken(Exception):
-    """A recording stays on its worker for now; the sentence says why."""
+    """A recording stays on its worker for now; the text gives the reason."""
 
 
 class NotComplete(NotTaken):
-    """Its session runs or has just ended."""
+    """The recording's session is running or has just ended."""
 
 
 class Handover:
@@ -99,10 +99,10 @@ class Handover:
         self._storage = storage
         self._headers = {SECRET_HEADER: secret} if secret else {}
         self._to_remove: dict[str, None] = {}
-        """Ids that are ours, and that their worker has not removed yet; oldest first."""
+        """Ids that were copied and that their worker has not removed yet; oldest first."""
         self._taking: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
-        """Worker → when it is asked again."""
+        """Worker → earliest time of the next request."""
         self._places = asyncio.Semaphore(AT_ONCE)
         self._bringing = asyncio.Semaphore(AT_ONCE)
         self.taken = 0
@@ -125,7 +125,7 @@ class Handover:
             await asyncio.sleep(EVERY_S)
 
     async def round(self) -> None:
-        """Fetch what is ready now."""
+        """Fetch the recordings that are complete."""
         now = time.monotonic()
         asked = [
             worker
@@ -288,7 +288,7 @@ def _waits(worker: Worker) -> int:
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """Turn faults of a worker or of the disk into `NotTaken`."""
+    """Turn errors of a worker or of the disk into `NotTaken`."""
     try:
         yield
     except (httpx.HTTPError, OSError, ValueError, KeyError, TypeError, tarfile.TarError) as error:
@@ -296,7 +296,7 @@ def _told() -> Iterator[None]:
 
 
 class _Stream:
-    """Pieces of bytes as the file that `tarfile` reads."""
+    """File object over pieces of bytes, for `tarfile`."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -360,7 +360,7 @@ def _drop_incoming(root: Path) -> None:
 
 
 def store_id(data_dir: Path) -> str:
-    """The name of this data folder, made on first use; "" if it cannot be written."""
+    """Id of this data folder, created on first use; "" if it cannot be written."""
     path = data_dir / STORE_ID_FILE
     try:
         if not path.exists():

@@ -19,7 +19,7 @@ _reader: Final = ThreadPoolExecutor(1, thread_name_prefix="large-json")
 
 
 async def read_aside(size_bytes: int, work: Callable[[], T]) -> T:
-    """`work()`, in a thread if what it reads is large."""
+    """`work()`, in a thread if its input is large."""
     if size_bytes <= READ_ON_LOOP_BYTES:
         return work()
     return await asyncio.get_running_loop().run_in_executor(_reader, work)

@@ -22,9 +22,9 @@ from parley.errors import SetupError
 RENEWALS: Final = 4
 """Attempts to renew within one lifetime."""
 ANSWER_SHARE: Final = 0.25
-"""Of the lifetime: how long an answer of the store may take."""
+"""Share of the lifetime within which the store must answer."""
 DOUBT_SHARE: Final = 0.6
-"""Of the lifetime: with less left, the next look might come after its end."""
+"""With less than this share of the lifetime left, the next check might come too late."""
 COMPLAIN_EVERY_S: Final = 60.0
 
 HOLD: Final = """
@@ -44,11 +44,11 @@ log = logs.get(__name__)
 
 
 class StoreUnreachable(Exception):
-    """The store did not answer; the sentence says why."""
+    """The store did not answer; the text gives the reason."""
 
 
 class LeaderStore(Protocol):
-    """Keeps who leads. Every call ends within its limit."""
+    """Stores which gateway leads. Every call ends within its limit."""
 
     async def hold(self, name: str, ttl_s: float, *, limit_s: float) -> str:
         """Take or renew for `name`; returns who holds it now.
@@ -146,7 +146,7 @@ class Leadership:
         return self._clock.monotonic() < self._valid_until
 
     async def acquire(self) -> None:
-        """Wait until it is ours."""
+        """Wait until this gateway leads."""
         while True:
             await self._claim()
             if self.is_held:
@@ -176,7 +176,7 @@ class Leadership:
                 doubted(is_doubtful)
 
     async def release(self) -> None:
-        """Give the leadership up immediately. Safe to repeat, and without having it."""
+        """Give up the leadership. Safe to repeat, also without holding it."""
         self._valid_until = float("-inf")
         try:
             await self._store.release(self.name, limit_s=self._margin_s)
@@ -191,7 +191,7 @@ class Leadership:
         return self._ttl_s * ANSWER_SHARE
 
     async def _claim(self) -> bool:
-        """Ask once; whether the store answered."""
+        """Ask the store; true if it answered."""
         # From before the question: the key cannot end sooner than this.
         asked_at = self._clock.monotonic()
         try:

@@ -15,7 +15,8 @@ from parley.session_log.contract import SessionLogs, StoredLog
 
 SWEEP_EVERY_S: Final = 5.0
 STRAY_S: Final = 60.0
-"""A log of no known session, without a writer, is removed when it has not changed for this long."""
+"""A log without a known session and without a writer is removed when it has not changed for this
+long."""
 
 log = logs.get(__name__)
 
@@ -55,7 +56,7 @@ class LogSweep:
             await self.sweep()
 
     async def sweep(self) -> None:
-        """Look at all logs once, unless another gateway of the same place does."""
+        """Check all logs once, unless another gateway with the same place does."""
         if not self._stored.claim():
             return
         found = await self._stored.stored()

@@ -25,7 +25,7 @@ class LostSession(LoggedSession, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, lease: Lease) -> LostSession:
-        """The session of a lease, should its worker be lost."""
+        """The session of a lease, in case its worker is lost."""
         hello = lease.worker.hello
         return cls(
             log_id=lease.log_id,

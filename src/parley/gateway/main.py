@@ -55,7 +55,7 @@ class Gateway:
         self.settings = settings
         self._reread: Callable[[], Settings] | None = None
         self._as_read: Settings | None = None
-        """As they were read, with the changes since."""
+        """Settings as they were read, with later changes."""
         self._has_own_workers = False
         self._listener = listen(settings.gateway.host, settings.gateway.port)
         self.port: int = self._listener.getsockname()[1]
@@ -72,7 +72,8 @@ class Gateway:
         self._keeping: asyncio.Task[None] | None = None
         self.was_replaced = False
         self.keeps_sessions = False
-        """True if workers outlive this gateway: resumable sessions then continue at the next."""
+        """True if workers outlive this gateway: resumable sessions then continue at the next
+        one."""
 
     @property
     def url(self) -> str:
@@ -126,7 +127,8 @@ class Gateway:
 
     @contextlib.asynccontextmanager
     async def _leading(self) -> AsyncIterator[bool]:
-        """Wait for the leadership, if there is one, and keep it; yields True if it is ours."""
+        """Wait for the leadership, if there is one, and keep it; yields True once this gateway
+        leads."""
         standby = self.settings.standby
         if standby.redis_url is None:
             yield True
@@ -145,7 +147,6 @@ class Gateway:
             await leadership.close()
 
     async def _give_up_leadership(self) -> None:
-        """Safe to repeat."""
         leadership, self._leadership = self._leadership, None
         if leadership is None:
             return
@@ -176,8 +177,9 @@ class Gateway:
         self._server.end()
 
     def reload(self) -> ReloadReport:
-        """Use changed settings and a changed certificate, as far as they can change while sessions
-        run; no client is cut off. If the settings cannot be read, the old ones stay."""
+        """Apply changed settings and a changed certificate, as far as they can change while
+        sessions run; no connection is closed. If the settings cannot be read, the old ones stay in
+        force."""
         has_certificate = self.reload_certificate()
         runtime: GatewayRuntime | None = getattr(self.app.state, "runtime", None)
         if self._reread is None or self._as_read is None or runtime is None:
@@ -208,8 +210,8 @@ class Gateway:
         self._reread, self._as_read, self._has_own_workers = read, as_read, has_own_workers
 
     def reload_certificate(self) -> bool:
-        """Use the certificate that is in the files now for new connections. Returns False if it
-        cannot be used; the old one stays."""
+        """Use the certificate that is now in the files for new connections. Returns False if it
+        cannot be used; the old one stays in use."""
         gateway, context = self.settings.gateway, self._server.config.ssl
         if gateway.http or context is None:
             log.info("certificate_missing")
@@ -233,8 +235,8 @@ class Gateway:
         self._server.hurry.set()
 
     async def open_internal(self) -> str:
-        """A second, plain HTTP listener on loopback for workers of this machine, which so need not
-        trust our certificate. Returns its url."""
+        """Open a second, plain HTTP listener on loopback for workers of this machine, which then
+        need not trust the certificate. Returns its URL."""
         if self.settings.gateway.http:
             return f"http://127.0.0.1:{self.port}"
         config = uvicorn.Config(self.app, ws=ServerConnection, http=BoundedHttp, log_config=None)
@@ -310,8 +312,8 @@ class Gateway:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, except that clients are notified before their connections are closed, and that
-    signals are left to the caller."""
+    """uvicorn, except that clients are notified before their connections close, and that the caller
+    handles signals."""
 
     def __init__(self, config: uvicorn.Config, *, drain: Callable[[], Any]) -> None:
         super().__init__(config)
@@ -343,13 +345,12 @@ class _Server(uvicorn.Server):
         self.ready.set()
 
     def end(self) -> None:
-        """Leave the main loop."""
         self.should_exit = True
         self._ending.set()
 
     async def main_loop(self) -> None:
-        """Until `end`. uvicorn's own looks ten times a second whether it should; here only the date
-        in the headers is renewed."""
+        """Run until `end`. uvicorn's own loop polls ten times a second for the end; this one only
+        renews the date in the headers."""
         while not await self.on_tick(0):  # each tenth tick, from 0 on, writes the date
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DATE_EVERY_S):

@@ -36,7 +36,7 @@ CLEAN_EVERY_S: Final = 86_400.0
 """Source of both: service.md 6.5."""
 
 RECOVER_EVERY: Final = 6
-"""Rounds of saving between two looks for recordings whose worker died."""
+"""Rounds of saving between two searches for recordings whose worker died."""
 
 log = logs.get(__name__)
 
@@ -67,11 +67,11 @@ class Maintenance:
         self._state = state
         self._storage = storage
         self.failures = 0
-        """Rounds in which something could not be written."""
+        """Number of rounds in which something could not be written."""
         self._saved_samples: dict[Kind, int] = {}
         self._rounds = 0
         self._hopeless: set[str] = set()
-        """Recordings of dead workers that cannot be completed; told once."""
+        """Recordings of dead workers that cannot be completed; logged once."""
         self._clean_at = clock.monotonic() + FIRST_CLEAN_S
         self._indexing = asyncio.Lock()
         self._cleaning = asyncio.Lock()
@@ -79,7 +79,7 @@ class Maintenance:
     # ---- restart ---------------------------------------------------------------------------
 
     async def restore(self) -> None:
-        """Put back what was there before the restart."""
+        """Restore the state from before the restart."""
         state = self._state
         for app_id, is_on in (await state.apps()).items():
             app = self._apps.find(app_id)
@@ -117,7 +117,7 @@ class Maintenance:
         )
 
     async def save_eta_settings(self, changed: dict[str, Any]) -> None:
-        """An admin changed some; what was changed before stays changed."""
+        """Save estimates that an admin changed; earlier changes stay."""
         state = self._state
         if "ema_alpha" in changed:
             changed["eta_ema_alpha"] = changed.pop("ema_alpha")
@@ -132,7 +132,7 @@ class Maintenance:
             await asyncio.sleep(SAVE_EVERY_S)
 
     async def round(self) -> None:
-        """Whatever is due by the clock."""
+        """Do what is due."""
         try:
             if self._rounds % RECOVER_EVERY == 0:
                 await self._recover()
@@ -154,7 +154,7 @@ class Maintenance:
         self._rounds += 1
 
     async def save(self) -> None:
-        """Write down what changed since the last time."""
+        """Write what changed since the last call."""
         eta = self._eta
         if eta.samples != self._saved_samples:
             history = {
@@ -175,7 +175,7 @@ class Maintenance:
         await self._state.touch_keys(used)
 
     async def finish(self) -> None:
-        """Write down the last changes; a disk that refuses them does not hold up the end."""
+        """Write the last changes; a failing disk does not delay the end."""
         try:
             await self.save()
         except (OSError, sqlite3.Error) as error:
@@ -192,7 +192,7 @@ class Maintenance:
         retention_days: float | None = None,
         max_gb: float | None = None,
     ) -> RetentionReport:
-        """Apply the rules for what goes, or say what would."""
+        """Apply the retention rules, or return what they would delete."""
         storage = self._storage
         days = storage.retention_days if retention_days is None else retention_days
         size = storage.max_gb if max_gb is None else max_gb
@@ -218,13 +218,13 @@ class Maintenance:
     # ---- the index of recordings -----------------------------------------------------------
 
     async def refresh_index(self) -> None:
-        """Bring the index in step with the folders."""
+        """Synchronise the index with the folders."""
         async with self._indexing:
             await refresh(self._state, self._folders)
 
 
 async def refresh(state: State, folders: RecordingFolders) -> None:
-    """Bring an index in step with the folders; reads only what is new or not over."""
+    """Synchronise an index with the folders; reads only new and unfinished recordings."""
     known, unsettled = await state.unsettled()
     rows, gone = await asyncio.to_thread(_look, folders, known, unsettled)
     await state.index(rows)
@@ -241,7 +241,7 @@ def _look(
 
 
 def index_row(folder: Folder) -> Row:
-    """A folder as the index keeps it; a broken one is listed with what is wrong."""
+    """The index entry of a folder; a broken folder is listed with its problem."""
     try:
         meta = store.read_meta(folder)
     except BrokenRecording as error:

@@ -42,7 +42,7 @@ from parley.transport import Traffic
 Resumed = Literal[
     "resumed", "unknown", "expired", "replaced", "gap", "lost", "not_yet_known", "unreachable"
 ]
-"""What a client got that came back: its session, or why not."""
+"""Result for a client that returned: its session, or the reason for the refusal."""
 
 RebuildOutcome = Literal["rebuilt", "lost"]
 
@@ -86,16 +86,16 @@ class Metrics:
         self.session_logs = session_logs
         self._rebuilt: Tally[RebuildOutcome] = Tally()
         self.up = Traffic()
-        """Clients to workers."""
+        """From clients to workers."""
         self.down = Traffic()
-        """Workers to clients."""
+        """From workers to clients."""
         self.loop_lag_s = 0.0
         self.loop_lag_worst_s = 0.0
         self._stages: dict[str, _Histogram] = {}
         self._answers: dict[str, _Histogram] = {}
         self._errors: Tally[tuple[str, str]] = Tally()
         self.recording_lost = 0
-        """Entries of recordings that workers could not write."""
+        """Recording entries that workers could not write."""
         self._sessions: Tally[Kind] = Tally()
         self._tokens: Tally[Kind] = Tally()
         self._cuts = 0
@@ -133,18 +133,18 @@ class Metrics:
         self._waits.labels(kind).observe(waited_s)
 
     def cut(self) -> None:
-        """A client was cut off; its session waits for it."""
+        """A connection broke; its session waits for the client."""
         self._cuts += 1
 
     def resumption(self, result: Resumed) -> None:
-        """A client came back to its session, or was refused."""
+        """A client resumed its session, or was refused."""
         self._resumptions[result] += 1
 
     def _spent(self, lease: Lease, tokens: int) -> None:
         self._tokens[lease.kind] += tokens
 
     def heartbeat(self, heartbeat: Heartbeat) -> None:
-        """What a worker counted since its last heartbeat."""
+        """Add a worker's counts since its last heartbeat."""
         for stage, durations in heartbeat.stages.items():
             if stage in self._stages or len(self._stages) < 64:
                 self._stages.setdefault(stage, _Histogram()).add(durations)
@@ -161,12 +161,12 @@ class Metrics:
         self._rebuilt[outcome] += 1
 
     def lag(self, seconds: float) -> None:
-        """How late the event loop woke up."""
+        """Record how late the event loop woke up."""
         self.loop_lag_s = seconds
         self.loop_lag_worst_s = max(self.loop_lag_worst_s, seconds)
 
     def page(self) -> bytes:
-        """Everything in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def _log_metrics(self) -> Iterable[Metric]:

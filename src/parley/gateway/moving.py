@@ -20,7 +20,7 @@ from parley.gateway.worker_pool import Lease, Worker
 LOOK_EVERY_S: Final = 0.5
 MOVES_AT_ONCE: Final = 16
 TAKE_S: Final = 2.0
-"""How long the session may take to come for its slot."""
+"""Time for a session to take its new slot."""
 
 log = logs.get(__name__)
 
@@ -51,7 +51,7 @@ class Moving:
         """By worker."""
 
     def begin(self, worker: Worker) -> asyncio.Task[None]:
-        """Move what can be moved, for as long as the worker is drained."""
+        """Move sessions away for as long as the worker is drained."""
         running = self._tasks.get(worker.worker_id)
         if running is not None and not running.done():
             return running
@@ -61,8 +61,8 @@ class Moving:
         return task
 
     def move_unreachable(self, lease: Lease) -> None:
-        """The worker of this session is alive and cannot be reached: a session without a connection
-        continues at another one that has room and its log. If there is none, it stays."""
+        """Move a session whose worker is alive but cannot be reached. A session without a
+        connection continues at another worker that has room and its log; otherwise it stays."""
         worker, pool = lease.worker, self._dispatcher.worker_pool
         pool.unreachable(worker)
         current = worker.leases.get(lease.lease_id)
@@ -73,8 +73,8 @@ class Moving:
             self._part(current)
 
     def leave(self) -> None:
-        """The next gateway will find a session that has not arrived yet where it was: it does not
-        end there. Safe to repeat."""
+        """Stop moving without ending sessions in transit: the next gateway finds them at their old
+        worker. Safe to repeat."""
         for session in self._sessions:
             if session.parting is None:
                 continue
@@ -132,7 +132,7 @@ class Moving:
                 self._dispatcher.cancel(ticket)
 
     def _part(self, lease: Lease) -> None:
-        """The session is lost where it was, and finds its new slot reserved."""
+        """Mark the session as lost at its old worker, with its new slot reserved."""
         lease.is_lost = True
         lease.lost.notify()
         session = self._sessions.get(lease.session_id)

@@ -57,15 +57,15 @@ from parley.transport import (
 
 MIB: Final = 1 << 20
 FAILED_STOPS_PER_MINUTE: Final = 10
-"""How many sessions an address may try to stop that are not there or not its own."""
+"""Attempts per address to stop sessions that do not exist or belong to others."""
 HELD_LIMIT_BYTES: Final = 1 << 30
-"""What large messages, mostly chat requests that wait, may take of this process's memory."""
+"""Memory for large messages, mostly waiting chat requests."""
 HELD_SHARE_BYTES: Final = 160 << 20
-"""What one address may take of it, if one chat request does not need more."""
+"""Share of one address, unless a single chat request needs more."""
 
 
 class Scheduling:
-    """The queue, the workers, and what brings the two together."""
+    """Queue, worker pool, and the dispatcher that matches them."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.eta = EtaTracker(settings.eta)
@@ -81,7 +81,7 @@ class Scheduling:
 
 
 class AccessControl:
-    """Who a client is, what it may do, and how much of it."""
+    """Identity, rights and limits of clients."""
 
     def __init__(self, settings: Settings, clock: Clock, worker_pool: WorkerPool) -> None:
         security, proxy = settings.security, settings.forward_auth
@@ -107,7 +107,7 @@ class AccessControl:
         self.apps = Apps()
 
     def apply(self, settings: Settings) -> None:
-        """Use changed settings for later requests."""
+        """Apply changed settings to later requests."""
         security = settings.security
         self.admins.change(security)
         self.admission.change(security, sessions_per_client=settings.limits.sessions_per_client)
@@ -173,12 +173,12 @@ class Stores:
         )
 
     def apply(self, settings: Settings) -> None:
-        """Use changed settings from now on."""
+        """Apply changed settings."""
         self.log_sweep.total_bytes = _session_log_bytes(settings)
 
 
 class Links:
-    """Limits of connections, of clients and to workers."""
+    """Limits of client connections and of links to workers."""
 
     def __init__(
         self, settings: Settings, dial_policy: DialPolicy, worker_tls: ssl.SSLContext | None
@@ -327,7 +327,7 @@ class Serving:
         )
 
     def apply(self, settings: Settings, *, workers_too: bool) -> None:
-        """Use changed settings for later sessions; see `GatewayRuntime.apply`."""
+        """Apply changed settings to later sessions; see `GatewayRuntime.apply`."""
         limits = settings.limits
         self.connection_handler.change_limits(limits)
         self.rebuilding.window_s = limits.resume_window_s
@@ -337,7 +337,8 @@ class Serving:
 
 
 def _connections_of_one(settings: Settings) -> int | None:
-    """Most connections of one address; None: behind a proxy all come from the same."""
+    """Connection limit of one address; None behind a proxy, where all connections have its
+    address."""
     limits = settings.limits
     if settings.security.trust_proxy:
         return None

@@ -23,15 +23,15 @@ from parley.protocol.kinds import Kind
 from parley.protocol.values import QueuePlace
 
 STEPS_BACK: Final = 64
-"""Arrivals of other callers that may overtake a ticket, for each session or ticket that its caller
-has already."""
+"""Number of later arrivals of other callers that overtake a ticket, for each session or ticket that
+its caller already has."""
 
 TicketState = Literal["waiting", "leased", "cancelled", "refused"]
 
 
 def new_ticket_id() -> str:
-    """`q_` and 32 lowercase hex characters. Only its holder and admins receive it; a client
-    that has it may see the ticket and cancel it."""
+    """`q_` and 32 lowercase hex characters. Only the ticket's owner and admins receive it; it gives
+    access to the ticket."""
     return f"q_{secrets.token_hex(16)}"
 
 
@@ -49,30 +49,30 @@ class Ticket:
     enqueued_time: float
     address: str = ""
     key_id: str | None = None
-    """The key that its client has shown."""
+    """Key of its client."""
     fingerprint: str | None = None
-    """Only a worker of this model and version will do (`Hello.fingerprint`); None: any."""
+    """Restricts it to workers with this model and version (`Hello.fingerprint`); None: any."""
     ticket_id: str = field(default_factory=new_ticket_id)
     order: int = 0
-    """Tickets are served by it, smallest first."""
+    """Tickets are served in ascending order."""
     position: int = 0
     estimated_wait_s: float | None = 0.0
     state: TicketState = "waiting"
     lease: Lease | None = None
     refusal: ParleyError | None = None
     failed_workers: int = 0
-    """How many leases of this ticket led to a worker that could not be reached."""
+    """Number of its leases whose worker could not be reached."""
     refusals: int = 0
-    """How many leases of this ticket led to a worker that had no room."""
+    """Number of its leases whose worker had no room."""
     changed: Signal[()] = field(default_factory=Signal[()])
 
     @property
     def caller(self) -> str:
-        """Its owner, among which places are shared; "": none."""
+        """The owner, by whom positions are shared out; "" if unknown."""
         return caller_of(self.address, self.key_id)
 
     def place(self, queue_length: int) -> QueuePlace:
-        """Where it stands, as dialects say it."""
+        """Position in the queue, as dialects report it."""
         return QueuePlace(
             position=max(self.position, 1),
             estimated_wait_s=self.estimated_wait_s,
@@ -82,7 +82,7 @@ class Ticket:
 
 
 class Queue:
-    """Tickets in order. Full: `join` refuses; a ticket put back at the head is always taken."""
+    """Ordered tickets. When full, `join` refuses; `put_back` always succeeds."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -121,14 +121,14 @@ class Queue:
             raise QueueFull(len(self._tickets), self.limit)
 
     def put_back(self, ticket: Ticket) -> None:
-        """Return to the head: its worker failed or refused before the session began. Of several
-        that return, the one that came first stands first."""
+        """Return a ticket to the head because its worker failed or refused before the session
+        started. Several returned tickets keep their order."""
         ticket.state = "waiting"
         ticket.lease = None
         self._insert(ticket)
 
     def leave(self, ticket: Ticket) -> bool:
-        """Take a ticket out, wherever it stands; false if it does not wait."""
+        """Remove a ticket; false if it was not waiting."""
         try:
             self._tickets.remove(ticket)
         except ValueError:
@@ -141,7 +141,7 @@ class Queue:
         return next((ticket for ticket in self._tickets if ticket.ticket_id == ticket_id), None)
 
     def _insert(self, ticket: Ticket) -> None:
-        """Behind those of its order."""
+        """Insert behind tickets of the same order."""
         bisect.insort(self._tickets, ticket, key=lambda one: one.order)
         self._number()
 

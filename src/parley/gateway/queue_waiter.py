@@ -30,8 +30,8 @@ SHUTTING_DOWN: Final = "The server is shutting down."
 
 @dataclass(frozen=True, slots=True)
 class WaitLimits:
-    """`total_s` counts from the accept and is None where the dialect has no such limit;
-    `kept_bytes` is what early messages may hold together."""
+    """`total_s` counts from the accept and is None if the dialect has no such limit; `kept_bytes`
+    limits early messages together."""
 
     update_every_s: float
     first_message_s: float
@@ -40,7 +40,7 @@ class WaitLimits:
 
 
 class QueueWaiter(ClientWatch[Message]):
-    """One waiting client of a socket. Use as an async context manager; `closing` is done when the
+    """A waiting client of a socket. Use as an async context manager; `closing` is done when the
     server shuts down."""
 
     def __init__(
@@ -66,14 +66,14 @@ class QueueWaiter(ClientWatch[Message]):
         self._told_position = 0
         self._told_at = 0.0
         self.request: Message | None = None
-        """The one message that comes before the place in the queue, where the dialect has one."""
+        """The message that precedes the queue, in dialects that have one."""
         self.kept: list[Message] = []
-        """What came early and is for the worker."""
+        """Early messages for the worker."""
         self.had_to_wait = False
 
     @property
     def dialect(self) -> Dialect:
-        """What the client speaks, as far as it has told."""
+        """The client's dialect, as far as it is known."""
         return self._dialect
 
     async def first_request(self) -> Message:
@@ -101,8 +101,8 @@ class QueueWaiter(ClientWatch[Message]):
         self._last_word(self._dialect.cancelled(), "cancelled")
 
     async def hand_over(self, worker: Connection) -> None:
-        """The session begins: say so if the dialect does, stop reading, and give the worker what
-        came early. What the client sends from here on stays in its connection."""
+        """Start the session: notify the client if its dialect does, stop reading, and return the
+        early messages for the worker. Later messages stay in the connection."""
         await self._stop_receiving()
         if self._dialect.announces_assignment or self.had_to_wait:
             self._send(self._dialect.queue_done())
@@ -167,7 +167,7 @@ class QueueWaiter(ClientWatch[Message]):
             raise Departed(_why(end.closure)) from None
 
     async def _settle(self, first: Message) -> None:
-        """The dialect of the path, where only the first message decides it."""
+        """The dialect of the path if only the first message determines it."""
         if self._is_settled or not first.is_text:
             return
         self._is_settled = True
@@ -182,7 +182,7 @@ class QueueWaiter(ClientWatch[Message]):
         await read_aside(message.size, lambda: self._dialect.check_request(_content(message)))
 
     async def _early(self, message: Message) -> None:
-        """A message that comes while there is no session yet."""
+        """Handle a message that arrives before the session."""
         if not message.is_text:
             raise InvalidJson
         dialect = self._dialect
@@ -231,7 +231,7 @@ class QueueWaiter(ClientWatch[Message]):
 
 
 def send_answer(connection: Connection, dialect: Dialect, answer: Reply) -> None:
-    """Send an answer's messages, and close if it says so."""
+    """Send an answer's messages; close the connection if the answer does."""
     for frame in dialect.frames(answer):
         _send_frame(connection, frame)
     if answer.close_code is not None:

@@ -11,7 +11,7 @@ from typing import Final
 from parley.clock import Clock
 
 CALLERS_KEPT: Final = 10_000
-"""Buckets kept; beyond that the ones longest unused are forgotten, i.e. full again."""
+"""Number of buckets; beyond that the longest unused are dropped, which makes them full again."""
 
 
 class RateLimit:
@@ -21,7 +21,7 @@ class RateLimit:
         self.per_minute = per_minute
         self._clock = clock
         self._buckets: dict[str, tuple[float, float]] = {}
-        """Caller → what is left, and when that was; the longest unused first."""
+        """Caller → what is left, and the time of that; the longest unused first."""
 
     def __len__(self) -> int:
         return len(self._buckets)

@@ -33,7 +33,7 @@ from parley.protocol.resume import ResumeWaiting
 from parley.transport import ClientConnection, ConnectionClosed
 
 ANSWER_S: Final = 150.0
-"""How long a worker may take to do everything again."""
+"""Time limit for a worker to rebuild a session."""
 
 BROKEN_OFF: Final = 1006
 """Close code of a connection that broke. Source: RFC 6455, section 7.1.5."""
@@ -58,9 +58,9 @@ class Rebuilding:
         self._metrics = metrics
         self._clock = clock
         self.window_s = window_s
-        """How long a session may wait for a slot, and then for its client."""
+        """Time for which a session may wait for a slot, and then for its client."""
         self.loading_wait_s = loading_wait_s
-        """How long it may wait for a slot while a worker is loading."""
+        """Time for which it may wait for a slot while a worker is loading."""
         self.given_up: Signal[str, str] = Signal()
         """A session, and a lease under which it may have been rebuilt while another is tried."""
 
@@ -95,7 +95,7 @@ class Rebuilding:
             self._dispatcher.cancel(ticket)
 
     def ask(self, session: Lease | LostSession, fingerprint: str) -> Ticket:
-        """Queue for a slot that a session could move to, before all other tickets."""
+        """Queue for a slot to which a session could move, before all other tickets."""
         return self._dispatcher.submit_first(
             session.kind,
             session_id=session.session_id,
@@ -126,13 +126,13 @@ class Rebuilding:
             raise NotRebuilt("It was cancelled.")
 
     def _left_s(self, began_at: float) -> float:
-        """How long a session that waits since then may wait still."""
+        """Remaining time of a session that has waited since then."""
         is_loading = self._dispatcher.worker_pool.loading_workers > 0
         limit_s = max(self.window_s, self.loading_wait_s) if is_loading else self.window_s
         return began_at + limit_s - self._clock.monotonic()
 
     def waiting(self, began_at: float) -> ResumeWaiting:
-        """For the client of a session that waits for a slot since then."""
+        """Message for the client of a session that has waited for a slot since then."""
         times = self._dispatcher.worker_pool.free_in_s()
         return ResumeWaiting(
             estimated_s=round(min(times, default=self.window_s), 1),

@@ -12,7 +12,7 @@ from parley.settings import StorageSettings
 
 
 class NoRecording(ParleyError):
-    """There is no such recording (any more)."""
+    """The recording does not exist, or no longer."""
 
     code = "not_found"
     http_status = 404
@@ -23,7 +23,7 @@ class NoRecording(ParleyError):
 
 
 class RecordingComing(ParleyError):
-    """A worker has it, and hands it over when it is complete."""
+    """A worker has the recording and will hand it over when it is complete."""
 
     code = "recording_coming"
     http_status = 503
@@ -46,7 +46,7 @@ class BadLink(ParleyError):
 
 
 class LookingOnly(ParleyError):
-    """A share link shows; it changes nothing."""
+    """A share link gives read access only."""
 
     code = "read_only"
     http_status = 403
@@ -58,14 +58,14 @@ class LookingOnly(ParleyError):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A recording that exists. `shown_id` stands for an id that must not be shown."""
+    """An existing recording. `shown_id` replaces an id that must not be shown."""
 
     folder: Folder
     shown_id: str | None = None
 
     @property
     def name(self) -> str:
-        """What answers call it."""
+        """The id in answers."""
         return self.shown_id or self.folder.recording_id
 
 
@@ -100,13 +100,13 @@ class RecordingAccess:
         return Found(folder, shown_id)
 
     def exists(self, id_or_token: str) -> bool:
-        """True if there is a page about it; an invalid link has one, too, which says so."""
+        """True if there is a page for it; an invalid link has a page too, which says so."""
         return id_or_token.startswith(SHARE_PREFIX) or self._folders.find(id_or_token) is not None
 
     def make_replay(self, folder: Folder) -> bool:
-        """Have the replay made in a process of its own; False when too many wait."""
+        """Render the replay in a separate process; False if too many are waiting."""
         return self._storage.replays and self._maker.put(folder)
 
     def close(self) -> None:
-        """Stop making replays."""
+        """Stop rendering replays."""
         self._maker.close()

@@ -18,7 +18,7 @@ AT_START: Final = frozenset(
         *("limits.reference_audio_s", "limits.voices_per_client"),
     }
 )
-"""Limits that are built into connections, decoders or libraries when a process starts."""
+"""Limits that a process builds into connections, decoders or libraries when it starts."""
 SECURITY: Final = frozenset(
     {
         *("security.admin_token", "security.needs_key", "security.anonymous_per_minute"),
@@ -58,8 +58,7 @@ def changed(old: Settings, new: Settings) -> tuple[tuple[str, ...], tuple[str, .
 
 
 def taken_over(old: Settings, new: Settings, names: Iterable[str]) -> Settings:
-    """The old settings with what these names have in the new ones; all are of `limits` or
-    `security`."""
+    """The old settings with the new values of these names, all of `limits` or `security`."""
     parts: dict[str, dict[str, Any]] = {"limits": {}, "security": {}}
     after = values(new)
     for name in names:

@@ -41,7 +41,7 @@ from parley.transport import Connection, ConnectionClosed, DialFailed
 
 FIRST_MESSAGE_S: Final = 10.0
 TAKE_OVER_S: Final = 2.0
-"""How long the previous connection may take to leave."""
+"""Time for the previous connection to leave."""
 
 _REASONS: Final = {status: reason for reason, status in RESUME_STATUSES.items()}
 

@@ -27,7 +27,7 @@ SWEEP_EVERY_S: Final = 1.0
 FORGIVEN_S: Final = 0.5
 """If the sweep itself is later than this, the silence of workers does not count."""
 SHUTDOWN_S: Final = 20.0
-"""How long running sessions may take to end when the server stops."""
+"""Time for running sessions to end when the server stops."""
 
 log = logs.get(__name__)
 
@@ -181,8 +181,8 @@ class GatewayRuntime:
             await asyncio.wait(late, timeout=5.0)
 
     async def _drain(self, limit_s: float, *, keep: bool) -> None:
-        """Wait until no session runs, or with `keep` none but those that can be resumed, for at
-        most `limit_s`."""
+        """Wait at most `limit_s` until no session runs, or with `keep` only sessions that can be
+        resumed."""
         worker_pool = self.scheduling.worker_pool
         emptied = asyncio.Event()
 
@@ -206,8 +206,8 @@ class GatewayRuntime:
         return running | self.serving.sessions.log_ids
 
     async def _find_left_behind(self) -> None:
-        """Take over the sessions of an earlier gateway, by their logs. Logs that are older than the
-        window belong to clients that are not expected any more."""
+        """Take over the sessions of an earlier gateway by their logs. Logs older than the window
+        are dropped: their clients are no longer expected."""
         session_logs = self.stores.session_logs
         if not session_logs.claim():
             log.warning(

@@ -20,22 +20,22 @@ from parley.protocol.resume import REPLACED_CODE
 from parley.transport import Closure, Connection, Traffic
 
 AGAIN_CODE: Final = 1012
-"""To a client that may continue over another connection. Source: RFC 6455's registry, "service
-restart"."""
+"""Close code for a client that may continue over another connection. Source: RFC 6455's registry,
+"service restart"."""
 
 log = logs.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RelayEnd:
-    """Who ended it and how; `lost`: the worker is gone without having closed its socket."""
+    """Who ended the session and how; `lost`: the worker disappeared without closing its socket."""
 
     who: Literal["client", "worker", "lost"]
     closure: Closure
 
 
 class SessionRelay:
-    """Joins client and worker, and says how it ended."""
+    """Relays between client and worker and reports how the session ended."""
 
     def __init__(self, *, sessions: Sessions, metrics: Metrics, clock: Clock) -> None:
         self._sessions = sessions
@@ -49,8 +49,8 @@ class SessionRelay:
         dialect: Dialect,
         held: ExitStack,
     ) -> None:
-        """Relay until one side ends. `held`: what the client took at admission, which a session
-        that waits for its client keeps."""
+        """Relay until one side ends. `held`: the client's admission, which a session keeps while it
+        waits for its client."""
         self._sessions.connect(upstream.lease)
         try:
             await self._serve(connection, upstream, dialect, held)
@@ -119,7 +119,7 @@ class SessionRelay:
         return not end.closure.is_clean or end.closure.code == CUT_CODE
 
     def _is_replaced(self, end: RelayEnd, upstream: UpstreamConnection) -> bool:
-        """True if the session continues over another connection, which has not taken the lease."""
+        """True if the session continues over another connection that has not taken the lease."""
         lease = upstream.lease
         was_replaced = end.who == "worker" and end.closure.code == REPLACED_CODE
         return was_replaced and lease.is_held and not lease.is_lost and lease.resume is not None

@@ -37,24 +37,25 @@ from parley.protocol.kinds import Phase
 from parley.session_log.contract import LoggedSession
 
 HOLD_S: Final = 4.0
-"""How long a client waits for its session to be found or rebuilt before it is closed and asks
-again: with dialling its worker less than clients wait for an answer."""
+"""Time for which a client waits for its session to be found or rebuilt before the connection is
+closed and the client asks again. Together with dialling its worker it is less than clients wait for
+an answer."""
 COMES_S: Final = 2 * SILENCE_LIMIT_S
-"""How long the worker of an earlier gateway may take to come although its process runs."""
+"""Time for the worker of an earlier gateway to join while its process runs."""
 LOOK_EVERY_S: Final = 0.25
 OVER_LIMIT: Final = 1024
-"""Sessions that are over and whose clients may still ask."""
+"""Number of ended sessions that are remembered for their clients."""
 NOTHING_KEPT: Final = "Nothing of it was kept."
 
 log = logs.get(__name__)
 
 
 class NotRebuilt(Exception):
-    """No other worker can continue a session; `args[0]` says why."""
+    """No other worker can continue the session; `args[0]` gives the reason."""
 
 
 class NotYetKnown(Exception):
-    """A session may be found later: its client is to ask again."""
+    """The session may be found later: the client should ask again."""
 
 
 class SessionState(StrEnum):
@@ -97,12 +98,12 @@ class GatewaySession:
 
     @property
     def is_over(self) -> bool:
-        """True if nothing will change any more."""
+        """True if its state is final."""
         return self.state in (SessionState.ENDED, SessionState.LOST)
 
 
 Rebuild = Callable[[LostSession, Ticket | None], Awaitable[Lease]]
-"""Has another worker continue a session, in this slot or the next; raises `NotRebuilt`."""
+"""Has another worker continue a session, in this slot or the next free one; raises `NotRebuilt`."""
 
 
 class Sessions:
@@ -143,9 +144,9 @@ class Sessions:
         self._is_leaving = False
         self.rebuild = rebuild
         self.doubled: Signal[Lease] = Signal()
-        """A worker that was thought lost brings a session that continues elsewhere."""
+        """A worker that was considered lost reports a session that continues elsewhere."""
         self.changed: Signal[()] = Signal()
-        """A session has come into another state."""
+        """A session has changed its state."""
         worker_pool.learned.listen(self._learned)
         worker_pool.joined.listen(self._joined)
         worker_pool.ended.listen(self._session_ended)
@@ -161,7 +162,7 @@ class Sessions:
 
     @property
     def away(self) -> int:
-        """Number of sessions that wait for a client that was cut off."""
+        """Number of sessions that wait for a client whose connection broke."""
         return sum(each.state is SessionState.AWAY for each in self._sessions.values())
 
     @property
@@ -174,7 +175,7 @@ class Sessions:
         return found is not None and found.state is SessionState.AWAY and _is_of(found, lease)
 
     def can_move(self, lease: Lease) -> bool:
-        """True if another worker could continue a session, should its worker be lost."""
+        """True if another worker could continue the session, should its worker be lost."""
         return self.rebuild is not None and bool(lease.log_id)
 
     def moving(self, session_id: str) -> GatewaySession | None:
@@ -183,15 +184,15 @@ class Sessions:
         return found if found is not None and found.rebuilding is not None else None
 
     def why_lost(self, session_id: str, key_id: str | None) -> str | None:
-        """Why a session was lost, for a client that showed this key; None: it was not."""
+        """Why the session of a client with this key was lost; None if it was not."""
         found = self._sessions.get(session_id)
         if found is None or found.state is not SessionState.LOST or found.lost is None:
             return None
         return found.why if found.lost.key_id == key_id else None
 
     def waits_since(self, session_id: str, key_id: str | None) -> float | None:
-        """When the session of a client with this key began to move, if it moves; monotonic
-        seconds."""
+        """Monotonic time at which the session of a client with this key started to move; None if it
+        does not."""
         found = self.moving(session_id)
         if found is None or found.lost is None or found.lost.key_id != key_id:
             return None
@@ -232,7 +233,7 @@ class Sessions:
         self._enter(found, SessionState.CONNECTED)
 
     def disconnect(self, lease: Lease) -> None:
-        """The client of a session that cannot be resumed has gone, and with it the session."""
+        """End a session that cannot be resumed, because its client left."""
         found = self._sessions.get(lease.session_id)
         # Another connection may have taken the lease over; then it is another object.
         if found is not None and found.state is SessionState.CONNECTED and found.lease is lease:
@@ -263,7 +264,7 @@ class Sessions:
             self._worker_lost(found, kept)
 
     def take(self, lease: Lease) -> Lease | None:
-        """The lease for a client that has come back, taken from its holder; None: the session has
+        """The lease for a returning client, taken from its holder; None if the session has
         ended."""
         worker = lease.worker
         current = worker.leases.get(lease.lease_id) or worker.closing.get(lease.lease_id)
@@ -276,8 +277,8 @@ class Sessions:
         return taken
 
     def seek_last_words(self, lease: Lease) -> bool:
-        """The worker of a session that has ended is lost: what its client has not heard may be in
-        its log. Returns False if the session has not ended."""
+        """The worker of an ended session is lost; messages that its client has not received may be
+        in its log. Returns False if the session has not ended."""
         found = self._sessions.get(lease.session_id)
         if found is None or found.state is not SessionState.ENDED or found.lease is None:
             return False
@@ -285,18 +286,17 @@ class Sessions:
         return True
 
     def has_ended(self, session_id: str, key_id: str | None) -> bool:
-        """True if the session of a client with this key has ended, and nothing is left of it."""
+        """True if the session of a client with this key has ended and has no messages left."""
         found = self._sessions.get(session_id)
         if found is None or found.lost is None or not found.has_ended:
             return False
         return found.lost.key_id == key_id
 
     def get(self, session_id: str) -> GatewaySession | None:
-        """A session that is in some state here."""
         return self._sessions.get(session_id)
 
     def abandon(self, session_id: str) -> None:
-        """The client of a session that moves will not come back."""
+        """The client of a moving session will not return."""
         found = self.moving(session_id)
         if found is not None and found.rebuilding is not None:
             found.rebuilding.cancel()
@@ -304,7 +304,7 @@ class Sessions:
     # ---- what workers do -------------------------------------------------------------------
 
     def found(self, logged: LoggedSession) -> None:
-        """An earlier gateway had this session: there is a log of it."""
+        """Add a session of an earlier gateway, found by its log."""
         try:
             lost = LostSession.of_log(logged)
         except msgspec.MsgspecError as error:
@@ -330,8 +330,8 @@ class Sessions:
             found.left.add(lease_id)
 
     def leave(self) -> None:
-        """The next gateway continues what is lost from here on, and what moves now: logs stay where
-        they are. Safe to repeat."""
+        """From now on leave lost and moving sessions, with their logs, to the next gateway. Safe to
+        repeat."""
         self._is_leaving = True
         for each in self._moving():
             if each.rebuilding is not None:
@@ -353,7 +353,7 @@ class Sessions:
         return [each for each in self._sessions.values() if each.state is SessionState.MOVING]
 
     def _add(self, session_id: str, state: SessionState) -> GatewaySession:
-        """A session as the newest of the registry."""
+        """Add a session as the newest one."""
         self._sessions.pop(session_id, None)
         added = GatewaySession(session_id, state, self._clock.monotonic())
         self._sessions[session_id] = added
@@ -376,7 +376,7 @@ class Sessions:
             self._move(session, LostSession.of(lease), session.held)
 
     def _move(self, session: GatewaySession, lost: LostSession, held: ExitStack) -> None:
-        """Have another worker continue a session."""
+        """Have another worker continue the session."""
         session.lease, session.lost, session.held = None, lost, held
         if self._is_leaving:
             held.close()
@@ -413,14 +413,14 @@ class Sessions:
             session.rebuilding = None
 
     def _lose(self, session: GatewaySession, why: str) -> None:
-        """It cannot continue anywhere."""
+        """Mark a session as lost: it cannot continue anywhere."""
         session.rebuilding, session.why = None, why
         if session.lost is not None and session.lost.log_id:
             self._drop_log(session.lost.log_id)
         self._enter(session, SessionState.ENDED if session.has_ended else SessionState.LOST)
 
     def _learned(self, lease: Lease) -> None:
-        """A worker brings a session of an earlier gateway, or one that was thought lost."""
+        """A worker reports a session of an earlier gateway, or one that was considered lost."""
         found = self._sessions.get(lease.session_id)
         if found is not None and lease.lease_id in found.left:
             self.doubled.notify(lease)
@@ -429,7 +429,7 @@ class Sessions:
         self.keep(lease, self._admitted(lease.session_id, lease.address))
 
     def _joined(self, worker: Worker) -> None:
-        """A worker has said which sessions it has: those that were sought there are decided."""
+        """A worker has reported its sessions: decide those that were sought there."""
         for session in self._sought_at(worker.worker_id):
             assert session.lost is not None
             if session.lost.worker_pid != worker.hello.pid:
@@ -441,7 +441,7 @@ class Sessions:
                 self.changed.notify()
 
     def _sought_at(self, worker_id: str) -> list[GatewaySession]:
-        """Sessions of an earlier gateway that may come with this worker."""
+        """Sessions of an earlier gateway that this worker may report."""
         return [
             each
             for each in self._moving()
@@ -449,7 +449,7 @@ class Sessions:
         ]
 
     async def _seek(self, one: LostSession) -> None:
-        """Wait for a worker until it comes, or is gone."""
+        """Wait until a worker joins or is gone."""
         loop = asyncio.get_running_loop()
         due_s = loop.time() + COMES_S
         try:
@@ -472,7 +472,7 @@ class Sessions:
         return self._admitted(lost.session_id, lost.address)
 
     def _admitted(self, session_id: str, address: str) -> ExitStack:
-        """What a session of an earlier gateway holds here. It was admitted once."""
+        """The admission of a session of an earlier gateway, which admitted it."""
         held = ExitStack()
         with contextlib.suppress(Refused):
             held.enter_context(self._admission.claim(session_id))
@@ -480,7 +480,7 @@ class Sessions:
         return held
 
     def _session_ended(self, lease: Lease, tokens: int) -> None:
-        """Its worker has ended a session and removed its log."""
+        """A worker has ended a session and removed its log."""
         del tokens
         found = self._sessions.get(lease.session_id)
         if lease.resume is None or (found is not None and lease.lease_id in found.left):
@@ -493,7 +493,7 @@ class Sessions:
         self._enter(found, SessionState.ENDED)
 
     async def _next_change(self, found: GatewaySession | None, limit_s: float | None) -> None:
-        """Until some session has come into another state, or a worker has brought or ended one."""
+        """Wait until a session changes its state, or a worker reports or ends one."""
         came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def notice(*what: object) -> None:

@@ -20,7 +20,7 @@ class Signal(Generic[*Args]):
         self._listeners: list[Callable[[Unpack[Args]], object]] = []
 
     def listen(self, listener: Callable[[Unpack[Args]], object]) -> Callable[[], None]:
-        """Call `listener` from now on; the function returned ends that, and may be repeated."""
+        """Call `listener` from now on; the returned function stops that and may be repeated."""
         self._listeners.append(listener)
 
         def stop() -> None:

@@ -53,7 +53,7 @@ class StandbyGateway:
         self._certificate = certificate
 
     async def wait(self, stopping: asyncio.Event) -> bool:
-        """Wait until this gateway is to be active; False if it is stopped before."""
+        """Wait until this gateway becomes active; False if it is stopped before."""
         acquiring = asyncio.create_task(self._leadership.acquire(), name="leadership")
         told = asyncio.create_task(stopping.wait())
         try:

@@ -102,7 +102,7 @@ MIGRATIONS: Final = (
 )
 
 Role = Literal["talk", "operate", "admin"]
-"""What a key may do."""
+"""Rights of a key."""
 
 AUDIT_ROWS: Final = 100_000
 """Older entries are deleted; the log has them all."""
@@ -144,7 +144,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """What a key used on one day (UTC, `YYYY-MM-DD`)."""
+    """Usage of a key on one day (UTC, `YYYY-MM-DD`)."""
 
     key_id: str
     day: str
@@ -210,7 +210,7 @@ class State:
         # One connection has one transaction: writes of several callers take turns.
         self._writing = asyncio.Lock()
         self.problems: tuple[str, ...] = ()
-        """What was found broken and set aside at the start."""
+        """Files that were found broken and set aside at the start."""
 
     async def __aenter__(self) -> Self:
         path = self._path
@@ -237,7 +237,7 @@ class State:
     # ---- apps and single facts -------------------------------------------------------------
 
     async def apps(self) -> dict[str, bool]:
-        """Apps that an admin has switched, and their state."""
+        """Apps that an admin has enabled or disabled."""
         rows = await self._all("SELECT app_id, enabled FROM apps")
         return {row[0]: bool(row[1]) for row in rows}
 
@@ -258,7 +258,7 @@ class State:
         await self._do("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
 
     async def secret(self, name: str, make: bytes) -> bytes:
-        """A secret of this server: the stored one, else `make`, which is then stored."""
+        """A secret of this server; stores `make` if there is none."""
         await self._do("INSERT OR IGNORE INTO secrets VALUES (?, ?)", (name, make))
         ((value,),) = await self._all("SELECT value FROM secrets WHERE name = ?", (name,))
         return bytes(value)
@@ -280,7 +280,8 @@ class State:
         )
 
     async def rotate_key(self, key_id: str, new_hash: str, old_until_s: float) -> None:
-        """Give an id another key; the present one stays valid until then, older ones do not."""
+        """Replace the key of an id; the present one stays valid until `old_until_s`, older ones do
+        not."""
         await self._do(
             "UPDATE keys SET old_hash = hash, old_until_s = ?, hash = ? "
             "WHERE id = ? AND revoked_s IS NULL",
@@ -296,7 +297,7 @@ class State:
     # ---- usage -----------------------------------------------------------------------------
 
     async def add_usage(self, rows: Iterable[UsageRow]) -> None:
-        """Add these amounts to what is stored."""
+        """Add amounts to the stored ones."""
         await self._insert(
             "usage",
             rows,
@@ -324,7 +325,7 @@ class State:
         await self._do("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", (keep,))
 
     async def audit(self, limit: int) -> list[AuditEntry]:
-        """The newest entries first."""
+        """Newest entries first."""
         rows = await self._all(
             f"SELECT {_columns(AuditEntry)} FROM audit ORDER BY id DESC LIMIT ?", (limit,)
         )
@@ -333,12 +334,12 @@ class State:
     # ---- index of recordings ---------------------------------------------------------------
 
     async def unsettled(self) -> tuple[set[str], set[str]]:
-        """Ids in the index, and those of recordings without an end, to be read again."""
+        """Ids in the index, and ids of recordings without an end, which must be read again."""
         rows = await self._all("SELECT id, ended_at IS NULL FROM recordings")
         return {row[0] for row in rows}, {row[0] for row in rows if row[1]}
 
     async def index(self, rows: Iterable[Row]) -> None:
-        """Add recordings, or replace what is known of them."""
+        """Add recordings, or replace their entries."""
         await self._insert("recordings", rows, verb="INSERT OR REPLACE")
 
     async def forget(self, ids: Iterable[str]) -> None:
@@ -348,7 +349,7 @@ class State:
     async def recordings(
         self, *, limit: int, offset: int = 0, key_id: str | None = None
     ) -> tuple[int, list[Row]]:
-        """Number of recordings, of one key or of all, and a page of them, newest first."""
+        """Number of recordings, of one key or of all, and one page of them, newest first."""
         where, values = ("", ()) if key_id is None else ("WHERE key_id = ? ", (key_id,))
         ((total,),) = await self._all(f"SELECT count(*) FROM recordings {where}", values)
         rows = await self._all(
@@ -377,7 +378,7 @@ class State:
         )
 
     async def response(self, response_id: str, owner: str) -> bytes | None:
-        """A kept response; None if it does not exist, or belongs to another owner."""
+        """A stored response; None if it does not exist or belongs to another owner."""
         rows = await self._all(
             "SELECT body FROM responses WHERE id = ? AND owner = ?", (response_id, owner)
         )
@@ -387,19 +388,19 @@ class State:
         await self._do("DELETE FROM responses WHERE id = ?", (response_id,))
 
     async def forget_responses_of(self, recording_ids: Iterable[str]) -> None:
-        """Delete the responses whose sessions had these recordings."""
+        """Delete the responses of these recordings' sessions."""
         await self._many(
             "DELETE FROM responses WHERE recording_id = ?", [(one,) for one in recording_ids]
         )
 
     async def forget_responses_by(self, owner: str) -> int:
-        """Delete all responses of an owner; the number of those that were there."""
+        """Delete all responses of an owner; returns their number."""
         ((count,),) = await self._all("SELECT count(*) FROM responses WHERE owner = ?", (owner,))
         await self._do("DELETE FROM responses WHERE owner = ?", (owner,))
         return int(count)
 
     async def trim_responses(self, *, each_bytes: int, each: int, all_bytes: int) -> None:
-        """Delete the oldest responses beyond what one owner, and all together, may have."""
+        """Delete the oldest responses beyond the limits per owner and in all."""
         for group, limit_bytes, limit in (
             ("PARTITION BY owner", each_bytes, each),
             ("", all_bytes, 2**62),
@@ -413,7 +414,7 @@ class State:
             )
 
     async def expire_responses(self, before_s: float) -> None:
-        """Delete responses that were made before a time."""
+        """Delete responses older than a time."""
         await self._do("DELETE FROM responses WHERE created_s < ?", (before_s,))
 
     # ---- statements ------------------------------------------------------------------------
@@ -450,7 +451,7 @@ class State:
 
 
 def _columns(row: Any) -> str:
-    """Names of the columns of a dataclass's table, in the order of its fields."""
+    """Column names of a dataclass's table, in the order of its fields."""
     return ", ".join(field.name for field in fields(row))
 
 

@@ -23,7 +23,7 @@ from parley.media.pcm import Pcm
 from parley.protocol.kinds import APP_ORDER
 
 APP_IDS: Final = tuple(kind.app_id for kind in APP_ORDER)
-"""Where a preset can be used: a folder of presets per app."""
+"""Apps with presets; each has a folder."""
 SHIPPED: Final = Path(__file__).parent / "presets"
 LIMIT_BYTES: Final = 256 * 1024
 SOUND_LIMIT_S: Final = 60.0
@@ -33,7 +33,7 @@ _log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A part of a system message: words, or a sound file."""
+    """Part of a system message: text or a sound file."""
 
     text: str = ""
     sound: Path | None = None
@@ -42,7 +42,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One way to begin a conversation: `content`, or a `prompt` with an optional voice."""
+    """A way to start a conversation: `content`, or a `prompt` with an optional voice."""
 
     id: str
     order: float
@@ -60,7 +60,7 @@ class Preset:
 
 
 class Presets:
-    """All presets. Blocks on the disk, so call it in a thread; safe from several."""
+    """All presets. Blocks on the disk, so call it in a thread; thread-safe."""
 
     def __init__(self, data_dir: Path, *, shipped: Path = SHIPPED) -> None:
         self._roots = (shipped, data_dir / "presets")
@@ -71,7 +71,7 @@ class Presets:
         """Files that could not be used when they were last read."""
 
     def list(self) -> dict[str, list[Preset]]:
-        """By mode, in their order."""
+        """Presets by mode, in order."""
         with self._lock:
             self._refresh()
             return {
@@ -80,7 +80,7 @@ class Presets:
             }
 
     def find(self, mode: str, preset_id: str) -> Preset | None:
-        """One preset; None when there is no such mode or preset."""
+        """One preset; None if the mode or preset does not exist."""
         for known, presets in self.list().items():
             if known == mode:
                 return next((one for one in presets if one.id == preset_id), None)
@@ -119,7 +119,7 @@ class Presets:
 
 
 class BadPreset(Exception):
-    """A preset file that cannot be used; the sentence says why."""
+    """A preset file that cannot be used; the text gives the reason."""
 
 
 def read_sound(path: Path) -> Pcm:
@@ -133,7 +133,7 @@ def read_sound(path: Path) -> Pcm:
 
 
 def duration_s(path: Path) -> float | None:
-    """How long a sound is; None when it cannot be read."""
+    """Length of a sound; None if it cannot be read."""
     try:
         return round(read_sound(path).duration_s, 3)
     except (BadInput, OSError):

@@ -32,17 +32,17 @@ from parley.media.resample import resample
 from parley.media.wav import encode_wav, load
 
 PUBLISHED_VOICE: Final = "assets/ref_audio/ref_minicpm_signature.wav"
-"""What published examples name as `ref_audio_path`: the default voice."""
+"""Value of `ref_audio_path` in published examples: the default voice."""
 
 SHIPPED: Final = Path(__file__).parent / "default_voice.wav"
-"""Comes with the package: six seconds of the synthesiser espeak-ng, voice `en-us+f3`, level and
-edges evened. The sound of such a program is free of its licence."""
+"""Included in the package: six seconds of the synthesiser espeak-ng, voice `en-us+f3`, with level
+and edges evened out. The output of such a program is free of its licence."""
 
 OFFICIAL_CHECKPOINT: Final = "openbmb/MiniCPM-o-4_5"
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 CHECKPOINT_VOICE: Final = Path("assets") / "HT_ref_audio.wav"
-"""Where a MiniCPM-o 4.5 checkpoint keeps its own. Source: model.md 2.1."""
+"""Path of the default voice in a MiniCPM-o 4.5 checkpoint. Source: model.md 2.1."""
 
 LIMIT_BYTES: Final = 10 * 1024 * 1024
 """Source: service.md 5.6."""
@@ -68,14 +68,14 @@ class TooManyVoices(Refused):
 
 @dataclass(frozen=True, slots=True)
 class RegisteredVoice:
-    """Reference audio and what people call it; mono at 16 kHz."""
+    """Reference audio and its name; mono at 16 kHz."""
 
     name: str
     pcm: Pcm
 
 
 class TooManyOwnVoices(Refused):
-    """One owner has as many as it may have."""
+    """The owner has reached its limit of voices."""
 
     code = "too_many_voices"
     http_status = 409
@@ -99,28 +99,29 @@ class VoiceUser:
 
     @property
     def owner(self) -> str:
-        """What is written on the voices that it registers."""
+        """Owner stored with the voices that it registers."""
         if self.key_id is not None:
             return f"key:{self.key_id}"
         return "admin" if self.is_admin else f"client:{self.client}"
 
     @classmethod
     def named(cls, owner: str) -> VoiceUser:
-        """The one that `owner` names; "" is a caller without a key."""
+        """The user that `owner` names; "" is a caller without a key."""
         kind, _, rest = owner.partition(":")
         return cls(is_admin=owner == "admin", key_id=rest if kind == "key" else None)
 
     def lists(self, card: VoiceCard) -> bool:
-        """True if it sees a voice in a list, and may call it by name."""
+        """True if the user sees the voice in lists and may use its name."""
         is_own = self.key_id is not None and card.owner == self.owner
         return self.is_admin or card.published or is_own
 
     def opens(self, card: VoiceCard) -> bool:
-        """True if it may hear and use a voice whose id it knows."""
+        """True if the user may hear and use a voice whose id it knows."""
         return self.lists(card) or card.owner.startswith("client:")
 
     def removes(self, card: VoiceCard) -> bool:
-        """True if it may delete a voice whose id it knows; published voices have public ids."""
+        """True if the user may delete a voice whose id it knows; published voices have public
+        ids."""
         if self.is_admin or (self.key_id is not None and card.owner == self.owner):
             return True
         return card.owner.startswith("client:") and not card.published
@@ -131,8 +132,8 @@ ADMIN: Final = VoiceUser(is_admin=True)
 
 @dataclass(frozen=True, slots=True)
 class VoiceCard:
-    """What is known of a registered voice. `owner`: see `VoiceUser`; a voice that was registered
-    before voices had owners is opened by its id."""
+    """Metadata of a registered voice. `owner`: see `VoiceUser`; a voice registered before voices
+    had owners is opened by its id."""
 
     id: str
     name: str
@@ -161,7 +162,7 @@ def default_voice_path(configured: Path | None, model: str) -> Path:
 
 
 def _downloaded(model: str) -> Path | None:
-    """The voice of a checkpoint that was fetched from a hub."""
+    """The voice of a checkpoint downloaded from a hub."""
     if importlib.util.find_spec("huggingface_hub") is None:
         return None
     from huggingface_hub import try_to_load_from_cache
@@ -224,7 +225,7 @@ class VoiceLibrary:
         self._limit_each = limit_each
         self._lock = threading.Lock()
         self.problems: list[str] = []
-        """Files that were found broken and put aside."""
+        """Files that were found broken and set aside."""
 
     def list(self, user: VoiceUser = ADMIN) -> list[VoiceCard]:
         """The voices that `user` may see, oldest first."""
@@ -232,8 +233,8 @@ class VoiceLibrary:
         return sorted(seen, key=lambda card: (card.created_at, card.id))
 
     def find(self, id_or_name: str, user: VoiceUser = ADMIN) -> Pcm | None:
-        """A voice by its id or else its name (the oldest of that name that `user` sees); None when
-        there is none for `user`."""
+        """A voice by id or, failing that, by name (the oldest of that name that `user` sees); None
+        if there is none for `user`."""
         card = self.card(id_or_name, user)
         if card is None:
             card = next((card for card in self.list(user) if card.name == id_or_name), None)
@@ -247,13 +248,13 @@ class VoiceLibrary:
             return None
 
     def card(self, voice_id: str, user: VoiceUser = ADMIN) -> VoiceCard | None:
-        """What is known of one; None when there is none that `user` may open."""
+        """Metadata of a voice; None if there is none that `user` may open."""
         path = self._wav(voice_id)
         card = self._read_card(path.with_suffix(".json")) if path else None
         return card if card is not None and user.opens(card) else None
 
     def publish(self, voice_id: str, is_published: bool) -> bool:
-        """Publish a voice to all clients, or stop that; False if it does not exist."""
+        """Publish a voice to all clients, or revoke that; False if it does not exist."""
         path = self._wav(voice_id)
         with self._lock:
             card = self._read_card(path.with_suffix(".json")) if path else None
@@ -305,7 +306,8 @@ class VoiceLibrary:
         return card
 
     def _check_own(self, user: VoiceUser) -> None:
-        """Strangers together may fill half of the library, so that there is room for keys."""
+        """Callers without a key together may fill half of the library, so that there is room for
+        keys."""
         if user.is_admin:
             return
         owners = [card.owner for card in self._cards()]
@@ -316,12 +318,12 @@ class VoiceLibrary:
             raise TooManyVoices
 
     def remove_all(self, user: VoiceUser) -> int:
-        """Delete all voices of an owner; their number."""
+        """Delete all voices of an owner; returns their number."""
         own = [card.id for card in self._cards() if card.owner == user.owner]
         return sum(self.remove(voice_id) for voice_id in own)
 
     def remove(self, voice_id: str, user: VoiceUser = ADMIN) -> bool:
-        """Delete one; False when there is none that `user` may delete."""
+        """Delete a voice; False if there is none that `user` may delete."""
         path = self._wav(voice_id)
         if path is None:
             return False

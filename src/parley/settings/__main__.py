@@ -19,7 +19,7 @@ PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "do" / "settings.md
 
 
 def page() -> str:
-    """`docs/do/settings.md`."""
+    """Text of `docs/do/settings.md`."""
     lines = [
         "# Settings",
         "",

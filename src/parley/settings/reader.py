@@ -22,7 +22,7 @@ from parley.settings.tree import Settings, leaves, shown_default
 ENV_PREFIX: Final = "PARLEY_"
 DEFAULT_FILE: Final = Path("parley.toml")
 _OF_CLIENTS: Final = frozenset({"PARLEY_URL", "PARLEY_TOKEN", "PARLEY_CA"})
-"""Read by the client, which has no settings: server address, key, trusted certificate."""
+"""Variables for clients, which have no settings: server address, key, trusted certificate."""
 _SECRETS: Final = frozenset({"model.llm_key", "security.admin_token", "security.worker_secret"})
 
 log = logging.getLogger("parley.settings")
@@ -90,7 +90,7 @@ def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged(tree: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Both; where they name the same setting, what `over` says."""
+    """Merge two trees; `over` takes precedence."""
     out = dict(tree)
     for key, value in over.items():
         below = out.get(key)
@@ -105,7 +105,7 @@ _NAMES: Final = tuple(name for name, _ in leaves())
 
 
 def _variable(name: str) -> str:
-    """`gateway.port` → `PARLEY_GATEWAY__PORT`; in whatever case it is written."""
+    """`gateway.port` → `PARLEY_GATEWAY__PORT`; names are case-insensitive."""
     return ENV_PREFIX + name.upper().replace(".", "__")
 
 
@@ -116,7 +116,7 @@ def _from_environment() -> dict[str, Any]:
 
 
 def unknown_names(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Names in a nested tree that are not settings, dotted."""
+    """Dotted names in a nested tree that are not settings."""
     for key, value in tree.items():
         name = f"{prefix}{key}"
         if name in _NAMES:

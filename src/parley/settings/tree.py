@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 
 class Part(BaseModel):
-    """Branch of the tree: frozen; unknown keys are ignored here and reported by the loader."""
+    """Branch of the tree: frozen. Unknown keys are ignored here and reported by the loader."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -64,7 +64,7 @@ class ModelBehaviour(Part):
 
     @classmethod
     def reference(cls) -> ModelBehaviour:
-        """Behave as the reference implementation."""
+        """Settings that behave as the reference implementation."""
         return cls(
             listen_options_act_on_listen=False,
             keeps_speech_before_listen=False,
@@ -232,12 +232,12 @@ class ModelSettings(Part):
 
     @property
     def llm_fields(self) -> dict[str, Any]:
-        """What `llm_extra` says."""
+        """`llm_extra` as a dictionary."""
         return _json_object(self.llm_extra)
 
 
 def split_list(value: Any) -> Any:
-    """Split a list from the environment or a flag, which is comma-separated."""
+    """Split a comma-separated list from the environment or a flag."""
     if isinstance(value, str):
         return tuple(each.strip() for each in value.split(",") if each.strip())
     return value
@@ -290,7 +290,7 @@ class GatewaySettings(Part):
 
 
 class StandbySettings(Part):
-    """Several gateways, of which one is active and the others take its place."""
+    """Several gateways, of which one is active and the others replace it when it fails."""
 
     redis_url: str | None = Field(
         None,
@@ -731,7 +731,7 @@ def leaves(part: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple
 
 
 def shown_default(field: FieldInfo) -> str:
-    """As the page and error messages write it."""
+    """A default as the settings page and error messages show it."""
     default = field.default
     match default:
         case None:
