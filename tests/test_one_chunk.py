@@ -18,8 +18,8 @@ FILES = sorted(set(re.findall(r"`((?:web|session|worker|vad)/[\w/-]+\.(?:py|js))
 # lower them when a change allows it.
 BUDGET = {"listened": 280, "spoke": 335}
 BUDGET_WITH_RESUME = {"listened": 365, "spoke": 425}
-FUNCTIONS_BUDGET = 148
-FUNCTIONS_BUDGET_WITH_RESUME = 175
+FUNCTIONS_BUDGET = 146
+FUNCTIONS_BUDGET_WITH_RESUME = 180
 
 
 @pytest.fixture(scope="module")

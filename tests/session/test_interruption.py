@@ -244,7 +244,7 @@ async def test_a_live_client_that_is_told_nothing_never_has_much_sound_to_play()
 
         async def quiet_down() -> int:
             session.check_deadlines()
-            while not session._outbox.is_empty:  # noqa: ASYNC110
+            while session._outbox.waiting:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.05)
             return sent_ms()

@@ -14,7 +14,7 @@ def test_sound_is_due_a_little_before_it_is_played():
     assert 10.09 < paced.next_due_s < 10.11
     assert paced.take_due(10.05) == []
     assert paced.take_due(10.11) == ["c"]
-    assert not paced
+    assert not paced.waiting
 
 
 def test_sound_follows_what_is_being_played():
@@ -52,4 +52,4 @@ def test_all_of_it_can_be_taken_at_the_end():
     paced.put(["a", "b"], [1000, 1000], 10.0)
 
     assert paced.take_all() == ["a", "b"]
-    assert not paced
+    assert not paced.waiting

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-import msgspec
-
 from parley import logs
 from parley.clock import Clock
 from parley.protocol.resume import INPUT_ACK_EVERY
@@ -421,7 +419,8 @@ class SessionLog:
         assert self._writer is not None
         is_whole, entries, state = self._is_whole_due, b"", None
         if remembered is not None:
-            state = self._changed_parts(remembered, is_whole=is_whole)
+            before = {} if is_whole else self._sent_parts
+            self._sent_parts, state = state_codec.parts(remembered, before)
             entries = b"".join((*self._kept, *self._pending) if is_whole else self._pending)
             self._kept += self._pending
             self._pending = []
@@ -438,16 +437,6 @@ class SessionLog:
         settled = max(self._acknowledged, self.given_up)
         update = LogUpdate(is_whole, entries, state, outputs, settled)
         self._writer.append(update, lambda result: self._came(in_flight, result))
-
-    def _changed_parts(self, remembered: dict[str, Any], *, is_whole: bool) -> dict[str, bytes]:
-        before = {} if is_whole else self._sent_parts
-        parts = self._sent_parts = state_codec.parts(remembered)
-        changed = {
-            name: msgspec.msgpack.encode(plain)
-            for name, plain in parts.items()
-            if name not in before or before[name] != plain
-        }
-        return changed | dict.fromkeys(before.keys() - parts.keys(), b"")
 
     def _came(self, in_flight: _InFlight, result: AppendResult) -> None:
         if in_flight is not self._in_flight:

@@ -35,8 +35,9 @@ class Outbox:
 
     def __init__(self, limits: OutputLimits) -> None:
         self._limits = limits
-        self._waiting: deque[tuple[str | bytes, float | None]] = deque()
-        """Messages; of an answer's, which an interruption drops, the milliseconds of its sound."""
+        self.waiting: deque[tuple[str | bytes, float | None]] = deque()
+        """Messages; those of an answer, which an interruption drops, with the milliseconds of their
+        sound. Read-only for others."""
         self._waiting_bytes = 0
         self._last_bytes = 0
         self._changed = asyncio.Event()
@@ -56,30 +57,25 @@ class Outbox:
             SlowClient: too much waits already; these are not queued.
         """
         size = sum(map(len, frames))
-        if self._waiting and self._waiting_bytes + size > self._limits.waiting_bytes:
+        if self.waiting and self._waiting_bytes + size > self._limits.waiting_bytes:
             raise SlowClient(self._waiting_bytes)
         each_ms = None if output_ms is None else output_ms / max(1, len(frames))
-        self._waiting.extend((frame, each_ms) for frame in frames)
+        self.waiting.extend((frame, each_ms) for frame in frames)
         self._waiting_bytes += size
         self._changed.set()
 
-    @property
-    def is_empty(self) -> bool:
-        """True if everything is being sent or has been."""
-        return not self._waiting
-
     def drop_output(self) -> float:
         """Forget what waits of an answer; returns how many milliseconds of sound that was."""
-        dropped_ms = sum(output_ms for _, output_ms in self._waiting if output_ms is not None)
-        self._waiting = deque(item for item in self._waiting if item[1] is None)
-        self._waiting_bytes = sum(len(frame) for frame, _ in self._waiting)
+        dropped_ms = sum(output_ms for _, output_ms in self.waiting if output_ms is not None)
+        self.waiting = deque(item for item in self.waiting if item[1] is None)
+        self._waiting_bytes = sum(len(frame) for frame, _ in self.waiting)
         self._sent.set()
         return dropped_ms
 
     async def room(self) -> None:
         """Wait until the queue is at most half full. For runners that speak faster than a client
         reads, and would be cut off for it."""
-        while self._waiting and self._waiting_bytes > self._limits.waiting_bytes // 2:
+        while self.waiting and self._waiting_bytes > self._limits.waiting_bytes // 2:
             self._sent.clear()
             await self._sent.wait()
 
@@ -101,8 +97,8 @@ class Outbox:
             Disconnected: from `send`.
         """
         while True:
-            while self._waiting:
-                frame, _ = self._waiting.popleft()
+            while self.waiting:
+                frame, _ = self.waiting.popleft()
                 self._waiting_bytes -= len(frame)
                 self._last_bytes = len(frame)
                 limit_s = self._limits.send_s(len(frame)) if self.is_timed else None

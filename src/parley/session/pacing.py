@@ -18,41 +18,38 @@ class PacedOutput:
     """Messages that wait for their time, in order."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[float, str | bytes, float]] = deque()
+        self.waiting: deque[tuple[float, str | bytes, float]] = deque()
         """When they are due, and the milliseconds of their sound."""
         self._ends_s = 0.0
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
 
     def put(self, frames: Sequence[str | bytes], sound_ms: Sequence[float], now_s: float) -> None:
         """Add messages, each with the milliseconds of its sound."""
         for frame, duration_ms in zip(frames, sound_ms, strict=True):
             starts_s = max(self._ends_s, now_s)
-            self._waiting.append((starts_s - LEAD_S, frame, duration_ms))
+            self.waiting.append((starts_s - LEAD_S, frame, duration_ms))
             self._ends_s = starts_s + duration_ms / 1000
 
     @property
     def next_due_s(self) -> float | None:
         """When the next one is due; None: none waits."""
-        return self._waiting[0][0] if self._waiting else None
+        return self.waiting[0][0] if self.waiting else None
 
     def take_due(self, now_s: float) -> list[str | bytes]:
         """Remove those that are due."""
         due: list[str | bytes] = []
-        while self._waiting and self._waiting[0][0] <= now_s:
-            due.append(self._waiting.popleft()[1])
+        while self.waiting and self.waiting[0][0] <= now_s:
+            due.append(self.waiting.popleft()[1])
         return due
 
     def take_all(self) -> list[str | bytes]:
         """Remove all of them."""
-        frames = [frame for _, frame, _ in self._waiting]
-        self._waiting.clear()
+        frames = [frame for _, frame, _ in self.waiting]
+        self.waiting.clear()
         return frames
 
     def drop(self, now_s: float) -> float:
         """Forget them: nothing more is played. Returns the milliseconds of their sound."""
-        dropped_ms = sum(duration_ms for _, _, duration_ms in self._waiting)
-        self._waiting.clear()
+        dropped_ms = sum(duration_ms for _, _, duration_ms in self.waiting)
+        self.waiting.clear()
         self._ends_s = now_s
         return dropped_ms

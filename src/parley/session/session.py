@@ -189,7 +189,7 @@ class Session:
         self._runner: Runner | None = None
         self._rebuildable: RebuildableRunner | None = None
         """The same, if another worker's could continue it."""
-        self._writer: asyncio.Task[None] | None = None
+        self._writer: asyncio.Task[SessionEnded | None] | None = None
         self._goodbye: asyncio.Task[None] | None = None
         self._is_restored = False
         self._is_taking = False
@@ -385,7 +385,7 @@ class Session:
 
     def _remembered(self) -> dict[str, Any] | None:
         runner = self._rebuildable
-        is_sending = self._is_taking or self._paced or not self._outbox.is_empty
+        is_sending = self._is_taking or self._paced.waiting or self._outbox.waiting
         # A client that asked for the end and was not told of it asks again.
         if runner is None or is_sending or self._ending.done():
             return None
@@ -415,7 +415,7 @@ class Session:
         self._writer = self._spawn("writer", self._outbox.pump(self._socket.send))
         tasks = [
             self._spawn("reader", self._read()),
-            self._spawn("runner", self._drive(runner)),
+            self._spawn("runner", runner.run()),
             self._spawn("timekeeper", self._keep_time()),
         ]
         try:
@@ -444,33 +444,42 @@ class Session:
 
     # ---- tasks -----------------------------------------------------------------------------
 
-    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return asyncio.create_task(self._guard(name, work), name=f"{self.session_id}:{name}")
+    def _spawn(
+        self, name: str, work: Coroutine[Any, Any, SessionEnded | None]
+    ) -> asyncio.Task[SessionEnded | None]:
+        task = asyncio.create_task(work, name=f"{self.session_id}:{name}")
+        task.add_done_callback(lambda done: self._part_ended(name, done))
+        return task
 
-    async def _guard(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def _part_ended(self, name: str, task: asyncio.Task[SessionEnded | None]) -> None:
         """The edge where a failure becomes the end of this conversation, and of no other."""
-        try:
-            await work
-        except Disconnected:
-            self.end(SessionEnded("disconnected"))
-        except ParleyError as error:
-            if not error.is_client_error:
-                _log.warning("session_failed", session_id=self.session_id, part=name, exc_info=True)
-            self.end(SessionEnded("error", error))
-        except Exception:
-            error_id = secrets.token_hex(4)
-            _log.exception(
-                "session_failed_unexpectedly",
-                session_id=self.session_id,
-                part=name,
-                error_id=error_id,
-            )
-            self.end(
-                SessionEnded("error", InferenceFailed("The session failed.", error_id=error_id))
-            )
-
-    async def _drive(self, runner: Runner) -> None:
-        self.end(await runner.run())
+        if task.cancelled():
+            return
+        error = task.exception()
+        match error:
+            case None:
+                ended = task.result()
+                if ended is not None:
+                    self.end(ended)
+            case Disconnected():
+                self.end(SessionEnded("disconnected"))
+            case ParleyError():
+                if not error.is_client_error:
+                    _log.warning(
+                        "session_failed", session_id=self.session_id, part=name, exc_info=error
+                    )
+                self.end(SessionEnded("error", error))
+            case _:
+                error_id = secrets.token_hex(4)
+                _log.error(
+                    "session_failed_unexpectedly",
+                    session_id=self.session_id,
+                    part=name,
+                    error_id=error_id,
+                    exc_info=error,
+                )
+                failed = InferenceFailed("The session failed.", error_id=error_id)
+                self.end(SessionEnded("error", failed))
 
     async def _read(self) -> None:
         while True:

@@ -61,9 +61,11 @@ def decode(data: bytes) -> Any:
     return from_plain(plain)
 
 
-def parts(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain parts of a state, two names deep (`runner.turns`), so that a part that has not
-    changed need not be written again.
+def parts(
+    state: Mapping[str, Any], before: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The plain parts of a state, two names deep (`runner.turns`), and, encoded, those that differ
+    from `before`; a part that is gone is empty.
 
     Raises:
         TypeError: something in it is not a value.
@@ -72,7 +74,12 @@ def parts(state: Mapping[str, Any]) -> dict[str, Any]:
     for name, plain in to_plain(dict(state))[1]:
         inner = plain[1] if isinstance(plain, list) and plain[0] == "dict" else ()
         found |= {f"{name}.{key}": each for key, each in inner} if inner else {name: plain}
-    return found
+    changed = {
+        name: msgspec.msgpack.encode(plain)
+        for name, plain in found.items()
+        if name not in before or before[name] != plain
+    }
+    return found, changed | dict.fromkeys(before.keys() - found.keys(), b"")
 
 
 def joined(encoded: Mapping[str, bytes]) -> dict[str, Any]:
