@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Final, Literal, assert_never
 
 import msgspec
@@ -140,6 +140,8 @@ class Dialect(ABC):
     app_id: ClassVar[str | None] = None
     """An app of its own that an operator may switch off, next to the one of its kind."""
 
+    queue_words: ClassVar[tuple[type[msgspec.Struct], ...]] = ()
+    """The messages of the queue, where clients receive any: first, later and last one."""
     announces_assignment: ClassVar[bool] = True
     """True if `queue_done` is sent without a wait, too."""
     asks_first: ClassVar[bool] = False
@@ -159,6 +161,7 @@ class Dialect(ABC):
     model that did not answer once."""
     closes_after: ClassVar[tuple[type[ParleyError], ...]] = ()
     """Those of them that end it all the same."""
+    close_codes: ClassVar[Mapping[CloseReason, int]] = CLOSE_CODES
 
     not_kept: ClassVar[frozenset[str]] = frozenset({"context"})
     """Attributes that `remembered` leaves out."""
@@ -234,17 +237,15 @@ class Dialect(ABC):
 
     def queued(self, place: QueuePlace) -> msgspec.Struct | None:
         """First word to a client that has to wait; None: it receives nothing."""
-        del place
-        return None
+        return self.queue_words[0](**_place_fields(place)) if self.queue_words else None
 
     def queue_update(self, place: QueuePlace) -> msgspec.Struct | None:
         """Later words to a client that still waits."""
-        del place
-        return None
+        return self.queue_words[1](**_place_fields(place)) if self.queue_words else None
 
     def queue_done(self) -> msgspec.Struct | None:
         """Last word of the queue."""
-        return None
+        return self.queue_words[2]() if self.queue_words else None
 
     def check_request(self, frame: bytes | bytearray | str) -> None:
         """Look at the message that comes before the place in the queue (`asks_first`), so that
@@ -382,16 +383,21 @@ class Dialect(ABC):
 
     def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
         """The end of a session for a reason. `elapsed_s`: what a timeout reports."""
-        del elapsed_s
-        return Reply((), CLOSE_CODES[reason], CLOSE_SENTENCES[reason])
+        words = self.last_words(reason, elapsed_s)
+        return Reply(words, self.close_codes[reason], CLOSE_SENTENCES[reason])
+
+    def last_words(self, reason: CloseReason, elapsed_s: float) -> tuple[msgspec.Struct, ...]:
+        """The messages with which a session ends for a reason; see `closed`."""
+        del reason, elapsed_s
+        return ()
 
     def ending(self, ended: SessionEnded) -> Reply:
-        """The last word: of the error that closed the session, else of the reason. Whoever left, or
-        has got everything, is told nothing more."""
+        """The last word: of the error that closed the session, else of the reason. A client that
+        left, or has received everything, is sent nothing more."""
         if ended.error is not None:
-            told = self.answer(ended.error)
-            if told.close_code is not None:
-                return told
+            answer = self.answer(ended.error)
+            if answer.close_code is not None:
+                return answer
         match ended.reason:
             case "done" | "disconnected":
                 return Reply(close_code=1000)
@@ -410,12 +416,5 @@ def close_reason(sentence: str) -> str:
     return data[: REASON_BYTES - 3].decode(errors="ignore") + "..."
 
 
-def place_fields(place: QueuePlace) -> dict[str, Any]:
-    """A place in the queue as every dialect with words for it tells of it."""
-    return {
-        "position": place.position,
-        "estimated_wait_s": place.estimated_wait_s,
-        "eta_seconds": place.estimated_wait_s,
-        "ticket_id": place.ticket_id,
-        "queue_length": place.queue_length,
-    }
+def _place_fields(place: QueuePlace) -> dict[str, Any]:
+    return {**asdict(place), "eta_seconds": place.estimated_wait_s}

@@ -152,7 +152,7 @@ class ChatDialect(LegacyDialect):
 def _chunks(delta: OutputDelta) -> Sequence[chat.Chunk]:
     if not delta.text and not delta.pcm:
         return ()
-    first, others = in_seconds(delta.pcm)
+    first, *others = in_seconds(delta.pcm)
     return (
         chat.Chunk(text_delta=delta.text or None, audio_data=pcm_text(first)),
         *(chat.Chunk(audio_data=pcm_text(each)) for each in others),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Final, assert_never
 
@@ -32,7 +31,7 @@ from parley.dialects.events import (
 )
 from parley.dialects.formatted import SoundDialect
 from parley.dialects.legacy import LegacyDialect, extra, written
-from parley.dialects.sound import in_seconds, reference, within
+from parley.dialects.sound import reference, within
 from parley.errors import (
     BadInput,
     BadSessionId,
@@ -156,22 +155,12 @@ class DuplexDialect(SoundDialect, LegacyDialect):
     def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
         match event:
             case SessionReady():
-                return (
-                    duplex.Prepared(
-                        prompt_length=event.prompt_tokens,
-                        session_id=self.session_id,
-                        recording_session_id=event.recording_id or msgspec.UNSET,
-                        accepts=("input_text",) if event.reads else msgspec.UNSET,
-                        audio_format=self.sound.told,
-                    ),
-                )
+                ready = self.ready_fields(event)
+                return (duplex.Prepared(prompt_length=event.prompt_tokens, **ready),)
             case TurnTranscribed():
                 return self.transcript(event)
             case UnitDone():
-                if not event.result.is_listen:
-                    return self._results(event)
-                self.sound.forget()
-                return (self._result(event, ""),)
+                return self._results(event)
             case SessionPaused():
                 return (duplex.DuplexPaused(timeout=event.seconds),)
             case SessionResumed():
@@ -185,35 +174,36 @@ class DuplexDialect(SoundDialect, LegacyDialect):
                 return ()
 
     def _results(self, unit: UnitDone) -> list[duplex.Result]:
-        """What was said in a unit; where its sound is longer than a second, in several results.
+        """What became of a unit; where its sound is longer than a second, in several results.
         The measurements are in the first."""
         result = unit.result
-        first, others = in_seconds(result.pcm)
-        ends = result.end_of_turn
-        results = [self._result(unit, self.sound.text(first, ends=ends and not others))]
-        results += [
-            duplex.Result(
-                is_listen=False,
-                audio_data=self.sound.text(each, ends=ends and each is others[-1]) or "",
-                current_time=unit.time_ms,
-                unit_index=unit.index,
-                kv_cache_length=result.context_tokens,
-                server_send_ts=self.context.clock.time(),
-            )
-            for each in others
+        if result.is_listen:
+            self.sound.forget()
+            return [self._result(unit, "", ends=result.end_of_turn)]
+        first, *others = self.sound.seconds(result.pcm, ends=result.end_of_turn)
+        return [
+            self._result(unit, first, ends=result.end_of_turn and not others),
+            *(
+                duplex.Result(
+                    is_listen=False,
+                    audio_data=sound,
+                    end_of_turn=result.end_of_turn and index == len(others),
+                    current_time=unit.time_ms,
+                    unit_index=unit.index,
+                    kv_cache_length=result.context_tokens,
+                    server_send_ts=self.context.clock.time(),
+                )
+                for index, sound in enumerate(others, start=1)
+            ),
         ]
-        if others:
-            results[0] = msgspec.structs.replace(results[0], end_of_turn=False)
-            results[-1] = msgspec.structs.replace(results[-1], end_of_turn=ends)
-        return results
 
-    def _result(self, unit: UnitDone, sound: str | None) -> duplex.Result:
+    def _result(self, unit: UnitDone, sound: str, *, ends: bool) -> duplex.Result:
         result = unit.result
         return duplex.Result(
             is_listen=result.is_listen,
             text=result.text,
-            audio_data=sound or "",
-            end_of_turn=result.end_of_turn,
+            audio_data=sound,
+            end_of_turn=ends,
             current_time=unit.time_ms,
             unit_index=unit.index,
             cost_llm_ms=round(result.cost_llm_ms, 1),
@@ -239,11 +229,10 @@ class DuplexDialect(SoundDialect, LegacyDialect):
             return Reply(messages, 1000, CLOSE_SENTENCES["context_full"])
         return super().answer(failure)
 
-    def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
-        told = super().closed(reason, elapsed_s=elapsed_s)
-        if reason != "context_full":
-            return told
-        return replace(told, messages=(*told.messages, Stopped(session_id=self.session_id)))
+    def last_words(self, reason: CloseReason, elapsed_s: float) -> tuple[msgspec.Struct, ...]:
+        words = super().last_words(reason, elapsed_s)
+        stopped = (Stopped(session_id=self.session_id),) if reason == "context_full" else ()
+        return (*words, *stopped)
 
     def timed_out(self, elapsed_s: float) -> msgspec.Struct:
         text = f"The session ended after {elapsed_s:.0f} seconds."

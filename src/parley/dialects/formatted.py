@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from parley.dialects.base import Dialect, SessionContext
+from parley.dialects.events import SessionReady
 from parley.dialects.sound import WireSound
 from parley.protocol import binary, codec
 
@@ -31,6 +32,15 @@ class SoundDialect(Dialect):
     def restore(self, remembered: Mapping[str, Any]) -> None:
         super().restore(remembered)
         self.sound.agree(remembered["audio_format"], extensions=True)
+
+    def ready_fields(self, event: SessionReady) -> dict[str, Any]:
+        """What the message that says that a session is ready has in each of these dialects."""
+        return {
+            "session_id": self.session_id,
+            "recording_session_id": event.recording_id or msgspec.UNSET,
+            "accepts": ("input_text",) if event.reads else msgspec.UNSET,
+            "audio_format": self.sound.told,
+        }
 
     def text_of(self, frame: bytes) -> str:
         if not self.sound.format.binary:

@@ -118,15 +118,8 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
     def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
         match event:
             case SessionReady():
-                return (
-                    half_duplex.HalfDuplexPrepared(
-                        session_id=self.session_id,
-                        timeout_s=event.idle_s,
-                        recording_session_id=event.recording_id or msgspec.UNSET,
-                        accepts=("input_text",) if event.reads else msgspec.UNSET,
-                        audio_format=self.sound.told,
-                    ),
-                )
+                ready = self.ready_fields(event)
+                return (half_duplex.HalfDuplexPrepared(timeout_s=event.idle_s, **ready),)
             case SpeechStarted() | SpeechStopped():
                 return (half_duplex.VadState(speaking=isinstance(event, SpeechStarted)),)
             case TurnStarted():
@@ -156,26 +149,19 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
         """A piece of an answer, in chunks of at most a second of sound."""
         if said.index == 0:
             self._extra_chunks = 0
-        first, others = in_seconds(said.pcm)
-        chunks = [
+        sounds = in_seconds(said.pcm)
+        first, more = said.index + self._extra_chunks, len(sounds) - 1
+        self._extra_chunks += more
+        return [
             half_duplex.HalfDuplexChunk(
-                text_delta=said.text or None,
-                audio_data=self.sound.text(first, ends=said.is_final),
-                chunk_index=said.index + self._extra_chunks,
-                is_final=said.is_final,
-                duration_ms=said.duration_ms if first is None else first.duration_ms,
+                text_delta=None if number else said.text or None,
+                audio_data=self.sound.text(sound, ends=said.is_final and number == more),
+                chunk_index=first + number,
+                is_final=said.is_final and number == more,
+                duration_ms=said.duration_ms if sound is None else sound.duration_ms,
             )
+            for number, sound in enumerate(sounds)
         ]
-        for each in others:
-            self._extra_chunks += 1
-            chunks.append(
-                half_duplex.HalfDuplexChunk(
-                    audio_data=self.sound.text(each),
-                    chunk_index=said.index + self._extra_chunks,
-                    duration_ms=each.duration_ms,
-                )
-            )
-        return chunks
 
     # ---- errors and the end ----------------------------------------------------------------
 

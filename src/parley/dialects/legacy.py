@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import asdict
+from typing import ClassVar, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from parley.dialects.base import Dialect, Reply, place_fields
+from parley.dialects.base import Dialect, Reply
 from parley.dialects.events import (
     InterruptionChanged,
     RecordingLost,
@@ -25,16 +26,7 @@ from parley.dialects.events import (
 from parley.dialects.sound import within
 from parley.errors import BadInput, MissingField, ParleyError
 from parley.protocol import legacy
-from parley.protocol.legacy import (
-    CLOSE_CODES,
-    CLOSE_SENTENCES,
-    CloseReason,
-    Error,
-    Queued,
-    QueueDone,
-    QueueUpdate,
-)
-from parley.protocol.values import QueuePlace
+from parley.protocol.legacy import CloseReason, Error
 
 
 class LegacyDialect(Dialect):
@@ -42,7 +34,7 @@ class LegacyDialect(Dialect):
 
     keeps: ClassVar[frozenset[str]] = frozenset({"prepare"})
     ignores: ClassVar[frozenset[str]] = frozenset({"client_diagnostic"})
-    close_codes: ClassVar[Mapping[CloseReason, int]] = CLOSE_CODES
+    queue_words = (legacy.Queued, legacy.QueueUpdate, legacy.QueueDone)
     ends: ClassVar[Mapping[str, tuple[str, str]]] = {
         "context_full": ("The context is full.", "context_full"),
         "server_shutdown": ("The server is shutting down.", "service_unavailable"),
@@ -51,15 +43,6 @@ class LegacyDialect(Dialect):
     """Text and code of the error with which a session ends."""
     wants_transcript = False
     """True if the client asked for what it was heard to say."""
-
-    def queued(self, place: QueuePlace) -> Queued:
-        return Queued(**place_fields(place))
-
-    def queue_update(self, place: QueuePlace) -> QueueUpdate:
-        return QueueUpdate(**place_fields(place))
-
-    def queue_done(self) -> QueueDone:
-        return QueueDone()
 
     def error(self, failure: ParleyError) -> msgspec.Struct:
         field = failure.field if isinstance(failure, BadInput) else None
@@ -71,16 +54,14 @@ class LegacyDialect(Dialect):
             return ()
         return (legacy.InputTranscript(index=event.index, text=event.text),)
 
-    def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
-        """The end of a session. `elapsed_s`: what ran out, for `timeout`."""
+    def last_words(self, reason: CloseReason, elapsed_s: float) -> tuple[msgspec.Struct, ...]:
         match reason:
             case "stopped":
-                message: msgspec.Struct = legacy.Stopped(session_id=self.session_id)
+                return (legacy.Stopped(session_id=self.session_id),)
             case "timeout":
-                message = self.timed_out(elapsed_s)
+                return (self.timed_out(elapsed_s),)
             case "context_full" | "server_shutdown" | "error":
-                message = phrase(*self.ends[reason])
-        return Reply((message,), self.close_codes[reason], CLOSE_SENTENCES[reason])
+                return (phrase(*self.ends[reason]),)
 
     @abstractmethod
     def timed_out(self, elapsed_s: float) -> msgspec.Struct:
@@ -101,15 +82,16 @@ def written(message: legacy.InputText) -> TextInput:
     return TextInput(message.text.strip(), within(message.image_bytes))
 
 
+_EXTRA: Final[Mapping[type, type[msgspec.Struct]]] = {
+    InterruptionChanged: legacy.InterruptionMessage,
+    RecordingLost: legacy.RecordingLostMessage,
+    SilenceExplained: legacy.StatusMessage,
+}
+
+
 def extra(event: InterruptionChanged | RecordingLost | SilenceExplained) -> msgspec.Struct:
     """What the three say alike of a running conversation."""
-    if isinstance(event, RecordingLost):
-        return legacy.RecordingLostMessage(entries=event.entries)
-    if isinstance(event, SilenceExplained):
-        return legacy.StatusMessage(reason=event.reason, elapsed_ms=event.elapsed_ms)
-    return legacy.InterruptionMessage(
-        state=event.state, index=event.index, heard_ms=event.heard_ms, text=event.text
-    )
+    return _EXTRA[type(event)](**asdict(event))
 
 
 def phrase(text: str, code: str, param: str | UnsetType = UNSET) -> Error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -30,12 +31,12 @@ from parley.dialects.events import (
     UnitDone,
 )
 from parley.dialects.realtime_call import RealtimeCallDialect, setup_of
-from parley.dialects.sound import in_seconds, pcm_text
+from parley.dialects.sound import in_pieces, pcm_text
 from parley.errors import ParleyError, UpstreamFailed
 from parley.media.pcm import Pcm
 from parley.protocol import minicpmo_v2 as wire
 from parley.protocol.kinds import Ending, Kind, Phase
-from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
+from parley.protocol.legacy import CloseReason
 from parley.protocol.realtime import ResponseInterruption
 from parley.protocol.values import make_id
 
@@ -130,14 +131,7 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
             case UnitDone():
                 return self._deltas(event)
             case InterruptionChanged():
-                return (
-                    ResponseInterruption(
-                        state=event.state,
-                        index=event.index,
-                        heard_ms=event.heard_ms,
-                        text=event.text,
-                    ),
-                )
+                return (ResponseInterruption(**asdict(event)),)
             case Prefilled():
                 return self._begin_answer(event)
             case OutputDelta():
@@ -274,9 +268,8 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
         closed = self._closed(reason, {"message": str(failure)})
         return Reply((self.error(failure), closed), failure.close_code, str(failure))
 
-    def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
-        messages = (self._closed(REASONS[reason]),)
-        return Reply(messages, CLOSE_CODES[reason], CLOSE_SENTENCES[reason])
+    def last_words(self, reason: CloseReason, elapsed_s: float) -> tuple[msgspec.Struct, ...]:
+        return (self._closed(REASONS[reason]),)
 
     def _closed(self, reason: str, diagnostic: dict[str, Any] | None = None) -> wire.Closed:
         return wire.Closed(
@@ -286,16 +279,14 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
             diagnostic=msgspec.UNSET if diagnostic is None else diagnostic,
         )
 
-    def shutting_down(self, failure: ParleyError) -> Reply:
-        return self.closed("server_shutdown")
-
 
 def _spoken(text: str, pcm: Pcm | None) -> list[dict[str, Any]]:
     """What was said, one kind after the other."""
-    first, others = in_seconds(pcm)
-    sounds = [] if first is None else [first, *others]
     words = [{"kind": "text", "text": text}] if text else []
-    return [*words, *({"kind": "audio", "audio": pcm_text(sound) or ""} for sound in sounds)]
+    return [
+        *words,
+        *({"kind": "audio", "audio": pcm_text(sound) or ""} for sound in in_pieces(pcm)),
+    ]
 
 
 def _usage(counts: Mapping[str, int]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -33,16 +33,12 @@ from parley.dialects.openai_base import OpenAIDialect
 from parley.dialects.openai_fields import object_of
 from parley.dialects.openai_session import EXPIRES_S, OWN_VOICE, PCM, format_of
 from parley.dialects.sound import OPENAI_RATES, OpenAIInput, OpenAIOutput, in_pieces, within
-from parley.errors import (
-    InvalidRequest,
-    NotReady,
-    ParleyError,
-)
+from parley.errors import InvalidRequest, NotReady, ParleyError
 from parley.media.pcm import Pcm
 from parley.protocol import codec, openai
 from parley.protocol import openai_live as wire
 from parley.protocol.kinds import Kind, Phase
-from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
+from parley.protocol.legacy import CloseReason
 from parley.protocol.values import (
     DEFAULT_SYSTEM_PROMPT,
     IMAGE_LIMIT_BYTES,
@@ -242,13 +238,7 @@ class OpenAILiveDialect(OpenAIDialect):
             case UnitDone():
                 return self._unit(event)
             case InterruptionChanged() if self._tells_interruptions:
-                told = wire.SessionInterruption(
-                    state=event.state,
-                    index=event.index,
-                    heard_ms=event.heard_ms,
-                    text=event.text,
-                )
-                return (told,)
+                return (wire.SessionInterruption(**asdict(event)),)
             case TurnTranscribed(text=str() as text):
                 at_ms = self._heard_ms
                 return (wire.LiveInputTranscript(delta=text, start_ms=at_ms, end_ms=at_ms),)
@@ -288,18 +278,12 @@ class OpenAILiveDialect(OpenAIDialect):
     def error(self, failure: ParleyError) -> msgspec.Struct:
         return wire.LiveError(error=self.error_object(failure))
 
-    def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
+    def last_words(self, reason: CloseReason, elapsed_s: float) -> tuple[msgspec.Struct, ...]:
         """The last snapshot, if the session had started."""
-        messages: tuple[msgspec.Struct, ...] = ()
-        if "expires_at" in self._session:
-            messages = (
-                wire.LiveClosed(
-                    reason=REASONS[reason],
-                    session=copy.deepcopy(self._session),
-                    usage=self._usage(),
-                ),
-            )
-        return Reply(messages, CLOSE_CODES[reason], CLOSE_SENTENCES[reason])
+        if "expires_at" not in self._session:
+            return ()
+        session = copy.deepcopy(self._session)
+        return (wire.LiveClosed(reason=REASONS[reason], session=session, usage=self._usage()),)
 
 
 def _delegation(value: Any) -> dict[str, Any] | None:

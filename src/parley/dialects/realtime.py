@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 import string
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import ClassVar, Final, assert_never
 
@@ -29,7 +30,7 @@ from parley.dialects.events import (
 )
 from parley.dialects.formatted import SoundDialect
 from parley.dialects.realtime_call import RealtimeCallDialect, setup_of
-from parley.dialects.sound import in_seconds, within
+from parley.dialects.sound import within
 from parley.errors import (
     BadInput,
     BadSessionId,
@@ -53,7 +54,7 @@ from parley.errors import (
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.protocol import realtime
 from parley.protocol.kinds import Kind, Phase
-from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
+from parley.protocol.legacy import CLOSE_CODES, CloseReason
 from parley.results import UnitResult
 
 SHORT_SAMPLES: Final = 240
@@ -157,15 +158,8 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
     def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
         match event:
             case SessionReady():
-                return (
-                    realtime.SessionCreated(
-                        session_id=self.session_id,
-                        prompt_length=event.prompt_tokens,
-                        recording_session_id=event.recording_id or msgspec.UNSET,
-                        accepts=("input_text",) if event.reads else msgspec.UNSET,
-                        audio_format=self.sound.told,
-                    ),
-                )
+                ready = self.ready_fields(event)
+                return (realtime.SessionCreated(prompt_length=event.prompt_tokens, **ready),)
             case UnitDone():
                 if not event.result.is_listen:
                     return self._deltas(event.result)
@@ -178,34 +172,24 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
                 item_id = f"item_{event.index}"
                 return (realtime.InputTranscriptionCompleted(item_id=item_id, transcript=text),)
             case InterruptionChanged():
-                return (
-                    realtime.ResponseInterruption(
-                        state=event.state,
-                        index=event.index,
-                        heard_ms=event.heard_ms,
-                        text=event.text,
-                    ),
-                )
+                return (realtime.ResponseInterruption(**asdict(event)),)
             case SilenceExplained():
-                return (realtime.SessionStatus(reason=event.reason, elapsed_ms=event.elapsed_ms),)
+                return (realtime.SessionStatus(**asdict(event)),)
             case RecordingLost():
-                return (realtime.SessionRecordingLost(entries=event.entries),)
+                return (realtime.SessionRecordingLost(**asdict(event)),)
             case _:
                 # Requests, turns, pauses: this dialect has no such words.
                 return ()
 
     def _deltas(self, unit: UnitResult) -> list[realtime.AudioDelta]:
         """What was said in a unit; where its sound is longer than a second, in several deltas."""
-        first, others = in_seconds(unit.pcm)
-        if first is None and not self.extensions:
-            first = self._pause(unit)
-        sounds = [first, *others]
+        pcm = unit.pcm if unit.pcm or self.extensions else self._pause(unit)
+        sounds = self.sound.seconds(pcm, ends=unit.end_of_turn)
         self._is_in_turn = not unit.end_of_turn
         return [
             realtime.AudioDelta(
-                text=unit.text if index == 0 else "",
-                audio=self.sound.text(sound, ends=unit.end_of_turn and index == len(sounds) - 1)
-                or "",
+                text="" if index else unit.text,
+                audio=sound,
                 end_of_turn=unit.end_of_turn and index == len(sounds) - 1,
                 kv_cache_length=unit.context_tokens,
             )
@@ -253,12 +237,8 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
         messages = (self.error(failure), realtime.SessionClosed(reason="error"))
         return Reply(messages, CLOSE_CODES["error"], str(failure))
 
-    def shutting_down(self, failure: ParleyError) -> Reply:
-        return self.closed("server_shutdown")
-
-    def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
-        messages = (realtime.SessionClosed(reason=reason),)
-        return Reply(messages, CLOSE_CODES[reason], CLOSE_SENTENCES[reason])
+    def last_words(self, reason: CloseReason, elapsed_s: float) -> tuple[msgspec.Struct, ...]:
+        return (realtime.SessionClosed(reason=reason),)
 
 
 def _code(failure: ParleyError) -> str:

@@ -6,13 +6,14 @@ of `protocol/realtime.py`.
 
 from __future__ import annotations
 
-from parley.dialects.base import Dialect, place_fields
+from parley.dialects.base import Dialect, Reply
 from parley.dialects.events import AudioInput, DuplexSetup
 from parley.dialects.sound import reference, within
+from parley.errors import ParleyError
 from parley.media.pcm import Pcm, from_float32_bytes
 from parley.protocol import realtime
 from parley.protocol.kinds import Kind
-from parley.protocol.values import CONTEXT_TOKENS, QueuePlace, check_samples
+from parley.protocol.values import CONTEXT_TOKENS, check_samples
 
 
 class RealtimeCallDialect(Dialect):
@@ -20,6 +21,7 @@ class RealtimeCallDialect(Dialect):
 
     kind = Kind.OMNI_DUPLEX
     app_id = "realtime"
+    queue_words = (realtime.SessionQueued, realtime.SessionQueueUpdate, realtime.SessionQueueDone)
     stops = frozenset({"session.close"})
     is_timed_call = True
     context_tokens = CONTEXT_TOKENS
@@ -30,14 +32,8 @@ class RealtimeCallDialect(Dialect):
         """Of one message."""
         return realtime.CHUNK_LEAST_SAMPLES if self.extensions else realtime.APPEND_LEAST_SAMPLES
 
-    def queued(self, place: QueuePlace) -> realtime.SessionQueued:
-        return realtime.SessionQueued(**place_fields(place))
-
-    def queue_update(self, place: QueuePlace) -> realtime.SessionQueueUpdate:
-        return realtime.SessionQueueUpdate(**place_fields(place))
-
-    def queue_done(self) -> realtime.SessionQueueDone:
-        return realtime.SessionQueueDone()
+    def shutting_down(self, failure: ParleyError) -> Reply:
+        return self.closed("server_shutdown")
 
     def unit_of(self, message: realtime.Append, pcm: Pcm | None = None) -> AudioInput:
         """A unit as an event; frames count in video calls only.

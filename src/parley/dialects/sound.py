@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -131,23 +131,27 @@ class WireSound:
         sound = Pcm.empty(OUTPUT_RATE_HZ) if pcm is None else pcm
         return codec.to_base64(self._encoder.encode(sound, ends=ends)) or None
 
+    def seconds(self, pcm: Pcm | None, *, ends: bool) -> list[str]:
+        """Sound in pieces of at most a second, as `text`: at least one, which may be empty."""
+        *most, last = in_seconds(pcm)
+        return [*((self.text(each) or "") for each in most), self.text(last, ends=ends) or ""]
 
-def in_pieces(pcm: Pcm | None, length_ms: int) -> list[Pcm]:
-    """Sound in pieces of at most that length; none where there is no sound."""
+
+def in_pieces(pcm: Pcm | None, length_ms: int = 1000) -> list[Pcm]:
+    """Sound in pieces of at most that length; none where there is no sound.
+
+    No delta has more than a second, also where a model says more in one go: at the end of a turn
+    the speech decoder returns what it held back. Source: service.md 4.5.
+    """
     if pcm is None:
         return []
     size = pcm.rate_hz * length_ms // 1000
     return [pcm.slice(start, start + size) for start in range(0, len(pcm), size)]
 
 
-def in_seconds(pcm: Pcm | None) -> tuple[Pcm | None, list[Pcm]]:
-    """Sound in pieces of at most a second: the first, None where there is no sound, and the others.
-
-    No delta holds more than a second, also where a model says more in one go: at the end of a turn
-    the speech decoder gives up what it held back. Source: service.md 4.5.
-    """
-    pieces = in_pieces(pcm, 1000)
-    return (pieces[0], pieces[1:]) if pieces else (None, [])
+def in_seconds(pcm: Pcm | None) -> Sequence[Pcm | None]:
+    """Sound in pieces of at most a second, at least one: None where there is no sound."""
+    return in_pieces(pcm) or (None,)
 
 
 def reference(data: bytes | None) -> Sound | None:

@@ -17,7 +17,7 @@ from parley.dialects.events import (
     TurnItem,
 )
 from parley.dialects.openai_realtime.items import ConversationItems, call_item, message_item
-from parley.dialects.sound import OpenAIOutput, in_seconds
+from parley.dialects.sound import OpenAIOutput, in_pieces
 from parley.protocol import openai_realtime as wire
 from parley.protocol.kinds import Ending
 from parley.protocol.values import ToolCallPart
@@ -161,9 +161,7 @@ class ResponseEvents:
             return [*found, *words]
         if event.text:
             found.append(wire.TranscriptDelta(**self._place, delta=event.text))
-        first, others = in_seconds(event.pcm)
-        sounds = [] if first is None else [first, *others]
-        for pcm in sounds:
+        for pcm in in_pieces(event.pcm):
             self.items.speak(self.started.item_id, pcm.duration_ms)
             found.append(wire.ResponseAudioDelta(**self._place, delta=self._sound.text(pcm)))
         return found

@@ -81,7 +81,7 @@ from parley.protocol import codec
 from parley.protocol import openai_realtime as wire
 from parley.protocol.content import Message
 from parley.protocol.kinds import Kind, Phase
-from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
+from parley.protocol.legacy import CloseReason
 from parley.protocol.values import Tool, make_id
 
 TYPES: Final = frozenset(wire.SHAPES)
@@ -487,19 +487,18 @@ class OpenAIRealtimeDialect(OpenAIDialect):
     def error(self, failure: ParleyError) -> msgspec.Struct:
         return wire.ErrorEvent(error=self.error_object(failure))
 
-    def closed(self, reason: CloseReason, *, elapsed_s: float = 0.0) -> Reply:
-        """Only a time that ran out is told; a connection that is closed says the rest."""
-        messages: tuple[msgspec.Struct, ...] = ()
-        if reason == "timeout":
-            error = {
-                "type": "invalid_request_error",
-                "code": "session_expired",
-                "message": f"The session has ended after {elapsed_s:g} s.",
-                "param": None,
-                "event_id": None,
-            }
-            messages = (wire.ErrorEvent(error=error),)
-        return Reply(messages, CLOSE_CODES[reason], CLOSE_SENTENCES[reason])
+    def last_words(self, reason: CloseReason, elapsed_s: float) -> tuple[msgspec.Struct, ...]:
+        """Only for a time that ran out; the close frame says the rest."""
+        if reason != "timeout":
+            return ()
+        error = {
+            "type": "invalid_request_error",
+            "code": "session_expired",
+            "message": f"The session has ended after {elapsed_s:g} s.",
+            "param": None,
+            "event_id": None,
+        }
+        return (wire.ErrorEvent(error=error),)
 
 
 def _voice_name(session: dict[str, Any], output: dict[str, Any]) -> str | None:
