@@ -14,7 +14,7 @@ from tests.support.transcripts import find
 
 import parley
 from parley.client import ChatClient, DuplexClient, HalfDuplexClient, RealtimeClient
-from parley.client.connection import ConnectionLost, RemoteError, Unreachable, as_error
+from parley.client.access import ConnectionLost, RemoteError, Unreachable, as_error
 from parley.client.events import (
     Answer,
     Assigned,

@@ -14,9 +14,8 @@ import pytest
 
 import parley
 from parley.client.access import Access, SocketClosed
-from parley.client.connection import TimedOut
 from parley.client.events import Ready
-from parley.errors import NotReady, QueueFull
+from parley.errors import NotReady, QueueFull, TimedOut
 from parley.media.pcm import Pcm, to_float32_bytes
 from parley.protocol import codec
 

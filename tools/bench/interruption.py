@@ -30,7 +30,7 @@ from parley.cli.bench.duplex_talk import (
 )
 from parley.cli.bench.server import server
 from parley.cli.bench.talkers import DIALECTS, HistoryCut, Told, client_of
-from parley.client.connection import AccessOptions
+from parley.client.access import AccessOptions
 from parley.client.events import Interruption, Listening, Piece, Speaking, Thinking
 from parley.errors import BadInput, ParleyError, SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples, level_dbfs

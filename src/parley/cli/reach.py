@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from parley.client.connection import Access, AccessOptions, Unreachable, variable
+from parley.client.access import Access, AccessOptions, Unreachable, variable
 from parley.errors import SetupError
 from parley.settings import load
 

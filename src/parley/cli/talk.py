@@ -12,7 +12,7 @@ import typer
 
 from parley.cli import files, reach
 from parley.cli.screen import Screen, describe
-from parley.client.connection import AccessOptions
+from parley.client.access import AccessOptions
 from parley.client.devices import Loudspeaker, Microphone, has_output
 from parley.client.duplex import DuplexClient, UnitClient
 from parley.client.events import (

@@ -103,12 +103,6 @@ for _kind in _kinds(ParleyError):
     _KINDS.setdefault(_kind.code, _kind)
 
 
-def recording_lost(entries: int) -> RemoteError:
-    """Sent to a client when its recording loses messages; the session continues."""
-    sentence = f"The recording has holes: {entries} entries could not be written so far."
-    return RemoteError("recording_lost", sentence)
-
-
 def as_error(code: str, sentence: str) -> ParleyError:
     """An error from the wire, as the class with its code.
 

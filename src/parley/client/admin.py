@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 from urllib.parse import quote
 
 import httpx
 
-from parley.client.access import unreachable
-from parley.client.connection import Access, AccessOptions, TimedOut, Unreachable, as_error
+from parley.client.access import Access, AccessOptions, Unreachable, as_error, unreachable
+from parley.errors import TimedOut
 from parley.media.pcm import Pcm
 from parley.media.wav import encode_wav
 from parley.protocol import codec
@@ -40,12 +39,7 @@ class Server:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -13,32 +13,28 @@ from typing import Any, Final, TypedDict, Unpack
 
 import msgspec
 
-from parley.client.access import recording_lost
-from parley.client.connection import (
-    Access,
-    AccessOptions,
-    ConnectionLost,
-    Link,
-    TimedOut,
-    Unreachable,
-    as_error,
-)
+from parley.client.access import Access, AccessOptions, ConnectionLost, Unreachable, as_error
+from parley.client.connection import Link
 from parley.client.events import (
     Answer,
-    Assigned,
     Calling,
     Ended,
     Event,
     Piece,
-    Problem,
     Reconnecting,
     Understood,
-    Waiting,
 )
-from parley.client.live import BACKOFF_S, TRY_AGAIN_CODES, given, sound_out, voice_out
+from parley.client.live import (
+    BACKOFF_S,
+    TRY_AGAIN_CODES,
+    common_event,
+    given,
+    sound_out,
+    voice_out,
+)
 from parley.client.sound import sound_in
 from parley.clock import Clock, SystemClock
-from parley.errors import InvalidRequest, UnknownEvent
+from parley.errors import InvalidRequest, TimedOut, UnknownEvent
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol import chat as wire
 from parley.protocol import codec, legacy
@@ -239,16 +235,6 @@ class _Exchange:
 
     def _event(self, message: wire.ServerMessage) -> Event | None:
         match message:
-            case legacy.Queued() | legacy.QueueUpdate():
-                return Waiting(
-                    message.position,
-                    message.estimated_wait_s,
-                    message.ticket_id,
-                    message.queue_length,
-                )
-            case legacy.QueueDone():
-                self._asked_s = self._clock.monotonic()
-                return Assigned()
             case wire.ToolCall(is_final=True):
                 # Whether it is whole is said by `done`.
                 return None
@@ -261,12 +247,11 @@ class _Exchange:
                 return self._piece(message)
             case wire.Done():
                 return self._answer(message)
-            case legacy.RecordingLostMessage(entries=entries):
-                return Problem(recording_lost(entries))
-            case legacy.Stopped():
-                return Ended("stopped")
             case legacy.Error():
                 raise as_error(message.code, message.error or message.message)
+            case legacy.QueueDone():
+                self._asked_s = self._clock.monotonic()
+        return common_event(message)
 
     def _piece(self, message: wire.Chunk) -> Piece:
         self._note_piece()

@@ -27,34 +27,16 @@ from parley.client.access import (
     NAME_HINT,
     RUNNING_HINT,
     Access,
-    AccessOptions,
-    BadAddress,
     ConnectionLost,
-    RemoteError,
     Socket,
     SocketClosed,
     Transport,
     Unreachable,
     as_error,
-    variable,
 )
 from parley.client.resuming import SentMessages
-from parley.errors import ParleyError, TimedOut
+from parley.errors import ParleyError
 from parley.protocol import codec
-
-__all__ = [
-    "Access",
-    "AccessOptions",
-    "BadAddress",
-    "ConnectionLost",
-    "Link",
-    "NetworkTransport",
-    "RemoteError",
-    "TimedOut",
-    "Unreachable",
-    "as_error",
-    "variable",
-]
 
 FRAME_LIMIT_BYTES: Final = 128 * 1024 * 1024
 """Largest message accepted from a server: one chat answer with ten minutes of speech."""

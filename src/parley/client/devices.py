@@ -14,7 +14,7 @@ import asyncio
 import importlib
 import threading
 from collections import deque
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Final, Self
 
 import numpy as np
@@ -93,12 +93,7 @@ class Microphone:
             ) from error
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._stream.stop()
         self._stream.close()
 
@@ -144,12 +139,7 @@ class Loudspeaker:
         self._stream.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._stream.stop()
         self._stream.close()
 

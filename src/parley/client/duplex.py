@@ -16,20 +16,8 @@ from typing import Any, ClassVar, Final, Unpack
 
 import msgspec
 
-from parley.client.access import recording_lost
-from parley.client.connection import Access, AccessOptions, as_error
-from parley.client.events import (
-    Ended,
-    Event,
-    Interruption,
-    Listening,
-    Paused,
-    Problem,
-    Ready,
-    Resumed,
-    Speaking,
-    Transcript,
-)
+from parley.client.access import Access, AccessOptions
+from parley.client.events import Ended, Event, Listening, Paused, Ready, Resumed, Speaking
 from parley.client.live import LiveClient, given, voice_out
 from parley.client.pace import Pace
 from parley.client.sound import fitting
@@ -37,7 +25,7 @@ from parley.clock import Clock
 from parley.errors import NotReady
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
 from parley.media.resample import resample
-from parley.protocol import codec, legacy
+from parley.protocol import codec, legacy, realtime
 from parley.protocol import duplex as wire
 from parley.protocol.codec import check_session_id
 from parley.protocol.values import (
@@ -50,8 +38,37 @@ from parley.protocol.values import (
 _SILENCE: Final = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
 
 
+class UnitOptions(AccessOptions, total=False):
+    """Keyword arguments of the two clients in units, see `UnitClient`."""
+
+    voice: Pcm | bytes | None
+    tts_voice: Pcm | bytes | None
+    config: DuplexConfig | None
+    max_slice_nums: int
+    interruption: InterruptionOptions | None
+    transcribe: bool
+    record: bool
+    resume: bool
+    audio_format: AudioFormat | None
+    clock: Clock | None
+
+
 class UnitClient(LiveClient):
-    """A live conversation in units: what `duplex` and `realtime` have in common."""
+    """A live conversation in units: what `duplex` and `realtime` have in common.
+
+    Args:
+        voice, tts_voice: what the model sounds like: sound, or the bytes of a WAV file.
+        config: how units are decided.
+        max_slice_nums: image slices per frame, 1 to 9.
+        interruption: what happens when the user speaks while the model does; nothing by default.
+        transcribe: ask for what the user was heard to say (`Transcript`).
+        record: False asks the server not to keep the session.
+        resume: resume the session when the connection breaks.
+        audio_format: how sound crosses the wire; by default what fits the network (see
+            `parley.client.sound.fitting`).
+    """
+
+    session_id: str | None = None
 
     chunk_samples: ClassVar[int] = INPUT_RATE_HZ
     _live_limit = 3
@@ -59,13 +76,42 @@ class UnitClient(LiveClient):
     _speaking: asyncio.Task[None] | None = None
     _frames: tuple[bytes, ...] = ()
 
+    def __init__(
+        self,
+        url: str,
+        path: str,
+        *,
+        voice: Pcm | bytes | None = None,
+        tts_voice: Pcm | bytes | None = None,
+        config: DuplexConfig | None = None,
+        max_slice_nums: int = 1,
+        interruption: InterruptionOptions | None = None,
+        transcribe: bool = False,
+        record: bool = True,
+        resume: bool = True,
+        audio_format: AudioFormat | None = None,
+        clock: Clock | None = None,
+        **access: Unpack[AccessOptions],
+    ) -> None:
+        super().__init__(Access(url, **access), path, clock=clock, resume=resume)
+        self._voice, self._tts_voice = voice_out(voice), voice_out(tts_voice)
+        self._config = config or DuplexConfig()
+        self._options: dict[str, Any] = {
+            "max_slice_nums": max_slice_nums,
+            "interruption": interruption or InterruptionOptions(),
+            "audio_format": audio_format or fitting(self._access),
+            "transcribe": transcribe,
+            "record": record,
+            "resume": resume,
+        }
+
     async def say(self, pcm: Pcm) -> None:
         """Say something, in units of one second in real time; returns when the last one has left.
         From the first call on silence is sent in between, as a microphone would: the model needs a
         unit per second to answer in.
 
         Waits for the session to be ready; may be called while another task iterates, and before
-        anybody does.
+        any task does.
 
         Raises:
             ParleyError: the session never began, or ended meanwhile.
@@ -157,6 +203,37 @@ class UnitClient(LiveClient):
     ) -> msgspec.Struct:
         raise NotImplementedError
 
+    def _translate(self, message: Any) -> Event | None:
+        match message:
+            case wire.Prepared() | realtime.SessionCreated():
+                self.session_id = message.session_id or self.session_id
+                self._sound.agree(message.audio_format)
+                recording_id = given(message.recording_session_id)
+                tokens = message.prompt_length
+                return Ready(self.session_id or "", recording_id, prompt_tokens=tokens)
+            case wire.Result(is_listen=True) | realtime.Listen():
+                return Listening(message.kv_cache_length, self._latency_ms())
+            case wire.Result(audio_data=sound) | realtime.AudioDelta(audio=sound):
+                return Speaking(
+                    message.text,
+                    self._sound.come_in(sound),
+                    message.end_of_turn,
+                    message.kv_cache_length,
+                    self._latency_ms(),
+                )
+            case wire.DuplexPaused(timeout=timeout_s):
+                return Paused(timeout_s)
+            case wire.DuplexResumed():
+                return Resumed()
+            case legacy.Stopped() if self._problem and self._problem.code == "context_full":
+                return Ended("context_full")
+            case wire.Timeout(elapsed_s=elapsed_s):
+                return Ended("timeout", elapsed_s)
+            case realtime.SessionClosed(reason=reason):
+                return Ended(reason)
+            case _:
+                return super()._translate(message)
+
     def _latency_ms(self) -> float | None:
         if self._sent_s is None:
             return None
@@ -171,14 +248,7 @@ class DuplexClient(UnitClient):
         video: whether frames will be sent; chooses the queue's task type.
         session_id: made up when absent; then its prefix follows `video`.
         system_prompt: who the model is.
-        voice, tts_voice: what it sounds like: sound, or the bytes of a WAV file.
-        config: how units are decided.
-        interruption: what happens when the user speaks while the model does; nothing by default.
-        transcribe: ask for what the user was heard to say (`Transcript`).
-        record: False asks the server not to keep the session.
-        resume: resume the session when the connection breaks.
-        audio_format: how sound crosses the wire; by default what fits the network (see
-            `parley.client.sound.fitting`).
+        options: see `UnitClient`.
     """
 
     _messages = wire
@@ -191,37 +261,17 @@ class DuplexClient(UnitClient):
         video: bool = False,
         session_id: str | None = None,
         system_prompt: str = DEFAULT_SYSTEM_PROMPT,
-        voice: Pcm | bytes | None = None,
-        tts_voice: Pcm | bytes | None = None,
-        config: DuplexConfig | None = None,
-        max_slice_nums: int = 1,
-        interruption: InterruptionOptions | None = None,
-        transcribe: bool = False,
-        record: bool = True,
-        resume: bool = True,
-        audio_format: AudioFormat | None = None,
-        clock: Clock | None = None,
-        **access: Unpack[AccessOptions],
+        **options: Unpack[UnitOptions],
     ) -> None:
         made = f"{'omni' if video else 'adx'}_{secrets.token_hex(8)}"
-        self.session_id = check_session_id(session_id or made)
-        super().__init__(
-            Access(url, **access),
-            wire.PATH.format(session_id=self.session_id),
-            clock=clock,
-            resume=resume,
-        )
+        self.session_id: str = check_session_id(session_id or made)
+        super().__init__(url, wire.PATH.format(session_id=self.session_id), **options)
         self._prepare = wire.Prepare(
             system_prompt=system_prompt,
-            ref_audio_base64=voice_out(voice),
-            tts_ref_audio_base64=voice_out(tts_voice),
-            config=config or DuplexConfig(),
-            max_slice_nums=max_slice_nums,
-            interruption=interruption or InterruptionOptions(),
-            audio_format=audio_format or fitting(self._access),
-            transcribe=transcribe,
-            record=record,
-            resume=resume,
+            ref_audio_base64=self._voice,
+            tts_ref_audio_base64=self._tts_voice,
+            config=self._config,
+            **self._options,
         )
 
     async def pause(self, timeout_s: float | None = None) -> None:
@@ -248,42 +298,3 @@ class DuplexClient(UnitClient):
             max_slice_nums=slices,
             playback=self._playback(),
         )
-
-    def _translate(self, message: Any) -> Event | None:
-        match message:
-            case wire.Prepared():
-                self._sound.agree(message.audio_format)
-                return Ready(
-                    message.session_id or self.session_id,
-                    given(message.recording_session_id),
-                    prompt_tokens=message.prompt_length,
-                )
-            case wire.Result(is_listen=True):
-                return Listening(message.kv_cache_length, self._latency_ms())
-            case wire.Result():
-                return Speaking(
-                    message.text,
-                    self._sound.come_in(message.audio_data),
-                    message.end_of_turn,
-                    message.kv_cache_length,
-                    self._latency_ms(),
-                )
-            case wire.DuplexPaused(timeout=timeout_s):
-                return Paused(timeout_s)
-            case wire.DuplexResumed():
-                return Resumed()
-            case legacy.InterruptionMessage():
-                return Interruption(message.state, message.heard_ms, message.text)
-            case legacy.RecordingLostMessage(entries=entries):
-                return Problem(recording_lost(entries))
-            case legacy.InputTranscript(text=text):
-                return Transcript(text)
-            case legacy.Stopped():
-                full = self._problem is not None and self._problem.code == "context_full"
-                return Ended("context_full" if full else "stopped")
-            case wire.Timeout(elapsed_s=elapsed_s):
-                return Ended("timeout", elapsed_s)
-            case legacy.Error():
-                return Problem(as_error(message.code, message.error or message.message))
-            case _:
-                return None

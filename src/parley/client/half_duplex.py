@@ -14,17 +14,13 @@ from typing import Any, ClassVar, Final, Unpack
 
 import msgspec
 
-from parley.client.access import recording_lost
-from parley.client.connection import Access, AccessOptions, as_error
+from parley.client.access import Access, AccessOptions
 from parley.client.events import (
     Ended,
     Event,
-    Interruption,
     Piece,
-    Problem,
     Ready,
     Thinking,
-    Transcript,
     TurnDone,
     Voice,
 )
@@ -238,22 +234,11 @@ class HalfDuplexClient(LiveClient):
                     message.audio_duration_ms or round(1000 * self._turn_sound_s),
                     self._first_sound_ms,
                 )
-            case legacy.InterruptionMessage(state=state):
-                if state == "stopped":
-                    self._is_cut, self._quiet_until_s = True, now_s
-                return Interruption(state, message.heard_ms, message.text)
-            case legacy.RecordingLostMessage(entries=entries):
-                return Problem(recording_lost(entries))
-            case legacy.InputTranscript(text=text):
-                return Transcript(text)
-            case legacy.Stopped():
-                return Ended("stopped")
             case wire.HalfDuplexTimeout(elapsed_s=elapsed_s):
                 return Ended("timeout", elapsed_s)
-            case legacy.Error():
-                return Problem(as_error(message.code, message.error or message.message))
-            case _:
-                return None
+            case legacy.InterruptionMessage(state="stopped"):
+                self._is_cut, self._quiet_until_s = True, now_s
+        return super()._translate(message)
 
     def _piece(self, message: wire.HalfDuplexChunk, now_s: float) -> Piece | None:
         sound = self._sound.come_in(message.audio_data)

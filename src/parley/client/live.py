@@ -17,42 +17,39 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, ClassVar, Final, Self
 
 import msgspec
 
-from parley.client.access import SocketClosed
-from parley.client.connection import (
+from parley.client.access import (
     Access,
     ConnectionLost,
-    Link,
-    TimedOut,
+    RemoteError,
+    SocketClosed,
     Unreachable,
-    open_socket,
+    as_error,
 )
+from parley.client.connection import Link, open_socket
 from parley.client.events import (
     Assigned,
     Ended,
     Event,
+    Interruption,
     Problem,
     Ready,
     Reconnected,
     Reconnecting,
+    Transcript,
     Turn,
     Waiting,
 )
-from parley.client.goodbye import end_session
 from parley.client.pace import Collected
-from parley.client.resuming import FINAL_CODES, Returning, resume_path
+from parley.client.resuming import FINAL_CODES, Returning, end_session, resume_path
 from parley.client.sound import ClientSound
 from parley.clock import Clock, SystemClock
-from parley.errors import NotReady, ParleyError, Refused, UnknownEvent
-from parley.media.pcm import (
-    INPUT_RATE_HZ,
-    Pcm,
-    to_float32_bytes,
-)
+from parley.errors import NotReady, ParleyError, Refused, TimedOut, UnknownEvent
+from parley.media.pcm import INPUT_RATE_HZ, Pcm, to_float32_bytes
 from parley.media.resample import resample
 from parley.protocol import codec, legacy, realtime
 from parley.protocol.values import PlaybackReport
@@ -64,8 +61,39 @@ LONGEST_WAIT_S: Final = 1.0
 TRY_AGAIN_CODES: Final = frozenset({1001, 1006, 1011, 1012})
 """Closes that say nothing against trying again: going away, lost, failed, restarting."""
 
-_QUEUED = legacy.Queued | legacy.QueueUpdate | realtime.SessionQueued | realtime.SessionQueueUpdate
-_ASSIGNED = legacy.QueueDone | realtime.SessionQueueDone
+
+def common_event(message: Any) -> Event | None:
+    """What a message says that several dialects have, perhaps under another name; None: nothing."""
+    match message:
+        case legacy.Queued() | legacy.QueueUpdate():
+            return _waiting(message)
+        case realtime.SessionQueued() | realtime.SessionQueueUpdate():
+            return _waiting(message)
+        case legacy.QueueDone() | realtime.SessionQueueDone():
+            return Assigned()
+        case legacy.InterruptionMessage() | realtime.ResponseInterruption():
+            return Interruption(message.state, message.heard_ms, message.text)
+        case legacy.InputTranscript(text=text):
+            return Transcript(text)
+        case realtime.InputTranscriptionCompleted(transcript=text):
+            return Transcript(text)
+        case legacy.RecordingLostMessage() | realtime.SessionRecordingLost():
+            lost = f"{message.entries} entries could not be written so far."
+            return Problem(RemoteError("recording_lost", f"The recording has holes: {lost}"))
+        case legacy.Stopped():
+            return Ended("stopped")
+        case legacy.Error():
+            return Problem(as_error(message.code, message.error or message.message))
+        case realtime.RealtimeError(error=body):
+            return Problem(as_error(body.code, body.message))
+        case _:
+            return None
+
+
+def _waiting(message: Any) -> Waiting:
+    return Waiting(
+        message.position, message.estimated_wait_s, message.ticket_id, message.queue_length
+    )
 
 
 class LiveClient(ABC):
@@ -126,9 +154,9 @@ class LiveClient(ABC):
         """
         return self._messages.decode_server(self._sound.text(frame))
 
-    @abstractmethod
     def _translate(self, message: Any) -> Event | None:
-        """A message of this dialect as an event; None for what needs no telling."""
+        """A message of this dialect as an event; None for what clients need not know."""
+        return common_event(message)
 
     # -- life --
 
@@ -136,12 +164,7 @@ class LiveClient(ABC):
         await self._open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     def __aiter__(self) -> Self:
@@ -343,22 +366,16 @@ class LiveClient(ABC):
             message = self._decode(frame)
         except UnknownEvent:
             return None  # A later version says more than we know.
-        match message:
-            case _ if isinstance(message, _QUEUED):
-                return Waiting(
-                    message.position,
-                    message.estimated_wait_s,
-                    message.ticket_id,
-                    message.queue_length,
-                )
-            case _ if isinstance(message, _ASSIGNED):
+        event = self._translate(message)
+        match event:
+            case Waiting():
+                return event
+            case Assigned():
                 self.phase = "connected"
                 if self._returning is not None:
                     link.sent = self._returning.sent
                 link.post(self._opening())
-                return Assigned()
-        event = self._translate(message)
-        match event:
+                return event
             case Ready(session_id=session_id):
                 if self._returning is not None:
                     self._returning.session_id = session_id

@@ -8,34 +8,13 @@ async with RealtimeClient("https://localhost:8006", mode="audio") as talk:
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import msgspec
 
-from parley.client.access import recording_lost
-from parley.client.connection import Access, AccessOptions, as_error
-from parley.client.duplex import UnitClient
-from parley.client.events import (
-    Ended,
-    Event,
-    Interruption,
-    Listening,
-    Problem,
-    Ready,
-    Speaking,
-    Transcript,
-)
-from parley.client.live import given, voice_out
-from parley.client.sound import fitting
-from parley.clock import Clock
-from parley.media.pcm import Pcm
+from parley.client.duplex import UnitClient, UnitOptions
 from parley.protocol import realtime as wire
-from parley.protocol.values import (
-    DEFAULT_SYSTEM_PROMPT,
-    AudioFormat,
-    DuplexConfig,
-    InterruptionOptions,
-)
+from parley.protocol.values import DEFAULT_SYSTEM_PROMPT
 
 
 class RealtimeClient(UnitClient):
@@ -45,14 +24,7 @@ class RealtimeClient(UnitClient):
         url: the server, e.g. `https://localhost:8006`.
         mode: `video` or `audio`; cannot change within a session.
         instructions: who the model is.
-        voice, tts_voice: what it sounds like: sound, or the bytes of a WAV file.
-        config: how units are decided.
-        interruption: what happens when the user speaks while the model does; nothing by default.
-        transcribe: ask for what the user was heard to say (`Transcript`).
-        record: False asks the server not to keep the session.
-        resume: resume the session when the connection breaks.
-        audio_format: how sound crosses the wire; by default what fits the network (see
-            `parley.client.sound.fitting`).
+        options: see `UnitClient`.
     """
 
     _messages = wire
@@ -64,34 +36,16 @@ class RealtimeClient(UnitClient):
         *,
         mode: wire.Mode = "video",
         instructions: str = DEFAULT_SYSTEM_PROMPT,
-        voice: Pcm | bytes | None = None,
-        tts_voice: Pcm | bytes | None = None,
-        config: DuplexConfig | None = None,
-        max_slice_nums: int = 1,
-        interruption: InterruptionOptions | None = None,
-        transcribe: bool = False,
-        record: bool = True,
-        resume: bool = True,
-        audio_format: AudioFormat | None = None,
-        clock: Clock | None = None,
-        **access: Unpack[AccessOptions],
+        **options: Unpack[UnitOptions],
     ) -> None:
-        super().__init__(
-            Access(url, **access), f"{wire.PATH}?mode={mode}", clock=clock, resume=resume
-        )
-        self.session_id: str | None = None
+        super().__init__(url, f"{wire.PATH}?mode={mode}", **options)
         self._update = wire.SessionUpdate(
             session=wire.SessionOptions(
                 instructions=instructions,
-                max_slice_nums=max_slice_nums,
-                ref_audio=voice_out(voice),
-                tts_ref_audio=voice_out(tts_voice),
-                voice_config=config or DuplexConfig(),
-                interruption=interruption or InterruptionOptions(),
-                audio_format=audio_format or fitting(self._access),
-                transcribe=transcribe,
-                record=record,
-                resume=resume,
+                ref_audio=self._voice,
+                tts_ref_audio=self._tts_voice,
+                voice_config=self._config,
+                **self._options,
             )
         )
 
@@ -117,36 +71,3 @@ class RealtimeClient(UnitClient):
         if text:
             parts.append(wire.ItemPart(type="input_text", text=text))
         return wire.ConversationItemCreate(item=wire.WrittenItem(content=tuple(parts)))
-
-    def _translate(self, message: Any) -> Event | None:
-        match message:
-            case wire.SessionCreated():
-                self.session_id = message.session_id
-                self._sound.agree(message.audio_format)
-                return Ready(
-                    message.session_id,
-                    given(message.recording_session_id),
-                    prompt_tokens=message.prompt_length,
-                )
-            case wire.Listen(kv_cache_length=tokens):
-                return Listening(tokens, self._latency_ms())
-            case wire.AudioDelta():
-                return Speaking(
-                    message.text,
-                    self._sound.come_in(message.audio),
-                    message.end_of_turn,
-                    message.kv_cache_length,
-                    self._latency_ms(),
-                )
-            case wire.ResponseInterruption():
-                return Interruption(message.state, message.heard_ms, message.text)
-            case wire.SessionRecordingLost(entries=entries):
-                return Problem(recording_lost(entries))
-            case wire.InputTranscriptionCompleted(transcript=text):
-                return Transcript(text)
-            case wire.SessionClosed(reason=reason):
-                return Ended(reason)
-            case wire.RealtimeError(error=body):
-                return Problem(as_error(body.code, body.message))
-            case _:
-                return None

@@ -1,16 +1,20 @@
-"""What a client needs to resume its session after a cut.
+"""What a client needs to resume its session after a cut, or to end it without a connection.
 
 Source: docs/protocols/resume.md.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import deque
 from typing import Final
 
+import httpx
 import msgspec
 
-from parley.client.access import RemoteError, Socket, SocketClosed
+from parley.client.access import Access, RemoteError, Socket, SocketClosed
+from parley.errors import ParleyError
 from parley.protocol import codec
 from parley.protocol.resume import (
     QUERY,
@@ -33,6 +37,12 @@ UNSURE_BYTES: Final = 8 << 20
 """Most that is kept of what the server may not have got; the oldest goes first."""
 FINAL_CODES: Final = frozenset({1000, REFUSED_CODE, REPLACED_CODE})
 """Closes after which there is nothing to come back to."""
+
+END_LIMIT_S: Final = 2.0
+"""How long the end of a session is requested by HTTP: a gateway that is restarting may be there
+again."""
+END_PAUSE_S: Final = 0.25
+END_ATTEMPTS: Final = 5
 
 
 class SentMessages:
@@ -160,3 +170,34 @@ _answer = msgspec.json.Decoder(ResumeGranted | ResumeRefusal | ResumeWaiting)
 def resume_path(path: str) -> str:
     """The path of a connection that resumes a session of `path`."""
     return f"{path}{'&' if '?' in path else '?'}{QUERY}=true"
+
+
+async def end_session(access: Access, session_id: str) -> bool:
+    """Ask the server by HTTP to end a session that was started with `resume`; whether it did so
+    within `END_LIMIT_S`. Otherwise the session keeps its slot to the end of the resume window.
+    Never fails."""
+    address = access.http_url(f"/api/sessions/{session_id}/end")
+    transport = access.transport.requests(access) if access.transport else None
+    with contextlib.suppress(TimeoutError, ParleyError):
+        async with (
+            asyncio.timeout(END_LIMIT_S),
+            httpx.AsyncClient(
+                headers=access.headers(),
+                transport=transport,
+                verify=access.verify() if address.startswith("https:") else True,
+                trust_env=not access.is_loopback(),
+            ) as http,
+        ):
+            for _ in range(END_ATTEMPTS):
+                try:
+                    answer = await http.post(address)
+                except httpx.TransportError:
+                    await asyncio.sleep(END_PAUSE_S)
+                    continue
+                if answer.status_code == 200:
+                    return True
+                if answer.status_code not in (404, 503):
+                    break
+                # A gateway that has just started learns of its sessions from its workers.
+                await asyncio.sleep(END_PAUSE_S)
+    return False

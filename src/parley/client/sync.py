@@ -17,12 +17,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from parley.client import chat as chats
+from parley.client.access import AccessOptions
 from parley.client.admin import Server
-from parley.client.connection import AccessOptions
 from parley.client.duplex import DuplexClient, UnitClient
 from parley.client.events import Answer, Event, Ready, Turn
 from parley.client.half_duplex import HalfDuplexClient
@@ -92,12 +91,7 @@ class Talk:
         self._portal.run(self._client.__aenter__())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._portal.run(self._client.close())
 
     def __iter__(self) -> Iterator[Event]:
@@ -197,12 +191,7 @@ class SyncServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ from parley.cli.bench.duplex_talk import (
 )
 from parley.cli.bench.people import installed
 from parley.cli.bench.talkers import DIALECTS, AnyTalker, client_of
-from parley.client.connection import AccessOptions
+from parley.client.access import AccessOptions
 from parley.errors import BadInput, ParleyError, SetupError
 from parley.protocol.values import InterruptionOptions
 

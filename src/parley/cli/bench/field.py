@@ -20,7 +20,7 @@ from parley.cli import files, reach
 from parley.cli.bench.duplex import CHUNK_S, READY_S, WHOLE_S
 from parley.cli.bench.duplex_talk import SimulatedLoudspeaker, SimulatedMicrophone
 from parley.cli.bench.talkers import DIALECTS, Told, client_of
-from parley.client.connection import AccessOptions
+from parley.client.access import AccessOptions
 from parley.client.events import Piece, Speaking
 from parley.errors import BadInput, ParleyError, SetupError
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, Samples

@@ -18,14 +18,14 @@ from typing import Any, ClassVar, Final, Self
 import msgspec
 import numpy as np
 
-from parley.client.access import Socket, SocketClosed
-from parley.client.connection import Access, AccessOptions, ConnectionLost, TimedOut, open_socket
+from parley.client.access import Access, AccessOptions, ConnectionLost, Socket, SocketClosed
+from parley.client.connection import open_socket
 from parley.client.duplex import DuplexClient, UnitClient
 from parley.client.events import Ended, Event, Interruption, Listening, Problem, Speaking, Thinking
 from parley.client.half_duplex import HalfDuplexClient
 from parley.client.live import LiveClient
 from parley.client.realtime import RealtimeClient
-from parley.errors import InferenceFailed, ParleyError
+from parley.errors import InferenceFailed, ParleyError, TimedOut
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, from_float32_bytes
 from parley.protocol.half_duplex import Config
 from parley.protocol.values import DEFAULT_SYSTEM_PROMPT, InterruptionOptions
