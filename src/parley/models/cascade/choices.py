@@ -27,12 +27,12 @@ from parley.models.cascade.writer import Draft
 T = TypeVar("T")
 
 WAITED = None
-"""Stands among words where a unit ended without one."""
+"""Marks, among words, a unit that ended without one."""
 _NOTHING: Any = object()
 
 
 class NothingLeft(Exception):
-    """The work was cancelled at this place when it was done first."""
+    """When this work was first done, it was cancelled at this point."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,12 +100,12 @@ class Choices:
 
     @property
     def is_again(self) -> bool:
-        """True if nothing is to be chosen."""
+        """True if all choices are given and nothing is chosen."""
         return self._given is not None
 
     @property
     def made(self) -> Chosen:
-        """What was chosen until now."""
+        """The choices so far."""
         if self._given is not None:
             return self._given
         return Chosen(
@@ -118,7 +118,7 @@ class Choices:
         )
 
     def hearing(self, begin: Callable[[], Hearing]) -> Hearing:
-        """An utterance that becomes words; say what was `heard`."""
+        """An utterance is being recognised; report the result with `heard`."""
         return Known(self._heard.next()) if self.is_again else begin()
 
     def heard(self, heard: Heard) -> None:
@@ -127,11 +127,11 @@ class Choices:
             self._heard.made.append(heard)
 
     def seen(self, look: Callable[[], str]) -> str:
-        """What is said about a picture."""
+        """The sentence about a picture."""
         return self._seen.next() if self.is_again else self._seen.keep(look())
 
     def listened(self, listen: Callable[[], Listened]) -> Listened:
-        """What a voice detector makes of a unit."""
+        """The voice detector's result for a unit."""
         return self._listened.next() if self.is_again else self._listened.keep(listen())
 
     def now(self) -> datetime:
@@ -173,7 +173,8 @@ class Choices:
         return after
 
     def ends_unit(self, *, is_due: bool) -> bool:
-        """True if a unit ends because nothing new has come; `is_due` says so the first time."""
+        """True if a unit ends because nothing new has arrived; `is_due` decides it the first
+        time."""
         if self.is_again:
             if self._words.peek() is not WAITED:
                 return False
@@ -200,7 +201,7 @@ class Choices:
 
 
 class Known:
-    """An utterance whose words are known."""
+    """An utterance that has been recognised."""
 
     def __init__(self, heard: Heard) -> None:
         self.heard: Heard | None = heard
@@ -210,7 +211,7 @@ class Known:
 
 
 class _Line(Generic[T]):
-    """Choices of one sort: those that are given, and those that were made."""
+    """Choices of one kind: the given ones, and those made."""
 
     def __init__(self, given: Iterable[T]) -> None:
         self._left = deque(given)
@@ -225,7 +226,7 @@ class _Line(Generic[T]):
         return self._left.popleft()
 
     def peek(self) -> T | None:
-        """The next; None is what `WAITED` is."""
+        """The next choice; None has the meaning of `WAITED`."""
         return self._left[0] if self._left else _NOTHING
 
     def keep(self, value: T) -> T:

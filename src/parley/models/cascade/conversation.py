@@ -60,8 +60,8 @@ class Telling:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Promise:
-    """A chunk of an answer that was played when this was done first: samples `start` to `stop` of
-    its clauses. `echo_samples`: its length at the rate of a microphone."""
+    """A chunk of an answer that was played when this was first done: samples `start` to `stop` of
+    its clauses. `echo_samples`: its length at the microphone's rate."""
 
     clauses: tuple[tuple[str, int], ...]
     start: int
@@ -103,12 +103,12 @@ class CascadeState:
 
     @property
     def has_promised(self) -> bool:
-        """True if speech stands out that has to be made before it goes on."""
+        """True if speech must be synthesised before the conversation continues."""
         return bool(self.promises) or (self.telling is not None and self.telling.is_promised)
 
 
 class Conversation:
-    """One row's opening, and its state."""
+    """One row's session and its state."""
 
     def __init__(
         self, opening: StartSession, seed: int, voice: int, detector: Detector | None
@@ -140,7 +140,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CascadeCheckpoint:
-    """A remembered point of one opening of one row."""
+    """A remembered point of one session of one row."""
 
     row: int
     conversation: Conversation

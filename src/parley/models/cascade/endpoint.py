@@ -27,11 +27,11 @@ log = logs.get(__name__)
 
 CONNECT_S: Final = 5.0
 LINE_BYTES: Final = 1 << 20
-"""Longest line of a stream, here."""
+"""Maximum length of a line of a stream."""
 THOUGHTS_MOST: Final = 50_000
-"""Events without a word to show after which an answer is given up."""
+"""Events without a visible word after which an answer is abandoned."""
 PIECES_MOST: Final = 1000
-"""Pieces that wait to be taken; the server waits when there are more."""
+"""Size of the queue of pieces; when it is full, the server has to wait."""
 
 UNREACHABLE = AnswerProblem(
     "I'm sorry, I can't reach my language model right now.",
@@ -106,7 +106,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class StreamPiece:
-    """More of an answer: words, or calls of functions in the form of `views/tools.py`."""
+    """More of an answer: words, or function calls in the format of `views/tools.py`."""
 
     text: str = ""
     calls: str = ""
@@ -131,7 +131,7 @@ class CompletionStream:
         threading.Thread(target=self._run, name="llm-endpoint", daemon=True).start()
 
     def cancel(self) -> None:
-        """Nobody wants it any more: the connection is closed now, also while nothing comes."""
+        """Close the connection now, even while no data arrives."""
         self._is_cancelled.set()
         if self._socket is not None:
             # A blocked read of another thread ends with a shutdown, not with a close.
@@ -139,7 +139,7 @@ class CompletionStream:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def _connected(self, name: str, info: Mapping[str, Any]) -> None:
-        """Keeps the connection (httpx's trace); it may have been cancelled meanwhile."""
+        """Keep the connection (httpx's trace); the request may have been cancelled meanwhile."""
         if name in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
             self._socket = info["return_value"].get_extra_info("socket")
             if self._is_cancelled.is_set():
@@ -169,7 +169,7 @@ class CompletionStream:
         log.warning("language_model_failed", url=self._endpoint.url, why=how)
 
     def _put(self, piece: StreamPiece | None) -> bool:
-        """False when nobody takes it any more."""
+        """Queue a piece; false if the request was cancelled."""
         while not self._is_cancelled.is_set():
             try:
                 self.pieces.put(piece, timeout=0.5)
@@ -244,7 +244,7 @@ def lines_of(reply: httpx.Response) -> Iterator[str]:
 
 
 def problem_of(reply: httpx.Response) -> AnswerProblem:
-    """What a refusal means."""
+    """The problem that a refusal stands for."""
     status = reply.status_code
     match status:
         case 401 | 403:

@@ -21,14 +21,14 @@ from parley.models.cascade.transcript import clean
 
 CTRANSLATE2_FILE: Final = "model.bin"
 VOICES: Final = ("voices*.bin", "voices*.npz")
-"""Where Kokoro's voices lie beside its network."""
+"""Names of Kokoro's voice files next to its network."""
 DEFAULT_KOKORO_VOICE: Final = "af_heart"
 
 
 PACKAGES: Final = {
     "faster_whisper": "faster-whisper", "piper": "piper-tts", "kokoro_onnx": "kokoro-onnx"
 }  # fmt: skip
-"""Libraries, and what is installed to have them."""
+"""Library → package that provides it."""
 
 
 def library(name: str) -> Any:
@@ -48,7 +48,7 @@ def library(name: str) -> Any:
 
 
 class _Utterance:
-    """An utterance is one step."""
+    """Recognises an utterance in one step."""
 
     def __init__(self, model: Any, samples: Samples) -> None:
         self._model, self._samples = model, samples
@@ -89,7 +89,7 @@ class FasterWhisper:
 
 
 def is_ctranslate2(name: str) -> bool:
-    """True if a folder holds a Whisper in CTranslate2's form."""
+    """True if a folder contains a Whisper in CTranslate2's format."""
     return (Path(name).expanduser() / CTRANSLATE2_FILE).is_file()
 
 
@@ -147,7 +147,7 @@ class KokoroSpeaker:
 
 
 def at_output_rate(samples: Any, rate_hz: int) -> Samples:
-    """What a voice made (N,), at the rate of every voice here."""
+    """Speech (N,) resampled to `OUTPUT_RATE_HZ`."""
     return resample(
         Pcm(np.asarray(samples, np.float32).reshape(-1), rate_hz), OUTPUT_RATE_HZ
     ).samples
@@ -159,7 +159,7 @@ def recogniser_package(name: str) -> str:
 
 
 def voice_package(name: str) -> str:
-    """The library that the voice of a file needs; "" for what is no file."""
+    """The library that a voice file needs; "" if it is not a file."""
     path = Path(name).expanduser()
     if not path.is_file():
         return ""

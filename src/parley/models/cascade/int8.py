@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 _process_wide = threading.Lock()
-"""Filters of warnings and the choice of kernels belong to the process; weights are read by several
-threads."""
+"""Warning filters and the choice of kernels are process-wide; several threads read weights."""
 
 
 class Int8Linear(nn.Module):
@@ -49,7 +48,7 @@ class Int8Linear(nn.Module):
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor | None = None) -> Int8Linear:
-        """Of float rows."""
+        """Quantise float rows."""
         low, high = weight.aminmax(dim=1)
         scale = (torch.maximum(-low, high) / 127).clamp(min=1e-8)
         rows = (weight / scale[:, None]).round_().clamp_(-127, 127).to(torch.int8)
@@ -57,7 +56,7 @@ class Int8Linear(nn.Module):
 
 
 def quantized(linear: nn.Linear) -> Int8Linear:
-    """A float layer as an int8 one."""
+    """The int8 form of a float layer."""
     bias = None if linear.bias is None else linear.bias.detach().float()
     return Int8Linear.of(linear.weight.detach().float(), bias)
 

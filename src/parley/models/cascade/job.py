@@ -6,8 +6,8 @@ from parley.models.job import ModelJob
 
 
 class CascadeJob(ModelJob):
-    """A piece of work as a row of steps."""
+    """Work for one row, as a series of steps."""
 
     def run(self) -> None:
-        """One step of the present stage."""
+        """Run one step of the current stage."""
         raise NotImplementedError

@@ -22,7 +22,7 @@ MATRICES = ("qkv", "out", "gate_up", "down")
 
 @dataclass(frozen=True, slots=True)
 class LlamaShape:
-    """Sizes. The defaults are SmolLM2-135M's, but for the pruned vocabulary."""
+    """Sizes; the defaults are SmolLM2-135M's with the pruned vocabulary."""
 
     vocabulary: int = 16384
     width: int = 576
@@ -39,12 +39,12 @@ class LlamaShape:
 
 
 def row_bytes(shape: LlamaShape, tokens: int) -> int:
-    """Size of a conversation's keys and values."""
+    """Size of a conversation's keys and values in bytes."""
     return shape.layers * 2 * shape.kv_heads * shape.head_width * 4 * tokens
 
 
 class Norm(nn.Module):
-    """Root mean square norm."""
+    """Root mean square normalisation."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Norm(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and a gated layer; `qkv` and `gate_up` are joined matrices."""
+    """Attention and a gated layer; `qkv` and `gate_up` are concatenated matrices."""
 
     def __init__(self, shape: LlamaShape) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Cache:
         self._capacity = 0
 
     def reserve(self, tokens: int) -> None:
-        """Room for `tokens` in all; what is there stays."""
+        """Make room for `tokens` in all; keeps the contents."""
         if tokens <= self._capacity:
             return
         shape = self.shape
@@ -94,14 +94,14 @@ class Cache:
         self._room, self._capacity = room, capacity
 
     def put(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write (K, T, W) behind the length; gives keys and values up to there (K, P + T, W)."""
+        """Append (K, T, W); returns the keys and values so far (K, P + T, W)."""
         stop = self.length + key.shape[1]
         self._room[layer, 0, :, self.length : stop] = key
         self._room[layer, 1, :, self.length : stop] = value
         return self._room[layer, 0, :, :stop], self._room[layer, 1, :, :stop]
 
     def cut(self, length: int) -> None:
-        """Forget everything from `length` on."""
+        """Drop everything from `length` on."""
         assert length <= self.length
         self.length = length
 
@@ -111,7 +111,7 @@ class Cache:
 
 
 class Llama(nn.Module):
-    """See the module's text. The output matrix is the embedding's."""
+    """See the module. The output matrix is the embedding's."""
 
     def __init__(self, shape: LlamaShape) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Llama(nn.Module):
         return self._waves[0, start:stop], self._waves[1, start:stop]
 
     def turned(self, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """Query and key of inputs (T, D) together, turned (H + K, T, W), and value (K, T, W)."""
+        """Rotated query and key of inputs (T, D) together (H + K, T, W), and value (K, T, W)."""
         shape = self.shape
         mixed = layer.qkv(x).view(x.shape[0], -1, shape.head_width).transpose(0, 1)
         both = shape.heads + shape.kv_heads
@@ -155,7 +155,7 @@ class Llama(nn.Module):
 
     @torch.inference_mode()
     def run_each(self, ids: list[int], cache: Cache) -> Tensor:
-        """As `run`, with the logits behind each of the tokens (T, V)."""
+        """Like `run`, with the logits after each of the tokens (T, V)."""
         return self._append(ids, cache, len(ids))
 
     def _append(self, ids: list[int], cache: Cache, wanted: int) -> Tensor:
@@ -188,13 +188,13 @@ class Llama(nn.Module):
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions: (..., T, W) by (T, W / 2)."""
+    """Apply rotary positions: (..., T, W) by (T, W / 2)."""
     left, right = x.chunk(2, -1)
     return torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
 
 
 def quantize(model: Llama) -> None:
-    """Replace all matrices by int8 ones; the embedding stays, the head is int8."""
+    """Quantise all matrices to int8; the embedding stays float, the head becomes int8."""
     for layer in model.layers:
         assert isinstance(layer, Layer)
         for name in MATRICES:
@@ -203,6 +203,6 @@ def quantize(model: Llama) -> None:
 
 
 def fill(model: Llama, tensors: Mapping[str, Tensor]) -> None:
-    """Load float tensors under the module's own names."""
+    """Load float tensors named as the module's own."""
     model.load_state_dict(dict(tensors), strict=True)
     model.eval().requires_grad_(False)

@@ -76,7 +76,7 @@ def load(settings: ModelSettings) -> Cascade:
 
 
 def describe(settings: ModelSettings) -> ModelPlan:
-    """What `load` would do."""
+    """Describe what `load` would do."""
     problems: list[str] = []
     notes: list[str] = []
     weights = None
@@ -122,8 +122,8 @@ def describe(settings: ModelSettings) -> ModelPlan:
 
 
 def needed_bytes(settings: ModelSettings) -> int:
-    """Memory that a worker takes, about: measured with the bundled parts; a language model's folder
-    comes on top of it."""
+    """Approximate memory of a worker: measured with the bundled parts, plus the size of a language
+    model's folder."""
     folder = Path(settings.llm).expanduser()
     if is_own_llm(settings) or is_address(settings.llm) or not folder.is_dir():
         return WORKER_BYTES
@@ -132,7 +132,7 @@ def needed_bytes(settings: ModelSettings) -> int:
 
 
 def available_bytes() -> int | None:
-    """Memory that is free or can be freed; None where the system does not say."""
+    """Free or reclaimable memory; None if the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
     except OSError:
@@ -152,20 +152,19 @@ def is_own_llm(settings: ModelSettings) -> bool:
 
 
 def is_address(text: str) -> bool:
-    """True if a setting names a server."""
+    """True if a setting is the address of a server."""
     return text.startswith(("http://", "https://"))
 
 
 def answers_early(settings: ModelSettings) -> bool:
-    """True if each pause of the user may start an answer: as set, else unless it goes to a public
-    name, where each request is likely to be paid for."""
+    """True if each pause of the user may start an answer: as configured, otherwise unless the
+    address is public, where each request is likely to cost money."""
     if settings.llm_early is not None:
         return settings.llm_early
     return not is_address(settings.llm) or is_private_name(host_name(settings.llm) or "")
 
 
 def endpoint_of(settings: ModelSettings) -> Endpoint:
-    """The language model's address."""
     return Endpoint(
         settings.llm.rstrip("/"), settings.llm_model, settings.llm_key, settings.llm_timeout_s,
         settings.llm_images, settings.llm_fields,
@@ -201,7 +200,7 @@ def find_recogniser(settings: ModelSettings, folder: Path | None) -> Recogniser:
 
 
 def find_speaker(settings: ModelSettings, folder: Path | None) -> Speaker | None:
-    """The voice; None where none is installed."""
+    """The voice; None if none is installed."""
     if is_address(settings.tts):
         endpoint = Endpoint(
             settings.tts.rstrip("/"), settings.tts_model, settings.llm_key, settings.llm_timeout_s
@@ -219,12 +218,12 @@ def find_speaker(settings: ModelSettings, folder: Path | None) -> Speaker | None
 
 
 def find_vision(folder: Path | None) -> Vision | None:
-    """What looks at pictures; None where nothing is installed."""
+    """The vision part; None if none is installed."""
     return OwnVision(folder) if folder and list(folder.glob("eyes-*.safetensors")) else None
 
 
 def find_detector() -> DetectorFactory:
-    """Silero where it is installed, loudness otherwise."""
+    """Silero if it is installed, loudness otherwise."""
     try:
         return SileroModel()
     except SetupError:

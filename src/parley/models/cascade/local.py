@@ -27,23 +27,24 @@ from parley.models.grammar import Grammar, Grammars, check
 from parley.protocol.values import AnswerFormat
 
 FORMAT_TOKENS = 512
-"""Longest answer with a format; from half of it on, what can end is ended."""
+"""Maximum length of a formatted answer; after half of it, everything that can be closed is
+closed."""
 TOO_MUCH = AnswerProblem(
     "I'm sorry, that form is too complicated for me.",
     "The schema of the answer's format takes too much time or memory: {why}. Use a simpler one.",
 )
 BLOCK_TOKENS = 16
-"""Tokens of a note that are read together."""
+"""Number of note tokens that are read together."""
 FAITH = 3.0
 """Added to the logit of the next token of a note that is being copied."""
 TOKEN_COST, BLOCK_COST, READ_COST, READ_TOKENS = 4, 5, 5, 10
-"""Hundredths of a second of one core: a token, a block, and a piece of the prompt with one more for
-each `READ_TOKENS`. Source: docs/log/pocket.md, Xeon of 2023 at 2.3 GHz."""
+"""In hundredths of a second of one core: a token, a block, and a piece of the prompt plus one more
+per `READ_TOKENS`. Source: docs/log/pocket.md, Xeon of 2023 at 2.3 GHz."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Point:
-    """What a row has read."""
+    """The tokens that a row has read."""
 
     chunks: tuple[tuple[int, ...], ...]
     portions: tuple[Portion, ...]
@@ -56,7 +57,7 @@ class _Row:
     chunks: list[tuple[int, ...]]
     logits: Tensor | Later | None = None
     formatted: tuple[History, Grammar] | None = None
-    """Where the answer to a history is in its format."""
+    """Grammar state of the answer to a history."""
 
 
 class LocalWriter:
@@ -98,7 +99,7 @@ class LocalWriter:
 
     @property
     def row_bytes(self) -> int:
-        """Largest size of a row's cache."""
+        """Maximum size of a row's cache in bytes."""
         return row_bytes(self.model.shape, self._limit)
 
     @property
@@ -115,7 +116,7 @@ class LocalWriter:
         self.open(row)
 
     def cancel(self, row: int) -> None:
-        """Nothing runs between two steps."""
+        """Nothing to do: no work runs between two steps."""
 
     def point(self, row: int) -> object:
         state = self._rows[row]
@@ -201,7 +202,8 @@ class LocalWriter:
     def _allowed(
         self, state: _Row, history: History, draft: Draft, form: AnswerFormat, limit: int
     ) -> Tensor:
-        """Which tokens keep to a format (V,); those that end something, once it has become long."""
+        """Tokens that the format allows (V,); only those that close something once the answer is
+        long."""
         if state.formatted is None or state.formatted[0] is not history:
             state.formatted = history, self._grammars.begin(form)
         grammar = state.formatted[1]
@@ -223,7 +225,7 @@ class LocalWriter:
         return self._followed(row, history, draft, choice, limit, later=True)
 
     def _catches_up(self, row: int) -> bool:
-        """A bounded piece of what was only noted; False when nothing was."""
+        """Read a bounded piece of the tokens that were only noted; false if there were none."""
         state = self._rows[row]
         if not state.read.is_behind and state.logits is not Later.LOGITS:
             return False
@@ -271,21 +273,21 @@ class LocalWriter:
         return _unrepeated(history, after)
 
     def _shown(self, ids: tuple[int, ...], draft: Draft, *, is_last: bool) -> tuple[str, bool]:
-        """`shown`; JSON stands as it was written, up to a letter of which bytes are missing."""
+        """`shown`; JSON is left as written, up to a character whose bytes are incomplete."""
         text = self.words.decode(list(ids))
         if not draft.has_format:
             return shown(text, is_last=is_last)
         return text if is_last else text.rstrip("\ufffd"), False
 
     def _expected(self, history: History, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """What the note goes on with, as long as the answer is the note word for word."""
+        """The next tokens of the note, while the answer repeats it word for word."""
         note = history.lines[-1].note if history.lines else None
         copied = self._encode(note) if note and ids else ()
         return copied[len(ids) :] if ids == copied[: len(ids)] else ()
 
     def _faithful(self, logits: Tensor, history: History, draft: Draft) -> Tensor:
-        """As long as the answer is the note word for word, its next token is a little likelier:
-        rare names and long spellings are copied to the end."""
+        """While the answer repeats the note word for word, make its next token slightly likelier:
+        so rare names and long spellings are copied to the end."""
         note = history.lines[-1].note if history.lines else None
         if not note:
             return logits
@@ -361,7 +363,7 @@ class LocalWriter:
     def _read_to_answer(
         self, row: int, history: History, draft: Draft, *, later: bool = False
     ) -> bool:
-        """`_read` of what stands before the next token."""
+        """`_read` of everything before the next token."""
         chunks = self._answering(history, draft)
         together = len(chunks) - (2 if draft.ids else 1)
         return self._read(row, chunks, needs_logits=True, together=together, later=later)
@@ -404,8 +406,8 @@ class LocalWriter:
 
 
 def _unrepeated(history: History, draft: Draft) -> Draft:
-    """The draft, unless it says what was said last: that is held back while it may still become
-    something else, and is something else in the end."""
+    """The draft, unless it would repeat the last answer: it is held back while it may still differ,
+    and replaced if it does not."""
     answers = [line.text for line in history.lines if line.role == "assistant"]
     if draft.has_format or not answers or not answers[-1].startswith(draft.text):
         return draft

@@ -50,7 +50,7 @@ class History:
     known: tuple[str, ...] = field(default=())
 
     def without_question(self) -> History:
-        """Without what the user said last: as before a turn that failed."""
+        """The history without the user's last turn, as before a turn that failed."""
         lines = self.lines
         while lines and lines[-1].role == "user":
             lines = lines[:-1]
@@ -58,10 +58,10 @@ class History:
 
 
 def plain(text: str) -> str:
-    """Words of a user on one line, without anything that could be taken for a control token."""
+    """A user's words on one line, without anything that could be read as a control token."""
     return " ".join(defused(text).split())
 
 
 def defused(text: str) -> str:
-    """A text without anything that could be taken for a control token."""
+    """A text without anything that could be read as a control token."""
     return text.replace("<|", "< ").replace("|>", " >")

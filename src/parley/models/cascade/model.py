@@ -43,11 +43,11 @@ from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad.base import DetectorFactory
 
 WARM_UP_STEPS = 8
-"""Of a recogniser, at most: some take long over silence."""
+"""Maximum number of recogniser steps: some take long over silence."""
 
 
 class OpenJob(CascadeJob):
-    """A new conversation."""
+    """Starts a new conversation."""
 
     def __init__(self, model: Cascade, row: int, opening: StartSession) -> None:
         super().__init__(row, Stage.VOCODE)
@@ -60,7 +60,7 @@ class OpenJob(CascadeJob):
 
 
 class FinalizeJob(CascadeJob):
-    """Nothing is due: a finished answer is closed by the next turn."""
+    """Nothing to do: the next turn closes a finished answer."""
 
     def __init__(self, row: int, conversation: Conversation) -> None:
         super().__init__(row, Stage.FINALIZE if conversation.state.is_unfinalized else None)
@@ -118,7 +118,7 @@ class Cascade(RowModel[Conversation]):
 
     @property
     def has_default_voice(self) -> bool:
-        """There is always one."""
+        """Always true."""
         return self.parts.speaker is not None
 
     def job_of_start(self, row: int, work: StartSession) -> Job:
@@ -144,7 +144,7 @@ class Cascade(RowModel[Conversation]):
                 job.run()
 
     def begin(self, row: int, opening: StartSession, seed: int) -> None:
-        """A new conversation takes the row."""
+        """Start a new conversation in the row."""
         voice = (
             self.parts.speaker.find(opening.voice)
             if self.parts.speaker is not None and opening.speak

@@ -31,7 +31,7 @@ _RUN = re.compile(
 
 
 def in_words(value: int) -> str:
-    """A whole number as it is said."""
+    """A whole number in words."""
     if value < 0:
         return "minus " + in_words(-value)
     if value < 20:
@@ -50,7 +50,7 @@ def in_words(value: int) -> str:
 
 
 def as_ordinal(value: int) -> str:
-    """First, second, twenty-third."""
+    """An ordinal in words, such as "first" or "twenty-third"."""
     head, _, last = in_words(value).rpartition("-")
     start, _, word = (last or head).rpartition(" ")
     if word in _ORDINAL:

@@ -27,7 +27,7 @@ class _Row:
 
 
 class CausalWriter(DraftChoices):
-    """A causal language model of transformers, with its own chat template."""
+    """A causal language model of transformers with its own chat template."""
 
     takes_notes = False
     answers_later = False
@@ -57,7 +57,7 @@ class CausalWriter(DraftChoices):
         self.open(row)
 
     def cancel(self, row: int) -> None:
-        """Nothing runs between two steps."""
+        """Nothing to do: no work runs between two steps."""
 
     def point(self, row: int) -> object:
         return list(self._rows[row].ids)
@@ -155,7 +155,7 @@ class _WhisperHearing:
 
 
 class OtherWhisper:
-    """A Whisper of transformers; an utterance is one step."""
+    """A Whisper of transformers; recognises an utterance in one step."""
 
     def __init__(self, model: Any, processor: Any) -> None:
         self._model, self._processor = model, processor

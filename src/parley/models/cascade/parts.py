@@ -23,37 +23,38 @@ from parley.models.cascade.writer import Writer
 from parley.turns import NO_JUDGES, TurnJudges
 
 HEAT = 0.3
-"""Share of the asked temperature that the bundled model uses: it has few right answers."""
+"""Factor on the requested temperature for the bundled model, which knows few right answers."""
 STEADY = 0.5
-"""Greatest `top_p` for the bundled model: what it is sure of, it always says."""
+"""Maximum `top_p` for the bundled model: an answer that it is sure of is always given."""
 HIGH_SHARE, LOW_SHARE = 0.6, 0.35
-"""Above the first share of the context the oldest rounds are dropped, down to the second."""
+"""When the conversation exceeds the first share of the context, the oldest rounds are dropped down
+to the second."""
 NOTHING_HEARD = "um"
-"""What stands in the context for a turn without words."""
+"""Text of a turn without words in the context."""
 GREETED = "Hello!"
-"""What opens a conversation in which nobody has said anything: the assistant speaks first."""
+"""User turn of a conversation that the assistant opens."""
 NOT_CAUGHT = "Sorry, I didn't catch that. Please say it again, in English."
-"""What is said to words that the recogniser was unsure of and that mean nothing."""
+"""Answer to words of which the recogniser was unsure and that match no note."""
 UNCLEAR = -0.6
-"""Confidence below which they are."""
+"""Words below this confidence are unsure."""
 FOREIGN, SURELY_FOREIGN = -0.75, -1.0
-"""Confidence below which words are not English, and below which they are not even if they mean
-something or are one or two. Source: docs/log/pocket.md."""
+"""Words below the first confidence are not English; below the second, not even if they match a note
+or are only one or two. Source: docs/log/pocket.md."""
 
 
 class Hearing(Protocol):
-    """An utterance that becomes words."""
+    """Recognition of one utterance."""
 
     @property
     def heard(self) -> Heard | None: ...
 
     def step(self) -> bool:
-        """A bounded piece of work; True when finished."""
+        """Do a bounded piece of work; true when finished."""
         ...
 
 
 class Recogniser(Protocol):
-    """Sound to words."""
+    """Converts sound to words."""
 
     def begin(self, samples: Samples, expects: Expects | None = None) -> Hearing:
         """Start on an utterance.
@@ -66,19 +67,19 @@ class Recogniser(Protocol):
 
 
 class Speaker(Protocol):
-    """Words to sound."""
+    """Converts words to sound."""
 
     def find(self, voice: Pcm | None) -> int:
-        """The number of the voice that comes closest to a reference."""
+        """Index of the voice closest to a reference."""
         ...
 
     def say(self, clause: str, voice: int) -> Samples:
-        """A clause (N,), 24 kHz. May be empty."""
+        """A clause as sound (N,), 24 kHz; may be empty."""
         ...
 
 
 class Vision(Protocol):
-    """A picture to a sentence."""
+    """Describes a picture in a sentence."""
 
     def look(self, pixels: Pixels) -> str: ...
 
@@ -100,7 +101,7 @@ class CascadeParts:
     judges: TurnJudges = NO_JUDGES
 
     def require(self, history: History, text: str) -> None:
-        """Raises `ContextFull` when words do not fit even into an empty context."""
+        """Raise `ContextFull` if the words do not fit even into an empty context."""
         limit = self.writer.limit_tokens
         if len(text) < limit // 2:
             return
@@ -109,7 +110,7 @@ class CascadeParts:
             raise ContextFull(max(needed, limit + 1), limit)
 
     def windowed(self, history: History) -> History:
-        """The history without its oldest rounds where it has grown too long."""
+        """The history; without its oldest rounds if it has grown too long."""
         limit = self.writer.limit_tokens
         if self.writer.count(history) <= HIGH_SHARE * limit:
             return history
@@ -125,25 +126,26 @@ class CascadeParts:
         return replace(history, lines=lines, known=known)
 
     def rule(self, temperature: float, top_p: float, top_k: int, penalty: float = 1.0) -> Rule:
-        """How tokens are chosen: as asked, more carefully with the bundled model."""
+        """Sampling rule: as requested, and more conservative with the bundled model."""
         if not self.writer.takes_notes:
             return Rule(temperature, top_p, top_k, penalty)
         return Rule(HEAT * temperature, min(top_p, STEADY), top_k, penalty)
 
     def written(self, text: str) -> str:
-        """A text as the language model is given it: as it was written, or on one line for the
-        bundled one, which was taught so."""
+        """A text as given to the language model: unchanged, or on one line for the bundled model,
+        which was trained on single lines."""
         return " ".join(text.split()) if self.writer.takes_notes else text.strip()
 
     def expects(self, history: History) -> Expects | None:
-        """What a recogniser in doubt may ask; None where everything may be said."""
+        """Function that a recogniser in doubt may ask whether a reading is expected; None if
+        anything is."""
         if not self.writer.takes_notes:
             return None
         return lambda text: notes.is_expected(text, history.told)
 
     def understood(self, heard: Heard, history: History) -> Heard:
-        """What was heard, for the bundled model: without words that are made up from speech in
-        another language."""
+        """The recognised words, for the bundled model without words invented from speech in another
+        language."""
         expects = self.expects(history)
         if expects is None or not heard.text or heard.confidence >= FOREIGN:
             return heard
@@ -153,7 +155,7 @@ class CascadeParts:
         return replace(heard, text=FOREIGN_SPEECH)
 
     def closed(self, history: History, picture: str | None, seed: int, now: Now) -> History:
-        """The open turn of the user ends, and gets its note. `now`: reads the clock."""
+        """Close the user's open turn and attach its note. `now`: reads the clock."""
         lines = history.lines
         if not lines or not lines[-1].is_open:
             return history

@@ -26,15 +26,15 @@ from parley.turns.units import SPEECH, WINDOW_MS, Turns, believed, interrupts
 from parley.vad.base import WINDOW_SAMPLES, Detector, heard_in, restore, snapshot
 
 UNIT_PIECES = 2
-"""Pieces of the context that are read in one unit of a call: a third of a second."""
+"""Pieces of context that are read in one unit of a call: a third of a second."""
 HEARING_COST = 3
-"""Of a step of the recogniser, in hundredths of a second of one core (`Writer.cost`)."""
+"""Cost of a step of the recogniser, in hundredths of a second of one core (`Writer.cost`)."""
 JUDGING_COST = 4
-"""The same, of a judgement of whether the user has finished."""
+"""Cost of judging whether the user has finished."""
 
 
 class PrefillJob(CascadeJob):
-    """Segments enter the context: sound as words, pictures as notes."""
+    """Adds segments to the context: sound as words, pictures as notes."""
 
     def __init__(
         self, parts: CascadeParts, row: int, conversation: Conversation, work: Prefill
@@ -81,7 +81,7 @@ class PrefillJob(CascadeJob):
             self.go(Stage.PREFILL)
 
     def _keep_promises(self) -> None:
-        """One clause of what was promised while the conversation was done again."""
+        """Synthesise one clause that was promised while the conversation was replayed."""
         promises, speaker = self._promises, self._parts.speaker
         assert promises is not None
         if speaker is not None and not promises.is_kept:
@@ -91,7 +91,7 @@ class PrefillJob(CascadeJob):
             self.go(self._first)
 
     def _take_in(self) -> None:
-        """Up to and including the next sound or picture."""
+        """Process up to and including the next sound or picture."""
         while self._waiting:
             segment = self._waiting.pop(0)
             match segment:
@@ -215,7 +215,7 @@ class PrefillJob(CascadeJob):
             self._user(heard.text, is_unclear=heard.confidence < UNCLEAR)
 
     def _listen(self, pcm: Pcm) -> None:
-        """A unit of live sound goes through the voice detector."""
+        """Feed a unit of live sound to the voice detector."""
         state, detector = self._state, self._conversation.detector
         assert detector is not None
         sound = np.concatenate((state.rest, pcm.samples))
@@ -246,8 +246,7 @@ class PrefillJob(CascadeJob):
             self._hearing = self._recognise(turns.samples)
 
     def _detect(self, detector: Detector, windows: Samples) -> Listened:
-        """Where somebody speaks in a unit, whether that is our own voice, and whether they
-        interrupt us."""
+        """Where speech is in a unit, whether it is our own echo, and whether it interrupts."""
         ours, judges = self._state.echo, self._parts.judges
         restore(detector, self._state.detector)
         found = tuple(float(probability) for _, probability in heard_in(detector, windows))
@@ -265,7 +264,8 @@ class PrefillJob(CascadeJob):
         return Listened(found, kept, False, self._judge(windows, found), is_interrupted)
 
     def _judge(self, windows: Samples, probabilities: tuple[float, ...]) -> int | None:
-        """How long the quiet at the end of a unit has to be, if the user has just fallen silent."""
+        """How long the silence at the end of a unit must be, if the user has just stopped
+        speaking."""
         turns, judge = self._state.turns, self._parts.judges.end_of_turn
         for window, probability in zip(
             windows.reshape(-1, WINDOW_SAMPLES), probabilities, strict=True

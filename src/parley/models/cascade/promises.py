@@ -18,11 +18,11 @@ from parley.models.cascade.conversation import CascadeState
 from parley.models.cascade.parts import Speaker
 
 Clauses = tuple[tuple[str, int], ...]
-"""Words and lengths in samples, 24 kHz."""
+"""Words and their length in samples at 24 kHz."""
 
 
 def echo_of(chunk: Samples) -> Samples:
-    """A chunk that is played (24 kHz), as a microphone hears it (16 kHz)."""
+    """A played chunk (24 kHz) as a microphone receives it (16 kHz)."""
     if not len(chunk):
         return np.zeros(0, np.float32)
     return resample(Pcm(chunk, OUTPUT_RATE_HZ), INPUT_RATE_HZ).samples
@@ -55,11 +55,11 @@ class Promises:
 
     @property
     def is_kept(self) -> bool:
-        """True if all speech has been made."""
+        """True if all speech has been synthesised."""
         return not self._needed
 
     def step(self, speaker: Speaker) -> None:
-        """Make one clause."""
+        """Synthesise one clause."""
         clause = self._needed.pop(0)
         self._waves[clause] = speaker.say(clause, self._voice)
 
@@ -89,7 +89,7 @@ def _placed(clauses: Clauses) -> list[tuple[str, int, int]]:
 
 
 def _cut(clauses: Clauses, waves: Mapping[str, Samples], start: int, stop: int) -> Samples:
-    """The samples from `start` to `stop` of an answer; silence for clauses that were not made."""
+    """Samples `start` to `stop` of an answer; silence for clauses that were not synthesised."""
     found = np.zeros(stop - start, np.float32)
     for text, begins, ends in _placed(clauses):
         wave = waves.get(text)

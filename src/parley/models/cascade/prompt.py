@@ -8,22 +8,22 @@ PERSONA = (
     "You are Parley, a small friendly voice assistant. You answer in one or two short spoken "
     "sentences. You are a program, not a person. If you do not know something, you say so."
 )
-"""The system prompt of conversations that bring none of their own."""
+"""System prompt of conversations without one."""
 
 START, END = "<|im_start|>", "<|im_end|>"
 
 
 def opening(role: str) -> str:
-    """What comes before a turn."""
+    """Template text before a turn."""
     return f"{START}{role}\n"
 
 
 CLOSING = f"{END}\n"
-"""What comes after a turn."""
+"""Template text after a turn."""
 
 
 def with_note(text: str, note: str | None) -> str:
-    """A user turn with what the notes say about it."""
+    """A user turn with its note."""
     return f"{text}\n(note: {note})" if note else text
 
 
@@ -43,11 +43,11 @@ _GENERIC = re.compile(
     r"(?:\W+(?:please )?(?:reply|answer|respond|speak) (?:naturally|briefly|politely|helpfully|in "
     r"english))?\W*"
 )
-"""Prompts that say no more than our own, such as those that pages and clients send by default."""
+"""Prompts that say no more than our own, such as clients and pages send by default."""
 
 
 def persona_of(system: str) -> str:
-    """Who the model is: the asked prompt, or our own where it only speaks of voices."""
+    """The persona: the requested prompt, or our own if that prompt only describes a voice."""
     low = system.lower().strip()
     if _GENERIC.fullmatch(low):
         return PERSONA

@@ -23,7 +23,7 @@ PIECE_TOKENS: Final = 128
 
 
 class Later(Enum):
-    """Stands for logits that will be there when the row has caught up."""
+    """Placeholder for logits that are computed when the row has caught up."""
 
     LOGITS = "logits"
 
@@ -48,15 +48,15 @@ class ReadTokens:
         self.cache = Cache(model.shape)
         self._portions: list[Portion] = []
         self._read = 0
-        """Portions that are in the cache."""
+        """Number of portions in the cache."""
         self._ahead: Tensor | None = None
-        """Logits behind each token of the block that the row is in (N, V)."""
+        """Logits after each token of the current block (N, V)."""
         self.length = 0
-        """Tokens that were read, or will have been."""
+        """Number of tokens that were read or noted."""
 
     @property
     def is_behind(self) -> bool:
-        """True if some were only noted."""
+        """True if some tokens were only noted."""
         return self._read < len(self._portions)
 
     @property
@@ -65,7 +65,8 @@ class ReadTokens:
         return tuple(self._portions)
 
     def run(self, ids: tuple[int, ...], *, later: bool = False) -> Tensor | Later:
-        """Read one portion; gives the logits behind it. `later`, or where others wait: note it."""
+        """Read one portion; returns the logits after it. With `later`, or if others are waiting,
+        only note it."""
         later = later or self.is_behind
         self.end_block()
         logits = Later.LOGITS if later else self._model.run(list(ids), self.cache)
@@ -73,7 +74,7 @@ class ReadTokens:
         return logits
 
     def run_block(self, ids: tuple[int, ...], *, later: bool = False) -> Tensor | Later:
-        """Read a block; gives the logits behind its first token."""
+        """Read a block; returns the logits after its first token."""
         later = later or self.is_behind
         self.end_block()
         ahead = None if later else self._model.run_each(list(ids), self.cache)
@@ -87,7 +88,7 @@ class ReadTokens:
         self.length += portion.kept
 
     def expects(self, token: int) -> bool:
-        """True if a token is the next one of the block that the row is in."""
+        """True if the token is the next one of the current block."""
         last = self._portions[-1] if self._portions else None
         return (
             last is not None
@@ -97,14 +98,14 @@ class ReadTokens:
         )
 
     def take(self) -> Tensor | Later:
-        """The expected token counts; gives the logits behind it."""
+        """Accept the expected token; returns the logits after it."""
         last = self._portions[-1]
         self._portions[-1] = replace(last, kept=last.kept + 1)
         self.length += 1
         return Later.LOGITS if self._ahead is None else self._ahead[last.kept]
 
     def end_block(self) -> None:
-        """No further token of a block will count."""
+        """Drop the remaining tokens of the block."""
         self._ahead = None
         if self._portions and self._portions[-1].is_block:
             self._portions[-1] = replace(self._portions[-1], is_block=False)
@@ -112,7 +113,7 @@ class ReadTokens:
                 self.cache.cut(self.length)
 
     def cut(self, length: int) -> None:
-        """Forget everything from `length` on."""
+        """Drop everything from `length` on."""
         self.end_block()
         while self.length > length:
             last = self._portions[-1]
@@ -127,7 +128,7 @@ class ReadTokens:
         self.cache.cut(min(self.cache.length, length))
 
     def restore(self, portions: tuple[Portion, ...]) -> None:
-        """Be as when `portions` had been read: what is not in the cache any more is noted."""
+        """Restore the state after `portions`; what is no longer in the cache is noted."""
         same = 0
         for mine, theirs in zip(self._portions[: self._read], portions, strict=False):
             if mine != theirs:
@@ -144,7 +145,7 @@ class ReadTokens:
             self._append(portion, later=True)
 
     def catch_up(self) -> Tensor:
-        """Read what was noted, at most `PIECE_TOKENS`, or the last portion once more; gives the
+        """Read noted tokens, at most `PIECE_TOKENS`, or the last portion again; returns the
         logits."""
         if not self.is_behind:
             self._read -= 1

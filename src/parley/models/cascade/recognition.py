@@ -27,21 +27,23 @@ WINDOWS_S = ((5.5, 8.0), (11.0, 12.0))
 them right in both. Repetitions, which short windows invite, are stopped below."""
 SHORT_S = 11.0
 LONGEST_S = 28.0
-"""What is heard at once; longer utterances are cut where they are quietest."""
+"""Longest sound that is recognised in one pass; longer utterances are cut where they are
+quietest."""
 UNSURE = -0.4
-"""Below this confidence a short utterance is heard once more, with `LEAD_S` of silence before it:
-the network is sensitive to where a sound begins. The surer reading holds."""
+"""Below this confidence a short utterance is recognised again with `LEAD_S` of silence before it,
+because the network is sensitive to where a sound starts. The reading with the higher confidence is
+used."""
 LEAD_S = 0.35
 TOKENS_PER_STEP, ROUNDS_PER_STEP = 8, 4
-"""Tokens of one reading in a step, and of several readings at once."""
+"""Tokens per step of one reading, and of several readings together."""
 TOKEN_LIMIT = 120
 FORK_LOSS = 4.2
-"""How much less likely another reading may be than the first, in log probability."""
+"""Maximum difference in log probability between another reading and the first."""
 FORK_TOKENS = 4
-"""Other tokens that are considered at each place."""
+"""Alternative tokens considered at each position."""
 FORKS, FORKS_AT_ONCE = 10, 5
-"""Other readings at most, and how many are written side by side: a token of five takes little
-longer than a token of one."""
+"""Maximum number of other readings, and how many are decoded together: a token for five takes
+little longer than one."""
 
 Expects = Callable[[str], bool]
 
@@ -84,7 +86,7 @@ class Vocabulary:
     leading: tuple[int, ...]
 
     def letters(self, token: int) -> str:
-        """What of a token is heard: without case, spaces and punctuation; "" for no text."""
+        """The audible part of a token: without case, spaces and punctuation; "" if none."""
         return "".join(sign for sign in self.text([token]).lower() if sign.isalnum())
 
     def text(self, ids: list[int]) -> str:
@@ -147,7 +149,7 @@ class Recognition:
         self._readings: list[_Reading] = []
 
     def step(self) -> bool:
-        """Go on; True when finished."""
+        """Do a bounded piece of work; true when finished."""
         network = self._network
         if self._encoded is None:
             seconds = len(self._samples) / RATE_HZ
@@ -201,7 +203,7 @@ class Recognition:
         return len(self._words.start) + len(reading.ids) - 1
 
     def _choose(self, reading: _Reading, logits: Tensor) -> None:
-        """A token of logits (V,); what else it may have been is kept."""
+        """Choose a token from logits (V,) and keep its alternatives."""
         words = self._words
         if not reading.ids:
             logits[list(words.leading)] = -math.inf
@@ -227,7 +229,7 @@ class Recognition:
     def _keep_others(
         self, reading: _Reading, chosen: int, others: list[int], losses: list[float]
     ) -> None:
-        """Other words that may have been said; the same ones in other signs are none."""
+        """Keep alternatives that are other words; other spellings of the same word do not count."""
         seen = {"", self._words.letters(chosen)}
         for other, loss in zip(others, losses, strict=True):
             letters = self._words.letters(other)
@@ -255,8 +257,7 @@ class Recognition:
             self._try_others()
 
     def _consider(self) -> None:
-        """Of other readings the likeliest that is expected holds, once all likelier ones are
-        finished."""
+        """Accept the likeliest reading that is expected once all likelier ones are finished."""
         assert self._best is not None
         assert self._expects is not None
         for one in self._readings:
@@ -279,7 +280,7 @@ class Recognition:
 
 
 class Recogniser:
-    """Whisper behind the cascade's door."""
+    """Whisper as the cascade's recogniser."""
 
     def __init__(self, network: Whisper, words: Vocabulary) -> None:
         self.network = network
@@ -291,7 +292,7 @@ class Recogniser:
         return Recognition(self.network, self.words, cut, expects)
 
     def hear(self, samples: Samples, expects: Expects | None = None) -> Heard:
-        """A whole utterance at once."""
+        """Recognise a whole utterance."""
         work = self.begin(samples, expects)
         while not work.step():
             continue
@@ -300,6 +301,6 @@ class Recogniser:
 
 
 def level(samples: Samples) -> Samples:
-    """Quiet recordings are made louder: the network was taught on usual levels."""
+    """Amplify quiet recordings to the levels of the training data."""
     top = float(np.abs(samples).max(initial=0.0))
     return samples if not 1e-4 < top < 0.25 else (samples * (0.5 / top)).astype(np.float32)

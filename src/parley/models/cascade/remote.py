@@ -32,16 +32,16 @@ from parley.protocol.values import AnswerFormat
 log = logs.get(__name__)
 
 PATIENCE_S = 0.03
-"""How long a step waits for the next words."""
+"""Time for which a step waits for the next words."""
 LETTERS_A_TOKEN = 8
-"""Of servers that send many tokens in a piece, tokens are counted by their letters."""
+"""Servers may send many tokens in one piece, so tokens are estimated from letters."""
 NO_RESULT = "No result."
-"""What is said of a call without a result."""
+"""Result of a call that returned nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Running:
-    """An answer that a row waits for."""
+    """The answer that a row waits for."""
 
     history: History
     stream: CompletionStream
@@ -69,7 +69,7 @@ class RemoteWriter(DraftChoices):
         self._running: list[_Running | None] = [None] * rows
 
     def check_format(self, form: AnswerFormat) -> None:
-        """What it cannot do its server says."""
+        """Nothing to check: the server reports what it does not support."""
 
     def open(self, row: int) -> None:
         self.cancel(row)
@@ -149,7 +149,7 @@ class RemoteWriter(DraftChoices):
 
 
 def _checked(draft: Draft, finish: str) -> Draft:
-    """An answer that is over; one without a word or a call is a problem."""
+    """A finished answer; one without a word or a call is a problem."""
     if draft.problem is not None or draft.text or draft.calls:
         return draft
     after = ": all its tokens were spent before" if finish == "length" else ""
@@ -157,12 +157,13 @@ def _checked(draft: Draft, finish: str) -> Draft:
 
 
 def _shown(raw: str, rule: Rule, *, is_last: bool) -> tuple[str, bool]:
-    """`readable`; JSON stands as it was written."""
+    """`readable`; JSON is left as written."""
     return (raw, False) if rule.answer_format else readable(raw, is_last=is_last)
 
 
 def _options(rule: Rule, *, has_tools: bool) -> dict[str, Any]:
-    """What a request says only if something was asked for: not every server knows it."""
+    """Fields that a request has only if they were asked for, because not every server knows
+    them."""
     form = rule.answer_format
     options: dict[str, Any] = {}
     if form is not None and form.type == "json_object":
@@ -225,7 +226,7 @@ def messages_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 class RemoteSpeaker:
-    """A voice at an address: `/audio/speech` with raw 24 kHz samples."""
+    """A voice behind an address: `/audio/speech` with raw 24 kHz samples."""
 
     def __init__(self, endpoint: Endpoint, voice: str) -> None:
         self.endpoint = endpoint
@@ -270,7 +271,7 @@ def samples_of(data: bytes, kind: str) -> Samples:
 
 
 def data_url(pixels: Pixels) -> str:
-    """A picture inside a request."""
+    """A picture as a data URL for a request."""
     from PIL import Image
 
     buffer = io.BytesIO()

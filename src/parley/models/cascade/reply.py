@@ -17,7 +17,7 @@ from parley.models.job import join_pieces
 
 
 class ReplyJob(CascadeJob):
-    """Answers the open turn: written token by token, spoken clause by clause."""
+    """Answers the open turn: generated token by token, spoken clause by clause."""
 
     def __init__(
         self, parts: CascadeParts, row: int, conversation: Conversation, work: Generate
@@ -110,7 +110,7 @@ class ReplyJob(CascadeJob):
             self._go_on()
 
     def _call(self) -> None:
-        """Calls of functions are text without sound, behind the words."""
+        """Function calls are text without sound after the words."""
         new = self._draft.calls[self._called :]
         if new:
             self._put(OutputPiece(new))

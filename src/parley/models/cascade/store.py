@@ -34,7 +34,7 @@ from parley.models.cascade.whisper import Whisper, WhisperShape
 SHARD_BYTES = 48_000_000
 BLOCK = 32
 LOADERS = 2
-"""Threads that make matrices of what is stored. Each computes on one core, whatever torch is set
+"""Number of threads that unpack stored matrices. Each computes on one core, whatever torch is set
 to."""
 
 
@@ -54,7 +54,7 @@ def pack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def write(folder: Path, name: str, packed: Mapping[str, Tensor]) -> list[Path]:
-    """Tensors as shards `NAME-1.safetensors` …, each under the limit."""
+    """Write tensors as shards `NAME-1.safetensors` …, each under the limit."""
     folder.mkdir(parents=True, exist_ok=True)
     shards: list[dict[str, Tensor]] = [{}]
     size = 0
@@ -192,7 +192,7 @@ def load_recogniser(folder: Path, name: str = "asr") -> Recogniser:
 
 
 def vocabulary_of(facts: Mapping[str, Any]) -> Vocabulary:
-    """Token ids of a recogniser's settings."""
+    """Vocabulary of a recogniser's folder."""
     return Vocabulary(
         pieces=tuple(_bytes(piece) for piece in facts["pieces"]),
         start=tuple(facts["start"]),
@@ -204,7 +204,7 @@ def vocabulary_of(facts: Mapping[str, Any]) -> Vocabulary:
 
 
 def _byte_signs() -> dict[str, int]:
-    """The usual table of byte-level BPE: every byte as one visible sign."""
+    """The usual table of byte-level BPE: each byte as a visible character."""
     kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
     table = {chr(byte): byte for byte in kept}
     others = [byte for byte in range(256) if byte not in kept]
@@ -234,7 +234,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def load_llama(folder: Path, name: str = "llm") -> Llama:
-    """The language model of a folder, int8. Never holds all of it as floats."""
+    """Load a folder's language model as int8, without ever holding all of it as floats."""
     facts = json.loads((folder / f"{name}.json").read_text("utf-8"))
     with torch.device("meta"):
         model = Llama(LlamaShape(**facts))

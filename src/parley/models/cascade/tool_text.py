@@ -25,7 +25,7 @@ _RESULT: Final = re.compile(r"\s*<tool_response>\n(.*?)\n</tool_response>", re.S
 
 
 def split_tools(system: str) -> tuple[str, dict[str, Any]]:
-    """A system message without its section on functions, and these as fields of a request."""
+    """A system message without its functions section, and the functions as request fields."""
     found = _SECTION.search(system)
     if found is None:
         return system, {}
@@ -43,7 +43,8 @@ def split_tools(system: str) -> tuple[str, dict[str, Any]]:
 
 
 def split_calls(text: str, first: int) -> tuple[str, list[dict[str, Any]]]:
-    """An answer's words, and its calls as OpenAI's; `first` counts the calls before it."""
+    """An answer's words, and its calls in OpenAI's format; `first` is the number of calls before
+    it."""
     calls: list[dict[str, Any]] = []
     for found in _CALL.finditer(text):
         call = _object(found[1])
@@ -56,12 +57,12 @@ def split_calls(text: str, first: int) -> tuple[str, list[dict[str, Any]]]:
 
 
 def split_results(text: str) -> tuple[list[str], str]:
-    """What called functions returned, oldest first, and what else the user's message says."""
+    """Results of called functions, oldest first, and the rest of the user's message."""
     return _RESULT.findall(text), _RESULT.sub("", text).strip()
 
 
 def call_id(number: int) -> str:
-    """The name of a conversation's n-th call: results answer calls in their order."""
+    """Id of a conversation's n-th call: results answer calls in order."""
     return f"call_{number}"
 
 
@@ -82,7 +83,7 @@ class CallWriter:
         self._done: set[int] = set()
 
     def add(self, delta: dict[str, Any]) -> str:
-        """A piece of a call; what of the text is certain now."""
+        """Add a piece of a call; returns the text that is final."""
         index = delta.get("index", 0)
         function = delta.get("function") or {}
         if not isinstance(index, int) or index in self._done:
@@ -106,7 +107,7 @@ class CallWriter:
         return text
 
     def finish(self) -> str:
-        """No piece follows: the end of the call that is open, and those that waited for it."""
+        """No piece follows: close the open call and return those that waited for it."""
         text = self._end()
         for index in sorted(self._names):
             if index not in self._done and self._names[index]:

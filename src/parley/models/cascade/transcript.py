@@ -7,8 +7,8 @@ import zlib
 from typing import Final
 
 FOREIGN_SPEECH: Final = "(foreign language)"
-"""The transcript of speech that is not English. A recogniser that knows only English writes such
-words, as captions do."""
+"""Transcript of speech that is not English. A recogniser that knows only English writes such words,
+as captions do."""
 
 _FOREIGN = re.compile(
     r"foreign language|\b(?:in|speaking|speaks)(?: in)? "
@@ -20,7 +20,8 @@ _FOREIGN = re.compile(
 
 
 def repetition(ids: list[int]) -> int:
-    """How many tokens at the end repeat what came before: a run of three equal groups; else 0."""
+    """Number of tokens at the end that repeat the previous ones: a run of three equal groups; else
+    0."""
     for size in range(1, 13):
         times = 4 if size == 1 else 3
         if len(ids) < times * size:
@@ -35,11 +36,11 @@ def repetition(ids: list[int]) -> int:
 
 
 FASTEST = 4.5
-"""Words a second that nobody says who says everything twice."""
+"""Words per second that a person who repeats everything does not reach."""
 
 
 def once(text: str, seconds: float) -> str:
-    """Words that were written twice, where nobody could have said them twice in that time."""
+    """Remove words that were written twice if nobody could say them twice in that time."""
     words = text.split()
     half = len(words) // 2
     is_double = half >= 2 and len(words) % 2 == 0 and words[:half] == words[half:]
@@ -47,8 +48,8 @@ def once(text: str, seconds: float) -> str:
 
 
 def clean(text: str) -> str:
-    """Without what stands for sounds: `[music]`, `(coughing)`, `*sighs*`; `FOREIGN_SPEECH` if
-    nothing but that is said."""
+    """Remove descriptions of sounds: `[music]`, `(coughing)`, `*sighs*`; `FOREIGN_SPEECH` if
+    nothing else is left but that."""
     kept: list[str] = []
     depth = 0
     for sign in text:

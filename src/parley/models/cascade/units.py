@@ -21,24 +21,24 @@ from parley.turns.units import Turns
 
 UNIT_SAMPLES = OUTPUT_RATE_HZ
 DUPLEX_TOKENS = 120
-"""Longest answer in a duplex conversation."""
+"""Maximum length of an answer in a duplex conversation."""
 ECHO_SAMPLES = 2 * INPUT_RATE_HZ
-"""What was said so recently may come back."""
+"""Sound played within this time may return as an echo."""
 PROMISES_LIMIT = 8
-"""Chunks of which that can consist: all but the last of an answer are a second long."""
+"""Maximum number of chunks in that time: all but the last of an answer are a second long."""
 UNIT_COST = 75
-"""What a unit may cost, in hundredths of a second of one core (`Writer.cost`): an answer that needs
-more is begun here and goes on in the next unit."""
+"""Maximum cost of a unit, in hundredths of a second of one core (`Writer.cost`); an answer that
+needs more continues in the next unit."""
 MAX_WAITS = 2
-"""Units that may end so before an answer's first sound."""
+"""Number of units that may end this way before an answer's first sound."""
 VAIN_STEPS = 15
-"""Steps in which a writer elsewhere had nothing new (30 ms each) until a unit ends."""
+"""Number of steps without news from a remote writer (30 ms each) after which a unit ends."""
 CLAUSE_COST, WORD_COST = 2, 1
-"""Of speaking a clause, and more for each of its words."""
+"""Cost of speaking a clause, plus this for each of its words."""
 
 
 class AnswerJob(CascadeJob):
-    """One unit of duplex: listen, or say the next second."""
+    """One duplex unit: listen, or speak the next second."""
 
     def __init__(
         self, parts: CascadeParts, row: int, conversation: Conversation, work: StepUnit
@@ -95,7 +95,7 @@ class AnswerJob(CascadeJob):
         self._tell()
 
     def _asked(self, state: CascadeState) -> CascadeState:
-        """What was heard and written is the user's turn now."""
+        """Make the recognised and typed words the user's turn."""
         self._heard = state.turns.text or ""
         text = " ".join(filter(None, (state.written, self._heard)))
         history, unread = self._windowed(state.history, state.unread)
@@ -109,12 +109,12 @@ class AnswerJob(CascadeJob):
         return replace(state, history=history, turns=Turns(), images=(), written="", unread=unread)
 
     def _windowed(self, history: History, unread: int) -> tuple[History, int]:
-        """The history in its window, and how much of it has to be read then."""
+        """The history in its window, and how much of it must be read then."""
         after = self._parts.windowed(history)
         return after, unread if after is history else self._parts.writer.count(after)
 
     def _say_again(self, state: CascadeState, words: str) -> None:
-        """The answer ends with these words: what was heard of it before, and of this unit."""
+        """Append to the answer the words heard of it before and in this unit."""
         telling = state.telling
         if telling is None:
             state = self._asked(state)
@@ -133,7 +133,7 @@ class AnswerJob(CascadeJob):
         )
 
     def _tell(self) -> None:
-        """Write or speak until there is a second of sound, then play it."""
+        """Generate or speak until there is a second of sound, then play it."""
         state = self._state
         telling = state.telling
         assert telling is not None
@@ -162,7 +162,7 @@ class AnswerJob(CascadeJob):
             self._write(telling)
 
     def _has_time(self, telling: Telling, clauses: Sequence[str]) -> bool:
-        """True if the unit may do the next step; what it costs is counted then."""
+        """True if the unit may take the next step; counts its cost."""
         writer, state = self._parts.writer, self._state
         if clauses:
             known, cost = state.cost + CLAUSE_COST + WORD_COST * len(clauses[0].split()), 0
@@ -177,14 +177,15 @@ class AnswerJob(CascadeJob):
         return True
 
     def _listen_on(self, telling: Telling, *, speaks: bool) -> None:
-        """Nothing new came for so long that the unit ends: with what there is, or listening."""
+        """End the unit because nothing new arrived for too long: with what there is, or
+        listening."""
         if len(telling.waiting) or (not speaks and telling.shown < len(telling.clauses)):
             self._play(telling, speaks=speaks)
         else:
             self._end(Ending.LISTEN, replace(self._state, telling=telling))
 
     def _wait(self, telling: Telling, *, speaks: bool) -> None:
-        """The unit ends here: with what there is to say, or listening."""
+        """End the unit here: with what there is to say, or listening."""
         telling = replace(telling, waits=telling.waits + 1)
         if telling.played or telling.clauses:
             self._play(telling, speaks=speaks)
@@ -270,7 +271,7 @@ class AnswerJob(CascadeJob):
         self._end(Ending.SPOKE, state, end_of_turn=is_last, samples=len(chunk))
 
     def _interrupted(self, state: CascadeState) -> CascadeState:
-        """Our answer ends here; the history keeps what was heard of it."""
+        """End the answer here; the history keeps what was heard of it."""
         telling = state.telling
         if telling is None:
             return state
@@ -318,7 +319,7 @@ class AnswerJob(CascadeJob):
 
 
 def _silent(state: CascadeState) -> CascadeState:
-    """The answer is over."""
+    """End the answer."""
     return replace(state, telling=None, barged_ms=0, is_interrupted=False)
 
 

@@ -36,7 +36,7 @@ class WhisperShape:
 
 
 class Attention(nn.Module):
-    """Attention with several heads."""
+    """Multi-head attention."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Block(nn.Module):
 
 
 class Whisper(nn.Module):
-    """The network. Names are our own; `training/cascade/parts.py` maps them."""
+    """The network. Parameter names are ours; `training/cascade/parts.py` maps them."""
 
     def __init__(self, shape: WhisperShape) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Whisper(nn.Module):
         self.head: nn.Module | None = None
 
     def quantize(self) -> None:
-        """Matrices as int8; convolutions and the embedding stay."""
+        """Quantise matrices to int8; convolutions and the embedding stay."""
         for module in list(self.modules()):
             for name, child in list(module.named_children()):
                 if isinstance(child, nn.Linear):
@@ -117,7 +117,7 @@ class Whisper(nn.Module):
 
     @torch.inference_mode()
     def encode(self, x: Tensor, layer: int) -> Tensor:
-        """One encoder layer; the last also normalises."""
+        """Run one encoder layer; the last one also normalises."""
         block = self.encoder[layer]
         assert isinstance(block, Block)
         own = block.attention_norm(x)
@@ -128,7 +128,7 @@ class Whisper(nn.Module):
 
     @torch.inference_mode()
     def listen(self, encoded: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values of what was heard, per decoder layer."""
+        """Keys and values of the sound for each decoder layer."""
         kept = []
         for block in self.decoder:
             assert isinstance(block, Block)
@@ -146,7 +146,7 @@ class Whisper(nn.Module):
         past: list[tuple[Tensor, Tensor]],
         heard: list[tuple[Tensor, Tensor]],
     ) -> Tensor:
-        """Append tokens; `past` is extended in place. Gives the logits behind the last (V,)."""
+        """Append tokens; extends `past` in place. Returns the logits after the last one (V,)."""
         x = self.embed(torch.tensor(ids)) + self.text_places[start : start + len(ids)]
         for index, block in enumerate(self.decoder):
             assert isinstance(block, Block)
@@ -186,7 +186,7 @@ class Whisper(nn.Module):
         pasts: list[list[tuple[Tensor, Tensor]]],
         heard: list[tuple[Tensor, Tensor]],
     ) -> Tensor:
-        """As `write`, one token to each of several transcripts of one sound (R, V)."""
+        """Like `write`, one token for each of several transcripts of one sound (R, V)."""
         x = self.embed(torch.tensor(ids)) + self.text_places[starts]
         for index, block in enumerate(self.decoder):
             assert isinstance(block, Block)
@@ -222,7 +222,7 @@ def _mel_bank() -> npt.NDArray[np.float32]:
 
 
 def log_mel(samples: Samples, window_s: float) -> Tensor:
-    """Log-mel frames of a sound padded to `window_s` (80, F), scaled as Whisper wants them."""
+    """Log-mel frames of a sound padded to `window_s` (80, F), scaled as Whisper expects."""
     count = round(window_s * RATE_HZ)
     padded = np.zeros(count + WINDOW, np.float32)
     kept = samples[:count]

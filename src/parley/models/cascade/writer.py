@@ -30,7 +30,7 @@ class AnswerProblem:
     told: str
 
     def filled(self, **facts: object) -> AnswerProblem:
-        """With what is known of this case."""
+        """The sentence with the facts of this case."""
         return AnswerProblem(self.spoken, self.told.format(**facts))
 
 
@@ -61,51 +61,51 @@ class Draft:
 
     @property
     def is_apology(self) -> bool:
-        """True if nothing but the problem is said: it does not enter the history."""
+        """True if the text is only the problem's sentence, which does not enter the history."""
         return self.problem is not None and self.text in ("", self.problem.spoken)
 
 
 class Writer(Protocol):
-    """A language model behind the cascade. All calls come from the engine thread."""
+    """A language model of the cascade. All calls come from the engine thread."""
 
     @property
     def takes_notes(self) -> bool:
-        """True if it was taught to answer from notes."""
+        """True if the model was trained to answer from notes."""
         ...
 
     @property
     def answers_later(self) -> bool:
-        """True if a `step` may find nothing new, because a server writes."""
+        """True if a `step` may find nothing new because a server generates."""
         ...
 
     @property
     def sees(self) -> bool:
-        """True if it takes pictures itself."""
+        """True if the model accepts pictures."""
         ...
 
     @property
     def calls_tools(self) -> bool:
-        """True if it calls functions."""
+        """True if the model calls functions."""
         ...
 
     @property
     def must_call_tools(self) -> bool:
-        """True if it can be made to call one."""
+        """True if the model can be forced to call a function."""
         ...
 
     @property
     def keeps_formats(self) -> bool:
-        """Whether its text keeps to `Rule.answer_format`."""
+        """True if its text follows `Rule.answer_format`."""
         ...
 
     @property
     def takes_penalties(self) -> bool:
-        """Whether it heeds penalties of presence and frequency."""
+        """True if it applies presence and frequency penalties."""
         ...
 
     @property
     def limit_tokens(self) -> int:
-        """Where its context ends."""
+        """Size of its context."""
         ...
 
     def check_format(self, form: AnswerFormat) -> None:
@@ -117,22 +117,22 @@ class Writer(Protocol):
         ...
 
     def open(self, row: int) -> None:
-        """A conversation begins."""
+        """Start a conversation."""
         ...
 
     def close(self, row: int) -> None:
-        """It is over: free what it took, end what is under way."""
+        """End a conversation: free its resources and stop its work."""
         ...
 
     def count(self, history: History) -> int:
-        """Tokens of a conversation."""
+        """Number of tokens of a conversation."""
         ...
 
     def count_text(self, text: str) -> int: ...
 
     def prepare(self, row: int, history: History, *, later: bool = False) -> bool:
-        """A bounded piece of work towards knowing `history`; True when there is none left. `later`:
-        only note that it is to be done."""
+        """Do a bounded piece of work towards reading `history`; true when none is left. `later`:
+        only note it."""
         ...
 
     def cost(self, history: History, draft: Draft) -> int:
@@ -144,11 +144,11 @@ class Writer(Protocol):
         ...
 
     def cost_of_reading(self, tokens: int) -> int:
-        """What reading so much of a prompt costs, as `cost`."""
+        """Cost of reading a prompt of this length, as `cost`."""
         ...
 
     def is_reading(self, row: int, history: History, draft: Draft) -> bool:
-        """True if the next `step` reads the prompt (True) or writes."""
+        """True if the next `step` reads the prompt; false if it generates."""
         ...
 
     def step(
@@ -161,38 +161,38 @@ class Writer(Protocol):
         seed: int,
         draws: int,
     ) -> Draft:
-        """A bounded piece of work; gives the draft as it is then."""
+        """Do a bounded piece of work; returns the current draft."""
         ...
 
     def choice(self, before: Draft, after: Draft) -> object:
-        """What a step chose, as a value."""
+        """The choice of a step, as a value."""
         ...
 
     def again(self, row: int, history: History, draft: Draft, limit: int, choice: object) -> Draft:
-        """The draft after `choice`. What has to be read for it is noted, and read before `prepare`
-        or `step` do anything else."""
+        """The draft after `choice`. What must be read for it is noted, and read before `prepare` or
+        `step` do anything else."""
         ...
 
     def cancel(self, row: int) -> None:
-        """The draft under way is not wanted any more."""
+        """Discard the current draft."""
         ...
 
     def point(self, row: int) -> object:
-        """What a row has read, for `rewind`."""
+        """The tokens that a row has read, for `rewind`."""
         ...
 
     def rewind(self, row: int, point: object) -> None:
-        """Forget what was read since."""
+        """Drop what was read since."""
         ...
 
 
 LINE_TOKENS: Final = 4
-"""Of a chat template around each line of a conversation."""
+"""Tokens of a chat template around each line of a conversation."""
 
 
 class DraftChoices(ABC):
-    """For writers that do not choose tokens themselves, or read anew: a choice is the draft,
-    nothing is prepared, and costs are not known."""
+    """For writers that do not choose tokens themselves, or that read everything again: a choice is
+    the draft, nothing is prepared, and costs are unknown."""
 
     @abstractmethod
     def count_text(self, text: str) -> int: ...

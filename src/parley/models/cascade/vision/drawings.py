@@ -18,24 +18,24 @@ from parley.media.image import Pixels
 SIZE = 128
 Mask = npt.NDArray[np.bool_]
 GROUND_SHARE = 0.4
-"""Least share of a picture that its plain ground takes."""
+"""Minimum share of the plain background in a drawing."""
 SAME = 48.0
-"""Distance of two colours (0 to 441) below which they are one: JPEG blurs them."""
+"""Distance of two colours (0 to 441) below which they count as one, because JPEG blurs them."""
 SMALLEST = 0.004
-"""Share of the picture below which a spot is dirt."""
+"""Spots below this share of the picture are ignored."""
 MOST = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A drawn thing."""
+    """A shape in a drawing."""
 
     colour: str
     shape: str
 
 
 def things_in(pixels: Pixels) -> list[Thing] | None:
-    """The things of a drawing from left to right; None for what is no drawing."""
+    """The shapes of a drawing from left to right; None if the picture is not a drawing."""
     step = max(1, -(-max(pixels.shape[:2]) // SIZE))
     small = pixels[::step, ::step].astype(np.float64)
     border = np.concatenate((small[0], small[-1], small[:, 0], small[:, -1]))
@@ -62,7 +62,7 @@ def _is_plain(border: npt.NDArray[np.float64], ground: npt.NDArray[np.float64]) 
 
 
 def _flat_colour(small: npt.NDArray[np.float64], mask: Mask) -> str | None:
-    """The name of a thing's colour; None where it has several."""
+    """The name of a shape's colour; None if it has several."""
     inside = small[mask]
     middle = np.median(inside, 0)
     if (np.linalg.norm(inside - middle, axis=1) < 1.5 * SAME).mean() < 0.75:
@@ -71,7 +71,7 @@ def _flat_colour(small: npt.NDArray[np.float64], mask: Mask) -> str | None:
 
 
 def name_of(rgb: npt.NDArray[np.float64]) -> str:
-    """An English name of a colour."""
+    """English name of a colour."""
     hue, saturation, value = colorsys.rgb_to_hsv(*(rgb / 255))
     if value < 0.2:
         return "black"
@@ -108,7 +108,7 @@ def parts(mask: Mask) -> Iterator[Mask]:
 
 
 def outline(mask: Mask) -> str:
-    """What a part's outline is."""
+    """Name of a region's outline."""
     rows, columns = np.nonzero(mask)
     box = mask[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
     if _has_hole(box):
@@ -130,7 +130,7 @@ def outline(mask: Mask) -> str:
 
 
 def _has_hole(box: Mask) -> bool:
-    """True if the ground shows inside."""
+    """True if the background shows inside."""
     outside = np.pad(~box, 1, constant_values=True)
     pieces = [piece for piece in parts(outside) if piece.sum() > 0.02 * box.size]
     return any(not piece[0, 0] for piece in pieces)
@@ -144,7 +144,7 @@ def _is_widest_in_the_middle(box: Mask) -> bool:
 
 
 def hull_area(points: npt.NDArray[np.int64]) -> float:
-    """Area of the smallest convex outline around the pixels at (x, y) (N, 2)."""
+    """Area of the convex hull of the pixels at (x, y) (N, 2)."""
     corners = np.concatenate([points + shift for shift in ((0, 0), (1, 0), (0, 1), (1, 1))])
     ordered = sorted({(int(x), int(y)) for x, y in corners})
 

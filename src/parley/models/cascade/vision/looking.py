@@ -20,7 +20,7 @@ class OwnVision:
         self.photographs = Photographs(folder)
 
     def look(self, pixels: Pixels) -> str:
-        """What a picture (H, W, 3) shows."""
+        """Describe a picture (H, W, 3)."""
         things = drawings.things_in(pixels)
         if things is not None:
             return drawings.describe(things)

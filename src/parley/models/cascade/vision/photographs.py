@@ -20,9 +20,9 @@ from parley.models.cascade import store
 
 SIZE = 224
 CROP = 0.875
-"""Share of the shorter side that is looked at."""
+"""Share of the shorter side that is used."""
 SURE, LIKELY, GUESS = 0.6, 0.3, 0.12
-"""Probabilities from which a thing is named, with less and less certainty."""
+"""Probabilities from which a class is named, with decreasing certainty."""
 
 # Repeats, kernel, stride, expansion, channels out. Source: the published Lite0 builder.
 STAGES = (
@@ -38,14 +38,14 @@ STAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A thing and its probability."""
+    """An object class and its probability."""
 
     name: str
     probability: float
 
 
 def padded(x: Tensor, kernel: int, stride: int) -> Tensor:
-    """Pad so that a convolution gives the size divided by the stride, rounded up."""
+    """Pad so that a convolution returns the size divided by the stride, rounded up."""
     spare = max((-(-x.shape[-1] // stride) - 1) * stride + kernel - x.shape[-1], 0)
     return functional.pad(x, (spare // 2, spare - spare // 2) * 2)
 
@@ -63,7 +63,7 @@ class Photographs:
 
     @torch.inference_mode()
     def classify(self, pixels: Pixels, count: int = 3) -> list[Seen]:
-        """The likeliest things, best first."""
+        """The likeliest classes, best first."""
         x = self._layer("stem", inputs(pixels), 3, 2)
         block = 0
         for repeats, kernel, stride, expansion, channels in STAGES:
@@ -94,7 +94,7 @@ class Photographs:
         return functional.relu6(y) if is_bounded else y
 
     def describe(self, pixels: Pixels) -> str:
-        """A sentence that says how sure it is."""
+        """A sentence that expresses its certainty."""
         best, second, _ = self.classify(pixels)
         if best.probability >= SURE:
             return f"It looks like {with_article(best.name)}."
@@ -108,7 +108,7 @@ class Photographs:
 
 
 def inputs(pixels: Pixels) -> Tensor:
-    """The middle of a picture at the network's size (1, 3, 224, 224), about -1 to 1."""
+    """The centre of a picture at the network's size (1, 3, 224, 224), about -1 to 1."""
     x = torch.from_numpy(pixels.astype(np.float32)).permute(2, 0, 1)[None]
     side = min(x.shape[-2:])
     crop = max(1, round(side * CROP))
@@ -121,5 +121,5 @@ def inputs(pixels: Pixels) -> Tensor:
 
 
 def with_article(name: str) -> str:
-    """A class's name as it is said."""
+    """A class's name with its article."""
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

@@ -19,13 +19,13 @@ FRAME_SAMPLES = 300
 """12.5 ms at 24 kHz."""
 ENVELOPE, APERIODICITY = 60, 3
 USED = 36
-"""Coefficients that are taught; the others stand for ripples that nobody misses."""
+"""Number of predicted coefficients; the others describe inaudible ripples."""
 PITCH_HZ = 150.0
-"""Pitch is written as the logarithm of its ratio to this."""
+"""Pitch is stored as the logarithm of its ratio to this."""
 
 _IDS = {sound: index for index, sound in enumerate(ALPHABET, 1)}
 EDGE = 0
-"""Stands before the first and behind the last sound: the silence around a clause."""
+"""Id before the first and after the last sound: the silence around a clause."""
 
 
 def ids_of(sounds: str) -> list[int]:
@@ -63,7 +63,7 @@ class ClauseFrames:
 
 
 class Mixer(nn.Module):
-    """A depthwise convolution over time and a small network at each place."""
+    """A depthwise convolution over time and a small network at each position."""
 
     def __init__(self, width: int, *, spread: int = 7) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Mixer(nn.Module):
         self.gain = nn.Parameter(torch.full((width,), 0.1))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(B, T, D) to the same; `mask` (B, T, 1) is 0 where there is nothing."""
+        """(B, T, D) to the same shape; `mask` (B, T, 1) is 0 at padding."""
         y = x if mask is None else x * mask
         y = self.norm(self.over(y.transpose(1, 2)).transpose(1, 2))
         mixed: Tensor = x + self.gain * self.down(functional.gelu(self.up(y)))
@@ -82,7 +82,7 @@ class Mixer(nn.Module):
 
 
 class VoiceNetwork(nn.Module):
-    """Sounds to the frames of a clause."""
+    """Converts sounds to the frames of a clause."""
 
     def __init__(self, shape: VoiceShape) -> None:
         super().__init__()
@@ -103,7 +103,8 @@ class VoiceNetwork(nn.Module):
     def read(
         self, sounds: Tensor, voice: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Sounds (B, S) to meanings (B, S, D) and the log of their length in frames (B, S)."""
+        """Encode sounds (B, S) to vectors (B, S, D) and the log of their length in frames (B,
+        S)."""
         x = self.embed(sounds) + self.who(voice)[:, None]
         for reader in self.readers:
             x = reader(x, mask)
@@ -113,7 +114,7 @@ class VoiceNetwork(nn.Module):
     def course(
         self, spread: Tensor, place: Tensor, voice: Tensor, mask: Tensor | None = None
     ) -> Tensor:
-        """Sounds spread over frames (B, F, D) and places in them (B, F, 4) to all heads."""
+        """Decode frames (B, F, D) and positions within sounds (B, F, 4) to all heads."""
         x = self.widen(torch.cat((spread, place), -1)) + self.who_frames(voice)[:, None]
         for teller in self.tellers:
             x = teller(x, mask)
@@ -140,7 +141,8 @@ class VoiceNetwork(nn.Module):
 
 
 def spread_out(x: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
-    """Sounds (S, D) repeated for their frames (F, D), and each frame's place in them (F, 4)."""
+    """Vectors (S, D) repeated for their frames (F, D), and each frame's position within its sound
+    (F, 4)."""
     spread = x.repeat_interleave(frames, 0)
     length = frames.repeat_interleave(frames).float()
     starts = (frames.cumsum(0) - frames).repeat_interleave(frames)

@@ -9,11 +9,11 @@ from typing import Final
 from parley.models.cascade.voice.written.abbreviations import TITLES
 
 STOPS: Final = ".!?"
-"""What ends a sentence."""
+"""Characters that end a sentence."""
 PAUSES: Final = ",;:—…"
-"""What makes a pause inside one."""
+"""Characters that make a pause within a sentence."""
 MIN_WORDS, MAX_WORDS = 3, 14
-"""A clause has at least and, where the text lets it, at most so many words."""
+"""Minimum number of words of a clause and, where the text allows it, the maximum."""
 
 _END: Final = re.compile(r"(?<=[.!?…])[\"')\]*_]*(?=\s)|(?<=[,;:—])(?=\s)|\n")
 _LONG: Final = re.compile(rf"\s*(?:\S+\s+){{{MAX_WORDS + 1}}}\S")
@@ -23,13 +23,13 @@ _SHORT: Final = (
     r"[A-Za-z]"
 )
 _GOES_ON: Final = re.compile(rf"(?:^|[\s(\"'])(?:{'|'.join(sorted(TITLES))}|{_SHORT})\.$", re.I)
-"""A stop of an abbreviation, which may stand inside a sentence."""
+"""An abbreviation's full stop, which may stand within a sentence."""
 _MARKER: Final = re.compile(r"\s*(?:\d{1,3}[.)]|[-*+•]|#{1,6})\s*$")
-"""The sign of a list or a heading: its words follow."""
+"""The marker of a list item or heading; its words follow."""
 _TIES: Final = re.compile(
     r"(?:[\d%$€£+=×/-]|\b(?:a|an|the|of|to|in|at|by|for|and|or|is|no\.))$", re.I
 )
-"""Words that are not parted from the next where a clause is cut for its length."""
+"""Words that stay with the next word when a clause is cut for its length."""
 
 
 def cut(text: str, *, is_last: bool) -> tuple[list[str], str]:
@@ -51,7 +51,7 @@ def cut(text: str, *, is_last: bool) -> tuple[list[str], str]:
 
 
 def _first(text: str) -> int:
-    """The length of the first clause; 0 if it is not complete."""
+    """Length of the first clause; 0 if it is incomplete."""
     is_code = bool(_FENCE.match(text.lstrip("\n")))
     lead = len(text) - len(text.lstrip())
     for found in _END.finditer(text, lead):
@@ -81,7 +81,7 @@ def _is_long(text: str) -> bool:
 
 
 def _place(text: str) -> int:
-    """Where a text that is too long is cut: behind a word, not between what belongs together."""
+    """Position at which a text that is too long is cut: after a word, not within a phrase."""
     ends = [found.end() for found in islice(re.finditer(r"\S+", text), MAX_WORDS)]
     for end in reversed(ends[MAX_WORDS // 2 :]):
         if not _TIES.search(text[:end]):

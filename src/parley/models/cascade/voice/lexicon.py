@@ -21,7 +21,7 @@ SOUNDS = "AIOWYbdfhijklmnpstuvwzæðŋɑɔəɛɜɡɪɹɾʃʊʌʒʔʤʧθᵊᵻ"
 STRESS = "ˈˌ"
 MARKS = ".!?,;:— "
 ALPHABET = SOUNDS + STRESS + MARKS
-"""Everything a reading may hold, in the order of the acoustic model's ids, which begin at 1."""
+"""All symbols of a transcription, in the order of the acoustic model's ids, which start at 1."""
 
 _LETTER_NAMES = dict(
     zip(
@@ -67,7 +67,7 @@ class Lexicon:
         return word in self._known
 
     def read(self, words: Sequence[str]) -> str:
-        """The reading of a clause as `read_out` gives it: sounds, spaces between words, marks."""
+        """Transcription of a clause from `read_out`: sounds, spaces between words, marks."""
         parts: list[str] = []
         for index, word in enumerate(words):
             if word[0] in MARKS:
@@ -91,7 +91,7 @@ class Lexicon:
 
     @functools.lru_cache(maxsize=20_000)  # noqa: B019  (one lexicon per process)
     def sounds(self, word: str) -> str:
-        """One word, lower case, or one capital letter, also of several: `D's`."""
+        """Sounds of one lower-case word, or of one capital letter, also in the plural: `D's`."""
         if word[0].isupper():
             return _LETTER_NAMES[word[0]] + _ending(_LETTER_NAMES[word[0]]) * (len(word) > 1)
         if word in _WEAK:
@@ -156,7 +156,7 @@ class Lexicon:
 
 
 def _ending(sounds: str) -> str:
-    """What makes several of a word."""
+    """Sounds of a plural ending."""
     if sounds[-1] in "szʃʒʧʤ":
         return "ᵻz"
     return "s" if sounds[-1] in _VOICELESS else "z"
@@ -177,14 +177,14 @@ _PHONES = (
 
 
 class LetterNetwork:
-    """Letters to sounds: one GRU reads, another writes (g2p_en's, in numpy)."""
+    """Letters to sounds: a GRU encoder and decoder (g2p_en's, in numpy)."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path) as arrays:
             self._w = {name: arrays[name].astype(np.float32) for name in arrays.files}
 
     def read(self, word: str) -> str:
-        """Sounds of a word in small letters."""
+        """Sounds of a lower-case word."""
         ids = [_LETTERS.index(letter) for letter in word] + [2]
         w = self._w
         state = np.zeros(256, np.float32)

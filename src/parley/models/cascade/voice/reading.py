@@ -64,7 +64,7 @@ _RULES: Final = (
     read_capitals,
 )
 LONGEST: Final = 600
-"""Signs that are read together; a clause has seldom more than 100."""
+"""Number of characters that are normalised together; a clause rarely has more than 100."""
 _TOKEN: Final = re.compile(rf"{LETTERS}(?:'s)?|[^\W\d_]+(?:'[^\W\d_]+)*'?|[.!?,;:—…()\[\]\"]")
 _FOLDED: Final = str.maketrans(
     {"ß": "ss", "ẞ": "ss", "ø": "o", "Ø": "O", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ł": "l",
@@ -89,7 +89,8 @@ def read_out(text: str) -> list[str]:
 
 
 def _pieces(text: str) -> list[str]:
-    """A text in pieces: what rules take grows faster than the length of what they are given."""
+    """A text in pieces, because the time of the rules grows faster than the length of their
+    input."""
     pieces = []
     while len(text) > LONGEST:
         place = text.rfind(" ", LONGEST // 2, LONGEST)
@@ -121,7 +122,7 @@ def _read(text: str) -> list[str]:
 
 
 def folded(text: str) -> str:
-    """Latin letters without their accents; letters of other scripts are left out."""
+    """Latin letters without accents; letters of other scripts are dropped."""
     plain = unicodedata.normalize("NFD", text.translate(_FOLDED))
     return "".join(
         sign for sign in plain
@@ -141,7 +142,7 @@ def _add_mark(words: list[str], mark: str) -> None:
 
 
 def _is_word(tokens: list[str], index: int) -> bool:
-    """True if one letter is a word: an article, or I. In `G, A, R` it is a letter."""
+    """True if a single letter is a word, an article or I. In `G, A, R` it is a letter."""
     token = tokens[index]
     if token not in ("a", "A", "I", "i"):
         return False

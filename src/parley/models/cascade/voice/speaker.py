@@ -24,13 +24,13 @@ from parley.models.cascade.voice.reading import PAUSES, STOPS, read_out
 
 FEMALE, MALE = 0, 1
 OWN_HZ = {FEMALE: 206.7, MALE: 118.6}
-"""Pitch of the voices, the mean of four sentences' medians. Source: `pitch_track`, 2026-11-25."""
+"""Pitch of the voices: the mean of four sentences' medians. Source: `pitch_track`, 2026-11-25."""
 LOW_HZ = 150.0
-"""A reference voice below this is answered in the male voice, at the reference's pitch."""
+"""A reference voice below this pitch is imitated by the male voice."""
 LOWEST, HIGHEST = 0.6, 1.6
-"""How far a voice is moved: its own pitch times this."""
+"""Range of the factor on a voice's own pitch."""
 SHARPER = 1.12
-"""Fine structure of the spectrum is raised by this much: what is averaged in training is dull."""
+"""Factor on the fine structure of the spectrum, which training averages and so dulls."""
 LONGEST_S = 12.0
 PAUSE_S = {".": 0.22, "!": 0.22, "?": 0.22, ",": 0.09, ";": 0.12, ":": 0.12, "—": 0.1}
 
@@ -72,7 +72,7 @@ class OwnSpeaker:
         return near + 2 * round(1000 * factor)
 
     def say(self, clause: str, voice: int) -> Samples:
-        """A clause (N,), 24 kHz, with the pause that its last sign asks for."""
+        """A clause (N,), 24 kHz, with the pause that its last character requires."""
         words = read_out(clause)
         if not any(word[0] not in STOPS + PAUSES for word in words):
             return np.zeros(0, np.float32)
@@ -104,7 +104,7 @@ class OwnSpeaker:
 
 
 def parts(words: list[str]) -> list[list[str]]:
-    """Words cut at their stops and pauses, and where they are too many for one breath."""
+    """Words split at stops and pauses, and where there are too many for one breath."""
     cut: list[list[str]] = [[]]
     for word in words:
         if word[0] in STOPS + PAUSES:

@@ -27,7 +27,8 @@ Floats = npt.NDArray[np.float64]
 
 @functools.cache
 def _envelope_tables(count: int) -> tuple[Floats, Floats]:
-    """Inverse cosine transform (C, 513 mel points), and each bin's place on the mel axis (K,)."""
+    """Inverse cosine transform (C, 513 mel points), and each bin's position on the mel axis
+    (K,)."""
     points = BINS
     mel_low = 1127.01048 * math.log(40 / 700 + 1)
     mel_high = 1127.01048 * math.log(20_000 / 700 + 1)
@@ -56,7 +57,8 @@ def envelope(coefficients: Floats) -> Floats:
 
 @functools.cache
 def _analysis_table(count: int) -> tuple[Floats, Floats]:
-    """For teaching: mel points' places among bins, and the cosine transform (513, C)."""
+    """For training: positions of the mel points among the bins, and the cosine transform (513,
+    C)."""
     points = BINS
     mel_low = 1127.01048 * math.log(40 / 700 + 1)
     mel_top = 1127.01048 * math.log(RATE_HZ / 2 / 700 + 1)
@@ -83,7 +85,7 @@ def coefficients(power: Floats, count: int) -> Floats:
 
 
 def aperiodicity(bands: Floats) -> Floats:
-    """Bands in decibels (F, A), 3 kHz apart, to the share of noise in amplitude (F, K)."""
+    """Bands in decibels (F, A), 3 kHz apart, to the noise share of the amplitude (F, K)."""
     hertz = np.arange(BINS) * RATE_HZ / FFT
     axis = np.array([0.0, *(3000.0 * (n + 1) for n in range(bands.shape[1])), RATE_HZ / 2])
     full = np.concatenate((np.full((len(bands), 1), -60.0), bands, np.zeros((len(bands), 1))), 1)
@@ -95,7 +97,7 @@ def aperiodicity(bands: Floats) -> Floats:
 
 
 def minimum_phase(log_power: Floats) -> npt.NDArray[np.complex128]:
-    """Log power spectra (P, K) to spectra of the causal response with that power (P, K)."""
+    """Log power spectra (P, K) to spectra of the minimum-phase response with that power (P, K)."""
     full = np.concatenate((log_power, log_power[:, -2:0:-1]), 1) / 2
     cepstrum = np.fft.ifft(full, axis=1).real
     cepstrum[:, 1 : FFT // 2] *= 2

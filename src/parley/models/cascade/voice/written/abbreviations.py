@@ -16,7 +16,7 @@ _BEFORE_NAMES: Final = {
     "hon": "honorable", "fr": "father", "st": "saint", "mt": "mount", "ft": "fort",
     "messrs": "messers", "mme": "madam", "pvt": "private", "adm": "admiral",
 }  # fmt: skip
-"""Such a stop never ends a sentence."""
+"""Their full stop never ends a sentence."""
 _BEHIND_NAMES: Final = {
     "st": "street", "dr": "drive", "ave": "avenue", "av": "avenue", "blvd": "boulevard",
     "rd": "road", "ln": "lane", "hwy": "highway", "pl": "place", "sq": "square", "ct": "court",
@@ -112,7 +112,7 @@ _WORD: Final = re.compile(r"(?<![\w.])(et al|[A-Za-z]{1,6}(?:\.[A-Za-z])?)\.(?=[
 
 
 def read_abbreviations(text: str) -> str:
-    """Abbreviations in words. Of a stop that also ends the sentence, the stop stays."""
+    """Write abbreviations as words. A full stop that also ends the sentence stays."""
     for pattern, said in _STROKES:
         text = pattern.sub(said, text)
     text = re.sub(

@@ -42,7 +42,7 @@ _LONGEST_PATH: Final = 36
 
 
 def read_addresses(text: str) -> str:
-    """Addresses and files in words: `john@example.com` as john at example dot com."""
+    """Write addresses and files as words: `john@example.com` as john at example dot com."""
     text = _MAIL.sub(lambda found: f" {_part(found[1])} at {_host(found[2])} ", text)
     text = _LINK.sub(_link, text)
     text = _SITE.sub(lambda found: _place(found[1] or found[2], found[3], found[4] or ""), text)
@@ -108,7 +108,7 @@ def _host(host: str) -> str:
 
 
 def _part(text: str) -> str:
-    """A part between dots, strokes and lines."""
+    """A part between dots, slashes, hyphens and underscores."""
     signs = {".": " dot ", "_": " underscore ", "-": " dash ", "+": " plus ", "%": " percent ",
              "~": " tilde "}  # fmt: skip
     text = "".join(signs.get(sign, sign) for sign in text)
@@ -171,7 +171,7 @@ _PHONES: Final = tuple(
 
 
 def read_codes(text: str) -> str:
-    """Telephone numbers and other numbers that are said digit by digit; versions."""
+    """Write telephone numbers, other numbers read digit by digit, and versions as words."""
     for pattern in _PHONES:
         text = pattern.sub(lambda found: _phone(found[0]), text)
     text = re.sub(

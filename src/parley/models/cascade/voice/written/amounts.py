@@ -51,7 +51,7 @@ _MONEY_NUMBER: Final = rf"(?:{_EURO_STYLE}|{NUMBER})"
 
 
 def read_money(text: str) -> str:
-    """Money in words: `$3.50`, `3,50 €`, `$5 million`, `USD 20`, `$5-10`, `50¢`."""
+    """Write money as words: `$3.50`, `3,50 €`, `$5 million`, `USD 20`, `$5-10`, `50¢`."""
     text = re.sub(
         rf"(?<=\d)(?:\.\d{{3}})+,\d\d(?=\s?{_SIGN})", lambda f: f[0].replace(".", ""), text
     )
@@ -127,7 +127,8 @@ _NO_NOUNS: Final = frozenset(
 
 
 def _is_attributive(found: re.Match[str]) -> bool:
-    """True if an amount stands before what it describes: a $5 bill, a 5 km walk, a 90° angle."""
+    """True if an amount precedes the noun that it describes: a $5 bill, a 5 km walk, a 90°
+    angle."""
     before = found.string[: found.start()].rstrip().lower()
     after = found.string[found.end() :]
     if not re.search(r"(?:^|\s)(?:an?|the|this|that|every|one|each)(?: \w+ to)?$", before):
@@ -214,7 +215,7 @@ _NOT_JOINED: Final = frozenset("L V W J K".split())
 
 
 def read_units(text: str) -> str:
-    """Numbers with units: `5kg`, `60 km/h`, `5 m²`, `5'10"`, `25%`, `5-km`."""
+    """Write numbers with units as words: `5kg`, `60 km/h`, `5 m²`, `5'10"`, `25%`, `5-km`."""
     text = re.sub(
         r"\b((?:\d+ )?\d{1,2}/\d{1,2})\"(?!\w)",
         lambda f: f"{f[1]} inch{'es' if ' ' in f[1] and not _is_attributive(f) else ''}",
@@ -289,7 +290,7 @@ def _counted(text: str, one: str, many: str) -> str:
 
 
 def read_ranges(text: str) -> str:
-    """A line between numbers: to, minus or nothing."""
+    """Read a hyphen or dash between numbers: as to, as minus or not at all."""
     text = re.sub(
         rf"({NUMBER})[eE]([+-]?\d+)\b",
         lambda f: f"{number(f[1])} times ten to the power of {_signed(f[2])} ", text,
@@ -325,7 +326,7 @@ _MINUTE_LIKE: Final = re.compile(r"(?<![\w:.,])(\d+):(\d+)(?::(\d+))?(?![\w:])")
 
 
 def read_fractions(text: str) -> str:
-    """Fractions, ratios, scores: `3/4`, `1 1/2`, `16:9`, `8/10`, `120/80`."""
+    """Write fractions, ratios and scores as words: `3/4`, `1 1/2`, `16:9`, `8/10`, `120/80`."""
     text = re.sub(
         r"(?<![\w.,/])(\d+)[\s-](\d{1,2})/(\d{1,3})(?![\w/]|[.,]\d)",
         lambda f: f" {number(f[1])} and {_share(f[2], f[3], is_part=True)} "
@@ -424,7 +425,7 @@ _COMPARED: Final = {
 
 
 def read_signs(text: str) -> str:
-    """Signs of mathematics, and others that are said."""
+    """Write mathematical and other symbols as words."""
     text = text.replace("&&", "&").replace("||", " or ")
     for sign, plain in _OPERATORS:
         text = text.replace(sign, plain)
@@ -488,7 +489,7 @@ def _signed(text: str) -> str:
 
 
 def read_numbers(text: str) -> str:
-    """Numbers that no other rule took, ordinals and thousands."""
+    """Write numbers left by the other rules as words, including ordinals and thousands."""
     text = re.sub(
         rf"(?<![\w.,])({WHOLE})(?:st|nd|rd|th)\b",
         lambda f: as_ordinal(int(f[1].replace(",", ""))),
@@ -515,7 +516,7 @@ def _number(found: re.Match[str]) -> str:
 
 
 def plain_groups(text: str) -> str:
-    """Thousands apart by spaces, points or apostrophes, as Americans write them."""
+    """Rewrite thousands separated by spaces, points or apostrophes in the American way."""
     text = re.sub(
         r"(?<![\w.,])\d{1,3}(?:\.\d{3}){2,}(?![\d.])", lambda f: f[0].replace(".", ""), text
     )

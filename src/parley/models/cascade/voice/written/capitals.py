@@ -17,12 +17,12 @@ _WORDS: Final = frozenset(
     "nasa nato pin sim ram rom gif lan wan dos aids sars laser radar scuba raid swat opec fifa "
     "uefa unesco unicef zip ice gps-".split()
 )
-"""Short words made of first letters; longer ones are known by how they look."""
+"""Short acronyms that are read as words; longer ones are recognised by their shape."""
 _LETTERS: Final = frozenset(
     "ucla usda asap faqs imdb usaa usps isbn adhd html uefi aarp oecd yolo- api apis eula- ahs "
     "sos diy usaf usmc uspto usgs osce iucn usb ipad- eta aka uae icu".split()
 )
-"""Looks like a word, and is spelled."""
+"""Look like words but are spelled out."""
 _SHORT: Final = frozenset(
     "a i an and any are as at be big but buy bye by can day did do dog end few for fun get go "
     "god got guy had has hat he hey hi him his hot how huh if in its job joy key kid law let "
@@ -38,7 +38,8 @@ _SHORT: Final = frozenset(
 _DOUBTFUL: Final = frozenset(
     "us it who am is ai or in pm hi me ill act ice add sos eta mad can".split()
 )
-"""A word where others shout too, letters otherwise: the US, the IT department, the WHO."""
+"""Words when their neighbours are in capitals too, otherwise spelled out: the US, the IT
+department, the WHO."""
 _ALWAYS_WORDS: Final = frozenset("is or in me hi ill add can am mad".split())
 _ONSETS: Final = frozenset(
     "b bl br c ch cl cr d dr dw f fl fr g gl gr h j k kl kn kr l m n p ph pl pr ps qu q r rh s "
@@ -55,7 +56,7 @@ _MANY_VOWELS: Final = re.compile(r"aa|ii|uu|[aeiou]{3}|^[aeiou]{2}[aeiou]|^ae$|a
 
 
 def is_sayable(word: str) -> bool:
-    """True if small letters look like an English word: `nasa`, not `html`."""
+    """True if lower-case letters look like an English word: `nasa`, not `html`."""
     word = re.sub(r"(?<=[^aeiou])y|^y(?=[^aeiou])", "i", word.replace("qu", "kw"))
     runs: list[str] = _RUNS.findall(word)
     if not any(run[0] in "aeiou" for run in runs) or _MANY_VOWELS.search(word):
@@ -127,7 +128,7 @@ _FORMULA: Final = re.compile(
 
 
 def mixed_case(text: str) -> str:
-    """Names with capitals inside, and formulas of chemistry: ChatGPT, OpenAI, NaCl."""
+    """Split names with inner capitals, and chemical formulas: ChatGPT, OpenAI, NaCl."""
     text = _KNOWN_MIXED.sub(lambda f: _MIXED[f[1]].rstrip() + ("'s" if f[2] else ""), text)
     text = _FORMULA.sub(_chemical, text)
     return _MIXED_WORD.sub(_camel, text)
@@ -204,7 +205,7 @@ def roman_value(text: str) -> int:
 
 
 def read_romans(text: str) -> str:
-    """Roman numbers in words: an ordinal behind a ruler's name, else a cardinal."""
+    """Write Roman numerals as words: an ordinal after a ruler's name, otherwise a cardinal."""
     text = re.sub(r"\bWW(I{1,3}|[123])\b", _world_war, text)
     text = re.sub(
         r"\bIV(?= (?:drip|fluid|line|bag|antibiotic|pole|treatment))", spelled("IV"), text
@@ -256,7 +257,7 @@ _SHOUT: Final = re.compile(r"[A-Z]{2,}(?:'[A-Z]+)?")
 
 
 def read_capitals(text: str) -> str:
-    """Words in capitals: spelled, said as a word, or a shout."""
+    """Read words in capitals: spelled out, as a word, or as emphasis."""
     text = re.sub(r"\b[A-Z]+'[A-Z]+\b", lambda found: found[0].lower(), text)
     tokens = list(re.finditer(r"[^\W\d_]+(?:'[^\W\d_]+)*", text))
     shouted = {
@@ -285,7 +286,7 @@ def _is_word(token: str) -> bool:
 
 
 def read_numbered_names(text: str) -> str:
-    """Letters and the number behind them: A380 as A three eighty."""
+    """Read letters followed by a number: A380 as A three eighty."""
     text = re.sub(
         r"(?<![A-Za-z])([A-Z])-?(\d{1,3})s\b",
         lambda f: f"{spelled(f[1])} {number(f[2])}s ".replace("ys ", "ies "), text,

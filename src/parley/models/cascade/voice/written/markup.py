@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Final
 
 CODE: Final = "a block of code"
-"""What is said for a block of code."""
+"""Spoken in place of a block of code."""
 _EMOJI: Final = re.compile(
     "[\U0001f000-\U0001ffff\u2600-\u27bf\u2b00-\u2bff\u23e9-\u23fa\ufe0f\u200b-\u200d\u2060\ufeff]"
 )
@@ -74,7 +74,7 @@ _QUOTES: Final = str.maketrans(
 
 
 def without_markup(text: str) -> str:
-    """The words of a text, with a stop where a line ends without one."""
+    """The words of a text, with a full stop where a line ends without one."""
     text = html.unescape(_FENCE.sub(f"\n{CODE}.\n", text))
     text = _MATH.sub(lambda found: _formula(next(one for one in found.groups() if one)), text)
     text = _EMOTICON.sub(" ", _EMOJI.sub(" ", text).replace("\t", " "))
@@ -96,7 +96,8 @@ def _formula(text: str) -> str:
 
 
 def _plain_signs(text: str) -> str:
-    """One sign for what has many; powers as `^2`, fractions as `1/2`; no full-width letters."""
+    """Map variants of a character to one; powers to `^2`, fractions to `1/2`, full-width letters to
+    plain ones."""
     text = text.translate(_QUOTES).translate(_SUB)
     text = re.sub(r"(\d?)([¼½¾⅐-⅞])", _fraction, text)
     text = _POWERS.sub(lambda found: "^" + "".join(_SUPER[sign] for sign in found[0]), text)

@@ -33,7 +33,7 @@ def _named(number_text: str) -> str:
 
 
 def read_dates(text: str) -> str:
-    """Dates in words: `4/7/2026` as april seventh, twenty twenty six (American order)."""
+    """Write dates as words: `4/7/2026` as april seventh, twenty twenty six (American order)."""
     text = _read_weekdays(text)
     text = re.sub(
         rf"\b{_YEAR}[-/](0?[1-9]|1[0-2])[-/](3[01]|[12]\d|0?[1-9])(?:T(?=\d\d:\d\d))?(?![\d-])",
@@ -127,7 +127,7 @@ _HALF: Final = r"([AaPp])\.?\s?[Mm]\b(\.?)"
 
 
 def read_times(text: str) -> str:
-    """Times of day, and lengths as `1h30`."""
+    """Write times of day, and durations such as `1h30`, as words."""
     text = re.sub(
         rf"(?<![\w:.])(1[0-2]|0?[1-9])((?::[0-5]\d)?){_TO}(?=(?:1[0-2]|0?[1-9])(?::[0-5]\d)?\s?{_HALF})",
         lambda f: f"{_clock(f[1], f[2][1:]) if f[2] else in_words(int(f[1]))} to ", text,
@@ -210,7 +210,8 @@ _YEAR_RANGE: Final = rf"(?<![\w.,-])({_YEAR}){_TO}(\d\d(?:\d\d)?)(?![\w%]|[.,]\d
 
 
 def read_years(text: str) -> str:
-    """Years, decades, eras and quarters; four digits in front of what is counted stay a number."""
+    """Write years, decades, eras and quarters as words; four digits before something countable stay
+    a number."""
     text = re.sub(
         r"(?<![\w])'(\d\d)(?!\w)",
         lambda f: f"{'oh ' if f[1][0] == '0' else ''}{number(f[1].lstrip('0') or '0')}",
@@ -231,7 +232,7 @@ def read_years(text: str) -> str:
 
 
 def read_year_ranges(text: str) -> str:
-    """Decades, and years from and to: 1914-18 as nineteen fourteen to eighteen."""
+    """Write decades and ranges of years as words: 1914-18 as nineteen fourteen to eighteen."""
     text = re.sub(
         r"(?<![\w.,])(?:(?:(?<=')|'|(?<=\b[Tt]he )|(?<=\b(?:[Hh]is|[Hh]er|mid) )|(?<=\bmid-)"
         r"|(?<=\bearly )|(?<=\blate )|(?<=\btheir )|(?<=\b[Mm]y )|(?<=\byour ))(\d)0'?s"

@@ -33,7 +33,7 @@ _VERSE: Final = re.compile(
 
 
 def read_verses(text: str) -> str:
-    """Books of scripture with chapter and verse."""
+    """Write chapter and verse of books of scripture as words."""
     return _VERSE.sub(_verse, text)
 
 

@@ -16,13 +16,13 @@ LETTERS: Final = f"[{chr(_FIRST + ord('A'))}-{chr(_FIRST + ord('Z'))}]"
 """Matches one spelled letter."""
 WHOLE: Final = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
 NUMBER: Final = rf"(?:{WHOLE}(?:\.\d+)?|(?<![\d.])\.\d+)"
-"""A number as it is written: `1,234.5`, `.5`."""
+"""A written number: `1,234.5`, `.5`."""
 BEFORE: Final = r"(?<![\w.,])"
-"""No number or word ends here."""
+"""Not directly after a number or word."""
 
 
 def spelled(text: str) -> str:
-    """The letters of a text, each said by its name; digits are left to be read."""
+    """The letters of a text, each read by name; digits are left for later rules."""
     return "".join(
         f" {chr(_FIRST + ord(sign.upper()))} " if sign.isascii() and sign.isalpha() else sign
         for sign in text
@@ -39,7 +39,7 @@ def digits(text: str) -> str:
 
 
 def number(text: str) -> str:
-    """A number as it is written, in words."""
+    """A written number in words."""
     text = text.replace(",", "")
     whole, _, part = text.partition(".")
     is_code = len(whole) > 15 or (len(whole) > 9 and not whole.endswith("000"))
