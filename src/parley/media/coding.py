@@ -24,28 +24,28 @@ from parley.protocol.values import AudioCoding
 OPUS_BITS_PER_S: Final = 24_000
 OPUS_PACKET_S: Final = 0.02
 OPUS_RATE_HZ: Final = 48_000
-"""What an Opus decoder gives, whatever was encoded."""
+"""Output rate of an Opus decoder, whatever was encoded."""
 OPUS_TAIL_PACKETS: Final = 2
-"""Silence behind the last sound: decoder and resampler keep a few milliseconds back."""
+"""Packets of silence after the last sound: decoder and resampler keep a few milliseconds back."""
 MOST_S: Final = 10.0
-"""Longest sound of one message."""
+"""Maximum length of the sound in one message."""
 
 
 class WireEncoder(Protocol):
-    """Sound to bytes, piece by piece."""
+    """Encodes sound piece by piece."""
 
     def encode(self, pcm: Pcm, *, ends: bool = False) -> bytes:
-        """The bytes of what came; Opus keeps what fills no packet until more comes, or until it
-        `ends`."""
+        """Encode a piece; Opus keeps samples that do not fill a packet until more arrive or until
+        it `ends`."""
         ...
 
     def forget(self) -> None:
-        """What waits is not sent any more."""
+        """Drop samples that are waiting for a full packet."""
         ...
 
 
 class WireDecoder(Protocol):
-    """Bytes to sound, piece by piece."""
+    """Decodes sound piece by piece."""
 
     def decode(self, data: bytes) -> Pcm:
         """The sound of one message.
@@ -62,23 +62,23 @@ def is_offered(coding: AudioCoding) -> bool:
 
 
 def encoder(coding: AudioCoding, rate_hz: int) -> WireEncoder:
-    """An encoder of sound at `rate_hz`."""
+    """An encoder for sound at `rate_hz`."""
     return _OpusEncoder(rate_hz) if coding == "opus" else _SAMPLES[coding](rate_hz)
 
 
 def decoder(coding: AudioCoding, rate_hz: int) -> WireDecoder:
-    """A decoder to sound at `rate_hz`."""
+    """A decoder that returns sound at `rate_hz`."""
     return _OpusDecoder(rate_hz) if coding == "opus" else _SAMPLES[coding](rate_hz)
 
 
 class _Samples:
-    """A coding that is complete with every message."""
+    """A coding in which each message is complete."""
 
     def __init__(self, rate_hz: int) -> None:
         self._rate_hz = rate_hz
 
     def forget(self) -> None:
-        """Nothing waits here."""
+        """Nothing to do: no samples wait."""
 
 
 class _Float32(_Samples):

@@ -14,7 +14,7 @@ FORMATS: Final = (
     *("mov", "matroska", "avi", "mpegts", "mpeg", "flv", "asf", "gif"),
     *("wav", "w64", "flac", "mp3", "ogg", "aac", "aiff", "au", "caf", "amr", "ac3", "eac3"),
 )
-"""Names of FFmpeg's demuxers; `mov` is MP4 and M4A, too, `matroska` WebM."""
+"""Names of FFmpeg's demuxers; `mov` includes MP4 and M4A, `matroska` includes WebM."""
 
 
 def open_container(data: bytes) -> Any:

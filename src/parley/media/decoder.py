@@ -57,21 +57,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 owner: contextvars.ContextVar[str] = contextvars.ContextVar("owner", default="")
-"""Whose files are decoded: the network of the client's address."""
+"""Owner of the files being decoded: the network of the client's address."""
 
 MIB: Final = 1024 * 1024
 
 RESULT_BYTES: Final = 512 * MIB
-"""A child that claims more than this has gone mad. Each kind of media has its own, lower limit."""
+"""A child that announces a larger result is broken. Each kind of media has its own, lower limit."""
 
 THREADS: Final = 64
-"""Callers that may wait for a decoder at the same time; a worker has no more than its slots."""
+"""Callers that may wait for a decoder in parallel; a worker has no more than its slots."""
 
 PATIENCE: Final = 3.0
-"""A busy machine gives a job a third of a processor, or more."""
+"""Allowance for a busy machine, which gives a job a third of a processor or more."""
 
 LIGHT_SHARE: Final = 0.5
-"""Of a clip's processor time, for a picture or a sound: 64 million pixels of PNG take about 3 s."""
+"""Share of a clip's processor time for a picture or a sound: 64 million pixels of PNG take about 3
+s."""
 
 HAS_LIMITS: Final = importlib.util.find_spec("resource") is not None
 
@@ -114,7 +115,7 @@ class DecoderLimits:
 
 
 class Stop:
-    """Ends a job from outside: `set` may be called from any thread, once or more."""
+    """Cancels a job; `set` may be called from any thread and repeatedly."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -122,13 +123,13 @@ class Stop:
         self._act: Callable[[], None] = lambda: None
 
     def set(self) -> None:
-        """End the job that runs, or will."""
+        """Cancel the current or the next job."""
         with self._lock:
             self._is_set = True
             self._act()
 
     def arm(self, act: Callable[[], None]) -> None:
-        """Call `act` when stopped; immediately if already stopped."""
+        """Call `act` when cancelled; immediately if that has happened."""
         with self._lock:
             self._act = act
             if self._is_set:
@@ -136,7 +137,7 @@ class Stop:
 
 
 class Decoder:
-    """See the module's text. `what` in the methods names the thing in errors: "The image"."""
+    """See the module. `what` in the methods names the input in errors: "The image"."""
 
     def __init__(self, limits: DecoderLimits | None = None) -> None:
         self.limits = limits or DecoderLimits()
@@ -205,7 +206,7 @@ class Decoder:
         return jobs.video_from(*self._run("video", "The video", data, options, stop))
 
     def close(self) -> None:
-        """End all processes that have nothing to do. Safe to repeat."""
+        """End all idle processes. Safe to repeat."""
         self._is_closed = True
         self._retire(idle_s=0.0)
 
@@ -268,7 +269,7 @@ class Decoder:
         self._retire(idle_s=self.limits.idle_s / 2)
 
     def _retire(self, *, idle_s: float) -> None:
-        """End the processes that have been idle for so long; the others go back."""
+        """End the processes that have been idle too long; return the others."""
         kept: list[_Child] = []
         now_s = time.monotonic()
         while True:
@@ -285,7 +286,7 @@ class Decoder:
 
 
 def _raise(answer: Mapping[str, Any], what: str) -> None:
-    """What a job found wrong, as the error it raised over there."""
+    """Raise the error that the job raised in the child process."""
     if "context_full" in answer:
         needed, limit = answer["context_full"]
         raise ContextFull(int(needed), int(limit))
@@ -311,7 +312,7 @@ def _lethal(what: str, death: _Died, limit_s: float) -> ParleyError:
 
 
 class _Died(Exception):
-    """The process ended in the middle of a job."""
+    """The process died during a job."""
 
     def __init__(self, why: str, *, was_late: bool = False) -> None:
         super().__init__(why)
@@ -319,7 +320,7 @@ class _Died(Exception):
 
 
 class _Child:
-    """One process; one job at a time."""
+    """A child process that runs one job at a time."""
 
     def __init__(self, limits: DecoderLimits) -> None:
         self.idle_since_s = 0.0
@@ -345,7 +346,7 @@ class _Child:
 
     @property
     def has_used_its_time(self) -> bool:
-        """True if the system killed it for the processor time it used."""
+        """True if the system killed it for using too much processor time."""
         return self._process.poll() == -signal.SIGXCPU
 
     def work(
@@ -391,7 +392,7 @@ class _Child:
         return answer, [self._read(each) for each in sizes]
 
     def _read(self, size: int) -> jobs.Bytes:
-        """Exactly so many bytes, read to where they stay."""
+        """Read exactly this many bytes into their final buffer."""
         whole = np.empty(size, np.uint8)
         view, done = whole.data, 0
         while done < size:
@@ -410,7 +411,7 @@ class _Child:
 
 
 class _Deadline:
-    """Kills a process that is not done in time, and ends one whose job failed."""
+    """Kills a process that exceeds its time, and ends one whose job failed."""
 
     def __init__(self, child: _Child, limit_s: float) -> None:
         self._child = child
@@ -435,8 +436,8 @@ class _Deadline:
 
 
 def _environment() -> dict[str, str]:
-    """Ours without our settings, which hold secrets, and with few threads: each has its own heap,
-    which counts."""
+    """Our environment without our settings, which contain secrets, and with few threads, because
+    each has its own heap."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PARLEY_")}
     return {**kept, "MALLOC_ARENA_MAX": "2", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -447,8 +448,8 @@ _threads: Final = ThreadPoolExecutor(THREADS, thread_name_prefix="decoding")
 
 
 async def aside(work: Callable[[], T]) -> T:
-    """Work that decodes, in a thread. Files of one client may take minutes there, and the event
-    loop's own threads are few: voice detection and reading from the disk need them."""
+    """Run decoding work in a thread of its own pool. A client's files may take minutes, and voice
+    detection and disk reads need the event loop's few threads."""
     run = contextvars.copy_context().run
     return await asyncio.get_running_loop().run_in_executor(_threads, run, work)
 
@@ -459,12 +460,12 @@ _shared = Decoder()
 
 
 def shared() -> Decoder:
-    """The decoder of this process; all its sessions share the few children."""
+    """The decoder of this process; all its sessions share the children."""
     return _shared
 
 
 def use(limits: DecoderLimits) -> Decoder:
-    """Set the limits of this process's decoder; ends what the former one has idle."""
+    """Set the limits of this process's decoder; ends the previous one's idle children."""
     global _shared
     former, _shared = _shared, Decoder(limits)
     former.close()

@@ -21,13 +21,13 @@ from parley.errors import ContextFull, ParleyError, TooLarge
 from parley.media import jobs
 
 SLIM_BYTES: Final = 256 * 1024 * 1024
-"""A process that has grown by this much during a job is not used again."""
+"""A process that grew by this much during a job is not reused."""
 
 _LENGTH: Final = struct.Struct(">I")
 
 
 def main() -> int:
-    """Work until there is nothing more to do."""
+    """Run jobs until the input ends."""
     limit_bytes = int(sys.argv[1])
     source = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
@@ -48,7 +48,7 @@ def main() -> int:
 def _work(
     order: dict[str, Any], source: BinaryIO, limit_bytes: int
 ) -> tuple[dict[str, Any], list[memoryview], bool]:
-    """One job: the answer, its raw parts, and whether the process has to end."""
+    """Run one job; returns the answer, its raw parts, and whether the process must exit."""
     try:
         data = source.read(order["size"])
         soft_s = int(_cpu_s() + order["limit_s"]) + 1
@@ -76,7 +76,8 @@ def _send(answers: BinaryIO, answer: dict[str, Any], parts: list[memoryview]) ->
 
 
 def _confine(limit_bytes: int) -> int:
-    """Bound memory, files and core dumps, and yield to the model; gives the size so far."""
+    """Limit memory, files and core dumps, and lower the priority below the model's; returns the
+    current size."""
     os.nice(5)
     base_bytes = _size_bytes()
     _limit(resource.RLIMIT_CORE, 0)

@@ -18,7 +18,7 @@ from typing import Final
 from parley.errors import ServiceUnavailable
 
 WAITING_PER_OWNER: Final = 16
-"""Jobs of one owner that may wait; each occupies a thread meanwhile."""
+"""Maximum number of waiting jobs of one owner; each occupies a thread."""
 
 
 @dataclass(eq=False, slots=True)
@@ -76,7 +76,7 @@ class DecodingOrder:
             return one
 
     def _give_up(self, one: _Waiting) -> bool:
-        """True if it was still waiting; its turn may have come just now."""
+        """Leave the queue; true if the job was still waiting."""
         with self._lock:
             if one.turn.is_set():
                 return False
@@ -104,7 +104,7 @@ class DecodingOrder:
             best.turn.set()
 
     def _forget(self, owner: str) -> None:
-        """What an owner has had counts for as long as it has jobs here."""
+        """Drop an owner's usage once it has no jobs."""
         if not self._running[owner] and all(each.owner != owner for each in self._waiting):
             del self._running[owner]
             del self._served[owner]

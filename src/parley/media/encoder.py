@@ -30,19 +30,19 @@ MEDIA_TYPES: Final[Mapping[SoundFormat, str]] = {
 }
 
 _UNKNOWN_BYTES: Final = 0xFFFFFFFF
-"""The length of a WAV file that is still growing, as players expect it of a stream."""
+"""Length field of a WAV file that is still being written, as players expect it in streams."""
 _WAV_HEADER_BYTES: Final = 44
 
 
 class Encoder(Protocol):
-    """Turns sound into bytes."""
+    """Encodes sound."""
 
     def add(self, pcm: Pcm) -> bytes:
-        """More sound at the encoder's rate; the bytes that are final now, maybe none."""
+        """Add sound at the encoder's rate; returns the bytes that are final, maybe none."""
         ...
 
     def finish(self) -> bytes:
-        """The last bytes; nothing may follow."""
+        """Return the last bytes; nothing may follow."""
         ...
 
 
@@ -96,7 +96,7 @@ def pcm16(pcm: Pcm) -> bytes:
 
 
 def wav_header(rate_hz: int, data_bytes: int | None) -> bytes:
-    """What stands before 16-bit mono samples. `data_bytes` None: not known yet."""
+    """Header of 16-bit mono samples; `data_bytes` is None if it is not known yet."""
     data = _UNKNOWN_BYTES if data_bytes is None else data_bytes
     whole = _UNKNOWN_BYTES if data_bytes is None else data_bytes + _WAV_HEADER_BYTES - 8
     form = struct.pack("<IHHIIHH", 16, 1, 1, rate_hz, 2 * rate_hz, 2, 16)
@@ -116,7 +116,7 @@ class PcmEncoder:
 
 
 class WavEncoder:
-    """16-bit WAV whose header does not know its length."""
+    """16-bit WAV with a header of unknown length."""
 
     def __init__(self, rate_hz: int) -> None:
         self._header = wav_header(rate_hz, None)
@@ -136,7 +136,7 @@ _CODECS: Final[Mapping[str, tuple[str, str, dict[str, str]]]] = {
     "aac": ("adts", "aac", {}),
     "flac": ("flac", "flac", {}),
 }
-"""Container, codec and the container's options; pages of 200 ms instead of a second."""
+"""Container, codec and the container's options; Ogg pages of 200 ms instead of one second."""
 _BITS_PER_S: Final = {"mp3": 64_000, "opus": 32_000, "aac": 64_000}
 
 
@@ -184,7 +184,7 @@ class AvEncoder:
 
 
 class _Sink:
-    """Where FFmpeg writes: it cannot go back."""
+    """Output of FFmpeg, which cannot seek."""
 
     def __init__(self) -> None:
         self._data = bytearray()

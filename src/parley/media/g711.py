@@ -32,12 +32,12 @@ def _a_values() -> NDArray[np.int32]:
 
 
 _VALUES: Final = {"mu": _mu_values(), "a": _a_values()}
-"""By code, on the scale of 16 bits."""
+"""Values by code, on a 16-bit scale."""
 _ORDER: Final = {law: np.argsort(values, kind="stable") for law, values in _VALUES.items()}
 
 
 def decoded(data: bytes, law: Law) -> Pcm:
-    """Sound of its codes, 8 kHz."""
+    """Decode G.711 codes to sound at 8 kHz."""
     values = _VALUES[law][np.frombuffer(data, np.uint8)]
     return Pcm((values / 32768).astype(np.float32), RATE_HZ)
 

@@ -24,11 +24,11 @@ LIMIT_PIXELS = 64_000_000
 LIGHT_PIXELS = 4_000_000
 LIGHT_BYTES = 4 * 1024 * 1024
 LIGHT_SCANS = 64
-"""A picture within these takes about 50 MB and a fraction of a second, whatever is in it. A JPEG
-file may repeat its scans a hundred thousand times; cameras write at most a dozen."""
+"""A picture within these limits takes about 50 MB and a fraction of a second, whatever its content.
+A JPEG file may repeat its scans a hundred thousand times; cameras write at most a dozen."""
 
 _ORIENTATION = 0x0112
-"""EXIF tag: how the camera was held."""
+"""EXIF tag for the orientation of the camera."""
 
 _FORMATS = ("JPEG", "PNG", "WEBP")
 
@@ -63,8 +63,8 @@ def decode_light_image(
     limit_bytes: int = IMAGE_LIMIT_BYTES,
     keep_pixels: int | None = None,
 ) -> Pixels | None:
-    """As `decode_image`, but None for a picture that could take much memory or time; that is told
-    from its header."""
+    """Like `decode_image`, but None for a picture that could take much memory or time according to
+    its header."""
     with _open(data, limit_pixels, limit_bytes) as picture:
         is_light = (
             picture.width * picture.height <= LIGHT_PIXELS
@@ -115,7 +115,7 @@ def _decode(picture: Image.Image, keep_pixels: int | None) -> Pixels:
 
 
 def _reduced(picture: Image.Image, keep_pixels: int | None) -> Image.Image:
-    """Scaled down before anything else is done with it: every later step copies it."""
+    """Scale down first, because every later step copies the picture."""
     pixels = picture.width * picture.height
     if keep_pixels is None or pixels <= keep_pixels:
         return picture
@@ -138,7 +138,7 @@ def _too_many(found: str, limit_pixels: int) -> InvalidPayload:
 
 
 def encode_jpeg(pixels: Pixels, quality: int = 85) -> bytes:
-    """A JPEG picture of `pixels`."""
+    """Encode `pixels` as JPEG."""
     buffer = io.BytesIO()
     Image.fromarray(pixels, "RGB").save(buffer, "JPEG", quality=quality)
     return buffer.getvalue()
@@ -155,7 +155,7 @@ def _to_rgb(picture: Image.Image) -> Image.Image:
 
 
 def _eight_bits(picture: Image.Image) -> Image.Image:
-    """16 bit grey as 8 bit: Pillow would clip instead of scaling."""
+    """Convert 16-bit grey to 8 bits; Pillow would clip instead of scaling."""
     grey = np.array(picture)
     np.right_shift(grey, 8, out=grey)
     return Image.fromarray(np.clip(grey, 0, 255).astype(np.uint8))

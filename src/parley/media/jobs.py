@@ -30,14 +30,14 @@ Described = tuple[dict[str, Any], list[npt.NDArray[Any]]]
 
 
 def load_libraries() -> None:
-    """Load what decoding needs, so that memory limits count only what is decoded."""
+    """Load the libraries first, so that memory limits count only the decoded data."""
     for name in ("soundfile", "soxr", "av", "PIL.JpegImagePlugin", "PIL.PngImagePlugin"):
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
 
 
 def image(data: bytes, *, limit_pixels: int, keep_pixels: int | None) -> Described:
-    """A picture: its shape and its pixels."""
+    """Decode a picture; returns its shape and pixels."""
     from parley.media.image import decode_image
 
     pixels = decode_image(data, limit_pixels=limit_pixels, keep_pixels=keep_pixels)
@@ -51,7 +51,7 @@ def image_from(value: dict[str, Any], parts: Sequence[Bytes]) -> Pixels:
 
 
 def sound(data: bytes, *, limit_s: float, what: str) -> Described:
-    """A sound file of any format: 16 kHz mono."""
+    """Decode a sound file of any format to 16 kHz mono."""
     pcm = decode_sound(data, limit_s=limit_s, what=what)
     return {"rate_hz": pcm.rate_hz}, [pcm.samples]
 
@@ -64,7 +64,8 @@ def sound_from(value: dict[str, Any], parts: Sequence[Bytes]) -> Pcm:
 def video(
     data: bytes, *, stack_frames: int, room: dict[str, int] | None, limits: dict[str, Any] | None
 ) -> Described:
-    """A clip: times, shapes, and pixels and sounds in the order of `VideoClip`'s fields."""
+    """Decode a clip; returns times, shapes, and pixels and sounds in the order of `VideoClip`'s
+    fields."""
     from parley.media.video import VideoLimits, decode_video
 
     clip = decode_video(
@@ -77,7 +78,7 @@ def video(
     places: dict[int, int] = {}
 
     def place(pixels: Pixels | None) -> int | None:
-        """Where a picture is among the parts; one that is shown twice crosses once."""
+        """Index of a picture among the parts; one that is shown twice is sent once."""
         if pixels is None:
             return None
         if id(pixels) not in places:

@@ -17,7 +17,7 @@ _SLANEY_LOG_STEP = math.log(6.4) / 27
 
 @lru_cache(maxsize=8)
 def mel_filters(bins: int, size: int, rate_hz: int, high_hz: float) -> Wide:
-    """Slaney's triangles with equal areas, shape (bins, size / 2 + 1)."""
+    """Slaney's triangular filters of equal area, shape (bins, size / 2 + 1)."""
     points = _slaney_hz(np.linspace(0.0, _slaney_mel(high_hz), bins + 2))
     bands = np.linspace(0.0, rate_hz / 2, size // 2 + 1)
     rising = (bands - points[:-2, None]) / np.diff(points)[:-1, None]

@@ -17,10 +17,10 @@ import numpy.typing as npt
 from parley.errors import InvalidPayload
 
 INPUT_RATE_HZ = 16_000
-"""What every client sends. Source: service.md 4.1."""
+"""Sample rate of clients' audio. Source: service.md 4.1."""
 
 OUTPUT_RATE_HZ = 24_000
-"""What every client receives. Source: as above."""
+"""Sample rate of the server's audio. Source: as above."""
 
 Samples = npt.NDArray[np.float32]
 
@@ -77,7 +77,7 @@ class Pcm:
 
 
 def join(parts: Sequence[Pcm], rate_hz: int) -> Pcm:
-    """Parts one after the other; all must have `rate_hz`. No parts make an empty sound."""
+    """Concatenate sounds, which must all have `rate_hz`; no parts make an empty sound."""
     for part in parts:
         if part.rate_hz != rate_hz:
             raise ValueError(f"cannot join {part.rate_hz} Hz to {rate_hz} Hz")
@@ -110,7 +110,7 @@ LOUDEST = 16.0
 """Above any overdriven float32 sound, and below all but silence in 16-bit samples."""
 
 WILD = 1e6
-"""Beyond the scale of 16-bit numbers: the bytes are not float32."""
+"""Beyond the range of 16-bit numbers: the bytes are not float32."""
 
 WILD_KINDS = 8
 """Number of distinct values that a broken filter would not produce by accident."""
@@ -158,5 +158,5 @@ def level_dbfs(pcm: Pcm) -> float:
 
 
 def peak(pcm: Pcm) -> float:
-    """Largest magnitude, 0 for no sound."""
+    """Largest magnitude; 0 for an empty sound."""
     return float(np.abs(pcm.samples).max()) if len(pcm) else 0.0

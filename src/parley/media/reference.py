@@ -12,7 +12,7 @@ from parley.media.resample import resample
 from parley.media.wav import decode_wav, is_wav
 
 MIN_S = 0.1
-"""Shorter than this no voice can be heard in it."""
+"""A shorter recording cannot show a voice."""
 
 
 def decode_reference(data: bytes, *, limit_s: float = 60.0) -> Pcm:

@@ -19,7 +19,7 @@ _KAISER_BETA: Final = 8.0
 
 
 def resample(pcm: Pcm, rate_hz: int) -> Pcm:
-    """The same sound at another rate. Length is that of the input times the ratio, rounded."""
+    """Convert to another rate. The length is the input's times the ratio, rounded."""
     if pcm.rate_hz == rate_hz:
         return pcm
     if not len(pcm):
@@ -44,7 +44,7 @@ class ResampleStream:
         )
 
     def feed(self, pcm: Pcm, *, last: bool = False) -> Pcm:
-        """Samples that have become final. `pcm` must have the rate the stream was made for."""
+        """Returns the samples that are final. `pcm` must have the stream's input rate."""
         if pcm.rate_hz != self.from_hz:
             raise ValueError(f"the stream takes {self.from_hz} Hz, got {pcm.rate_hz} Hz")
         samples = self._stream.resample_chunk(pcm.samples, last=last)
@@ -114,7 +114,7 @@ class RateStream:
         return _RATIOS[self.from_hz, self.to_hz]
 
     def feed(self, pcm: Pcm) -> Pcm:
-        """Samples that have become final. `pcm` must have the rate the stream was made for."""
+        """Returns the samples that are final. `pcm` must have the stream's input rate."""
         if pcm.rate_hz != self.from_hz:
             raise ValueError(f"the stream takes {self.from_hz} Hz, got {pcm.rate_hz} Hz")
         ratio, taps = self._ratio, self._ratio.taps

@@ -14,12 +14,12 @@ from typing import Final
 from parley.errors import ContextFull
 
 CHARS_PER_TOKEN: Final = 32
-"""More than any text has on average: English has four or five. Single tokens that are longer are
-runs of one character."""
+"""More than the average of any text: English has four or five. Longer tokens are runs of one
+character."""
 
 
 def require_text_room(limit_tokens: int, *, chars: int, messages: int = 0) -> None:
-    """Raise `ContextFull` where so much text, in so many messages, cannot fit."""
+    """Raise `ContextFull` if this much text in this many messages cannot fit."""
     least = max(messages, chars // CHARS_PER_TOKEN)
     if least > limit_tokens:
         raise ContextFull(least, limit_tokens)

@@ -13,17 +13,18 @@ from parley.media.pcm import Pcm
 
 FRAME_S: Final = 0.02
 PAUSE_S: Final = 0.5
-"""Shorter silences are within a sentence."""
+"""Shorter silences belong to a sentence."""
 MARGIN_S: Final = 0.15
-"""Kept before and after: the beginning of a word is quiet."""
+"""Kept before and after, because words begin quietly."""
 LONGEST_S: Final = 28.0
-"""Recognisers take half a minute at a time."""
+"""Recognisers process half a minute at a time."""
 QUIETER: Final = 0.05
-"""Of the loud parts: anything below is silence."""
+"""Share of the level of the loud parts below which sound counts as silence."""
 
 
 def segments_of(pcm: Pcm) -> list[tuple[float, float]]:
-    """Beginning and end of each stretch of sound, seconds, in order; empty if it is silent."""
+    """Start and end of each stretch of sound in seconds, in order; empty if there is only
+    silence."""
     size = max(1, int(FRAME_S * pcm.rate_hz))
     frames = pcm.samples[: len(pcm) // size * size].reshape(-1, size)
     if not len(frames):

@@ -55,7 +55,7 @@ def _read_blocks(file: Any, limit_s: float, what: str) -> Pcm:
 
 
 def _decode_with_av(data: bytes, limit_s: float, what: str, failure: Exception) -> Pcm:
-    """What libsndfile cannot read; last, raw samples as the wire has them."""
+    """Decode what libsndfile cannot read; raw samples in the wire format come last."""
     try:
         import av
     except ModuleNotFoundError:

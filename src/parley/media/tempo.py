@@ -12,7 +12,7 @@ from parley.errors import InvalidRequest
 from parley.media.pcm import Pcm
 
 SLOWEST: Final = 0.5
-"""What one filter can do; two in a row do the rest."""
+"""Limit of one filter; two in a row do the rest."""
 
 
 class Tempo:
@@ -51,7 +51,7 @@ class Tempo:
         self._source, self._sink = parts[0], parts[-1]
 
     def add(self, pcm: Pcm) -> Pcm:
-        """More sound in; what is final now out."""
+        """Add sound; returns what is final."""
         if len(pcm):
             samples = pcm.samples.astype(np.float32).reshape(1, -1)
             frame = self._av.AudioFrame.from_ndarray(samples, format="flt", layout="mono")
@@ -62,7 +62,7 @@ class Tempo:
         return self._taken()
 
     def finish(self) -> Pcm:
-        """What was held back."""
+        """Return the rest."""
         self._source.push(None)
         return self._taken()
 
@@ -77,5 +77,5 @@ class Tempo:
 
 
 def _steps(speed: float) -> list[float]:
-    """A speed as a row of filters, each within what one can do."""
+    """A speed as a chain of filters, each within its range."""
     return [speed] if speed >= SLOWEST else [SLOWEST, speed / SLOWEST]

@@ -36,19 +36,19 @@ CANDIDATE_S = 0.1
 """Spacing of the instants from which long clips are thinned out. Source: as above."""
 
 MIN_SOUND_SAMPLES = 1600
-"""The last stretch of sound is padded to this. Source: as above."""
+"""The last piece of sound is padded to this length. Source: as above."""
 
 SEPARATOR_PX = 6
 MAX_STACK = 16
 SIDE_LIMIT_PX = 1920
-"""Larger frames are scaled down immediately: the model's finest slicing uses fewer pixels."""
+"""Larger frames are scaled down first: the model's finest slicing uses fewer pixels."""
 
 KEY_FRAME_S = 2.0
-"""Key frames stand for a clip that is too much work if no two are further apart than this, or than
-the instants that are taken."""
+"""If a clip is too much work, only its key frames are decoded, provided that no two are further
+apart than this or than the frames that are taken."""
 
 _SLACK_S = 1e-4
-"""Timestamps are fractions of a time base; a frame this little late still counts as shown."""
+"""Timestamps are fractions of a time base; a frame this little late still counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class VideoClip:
     duration_s: float
 
     def parts(self) -> Iterator[Pixels | Pcm]:
-        """Frame, its sound, its stack, next frame, … in the order a model wants them."""
+        """Frame, its sound, its stack, next frame, … in the order in which a model reads them."""
         for index, frame in enumerate(self.frames):
             yield frame
             if self.sounds:
@@ -156,7 +156,7 @@ def decode_video(
 
 
 def frame_times(duration_s: float) -> list[float]:
-    """When frames are taken: every second, or `MAX_FRAMES` evenly spread instants."""
+    """Times of the frames: every second, or `MAX_FRAMES` evenly spread instants."""
     if duration_s <= MAX_FRAMES:
         return [float(second) for second in range(max(1, math.ceil(duration_s)))]
     candidates = [round(index * CANDIDATE_S, 6) for index in range(int(duration_s / CANDIDATE_S))]
@@ -164,7 +164,7 @@ def frame_times(duration_s: float) -> list[float]:
 
 
 def stack_times(duration_s: float, stack_frames: int) -> list[float]:
-    """When the frames between the seconds are taken, at most `MAX_FRAMES` times the stack."""
+    """Times of the frames between the seconds, at most `MAX_FRAMES` times the stack."""
     if stack_frames == 1:
         return []
     times_s = [
@@ -243,8 +243,8 @@ def _letterbox(frame: Pixels, height: int, width: int) -> Pixels:
 
 
 def _frame_pixels(count: int, limits: VideoLimits) -> int:
-    """Pixels that each of `count` frames may have, so that all of them fit; one group of frames is
-    there twice while it is tiled."""
+    """Pixels per frame so that `count` frames fit; one group of frames exists twice while it is
+    tiled."""
     return max(1, limits.decoded_bytes // (3 * (count + 2 * MAX_STACK)))
 
 
@@ -254,7 +254,7 @@ def _thin(times_s: list[float], count: int) -> list[float]:
 
 
 def _group(extra_s: Sequence[float], times_s: Sequence[float]) -> list[list[float]]:
-    """Extra instants sorted under the frame in whose stretch they fall."""
+    """Group extra instants by the frame whose interval contains them."""
     groups: list[list[float]] = [[] for _ in times_s]
     for extra in extra_s:
         index = int(np.searchsorted(times_s, extra, side="right")) - 1
@@ -272,7 +272,7 @@ class _Measured:
 
 
 def _measure(data: bytes, limits: VideoLimits) -> _Measured:
-    """From the packets alone: headers may lack the length (browser recordings)."""
+    """Measure from the packets alone, because headers may lack the length (browser recordings)."""
     with open_container(data) as container:
         if not container.streams.video:
             raise InvalidPayload("The video has no picture track.")
@@ -379,12 +379,12 @@ def _pixels(frame: av.VideoFrame, limits: VideoLimits, most_pixels: int) -> Pixe
 
 
 def _rotation(frame: av.VideoFrame) -> int:
-    """Degrees counterclockwise from the display matrix; PyAV before 14 does not report it."""
+    """Degrees counterclockwise from the display matrix, which PyAV before 14 does not report."""
     return int(getattr(frame, "rotation", 0))
 
 
 def _decode_sound(data: bytes, limits: VideoLimits) -> npt.NDArray[np.float32] | None:
-    """Samples at 16 kHz from the clip's start, shape (N,); None when there is no sound track."""
+    """Samples at 16 kHz from the clip's start, shape (N,); None if there is no sound track."""
     from av.audio.resampler import AudioResampler
 
     with open_container(data) as container:

@@ -18,7 +18,7 @@ from parley.media.pcm import Pcm, Samples
 CHANNELS_MOST: Final = 8
 RATE_LEAST_HZ: Final = 1000
 RATE_MOST_HZ: Final = 192_000
-"""Files beyond these are not recordings of voices, but a way to make a small file large."""
+"""A file beyond this is not a recording of a voice, but a small file that becomes large."""
 
 _WAV_FORMATS = ("WAV", "WAVEX", "RF64")
 _BLOCK_FRAMES: Final = 65_536
@@ -67,7 +67,7 @@ def _decode(source: BinaryIO, limit_s: float | None) -> Pcm:
 
 
 def check_format(rate_hz: int, channels: int) -> None:
-    """Raise `InvalidPayload` for a rate or a number of channels that no voice has."""
+    """Raise `InvalidPayload` for a rate or number of channels that no recording of a voice has."""
     if not RATE_LEAST_HZ <= rate_hz <= RATE_MOST_HZ or channels > CHANNELS_MOST:
         raise InvalidPayload(
             f"Audio must have at most {CHANNELS_MOST} channels and {RATE_LEAST_HZ} to "
@@ -76,7 +76,7 @@ def check_format(rate_hz: int, channels: int) -> None:
 
 
 def encode_wav(pcm: Pcm, bits: Literal[16, 24, 32] = 16) -> bytes:
-    """A mono WAV file; 16 and 24 bit integers, or 32 bit float, which loses nothing."""
+    """A mono WAV file with 16 or 24 bit integers, or 32 bit floats, which are lossless."""
     import soundfile
 
     subtype = {16: "PCM_16", 24: "PCM_24", 32: "FLOAT"}[bits]
@@ -86,7 +86,7 @@ def encode_wav(pcm: Pcm, bits: Literal[16, 24, 32] = 16) -> bytes:
 
 
 def load(path: Path | str, *, limit_s: float | None = None) -> Pcm:
-    """Read a WAV file; see `decode_wav`. What is none, or too long, is not read any further."""
+    """Read a WAV file; see `decode_wav`. Stops reading if it is not one or is too long."""
     with Path(path).open("rb") as file:
         return _decode(file, limit_s)
 

@@ -33,13 +33,14 @@ from parley.vad.base import RATE_HZ, WINDOW_SAMPLES, Detector, heard_in, restore
 
 HYSTERESIS = 0.15
 LOWEST_QUIET = 0.01
-"""With a very low threshold the hysteresis would reach below zero, and no utterance would end."""
+"""Lower bound of the hysteresis, which with a very low threshold would be below zero, so that no
+utterance would end."""
 PRE_ROLL_MS = 300
 JUDGED_MS = 120
-"""Of quiet: two windows, about 0.2 s after the last sound. More silence takes half of its sense
-from what was said before."""
+"""Quiet before a judgement: two windows, about 0.2 s after the last sound. More silence halves what
+the judge can tell from the speech before it."""
 JUDGED_S = 8
-"""What is judged: so much of the last sound, at most."""
+"""Maximum length of the last sound that is judged."""
 LONG_MS = 30_000
 LONGEST_MS = 60_000
 
@@ -65,14 +66,14 @@ class Utterance:
 
 @dataclass(frozen=True, slots=True)
 class SpeechBegan:
-    """Somebody seems to speak since `at_sample`."""
+    """Speech seems to have started at `at_sample`."""
 
     at_sample: int
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechEnded:
-    """Silence again since `at_sample`; without an utterance it was too short to be one."""
+    """Silence since `at_sample`; without an utterance the speech was too short."""
 
     at_sample: int
     utterance: Utterance | None
@@ -115,8 +116,8 @@ class UtteranceFinder:
         return self._speech_start is not None
 
     def likely(self, pause_ms: int) -> Utterance | None:
-        """The open utterance, as it will be if the pause goes on; None: there is none, or its pause
-        is not that long yet, or not as long as the padding."""
+        """The open utterance as it will be if the pause continues; None if there is none, or its
+        pause is not that long yet, or shorter than the padding."""
         speech_start, speech_end, now = self._speech_start, self._pause_start, self._position
         if speech_start is None or speech_end is None:
             return None
@@ -127,11 +128,11 @@ class UtteranceFinder:
 
     @property
     def pause_start(self) -> int | None:
-        """Where the pause of the open utterance began, if it pauses."""
+        """Start of the current pause in the open utterance, if there is one."""
         return None if self._speech_start is None else self._pause_start
 
     def may_judge(self, samples: int) -> bool:
-        """True if hearing that many more samples may include a judgement."""
+        """True if processing that many more samples may include a judgement."""
         if self._judge is None or self._pause_start is None or self._is_judged:
             return False
         heard = self._position + len(self._rest) + samples
@@ -139,15 +140,15 @@ class UtteranceFinder:
 
     @property
     def missing_samples(self) -> int | None:
-        """How much more silence ends the open utterance; None: nobody judges, or it does not
-        pause."""
+        """Samples of further silence that end the open utterance; None if no judge is set or there
+        is no pause."""
         if self._judge is None or self._speech_start is None or self._pause_start is None:
             return None
         heard = self._position - self._pause_start
         return max(0, round(self._enough) - heard) + WINDOW_SAMPLES - len(self._rest)
 
     def hold(self, pause_start: int, silence_ms: int) -> None:
-        """The pause that began there has to be so long at least. From any thread."""
+        """Require at least this length of the pause that started there. Thread-safe."""
         self._held: tuple[int | None, int] = (pause_start, silence_ms * _PER_MS)
 
     @property
@@ -157,7 +158,7 @@ class UtteranceFinder:
         return max(self._needed, held) if held_start == self._pause_start else self._needed
 
     def reset(self) -> None:
-        """Forget everything, also a half-heard utterance."""
+        """Forget everything, including an open utterance."""
         self._detector.reset()
         self._rest: Samples = np.empty(0, np.float32)
         self._position = 0
@@ -167,13 +168,13 @@ class UtteranceFinder:
         """Samples of silence that end the open utterance."""
         self._is_judged = False
         self._held = (None, 0)
-        """Where a pause began, and the samples of silence that it has to be at least."""
+        """Start of a pause, and the minimum number of samples of silence required of it."""
         self._floor = 0
         self._heard: deque[Samples] = deque()
         self._heard_start = 0
 
     def remembered(self) -> dict[str, Any]:
-        """What it knows of the sound so far, as values; for `restore` of another one with the same
+        """Its knowledge of the sound so far, as values for `restore` of another one with the same
         options."""
         return {
             "detector": snapshot(self._detector),
@@ -189,7 +190,7 @@ class UtteranceFinder:
         }
 
     def restore(self, remembered: dict[str, Any]) -> None:
-        """Know what another one knew."""
+        """Take over another finder's knowledge."""
         self.reset()
         restore(self._detector, remembered["detector"])
         self._rest = remembered["rest"]
@@ -248,7 +249,7 @@ class UtteranceFinder:
             events.append(self._end(self._speech_start, end))
 
     def _ask(self, speech_start: int, now: int) -> None:
-        """How long this pause has to be, once it is known to be one."""
+        """Determine how long this pause must be, once it is known to be one."""
         pause_start = self._pause_start
         if self._judge is None or pause_start is None or self._is_judged:
             return
@@ -282,7 +283,7 @@ class UtteranceFinder:
         return SpeechEnded(speech_end, utterance)
 
     def _cut(self, speech_start: int, speech_end: int, now: int) -> Utterance:
-        """Take an utterance out of what was heard; what an earlier one holds stays with it."""
+        """Take an utterance out of the sound; what an earlier utterance includes stays with it."""
         sound_start = max(speech_start - self._pre_roll, self._floor, self._heard_start)
         start = max(speech_start - self._pad, sound_start)
         end = min(speech_end + self._pad, now)
@@ -296,7 +297,7 @@ class UtteranceFinder:
         )
 
     def _forget(self, before: int) -> None:
-        """Let go of whole windows that end at or before `before`."""
+        """Drop whole windows that end at or before `before`."""
         while self._heard and self._heard_start + WINDOW_SAMPLES <= before:
             self._heard.popleft()
             self._heard_start += WINDOW_SAMPLES
