@@ -1,13 +1,17 @@
+import functools
 import io
 import struct
+import subprocess
+import sys
+import time
 import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from parley.errors import InvalidPayload, TooLarge
-from parley.media.image import decode_image, encode_jpeg
+from parley.media.image import check_image, decode_image, decode_light_image, encode_jpeg
 
 
 def picture_bytes(picture, form, **options):
@@ -95,6 +99,91 @@ def test_a_sideways_photo_is_turned_upright():
 
     assert pixels.shape == (30, 20, 3)
     np.testing.assert_array_equal(pixels, np.rot90(gradient(20, 30), k=-1))
+
+
+@pytest.mark.parametrize("held", range(1, 9))
+def test_every_way_to_hold_a_camera_is_understood_also_when_scaled_down(held):
+    exif = Image.Exif()
+    exif[0x0112] = held
+    scene = Image.fromarray(gradient(20, 30))
+
+    pixels = decode_image(picture_bytes(scene, "PNG", exif=exif), keep_pixels=150)
+
+    scene.info["exif"] = exif.tobytes()
+    wanted = ImageOps.exif_transpose(scene.resize((15, 10), Image.Resampling.BICUBIC))
+    assert pixels.shape == np.asarray(wanted).shape
+    np.testing.assert_allclose(pixels, np.asarray(wanted), atol=6)
+
+
+def exif_of(tags, *, kind=2):
+    """EXIF with so many tags, which say that the camera was held sideways and lie elsewhere."""
+    lies = (struct.pack(">HHII", 0x0200 + tag, kind, 90_000, 8) for tag in range(tags))
+    sideways = struct.pack(">HHIHH", 0x0112, 3, 1, 6, 0)
+    return b"MM\0*\0\0\0\x08" + struct.pack(">H", tags + 1) + sideways + b"".join(lies)
+
+
+def jpeg_with(*segments):
+    data = encode_jpeg(gradient(20, 30))
+    return data[:2] + b"".join(segments) + data[2:]
+
+
+def segment(marker, body):
+    return b"\xff" + marker + struct.pack(">H", len(body) + 2) + body
+
+
+@pytest.mark.filterwarnings("ignore")  # this process has filters of pytest's own
+@pytest.mark.parametrize("orientation", [b"\0\2\0\0\0\1six\0", b"\0\5\0\0\0\1\0\0\xff\xff"])
+def test_a_photo_whose_exif_is_damaged_is_shown_as_it_lies(orientation):
+    exif = b"MM\0*\0\0\0\x08\0\1\x01\x12" + orientation + bytes(4)
+
+    pixels = decode_image(jpeg_with(segment(b"\xe1", b"Exif\0\0" + exif)), keep_pixels=100)
+
+    assert pixels.shape[1] > pixels.shape[0]
+
+
+def test_damaged_tags_write_no_warnings(tmp_path):
+    photo = tmp_path / "photo.jpg"
+    photo.write_bytes(jpeg_with(segment(b"\xe1", b"Exif\0\0" + exif_of(5000))))
+    program = (
+        "import pathlib, sys; from parley.media.image import decode_image; "
+        "print(decode_image(pathlib.Path(sys.argv[1]).read_bytes()).shape)"
+    )
+
+    ran = subprocess.run([sys.executable, "-c", program, photo], capture_output=True, check=True)
+
+    assert (ran.stdout, ran.stderr) == (b"(30, 20, 3)\n", b"")
+
+
+def chunked_png(*chunks):
+    data = picture_bytes(Image.fromarray(gradient()), "PNG")
+    made = (
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        for name, body in chunks
+    )
+    return data[:33] + b"".join(made) + data[33:]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        jpeg_with(segment(b"\xe1", b"Exif\0\0") * 150_000),
+        jpeg_with(b"\xff" * 3_000_000),
+        jpeg_with(b"\xff\0" * 1_000_000),
+        jpeg_with(segment(b"\xe1", b"Exif\0\0" + exif_of(5000)) * 20),
+        chunked_png(*[(b"tEXt", b"a\0b")] * 100_000),
+        chunked_png(*[(b"IDAT", b"")] * 100_000),
+        claimed_png(3_999_999, 1),
+    ],
+    ids=["segments", "padding", "stuffing", "tags", "texts", "pieces", "row"],
+)
+def test_a_file_that_would_be_read_part_by_part_for_seconds_is_refused_immediately(data):
+    began_s = time.process_time()
+
+    for read in (decode_light_image, functools.partial(check_image, limit_pixels=1 << 24)):
+        with pytest.raises(InvalidPayload, match=r"many small parts|a side of 65535"):
+            read(data)
+
+    assert time.process_time() - began_s < 0.1
 
 
 def test_transparent_parts_are_white():

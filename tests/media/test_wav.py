@@ -1,8 +1,10 @@
+import io
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import soundfile
 from tests.support.patience import PROCESS_S
 
 from parley.errors import InvalidPayload, TooLarge
@@ -40,6 +42,34 @@ def test_what_is_no_wav_file_is_refused(data):
 def test_a_file_longer_than_the_limit_is_refused_before_decoding():
     with pytest.raises(TooLarge, match=r"0\.5 s, the limit is 0\.25 s"):
         decode_wav(encode_wav(tone()), limit_s=0.25)
+
+
+def test_a_damaged_header_prints_nothing(tmp_path):
+    buffer = io.BytesIO()
+    soundfile.write(buffer, np.zeros((3000, 2), np.float32), 16_000, format="AIFF")
+    data = bytearray(buffer.getvalue())
+    data[41] = 0x7F  # of the size of the samples
+    (tmp_path / "odd.aiff").write_bytes(data)
+    program = (
+        "import pathlib, sys; from parley.media.sound import decode_sound; "
+        "decode_sound(pathlib.Path(sys.argv[1]).read_bytes(), limit_s=60.0)"
+    )
+
+    ran = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "odd.aiff"], capture_output=True, check=True
+    )
+
+    assert ran.stderr == b""
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_samples_that_are_no_numbers_are_refused_without_a_warning(value):
+    buffer = io.BytesIO()
+    samples = np.array([[np.inf, value], [0.0, 0.0]], np.float32)
+    soundfile.write(buffer, samples, 16_000, format="WAV", subtype="FLOAT")
+
+    with pytest.raises(InvalidPayload, match="not finite"):
+        decode_wav(buffer.getvalue())
 
 
 def test_importing_does_not_load_the_sound_library():

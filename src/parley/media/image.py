@@ -6,12 +6,15 @@ event loop's own process; everything else belongs into a decoder's child (see `d
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
+import struct
+import warnings
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from parley.errors import InvalidPayload, TooLarge
 from parley.protocol.values import IMAGE_LIMIT_BYTES
@@ -27,10 +30,38 @@ LIGHT_SCANS = 64
 """A picture within these limits takes about 50 MB and a fraction of a second, whatever its content.
 A JPEG file may repeat its scans a hundred thousand times; cameras write at most a dozen."""
 
+LIMIT_SIDE = 65_535
+"""JPEG has no longer side. A PNG of one row would take a hundred times its pixels to scale."""
+
+CHUNKS = 10_000
+SEGMENTS = 1000
+"""Chunks of a PNG file; segments, and bytes of padding, before the pixels of a JPEG file. Pillow
+reads them one by one, in Python. Encoders write a chunk for every 8 KB, and a few segments."""
+EXIF_SEGMENTS = 400
+"""What one EXIF segment counts: it is a list of up to 5,000 tags."""
+EXIF_LIMIT_BYTES = 64 * 1024
+"""Longer ones are not read; a JPEG segment cannot have more."""
+
 _ORIENTATION = 0x0112
 """EXIF tag for the orientation of the camera."""
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 _FORMATS = ("JPEG", "PNG", "WEBP")
+_ALONE = (b"\xff", b"\0")
+"""JPEG: behind 0xFF no marker of a segment, but padding."""
+_DAMAGE = (OSError, ValueError, SyntaxError, TypeError, KeyError, struct.error)
+"""What Pillow raises for damaged files."""
+
+# Pillow warns of every damaged tag, thousands in one picture, and Python would keep each text.
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 
 def decode_image(
@@ -87,6 +118,8 @@ def check_image(data: bytes, *, limit_pixels: int, limit_bytes: int = IMAGE_LIMI
 def _open(data: bytes, limit_pixels: int, limit_bytes: int) -> Image.Image:
     if len(data) > limit_bytes:
         raise TooLarge("The image", len(data), limit_bytes)
+    if not _has_short_head(data):
+        raise InvalidPayload("The image consists of too many small parts.")
     try:
         picture = Image.open(io.BytesIO(data), formats=_FORMATS)
     except UnidentifiedImageError as error:
@@ -94,24 +127,72 @@ def _open(data: bytes, limit_pixels: int, limit_bytes: int) -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         # Pillow refuses on its own far above our limit; the exact size stays unknown then.
         raise _too_many("far too many", limit_pixels) from error
-    except (OSError, ValueError, SyntaxError) as error:
+    except _DAMAGE as error:
         raise InvalidPayload("The image cannot be read.") from error
     width, height = picture.size
     if width * height > limit_pixels:
         picture.close()
         raise _too_many(f"{width} × {height}", limit_pixels)
+    if max(width, height) > LIMIT_SIDE:
+        picture.close()
+        raise InvalidPayload(
+            f"The image has {width} × {height} pixels; a side of {LIMIT_SIDE} is accepted."
+        )
     return picture
+
+
+def _has_short_head(data: bytes) -> bool:
+    """False for a file whose head would take Pillow seconds."""
+    if data.startswith(b"\x89PNG"):
+        return _has_few_chunks(data)
+    return not data.startswith(b"\xff\xd8") or _has_few_segments(data)
+
+
+def _has_few_chunks(data: bytes) -> bool:
+    place = 8
+    for _ in range(CHUNKS):
+        if place >= len(data):
+            return True
+        place += 12 + int.from_bytes(data[place : place + 4])
+    return False
+
+
+def _has_few_segments(data: bytes) -> bool:
+    place, parts = 2, 0
+    while parts < SEGMENTS:
+        parts += 1
+        if data[place : place + 1] != b"\xff" or data[place + 1 : place + 2] in _ALONE:
+            place += 1
+        elif data[place + 1 : place + 2] in (b"\xda", b""):
+            return True
+        else:
+            parts += EXIF_SEGMENTS * (data[place + 4 : place + 10] == b"Exif\0\0")
+            place += 2 + int.from_bytes(data[place + 2 : place + 4])
+    return place >= len(data)
 
 
 def _decode(picture: Image.Image, keep_pixels: int | None) -> Pixels:
     try:
         picture.load()
-        upright = _reduced(picture, keep_pixels)
-        # In place: else a picture that stands upright already is copied.
-        ImageOps.exif_transpose(upright, in_place=True)
-    except (OSError, ValueError, SyntaxError) as error:
+        upright = _UPRIGHT.get(_orientation(picture))
+        reduced = _reduced(picture, keep_pixels)
+        if upright is not None:
+            reduced = reduced.transpose(upright)
+    except _DAMAGE as error:
         raise InvalidPayload("The image cannot be read.") from error
-    return np.ascontiguousarray(np.asarray(_to_rgb(upright), dtype=np.uint8))
+    return np.ascontiguousarray(np.asarray(_to_rgb(reduced), dtype=np.uint8))
+
+
+def _orientation(picture: Image.Image) -> int:
+    """How the camera was held; 0 if the picture does not tell, or tells nonsense."""
+    told = picture.info.get("exif", b"")
+    if 0 < len(told) <= EXIF_LIMIT_BYTES:
+        exif = Image.Exif()
+        with contextlib.suppress(*_DAMAGE):
+            exif.load(told)
+            found = exif.get(_ORIENTATION)
+            return found if isinstance(found, int) else 0
+    return 0
 
 
 def _reduced(picture: Image.Image, keep_pixels: int | None) -> Image.Image:
@@ -121,16 +202,12 @@ def _reduced(picture: Image.Image, keep_pixels: int | None) -> Image.Image:
         return picture
     scale = math.sqrt(keep_pixels / pixels)
     size = (max(1, int(picture.width * scale)), max(1, int(picture.height * scale)))
-    orientation = picture.getexif().get(_ORIENTATION)
     if picture.mode in ("P", "PA", "1") or "transparency" in picture.info:
         has_holes = picture.mode == "PA" or "transparency" in picture.info
         picture = picture.convert("RGBA" if has_holes else "RGB")
     elif picture.mode.startswith("I"):
         picture = _eight_bits(picture)
-    reduced = picture.resize(size, Image.Resampling.BICUBIC, reducing_gap=2.0)
-    if orientation is not None:
-        reduced.getexif()[_ORIENTATION] = orientation
-    return reduced
+    return picture.resize(size, Image.Resampling.BICUBIC, reducing_gap=2.0)
 
 
 def _too_many(found: str, limit_pixels: int) -> InvalidPayload:

@@ -6,6 +6,7 @@ before it is kept. Belongs into a decoder's child (see `decoder`).
 
 from __future__ import annotations
 
+import contextlib
 import io
 from typing import Any
 
@@ -15,7 +16,17 @@ from parley.errors import InvalidPayload, TooLarge
 from parley.media.container import open_container
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, from_float32_bytes
 from parley.media.resample import resample
-from parley.media.wav import check_format
+from parley.media.wav import check_format, mixed
+
+
+class _File(io.BytesIO):
+    """A file for libsndfile, which damaged headers send to places before the start. It stays where
+    it is then; an error would be printed with a traceback, and not raised."""
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        with contextlib.suppress(ValueError):
+            return super().seek(offset, whence)
+        return self.tell()
 
 
 def decode_sound(data: bytes, *, limit_s: float, what: str = "The audio") -> Pcm:
@@ -32,7 +43,7 @@ def decode_sound(data: bytes, *, limit_s: float, what: str = "The audio") -> Pcm
     import soundfile
 
     try:
-        with soundfile.SoundFile(io.BytesIO(data)) as file:
+        with soundfile.SoundFile(_File(data)) as file:
             pcm = _read_blocks(file, limit_s, what)
     except (soundfile.LibsndfileError, RuntimeError, OverflowError) as error:
         pcm = _decode_with_av(data, limit_s, what, error)
@@ -50,7 +61,7 @@ def _read_blocks(file: Any, limit_s: float, what: str) -> Pcm:
         count += len(block)
         if count > limit:
             raise TooLarge(what, max(file.frames, count) / rate_hz, limit_s, "s")
-        blocks.append(block.mean(axis=1, dtype=np.float32))
+        blocks.append(mixed(block))
     return Pcm(np.concatenate(blocks) if blocks else np.zeros(0, np.float32), rate_hz)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from parley.errors import InvalidPayload, TooLarge
 from parley.media.pcm import Pcm, Samples
@@ -57,13 +58,20 @@ def _decode(source: BinaryIO, limit_s: float | None) -> Pcm:
             blocks: list[Samples] = []
             # Block by block: channels and samples together are never there as a whole.
             while len(block := file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
-                blocks.append(block.mean(axis=1, dtype=np.float32))  # (n, C) → (n,)
+                blocks.append(mixed(block))
     except soundfile.LibsndfileError as error:
         raise InvalidPayload("The WAV file cannot be read.") from error
     samples = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
     if not np.isfinite(samples).all():
         raise InvalidPayload("Audio contains samples that are not finite numbers.")
     return Pcm(np.clip(samples, -1.0, 1.0), rate_hz)
+
+
+def mixed(block: npt.NDArray[np.float32]) -> Samples:
+    """Channels averaged: (n, C) → (n,). What is not finite stays so."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean: Samples = block.mean(axis=1, dtype=np.float32)
+    return mean
 
 
 def check_format(rate_hz: int, channels: int) -> None:
