@@ -258,41 +258,45 @@ export const extraScenarios = {
   async embedded({ browser, python }) {
     // A page of another origin, whose own server exchanges its key for a token that lasts for minutes.
     let parley;
+    let tokenAnswer = null;
+    const docs = readFileSync(new URL('../../docs/do/embed.md', import.meta.url), 'utf8');
+    const tags = /```html\n(.*?)```/s.exec(docs)[1];
+    const shop = (/** @type {(tags: string) => string} */ change = (same) => same) =>
+      `<!doctype html><meta charset=utf-8><link rel=icon href=data:,><title>A shop</title>
+      ${change(tags.replace('https://talk.example.org', parley.base))}`;
     const site = createServer(async (request, response) => {
       if (request.url === '/parley-token') {
         const headers = { authorization: 'Bearer a-token-for-tests' };
-        const answer = await fetch(`${parley.base}/api/token`, { method: 'POST', headers });
-        response.writeHead(answer.status, { 'content-type': 'application/json' }).end(await answer.text());
+        const asked = () => fetch(`${parley.base}/api/token`, { method: 'POST', headers });
+        const answer = tokenAnswer ?? (await asked().catch(() => new Response('', { status: 502 })));
+        const { status } = answer;
+        const body = await answer.text();
+        response.writeHead(status, { 'content-type': 'application/json' }).end(body);
         return;
       }
-      const tag = /<parley-call.*?<\/parley-call>/s.exec(
-        readFileSync(new URL('../../docs/do/embed.md', import.meta.url), 'utf8'),
-      )[0];
       response.writeHead(200, { 'content-type': 'text/html' });
-      response.end(
-        `<!doctype html><meta charset=utf-8><link rel=icon href=data:,><title>A shop</title>
-        <script type=module src="${parley.base}/static/parley-call.js"></script>${tag}`,
-      );
+      response.end(shop(request.url === '/no-token-url' ? (same) => same.replace(/token-url="[^"]*"/, '') : undefined));
     });
     await new Promise((resolve) => site.listen(0, '127.0.0.1', resolve));
     const origin = `http://127.0.0.1:${site.address().port}`;
     const env = {
       PARLEY_SECURITY__NEEDS_KEY: 'true',
       PARLEY_SECURITY__ADMIN_TOKEN: 'a-token-for-tests',
-      PARLEY_SECURITY__ALLOWED_ORIGINS: origin,
+      PARLEY_SECURITY__ALLOWED_ORIGINS: `${origin},http://plain.example`,
     };
     parley = await startServer(python, { env });
     try {
-      const { context, errors } = await openStill(browser, origin);
+      const { context, errors, expected } = await openStill(browser, origin);
       const page = await context.newPage();
       await page.addInitScript(() => {
         globalThis.__told = [];
         for (const type of ['phase', 'caption', 'ended'])
           document.addEventListener(type, ({ detail }) => globalThis.__told.push([type, detail]));
       });
+      const tap = () => page.getByRole('button', { name: 'Start talking' }).click();
       await page.goto(origin);
       await page.getByText('Tap to talk').waitFor();
-      await page.getByRole('button', { name: 'Start talking' }).click();
+      await tap();
       await until(page, () =>
         globalThis.__told.some(([type, { who, heard }]) => type === 'caption' && who !== 'you' && heard > 3),
       );
@@ -303,6 +307,59 @@ export const extraScenarios = {
       assert.equal(await page.evaluate(() => globalThis.__told.at(-1)[1].reason), 'stopped');
       await page.getByText('Tap to talk again').waitFor();
       assert.deepEqual(errors, []);
+
+      // Visitors read a sentence, the page's owner what has to be set.
+      expected.push(/./);
+      const hints = [];
+      page.on('console', (message) => message.text().startsWith('<parley-call>') && hints.push(message.text()));
+      const fails = async (sentence, hint) => {
+        await page.getByText(sentence).waitFor();
+        await eventually(async () => hints.length > 0, `a hint about ${hint}`);
+        assert.match(hints.splice(0).join('\n'), hint);
+      };
+      const unavailable = 'Voice calls are not available right now.';
+      tokenAnswer = new Response('', { status: 500 });
+      await tap();
+      await fails(unavailable, /^<parley-call>: POST \/parley-token \(token-url\) answered 500\. [^\n]*$/);
+      tokenAnswer = Response.json({ token: 'st_expired' });
+      await tap();
+      await fails(unavailable, /did not accept the token of \/parley-token\. It may have expired/);
+      tokenAnswer = null;
+      await page.goto(`${origin}/no-token-url`);
+      await tap();
+      await fails(unavailable, /needs a key\. Set token-url/);
+      await page.goto(origin);
+      await page.evaluate(() => {
+        navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException('no', 'NotAllowedError'));
+      });
+      await tap();
+      await page.getByText('Please allow the microphone in your browser').waitFor();
+      assert.deepEqual(hints, [], 'nothing that the owner could set');
+
+      await page.route('http://plain.example/', (route) => route.fulfill({ contentType: 'text/html', body: shop() }));
+      await page.goto('http://plain.example/');
+      await tap();
+      await fails('Voice calls work on secure (https) pages only.', /Serve plain\.example over HTTPS\./);
+
+      await page.route('http://shop.example/**', (route) => route.fulfill({ contentType: 'text/html', body: shop() }));
+      await page.goto('http://shop.example/');
+      await fails(unavailable, /PARLEY_SECURITY__ALLOWED_ORIGINS=http:\/\/shop\.example\./);
+      await page.route('http://shop.example/own/**', (route) =>
+        route.fulfill({
+          contentType: 'text/html',
+          body: shop((same) => same.replace('</parley', 'Write to us.</parley')),
+        }),
+      );
+      await page.goto('http://shop.example/own/');
+      await page.getByText('Write to us.').waitFor();
+      assert.ok(await page.getByText(unavailable).isHidden(), 'the owner has words of their own');
+      hints.length = 0;
+
+      await page.goto(origin);
+      await page.getByText('Tap to talk').waitFor();
+      await parley.stop();
+      await tap();
+      await fails('No answer at the moment.', /does not answer\. Is it running/);
       await context.close();
     } finally {
       site.close();

@@ -3,6 +3,7 @@ import { readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 
+import { WORDS } from '../../../src/parley/web/elements/call/words.js';
 import { recents, remember, rename } from '../../../src/parley/web/elements/recents.js';
 import { histogram, parseMetrics, quantile } from '../../../src/parley/web/pages/admin-metrics.js';
 import { en as enAll } from '../../../src/parley/web/words/en.js';
@@ -30,6 +31,10 @@ test('both languages have the same sentences with the same blanks', () => {
   assert.deepEqual(sentences(zh).sort(), sentences(en).sort());
   const blanks = (text) => [...text.matchAll(/\{(\w+)\}/g)].map((match) => match[1]).sort();
   for (const key of sentences(en)) assert.deepEqual(blanks(zh[key]), blanks(en[key]), key);
+});
+
+test('both languages of an embedded call have the same sentences', () => {
+  assert.deepEqual(Object.keys(WORDS.zh), Object.keys(WORDS.en));
 });
 
 test('one thing is not said as many', () => {

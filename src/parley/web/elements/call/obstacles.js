@@ -1,0 +1,100 @@
+/** What stands in the way of a call from another site's page: a word for visitors, a sentence for the page's owner. */
+
+import { mediaBarrier } from '../../audio/devices.js';
+
+const WAIT_MS = 10_000;
+const BUSY = ['too_many_sessions', 'rate_limited', 'quota_exceeded', 'queue_full'];
+
+export class Obstacle extends Error {
+  /** @param {string} word key of `WORDS` @param {string} [hint] what the owner has to set; none if nothing */
+  constructor(word, hint = '') {
+    super(hint || word);
+    this.word = word;
+    this.hint = hint;
+  }
+}
+
+/** @throws {Obstacle} browsers give pages like this one no microphone */
+export function checkPage() {
+  const barrier = mediaBarrier();
+  if (barrier === 'insecure') {
+    throw new Obstacle(
+      barrier,
+      `Browsers allow the microphone on HTTPS pages only. Serve ${location.host} over HTTPS.`,
+    );
+  }
+  if (barrier) throw new Obstacle(barrier);
+}
+
+/**
+ * To a browser a refused WebSocket looks like a server that is down; a request does not.
+ * @param {string} base @throws {Obstacle} the server is down, or not open to this page
+ */
+export async function checkServer(base) {
+  const signal = AbortSignal.timeout(WAIT_MS);
+  const isOpen = await fetch(`${base}/static/parley-call.js`, { method: 'HEAD', signal }).then(
+    ({ ok }) => ok,
+    () => false,
+  );
+  if (isOpen) return;
+  const isUp = await fetch(`${base}/health`, { mode: 'no-cors', signal }).then(
+    () => true,
+    () => false,
+  );
+  if (isUp) {
+    const hint = `${base} does not accept pages of ${location.origin}. On that server, set `;
+    throw new Obstacle('unavailable', `${hint}PARLEY_SECURITY__ALLOWED_ORIGINS=${location.origin}.`);
+  }
+  const hint = `${base} does not answer. Is it running, and is its certificate valid? If this page has a content `;
+  throw new Obstacle('unreachable', `${hint}security policy, does it contain connect-src for it?`);
+}
+
+/**
+ * A token that opens sessions for some minutes, from the page's own server.
+ * @param {string | null} address none where the server needs none
+ * @throws {Obstacle} there is none
+ */
+export async function fetchToken(address) {
+  if (!address) return '';
+  const failed = (/** @type {string} */ how) =>
+    new Obstacle('unavailable', `POST ${address} (token-url) ${how}; expected {"token": "…"}.`);
+  const answer = await fetch(address, { method: 'POST', signal: AbortSignal.timeout(WAIT_MS) }).catch((error) => {
+    throw failed(`did not answer (${error.message})`);
+  });
+  if (!answer.ok) throw failed(`answered ${answer.status}. See your own server's log: its key may be wrong or expired`);
+  const { token } = (await answer.json().catch(() => null)) ?? {};
+  if (typeof token !== 'string' || !token) throw failed('answered without a token');
+  return token;
+}
+
+/**
+ * Why a call ended, or was not made; null if the person ended it.
+ * @param {import('../../talk/state.js').CallState} state @param {string | null} tokenUrl
+ * @returns {Obstacle | null}
+ */
+export function obstacleOf({ trouble, ending }, tokenUrl) {
+  if (trouble?.kind === 'media') return mediaObstacle(trouble.trouble);
+  const { reason = 'stopped', code = '', sentence = '', wasReady = false } = ending ?? {};
+  if (['stopped', 'cancelled', 'not_started'].includes(reason)) return null;
+  if (code === 'unauthorized') {
+    const hint = tokenUrl
+      ? `The server did not accept the token of ${tokenUrl}. It may have expired, or come from another server.`
+      : 'The server needs a key. Set token-url to an address of your own server that answers POST with {"token": "…"}.';
+    return new Obstacle('unavailable', `${hint} (${sentence})`);
+  }
+  if (reason === 'busy' || BUSY.includes(code)) return new Obstacle('busy', sentence);
+  if (reason === 'refused' || reason === 'bad') return new Obstacle('unavailable', `${sentence} (${code})`);
+  if (reason === 'timeout') return new Obstacle('timeout');
+  if (reason === 'server_shutdown' || !wasReady) return new Obstacle('unreachable', sentence);
+  return new Obstacle(reason === 'lost' ? 'lost' : 'failed', sentence);
+}
+
+/** @param {import('../../audio/devices.js').MediaTrouble} trouble */
+function mediaObstacle(trouble) {
+  // Only Chromium knows if the page may ask at all.
+  const isShut = /** @type {any} */ (document).featurePolicy?.allowsFeature('microphone') === false;
+  const hint = isShut
+    ? 'This page may not use the microphone: see its Permissions-Policy, or set allow="microphone" on its iframe.'
+    : '';
+  return new Obstacle(trouble === 'failed' ? 'no_microphone' : trouble, hint);
+}
