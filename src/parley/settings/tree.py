@@ -77,7 +77,7 @@ class ModelBehaviour(Part):
 
 
 class ModelSettings(Part):
-    """Model and how it is run."""
+    """The model and how it runs."""
 
     name: str = Field(
         "pocket", description="Model name, checkpoint folder, hub id, or llamacpp-omni:URL."
@@ -89,8 +89,8 @@ class ModelSettings(Part):
         None,
         ge=0,
         lt=2**31,
-        description="Seed of sessions that are not recorded, where conversations are to come out "
-        "alike; unset: drawn for each.",
+        description="Seed of sessions that are not recorded, for reproducible conversations; "
+        "unset: drawn for each session.",
     )
     device: str = Field(
         "auto", description="cpu, cuda, cuda:N, or auto: the first GPU if there is one."
@@ -111,9 +111,9 @@ class ModelSettings(Part):
         None,
         ge=1024,
         le=32_768,
-        description="Context that every conversation is sure of; it grows to context_tokens as "
-        "long as others leave memory for it. Default: 3,584 where slots are counted by the card, "
-        "else all of context_tokens.",
+        description="Context guaranteed to every conversation; it grows to context_tokens while "
+        "memory is left. Default: 3,584 if slots are counted by the card, else all of "
+        "context_tokens.",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto follows the checkpoint."
@@ -130,8 +130,9 @@ class ModelSettings(Part):
     )
     kv_cache_dtype: Literal["auto", "model", "int8"] = Field(
         "auto",
-        description="What a conversation remembers is kept in this: model is what the model "
-        "computes in, int8 takes half; auto is int8 on a GPU with less than 28 GiB.",
+        description="Precision of a conversation's caches: model is the precision in which the "
+        "model computes, int8 takes half; auto is int8 on a GPU with less than 28 "
+        "GiB.",
     )
     first_window_tokens: int = Field(
         25,
@@ -166,8 +167,8 @@ class ModelSettings(Part):
     )
     token2wav_history: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
-        description="What the flow remembers of a turn is kept in this; auto is bfloat16 on a GPU, "
-        "where it takes 0.2 GiB per conversation instead of 0.4.",
+        description="Precision of the flow's memory of a turn; auto is bfloat16 on a GPU, where "
+        "it takes 0.2 GiB per conversation instead of 0.4.",
     )
     token2wav_steps: int = Field(
         5,
@@ -193,8 +194,8 @@ class ModelSettings(Part):
     llm_images: bool = Field(False, description="The model at that address accepts images.")
     llm_extra: str = Field(
         "",
-        description="Further fields of each request to that address, as a JSON object, such as "
-        '{"chat_template_kwargs": {"enable_thinking": false}}; null leaves a field out.',
+        description="Additional fields of each request to that address as a JSON object, such as "
+        '{"chat_template_kwargs": {"enable_thinking": false}}; null removes a field.',
     )
     llm_early: bool | None = Field(
         None,
@@ -297,20 +298,22 @@ class StandbySettings(Part):
         description="Redis or Valkey in which the gateways agree on who is active: "
         "redis://host:6379/0, rediss://… with TLS. Unset: this gateway is the only one.",
     )
-    key: str = Field("parley:gateway", description="Key there; gateways with the same one agree.")
+    key: str = Field(
+        "parley:gateway", description="Redis key; of the gateways that share it, one is active."
+    )
     name: str | None = Field(
-        None, description="Of this gateway in logs and /ready; default: the host's."
+        None, description="Name of this gateway in logs and /ready; default: the host name."
     )
     ttl_s: float = Field(
         4.0,
         ge=0.5,
         le=60,
-        description="A gateway that was killed is replaced after this, and a moment.",
+        description="Time after which another gateway replaces one that stopped responding.",
     )
 
 
 class QueueSettings(Part):
-    """Queue."""
+    """Queue of waiting clients."""
 
     max_size: int = Field(1000, ge=1, description="Maximum number of waiting clients.")
     update_every_s: float = Field(
@@ -386,10 +389,12 @@ class LimitSettings(Part):
         "client asked for it; 0: no session does.",
     )
     resume_journal_mb: float = Field(
-        8.0, gt=0, description="Most output kept for a client that may have to be sent it again."
+        8.0,
+        gt=0,
+        description="Maximum output stored for a client that may have to receive it again.",
     )
     resume_journal_s: float = Field(
-        60.0, gt=0, description="Output that old is taken to have arrived."
+        60.0, gt=0, description="Age after which stored output counts as received."
     )
     rollover: bool = Field(
         False,
@@ -502,16 +507,18 @@ class ForwardAuthSettings(Part):
     )
     proxies: tuple[str, ...] = Field(
         ("127.0.0.1", "::1"),
-        description="Addresses or networks from which these headers are believed.",
+        description="Addresses or networks whose headers are trusted.",
     )
     admin_groups: tuple[str, ...] = Field((), description="Groups whose members are admins.")
     operate_groups: tuple[str, ...] = Field(
-        (), description="Groups whose members look after the server (role operate)."
+        (), description="Groups whose members have the role operate."
     )
-    max_sessions: int = Field(8, ge=1, description="Sessions and tickets at a time, each user.")
-    per_minute: int = Field(120, ge=1, description="Requests and new sessions, each user.")
-    minutes_per_day: int | None = Field(None, ge=1, description="Of sessions, each user.")
-    tokens_per_day: int | None = Field(None, ge=1, description="Generated, each user.")
+    max_sessions: int = Field(8, ge=1, description="Concurrent sessions and tickets per user.")
+    per_minute: int = Field(120, ge=1, description="Requests and new sessions per user and minute.")
+    minutes_per_day: int | None = Field(
+        None, ge=1, description="Minutes of sessions per user and day."
+    )
+    tokens_per_day: int | None = Field(None, ge=1, description="Generated tokens per user and day.")
 
     @field_validator("proxies", "admin_groups", "operate_groups", mode="before")
     @classmethod
@@ -564,14 +571,14 @@ class WorkerSettings(Part):
     vad: Literal["silero", "energy"] = Field("silero", description="Voice activity detector.")
     end_of_turn: str = Field(
         "model",
-        description="What decides that somebody has finished, where a client leaves it to the "
-        "server: `model` (the network that comes with parley listens to how it was said), "
-        "`silence`, or the path of an ONNX file of Smart Turn's shape.",
+        description="Judge of whether the user has finished, unless the client sets a silence: "
+        "`model` (the network included in parley, which listens to how the turn "
+        "sounds), `silence`, or the path of an ONNX file of Smart Turn's shape.",
     )
     interruption_words: bool = Field(
         True,
-        description="Recognise what is said into an answer where `backchannel` is `words`. Off: "
-        "`words` is `ignore`.",
+        description="Recognise words that interrupt an answer if `backchannel` is `words`. Off: "
+        "`words` works like `ignore`.",
     )
     cleanup_limit_s: float = Field(
         10.0, gt=0, description="Time within which an ended session must release its slot."
@@ -663,8 +670,8 @@ class RaySettings(Part):
 
     address: str = Field(
         "auto",
-        description="Of the cluster: host:port, auto (the one this machine belongs to), or local "
-        "(a new one on this machine).",
+        description="Address of the cluster: host:port, auto (the one this machine belongs to), "
+        "or local (start one on this machine).",
     )
     cluster: str = Field(
         "default",
@@ -674,20 +681,22 @@ class RaySettings(Part):
     gpus_per_worker: float | None = Field(
         None,
         ge=0,
-        description="Default: 1 where the cluster has GPUs at the start or workers_max is above "
-        "workers, else 0.",
+        description="GPUs of each worker. Default: 1 if the cluster has GPUs at the start or "
+        "workers_max is above workers, else 0.",
     )
     workers_max: int | None = Field(
         None,
         ge=1,
-        description="While people wait, the cluster is asked for up to so many workers; default: "
-        "as many as `workers`, always.",
+        description="Maximum number of workers while clients are waiting; default: always as many "
+        "as `workers`.",
     )
     scale_up_after_s: float = Field(
         10.0, ge=0, description="Seconds a client has waited before more workers are requested."
     )
     scale_down_after_s: float = Field(
-        600.0, ge=0, description="How long fewer were enough before a worker is given back."
+        600.0,
+        ge=0,
+        description="Seconds for which fewer workers must be enough before one is removed.",
     )
     gateway_url: str | None = Field(
         None,
