@@ -16,21 +16,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from parley.errors import (
-    BadInput,
-    InvalidRequest,
-)
-from parley.protocol import codec
+from parley.errors import BadInput, InvalidRequest
+from parley.protocol import codec, legacy
 from parley.protocol.codec import EXTENSION
-from parley.protocol.legacy import (
-    Error,
-    Queued,
-    QueueDone,
-    QueueUpdate,
-    RecordingLostMessage,
-    Stop,
-    Stopped,
-)
+from parley.protocol.legacy import Stop
 from parley.protocol.values import (
     PART_ALIASES,
     Base64Video,
@@ -143,21 +132,10 @@ class Done(msgspec.Struct, tag="done", frozen=True, kw_only=True):
     recording_session_id: str | UnsetType = UNSET
 
 
-ServerMessage = (
-    Queued
-    | QueueUpdate
-    | QueueDone
-    | PrefillDone
-    | Chunk
-    | ToolCall
-    | Done
-    | RecordingLostMessage
-    | Stopped
-    | Error
-)
+ServerMessage = legacy.QueueMessage | PrefillDone | Chunk | ToolCall | Done | legacy.EndMessage
 
 
-# ---- bytes ---------------------------------------------------------------------------------
+# ---- other spellings -----------------------------------------------------------------------
 
 
 def _refused(sentence: str, where: str) -> BadInput:
@@ -207,4 +185,3 @@ def decode_client(raw: bytes | bytearray | str) -> ClientMessage:
 
 MESSAGES: Final[codec.Messages[ClientMessage, ServerMessage]] = codec.Messages({}, ServerMessage)
 decode_server = MESSAGES.decode_server
-encode = codec.encode

@@ -232,6 +232,7 @@ class Shape:
     Args:
         struct: what it becomes.
         aliases: other names of its fields.
+        lists: fields that may come as a single string.
         adjust: last change to the object before conversion, e.g. lifting a nested field.
         lifts: fields that `adjust` changes although they fit as they are.
         usual: fields whose absence `adjust` looks at.
@@ -242,6 +243,7 @@ class Shape:
 
     struct: type[msgspec.Struct]
     aliases: Aliases = field(default_factory=dict)
+    lists: tuple[str, ...] = ()
     adjust: Callable[[dict[str, Any]], None] | None = None
     lifts: frozenset[str] = frozenset()
     usual: frozenset[str] = frozenset()
@@ -329,6 +331,9 @@ def read(value: dict[str, Any], shape: Shape) -> Any:
     for name in shape.as_is & clean.keys():
         clean[name] = value[name]
     rename(clean, shape.aliases)
+    for name in shape.lists:
+        if isinstance(clean.get(name), str):
+            clean[name] = [clean[name]]
     if shape.adjust is not None:
         shape.adjust(clean)
     try:
@@ -391,12 +396,6 @@ def rename(value: dict[str, Any], aliases: Aliases) -> None:
             found = value.pop(other, None)
             if found is not None and name not in value:
                 value[name] = found
-
-
-def as_list(value: dict[str, Any], name: str) -> None:
-    """Accept a single string where a list of strings is published."""
-    if isinstance(value.get(name), str):
-        value[name] = [value[name]]
 
 
 def without_nulls(value: dict[str, Any]) -> dict[str, Any]:

@@ -18,33 +18,14 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from parley.errors import (
-    BadInput,
-    InvalidConfig,
-    InvalidPayload,
-    MissingField,
-)
-from parley.protocol import codec
+from parley.errors import BadInput, InvalidConfig, InvalidPayload, MissingField
+from parley.protocol import codec, legacy
 from parley.protocol.codec import EXTENSION
-from parley.protocol.legacy import (
-    Error,
-    InputText,
-    InputTranscript,
-    InterruptionMessage,
-    Queued,
-    QueueDone,
-    QueueUpdate,
-    RecordingLostMessage,
-    StatusMessage,
-    Stop,
-    Stopped,
-    adjust_input_text,
-)
+from parley.protocol.legacy import InputText, Stop
 from parley.protocol.values import (
     DEFAULT_SYSTEM_PROMPT,
     PART_ALIASES,
     PUBLISHED_FORMAT,
-    VOICE_LIMIT_BYTES,
     AudioFormat,
     DuplexConfig,
     Frames,
@@ -54,7 +35,8 @@ from parley.protocol.values import (
     Text,
     VoiceName,
     frame_files,
-    is_no_voice,
+    is_silent_part,
+    voice_file,
 )
 
 PATH: Final = "/ws/duplex/{session_id}"
@@ -84,13 +66,12 @@ class Prepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
 
     def voice_bytes(self) -> bytes | None:
         """What the language model hears as its voice: raw 16 kHz samples or a WAV file."""
-        return _voice(self.ref_audio_base64, "ref_audio_base64")
+        return voice_file(self.ref_audio_base64, field="ref_audio_base64")
 
     def tts_voice_bytes(self) -> bytes | None:
         """What the vocoder imitates; falls back to `voice_bytes`."""
-        if self.tts_ref_audio_base64 is None:
-            return self.voice_bytes()
-        return _voice(self.tts_ref_audio_base64, "tts_ref_audio_base64")
+        voice = voice_file(self.tts_ref_audio_base64, field="tts_ref_audio_base64")
+        return voice or self.voice_bytes()
 
 
 class AudioChunk(msgspec.Struct, tag="audio_chunk", frozen=True, kw_only=True):
@@ -236,31 +217,19 @@ class Timeout(msgspec.Struct, tag="timeout", frozen=True, kw_only=True):
 
 
 ServerMessage = (
-    Queued
-    | QueueUpdate
-    | QueueDone
+    legacy.QueueMessage
     | Prepared
     | Result
-    | InputTranscript
     | DuplexPaused
     | DuplexResumed
     | Interrupted
-    | InterruptionMessage
-    | RecordingLostMessage
-    | StatusMessage
-    | Stopped
+    | legacy.LiveMessage
     | Timeout
-    | Error
+    | legacy.EndMessage
 )
 
 
-# ---- bytes ---------------------------------------------------------------------------------
-
-
-def _voice(text: str | None, field: str) -> bytes | None:
-    if text is None:
-        return None
-    return codec.voice_bytes(text, field=field, limit_bytes=VOICE_LIMIT_BYTES)
+# ---- other spellings -----------------------------------------------------------------------
 
 
 def _refused(sentence: str, where: str) -> BadInput:
@@ -293,7 +262,7 @@ def _from_system_content(value: dict[str, Any]) -> None:
     for part in objects:
         codec.rename(part, PART_ALIASES)
     sounds = [
-        part["data"] for part in objects if part.get("type") == "audio" and not is_no_voice(part)
+        part["data"] for part in objects if part.get("type") == "audio" and not is_silent_part(part)
     ]
     if texts:
         value.setdefault("system_prompt", "\n".join(texts))
@@ -302,7 +271,6 @@ def _from_system_content(value: dict[str, Any]) -> None:
 
 
 def _adjust_chunk(value: dict[str, Any]) -> None:
-    codec.as_list(value, "frame_base64_list")
     if "audio_base64" not in value and not value.get("frame_base64_list"):
         raise _missing("audio_base64")
 
@@ -326,6 +294,7 @@ SHAPES: Final[dict[str, codec.Shape]] = {
             "audio_base64": ("audio", "audio_data"),
             "frame_base64_list": ("video_frames", "frames", "frame_base64", "frame"),
         },
+        lists=("frame_base64_list",),
         adjust=_adjust_chunk,
         usual=frozenset({"audio_base64"}),
         absent=_missing,
@@ -337,7 +306,7 @@ SHAPES: Final[dict[str, codec.Shape]] = {
         },
         absent=_missing,
     ),
-    "input_text": codec.Shape(InputText, adjust=adjust_input_text),
+    "input_text": legacy.INPUT_TEXT,
     "pause": codec.Shape(Pause),
     "resume": codec.Shape(Resume),
     "stop": codec.Shape(Stop),
@@ -350,4 +319,3 @@ MESSAGES: Final[codec.Messages[ClientMessage, ServerMessage]] = codec.Messages(
     SHAPES, ServerMessage
 )
 decode_client, decode_server = MESSAGES.decode_client, MESSAGES.decode_server
-encode = codec.encode

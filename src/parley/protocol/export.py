@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, get_args
 
 import msgspec
@@ -37,34 +38,24 @@ class _Dialect:
     server: tuple[type[msgspec.Struct], ...]
     aliases: Mapping[str, codec.Aliases]
 
-
-def _aliases(shapes: Mapping[str, codec.Shape]) -> dict[str, codec.Aliases]:
-    return {name: shape.aliases for name, shape in shapes.items() if shape.aliases}
+    @classmethod
+    def of(cls, module: ModuleType, **aliases: codec.Aliases) -> _Dialect:
+        """The dialect of a module."""
+        shapes: Mapping[str, codec.Shape] = getattr(module, "SHAPES", {})
+        return cls(
+            module.__name__.rpartition(".")[2],
+            module.PATH,
+            get_args(module.ClientMessage),
+            get_args(module.ServerMessage),
+            {name: shape.aliases for name, shape in shapes.items() if shape.aliases} | aliases,
+        )
 
 
 DIALECTS: Final = (
-    _Dialect("chat", chat.PATH, get_args(chat.ClientMessage), get_args(chat.ServerMessage), {}),
-    _Dialect(
-        "half_duplex",
-        half_duplex.PATH,
-        get_args(half_duplex.ClientMessage),
-        get_args(half_duplex.ServerMessage),
-        _aliases(half_duplex.SHAPES),
-    ),
-    _Dialect(
-        "duplex",
-        duplex.PATH,
-        get_args(duplex.ClientMessage),
-        get_args(duplex.ServerMessage),
-        _aliases(duplex.SHAPES),
-    ),
-    _Dialect(
-        "realtime",
-        realtime.PATH,
-        get_args(realtime.ClientMessage),
-        get_args(realtime.ServerMessage),
-        _aliases(realtime.SHAPES) | {"session.update.session": realtime.SESSION_ALIASES},
-    ),
+    _Dialect.of(chat),
+    _Dialect.of(half_duplex),
+    _Dialect.of(duplex),
+    _Dialect.of(realtime, **{"session.update.session": realtime.SESSION_ALIASES}),
     _Dialect(
         "resume",
         "the paths of the others, with ?resume=true",

@@ -18,31 +18,13 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from parley.errors import (
-    BadInput,
-    InvalidConfig,
-    InvalidPayload,
-)
-from parley.protocol import codec
+from parley.errors import BadInput, InvalidConfig, InvalidPayload
+from parley.protocol import codec, legacy
 from parley.protocol.codec import EXTENSION
-from parley.protocol.legacy import (
-    Error,
-    InputText,
-    InputTranscript,
-    InterruptionMessage,
-    Queued,
-    QueueDone,
-    QueueUpdate,
-    RecordingLostMessage,
-    StatusMessage,
-    Stop,
-    Stopped,
-    adjust_input_text,
-)
+from parley.protocol.legacy import InputText, Stop
 from parley.protocol.values import (
     PART_ALIASES,
     PUBLISHED_FORMAT,
-    VOICE_LIMIT_BYTES,
     AudioFormat,
     Base64Audio,
     InterruptionOptions,
@@ -54,7 +36,8 @@ from parley.protocol.values import (
     VadOptions,
     VoiceName,
     VoicePart,
-    is_no_voice,
+    is_silent_part,
+    voice_file,
 )
 
 PATH: Final = "/ws/half_duplex/{session_id}"
@@ -93,9 +76,7 @@ class HalfDuplexPrepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True
         Raw samples at 16 kHz or a WAV file; None when the client brought none.
         """
         if self.ref_audio_base64 is not None:
-            return codec.voice_bytes(
-                self.ref_audio_base64, field="ref_audio_base64", limit_bytes=VOICE_LIMIT_BYTES
-            )
+            return voice_file(self.ref_audio_base64, field="ref_audio_base64")
         for part in self.system_content or ():
             if isinstance(part, Base64Audio):
                 return part.audio_bytes()
@@ -175,25 +156,19 @@ class HalfDuplexTimeout(msgspec.Struct, tag="timeout", frozen=True, kw_only=True
 
 
 ServerMessage = (
-    Queued
-    | QueueUpdate
-    | QueueDone
+    legacy.QueueMessage
     | HalfDuplexPrepared
     | VadState
     | Generating
-    | InputTranscript
     | HalfDuplexChunk
     | HalfDuplexTurnDone
-    | InterruptionMessage
-    | RecordingLostMessage
-    | StatusMessage
-    | Stopped
+    | legacy.LiveMessage
     | HalfDuplexTimeout
-    | Error
+    | legacy.EndMessage
 )
 
 
-# ---- bytes ---------------------------------------------------------------------------------
+# ---- other spellings -----------------------------------------------------------------------
 
 
 def _refused(sentence: str, where: str) -> BadInput:
@@ -209,7 +184,7 @@ def _adjust_prepare(value: dict[str, Any]) -> None:
     for part in parts:
         if isinstance(part, dict) and part.get("type") == "audio":
             codec.rename(part, PART_ALIASES)
-    value["system_content"] = [part for part in parts if not is_no_voice(part)]
+    value["system_content"] = [part for part in parts if not is_silent_part(part)]
 
 
 SHAPES: Final[dict[str, codec.Shape]] = {
@@ -226,7 +201,7 @@ SHAPES: Final[dict[str, codec.Shape]] = {
     "audio_chunk": codec.Shape(
         HalfDuplexAudioChunk, aliases={"audio_base64": ("audio", "audio_data")}
     ),
-    "input_text": codec.Shape(InputText, adjust=adjust_input_text),
+    "input_text": legacy.INPUT_TEXT,
     "stop": codec.Shape(Stop),
 }
 
@@ -235,4 +210,3 @@ MESSAGES: Final[codec.Messages[ClientMessage, ServerMessage]] = codec.Messages(
     SHAPES, ServerMessage
 )
 decode_client, decode_server = MESSAGES.decode_client, MESSAGES.decode_server
-encode = codec.encode

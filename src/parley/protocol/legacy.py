@@ -1,11 +1,13 @@
-"""Messages that the three older dialects (chat, half-duplex, duplex) share, and how sessions end.
+"""What the three older dialects (chat, half-duplex, duplex) share: messages, and how sessions end.
+
+The realtime dialect has some of the same fields in messages with other names.
 
 Source: service.md 2.4, 4.0, 4.7.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -36,25 +38,24 @@ CLOSE_SENTENCES: Final[dict[CloseReason, str]] = {
 """What the close frame says."""
 
 
-class Queued(msgspec.Struct, tag="queued", frozen=True, kw_only=True):
+class PlaceFields(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a client stands in the queue. Both names of the estimate carry the same value; null:
+    unknown."""
+
+    position: int
+    estimated_wait_s: Annotated[float | None, WHEN_KNOWN] = None
+    eta_seconds: Annotated[float | None, EXTENSION] = None
+    ticket_id: Annotated[str, EXTENSION] = ""
+    queue_length: Annotated[int, EXTENSION] = 0
+
+
+class Queued(PlaceFields, tag="queued", frozen=True, kw_only=True):
     """The client has to wait. Both names of the estimate carry the same value; null: unknown."""
 
-    position: int
-    estimated_wait_s: Annotated[float | None, WHEN_KNOWN] = None
-    eta_seconds: Annotated[float | None, EXTENSION] = None
-    ticket_id: Annotated[str, EXTENSION] = ""
-    queue_length: Annotated[int, EXTENSION] = 0
 
-
-class QueueUpdate(msgspec.Struct, tag="queue_update", frozen=True, kw_only=True):
+class QueueUpdate(PlaceFields, tag="queue_update", frozen=True, kw_only=True):
     """The client still waits. Clients without extensions are sent another `queued`, the one word
     for this that the requirement texts know."""
-
-    position: int
-    estimated_wait_s: Annotated[float | None, WHEN_KNOWN] = None
-    eta_seconds: Annotated[float | None, EXTENSION] = None
-    ticket_id: Annotated[str, EXTENSION] = ""
-    queue_length: Annotated[int, EXTENSION] = 0
 
     def published(self) -> Queued:
         return Queued(position=self.position, estimated_wait_s=self.estimated_wait_s)
@@ -75,18 +76,22 @@ class Stopped(msgspec.Struct, tag="stopped", frozen=True, kw_only=True):
     session_id: str = ""
 
 
-class InterruptionMessage(msgspec.Struct, tag="interruption", frozen=True, kw_only=True):
+class InterruptionFields(msgspec.Struct, frozen=True, kw_only=True):
+    """How an interruption stands; see `InterruptionMessage`."""
+
+    state: InterruptionState
+    index: int = 0
+    heard_ms: int = 0
+    text: str = ""
+
+
+class InterruptionMessage(InterruptionFields, tag="interruption", frozen=True, kw_only=True):
     """Only if `interruption` was asked for: the client plays more softly while the user may be
     interrupting (`suspected`), as before when the user is not (`dismissed`), and drops what it has
     not played when the answer has been ended (`stopped`).
 
     `index`: of the turn or unit. `heard_ms`, `text`: what was heard of the answer by then.
     """
-
-    state: InterruptionState
-    index: int = 0
-    heard_ms: int = 0
-    text: str = ""
 
 
 class InputText(msgspec.Struct, tag="input_text", frozen=True, kw_only=True):
@@ -108,24 +113,34 @@ class InputTranscript(msgspec.Struct, tag="input_transcript", frozen=True, kw_on
     text: str
 
 
-class StatusMessage(msgspec.Struct, tag="status", frozen=True, kw_only=True):
+class Unpublished(msgspec.Struct, frozen=True):
+    """A message that only clients with extensions receive."""
+
+    def published(self) -> None:
+        """See `codec.encode_for`."""
+
+
+class StatusFields(Unpublished, frozen=True, kw_only=True):
     """Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how
-    late). Only with extensions."""
+    late)."""
 
     reason: SilenceReason
     elapsed_ms: int = 0
 
-    def published(self) -> None:
-        """See `codec.encode_for`."""
+
+class StatusMessage(StatusFields, tag="status", frozen=True, kw_only=True):
+    """Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how
+    late). Only with extensions."""
 
 
-class RecordingLostMessage(msgspec.Struct, tag="recording_lost", frozen=True, kw_only=True):
-    """The recording has holes: `entries` could not be written so far. Only with extensions."""
+class LossFields(Unpublished, frozen=True, kw_only=True):
+    """Number of entries of a recording that could not be written so far."""
 
     entries: int
 
-    def published(self) -> None:
-        """See `codec.encode_for`."""
+
+class RecordingLostMessage(LossFields, tag="recording_lost", frozen=True, kw_only=True):
+    """The recording has holes: `entries` could not be written so far. Only with extensions."""
 
 
 class Error(msgspec.Struct, tag="error", frozen=True, kw_only=True):
@@ -138,6 +153,9 @@ class Error(msgspec.Struct, tag="error", frozen=True, kw_only=True):
     """The field at fault, if it is one."""
 
 
-def adjust_input_text(value: dict[str, Any]) -> None:
-    """One picture may come without a list."""
-    codec.as_list(value, "images")
+QueueMessage = Queued | QueueUpdate | QueueDone
+LiveMessage = InputTranscript | InterruptionMessage | StatusMessage
+EndMessage = RecordingLostMessage | Stopped | Error
+
+
+INPUT_TEXT: Final = codec.Shape(InputText, lists=("images",))

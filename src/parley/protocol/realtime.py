@@ -19,25 +19,23 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from parley.errors import InvalidPayload
-from parley.protocol import codec
-from parley.protocol.codec import EXTENSION, WHEN_KNOWN
+from parley.protocol import codec, legacy
+from parley.protocol.codec import EXTENSION
 from parley.protocol.legacy import CloseReason
 from parley.protocol.values import (
     FRAMES_LIMIT,
     PUBLISHED_FORMAT,
-    VOICE_LIMIT_BYTES,
     AudioFormat,
     DuplexConfig,
     Frames,
     InterruptionOptions,
-    InterruptionState,
     PlaybackReport,
-    SilenceReason,
     Slices,
     Text,
     VoiceName,
     check_length,
     frame_files,
+    voice_file,
 )
 
 PATH: Final = "/v1/realtime"
@@ -73,13 +71,11 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def voice_bytes(self) -> bytes | None:
         """What the language model hears as its voice: raw 16 kHz samples or a WAV file."""
-        return _voice(self.ref_audio, "session.ref_audio")
+        return voice_file(self.ref_audio, field="session.ref_audio")
 
     def tts_voice_bytes(self) -> bytes | None:
         """What the vocoder imitates; falls back to `voice_bytes`."""
-        if self.tts_ref_audio is None:
-            return self.voice_bytes()
-        return _voice(self.tts_ref_audio, "session.tts_ref_audio")
+        return voice_file(self.tts_ref_audio, field="session.tts_ref_audio") or self.voice_bytes()
 
 
 class SessionUpdate(msgspec.Struct, tag="session.update", frozen=True, kw_only=True):
@@ -166,24 +162,12 @@ ClientMessage = SessionUpdate | Append | ConversationItemCreate | SessionClose
 # ---- server → client -----------------------------------------------------------------------
 
 
-class SessionQueued(msgspec.Struct, tag="session.queued", frozen=True, kw_only=True):
+class SessionQueued(legacy.PlaceFields, tag="session.queued", frozen=True, kw_only=True):
     """The client has to wait. Both names of the estimate carry the same value; null: unknown."""
 
-    position: int
-    estimated_wait_s: Annotated[float | None, WHEN_KNOWN] = None
-    eta_seconds: Annotated[float | None, EXTENSION] = None
-    ticket_id: Annotated[str, EXTENSION] = ""
-    queue_length: Annotated[int, EXTENSION] = 0
 
-
-class SessionQueueUpdate(msgspec.Struct, tag="session.queue_update", frozen=True, kw_only=True):
+class SessionQueueUpdate(legacy.PlaceFields, tag="session.queue_update", frozen=True, kw_only=True):
     """The client still waits."""
-
-    position: int
-    estimated_wait_s: Annotated[float | None, WHEN_KNOWN] = None
-    eta_seconds: Annotated[float | None, EXTENSION] = None
-    ticket_id: Annotated[str, EXTENSION] = ""
-    queue_length: Annotated[int, EXTENSION] = 0
 
 
 class SessionQueueDone(msgspec.Struct, tag="session.queue_done", frozen=True, kw_only=True):
@@ -216,13 +200,10 @@ class Listen(msgspec.Struct, tag="response.listen", frozen=True, kw_only=True):
     kv_cache_length: int
 
 
-class ResponseInterruption(msgspec.Struct, tag="response.interruption", frozen=True, kw_only=True):
+class ResponseInterruption(
+    legacy.InterruptionFields, tag="response.interruption", frozen=True, kw_only=True
+):
     """As `legacy.InterruptionMessage`: only where the session asked for `interruption`."""
-
-    state: InterruptionState
-    index: int = 0
-    heard_ms: int = 0
-    text: str = ""
 
 
 class InputTranscriptionCompleted(
@@ -238,24 +219,15 @@ class InputTranscriptionCompleted(
     transcript: str
 
 
-class SessionStatus(msgspec.Struct, tag="session.status", frozen=True, kw_only=True):
+class SessionStatus(legacy.StatusFields, tag="session.status", frozen=True, kw_only=True):
     """Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how
     late). Only with extensions."""
 
-    reason: SilenceReason
-    elapsed_ms: int = 0
 
-    def published(self) -> None:
-        """See `codec.encode_for`."""
-
-
-class SessionRecordingLost(msgspec.Struct, tag="session.recording_lost", frozen=True, kw_only=True):
+class SessionRecordingLost(
+    legacy.LossFields, tag="session.recording_lost", frozen=True, kw_only=True
+):
     """The recording has holes: `entries` could not be written so far. Only with extensions."""
-
-    entries: int
-
-    def published(self) -> None:
-        """See `codec.encode_for`."""
 
 
 class SessionClosed(msgspec.Struct, tag="session.closed", frozen=True, kw_only=True):
@@ -329,13 +301,7 @@ ServerMessage = (
 )
 
 
-# ---- bytes ---------------------------------------------------------------------------------
-
-
-def _voice(text: str | None, field: str) -> bytes | None:
-    if text is None:
-        return None
-    return codec.voice_bytes(text, field=field, limit_bytes=VOICE_LIMIT_BYTES)
+# ---- other spellings -----------------------------------------------------------------------
 
 
 def _adjust_update(value: dict[str, Any]) -> None:
@@ -344,10 +310,6 @@ def _adjust_update(value: dict[str, Any]) -> None:
         codec.rename(session, SESSION_ALIASES)
         if "extensions" in session:
             value.setdefault("extensions", session.pop("extensions"))
-
-
-def _adjust_append(value: dict[str, Any]) -> None:
-    codec.as_list(value, "video_frames")
 
 
 SESSION_ALIASES: Final[codec.Aliases] = {
@@ -367,7 +329,7 @@ SHAPES: Final[dict[str, codec.Shape]] = {
             "audio": ("audio_base64", "audio_data"),
             "video_frames": ("frame_base64_list", "frames", "frame_base64", "frame"),
         },
-        adjust=_adjust_append,
+        lists=("video_frames",),
     ),
     "conversation.item.create": codec.Shape(ConversationItemCreate),
     "session.close": codec.Shape(SessionClose),
@@ -378,4 +340,3 @@ MESSAGES: Final[codec.Messages[ClientMessage, ServerMessage]] = codec.Messages(
     SHAPES, ServerMessage
 )
 decode_client, decode_server = MESSAGES.decode_client, MESSAGES.decode_server
-encode = codec.encode

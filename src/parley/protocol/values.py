@@ -184,7 +184,7 @@ VoicePart = TextPart | Base64Audio
 """What may stand in a `system_content` list."""
 
 
-def is_no_voice(part: object) -> bool:
+def is_silent_part(part: object) -> bool:
     """True if an item of `system_content` is a sound without data, which published pages send when
     their reference voice has not loaded."""
     return isinstance(part, dict) and part.get("type") == "audio" and not part.get("data")
@@ -290,11 +290,7 @@ class ChatTts(msgspec.Struct, frozen=True, kw_only=True):
 
     def voice_bytes(self) -> bytes | None:
         """The reference sound the client brought: raw samples at 16 kHz or a WAV file."""
-        if self.ref_audio_data is None:
-            return None
-        return codec.voice_bytes(
-            self.ref_audio_data, field="tts.ref_audio_data", limit_bytes=VOICE_LIMIT_BYTES
-        )
+        return voice_file(self.ref_audio_data, field="tts.ref_audio_data")
 
 
 class ImageOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -457,6 +453,13 @@ class QueuePlace:
     estimated_wait_s: float | None
     ticket_id: str
     queue_length: int
+
+
+def voice_file(text: str | None, *, field: str) -> bytes | None:
+    """A reference voice: see `codec.voice_bytes`; None stays None."""
+    if text is None:
+        return None
+    return codec.voice_bytes(text, field=field, limit_bytes=VOICE_LIMIT_BYTES)
 
 
 def frame_files(frames: tuple[str, ...], *, field: str) -> tuple[bytes, ...]:

@@ -319,12 +319,6 @@ export namespace half_duplex {
     type: "generating";
     speech_duration_ms: number;
   }
-  /** Only where `transcribe` was asked for and the model writes down what it hears: what the user said. `index`: of the turn, or of the unit that begins the answer. */
-  interface InputTranscript {
-    type: "input_transcript";
-    index: number;
-    text: string;
-  }
   /** The next piece of the answer; either part may be null. The last one, without either, is sent only with extensions. */
   interface HalfDuplexChunk {
     type: "chunk";
@@ -344,6 +338,12 @@ export namespace half_duplex {
     failed: boolean;
     audio_duration_ms: number;
   }
+  /** Only where `transcribe` was asked for and the model writes down what it hears: what the user said. `index`: of the turn, or of the unit that begins the answer. */
+  interface InputTranscript {
+    type: "input_transcript";
+    index: number;
+    text: string;
+  }
   /** Only if `interruption` was asked for: the client plays more softly while the user may be interrupting (`suspected`), as before when the user is not (`dismissed`), and drops what it has not played when the answer has been ended (`stopped`). */
   interface InterruptionMessage {
     type: "interruption";
@@ -352,26 +352,26 @@ export namespace half_duplex {
     heard_ms: number;
     text: string;
   }
-  /** The recording has holes: `entries` could not be written so far. Only with extensions. */
-  interface RecordingLostMessage {
-    type: "recording_lost";
-    entries: number;
-  }
   /** Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how late). Only with extensions. */
   interface StatusMessage {
     type: "status";
     reason: "no_voice" | "speech_is_heard" | "unit_late" | "waiting_for_model";
     elapsed_ms: number;
   }
-  /** The session ended because someone asked for it. */
-  interface Stopped {
-    type: "stopped";
-    session_id: string;
-  }
   /** No sound for too long, or the session reached its total limit. */
   interface HalfDuplexTimeout {
     type: "timeout";
     elapsed_s: number;
+  }
+  /** The recording has holes: `entries` could not be written so far. Only with extensions. */
+  interface RecordingLostMessage {
+    type: "recording_lost";
+    entries: number;
+  }
+  /** The session ended because someone asked for it. */
+  interface Stopped {
+    type: "stopped";
+    session_id: string;
   }
   /** Something went wrong; `code` is stable, the texts are for people. */
   interface Error {
@@ -382,7 +382,7 @@ export namespace half_duplex {
     param?: string;
   }
   type ClientMessage = HalfDuplexPrepare | HalfDuplexAudioChunk | InputText | Stop;
-  type ServerMessage = Queued | QueueUpdate | QueueDone | HalfDuplexPrepared | VadState | Generating | InputTranscript | HalfDuplexChunk | HalfDuplexTurnDone | InterruptionMessage | RecordingLostMessage | StatusMessage | Stopped | HalfDuplexTimeout | Error;
+  type ServerMessage = Queued | QueueUpdate | QueueDone | HalfDuplexPrepared | VadState | Generating | HalfDuplexChunk | HalfDuplexTurnDone | InputTranscript | InterruptionMessage | StatusMessage | HalfDuplexTimeout | RecordingLostMessage | Stopped | Error;
 }
 
 /** Messages on /ws/duplex/{session_id} */
@@ -536,12 +536,6 @@ export namespace duplex {
     vision_tokens: number;
     server_send_ts: number;
   }
-  /** Only where `transcribe` was asked for and the model writes down what it hears: what the user said. `index`: of the turn, or of the unit that begins the answer. */
-  interface InputTranscript {
-    type: "input_transcript";
-    index: number;
-    text: string;
-  }
   /** Resting for at most `timeout` seconds. */
   interface DuplexPaused {
     type: "paused";
@@ -555,6 +549,12 @@ export namespace duplex {
   interface Interrupted {
     type: "interrupted";
   }
+  /** Only where `transcribe` was asked for and the model writes down what it hears: what the user said. `index`: of the turn, or of the unit that begins the answer. */
+  interface InputTranscript {
+    type: "input_transcript";
+    index: number;
+    text: string;
+  }
   /** Only if `interruption` was asked for: the client plays more softly while the user may be interrupting (`suspected`), as before when the user is not (`dismissed`), and drops what it has not played when the answer has been ended (`stopped`). */
   interface InterruptionMessage {
     type: "interruption";
@@ -563,27 +563,27 @@ export namespace duplex {
     heard_ms: number;
     text: string;
   }
-  /** The recording has holes: `entries` could not be written so far. Only with extensions. */
-  interface RecordingLostMessage {
-    type: "recording_lost";
-    entries: number;
-  }
   /** Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how late). Only with extensions. */
   interface StatusMessage {
     type: "status";
     reason: "no_voice" | "speech_is_heard" | "unit_late" | "waiting_for_model";
     elapsed_ms: number;
   }
-  /** The session ended because someone asked for it. */
-  interface Stopped {
-    type: "stopped";
-    session_id: string;
-  }
   /** The session ends because time ran out. */
   interface Timeout {
     type: "timeout";
     reason: string;
     elapsed_s: number;
+  }
+  /** The recording has holes: `entries` could not be written so far. Only with extensions. */
+  interface RecordingLostMessage {
+    type: "recording_lost";
+    entries: number;
+  }
+  /** The session ended because someone asked for it. */
+  interface Stopped {
+    type: "stopped";
+    session_id: string;
   }
   /** Something went wrong; `code` is stable, the texts are for people. */
   interface Error {
@@ -594,7 +594,7 @@ export namespace duplex {
     param?: string;
   }
   type ClientMessage = Prepare | AudioChunk | VideoFrame | InputText | Pause | Resume | Stop | Interrupt | ClientDiagnostic;
-  type ServerMessage = Queued | QueueUpdate | QueueDone | Prepared | Result | InputTranscript | DuplexPaused | DuplexResumed | Interrupted | InterruptionMessage | RecordingLostMessage | StatusMessage | Stopped | Timeout | Error;
+  type ServerMessage = Queued | QueueUpdate | QueueDone | Prepared | Result | DuplexPaused | DuplexResumed | Interrupted | InputTranscript | InterruptionMessage | StatusMessage | Timeout | RecordingLostMessage | Stopped | Error;
 }
 
 /** Messages on /v1/realtime */
