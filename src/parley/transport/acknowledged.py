@@ -19,7 +19,7 @@ _FIELDS: Final = struct.Struct("=24xI92xQ")
 
 
 def acknowledged_bytes(transport: BaseTransport) -> int | None:
-    """How much of the output the peer has acknowledged; None if nothing is in flight, or if the
+    """Number of output bytes that the peer has acknowledged; None if nothing is in flight or the
     system does not report it."""
     if sys.platform != "linux":
         # Others have an option of this name, and other fields in it.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Allowance:
-    """A burst, and a rate per second. Looks at the clock only when used up."""
+    """A burst and a rate per second. Reads the clock only when used up."""
 
     __slots__ = ("_filled_at", "_left", "_most", "_per_s")
 
@@ -16,7 +16,7 @@ class Allowance:
         self._filled_at = now
 
     def take(self, amount: float, now: Callable[[], float]) -> float:
-        """Use some; how much more than allowed was used, 0 when none was."""
+        """Use an amount; returns the excess over the allowance, 0 if there is none."""
         self._left -= amount
         if self._left >= 0:
             return 0.0
@@ -26,15 +26,15 @@ class Allowance:
         return max(0.0, -self._left)
 
     def take_at_hand(self, amount: float) -> bool:
-        """Use some of what was left when the clock was looked at last; False, and nothing is used,
-        when that is not enough."""
+        """Use an amount of what was left at the last reading of the clock; false, and nothing is
+        used, if that is not enough."""
         if self._left < amount:
             return False
         self._left -= amount
         return True
 
     def has(self, amount: float, now: Callable[[], float]) -> bool:
-        """Use some if there is so much; what is refused is not used up."""
+        """Use an amount if it is available; a refused amount is not used up."""
         if self.take(amount, now):
             self._left += amount
             return False

@@ -27,7 +27,7 @@ class DialFailed(Exception):
 
 
 class ClientConnection(Connection):
-    """The client's end. `ready` is done once the handshake is, or fails with `DialFailed`."""
+    """The client's end. `ready` is done after the handshake, or fails with `DialFailed`."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class ClientConnection(Connection):
 
 @functools.cache
 def _default_tls() -> ssl.SSLContext:
-    """The system's trusted certificates, read once: reading takes tens of milliseconds."""
+    """The system's trusted certificates, loaded once: loading takes tens of milliseconds."""
     return ssl.create_default_context()
 
 

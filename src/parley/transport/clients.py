@@ -10,16 +10,16 @@ from typing import Final
 from parley.transport.allowance import Allowance
 
 HELD_OFF_S: Final = 5.0
-"""How long an address that flooded a connection gets no new WebSocket: what one flood costs is
-bounded, and floods must not follow each other immediately."""
+"""Time for which an address that flooded a connection gets no new WebSocket: floods must not follow
+each other immediately."""
 
 
 ADDRESSES_KEPT: Final = 10_000
 
 AT_ONCE: Final = 2
 REFILL_S: Final = 8.0
-"""An address may open twice as many new connections at once as it may have open, and as many again
-in so many seconds."""
+"""An address may open twice its limit of connections in a burst, and its limit again in each period
+of this length."""
 
 
 class OpenConnections:
@@ -38,17 +38,17 @@ class OpenConnections:
         self._fresh: dict[str, Allowance] = {}
         self._open: Counter[str] = Counter()
         self.draining: Counter[str] = Counter()
-        """Connections whose bodies are still taken after their answer, by address."""
+        """Connections whose bodies are still read after their answer, by address."""
 
         self._held_off: dict[str, float] = {}
 
     def flooded(self, address: str, now: float) -> None:
-        """One of its connections was ended for sending too many messages."""
+        """A connection of this address was closed for sending too many messages."""
         self._held_off = {one: until for one, until in self._held_off.items() if until > now}
         self._held_off[address] = now + HELD_OFF_S
 
     def is_held_off(self, address: str, now: float) -> bool:
-        """True if it has to wait before it may have another WebSocket."""
+        """True if the address must wait before it may open another WebSocket."""
         return now < self._held_off.get(address, 0.0)
 
     @property
@@ -56,14 +56,14 @@ class OpenConnections:
         return dict(self._open)
 
     def enter(self, address: str) -> bool:
-        """Count one more; False, and not counted, when the address has as many as it may."""
+        """Count one connection; false, and not counted, if the address has reached its limit."""
         if self.limit is not None and self._open[address] >= self.limit:
             return False
         self._open[address] += 1
         return True
 
     def may_open(self, address: str) -> bool:
-        """True if a new connection of `address` gets an answer. Counts it."""
+        """True if a new connection of `address` may be answered. Counts it."""
         if self.limit is None:
             return True
         fresh = self._fresh.get(address)
@@ -75,7 +75,7 @@ class OpenConnections:
         return fresh.has(1, self._now)
 
     def leave(self, address: str) -> None:
-        """One that was let in has ended."""
+        """A counted connection has ended."""
         self._open[address] -= 1
         if self._open[address] <= 0:
             del self._open[address]

@@ -48,9 +48,9 @@ TURN_FRAMES = 64
 """Frames handled in one turn of the event loop: well below a millisecond."""
 TURN_BYTES = 256_000
 """A read of this size ends the connection's turn: uvloop, whose buffer it fills, would read the
-same connection again at once."""
+same connection again immediately."""
 CLOSE_LIMIT_S = 5.0
-"""How long the far end may take to answer a close frame."""
+"""Time for the peer to answer a close frame."""
 HIGH_WATER_BYTES = 1 << 20
 LOW_WATER_BYTES = 1 << 18
 
@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
         self._is_server = is_server
         self._is_guarded = is_server and not limits.is_trusted
         self.owner: str | None = None
-        """Whose share of the budget large messages count against."""
+        """Owner of the budget share against which large messages count."""
         self._budget = budget
         self._claimed_bytes = 0
         self._limits = limits
@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
             claim=self._claim,
         )
         self.state = CONNECTING
-        """Where the connection is; written by `_enter` alone."""
+        """Written by `_enter` alone."""
         self._loop = asyncio.get_running_loop()
         self._now = self._loop.time
         self._transport: asyncio.Transport | None = None
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
         self._next_ping_at = 0.0
         self._pinged_at: float | None = None
         self.closed: asyncio.Future[Closure] = self._loop.create_future()
-        """Done when nothing more will be received. Wait with `asyncio.wait`, do not cancel it."""
+        """Done when nothing more will be received. Wait with `asyncio.wait`; do not cancel it."""
         self.gone: asyncio.Future[None] = self._loop.create_future()
         """Done when the transport is released."""
 
@@ -128,11 +128,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """True if sending still has a purpose."""
+        """True if sending still makes sense."""
         return self.state is OPEN
 
     def set_message_limit(self, limit_bytes: int) -> None:
-        """Largest message from here on."""
+        """Set the maximum size of later messages."""
         self._reader.limit_bytes = limit_bytes
 
     def forget_large(self) -> None:
@@ -166,26 +166,27 @@ class Connection(asyncio.Protocol):
         return len(self._inbox) >= INBOX_MESSAGES or self._inbox_bytes > INBOX_BYTES
 
     def send_text(self, payload: bytes) -> None:
-        """Queue one text message; dropped silently when the connection is ending."""
+        """Queue a text message; silently dropped if the connection is closing."""
         if self.is_open:
             self._write((frame(TEXT, payload, mask=not self._is_server),))
 
     def send_binary(self, payload: bytes) -> None:
-        """Queue one binary message; dropped silently when the connection is ending."""
+        """Queue a binary message; silently dropped if the connection is closing."""
         if self.is_open:
             self._write((frame(BINARY, payload, mask=not self._is_server),))
 
     async def room(self) -> None:
-        """Returns when more may be sent: immediately while the peer keeps up, or without a peer."""
+        """Wait until more may be sent; returns immediately while the peer keeps up, or without a
+        peer."""
         await self._has_room.wait()
 
     def pass_on(self, message: Message) -> None:
-        """Queue a message that arrived on another connection, bytes as they are."""
+        """Queue a message received on another connection without changing its bytes."""
         if self.state is OPEN:
             self._write(message.parts)
 
     def join(self, other: Connection, traffic: Traffic) -> None:
-        """From here on every message goes straight to `other`, those already here first."""
+        """From now on forward every message to `other`, starting with those already received."""
         self._traffic = traffic
         self._joined = other
         other._sources.append(self)
@@ -196,15 +197,15 @@ class Connection(asyncio.Protocol):
         self._hold_reading("congestion", other._is_congested)
 
     def part(self) -> None:
-        """Undo `join`: messages that still come are kept for `receive()`."""
+        """Undo `join`: later messages are kept for `receive()`."""
         if self._joined is not None:
             self._joined._sources.remove(self)
             self._joined = None
             self._hold_reading("congestion", False)
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Begin or answer the closing handshake (RFC 6455, 7.1.2 and 5.5.1); what was queued goes
-        out first. Safe to repeat."""
+        """Start or answer the closing handshake (RFC 6455, 7.1.2 and 5.5.1) after sending what is
+        queued. Safe to repeat."""
         if self.state is CONNECTING:
             self.abort()
             return
@@ -281,7 +282,7 @@ class Connection(asyncio.Protocol):
             self._received(data)
 
     def _received(self, data: bytes) -> None:
-        """Bytes of the connection, whatever they are."""
+        """Handle bytes of the connection."""
         if self.state is not OPEN and self._is_deaf:
             return
         self._reader.add(data)
@@ -296,14 +297,14 @@ class Connection(asyncio.Protocol):
             self._read()
 
     def forgive(self, late_s: float) -> None:
-        """This process stood still for `late_s`: the peer gets that much more time."""
+        """This process was suspended for `late_s`: give the peer that much more time."""
         self._progress_at += late_s
         self._acknowledged_at += late_s
         self._next_ping_at += late_s
 
     def tick(self, now: float) -> None:
-        """Once a second: keep-alive, and give up on a peer that stopped reading, and on a path that
-        carries nothing."""
+        """Called once a second: keep-alive; give up on a peer that stopped reading, and on a path
+        that delivers nothing."""
         transport = self._transport
         if transport is None or self.state not in (OPEN, CLOSING):
             return
@@ -355,7 +356,7 @@ class Connection(asyncio.Protocol):
         return bool(self._read_holds - {"turn"})
 
     def _read(self) -> None:
-        """Handle what came, as far as one turn goes."""
+        """Parse received data, as much as one turn of the event loop allows."""
         try:
             events = self._reader.read(TURN_FRAMES)
         except FrameError as error:
@@ -391,10 +392,10 @@ class Connection(asyncio.Protocol):
         return bool(self._controls.take(controls, self._now) or self._small.take(small, self._now))
 
     def _flooded(self) -> None:
-        """For the caller that remembers addresses which do this."""
+        """Report the flood to the owner of the connections, which remembers the address."""
 
     def _next_turn(self) -> None:
-        """The others had theirs."""
+        """Continue reading after the other connections had their turn."""
         self._turn = None
         if self._is_deaf or self._blocked:
             return
@@ -426,7 +427,7 @@ class Connection(asyncio.Protocol):
         self._keepalive.add(self)
 
     def _enter(self, state: ConnectionState) -> None:
-        """Move on to `state`, never back."""
+        """Change to a later `state`; never back."""
         self.state = max(self.state, state)
 
     def _claim(self, size_bytes: int) -> None:
@@ -501,7 +502,7 @@ class Connection(asyncio.Protocol):
             self._wake()
 
     def _leave(self) -> None:
-        """Both close frames are exchanged: let the transport flush and go."""
+        """Both close frames are exchanged: flush and close the transport."""
         if self._close_timer is not None:
             self._close_timer.cancel()
         self._close_timer = self._loop.call_later(CLOSE_LIMIT_S, self.abort)

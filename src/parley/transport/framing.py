@@ -26,7 +26,7 @@ except ImportError:  # a platform for which websockets has no compiled part
     from websockets.utils import apply_mask
 
 LARGE_BYTES = 1 << 20
-"""Messages above this are announced before they are read."""
+"""Messages above this size are announced before they are read."""
 
 ITEMS_LIMIT = 100_000
 """Commas in one text message of a client. Base64 has none, and prose with so many is longer than
@@ -34,13 +34,13 @@ any context."""
 
 FRAGMENTS_FREE = 256
 FRAGMENT_BYTES = 32
-"""Fragments of one message: so many, and one more for every so many bytes."""
+"""Number of free fragments per message, and bytes per further fragment."""
 
 SMALL_FRAGMENT_BYTES = 64
 """Fragments below this count as messages do; see `FrameReader.small_frames`."""
 
 SMALL_MESSAGE_BYTES = 16 << 10
-"""Messages below this are counted by their number, others by their bytes."""
+"""Messages below this size are limited by number, others by bytes."""
 
 _SMALL_PIECE_BYTES = 16 << 10
 _MERGED_PIECE_BYTES = 64 << 10
@@ -58,7 +58,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 class FrameError(Exception):
-    """The peer broke the framing rules; the connection ends with `code`."""
+    """The peer violated the framing rules; the connection ends with `code`."""
 
     def __init__(self, code: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -77,12 +77,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def text(cls, payload: bytes, *, mask: bool) -> Message:
-        """One to be sent; `mask` at the client's end."""
+        """A text message to send; `mask` at the client's end."""
         return cls(TEXT, (frame(TEXT, payload, mask=mask),), len(payload))
 
     @classmethod
     def client_text(cls, payload: bytearray) -> Message:
-        """One to be sent at the client's end, without a copy of its payload."""
+        """A text message to send at the client's end, without copying its payload."""
         return client_message(TEXT, payload)
 
     @property
@@ -90,11 +90,11 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return self.opcode == TEXT
 
     def payload(self) -> bytes:
-        """The content, unmasked and joined: a copy, for the few who read messages."""
+        """The content, unmasked and joined. A copy, made only where messages are read."""
         return _open(b"".join(self.parts))
 
     def large_payload(self) -> bytearray:
-        """The same, made piece by piece: in a thread it does not keep the interpreter for long."""
+        """The same, made piece by piece: in a thread it does not block the interpreter for long."""
         return _open_large(self)
 
 
@@ -126,9 +126,9 @@ class FrameReader:
     ) -> None:
         self.limit_bytes = limit_bytes
         self.control_frames = 0
-        """Pings, pongs and closes so far."""
+        """Number of pings, pongs and close frames."""
         self.small_frames = 0
-        """Small messages and small fragments so far: what costs time without carrying anything."""
+        """Number of small messages and fragments, which cost time without carrying much."""
         self._claim = claim
         self._masked = masked
         self._checks_text = masked and checks_text
@@ -150,7 +150,7 @@ class FrameReader:
 
     @property
     def is_behind(self) -> bool:
-        """True if `read` stopped on request, with more to read."""
+        """True if `read` stopped on request before the end of the data."""
         return self._is_behind
 
     def whole(self, data: bytes) -> Message | None:
@@ -194,7 +194,7 @@ class FrameReader:
         return self.read()
 
     def add(self, data: bytes) -> None:
-        """Take what the socket gave."""
+        """Add data from the socket."""
         self._data = self._data[self._at :] + data if self._at < len(self._data) else data
         self._at = 0
 
@@ -254,7 +254,7 @@ class FrameReader:
         return False
 
     def _header(self, data: bytes, position: int, end: int) -> tuple[int, int, int]:
-        """Header length, payload length and opcode at `position`; zeros when more is needed."""
+        """Header length, payload length and opcode at `position`; zeros if data is missing."""
         if end - position < 2:
             return 0, 0, 0
         first, second = data[position], data[position + 1]
@@ -318,7 +318,7 @@ class FrameReader:
         *,
         header_bytes: int,
     ) -> None:
-        """A piece of a frame: `payload_bytes` after a header, or after the piece before."""
+        """Take `payload_bytes` of a frame after its header or its previous piece."""
         self._frame_left -= payload_bytes
         is_whole = self._frame_left == 0 and self._is_last_frame
         if self._text is not None or self._merged is not None:
@@ -340,8 +340,8 @@ class FrameReader:
             self._parts, self._merged, self._size, self._opcode = [], None, 0, 0
 
     def _opened(self, piece: Bytes) -> Bytes:
-        """A piece of the current frame, unmasked; the key is turned to where the next one
-        begins."""
+        """A piece of the current frame, unmasked; the key is rotated to the start of the next
+        one."""
         if not self._masked:
             return piece
         plain = apply_mask(piece, self._key)
@@ -351,8 +351,8 @@ class FrameReader:
         return plain
 
     def _keep(self, piece: Bytes) -> None:
-        """Small pieces are put together: each would cost more than it holds, and a view of it would
-        keep everything that was read with it."""
+        """Join small pieces: each would cost more than it holds, and a view of it would keep the
+        whole read buffer alive."""
         parts = self._parts
         if len(piece) >= _SMALL_PIECE_BYTES:
             parts.append(piece)
@@ -365,7 +365,7 @@ class FrameReader:
 
 
 class _TextCheck:
-    """True if a client's text is UTF-8 of a size that can be read, piece by piece."""
+    """Checks piece by piece that a client's text is UTF-8 and within its limits."""
 
     def __init__(self) -> None:
         self._decoder: codecs.IncrementalDecoder | None = None
@@ -410,7 +410,7 @@ def commas(piece: bytes | bytearray) -> int:
 
 
 def frame(opcode: int, payload: bytes, *, mask: bool) -> bytes:
-    """One unfragmented frame; `mask` at the client's end."""
+    """An unfragmented frame; `mask` at the client's end."""
     header = _frame_header(opcode, len(payload), mask=mask)
     if not mask:
         return header + payload
@@ -429,7 +429,7 @@ def client_message(opcode: int, payload: bytearray) -> Message:
 
 
 def _frame_header(opcode: int, length: int, *, mask: bool) -> bytes:
-    """Of an unfragmented frame, without the key."""
+    """Header of an unfragmented frame, without the key."""
     bit = 0x80 if mask else 0
     if length < 126:
         return struct.pack("!BB", 0x80 | opcode, bit | length)
@@ -439,8 +439,8 @@ def _frame_header(opcode: int, length: int, *, mask: bool) -> bytes:
 
 
 def close_payload(code: int, reason: str) -> bytes:
-    """Content of a close frame (RFC 6455, 5.5.1); the reason is cut to the 123 bytes that fit, at a
-    character."""
+    """Content of a close frame (RFC 6455, 5.5.1); the reason is cut to 123 bytes at a character
+    boundary."""
     return struct.pack("!H", code) + reason.encode()[:123].decode(errors="ignore").encode()
 
 

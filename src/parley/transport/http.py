@@ -51,7 +51,7 @@ PIPELINE_LIMIT: Final = 8
 
 
 class BadHead(Exception):
-    """A request that is refused with 400, whatever it asks."""
+    """A request that is refused with 400."""
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -243,7 +243,7 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.close()
 
     def _watch_output(self) -> None:
-        """While what we say is not taken."""
+        """Check that the peer reads the answer."""
         self._stop_stall_timer()
         before = self.transport.get_write_buffer_size()
 
@@ -256,7 +256,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._stall_timer = self.loop.call_later(self.stall_s, check)
 
     def _refuse(self, status: int, sentence: str) -> None:
-        """The last answer on this connection."""
+        """Send the last answer on this connection."""
         self._stop_timer()
         body = sentence.encode()
         again = b"retry-after: 1\r\n" if status == 429 else b""

@@ -13,7 +13,7 @@ log = logs.get(__name__)
 
 
 class Ticking(Protocol):
-    """What the timer asks of a connection."""
+    """Interface of a connection for the timer."""
 
     def forgive(self, late_s: float) -> None: ...
 

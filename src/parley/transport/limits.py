@@ -13,26 +13,26 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What one connection may cost."""
+    """Limits of one connection."""
 
     message_bytes: int = 16 << 20
     output_bytes: int = 8 << 20
     stall_s: float = 10.0
-    """How long output may wait here without moving."""
+    """Time for which output may wait without progress."""
     in_flight_s: float | None = None
-    """How long output may be in flight without any of it being acknowledged; None: as long as the
-    system tries."""
+    """Time for which output may be in flight without any acknowledgement; None: as long as the
+    system retries."""
     ping_every_s: float = 20.0
     ping_limit_s: float = 20.0
     messages_per_s: float = 200.0
-    """Small messages of a client, in the long run; see `FrameReader.small_frames`."""
+    """Sustained rate of a client's small messages; see `FrameReader.small_frames`."""
     message_burst: int = 3000
     controls_per_s: float = 10.0
     control_burst: int = 100
     bytes_per_s: float = 32 << 20
     byte_burst: int = 256 << 20
     is_trusted: bool = False
-    """The peer is a process of ours, which may be as fast as it can and checked its clients'
+    """The peer is a process of ours, which may send at any rate and has checked its clients'
     text."""
 
 
@@ -50,16 +50,16 @@ class Budget:
         self.share_bytes = limit_bytes if share_bytes is None else share_bytes
         self.used_bytes = 0
         self.peak_bytes = 0
-        """The most that was ever taken."""
+        """Maximum that was ever taken."""
         self._shares: Counter[str] = Counter()
 
     @property
     def owners(self) -> int:
-        """How many hold some of it."""
+        """Number of owners that hold a share."""
         return len(self._shares)
 
     def take(self, size_bytes: int, owner: str | None = None) -> bool:
-        """True if there was room, which is then taken until `give`."""
+        """Take room until `give`; false if there is not enough."""
         if self.used_bytes + size_bytes > self.limit_bytes:
             return False
         if owner is not None:
@@ -85,7 +85,7 @@ class Budget:
 
 @dataclass(slots=True)
 class Traffic:
-    """Counts for all connections of a process that share it."""
+    """Counters for all connections of a process that share it."""
 
     messages: int = 0
     bytes: int = 0

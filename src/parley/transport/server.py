@@ -36,19 +36,19 @@ log = logs.get(__name__)
 
 
 class Handshake(enum.Enum):
-    """How far the opening handshake is (RFC 6455, 4.2)."""
+    """State of the opening handshake (RFC 6455, 4.2)."""
 
     REQUEST = enum.auto()
-    """The request is not there yet."""
+    """The request has not arrived yet."""
     RECEIVED = enum.auto()
-    """The application has not asked what came."""
+    """The application has not read it yet."""
     OFFERED = enum.auto()
     """The application decides."""
     ANSWERED = enum.auto()
 
 
 class ServerConnection(Connection):
-    """One upgraded connection: handshake, ASGI, connection."""
+    """One upgraded connection: handshake and ASGI interface."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class ServerConnection(Connection):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """uvicorn stops; the connection's user has sent its last messages by then."""
+        """uvicorn stops; the application has sent its last messages by then."""
         if self.state is not ConnectionState.CONNECTING:
             self.close(1001, "server shutdown")
         elif self._transport is not None:

@@ -21,7 +21,7 @@ class ConnectionState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """How a connection ended. `code` 1006: it broke off; `is_slow`: we gave up on a peer that did
+    """How a connection ended. `code` 1006: it broke; `is_slow`: we closed it because the peer did
     not read."""
 
     code: int
@@ -30,12 +30,12 @@ class Closure:
 
     @property
     def is_clean(self) -> bool:
-        """The peer said goodbye."""
+        """True if the peer closed the connection properly."""
         return self.code != 1006
 
 
 class ConnectionClosed(Exception):
-    """Nothing more will be received; says how the connection ended."""
+    """Nothing more will be received; has the way in which the connection ended."""
 
     def __init__(self, closure: Closure) -> None:
         super().__init__(f"The connection ended with {closure.code}.")
