@@ -14,6 +14,7 @@ from typing import Protocol
 
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol.kinds import Ending
+from parley.protocol.values import TokenLogprob
 
 
 class Stage(Enum):
@@ -79,10 +80,15 @@ class PrefillResult:
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputPiece:
     """A part of an answer, in order: text that is now final, sound that is now final (24 kHz), or
-    both."""
+    both.
+
+    Args:
+        logprobs: of the tokens up to here that no earlier piece had, if they were asked for.
+    """
 
     text: str = ""
     pcm: Pcm | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,11 +150,15 @@ class ChatDialect(LegacyDialect):
 
 
 def _chunks(delta: OutputDelta) -> Sequence[chat.Chunk]:
-    if not delta.text and not delta.pcm:
+    if not delta.text and not delta.pcm and not delta.logprobs:
         return ()
     first, *others = in_seconds(delta.pcm)
     return (
-        chat.Chunk(text_delta=delta.text or None, audio_data=pcm_text(first)),
+        chat.Chunk(
+            text_delta=delta.text or None,
+            audio_data=pcm_text(first),
+            logprobs=delta.logprobs or msgspec.UNSET,
+        ),
         *(chat.Chunk(audio_data=pcm_text(each)) for each in others),
     )
 

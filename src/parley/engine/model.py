@@ -69,6 +69,8 @@ class ModelSpec:
         must_call_tools: whether it can be made to call one (`Tool.must_call`).
         keeps_formats: whether answers keep to a given form (`Generate.answer_format`).
         takes_penalties: whether it heeds penalties of presence and frequency (`Sampling`).
+        reports_logprobs: whether it reports the probabilities of its tokens
+            (`Generate.top_logprobs`).
         answers_early: whether an answer may be started while the user may not have finished, and
             be thrown away; False where each request is paid for.
     """
@@ -92,6 +94,7 @@ class ModelSpec:
     must_call_tools: bool = False
     keeps_formats: bool = False
     takes_penalties: bool = False
+    reports_logprobs: bool = False
     reads_in_units: bool = False
     answers_early: bool = True
     details: dict[str, str] = field(default_factory=dict)

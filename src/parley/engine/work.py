@@ -120,6 +120,7 @@ class Generate:
         answer_format: the form of the text (`ModelSpec.keeps_formats`).
         may_call: there are functions: calls of them may stand in place of an `answer_format`.
         parallel_calls: False: one call of a function is enough.
+        top_logprobs: as in `Generation` (`ModelSpec.reports_logprobs`).
     """
 
     max_new_tokens: int = 512
@@ -133,6 +134,7 @@ class Generate:
     answer_format: AnswerFormat | None = None
     may_call: bool = False
     parallel_calls: bool = True
+    top_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,5 +186,7 @@ def join_pieces(pieces: Sequence[OutputPiece]) -> OutputPiece:
     """Several pieces of an answer as one."""
     sounds = [piece.pcm for piece in pieces if piece.pcm is not None]
     return OutputPiece(
-        "".join(piece.text for piece in pieces), join(sounds, OUTPUT_RATE_HZ) if sounds else None
+        "".join(piece.text for piece in pieces),
+        join(sounds, OUTPUT_RATE_HZ) if sounds else None,
+        tuple(each for piece in pieces for each in piece.logprobs),
     )

@@ -28,6 +28,7 @@ from parley.protocol.values import (
     ImageOptions,
     Message,
     Text,
+    TokenLogprob,
     ToolCallPart,
     Tools,
 )
@@ -92,6 +93,11 @@ class Chunk(msgspec.Struct, tag="chunk", frozen=True, kw_only=True):
 
     text_delta: str | None = None
     audio_data: Annotated[str, Meta(description="base64 float32 PCM, 24 kHz mono")] | None = None
+    logprobs: Annotated[
+        tuple[TokenLogprob, ...] | UnsetType,
+        EXTENSION,
+        Meta(description="of the tokens up to here, where the request has `top_logprobs`"),
+    ] = UNSET
 
 
 class ToolCall(msgspec.Struct, tag="tool_call", frozen=True, kw_only=True):

@@ -90,10 +90,12 @@ UNKNOWN_DIALECT_STATUS = 501
 BUSY_STATUS = 503
 """How a worker answers the handshake of a session socket when it has no room for the session."""
 
-Ability = Literal["speech", "reading", "transcription", "tools", "tool_choice", "json", "penalties"]
+Ability = Literal[
+    "speech", "reading", "transcription", "tools", "tool_choice", "json", "penalties", "logprobs"
+]
 """What a model can do besides answering: say its answers, say a given text, write down what it
 hears, call functions, be made to call one, answer in JSON of a schema, heed penalties of presence
-and frequency."""
+and frequency, report the probabilities of its tokens."""
 
 RecordingState = Literal["off", "on", "no_room", "failing"]
 """What a worker records: `no_room` when too little is free on its disk, `failing` when the last

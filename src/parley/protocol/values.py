@@ -227,6 +227,29 @@ class AnswerFormat(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool | None = None
 
 
+class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """A token that could have stood at a place of an answer.
+
+    Args:
+        logprob: natural logarithm of its probability.
+        bytes: of its UTF-8; None: not known.
+    """
+
+    token: Text
+    logprob: float
+    bytes: tuple[int, ...] | None = None
+
+
+class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
+    """A token of an answer, with the likeliest ones at its place."""
+
+    top_logprobs: tuple[TopLogprob, ...] = ()
+
+
+LOGPROBS_MOST: Final = 20
+"""The likeliest tokens that can be asked for at each place. Source: OpenAI API reference."""
+
+
 class ChatGeneration(msgspec.Struct, frozen=True, kw_only=True):
     """How a chat answer is chosen."""
 
@@ -240,6 +263,7 @@ class ChatGeneration(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: Penalty = 0.0
     answer_format: AnswerFormat | None = None
     parallel_calls: bool = True
+    top_logprobs: Annotated[int, Meta(ge=0, le=LOGPROBS_MOST)] | None = None
 
 
 CHAT_GENERATION: Final = ChatGeneration()
@@ -259,6 +283,9 @@ class Generation:
         presence_penalty, frequency_penalty: only for models with the ability `penalties`.
         answer_format: the form of the text; only for models with the ability `json`.
         parallel_calls: False: one call of a function is enough, for models that heed it.
+        top_logprobs: number of the likeliest tokens to report at each place of the answer, with
+            their probabilities and that of the chosen one; None: report nothing. Only for models
+            with the ability `logprobs`.
     """
 
     max_new_tokens: int = CHAT_GENERATION.max_new_tokens
@@ -274,6 +301,7 @@ class Generation:
     frequency_penalty: float = 0.0
     answer_format: AnswerFormat | None = None
     parallel_calls: bool = True
+    top_logprobs: int | None = None
 
 
 TtsMode = Literal["default", "audio_assistant", "omni", "audio_roleplay", "voice_cloning"]

@@ -26,7 +26,7 @@ from parley.errors import InvalidRequest, WrongPhase
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.media.room import ContextRoom
 from parley.protocol.kinds import Ending, Phase
-from parley.protocol.values import Generation
+from parley.protocol.values import Generation, TokenLogprob
 from parley.session.opened import Voices, no_voices, open_messages, open_voice
 from parley.session.session import Session
 from parley.session.tool_calls import AnswerCalls, check_tools
@@ -121,6 +121,10 @@ class RequestRun:
             raise InvalidRequest(
                 "This model cannot keep to an answer format.", field="answer_format"
             )
+        if asked.generation.top_logprobs is not None and not spec.reports_logprobs:
+            raise InvalidRequest(
+                "This model reports no probabilities of tokens.", field="top_logprobs"
+            )
         messages = await open_messages(asked.messages, room=room)
         sound_s = sum(sound_s_of(message) for message in messages)
         voice = await open_voice(
@@ -171,6 +175,7 @@ class RequestRun:
             self._tell(
                 self._calls.add(chunk.text_delta or ""),
                 None if self._calls.has_begun else chunk.audio,
+                chunk.logprobs,
             )
             await self._session.room()
         self._tell(self._calls.finish(), None)
@@ -192,12 +197,13 @@ class RequestRun:
                 )
             )
 
-    def _tell(self, text: str, sound: Pcm | None) -> None:
+    def _tell(self, text: str, sound: Pcm | None, logprobs: tuple[TokenLogprob, ...] = ()) -> None:
         """The next piece; kept where the client wants the whole."""
         self._text += text
         if self._asked.is_streaming:
-            if text or sound is not None or not self._asked.tools:
-                self._session.emit(OutputDelta(self._pieces, text, sound))
+            if text or sound is not None or logprobs or not self._asked.tools:
+                delta = OutputDelta(self._pieces, text, sound, logprobs=logprobs)
+                self._session.emit(delta)
                 self._pieces += 1
         elif sound is not None:
             self._sounds.append(sound)

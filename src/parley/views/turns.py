@@ -10,7 +10,7 @@ from parley.engine.model import ModelSpec
 from parley.engine.work import Generate, GenerateResult, Sampling
 from parley.errors import InvalidRequest
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
-from parley.protocol.values import Generation
+from parley.protocol.values import Generation, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,12 +22,14 @@ class StreamingChunk:
         text_delta: new words, None if there are none.
         audio: new sound, 24 kHz, None if there is none.
         is_final: the reply has ended; carries neither text nor sound.
+        logprobs: see `OutputPiece`.
     """
 
     chunk_index: int
     text_delta: str | None = None
     audio: Pcm | None = None
     is_final: bool = False
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def audio_sample_rate(self) -> int:
@@ -61,6 +63,7 @@ def command(
         say=generation.say,
         answer_format=generation.answer_format,
         parallel_calls=generation.parallel_calls,
+        top_logprobs=generation.top_logprobs,
     )
 
 
@@ -134,9 +137,12 @@ class TurnView:
         try:
             async for piece in decoding:
                 has_sound = piece.pcm is not None and len(piece.pcm) > 0
-                if piece.text or has_sound:
+                if piece.text or has_sound or piece.logprobs:
                     yield StreamingChunk(
-                        index, piece.text or None, piece.pcm if has_sound else None
+                        index,
+                        piece.text or None,
+                        piece.pcm if has_sound else None,
+                        logprobs=piece.logprobs,
                     )
                     index += 1
             self._decoded = await decoding.result()

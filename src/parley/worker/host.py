@@ -127,6 +127,7 @@ def _abilities(spec: ModelSpec) -> tuple[Ability, ...]:
         "tool_choice": spec.must_call_tools,
         "json": spec.keeps_formats,
         "penalties": spec.takes_penalties,
+        "logprobs": spec.reports_logprobs,
     }
     return tuple(name for name, is_able in able.items() if is_able)
 

@@ -10,7 +10,12 @@ from parley.errors import ParleyError
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Ending
 from parley.protocol.legacy import CloseReason
-from parley.protocol.values import InterruptionState, SilenceReason, ToolCallPart
+from parley.protocol.values import (
+    InterruptionState,
+    SilenceReason,
+    TokenLogprob,
+    ToolCallPart,
+)
 from parley.results import UnitResult
 
 
@@ -149,6 +154,7 @@ class OutputDelta:
     pcm: Pcm | None = None
     is_final: bool = False
     duration_ms: float = 0.0
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

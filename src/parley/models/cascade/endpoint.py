@@ -22,6 +22,8 @@ import httpx
 from parley import logs
 from parley.models.cascade.tool_text import CallWriter
 from parley.models.cascade.writer import AnswerProblem
+from parley.protocol.codec import Converter
+from parley.protocol.values import TokenLogprob
 
 log = logs.get(__name__)
 
@@ -110,6 +112,10 @@ class StreamPiece:
 
     text: str = ""
     calls: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+_logprobs: Final = Converter(tuple[TokenLogprob, ...])
 
 
 class CompletionStream:
@@ -215,9 +221,11 @@ class CompletionStream:
                 called = "".join(calls.add(one) for one in delta.get("tool_calls") or [])
                 is_begun = is_begun or bool(delta)
                 thoughts += 1
-                if called or (isinstance(text, str) and text):
+                found = (choice.get("logprobs") or {}).get("content") or ()
+                if called or found or (isinstance(text, str) and text):
                     thoughts = 0
-                    yield StreamPiece(text if isinstance(text, str) else "", called)
+                    words = text if isinstance(text, str) else ""
+                    yield StreamPiece(words, called, _logprobs.convert(found))
             if thoughts > THOUGHTS_MOST:
                 self.finish = "length"
                 return

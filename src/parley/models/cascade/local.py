@@ -75,6 +75,7 @@ class LocalWriter:
     must_call_tools = False
     keeps_formats = True
     takes_penalties = False
+    reports_logprobs = False
 
     def __init__(
         self, model: Llama, words: Tokenizer, *, rows: int, limit_tokens: int = 2048

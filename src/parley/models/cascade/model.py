@@ -108,7 +108,8 @@ class Cascade(RowModel[Conversation]):
             prefill_piece_tokens=128, transcribes=True, reads_aloud=speaker is not None,
             reads_in_units=True, calls_tools=writer.calls_tools,
             must_call_tools=writer.must_call_tools, keeps_formats=writer.keeps_formats,
-            takes_penalties=writer.takes_penalties, answers_early=answers_early,
+            takes_penalties=writer.takes_penalties, reports_logprobs=writer.reports_logprobs,
+            answers_early=answers_early,
         )  # fmt: skip
         super().__init__(spec, rows)
 

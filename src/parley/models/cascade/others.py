@@ -36,6 +36,7 @@ class CausalWriter(DraftChoices):
     must_call_tools = False
     keeps_formats = False
     takes_penalties = False
+    reports_logprobs = False
 
     def __init__(self, model: Any, words: Any, *, rows: int, limit_tokens: int) -> None:
         self.model = model

@@ -61,6 +61,7 @@ class RemoteWriter(DraftChoices):
     must_call_tools = True
     keeps_formats = True
     takes_penalties = True
+    reports_logprobs = True
 
     def __init__(self, endpoint: Endpoint, *, rows: int, limit_tokens: int = 8192) -> None:
         self.endpoint = endpoint
@@ -133,7 +134,10 @@ class RemoteWriter(DraftChoices):
             text, is_cut = _shown(raw, rule, is_last=True)
         if is_cut or is_limit:
             self.cancel(row)
-        draft = Draft(text, (), is_cut or is_limit, is_limit, count, calls=calls)
+        draft = Draft(
+            text, (), is_cut or is_limit, is_limit, count, calls=calls,
+            logprobs=draft.logprobs + new.logprobs,
+        )  # fmt: skip
         return _checked(draft, "") if draft.is_over else draft
 
     def _body(self, history: History, rule: Rule, seed: int) -> dict[str, Any]:
@@ -178,6 +182,11 @@ def _options(rule: Rule, *, has_tools: bool) -> dict[str, Any]:
     for name in ("presence_penalty", "frequency_penalty"):
         if value := getattr(rule, name):
             options[name] = value
+    if rule.top_logprobs is not None:
+        options["logprobs"] = True
+        # Some servers refuse 0.
+        if rule.top_logprobs:
+            options["top_logprobs"] = rule.top_logprobs
     if has_tools and not rule.parallel_calls:
         options["parallel_tool_calls"] = False
     return options

@@ -37,7 +37,7 @@ class ReplyJob(CascadeJob):
         self._said: list[str] = []
         self._clauses: list[str] = []
         self._samples = 0
-        self._called = 0
+        self._called = self._reported = 0
         self._held: list[OutputPiece] = []
         self._draws = state.draws
         self._speaks = work.speak and conversation.speaks and parts.speaker is not None
@@ -51,6 +51,7 @@ class ReplyJob(CascadeJob):
             frequency_penalty=sampling.frequency_penalty,
             parallel_calls=work.parallel_calls,
             answer_format=work.answer_format,
+            top_logprobs=work.top_logprobs,
         )
 
     def run(self) -> None:
@@ -118,12 +119,17 @@ class ReplyJob(CascadeJob):
 
     def _go_on(self) -> None:
         if self._draft.is_over:
+            if len(self._draft.logprobs) > self._reported:
+                self._put(OutputPiece())
             self._end(Ending.LIMIT if self._draft.is_limit else Ending.DONE)
             return
         reads = self._parts.writer.is_reading(self.row, self._history, self._draft)
         self.go(Stage.PREFILL if reads else Stage.DECODE)
 
     def _put(self, piece: OutputPiece) -> None:
+        if len(self._draft.logprobs) > self._reported:
+            piece = replace(piece, logprobs=self._draft.logprobs[self._reported :])
+            self._reported = len(self._draft.logprobs)
         (self._pieces if self._work.streaming else self._held).append(piece)
 
     def cancel(self) -> None:

@@ -19,7 +19,8 @@ class Rule:
     Args:
         temperature: 0 takes the most probable token.
         top_k: 0 for all.
-        presence_penalty, frequency_penalty, parallel_calls: for a model at an address.
+        presence_penalty, frequency_penalty, parallel_calls, top_logprobs: for a model at an
+            address.
         answer_format: what the text has to be; None: anything.
     """
 
@@ -31,6 +32,7 @@ class Rule:
     frequency_penalty: float = 0.0
     parallel_calls: bool = True
     answer_format: AnswerFormat | None = None
+    top_logprobs: int | None = None
 
 
 def choose(

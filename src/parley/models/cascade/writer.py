@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from parley.models.cascade.messages import History
 from parley.models.cascade.sampling import Rule
-from parley.protocol.values import AnswerFormat
+from parley.protocol.values import AnswerFormat, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class Draft:
         calls: calls of functions, as text (`views/tools.py`); they follow the words and are not
             spoken.
         has_format: the text is JSON, and stands as it was written.
+        logprobs: of all tokens so far, if `Rule.top_logprobs` asks for them.
     """
 
     text: str = ""
@@ -58,6 +59,7 @@ class Draft:
     problem: AnswerProblem | None = None
     calls: str = ""
     has_format: bool = False
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def is_apology(self) -> bool:
@@ -101,6 +103,11 @@ class Writer(Protocol):
     @property
     def takes_penalties(self) -> bool:
         """True if it applies presence and frequency penalties."""
+        ...
+
+    @property
+    def reports_logprobs(self) -> bool:
+        """True if it reports the probabilities of its tokens."""
         ...
 
     @property

@@ -64,6 +64,7 @@ export namespace chat {
     frequency_penalty?: number;
     answer_format?: AnswerFormat | null;
     parallel_calls?: boolean;
+    top_logprobs?: number | null;
   }
   /** Speech of a chat answer. A given reference is used in every mode. */
   interface ChatTts {
@@ -137,11 +138,25 @@ export namespace chat {
     type: "prefill_done";
     input_tokens: number;
   }
+  /** A token that could have stood at a place of an answer. */
+  interface TopLogprob {
+    token: string;
+    logprob: number;
+    bytes: number[] | null;
+  }
+  /** A token of an answer, with the likeliest ones at its place. */
+  interface TokenLogprob {
+    token: string;
+    logprob: number;
+    bytes: number[] | null;
+    top_logprobs: TopLogprob[];
+  }
   /** The next piece of a streamed answer; either part may be null. */
   interface Chunk {
     type: "chunk";
     text_delta: string | null;
     audio_data: string | null;
+    logprobs?: TokenLogprob[];
   }
   /** A function is called: first its `name`, then its arguments in pieces, of which the last has `is_final`. Only where the request has `tools`. */
   interface ToolCall {

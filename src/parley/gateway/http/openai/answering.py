@@ -18,15 +18,14 @@ import numpy as np
 from fastapi import Request
 
 from parley.errors import InvalidRequest
-from parley.gateway.http.chat_forwarder import ChatForwarder, WorkerRefused
+from parley.gateway.http.chat_forwarder import ChatForwarder, PendingAnswer, WorkerRefused
 from parley.gateway.http.openai import completions
 from parley.gateway.http.openai.completions import Completion, StopFinder
 from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.sources import Sources
-from parley.media.encoder import Encoder
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.protocol import chat, codec
-from parley.protocol.values import Tool, ToolCallPart, has_to_call, make_id
+from parley.protocol.values import TokenLogprob, Tool, ToolCallPart, has_to_call, make_id
 from parley.transport import Message
 
 MakeBody = Callable[[], Awaitable[Message]]
@@ -55,6 +54,10 @@ NO_PENALTY: Final = (
     "{} must be 0 with the loaded model. A language model of your own (--model cascade --llm "
     "ADDRESS) takes penalties."
 )
+NO_LOGPROBS: Final = (
+    "{} must be absent with the loaded model, which reports no probabilities of tokens. A language "
+    "model of your own (--model cascade --llm ADDRESS) can."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +67,21 @@ class AnswerBegun:
 
 @dataclass(frozen=True, slots=True)
 class AnswerWords:
-    """More text of the answer."""
+    """More text of the answer.
+
+    Args:
+        logprobs: of the tokens up to here that no earlier words had, if they were asked for.
+    """
 
     text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerSound:
-    """More sound of the answer, encoded."""
+    """More sound of the answer."""
 
-    data: bytes
+    pcm: Pcm
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +98,17 @@ class AnswerEnded:
 
     Args:
         is_cut: it ended at one of the texts that the client named.
+        calls: the functions that it calls.
     """
 
     done: chat.Done
-    is_cut: bool
+    is_cut: bool = False
+    calls: tuple[ToolCallPart, ...] = ()
+
+    @property
+    def is_limit(self) -> bool:
+        """True if it ended at the most tokens it may have."""
+        return self.done.ending == "limit" and not self.is_cut
 
 
 AnswerPiece = AnswerBegun | AnswerWords | AnswerSound | AnswerCall | AnswerEnded
@@ -197,6 +212,9 @@ def _check_abilities(asked: Completion, models: ModelList) -> None:
         raise InvalidRequest(NO_FORMAT, field="response_format")
     if asked.penalty is not None and not models.can("penalties"):
         raise InvalidRequest(NO_PENALTY.format(asked.penalty), field=asked.penalty)
+    if asked.asks_logprobs and not models.can("logprobs"):
+        name = "logprobs" if asked.logprobs else "top_logprobs"
+        raise InvalidRequest(NO_LOGPROBS.format(name), field=name)
 
 
 def body_maker(asked: Completion, sources: Sources, voice: str | None) -> MakeBody:
@@ -221,7 +239,6 @@ async def answer(
     make_body: MakeBody,
     asked: Completion,
     *,
-    encoder: Encoder | None = None,
     is_forced: bool = False,
     names: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[AnswerPiece, None]:
@@ -230,15 +247,13 @@ async def answer(
     Args:
         name: of the interface, for the log.
         asked: without its messages, if these are large.
-        encoder: for spoken answers.
         is_forced: the answer is a call (see `shaped`).
         names: of fields that this interface calls otherwise.
 
     Raises:
         ParleyError: as `ChatForwarder.forward` and `PendingAnswer.messages`.
     """
-    finder = StopFinder(asked.stops)
-    forced = ""
+    reader = _AnswerReader(asked, is_forced)
     with (
         renamed(names or {}),
         renamed(names_of(is_forced=is_forced)),
@@ -249,62 +264,74 @@ async def answer(
             contextlib.aclosing(pending.messages()) as messages,
         ):
             async for message in messages:
-                match message:
-                    case chat.PrefillDone():
-                        yield AnswerBegun()
-                    case chat.Chunk() if not finder.is_found:
-                        text = finder.add(message.text_delta or "", found=pending.stop)
-                        if is_forced:
-                            forced += text
-                        elif text:
-                            yield AnswerWords(text)
-                        if encoder is not None and message.audio_data is not None:
-                            sound = sound_of(message.audio_data)
-                            data = await asyncio.to_thread(encoder.add, sound)
-                            if data:
-                                yield AnswerSound(data)
-                    case chat.ToolCall() if not finder.is_found and asked.takes_call(message.index):
-                        rest = finder.rest()
-                        if rest:
-                            yield AnswerWords(rest)
-                        yield AnswerCall(message)
-                    case chat.Done() if is_forced:
-                        for piece in _forced(message, forced + finder.rest()):
-                            yield piece
-                    case chat.Done():
-                        rest = finder.rest()
-                        if rest:
-                            yield AnswerWords(rest)
-                        if encoder is not None:
-                            data = await asyncio.to_thread(encoder.finish)
-                            if data:
-                                yield AnswerSound(data)
-                        yield AnswerEnded(message, finder.is_found)
-                    case _:
-                        pass
+                for piece in reader.pieces_of(message, pending):
+                    yield piece
 
 
-def _forced(done: chat.Done, text: str) -> list[AnswerPiece]:
-    """The end of an answer that is a call."""
-    whole = with_call(done, text)
-    if whole is done:
-        return [AnswerWords(text), AnswerEnded(done, is_cut=False)]
-    (call,) = whole.tool_calls or ()
-    parts = (
-        chat.ToolCall(index=0, id=call.id, name=call.name),
-        chat.ToolCall(index=0, id=call.id, arguments_delta=call.arguments),
-        chat.ToolCall(index=0, id=call.id, is_final=True),
-    )
-    return [*map(AnswerCall, parts), AnswerEnded(whole, is_cut=False)]
+class _AnswerReader:
+    """A worker's messages as pieces of the answer."""
+
+    def __init__(self, asked: Completion, is_forced: bool) -> None:
+        self._asked, self._is_forced = asked, is_forced
+        self._finder = StopFinder(asked.stops)
+        self._forced = ""
+
+    def pieces_of(self, message: chat.ServerMessage, pending: PendingAnswer) -> list[AnswerPiece]:
+        finder = self._finder
+        match message:
+            case chat.PrefillDone():
+                return [AnswerBegun()]
+            case chat.Chunk() if not finder.is_found:
+                return self._chunk(message, pending)
+            case chat.ToolCall() if not finder.is_found and self._asked.takes_call(message.index):
+                return [*self._rest(), AnswerCall(message)]
+            case chat.Done() if self._is_forced:
+                return self._forced_call(message)
+            case chat.Done():
+                calls = message.tool_calls or ()
+                taken = tuple(c for i, c in enumerate(calls) if self._asked.takes_call(i))
+                whole = [] if self._asked.is_read_in_pieces else _whole(message)
+                return [*whole, *self._rest(), AnswerEnded(message, finder.is_found, taken)]
+            case _:
+                return []
+
+    def _chunk(self, chunk: chat.Chunk, pending: PendingAnswer) -> list[AnswerPiece]:
+        text = self._finder.add(chunk.text_delta or "", found=pending.stop)
+        logprobs = chunk.logprobs or ()
+        pieces: list[AnswerPiece] = []
+        if self._is_forced:
+            self._forced += text
+        elif text or logprobs:
+            pieces.append(AnswerWords(text, logprobs))
+        if chunk.audio_data is not None and not self._finder.is_found:
+            pieces.append(AnswerSound(sound_of(chunk.audio_data)))
+        return pieces
+
+    def _rest(self) -> list[AnswerPiece]:
+        """The words that were held back."""
+        rest = self._finder.rest()
+        return [AnswerWords(rest)] if rest else []
+
+    def _forced_call(self, done: chat.Done) -> list[AnswerPiece]:
+        text = (self._forced if self._asked.is_read_in_pieces else done.text) + self._finder.rest()
+        call = call_in(text)
+        if call is None:
+            return [AnswerWords(text), AnswerEnded(done)]
+        parts = (
+            chat.ToolCall(index=0, id=call.id, name=call.name),
+            chat.ToolCall(index=0, id=call.id, arguments_delta=call.arguments),
+            chat.ToolCall(index=0, id=call.id, is_final=True),
+        )
+        return [*map(AnswerCall, parts), AnswerEnded(done, calls=(call,))]
 
 
-def with_call(done: chat.Done, text: str) -> chat.Done:
-    """The end of an answer that is a call; as it is where the call was cut off."""
-    call = call_in(text)
-    return done if call is None else msgspec.structs.replace(done, text="", tool_calls=(call,))
+def _whole(done: chat.Done) -> list[AnswerPiece]:
+    """An answer that came in one piece."""
+    pieces: list[AnswerPiece] = [AnswerWords(done.text)] if done.text else []
+    return pieces if done.audio_data is None else [*pieces, AnswerSound(sound_of(done.audio_data))]
 
 
-def sound_of(text: str | None) -> Pcm:
+def sound_of(text: str) -> Pcm:
     """Sound as a worker sends it."""
-    data = b"" if text is None else codec.from_base64(text, field="audio_data")
+    data = codec.from_base64(text, field="audio_data")
     return Pcm(np.frombuffer(data, "<f4").astype(np.float32), OUTPUT_RATE_HZ)

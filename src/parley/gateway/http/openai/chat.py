@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
 
 import msgspec
-import numpy as np
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
@@ -32,16 +31,11 @@ from parley.gateway.http.openai.answering import (
     AnswerPiece,
     AnswerSound,
     AnswerWords,
-    MakeBody,
     answer,
     body_maker,
-    names_of,
-    renamed,
     shaped,
-    sound_of,
-    with_call,
 )
-from parley.gateway.http.openai.completions import Completion, StopFinder
+from parley.gateway.http.openai.completions import Completion
 from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.sources import Sources
 from parley.gateway.http.openai.stream import DONE, EVENTS, PiecesResponse, event
@@ -50,37 +44,36 @@ from parley.gateway.http.routing import Router
 from parley.gateway.large_json import read_aside
 from parley.gateway.metrics import Metrics
 from parley.media.encoder import SoundFormat, encode_whole, open_encoder
-from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol import chat
-from parley.protocol.values import ToolCallPart
+from parley.protocol.values import TokenLogprob
 
 PATH: Final = "/v1/chat/completions"
 BODY_NAME: Final = "http completions"
-EMPTY: Final = np.zeros(0, np.float32)
 
 
 @dataclass(slots=True)
 class AnswerSoFar:
-    """What was told of an answer so far, and what every message of it repeats.
-
-    Args:
-        is_forced: the answer is a call (`answering.shaped`).
-    """
+    """What was told of an answer so far, and what every message of it repeats."""
 
     asked: Completion
     model: str
     created_s: int
-    is_forced: bool = False
     index: int = 0
     """Of the choice that is being told."""
     completion_id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     audio_id: str = field(default_factory=lambda: f"audio_{secrets.token_hex(12)}")
 
     def choice(
-        self, text: str, done: chat.Done, *, audio: bytes | None, is_cut: bool
+        self,
+        text: str,
+        ended: AnswerEnded,
+        *,
+        audio: bytes | None,
+        logprobs: tuple[TokenLogprob, ...],
     ) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
-        if calls_of(done):
+        if ended.calls:
             message["content"] = text or None
             message["tool_calls"] = [
                 {
@@ -88,7 +81,7 @@ class AnswerSoFar:
                     "type": "function",
                     "function": {"name": call.name, "arguments": call.arguments},
                 }
-                for call in calls_of(done)
+                for call in ended.calls
             ]
         if audio is not None:
             message["content"] = None
@@ -102,26 +95,40 @@ class AnswerSoFar:
         return {
             "index": self.index,
             "message": message,
-            "logprobs": None,
-            "finish_reason": finish_reason(done, is_cut=is_cut),
+            "logprobs": self._logprobs(logprobs),
+            "finish_reason": finish_reason(ended),
         }
 
     def completion(self, choices: list[dict[str, Any]], ends: list[chat.Done]) -> dict[str, Any]:
         """All choices, and what they took together."""
         return {**self._head("chat.completion"), "choices": choices, "usage": usage(*ends)}
 
-    def chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
-        choice = {"index": self.index, "delta": delta, "logprobs": None, "finish_reason": finish}
+    def chunk(
+        self,
+        delta: dict[str, Any],
+        finish: str | None = None,
+        logprobs: tuple[TokenLogprob, ...] = (),
+    ) -> bytes:
+        choice = {
+            "index": self.index,
+            "delta": delta,
+            "logprobs": self._logprobs(logprobs) if logprobs else None,
+            "finish_reason": finish,
+        }
         more = {"usage": None} if self.asked.stream_options.include_usage else {}
         return event({**self._head("chat.completion.chunk"), "choices": [choice], **more})
 
-    def text_chunk(self, text: str) -> bytes:
+    def text_chunk(self, words: AnswerWords) -> bytes:
         """Words: the transcript where the answer is spoken."""
+        delta: dict[str, Any] = {"content": words.text}
         if self.asked.is_spoken:
-            return self.chunk({"audio": {"id": self.audio_id, "transcript": text}})
-        return self.chunk({"content": text})
+            delta = {"audio": {"id": self.audio_id, "transcript": words.text}}
+        return self.chunk(delta, logprobs=words.logprobs)
 
     def sound_chunk(self, data: bytes) -> bytes:
+        """Encoded sound; encoders may have nothing yet."""
+        if not data:
+            return b""
         sound = base64.b64encode(data).decode()
         return self.chunk({"audio": {"id": self.audio_id, "data": sound}})
 
@@ -139,6 +146,11 @@ class AnswerSoFar:
         """What the answers took; has no choice in it."""
         head = self._head("chat.completion.chunk")
         return event({**head, "choices": [], "usage": usage(*ends)})
+
+    def _logprobs(self, found: tuple[TokenLogprob, ...]) -> dict[str, Any] | None:
+        if not self.asked.asks_logprobs:
+            return None
+        return {"content": msgspec.to_builtins(found), "refusal": None}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {
@@ -160,16 +172,11 @@ def usage(*ends: chat.Done) -> dict[str, int]:
     }
 
 
-def finish_reason(done: chat.Done, *, is_cut: bool) -> str:
-    """Why an answer ended. `is_cut`: at one of the texts that the client named."""
-    if done.ending == "limit" and not is_cut:
+def finish_reason(ended: AnswerEnded) -> str:
+    """Why an answer ended."""
+    if ended.is_limit:
         return "length"
-    return "tool_calls" if calls_of(done) and not is_cut else "stop"
-
-
-def calls_of(done: chat.Done) -> tuple[ToolCallPart, ...]:
-    """The functions that an answer calls."""
-    return done.tool_calls or ()
+    return "tool_calls" if ended.calls and not ended.is_cut else "stop"
 
 
 def format_of(asked: Completion) -> SoundFormat:
@@ -214,31 +221,23 @@ def routes(
         asked, is_forced = shaped(asked, models)
         named = asked.audio.voice if asked.audio else "default"
         voice = await voices.find(request, named) if asked.is_spoken else None
-        told = AnswerSoFar(_light(asked), models.current, int(forwarder.clock.time()), is_forced)
+        # Without the messages, which may be large and are sent by `bodies`.
+        light = msgspec.structs.replace(asked, messages=())
+        told = AnswerSoFar(light, models.current, int(forwarder.clock.time()))
         forwarder.check_room(request)
 
         # Choices are made one after the other: a client takes one slot, whatever it asks for.
         bodies = [body_maker(each, sources, voice) for each in completions.choices_of(asked)]
+        answers = (
+            answer(forwarder, request, BODY_NAME, make_body, told.asked, is_forced=is_forced)
+            for make_body in bodies
+        )
         if asked.stream:
-            answers = (
-                answer(
-                    forwarder,
-                    request,
-                    BODY_NAME,
-                    make_body,
-                    told.asked,
-                    encoder=open_encoder(format_of(asked)) if asked.is_spoken else None,
-                    is_forced=is_forced,
-                )
-                for make_body in bodies
-            )
             return PiecesResponse(_streamed(answers, told), media_type=EVENTS, metrics=metrics)
         choices, ends = list[dict[str, Any]](), list[chat.Done]()
         try:
-            for told.index, make_body in enumerate(bodies):
-                choice, done = await _whole(forwarder, request, make_body, told)
-                choices.append(choice)
-                ends.append(done)
+            for told.index, pieces in enumerate(answers):
+                choices.append(await _whole(pieces, told, ends))
         except Departed:
             return Response(status_code=CLIENT_CLOSED_STATUS)
         return JSONResponse(told.completion(choices, ends))
@@ -251,49 +250,30 @@ async def _read(request: Request) -> Completion:
     return await read_aside(len(raw), lambda: completions.read(raw))
 
 
-def _light(asked: Completion) -> Completion:
-    """Without the messages, which may be large and have been sent."""
-    return msgspec.structs.replace(asked, messages=())
-
-
 async def _whole(
-    forwarder: ChatForwarder, request: Request, make_body: MakeBody, told: AnswerSoFar
-) -> tuple[dict[str, Any], chat.Done]:
-    asked = told.asked
-    finder = StopFinder(asked.stops)
-    text, sounds = "", list[Pcm]()
-    names = names_of(is_forced=told.is_forced)
-    with renamed(names), forwarder.visit(request, BODY_NAME) as session_id:
-        async with forwarder.forward(request, session_id, await make_body()) as pending:
-            async with contextlib.aclosing(pending.messages()) as messages:
-                async for message in messages:
-                    if isinstance(message, chat.Chunk):
-                        text += finder.add(message.text_delta or "", found=pending.stop)
-                        if not finder.is_found:
-                            sounds.append(sound_of(message.audio_data))
-                    if isinstance(message, chat.Done):
-                        done = _first_call(message, asked)
-            if not asked.stops:
-                text, sounds = done.text, [sound_of(done.audio_data)]
-    text += finder.rest()
-    if told.is_forced:
-        done = with_call(done, text)
-        text = done.text
+    pieces: AsyncGenerator[AnswerPiece, None], told: AnswerSoFar, ends: list[chat.Done]
+) -> dict[str, Any]:
+    """One choice; its end joins `ends`."""
+    text, logprobs, sounds = "", tuple[TokenLogprob, ...](), list[Pcm]()
+    async with contextlib.aclosing(pieces):
+        async for piece in pieces:
+            match piece:
+                case AnswerWords():
+                    text += piece.text
+                    logprobs += piece.logprobs
+                case AnswerSound(pcm):
+                    sounds.append(pcm)
+                case AnswerEnded():
+                    ended = piece
+                case _:
+                    pass
     audio: bytes | None = None
-    samples = np.concatenate([EMPTY, *(pcm.samples for pcm in sounds)])
     # An answer that only calls tools has no sound.
-    if asked.is_spoken and (samples.size or not calls_of(done)):
-        audio = await asyncio.to_thread(
-            encode_whole, format_of(asked), Pcm(samples, OUTPUT_RATE_HZ)
-        )
-    return told.choice(text, done, audio=audio, is_cut=finder.is_found), done
-
-
-def _first_call(done: chat.Done, asked: Completion) -> chat.Done:
-    """Without the calls beyond what was asked for."""
-    calls = calls_of(done)
-    kept = tuple(call for index, call in enumerate(calls) if asked.takes_call(index))
-    return done if len(kept) == len(calls) else msgspec.structs.replace(done, tool_calls=kept)
+    if told.asked.is_spoken and (sounds or not ended.calls):
+        sound = join(sounds, OUTPUT_RATE_HZ)
+        audio = await asyncio.to_thread(encode_whole, format_of(told.asked), sound)
+    ends.append(ended.done)
+    return told.choice(text, ended, audio=audio, logprobs=logprobs)
 
 
 async def _streamed(
@@ -313,25 +293,27 @@ async def _chunks(
     pieces: AsyncGenerator[AnswerPiece, None], told: AnswerSoFar, ends: list[chat.Done]
 ) -> AsyncGenerator[bytes, None]:
     """The chunks of one choice; its end joins `ends`."""
-    asked = told.asked
+    encoder = open_encoder(format_of(told.asked)) if told.asked.is_spoken else None
     async with contextlib.aclosing(pieces):
         async for piece in pieces:
             match piece:
                 case AnswerBegun():
-                    first = {} if asked.is_spoken else {"content": ""}
+                    first = {"content": ""} if encoder is None else {}
                     yield told.chunk({"role": "assistant", **first, "refusal": None})
-                case AnswerWords(text):
-                    yield told.text_chunk(text)
-                case AnswerSound(data):
-                    yield told.sound_chunk(data)
+                case AnswerWords():
+                    yield told.text_chunk(piece)
+                case AnswerSound(pcm):
+                    assert encoder is not None
+                    yield told.sound_chunk(await asyncio.to_thread(encoder.add, pcm))
                 case AnswerCall(call):
                     if not call.is_final:
                         yield told.call_chunk(call)
-                case AnswerEnded(done, is_cut):
-                    if asked.is_spoken:
+                case AnswerEnded():
+                    if encoder is not None:
+                        yield told.sound_chunk(await asyncio.to_thread(encoder.finish))
                         ending = {"id": told.audio_id, "expires_at": told.created_s}
                         yield told.chunk({"audio": ending})
-                    yield told.chunk({}, finish_reason(done, is_cut=is_cut))
-                    ends.append(done)
+                    yield told.chunk({}, finish_reason(piece))
+                    ends.append(piece.done)
                 case _ as never:
                     assert_never(never)

@@ -1,7 +1,6 @@
 """A chat completion's request as a request of the chat dialect. Pure: values in, values out.
 
-What this server cannot hold (log probabilities, many choices, a response format or tools of a
-model that knows none) is refused by name, never ignored. Source: OpenAI API reference, chat
+What this server cannot do is refused by name, never ignored. Source: OpenAI API reference, chat
 completions.
 """
 
@@ -23,11 +22,6 @@ CHOICES_MOST: Final = 8
 
 AudioFormat = Literal["wav", "pcm16", "mp3", "flac", "opus"]
 
-
-NO_LOGPROBS: Final = (
-    "{} must be absent: this server does not tell the probabilities of tokens. Ask the language "
-    "model's own server for them."
-)
 
 # ---- what clients send ---------------------------------------------------------------------
 
@@ -156,7 +150,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     functions: Any = None
     logprobs: bool = False
-    top_logprobs: int = 0
+    top_logprobs: Annotated[int, Meta(ge=0, le=values.LOGPROBS_MOST)] = 0
     logit_bias: Any = None
     presence_penalty: values.Penalty = 0.0
     frequency_penalty: values.Penalty = 0.0
@@ -204,6 +198,17 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
         """The penalty that is asked for, by its name."""
         names = ("presence_penalty", "frequency_penalty")
         return next((name for name in names if getattr(self, name)), None)
+
+    @property
+    def asks_logprobs(self) -> bool:
+        """True if the probabilities of the answer's tokens are asked for."""
+        return self.logprobs or bool(self.top_logprobs)
+
+    @property
+    def is_read_in_pieces(self) -> bool:
+        """True if the worker sends the answer while it is generated. One that may end at a text
+        is searched meanwhile, and probabilities come with the words."""
+        return self.stream or bool(self.stops) or self.asks_logprobs
 
     def takes_call(self, index: int) -> bool:
         """True unless one call at most was asked for, and this is a later one."""
@@ -310,9 +315,8 @@ def check(asked: Completion) -> None:
     if not asked.tools and asked.tool_choice not in (None, "auto", "none"):
         raise InvalidRequest("tool_choice requires tools.", field="tool_choice")
     _ = asked.offered  # a choice that is none is told here
-    if asked.logprobs or asked.top_logprobs:
-        name = "logprobs" if asked.logprobs else "top_logprobs"
-        raise InvalidRequest(NO_LOGPROBS.format(name), field=name)
+    if asked.top_logprobs and not asked.logprobs:
+        raise InvalidRequest("top_logprobs requires logprobs: true.", field="top_logprobs")
     if asked.logit_bias:
         raise InvalidRequest(
             "logit_bias must be empty: its tokens are those of OpenAI's models. Use stop, or "
@@ -454,14 +458,14 @@ def request_of(asked: Completion, *, voice: str | None) -> chat.Request:
         "frequency_penalty": asked.frequency_penalty,
         "answer_format": asked.answer_format,
         "parallel_calls": asked.parallel_tool_calls,
+        "top_logprobs": asked.top_logprobs if asked.asks_logprobs else None,
     }
     generation = values.ChatGeneration(
         **{name: value for name, value in given.items() if value is not None}  # type: ignore[arg-type]
     )
     return chat.Request(
         messages=messages_of(asked.messages),
-        # What has to end at a text is looked at while it is written.
-        streaming=asked.stream or bool(asked.stops),
+        streaming=asked.is_read_in_pieces,
         generation=generation,
         tts=values.ChatTts(ref_audio_path=voice) if asked.is_spoken else None,
         record=asked.store is not False,

@@ -29,7 +29,8 @@ class ModelCard(BaseModel):
         description="`speech`: answers are spoken; `reading`: speaks a given text; "
         "`transcription`: writes down what it hears; `tools`: calls functions; "
         "`tool_choice`: can be made to call one; `json`: answers in JSON of a schema; "
-        "`penalties`: heeds penalties of presence and frequency",
+        "`penalties`: heeds penalties of presence and frequency; `logprobs`: reports the "
+        "probabilities of its tokens",
         examples=[["speech", "reading", "transcription"]],
     )
     context_window: int = Field(description="tokens", examples=[8192])

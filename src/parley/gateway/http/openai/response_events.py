@@ -7,12 +7,13 @@ the SDKs check. Source: OpenAI API reference, responses and their streaming even
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from parley.errors import ParleyError
+from parley.gateway.http.openai.answering import AnswerEnded
 from parley.gateway.http.openai.response_request import Item, ResponseRequest
 from parley.protocol import chat
 
@@ -55,6 +56,8 @@ class ResponseWriter:
         self.output: list[Item] = []
         self._text: str | None = None
         """Of the message that is open; None: none is."""
+        self._logprobs: list[Any] = []
+        """Of its tokens."""
         self._calls: dict[int, tuple[str, str, str]] = {}
         """Id, name and arguments of calls that are being written."""
 
@@ -65,12 +68,14 @@ class ResponseWriter:
         return [self._event("response.created", response=made),
                 self._event("response.in_progress", response=made)]  # fmt: skip
 
-    def words(self, text: str) -> list[Event]:
+    def words(self, text: str, logprobs: Sequence[Any] = ()) -> list[Event]:
         events = self._open_message() if self._text is None else []
         assert self._text is not None
         self._text += text
+        self._logprobs += logprobs
         return [*events, self._event(
-            "response.output_text.delta", **self._place(), content_index=0, delta=text, logprobs=[]
+            "response.output_text.delta", **self._place(), content_index=0, delta=text,
+            logprobs=[*logprobs],
         )]  # fmt: skip
 
     def call(self, piece: chat.ToolCall) -> list[Event]:
@@ -85,18 +90,16 @@ class ResponseWriter:
             return []
         return [*self._close_message("completed"), *self._told_call(call_id, name, arguments)]
 
-    def end(self, done: chat.Done, *, is_cut: bool) -> list[Event]:
+    def end(self, ended: AnswerEnded) -> list[Event]:
         """The answer is complete: everything but the last event, for which see `last`."""
-        is_limit = done.ending == "limit" and not is_cut
-        return self._close_message("incomplete" if is_limit else "completed")
+        return self._close_message("incomplete" if ended.is_limit else "completed")
 
-    def last(self, done: chat.Done, *, is_cut: bool) -> Event:
-        is_limit = done.ending == "limit" and not is_cut
-        status = "incomplete" if is_limit else "completed"
+    def last(self, ended: AnswerEnded) -> Event:
+        status = "incomplete" if ended.is_limit else "completed"
         made = self.response(
             status,
-            usage=usage(done),
-            incomplete_details={"reason": "max_output_tokens"} if is_limit else None,
+            usage=usage(ended.done),
+            incomplete_details={"reason": "max_output_tokens"} if ended.is_limit else None,
         )
         return self._event(f"response.{status}", response=made)
 
@@ -147,7 +150,7 @@ class ResponseWriter:
                 {"strict": None, "parameters": None, "description": None, "type": "function"} | tool
                 for tool in asked.tools
             ],
-            "top_logprobs": 0,
+            "top_logprobs": asked.top_logprobs or 0,
             "top_p": asked.top_p,
             "truncation": "disabled",
             "usage": usage,
@@ -171,14 +174,16 @@ class ResponseWriter:
         if self._text is None:
             return []
         text, self._text = self._text, None
+        logprobs, self._logprobs = self._logprobs, []
         place = self._place()
-        item = self.output[-1] = _message(place["item_id"], status, text)
+        part = _part(text, logprobs)
+        item = self.output[-1] = _message(place["item_id"], status, part)
         index = place["output_index"]
         return [
             self._event(
-                "response.output_text.done", **place, content_index=0, text=text, logprobs=[]
+                "response.output_text.done", **place, content_index=0, text=text, logprobs=logprobs
             ),
-            self._event("response.content_part.done", **place, content_index=0, part=_part(text)),
+            self._event("response.content_part.done", **place, content_index=0, part=part),
             self._event("response.output_item.done", output_index=index, item=item),
         ]
 
@@ -248,7 +253,7 @@ def replayed(asked: ResponseRequest, response: dict[str, Any]) -> Iterator[Event
     for index, item in enumerate(response["output"]):
         if item["type"] == "message":
             for part in item["content"]:
-                yield from writer.words(part["text"])
+                yield from writer.words(part["text"], part["logprobs"])
             yield from writer._close_message(item["status"])
         else:
             yield from writer.call(
@@ -265,18 +270,17 @@ def replayed(asked: ResponseRequest, response: dict[str, Any]) -> Iterator[Event
     yield writer._event(f"response.{response['status']}", response=response)
 
 
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _part(text: str, logprobs: Sequence[Any] = ()) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": [*logprobs]}
 
 
-def _message(item_id: str, status: str, text: str | None) -> Item:
-    content = [] if text is None else [_part(text)]
+def _message(item_id: str, status: str, part: dict[str, Any] | None) -> Item:
     return {
         "id": item_id,
         "type": "message",
         "role": "assistant",
         "status": status,
-        "content": content,
+        "content": [] if part is None else [part],
     }
 
 

@@ -19,6 +19,8 @@ from parley.gateway.http.openai.answering import renamed
 from parley.gateway.http.openai.completions import Completion
 from parley.protocol import codec, values
 
+LOGPROBS: Final = "message.output_text.logprobs"
+"""What `include` calls the probabilities of tokens."""
 ITEMS_MOST: Final = 2048
 METADATA_MOST: Final = 16
 
@@ -27,6 +29,7 @@ FIELDS: Final = {
     "messages": "input",
     "image_url": "input_image.image_url",
     "max_completion_tokens": "max_output_tokens",
+    "logprobs": "top_logprobs",
 }
 """What chat completions call a field, and what it is called here."""
 ELSEWHERE: Final = {
@@ -196,7 +199,7 @@ class ResponseRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
     temperature: values.Temperature | None = None
     top_p: values.Probability | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] = 0
+    top_logprobs: Annotated[int, Meta(ge=0, le=values.LOGPROBS_MOST)] | None = None
     tools: Annotated[tuple[dict[str, Any], ...], Meta(max_length=values.TOOLS_MOST)] = ()
     tool_choice: Any = None
     parallel_tool_calls: bool = True
@@ -215,6 +218,11 @@ class ResponseRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop: str | Annotated[tuple[str, ...], Meta(max_length=4)] = ()
     presence_penalty: values.Penalty = 0.0
     frequency_penalty: values.Penalty = 0.0
+
+    @property
+    def asks_logprobs(self) -> bool:
+        """True if the probabilities of the answer's tokens are asked for."""
+        return bool(self.top_logprobs) or LOGPROBS in self.include
 
 
 def _adjust(value: dict[str, Any]) -> None:
@@ -280,9 +288,6 @@ def _check(asked: ResponseRequest) -> None:
     for name, sentence in absent.items():
         if getattr(asked, name):
             raise InvalidRequest(sentence, field=name)
-    if asked.top_logprobs or "message.output_text.logprobs" in asked.include:
-        name = "top_logprobs" if asked.top_logprobs else "include"
-        raise InvalidRequest(completions.NO_LOGPROBS.format(name), field=name)
     if len(asked.metadata) > METADATA_MOST:
         raise InvalidRequest(
             f"metadata may have {METADATA_MOST} entries, got {len(asked.metadata)}.",
@@ -319,6 +324,8 @@ def completion_of(asked: ResponseRequest, items: Sequence[Item]) -> Completion:
         stop=asked.stop,
         presence_penalty=asked.presence_penalty,
         frequency_penalty=asked.frequency_penalty,
+        logprobs=asked.asks_logprobs,
+        top_logprobs=asked.top_logprobs or 0,
         response_format=format_of(asked.text.format),
         tools=tools_of(asked) or None,
         tool_choice=asked.tool_choice,

@@ -106,17 +106,17 @@ class Answering:
 
     def _told(self, piece: AnswerPiece) -> list[Event]:
         match piece:
-            case AnswerWords(text):
-                return self.writer.words(text)
+            case AnswerWords(text, logprobs):
+                return self.writer.words(text, msgspec.to_builtins(logprobs))
             case AnswerCall(call):
                 return self.writer.call(call)
-            case AnswerEnded(done, is_cut):
-                return self.writer.end(done, is_cut=is_cut)
+            case AnswerEnded():
+                return self.writer.end(piece)
             case _:
                 return []
 
     async def _last(self, ended: AnswerEnded) -> Event:
-        event = self.writer.last(ended.done, is_cut=ended.is_cut)
+        event = self.writer.last(ended)
         if self.stored:
             event["response"]["store"] = await self._keep(event["response"], ended.done)
         return event

@@ -1,0 +1,110 @@
+"""Probabilities of tokens, from an own language model through both interfaces."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.models.cascade.endpoint import Script, scripted_endpoint
+from tests.openai.test_rest import QUESTION, client_of, talking
+from tests.support.stack import running_stack
+
+import openai
+from openai import AsyncOpenAI
+
+OTHER = {"token": "No", "logprob": -2.5, "bytes": [78, 111]}
+TOKENS = [
+    {"token": "Yes", "logprob": -0.1, "bytes": [89, 101, 115], "top_logprobs": [OTHER]},
+    {"token": ", sir", "logprob": -0.7, "bytes": None, "top_logprobs": []},
+    {"token": ".", "logprob": -0.2, "bytes": [46], "top_logprobs": []},
+]
+
+
+@contextlib.asynccontextmanager
+async def own_llm(script: Script) -> AsyncIterator[AsyncOpenAI]:
+    with scripted_endpoint(script) as url:
+        settings = {"llm": url, "llm_model": "m"}
+        async with (
+            running_stack("cascade", model_settings=settings) as running,
+            client_of(running) as client,
+        ):
+            yield client
+
+
+def with_probabilities() -> Script:
+    events = [
+        {"choices": [{"delta": {"content": each["token"]}, "logprobs": {"content": [each]}}]}
+        for each in TOKENS
+    ]
+    return Script(events=events)
+
+
+def dumped(found: Any) -> list[dict[str, Any]]:
+    return [each.model_dump() for each in found]
+
+
+async def test_chat_completions_report_what_an_own_language_model_reports():
+    script = with_probabilities()
+    async with own_llm(script) as client:
+        create = client.chat.completions.create
+        asked: Any = {"model": "m", "messages": QUESTION, "logprobs": True, "top_logprobs": 1}
+        whole = (await create(**asked)).choices[0]
+        streamed = [chunk.choices[0] async for chunk in await create(**asked, stream=True)]
+        plain = (await create(model="m", messages=QUESTION)).choices[0]
+
+    assert whole.message.content == "Yes, sir."
+    assert whole.logprobs is not None
+    assert dumped(whole.logprobs.content) == TOKENS
+    told = [each.logprobs.content for each in streamed if each.logprobs is not None]
+    assert len(told) > 1
+    assert [token for found in told for token in dumped(found)] == TOKENS
+    assert plain.logprobs is None
+    first, second, third = script.requests
+    assert (first["logprobs"], first["top_logprobs"]) == (True, 1)
+    assert second["top_logprobs"] == 1
+    assert "logprobs" not in third
+
+
+async def test_responses_report_them_in_their_deltas_and_their_text():
+    script = with_probabilities()
+    async with own_llm(script) as client:
+        create = client.responses.create
+        included: Any = ["message.output_text.logprobs"]
+        whole: Any = await create(model="m", input="hi", include=included)
+        events: list[Any] = [
+            event
+            async for event in await create(model="m", input="hi", top_logprobs=1, stream=True)
+        ]
+
+    assert dumped(whole.output[0].content[0].logprobs)[0]["bytes"] == [89, 101, 115]
+    assert [each.token for each in whole.output[0].content[0].logprobs] == ["Yes", ", sir", "."]
+    deltas = [event.logprobs for event in events if event.type == "response.output_text.delta"]
+    assert [each.token for found in deltas for each in found] == ["Yes", ", sir", "."]
+    assert deltas[0][0].top_logprobs[0].token == "No"
+    (done,) = [event for event in events if event.type == "response.output_text.done"]
+    assert len(done.logprobs) == 3
+    assert events[-1].response.top_logprobs == 1
+    assert "top_logprobs" not in script.requests[0]
+
+
+async def test_a_model_that_reports_none_says_which_can():
+    async with talking() as (_, client):
+        refused = []
+        for asked in ({"logprobs": True}, {"logprobs": True, "top_logprobs": 2}):
+            with pytest.raises(openai.BadRequestError, match="--llm") as caught:
+                await client.chat.completions.create(model="m", messages=QUESTION, **asked)
+            refused.append(caught.value.param)
+        with pytest.raises(openai.BadRequestError, match="logprobs: true") as alone:
+            await client.chat.completions.create(model="m", messages=QUESTION, top_logprobs=2)
+
+    assert refused == ["logprobs", "logprobs"]
+    assert alone.value.param == "top_logprobs"
+
+
+async def test_malformed_probabilities_are_a_fault_of_the_language_model():
+    event = {"choices": [{"delta": {"content": "Yes"}, "logprobs": {"content": [{"token": 5}]}}]}
+    async with own_llm(Script(events=[event])) as client:
+        with pytest.raises(openai.InternalServerError, match="no chat completion"):
+            await client.chat.completions.create(model="m", messages=QUESTION, logprobs=True)
