@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Final, Self
 
 import msgspec
 
+from parley.client import events
 from parley.client.access import (
     Access,
     ConnectionLost,
@@ -31,19 +32,6 @@ from parley.client.access import (
     as_error,
 )
 from parley.client.connection import Link, open_socket
-from parley.client.events import (
-    Assigned,
-    Ended,
-    Event,
-    Interruption,
-    Problem,
-    Ready,
-    Reconnected,
-    Reconnecting,
-    Transcript,
-    Turn,
-    Waiting,
-)
 from parley.client.pace import Collected
 from parley.client.resuming import FINAL_CODES, Returning, end_session, resume_path
 from parley.client.sound import ClientSound
@@ -62,7 +50,7 @@ TRY_AGAIN_CODES: Final = frozenset({1001, 1006, 1011, 1012})
 """Closes that say nothing against trying again: going away, lost, failed, restarting."""
 
 
-def common_event(message: Any) -> Event | None:
+def common_event(message: Any) -> events.Event | None:
     """What a message says that several dialects have, perhaps under another name; None: nothing."""
     match message:
         case legacy.Queued() | legacy.QueueUpdate():
@@ -70,28 +58,28 @@ def common_event(message: Any) -> Event | None:
         case realtime.SessionQueued() | realtime.SessionQueueUpdate():
             return _waiting(message)
         case legacy.QueueDone() | realtime.SessionQueueDone():
-            return Assigned()
+            return events.Assigned()
         case legacy.InterruptionMessage() | realtime.ResponseInterruption():
-            return Interruption(message.state, message.heard_ms, message.text)
+            return events.Interruption(message.state, message.heard_ms, message.text)
         case legacy.InputTranscript(text=text):
-            return Transcript(text)
+            return events.Transcript(text)
         case realtime.InputTranscriptionCompleted(transcript=text):
-            return Transcript(text)
+            return events.Transcript(text)
         case legacy.RecordingLostMessage() | realtime.SessionRecordingLost():
             lost = f"{message.entries} entries could not be written so far."
-            return Problem(RemoteError("recording_lost", f"The recording has holes: {lost}"))
+            return events.Problem(RemoteError("recording_lost", f"The recording has holes: {lost}"))
         case legacy.Stopped():
-            return Ended("stopped")
+            return events.Ended("stopped")
         case legacy.Error():
-            return Problem(as_error(message.code, message.error or message.message))
+            return events.Problem(as_error(message.code, message.error or message.message))
         case realtime.RealtimeError(error=body):
-            return Problem(as_error(body.code, body.message))
+            return events.Problem(as_error(body.code, body.message))
         case _:
             return None
 
 
-def _waiting(message: Any) -> Waiting:
-    return Waiting(
+def _waiting(message: Any) -> events.Waiting:
+    return events.Waiting(
         message.position, message.estimated_wait_s, message.ticket_id, message.queue_length
     )
 
@@ -123,10 +111,10 @@ class LiveClient(ABC):
         self._returning = Returning() if resume else None
         self._lost: ConnectionLost | None = None
         self._lost_at = 0.0
-        self._coming_back: asyncio.Task[Event] | None = None
+        self._coming_back: asyncio.Task[events.Event] | None = None
         """Continues when the iterating task stops waiting and waits again later."""
         self._leaving = False
-        self._kept: deque[Event | Exception] = deque()
+        self._kept: deque[events.Event | Exception] = deque()
         self._reading = asyncio.Lock()
         self._news = asyncio.Event()
         self.loudspeaker: Callable[[], float] | None = None
@@ -154,7 +142,7 @@ class LiveClient(ABC):
         """
         return self._messages.decode_server(self._sound.text(frame))
 
-    def _translate(self, message: Any) -> Event | None:
+    def _translate(self, message: Any) -> events.Event | None:
         """A message of this dialect as an event; None for what clients need not know."""
         return common_event(message)
 
@@ -170,7 +158,7 @@ class LiveClient(ABC):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Event:
+    async def __anext__(self) -> events.Event:
         """The next event.
 
         Raises:
@@ -185,7 +173,7 @@ class LiveClient(ABC):
             raise kept
         return kept
 
-    async def turns(self) -> AsyncGenerator[Turn, None]:
+    async def turns(self) -> AsyncGenerator[events.Turn, None]:
         """Answers, each when it is complete; ends with the session. Other events are passed over.
 
         Raises:
@@ -202,7 +190,7 @@ class LiveClient(ABC):
         """Send what a microphone brings (chunks of `chunk_samples`) until it ends, the session
         ends, or the task is cancelled. Iterate meanwhile."""
 
-    async def ready(self, *, timeout_s: float | None = None) -> Ready:
+    async def ready(self, *, timeout_s: float | None = None) -> events.Ready:
         """Wait until the session is prepared, letting queue events pass.
 
         Raises:
@@ -215,11 +203,11 @@ class LiveClient(ABC):
         except TimeoutError:
             raise TimedOut("Waiting for a place", timeout_s or 0) from None
 
-    async def _ready(self) -> Ready:
+    async def _ready(self) -> events.Ready:
         async for event in self:
-            if isinstance(event, Ready):
+            if isinstance(event, events.Ready):
                 return event
-            if isinstance(event, Problem):
+            if isinstance(event, events.Problem):
                 raise event.error
         raise ConnectionLost(1000, "the session ended before it was ready", 0)
 
@@ -316,7 +304,7 @@ class LiveClient(ABC):
 
     # -- inside --
 
-    async def _read(self) -> Event:
+    async def _read(self) -> events.Event:
         while True:
             if self.phase == "closed":
                 raise StopAsyncIteration
@@ -354,7 +342,7 @@ class LiveClient(ABC):
             raise NotReady("message", self.phase)
         return self._link
 
-    async def _next(self) -> Event | None:
+    async def _next(self) -> events.Event | None:
         link = self._connected()
         frame = await link.receive()
         if self._returning is not None and link.sent is not None:
@@ -368,22 +356,22 @@ class LiveClient(ABC):
             return None  # A later version says more than we know.
         event = self._translate(message)
         match event:
-            case Waiting():
+            case events.Waiting():
                 return event
-            case Assigned():
+            case events.Assigned():
                 self.phase = "connected"
                 if self._returning is not None:
                     link.sent = self._returning.sent
                 link.post(self._opening())
                 return event
-            case Ready(session_id=session_id):
+            case events.Ready(session_id=session_id):
                 if self._returning is not None:
                     self._returning.session_id = session_id
                 self.phase = "active"
                 self._problem = None
-            case Ended():
+            case events.Ended():
                 self.phase = "closed"
-            case Problem(error):
+            case events.Problem(error):
                 if self._error_ends or isinstance(error, Refused):
                     self.phase = "closed"
                     raise error
@@ -399,7 +387,7 @@ class LiveClient(ABC):
         is sent meanwhile waits, within the usual limits."""
         return self._lost is not None
 
-    async def _returned(self) -> Event | None:
+    async def _returned(self) -> events.Event | None:
         """Wait for `_come_back`; None: we have left meanwhile. Cancelling loses nothing."""
         coming = self._coming_back
         if coming is None:
@@ -409,7 +397,7 @@ class LiveClient(ABC):
         self._coming_back = None
         return None if coming.cancelled() else coming.result()
 
-    async def _come_back(self) -> Event:
+    async def _come_back(self) -> events.Event:
         """Continue with the session over another connection.
 
         Raises:
@@ -446,7 +434,7 @@ class LiveClient(ABC):
                 raise
             await link.move(socket, again)
             self._lost = None
-            return Reconnected(self._clock.monotonic() - self._lost_at)
+            return events.Reconnected(self._clock.monotonic() - self._lost_at)
 
     def _gone(self, why: ParleyError) -> ParleyError:
         self._lost, self.phase = None, "closed"
@@ -462,10 +450,10 @@ class LiveClient(ABC):
             and lost.ended_with not in FINAL_CODES
         )
 
-    async def _after(self, lost: ConnectionLost) -> Event | None:
+    async def _after(self, lost: ConnectionLost) -> events.Event | None:
         if self._may_come_back(lost):
             self._lost, self._lost_at = lost, self._clock.monotonic()
-            return Reconnecting(1, lost)
+            return events.Reconnecting(1, lost)
         link, self._link = self._link, None
         phase, self.phase = self.phase, "closed"
         if link is not None:
@@ -482,7 +470,7 @@ class LiveClient(ABC):
             raise lost from None
         await self._back_off()
         await self._open()
-        return Reconnecting(self._attempt, lost)
+        return events.Reconnecting(self._attempt, lost)
 
     def _playback(self) -> PlaybackReport | msgspec.UnsetType:
         if self.loudspeaker is None:

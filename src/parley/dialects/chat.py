@@ -7,20 +7,9 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from parley.dialects import events
 from parley.dialects.base import Early, Reply, SessionContext
 from parley.dialects.chat_request import requested
-from parley.dialects.events import (
-    AnswerDone,
-    ClientEvent,
-    OutputDelta,
-    Prefilled,
-    RecordingLost,
-    ServerEvent,
-    StopRequested,
-    ToolCallDelta,
-    ToolCallDone,
-    ToolCallStarted,
-)
 from parley.dialects.legacy import LegacyDialect, extra, phrase
 from parley.dialects.sound import in_seconds, pcm_text
 from parley.errors import ContextFull, InvalidRequest, ParleyError, WrongPhase
@@ -88,10 +77,10 @@ class ChatDialect(LegacyDialect):
     def early(self, type_name: str) -> Early:
         return "stop" if type_name in self.stops else "ignore"
 
-    def decode(self, frame: str, phase: Phase) -> ClientEvent | None:
+    def decode(self, frame: str, phase: Phase) -> events.ClientEvent | None:
         """After the request everything but `stop` is ignored, even what is not JSON."""
         if phase is not Phase.CONNECTED:
-            return StopRequested() if _is_stop(frame) else None
+            return events.StopRequested() if _is_stop(frame) else None
         return requested(self._request(frame))
 
     def _request(self, frame: bytes | bytearray | str) -> chat.Request:
@@ -104,13 +93,13 @@ class ChatDialect(LegacyDialect):
 
     # ---- server → client -------------------------------------------------------------------
 
-    def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
+    def messages(self, event: events.ServerEvent) -> Sequence[msgspec.Struct]:
         match event:
-            case Prefilled():
+            case events.Prefilled():
                 return (chat.PrefillDone(input_tokens=event.input_tokens),)
-            case OutputDelta():
+            case events.OutputDelta():
                 return _chunks(event)
-            case AnswerDone():
+            case events.AnswerDone():
                 return (
                     chat.Done(
                         text=event.text,
@@ -124,15 +113,15 @@ class ChatDialect(LegacyDialect):
                         recording_session_id=event.recording_id or msgspec.UNSET,
                     ),
                 )
-            case ToolCallStarted():
+            case events.ToolCallStarted():
                 self._call_id = event.call_id
                 return (chat.ToolCall(index=event.index, id=event.call_id, name=event.name),)
-            case ToolCallDelta(index, arguments):
+            case events.ToolCallDelta(index, arguments):
                 told = chat.ToolCall(index=index, id=self._call_id, arguments_delta=arguments)
                 return (told,)
-            case ToolCallDone(index, call):
+            case events.ToolCallDone(index, call):
                 return (chat.ToolCall(index=index, id=call.id, is_final=True),)
-            case RecordingLost():
+            case events.RecordingLost():
                 return (extra(event),)
             case _:
                 # Turns, units, pauses: chat has no such words.
@@ -149,7 +138,7 @@ class ChatDialect(LegacyDialect):
         return phrase(f"No request within {elapsed_s:g} seconds.", "timeout")
 
 
-def _chunks(delta: OutputDelta) -> Sequence[chat.Chunk]:
+def _chunks(delta: events.OutputDelta) -> Sequence[chat.Chunk]:
     if not delta.text and not delta.pcm and not delta.logprobs:
         return ()
     first, *others = in_seconds(delta.pcm)

@@ -8,42 +8,12 @@ from typing import ClassVar, Final, assert_never
 
 import msgspec
 
+from parley import errors
+from parley.dialects import events
 from parley.dialects.base import Reply, UpgradeRequest
-from parley.dialects.events import (
-    AudioInput,
-    ClientEvent,
-    DuplexSetup,
-    InterruptionChanged,
-    InterruptRequested,
-    PauseRequested,
-    RecordingLost,
-    ResumeRequested,
-    ServerEvent,
-    SessionInterrupted,
-    SessionPaused,
-    SessionReady,
-    SessionResumed,
-    SilenceExplained,
-    StopRequested,
-    TurnTranscribed,
-    UnitDone,
-    VideoInput,
-)
 from parley.dialects.formatted import SoundDialect
 from parley.dialects.legacy import LegacyDialect, extra, written
 from parley.dialects.sound import reference, within
-from parley.errors import (
-    BadInput,
-    BadSessionId,
-    ContextFull,
-    InferenceFailed,
-    InvalidJson,
-    NotReady,
-    ParleyError,
-    SlotLost,
-    TooLarge,
-    WrongPhase,
-)
 from parley.media.pcm import from_float32_bytes
 from parley.protocol import duplex, realtime, values
 from parley.protocol.kinds import Kind, Phase
@@ -70,8 +40,8 @@ class DuplexDialect(SoundDialect, LegacyDialect):
     }
     """A `prepare` that comes while queued is kept and applied after `queue_done`."""
     extra_types = frozenset({"input_text"})
-    leaves_open = (BadInput, InferenceFailed)
-    closes_after = (InvalidJson, TooLarge, BadSessionId, SlotLost)
+    leaves_open = (errors.BadInput, errors.InferenceFailed)
+    closes_after = (errors.InvalidJson, errors.TooLarge, errors.BadSessionId, errors.SlotLost)
     heard_field = "audio_base64"
     said_field = "audio_data"
 
@@ -99,12 +69,12 @@ class DuplexDialect(SoundDialect, LegacyDialect):
             phase = Phase.CONNECTED
         is_input = type_name in ("audio_chunk", "video_frame")
         if is_input and phase in (Phase.QUEUED, Phase.CONNECTED):
-            raise NotReady(type_name, phase)
+            raise errors.NotReady(type_name, phase)
         if is_input and phase is Phase.PAUSED:
-            raise WrongPhase(type_name, phase, sentence="Worker is paused")
-        raise WrongPhase(type_name, phase)
+            raise errors.WrongPhase(type_name, phase, sentence="Worker is paused")
+        raise errors.WrongPhase(type_name, phase)
 
-    def decode(self, frame: str, phase: Phase) -> ClientEvent | None:
+    def decode(self, frame: str, phase: Phase) -> events.ClientEvent | None:
         message = duplex.decode_client(frame, partial(self.check, phase))
         match message:
             case duplex.Prepare():
@@ -116,33 +86,33 @@ class DuplexDialect(SoundDialect, LegacyDialect):
             case duplex.AudioChunk():
                 return self._input(message)
             case duplex.VideoFrame():
-                return VideoInput(within(message.frame_bytes))
+                return events.VideoInput(within(message.frame_bytes))
             case InputText():
                 return written(message)
             case duplex.Pause():
-                return PauseRequested(message.seconds)
+                return events.PauseRequested(message.seconds)
             case duplex.Resume():
-                return ResumeRequested()
+                return events.ResumeRequested()
             case Stop():
-                return StopRequested()
+                return events.StopRequested()
             case duplex.Interrupt():
-                return InterruptRequested()
+                return events.InterruptRequested()
             case duplex.ClientDiagnostic():
                 # The gateway keeps these; one that comes through is none of our business.
                 return None
             case _ as never:
                 assert_never(never)
 
-    def _input(self, message: duplex.AudioChunk) -> AudioInput | VideoInput | None:
+    def _input(self, message: duplex.AudioChunk) -> events.AudioInput | events.VideoInput | None:
         if self.sound.format.input == "float32" or not message.audio_base64:
             pcm = from_float32_bytes(message.audio_bytes())
         else:
             pcm = self.sound.read(message.audio_base64, field="audio_base64")
             if not len(pcm):
                 # The decoder keeps a few milliseconds back: the first sound is the next message's.
-                return VideoInput(within(message.frame_bytes))
+                return events.VideoInput(within(message.frame_bytes))
         values.check_samples(len(pcm), field="audio_base64", most=realtime.APPEND_MOST_SAMPLES)
-        return AudioInput(
+        return events.AudioInput(
             pcm,
             frames=within(message.frame_bytes) if message.frame_base64_list else (),
             force_listen=message.force_listen,
@@ -152,28 +122,28 @@ class DuplexDialect(SoundDialect, LegacyDialect):
 
     # ---- server → client -------------------------------------------------------------------
 
-    def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
+    def messages(self, event: events.ServerEvent) -> Sequence[msgspec.Struct]:
         match event:
-            case SessionReady():
+            case events.SessionReady():
                 ready = self.ready_fields(event)
                 return (duplex.Prepared(prompt_length=event.prompt_tokens, **ready),)
-            case TurnTranscribed():
+            case events.TurnTranscribed():
                 return self.transcript(event)
-            case UnitDone():
+            case events.UnitDone():
                 return self._results(event)
-            case SessionPaused():
+            case events.SessionPaused():
                 return (duplex.DuplexPaused(timeout=event.seconds),)
-            case SessionResumed():
+            case events.SessionResumed():
                 return (duplex.DuplexResumed(),)
-            case SessionInterrupted():
+            case events.SessionInterrupted():
                 return (duplex.Interrupted(),)
-            case InterruptionChanged() | RecordingLost() | SilenceExplained():
+            case events.InterruptionChanged() | events.RecordingLost() | events.SilenceExplained():
                 return (extra(event),)
             case _:
                 # Requests and turns: this dialect has no such words.
                 return ()
 
-    def _results(self, unit: UnitDone) -> list[duplex.Result]:
+    def _results(self, unit: events.UnitDone) -> list[duplex.Result]:
         """What became of a unit; where its sound is longer than a second, in several results.
         The measurements are in the first."""
         result = unit.result
@@ -197,7 +167,7 @@ class DuplexDialect(SoundDialect, LegacyDialect):
             ),
         ]
 
-    def _result(self, unit: UnitDone, sound: str, *, ends: bool) -> duplex.Result:
+    def _result(self, unit: events.UnitDone, sound: str, *, ends: bool) -> duplex.Result:
         result = unit.result
         return duplex.Result(
             is_listen=result.is_listen,
@@ -221,10 +191,10 @@ class DuplexDialect(SoundDialect, LegacyDialect):
 
     # ---- errors and the end ----------------------------------------------------------------
 
-    def answer(self, failure: ParleyError) -> Reply:
+    def answer(self, failure: errors.ParleyError) -> Reply:
         """What happens after `failure`; a third failed unit in a row is for the session to end with
         `closed("error")`."""
-        if isinstance(failure, ContextFull):
+        if isinstance(failure, errors.ContextFull):
             messages = (self.error(failure), Stopped(session_id=self.session_id))
             return Reply(messages, 1000, CLOSE_SENTENCES["context_full"])
         return super().answer(failure)
@@ -239,8 +209,8 @@ class DuplexDialect(SoundDialect, LegacyDialect):
         return duplex.Timeout(reason=text, elapsed_s=round(elapsed_s, 1))
 
 
-def _setup(message: duplex.Prepare, *, cuts_by_time: bool) -> DuplexSetup:
-    return DuplexSetup(
+def _setup(message: duplex.Prepare, *, cuts_by_time: bool) -> events.DuplexSetup:
+    return events.DuplexSetup(
         prompt=message.system_prompt,
         voice=reference(within(message.voice_bytes)),
         tts_voice=reference(within(message.tts_voice_bytes)),

@@ -8,25 +8,8 @@ from typing import ClassVar, Final, assert_never
 
 import msgspec
 
+from parley.dialects import events
 from parley.dialects.base import SessionContext
-from parley.dialects.events import (
-    AudioInput,
-    ClientEvent,
-    HalfDuplexSetup,
-    InterruptionChanged,
-    OutputDelta,
-    RecordingLost,
-    ServerEvent,
-    SessionReady,
-    SilenceExplained,
-    Sound,
-    SpeechStarted,
-    SpeechStopped,
-    StopRequested,
-    TurnCompleted,
-    TurnStarted,
-    TurnTranscribed,
-)
 from parley.dialects.formatted import SoundDialect
 from parley.dialects.legacy import LegacyDialect, extra, phrase, written
 from parley.dialects.sound import in_seconds
@@ -84,7 +67,7 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
             raise NotPrepared(type_name, phase)
         raise WrongPhase(type_name, phase)
 
-    def decode(self, frame: str, phase: Phase) -> ClientEvent | None:
+    def decode(self, frame: str, phase: Phase) -> events.ClientEvent | None:
         message = half_duplex.decode_client(frame, partial(self.check, phase))
         match message:
             case half_duplex.HalfDuplexPrepare():
@@ -98,11 +81,11 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
             case InputText():
                 return written(message)
             case Stop():
-                return StopRequested()
+                return events.StopRequested()
             case _ as never:
                 assert_never(never)
 
-    def _input(self, message: half_duplex.HalfDuplexAudioChunk) -> AudioInput | None:
+    def _input(self, message: half_duplex.HalfDuplexAudioChunk) -> events.AudioInput | None:
         if not message.audio_base64:
             return None
         if self.sound.format.input == "float32":
@@ -111,25 +94,25 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
             pcm = self.sound.read(message.audio_base64, field="audio_base64")
             if not len(pcm):
                 return None
-        return AudioInput(pcm, playback=message.playback or None)
+        return events.AudioInput(pcm, playback=message.playback or None)
 
     # ---- server → client -------------------------------------------------------------------
 
-    def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
+    def messages(self, event: events.ServerEvent) -> Sequence[msgspec.Struct]:
         match event:
-            case SessionReady():
+            case events.SessionReady():
                 ready = self.ready_fields(event)
                 return (half_duplex.HalfDuplexPrepared(timeout_s=event.idle_s, **ready),)
-            case SpeechStarted() | SpeechStopped():
-                return (half_duplex.VadState(speaking=isinstance(event, SpeechStarted)),)
-            case TurnStarted():
+            case events.SpeechStarted() | events.SpeechStopped():
+                return (half_duplex.VadState(speaking=isinstance(event, events.SpeechStarted)),)
+            case events.TurnStarted():
                 self.sound.forget()
                 return (half_duplex.Generating(speech_duration_ms=event.speech_ms),)
-            case TurnTranscribed():
+            case events.TurnTranscribed():
                 return self.transcript(event)
-            case OutputDelta():
+            case events.OutputDelta():
                 return self._chunks(event)
-            case TurnCompleted():
+            case events.TurnCompleted():
                 return (
                     half_duplex.HalfDuplexTurnDone(
                         turn_index=event.index,
@@ -139,13 +122,13 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
                         audio_duration_ms=event.audio_ms,
                     ),
                 )
-            case InterruptionChanged() | RecordingLost() | SilenceExplained():
+            case events.InterruptionChanged() | events.RecordingLost() | events.SilenceExplained():
                 return (extra(event),)
             case _:
                 # Requests, units, pauses: this dialect has no such words.
                 return ()
 
-    def _chunks(self, said: OutputDelta) -> list[half_duplex.HalfDuplexChunk]:
+    def _chunks(self, said: events.OutputDelta) -> list[half_duplex.HalfDuplexChunk]:
         """A piece of an answer, in chunks of at most a second of sound."""
         if said.index == 0:
             self._extra_chunks = 0
@@ -174,13 +157,14 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
         return half_duplex.HalfDuplexTimeout(elapsed_s=round(elapsed_s, 1))
 
 
-def _setup(message: half_duplex.HalfDuplexPrepare) -> HalfDuplexSetup:
+def _setup(message: half_duplex.HalfDuplexPrepare) -> events.HalfDuplexSetup:
     config = message.config
     system = _system(message)
-    return HalfDuplexSetup(
+    return events.HalfDuplexSetup(
         system=system,
         # The first sound of the prompt is also the voice, unless the client names another.
-        voice=_voice(message) or next((part for part in system if isinstance(part, Sound)), None),
+        voice=_voice(message)
+        or next((part for part in system if isinstance(part, events.Sound)), None),
         voice_name=message.ref_audio_path,
         wants_speech=config.tts.enabled,
         vad=config.vad,
@@ -191,12 +175,12 @@ def _setup(message: half_duplex.HalfDuplexPrepare) -> HalfDuplexSetup:
     )
 
 
-def _voice(message: half_duplex.HalfDuplexPrepare) -> Sound | None:
+def _voice(message: half_duplex.HalfDuplexPrepare) -> events.Sound | None:
     brought = message.voice_bytes() if message.ref_audio_base64 is not None else None
-    return None if brought is None else Sound(brought)
+    return None if brought is None else events.Sound(brought)
 
 
-def _system(message: half_duplex.HalfDuplexPrepare) -> tuple[TextPart | Sound, ...]:
+def _system(message: half_duplex.HalfDuplexPrepare) -> tuple[TextPart | events.Sound, ...]:
     """The system message: `system_content` wins; a prompt with a voice becomes text, voice, text.
 
     Source: service.md 4.3, `prepare`.
@@ -205,7 +189,7 @@ def _system(message: half_duplex.HalfDuplexPrepare) -> tuple[TextPart | Sound, .
         return tuple(
             TextPart(part.text)
             if isinstance(part, values.TextPart)
-            else Sound(part.audio_bytes(), part.sample_rate)
+            else events.Sound(part.audio_bytes(), part.sample_rate)
             for part in message.system_content
         )
     prompt = TextPart(message.system_prompt or values.DEFAULT_SYSTEM_PROMPT)

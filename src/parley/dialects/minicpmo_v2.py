@@ -16,20 +16,9 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from parley.dialects import events
 from parley.dialects.base import Reply, SessionContext, UpgradeRequest
 from parley.dialects.chat_request import requested
-from parley.dialects.events import (
-    AnswerDone,
-    ChatOpened,
-    ClientEvent,
-    InterruptionChanged,
-    OutputDelta,
-    Prefilled,
-    ServerEvent,
-    SessionReady,
-    StopRequested,
-    UnitDone,
-)
 from parley.dialects.realtime_call import RealtimeCallDialect, setup_of
 from parley.dialects.sound import in_pieces, pcm_text
 from parley.errors import ParleyError, UpstreamFailed
@@ -78,7 +67,7 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
         self._inputs = 0
         self._chunks = 0
         self._asked_s = 0.0
-        self._prefilled = Prefilled(0)
+        self._prefilled = events.Prefilled(0)
 
     @classmethod
     def claims(cls, request: UpgradeRequest) -> bool:
@@ -96,13 +85,13 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
 
     # ---- client → server -------------------------------------------------------------------
 
-    def decode(self, frame: str, phase: Phase) -> ClientEvent | None:
+    def decode(self, frame: str, phase: Phase) -> events.ClientEvent | None:
         is_chat = self.context.kind is Kind.CHAT
         messages = wire.CHAT_MESSAGES if is_chat else wire.MESSAGES
         match messages.decode_client(frame, partial(self.check, phase)):
             case wire.SessionInit(payload=payload) if is_chat:
                 self._payload = payload
-                return ChatOpened()
+                return events.ChatOpened()
             case wire.SessionInit() as asked:
                 session = asked.options()
                 self.wants_resume = session.resume
@@ -112,13 +101,13 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
             case wire.InputAppend() as appended:
                 return self.unit_of(appended.unit())
             case _:
-                return StopRequested()
+                return events.StopRequested()
 
     # ---- server → client -------------------------------------------------------------------
 
-    def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
+    def messages(self, event: events.ServerEvent) -> Sequence[msgspec.Struct]:
         match event:
-            case SessionReady():
+            case events.SessionReady():
                 self._usage["text"] = event.prompt_tokens
                 return (
                     wire.Created(
@@ -128,15 +117,15 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
                         usage=self._total(),
                     ),
                 )
-            case UnitDone():
+            case events.UnitDone():
                 return self._deltas(event)
-            case InterruptionChanged():
+            case events.InterruptionChanged():
                 return (ResponseInterruption(**asdict(event)),)
-            case Prefilled():
+            case events.Prefilled():
                 return self._begin_answer(event)
-            case OutputDelta():
+            case events.OutputDelta():
                 return self._said(event)
-            case AnswerDone():
+            case events.AnswerDone():
                 return (self._answered(event),)
             case _:
                 # Turns and pauses: this dialect has no such words.
@@ -148,12 +137,12 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
 
     # Chats.
 
-    def _begin_answer(self, event: Prefilled) -> Sequence[msgspec.Struct]:
+    def _begin_answer(self, event: events.Prefilled) -> Sequence[msgspec.Struct]:
         self._response_id, self._chunks = make_id("resp"), 0
         self._prefilled, self._asked_s = event, self.context.clock.monotonic()
         return ()
 
-    def _said(self, event: OutputDelta) -> list[msgspec.Struct]:
+    def _said(self, event: events.OutputDelta) -> list[msgspec.Struct]:
         found: list[msgspec.Struct] = []
         for kind in _spoken(event.text, event.pcm):
             found.append(
@@ -167,7 +156,7 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
             self._chunks += 1
         return found
 
-    def _answered(self, event: AnswerDone) -> wire.ChatResponseDone:
+    def _answered(self, event: events.AnswerDone) -> wire.ChatResponseDone:
         prefilled = self._prefilled
         spent = {
             "text": event.input_tokens - prefilled.audio_tokens - prefilled.image_tokens,
@@ -208,7 +197,7 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
 
     # Calls.
 
-    def _deltas(self, unit: UnitDone) -> list[wire.Delta]:
+    def _deltas(self, unit: events.UnitDone) -> list[wire.Delta]:
         """A unit, one kind per message."""
         kinds: list[dict[str, Any]] = []
         result = unit.result
@@ -232,7 +221,7 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
             kinds[0] |= {"chunk_usage": chunk, "usage": self._total()}
         return [wire.Delta(**common, **kind) for kind in kinds]
 
-    def _count(self, unit: UnitDone) -> dict[str, Any]:
+    def _count(self, unit: events.UnitDone) -> dict[str, Any]:
         heard_s = unit.unit.pcm.duration_s if unit.unit is not None else 0.0
         chunk = {
             "text": 0,
@@ -308,7 +297,7 @@ def _usage(counts: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def _metrics(unit: UnitDone) -> dict[str, Any]:
+def _metrics(unit: events.UnitDone) -> dict[str, Any]:
     result = unit.result
     return {
         "backend": "parley",

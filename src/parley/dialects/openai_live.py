@@ -15,20 +15,8 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from parley.dialects import events
 from parley.dialects.base import Reply, SessionContext
-from parley.dialects.events import (
-    AudioInput,
-    ClientEvent,
-    DuplexSetup,
-    InterruptionChanged,
-    ServerEvent,
-    SessionReady,
-    StopRequested,
-    TextInput,
-    TurnTranscribed,
-    UnitDone,
-    VideoInput,
-)
 from parley.dialects.openai_base import OpenAIDialect
 from parley.dialects.openai_fields import object_of
 from parley.dialects.openai_session import EXPIRES_S, OWN_VOICE, PCM, format_of
@@ -126,7 +114,7 @@ class OpenAILiveDialect(OpenAIDialect):
             case _:
                 return LiveRead(message)
 
-    def act(self, decoded: LiveRead) -> list[ClientEvent | Reply]:
+    def act(self, decoded: LiveRead) -> list[events.ClientEvent | Reply]:
         media = decoded.media
         match decoded.message:
             case wire.SessionStart(session=session):
@@ -137,9 +125,9 @@ class OpenAILiveDialect(OpenAIDialect):
                 return [self._told(wire.Changed(session=copy.deepcopy(self._session)))]
             case wire.LiveInputAudio():
                 pcm = Pcm.silence(len(media), media.rate_hz) if self._is_muted else media
-                return [AudioInput(pcm)]
+                return [events.AudioInput(pcm)]
             case wire.LiveInputImage():
-                return [VideoInput((media,))]
+                return [events.VideoInput((media,))]
             case wire.Mute():
                 self._is_muted = True
                 return [self._told(wire.Muted())]
@@ -153,12 +141,14 @@ class OpenAILiveDialect(OpenAIDialect):
             case wire.CommentaryAppend(content=content):
                 return self._append(content, wire.CommentaryAppended)
             case wire.LiveClose():
-                return [StopRequested()]
+                return [events.StopRequested()]
 
-    def _append(self, content: str, appended: type[wire.Appended]) -> list[ClientEvent | Reply]:
+    def _append(
+        self, content: str, appended: type[wire.Appended]
+    ) -> list[events.ClientEvent | Reply]:
         """Words for the model: whether it says them, too, is up to it."""
         now_ms = self._heard_ms
-        return [TextInput(content), self._told(appended(start_ms=now_ms, end_ms=now_ms))]
+        return [events.TextInput(content), self._told(appended(start_ms=now_ms, end_ms=now_ms))]
 
     def _told(self, message: wire.LiveServerEvent) -> Reply:
         """An answer that names the client's event."""
@@ -166,7 +156,7 @@ class OpenAILiveDialect(OpenAIDialect):
             message = msgspec.structs.replace(message, client_event_id=self._event_id)
         return Reply((message,))
 
-    def _start(self, session: dict[str, Any]) -> DuplexSetup:
+    def _start(self, session: dict[str, Any]) -> events.DuplexSetup:
         instructions = session.get("instructions") or DEFAULT_SYSTEM_PROMPT
         if not isinstance(instructions, str) or len(instructions) > TEXT_LIMIT_CHARS:
             raise InvalidRequest("instructions must be a string.", field="session.instructions")
@@ -192,7 +182,7 @@ class OpenAILiveDialect(OpenAIDialect):
         self.wants_resume = session.get("resume") is True
         interruption = self._interruption(session)
         is_own = voice == OWN_VOICE or voice in openai.BUILT_IN_VOICES
-        return DuplexSetup(
+        return events.DuplexSetup(
             prompt="\n".join([instructions, *_history(session.get("input"))]),
             voice_name=None if is_own else voice,
             options=DuplexConfig(),
@@ -221,9 +211,9 @@ class OpenAILiveDialect(OpenAIDialect):
         sound that waits is in no copy of it."""
         return not self._tells_interruptions and not self.wants_resume
 
-    def encode(self, event: ServerEvent) -> Reply:
+    def encode(self, event: events.ServerEvent) -> Reply:
         reply = super().encode(event)
-        if not isinstance(event, UnitDone) or not self._is_paced:
+        if not isinstance(event, events.UnitDone) or not self._is_paced:
             return reply
         lengths = (
             message.end_ms - message.start_ms if isinstance(message, wire.OutputAudio) else 0
@@ -231,22 +221,22 @@ class OpenAILiveDialect(OpenAIDialect):
         )
         return replace(reply, sound_ms=tuple(lengths))
 
-    def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
+    def messages(self, event: events.ServerEvent) -> Sequence[msgspec.Struct]:
         match event:
-            case SessionReady():
+            case events.SessionReady():
                 return self._told(wire.Started(session=copy.deepcopy(self._session))).messages
-            case UnitDone():
+            case events.UnitDone():
                 return self._unit(event)
-            case InterruptionChanged() if self._tells_interruptions:
+            case events.InterruptionChanged() if self._tells_interruptions:
                 return (wire.SessionInterruption(**asdict(event)),)
-            case TurnTranscribed(text=str() as text):
+            case events.TurnTranscribed(text=str() as text):
                 at_ms = self._heard_ms
                 return (wire.LiveInputTranscript(delta=text, start_ms=at_ms, end_ms=at_ms),)
             case _:
                 # Turns and pauses: this dialect has no such words.
                 return ()
 
-    def _unit(self, unit: UnitDone) -> list[msgspec.Struct]:
+    def _unit(self, unit: events.UnitDone) -> list[msgspec.Struct]:
         begins_ms = self._heard_ms
         self._heard_ms += 1000 if unit.unit is None else unit.unit.pcm.duration_ms
         found: list[msgspec.Struct] = []

@@ -14,43 +14,12 @@ from typing import ClassVar, Final, assert_never
 
 import msgspec
 
+from parley import errors
+from parley.dialects import events
 from parley.dialects.base import Reply, SessionContext, UpgradeRequest
-from parley.dialects.events import (
-    ClientEvent,
-    InterruptionChanged,
-    RecordingLost,
-    ServerEvent,
-    SessionReady,
-    SilenceExplained,
-    StopRequested,
-    TextInput,
-    TurnTranscribed,
-    UnitDone,
-    VideoInput,
-)
 from parley.dialects.formatted import SoundDialect
 from parley.dialects.realtime_call import RealtimeCallDialect, setup_of
 from parley.dialects.sound import within
-from parley.errors import (
-    BadInput,
-    BadSessionId,
-    ContextFull,
-    InferenceFailed,
-    InvalidConfig,
-    InvalidJson,
-    InvalidPayload,
-    InvalidRequest,
-    MissingField,
-    NotReady,
-    ParleyError,
-    Refused,
-    SlotLost,
-    SlowClient,
-    TooLarge,
-    WorkerLost,
-    WorkerLostEarly,
-    WrongPhase,
-)
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.protocol import realtime
 from parley.protocol.kinds import Kind, Phase
@@ -79,8 +48,8 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
     """A `session.update` that comes while queued is kept and applied after `session.queue_done`. A
     failed update leads back to `CONNECTED`."""
     extra_types = frozenset({"conversation.item.create"})
-    leaves_open = (BadInput, InferenceFailed)
-    closes_after = (TooLarge, BadSessionId)
+    leaves_open = (errors.BadInput, errors.InferenceFailed)
+    closes_after = (errors.TooLarge, errors.BadSessionId)
     heard_field = said_field = "audio"
     keeps = frozenset({"session.update"})
     ignores = frozenset({"client_diagnostic"})
@@ -99,7 +68,7 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
             case "audio":
                 return Kind.AUDIO_DUPLEX
             case text:
-                raise InvalidPayload(
+                raise errors.InvalidPayload(
                     f"mode is '{text[:40]}'; it must be 'video' or 'audio'.", field="mode"
                 )
 
@@ -124,10 +93,12 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
             return
         if type_name == "input_audio_buffer.append" and phase is not Phase.CLEANUP:
             # Clients know no `preparing`: for them `connected` lasts until `session.created`.
-            raise NotReady(type_name, Phase.QUEUED if phase is Phase.QUEUED else Phase.CONNECTED)
-        raise WrongPhase(type_name, phase)
+            raise errors.NotReady(
+                type_name, Phase.QUEUED if phase is Phase.QUEUED else Phase.CONNECTED
+            )
+        raise errors.WrongPhase(type_name, phase)
 
-    def decode(self, frame: str, phase: Phase) -> ClientEvent | None:
+    def decode(self, frame: str, phase: Phase) -> events.ClientEvent | None:
         message = realtime.decode_client(frame, partial(self.check, phase))
         match message:
             case realtime.SessionUpdate():
@@ -142,40 +113,40 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
                 pcm = self.sound.read(message.audio, field="audio")
                 unit = self.unit_of(message, pcm)
                 # The decoder keeps a few milliseconds back: the first sound is the next message's.
-                return unit if len(pcm) else VideoInput(unit.frames)
+                return unit if len(pcm) else events.VideoInput(unit.frames)
             case realtime.ConversationItemCreate(item=item):
                 pictures = within(item.image_bytes)
                 if not item.text and not pictures:
-                    raise MissingField("item.content")
-                return TextInput(item.text, pictures)
+                    raise errors.MissingField("item.content")
+                return events.TextInput(item.text, pictures)
             case realtime.SessionClose():
-                return StopRequested()
+                return events.StopRequested()
             case _ as never:
                 assert_never(never)
 
     # ---- server → client -------------------------------------------------------------------
 
-    def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:
+    def messages(self, event: events.ServerEvent) -> Sequence[msgspec.Struct]:
         match event:
-            case SessionReady():
+            case events.SessionReady():
                 ready = self.ready_fields(event)
                 return (realtime.SessionCreated(prompt_length=event.prompt_tokens, **ready),)
-            case UnitDone():
+            case events.UnitDone():
                 if not event.result.is_listen:
                     return self._deltas(event.result)
                 self._is_in_turn = False
                 self.sound.forget()
                 return (realtime.Listen(kv_cache_length=event.result.context_tokens),)
-            case TurnTranscribed(text=str() as text):
+            case events.TurnTranscribed(text=str() as text):
                 if not self._wants_transcript:
                     return ()
                 item_id = f"item_{event.index}"
                 return (realtime.InputTranscriptionCompleted(item_id=item_id, transcript=text),)
-            case InterruptionChanged():
+            case events.InterruptionChanged():
                 return (realtime.ResponseInterruption(**asdict(event)),)
-            case SilenceExplained():
+            case events.SilenceExplained():
                 return (realtime.SessionStatus(**asdict(event)),)
-            case RecordingLost():
+            case events.RecordingLost():
                 return (realtime.SessionRecordingLost(**asdict(event)),)
             case _:
                 # Requests, turns, pauses: this dialect has no such words.
@@ -205,7 +176,7 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
 
     # ---- errors and the end ----------------------------------------------------------------
 
-    def error(self, failure: ParleyError) -> realtime.RealtimeError:
+    def error(self, failure: errors.ParleyError) -> realtime.RealtimeError:
         """An error as a message, with one of the published codes where one fits."""
         return realtime.RealtimeError(
             error=realtime.ErrorBody(
@@ -215,25 +186,31 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
             )
         )
 
-    def answer(self, failure: ParleyError) -> Reply:
+    def answer(self, failure: errors.ParleyError) -> Reply:
         """What happens after `failure`.
 
         Client errors and a failed unit leave the connection open; a third failed unit in a row is
         for the session to end with `closed("error")`.
         """
         match failure:
-            case InvalidJson():
+            case errors.InvalidJson():
                 return Reply((), failure.close_code, str(failure))
-            case ContextFull():
+            case errors.ContextFull():
                 return self.closed("context_full")
-            case SlotLost():
+            case errors.SlotLost():
                 return self._broken(failure)
-            case BadInput() | InferenceFailed() | Refused() | SlowClient() | WorkerLostEarly():
+            case (
+                errors.BadInput()
+                | errors.InferenceFailed()
+                | errors.Refused()
+                | errors.SlowClient()
+                | errors.WorkerLostEarly()
+            ):
                 return super().answer(failure)
             case _:
                 return self._broken(failure)
 
-    def _broken(self, failure: ParleyError) -> Reply:
+    def _broken(self, failure: errors.ParleyError) -> Reply:
         messages = (self.error(failure), realtime.SessionClosed(reason="error"))
         return Reply(messages, CLOSE_CODES["error"], str(failure))
 
@@ -241,13 +218,19 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
         return (realtime.SessionClosed(reason=reason),)
 
 
-def _code(failure: ParleyError) -> str:
+def _code(failure: errors.ParleyError) -> str:
     match failure:
-        case InvalidConfig() | InvalidRequest():
-            return InvalidPayload.code
-        case InferenceFailed():
-            return InferenceFailed.code
-        case BadInput() | Refused() | SlowClient() | ContextFull() | WorkerLost():
+        case errors.InvalidConfig() | errors.InvalidRequest():
+            return errors.InvalidPayload.code
+        case errors.InferenceFailed():
+            return errors.InferenceFailed.code
+        case (
+            errors.BadInput()
+            | errors.Refused()
+            | errors.SlowClient()
+            | errors.ContextFull()
+            | errors.WorkerLost()
+        ):
             return failure.code
         case _:
-            return InferenceFailed.code
+            return errors.InferenceFailed.code

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar, cast
 
 from parley import logs
 from parley.clock import Clock, SystemClock
+from parley.engine import work
 from parley.engine.loop import (
     CanRollBack,
     Clear,
@@ -26,21 +27,6 @@ from parley.engine.loop import (
 from parley.engine.model import HasFastPaths, Memory, Model, ModelSpec, SharesPages
 from parley.engine.segments import Segment, Text
 from parley.engine.slots import SlotKey, Slots
-from parley.engine.work import (
-    Checkpoint,
-    Finalize,
-    FinalizeResult,
-    Generate,
-    GenerateResult,
-    OutputPiece,
-    Prefill,
-    PrefillResult,
-    StartResult,
-    StartSession,
-    StepUnit,
-    UnitResult,
-    WholeUnit,
-)
 from parley.errors import InferenceFailed, ParleyError, ServiceUnavailable, SetupError, SlotLost
 from parley.media.room import require_text_room
 
@@ -50,7 +36,7 @@ PENDING_LIMIT = 64
 """Requests one slot may have in flight; more are refused. Runners have two or three."""
 
 T = TypeVar("T")
-R = TypeVar("R", bound=GenerateResult, covariant=True)
+R = TypeVar("R", bound=work.GenerateResult, covariant=True)
 
 
 class Engine:
@@ -278,7 +264,7 @@ class SlotHandle:
         self.spec = engine.spec
         self._is_open = True
         self._released: asyncio.Future[None] | None = None
-        self._pending: set[PendingResult[GenerateResult]] = set()
+        self._pending: set[PendingResult[work.GenerateResult]] = set()
         self._context_tokens = 0
 
     @property
@@ -296,8 +282,8 @@ class SlotHandle:
         """Length of the context as of the last completed command."""
         return self._context_tokens
 
-    async def start(self, command: StartSession) -> StartResult:
-        return await self._run(command, StartResult)
+    async def start(self, command: work.StartSession) -> work.StartResult:
+        return await self._run(command, work.StartResult)
 
     async def prefill(
         self,
@@ -306,35 +292,37 @@ class SlotHandle:
         takes_checkpoint: bool = False,
         due_s: float | None = None,
         again: object = None,
-    ) -> PrefillResult:
+    ) -> work.PrefillResult:
         """Append segments. With `takes_checkpoint` the result has the checkpoint before them, and a
         failure of the model rolls the slot back to it. `again`: see `Prefill`."""
         self._require_room(segments)
-        command = Prefill(tuple(segments), takes_checkpoint, again)
-        return await self._run(command, PrefillResult, due_s)
+        command = work.Prefill(tuple(segments), takes_checkpoint, again)
+        return await self._run(command, work.PrefillResult, due_s)
 
     def generate(
-        self, command: Generate | StepUnit, *, due_s: float | None = None
-    ) -> PendingResult[GenerateResult]:
+        self, command: work.Generate | work.StepUnit, *, due_s: float | None = None
+    ) -> PendingResult[work.GenerateResult]:
         return self._submit(command, due_s)
 
-    def unit(self, command: WholeUnit, *, due_s: float | None = None) -> PendingResult[UnitResult]:
+    def unit(
+        self, command: work.WholeUnit, *, due_s: float | None = None
+    ) -> PendingResult[work.UnitResult]:
         """Prefill and decision in one request."""
         segments = command.prefill.segments
         if any(isinstance(segment, Text) for segment in segments):
             self._require_room(segments)
-        return cast(PendingResult[UnitResult], self._submit(command, due_s))
+        return cast(PendingResult[work.UnitResult], self._submit(command, due_s))
 
-    async def finalize(self, *, due_s: float | None = None) -> FinalizeResult:
-        return cast(FinalizeResult, await self._submit(Finalize(), due_s).value)
+    async def finalize(self, *, due_s: float | None = None) -> work.FinalizeResult:
+        return cast(work.FinalizeResult, await self._submit(work.Finalize(), due_s).value)
 
-    async def checkpoint(self) -> Checkpoint:
-        return cast(Checkpoint, await self._submit(TakeCheckpoint()).value)
+    async def checkpoint(self) -> work.Checkpoint:
+        return cast(work.Checkpoint, await self._submit(TakeCheckpoint()).value)
 
-    async def can_roll_back(self, checkpoint: Checkpoint) -> bool:
+    async def can_roll_back(self, checkpoint: work.Checkpoint) -> bool:
         return await self._run(CanRollBack(checkpoint), bool)
 
-    async def roll_back(self, checkpoint: Checkpoint) -> int:
+    async def roll_back(self, checkpoint: work.Checkpoint) -> int:
         """Return to `checkpoint`; returns the context length in tokens."""
         return await self._run(RollBack(checkpoint), int)
 
@@ -374,12 +362,12 @@ class SlotHandle:
 
     def _submit(
         self, command: Command, due_s: float | None = None
-    ) -> PendingResult[GenerateResult]:
+    ) -> PendingResult[work.GenerateResult]:
         if not self._is_open:
             raise SlotLost()
         if len(self._pending) >= PENDING_LIMIT:
             raise InferenceFailed("Too much work is waiting for this session.")
-        pending = PendingResult[GenerateResult](self, command, due_s)
+        pending = PendingResult[work.GenerateResult](self, command, due_s)
         self._pending.add(pending)
         self._engine._loop.submit(pending.request)
         return pending
@@ -413,13 +401,13 @@ class PendingResult(Generic[R]):
         self.value: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._handle = handle
         self._engine = handle._engine
-        self._pieces: list[OutputPiece] = []
+        self._pieces: list[work.OutputPiece] = []
         self._has_ended = False
         self._changed = asyncio.Event()
 
     # On the engine thread.
 
-    def pieces(self, pieces: list[OutputPiece]) -> None:
+    def pieces(self, pieces: list[work.OutputPiece]) -> None:
         self._engine._post(self._add, pieces)
 
     def done(self, value: object, context_tokens: int) -> None:
@@ -430,7 +418,7 @@ class PendingResult(Generic[R]):
 
     # On the event loop.
 
-    async def __aiter__(self) -> AsyncIterator[OutputPiece]:
+    async def __aiter__(self) -> AsyncIterator[work.OutputPiece]:
         """One reader at a time. Ends with the answer's error, if it has one."""
         index = 0
         while True:
@@ -457,13 +445,13 @@ class PendingResult(Generic[R]):
         """
         # Shielded: a reader that is cancelled must not take the outcome from the next.
         result = await asyncio.shield(self.value)
-        assert isinstance(result, GenerateResult)
+        assert isinstance(result, work.GenerateResult)
         return cast(R, result)
 
     def fail(self, error: ParleyError, context_tokens: int) -> None:
         self._end(None, error, context_tokens)
 
-    def _add(self, pieces: list[OutputPiece]) -> None:
+    def _add(self, pieces: list[work.OutputPiece]) -> None:
         if not self._has_ended:
             self._pieces += pieces
             self._changed.set()

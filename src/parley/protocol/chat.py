@@ -17,21 +17,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from parley.errors import BadInput, InvalidRequest
-from parley.protocol import codec, legacy
+from parley.protocol import codec, legacy, values
 from parley.protocol.codec import EXTENSION
 from parley.protocol.legacy import Stop
-from parley.protocol.values import (
-    PART_ALIASES,
-    Base64Video,
-    ChatGeneration,
-    ChatTts,
-    ImageOptions,
-    Message,
-    Text,
-    TokenLogprob,
-    ToolCallPart,
-    Tools,
-)
 
 PATH: Final = "/ws/chat"
 
@@ -47,20 +35,20 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     An absent `tts` object means text only; an empty one means speech with the defaults.
     """
 
-    messages: Annotated[tuple[Message, ...], Meta(min_length=1)]
+    messages: Annotated[tuple[values.Message, ...], Meta(min_length=1)]
     streaming: bool = True
-    generation: ChatGeneration = ChatGeneration()
-    tts: ChatTts | None = None
-    image: ImageOptions = ImageOptions()
+    generation: values.ChatGeneration = values.ChatGeneration()
+    tts: values.ChatTts | None = None
+    image: values.ImageOptions = values.ImageOptions()
     omni_mode: bool = False
     enable_thinking: bool = False
     use_tts_template: bool = False
     record: bool = True
     extensions: bool = False
     seed: Seed | None = None
-    say: Annotated[Text, Meta(min_length=1)] | None = None
+    say: Annotated[values.Text, Meta(min_length=1)] | None = None
     """The words of the answer: spoken as they stand, where the model can; nothing is made up."""
-    tools: Tools = ()
+    tools: values.Tools = ()
     """Functions that the model may call; refused where it cannot."""
 
     @property
@@ -72,7 +60,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def is_omni(self) -> bool:
         """True if sound and images are interleaved: as asked, and always with a clip."""
         return self.omni_mode or any(
-            isinstance(part, Base64Video) for message in self.messages for part in message.parts
+            isinstance(part, values.Base64Video)
+            for message in self.messages
+            for part in message.parts
         )
 
 
@@ -94,7 +84,7 @@ class Chunk(msgspec.Struct, tag="chunk", frozen=True, kw_only=True):
     text_delta: str | None = None
     audio_data: Annotated[str, Meta(description="base64 float32 PCM, 24 kHz mono")] | None = None
     logprobs: Annotated[
-        tuple[TokenLogprob, ...] | UnsetType,
+        tuple[values.TokenLogprob, ...] | UnsetType,
         EXTENSION,
         Meta(description="of the tokens up to here, where the request has `top_logprobs`"),
     ] = UNSET
@@ -133,7 +123,8 @@ class Done(msgspec.Struct, tag="done", frozen=True, kw_only=True):
         Meta(description="the words of the request's sound, where the model makes any"),
     ] = UNSET
     tool_calls: Annotated[
-        tuple[ToolCallPart, ...] | UnsetType, Meta(description="where the request has `tools`")
+        tuple[values.ToolCallPart, ...] | UnsetType,
+        Meta(description="where the request has `tools`"),
     ] = UNSET
     recording_session_id: str | UnsetType = UNSET
 
@@ -158,7 +149,7 @@ def _adjust(value: dict[str, Any]) -> None:
         content = message.get("content") if isinstance(message, dict) else None
         for part in content if isinstance(content, list) else ():
             if isinstance(part, dict) and part.get("type") == "audio":
-                codec.rename(part, PART_ALIASES)
+                codec.rename(part, values.PART_ALIASES)
 
 
 REQUEST: Final = codec.Shape(Request, adjust=_adjust, failed=_refused, absent=_absent)

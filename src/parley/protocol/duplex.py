@@ -19,25 +19,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from parley.errors import BadInput, InvalidConfig, InvalidPayload, MissingField
-from parley.protocol import codec, legacy
+from parley.protocol import codec, legacy, values
 from parley.protocol.codec import EXTENSION
 from parley.protocol.legacy import InputText, Stop
-from parley.protocol.values import (
-    DEFAULT_SYSTEM_PROMPT,
-    PART_ALIASES,
-    PUBLISHED_FORMAT,
-    AudioFormat,
-    DuplexConfig,
-    Frames,
-    InterruptionOptions,
-    PlaybackReport,
-    Slices,
-    Text,
-    VoiceName,
-    frame_files,
-    is_silent_part,
-    voice_file,
-)
 
 PATH: Final = "/ws/duplex/{session_id}"
 
@@ -50,15 +34,15 @@ PAUSE_MOST_S: Final = 300.0
 class Prepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
     """First message after `queue_done`: prompt, voices and options."""
 
-    system_prompt: Text = DEFAULT_SYSTEM_PROMPT
+    system_prompt: values.Text = values.DEFAULT_SYSTEM_PROMPT
     ref_audio_base64: str | None = None
     tts_ref_audio_base64: str | None = None
-    ref_audio_path: VoiceName | None = None
-    config: DuplexConfig = DuplexConfig()
-    interruption: InterruptionOptions = InterruptionOptions()
-    audio_format: AudioFormat = PUBLISHED_FORMAT
+    ref_audio_path: values.VoiceName | None = None
+    config: values.DuplexConfig = values.DuplexConfig()
+    interruption: values.InterruptionOptions = values.InterruptionOptions()
+    audio_format: values.AudioFormat = values.PUBLISHED_FORMAT
     transcribe: bool = False
-    max_slice_nums: Slices = 1
+    max_slice_nums: values.Slices = 1
     deferred_finalize: bool = True
     record: bool = True
     extensions: bool = False
@@ -66,11 +50,11 @@ class Prepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
 
     def voice_bytes(self) -> bytes | None:
         """What the language model hears as its voice: raw 16 kHz samples or a WAV file."""
-        return voice_file(self.ref_audio_base64, field="ref_audio_base64")
+        return values.voice_file(self.ref_audio_base64, field="ref_audio_base64")
 
     def tts_voice_bytes(self) -> bytes | None:
         """What the vocoder imitates; falls back to `voice_bytes`."""
-        voice = voice_file(self.tts_ref_audio_base64, field="tts_ref_audio_base64")
+        voice = values.voice_file(self.tts_ref_audio_base64, field="tts_ref_audio_base64")
         return voice or self.voice_bytes()
 
 
@@ -80,10 +64,10 @@ class AudioChunk(msgspec.Struct, tag="audio_chunk", frozen=True, kw_only=True):
     been played."""
 
     audio_base64: str = ""
-    frame_base64_list: Frames = ()
+    frame_base64_list: values.Frames = ()
     force_listen: bool = False
-    max_slice_nums: Slices | None = None
-    playback: PlaybackReport | UnsetType = UNSET
+    max_slice_nums: values.Slices | None = None
+    playback: values.PlaybackReport | UnsetType = UNSET
 
     def audio_bytes(self) -> bytes:
         """Raw float32 samples; none only where there are frames.
@@ -98,13 +82,13 @@ class AudioChunk(msgspec.Struct, tag="audio_chunk", frozen=True, kw_only=True):
         return data
 
     def frame_bytes(self) -> tuple[bytes, ...]:
-        return frame_files(self.frame_base64_list, field="frame_base64_list")
+        return values.frame_files(self.frame_base64_list, field="frame_base64_list")
 
 
 class VideoFrame(msgspec.Struct, tag="video_frame", frozen=True, kw_only=True):
     """A frame (or several) for the next unit; the newest four are kept."""
 
-    frame: str | Frames
+    frame: str | values.Frames
 
     @property
     def frames(self) -> tuple[str, ...]:
@@ -112,7 +96,7 @@ class VideoFrame(msgspec.Struct, tag="video_frame", frozen=True, kw_only=True):
         return (self.frame,) if isinstance(self.frame, str) else self.frame
 
     def frame_bytes(self) -> tuple[bytes, ...]:
-        return frame_files(self.frames, field="frame")
+        return values.frame_files(self.frames, field="frame")
 
 
 class Pause(msgspec.Struct, tag="pause", frozen=True, kw_only=True):
@@ -165,7 +149,7 @@ class Prepared(msgspec.Struct, tag="prepared", frozen=True, kw_only=True):
     session_id: str = ""
     recording_session_id: str | UnsetType = UNSET
     accepts: Annotated[tuple[str, ...] | UnsetType, EXTENSION] = UNSET
-    audio_format: AudioFormat | UnsetType = UNSET
+    audio_format: values.AudioFormat | UnsetType = UNSET
 
 
 class Result(msgspec.Struct, tag="result", frozen=True, kw_only=True):
@@ -260,9 +244,11 @@ def _from_system_content(value: dict[str, Any]) -> None:
         if part.get("type") == "text" and isinstance(part.get("text"), str)
     ]
     for part in objects:
-        codec.rename(part, PART_ALIASES)
+        codec.rename(part, values.PART_ALIASES)
     sounds = [
-        part["data"] for part in objects if part.get("type") == "audio" and not is_silent_part(part)
+        part["data"]
+        for part in objects
+        if part.get("type") == "audio" and not values.is_silent_part(part)
     ]
     if texts:
         value.setdefault("system_prompt", "\n".join(texts))

@@ -19,26 +19,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from parley.errors import BadInput, InvalidConfig, InvalidPayload
-from parley.protocol import codec, legacy
+from parley.protocol import codec, legacy, values
 from parley.protocol.codec import EXTENSION
 from parley.protocol.legacy import InputText, Stop
-from parley.protocol.values import (
-    PART_ALIASES,
-    PUBLISHED_FORMAT,
-    AudioFormat,
-    Base64Audio,
-    InterruptionOptions,
-    PlaybackReport,
-    Text,
-    TurnGeneration,
-    TurnSession,
-    TurnTts,
-    VadOptions,
-    VoiceName,
-    VoicePart,
-    is_silent_part,
-    voice_file,
-)
 
 PATH: Final = "/ws/half_duplex/{session_id}"
 
@@ -48,12 +31,12 @@ PATH: Final = "/ws/half_duplex/{session_id}"
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a client may choose about its turns."""
 
-    vad: VadOptions = VadOptions()
-    generation: TurnGeneration = TurnGeneration()
-    tts: TurnTts = TurnTts()
-    session: TurnSession = TurnSession()
-    interruption: InterruptionOptions = InterruptionOptions()
-    audio_format: AudioFormat = PUBLISHED_FORMAT
+    vad: values.VadOptions = values.VadOptions()
+    generation: values.TurnGeneration = values.TurnGeneration()
+    tts: values.TurnTts = values.TurnTts()
+    session: values.TurnSession = values.TurnSession()
+    interruption: values.InterruptionOptions = values.InterruptionOptions()
+    audio_format: values.AudioFormat = values.PUBLISHED_FORMAT
     transcribe: bool = False
 
 
@@ -61,11 +44,11 @@ class HalfDuplexPrepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True
     """First message after `queue_done`. `system_content` wins over `system_prompt`; without either
     the default prompt is used."""
 
-    system_prompt: Text | None = None
-    system_content: tuple[VoicePart, ...] | None = None
+    system_prompt: values.Text | None = None
+    system_content: tuple[values.VoicePart, ...] | None = None
     config: Config = Config()
     ref_audio_base64: str | None = None
-    ref_audio_path: VoiceName | None = None
+    ref_audio_path: values.VoiceName | None = None
     record: bool = True
     extensions: bool = False
     resume: bool = False
@@ -76,9 +59,9 @@ class HalfDuplexPrepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True
         Raw samples at 16 kHz or a WAV file; None when the client brought none.
         """
         if self.ref_audio_base64 is not None:
-            return voice_file(self.ref_audio_base64, field="ref_audio_base64")
+            return values.voice_file(self.ref_audio_base64, field="ref_audio_base64")
         for part in self.system_content or ():
-            if isinstance(part, Base64Audio):
+            if isinstance(part, values.Base64Audio):
                 return part.audio_bytes()
         return None
 
@@ -88,7 +71,7 @@ class HalfDuplexAudioChunk(msgspec.Struct, tag="audio_chunk", frozen=True, kw_on
     ignored. `playback`: where `interruption` is on, how far the answer has been played."""
 
     audio_base64: str = ""
-    playback: PlaybackReport | UnsetType = UNSET
+    playback: values.PlaybackReport | UnsetType = UNSET
 
     def audio_bytes(self) -> bytes:
         """Raw float32 samples; may be empty."""
@@ -109,7 +92,7 @@ class HalfDuplexPrepared(msgspec.Struct, tag="prepared", frozen=True, kw_only=Tr
     timeout_s: float
     recording_session_id: str | UnsetType = UNSET
     accepts: Annotated[tuple[str, ...] | UnsetType, EXTENSION] = UNSET
-    audio_format: AudioFormat | UnsetType = UNSET
+    audio_format: values.AudioFormat | UnsetType = UNSET
 
 
 class VadState(msgspec.Struct, tag="vad_state", frozen=True, kw_only=True):
@@ -183,8 +166,8 @@ def _adjust_prepare(value: dict[str, Any]) -> None:
         return
     for part in parts:
         if isinstance(part, dict) and part.get("type") == "audio":
-            codec.rename(part, PART_ALIASES)
-    value["system_content"] = [part for part in parts if not is_silent_part(part)]
+            codec.rename(part, values.PART_ALIASES)
+    value["system_content"] = [part for part in parts if not values.is_silent_part(part)]
 
 
 SHAPES: Final[dict[str, codec.Shape]] = {

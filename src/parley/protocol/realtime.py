@@ -19,24 +19,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from parley.errors import InvalidPayload
-from parley.protocol import codec, legacy
+from parley.protocol import codec, legacy, values
 from parley.protocol.codec import EXTENSION
 from parley.protocol.legacy import CloseReason
-from parley.protocol.values import (
-    FRAMES_LIMIT,
-    PUBLISHED_FORMAT,
-    AudioFormat,
-    DuplexConfig,
-    Frames,
-    InterruptionOptions,
-    PlaybackReport,
-    Slices,
-    Text,
-    VoiceName,
-    check_length,
-    frame_files,
-    voice_file,
-)
 
 PATH: Final = "/v1/realtime"
 
@@ -58,24 +43,27 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Prompt, voices and options of a session."""
 
     instructions: Annotated[str, Meta(min_length=1, max_length=65_536)]
-    max_slice_nums: Slices = 1
+    max_slice_nums: values.Slices = 1
     ref_audio: str | None = None
     tts_ref_audio: str | None = None
-    voice_config: DuplexConfig = DuplexConfig()
-    interruption: InterruptionOptions = InterruptionOptions()
-    audio_format: AudioFormat = PUBLISHED_FORMAT
+    voice_config: values.DuplexConfig = values.DuplexConfig()
+    interruption: values.InterruptionOptions = values.InterruptionOptions()
+    audio_format: values.AudioFormat = values.PUBLISHED_FORMAT
     transcribe: bool = False
     record: bool = True
     resume: bool = False
-    ref_audio_path: VoiceName | None = None
+    ref_audio_path: values.VoiceName | None = None
 
     def voice_bytes(self) -> bytes | None:
         """What the language model hears as its voice: raw 16 kHz samples or a WAV file."""
-        return voice_file(self.ref_audio, field="session.ref_audio")
+        return values.voice_file(self.ref_audio, field="session.ref_audio")
 
     def tts_voice_bytes(self) -> bytes | None:
         """What the vocoder imitates; falls back to `voice_bytes`."""
-        return voice_file(self.tts_ref_audio, field="session.tts_ref_audio") or self.voice_bytes()
+        return (
+            values.voice_file(self.tts_ref_audio, field="session.tts_ref_audio")
+            or self.voice_bytes()
+        )
 
 
 class SessionUpdate(msgspec.Struct, tag="session.update", frozen=True, kw_only=True):
@@ -93,14 +81,14 @@ class Append(msgspec.Struct, tag="input_audio_buffer.append", frozen=True, kw_on
     frame. `playback`: where `interruption` is on, how far the answer has been played."""
 
     audio: str
-    video_frames: Frames = ()
+    video_frames: values.Frames = ()
     force_listen: bool = False
-    max_slice_nums: Slices | None = None
-    playback: PlaybackReport | UnsetType = UNSET
+    max_slice_nums: values.Slices | None = None
+    playback: values.PlaybackReport | UnsetType = UNSET
 
     def audio_bytes(self, least_samples: int = APPEND_LEAST_SAMPLES) -> bytes:
         """Raw float32 samples, at most 10 s."""
-        return check_length(
+        return values.check_length(
             codec.pcm_bytes(self.audio, field="audio"),
             field="audio",
             least=least_samples,
@@ -108,21 +96,21 @@ class Append(msgspec.Struct, tag="input_audio_buffer.append", frozen=True, kw_on
         )
 
     def frame_bytes(self) -> tuple[bytes, ...]:
-        return frame_files(self.video_frames, field="video_frames")
+        return values.frame_files(self.video_frames, field="video_frames")
 
 
 class ItemPart(msgspec.Struct, frozen=True, kw_only=True):
     """A part of an item: `text`, or `image_url` (base64 of a file, also as a data URL)."""
 
     type: Literal["input_text", "input_image"]
-    text: Text = ""
+    text: values.Text = ""
     image_url: str = ""
 
 
 class WrittenItem(msgspec.Struct, frozen=True, kw_only=True):
     """What a user wrote and showed."""
 
-    content: Annotated[tuple[ItemPart, ...], Meta(min_length=1, max_length=2 * FRAMES_LIMIT)]
+    content: Annotated[tuple[ItemPart, ...], Meta(min_length=1, max_length=2 * values.FRAMES_LIMIT)]
     type: Literal["message"] = "message"
     role: Literal["user"] = "user"
 
@@ -133,11 +121,11 @@ class WrittenItem(msgspec.Struct, frozen=True, kw_only=True):
 
     def image_bytes(self) -> tuple[bytes, ...]:
         images = tuple(part.image_url for part in self.content if part.type == "input_image")
-        if len(images) > FRAMES_LIMIT:
+        if len(images) > values.FRAMES_LIMIT:
             raise InvalidPayload(
-                f"An item may contain at most {FRAMES_LIMIT} pictures.", field="item"
+                f"An item may contain at most {values.FRAMES_LIMIT} pictures.", field="item"
             )
-        return frame_files(images, field="item.content.image_url")
+        return values.frame_files(images, field="item.content.image_url")
 
 
 class ConversationItemCreate(
@@ -181,7 +169,7 @@ class SessionCreated(msgspec.Struct, tag="session.created", frozen=True, kw_only
     prompt_length: int = 0
     recording_session_id: Annotated[str | UnsetType, EXTENSION] = UNSET
     accepts: Annotated[tuple[str, ...] | UnsetType, EXTENSION] = UNSET
-    audio_format: AudioFormat | UnsetType = UNSET
+    audio_format: values.AudioFormat | UnsetType = UNSET
 
 
 class AudioDelta(msgspec.Struct, tag="response.output_audio.delta", frozen=True, kw_only=True):

@@ -14,25 +14,10 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from parley import logs
+from parley.engine import work
 from parley.engine.engine import PendingResult, SlotHandle
 from parley.engine.model import ModelSpec
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
-from parley.engine.work import (
-    Checkpoint,
-    Ending,
-    FinalizeResult,
-    GenerateResult,
-    Prefill,
-    PrefillResult,
-    Stage,
-    StartSession,
-    StepUnit,
-    Timings,
-    UnitChoices,
-    UnitResult,
-    WholeUnit,
-    Window,
-)
 from parley.errors import InferenceFailed, InvalidRequest, SlotLost
 from parley.media.image import Pixels
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
@@ -41,7 +26,7 @@ from parley.protocol.values import DuplexConfig
 
 log = logs.get(__name__)
 
-R = TypeVar("R", bound=GenerateResult)
+R = TypeVar("R", bound=work.GenerateResult)
 
 DEFAULT_PROMPT = "Streaming Omni Conversation."
 """Source: sessions.md 4.1, view level."""
@@ -57,7 +42,7 @@ class UnitPrefill:
 
     success: bool
     reason: str = ""
-    prefilled: PrefillResult | None = None
+    prefilled: work.PrefillResult | None = None
 
 
 KEPT_UNITS = 4
@@ -73,7 +58,7 @@ class _Unit:
         text: what was said in it; None: the model listened.
     """
 
-    start: Checkpoint
+    start: work.Checkpoint
     segments: tuple[Segment, ...]
     text: str | None
 
@@ -84,11 +69,11 @@ class DuplexView:
     def __init__(self, slot: SlotHandle) -> None:
         self._slot = slot
         self._max_slices: int | Sequence[int] = 1
-        self._unit_start: Checkpoint | None = None
+        self._unit_start: work.Checkpoint | None = None
         self._segments: tuple[Segment, ...] = ()
         self._kept: deque[_Unit] = deque(maxlen=KEPT_UNITS)
-        self._heard: PrefillResult | None = None
-        self._decoding: PendingResult[GenerateResult] | None = None
+        self._heard: work.PrefillResult | None = None
+        self._decoding: PendingResult[work.GenerateResult] | None = None
         self._needs_finalize = False
         self._is_prepared = False
         self._is_stopped = False
@@ -113,7 +98,7 @@ class DuplexView:
         *,
         options: DuplexConfig | None = None,
         max_slice_nums: int = 1,
-        window: Window | None = None,
+        window: work.Window | None = None,
         seed: int | None = None,
     ) -> int:
         """Begin a conversation; gives the prompt's length in tokens.
@@ -130,12 +115,12 @@ class DuplexView:
         self._max_slices = max_slice_nums
         voice = tts_audio if tts_audio is not None else ref_audio
         await self._slot.start(
-            StartSession(
+            work.StartSession(
                 "duplex",
                 voice=None if voice is None else resample(voice, INPUT_RATE_HZ),
                 speak=options.generate_audio,
                 seed=seed,
-                window=window or Window(),
+                window=window or work.Window(),
                 duplex=options,
             )
         )
@@ -161,7 +146,7 @@ class DuplexView:
         *,
         max_slice_nums: int | Sequence[int] | None = None,
         due_s: float | None = None,
-        again: UnitChoices | None = None,
+        again: work.UnitChoices | None = None,
     ) -> UnitPrefill:
         """Append one unit: video frames, then written words, then sound.
 
@@ -198,8 +183,8 @@ class DuplexView:
         force_listen: bool = False,
         max_slice_nums: int | Sequence[int] | None = None,
         due_s: float | None = None,
-        again: UnitChoices | None = None,
-    ) -> UnitResult:
+        again: work.UnitChoices | None = None,
+    ) -> work.UnitResult:
         """`prefill` and `generate` as one request: the engine goes from one to the other by itself.
         Arguments and errors are theirs; after a failure the context is as before the unit.
         """
@@ -207,9 +192,9 @@ class DuplexView:
             return self._nothing(end_of_turn=self._is_stopped)
         self._due_s = due_s
         self._segments = self._segments_of(audio, frames, text, max_slice_nums)
-        unit = WholeUnit(
-            Prefill(self._segments, takes_checkpoint=True, again=again and again.prefill),
-            StepUnit(force_listen, again=again and again.step),
+        unit = work.WholeUnit(
+            work.Prefill(self._segments, takes_checkpoint=True, again=again and again.prefill),
+            work.StepUnit(force_listen, again=again and again.step),
         )
         result = await self._decided(self._slot.unit(unit, due_s=due_s))
         self._unit_start = result.prefilled.checkpoint
@@ -221,8 +206,8 @@ class DuplexView:
         force_listen: bool = False,
         *,
         due_s: float | None = None,
-        again: UnitChoices | None = None,
-    ) -> UnitResult:
+        again: work.UnitChoices | None = None,
+    ) -> work.UnitResult:
         """Let the model decide about the unit: listen, or speak for about a second.
 
         Args:
@@ -235,7 +220,7 @@ class DuplexView:
         if heard is None:
             return self._nothing(end_of_turn=False)
         decoding = self._slot.generate(
-            StepUnit(force_listen, again=again and again.step),
+            work.StepUnit(force_listen, again=again and again.step),
             due_s=self._due_s if due_s is None else due_s,
         )
         try:
@@ -245,7 +230,7 @@ class DuplexView:
             raise
         pieces = [piece async for piece in decoding]
         timings = _add(heard.timings, decided.timings)
-        return self._counted(UnitResult.of(decided, heard, pieces, timings))
+        return self._counted(work.UnitResult.of(decided, heard, pieces, timings))
 
     async def _decided(self, answering: PendingResult[R]) -> R:
         """What became of an answer, which `stop` can cut short."""
@@ -258,7 +243,7 @@ class DuplexView:
         finally:
             self._decoding = None
 
-    def _counted(self, result: UnitResult) -> UnitResult:
+    def _counted(self, result: work.UnitResult) -> work.UnitResult:
         """The result of the unit that was just decided, which can be gone back to."""
         self._needs_finalize = True
         if self._unit_start is not None:
@@ -270,7 +255,7 @@ class DuplexView:
         """Do what was left undone while units were done again. Between two units."""
         await self._slot.prefill(())
 
-    async def finalize(self, *, due_s: float | None = None) -> FinalizeResult | None:
+    async def finalize(self, *, due_s: float | None = None) -> work.FinalizeResult | None:
         """Close the unit: terminators, window. None, and harmless, when there is nothing to close.
 
         May run as a task: once it has started, the next `prefill` is welcome and waits its turn.
@@ -321,13 +306,13 @@ class DuplexView:
         for _ in units[first:]:
             self._kept.pop()
         for number, unit in enumerate(units[first:]):
-            command = StepUnit(say=say) if number == 0 else StepUnit(force_listen=True)
+            command = work.StepUnit(say=say) if number == 0 else work.StepUnit(force_listen=True)
             await self._decide_again(unit, command)
         return True
 
-    async def _decide_again(self, unit: _Unit, command: StepUnit) -> None:
-        prefill = Prefill(unit.segments, takes_checkpoint=True)
-        decided = await self._decided(self._slot.unit(WholeUnit(prefill, command)))
+    async def _decide_again(self, unit: _Unit, command: work.StepUnit) -> None:
+        prefill = work.Prefill(unit.segments, takes_checkpoint=True)
+        decided = await self._decided(self._slot.unit(work.WholeUnit(prefill, command)))
         await self._slot.finalize()
         if decided.prefilled.checkpoint is not None:
             self._kept.append(_Unit(decided.prefilled.checkpoint, unit.segments, command.say))
@@ -374,7 +359,7 @@ class DuplexView:
         frames: Sequence[Pixels] = (),
         *,
         ends_with_turn: bool = True,
-    ) -> list[UnitResult]:
+    ) -> list[work.UnitResult]:
         """A whole recording unit by unit, the last one padded with silence. `prepare` comes first.
 
         Args:
@@ -383,7 +368,7 @@ class DuplexView:
         """
         sound = resample(audio, INPUT_RATE_HZ)
         unit = round(self.spec.unit_s * INPUT_RATE_HZ)
-        results: list[UnitResult] = []
+        results: list[work.UnitResult] = []
         for index, start in enumerate(range(0, len(sound), unit)):
             piece = sound.slice(start, start + unit)
             padding = Pcm.silence(unit - len(piece), INPUT_RATE_HZ)
@@ -430,10 +415,12 @@ class DuplexView:
             segments.append(Audio(audio, "live"))
         return tuple(segments)
 
-    def _nothing(self, *, end_of_turn: bool) -> UnitResult:
-        decided = GenerateResult(Ending.LISTEN, "", end_of_turn, 0, 0, self.kv_cache_length)
+    def _nothing(self, *, end_of_turn: bool) -> work.UnitResult:
+        decided = work.GenerateResult(
+            work.Ending.LISTEN, "", end_of_turn, 0, 0, self.kv_cache_length
+        )
         return replace(
-            UnitResult.of(decided, PrefillResult(0, 0), (), {}), current_time=self._units
+            work.UnitResult.of(decided, work.PrefillResult(0, 0), (), {}), current_time=self._units
         )
 
     async def _back_to_unit_start(self, failure: InferenceFailed) -> None:
@@ -444,9 +431,9 @@ class DuplexView:
             await self._slot.roll_back(checkpoint)
 
 
-def _add(first: Timings, second: Timings) -> dict[Stage, float]:
+def _add(first: work.Timings, second: work.Timings) -> dict[work.Stage, float]:
     return {
         stage: first.get(stage, 0.0) + second.get(stage, 0.0)
-        for stage in Stage
+        for stage in work.Stage
         if stage in first or stage in second
     }
