@@ -148,6 +148,22 @@ async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
         assert gateway.runtime.access.admission.sessions_by_address == {}
 
 
+async def test_a_body_that_comes_slowly_is_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(BoundedHttp, "body_limit_s", 0.3)
+    piece = b" " * (16 << 10)
+    async with running_gateway() as gateway, raw_client(gateway.gateway.port) as client:
+        await client.send(b"POST /api/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 99000000\r\n\r\n")
+        for _ in range(20):
+            await client.send(piece)
+        answer = await client.rest()
+
+        assert answer.split()[1] == b"408"
+        assert gateway.runtime.links.budget.used_bytes == 0
+        assert gateway.runtime.access.open_connections.ended == {"slow_body": 1}
+        text = gateway.runtime.monitoring.metrics.page().decode()
+        assert 'parley_connections_ended_total{reason="slow_body"} 1.0' in text
+
+
 async def test_an_address_may_send_only_so_many_bodies_at_once_and_none_is_read_before():
     head = b"POST /api/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000\r\n\r\n"
     async with (
@@ -276,33 +292,50 @@ async def test_behind_a_proxy_connections_are_not_counted_by_address():
         assert (await http.get("/health")).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("request_bytes", "status"),
-    [
-        (f"GET /ws/chat HTTP/1.0\r\n{WS_HEAD}\r\n".encode(), b"400"),
-        (f"GET /ws/chat HTTP/1.1\r\n{WS_HEAD.partition(chr(10))[2]}\r\n".encode(), b"400"),
-        (f"GET /ws/chat HTTP/1.1\r\nHost: b\r\n{WS_HEAD}\r\n".encode(), b"400"),
-        (b"GET /health HTTP/1.1\r\n\r\n", b"400"),
-        (b"GET /health HTTP/1.0\r\n\r\n", b"200"),
-        (b"GET / HTTP/1.1\r\nx: " + b"y" * (HEAD_LIMIT_BYTES + 9), b"431"),
-        (b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n" * 50, b"400"),
-    ],
-    ids=[
-        "upgrade by HTTP/1.0",
-        "upgrade without Host",
-        "upgrade with two",
-        "no Host",
-        "HTTP/1.0 without Host",
-        "long head",
-        "fifty at once",
-    ],
-)
-async def test_odd_heads_get_their_status(request_bytes: bytes, status: bytes):
-    async with running_gateway() as gateway, raw_client(gateway.gateway.port) as client:
-        await client.send(request_bytes)
-        answer = await client.rest()
+ONE_HOST = "must have one Host field"
+UPGRADE = f"GET /ws/chat HTTP/1.1\r\n{WS_HEAD}"
+ODD_HEADS = {
+    "upgrade by HTTP/1.0": (UPGRADE.replace("1.1", "1.0"), 400, "requires HTTP/1.1"),
+    "upgrade without Host": (UPGRADE.replace("Host: 127.0.0.1\r\n", ""), 400, ONE_HOST),
+    "upgrade with two": (f"{UPGRADE}Host: b\r\n", 400, ONE_HOST),
+    "upgrade of a long path": (UPGRADE.replace("chat", "a" * 8200), 431, "at most 8192 bytes"),
+    "upgrade with a long cookie": (
+        f"{UPGRADE}Cookie: a={'b' * 8200}\r\n",
+        431,
+        "A line of a WebSocket request may have at most 8192 bytes",
+    ),
+    "no Host": ("GET /health HTTP/1.1\r\n", 400, ONE_HOST),
+    "HTTP/1.0 without Host": ("GET /health HTTP/1.0\r\n", 200, "healthy"),
+    "long head": (
+        "GET / HTTP/1.1\r\nx: " + "y" * (HEAD_LIMIT_BYTES + 9),
+        431,
+        "exceeds 16384 bytes",
+    ),
+    "many fields": ("GET / HTTP/1.1\r\n" + "a:\r\n" * 101, 431, "more than 100 header fields"),
+    "fifty at once": (
+        "GET /health HTTP/1.1\r\nHost: a\r\n\r\n" * 50,
+        400,
+        "More than 8 requests wait",
+    ),
+    "another host in the target": ("GET http://b/ HTTP/1.1\r\nHost: a\r\n", 400, "name the host"),
+    "a user in the target": ("GET http://b@a/ HTTP/1.1\r\nHost: a\r\n", 400, "name the host"),
+    "the host in the target": (
+        "GET http://a/health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n",
+        200,
+        "healthy",
+    ),
+    "two lengths": ("POST / HTTP/1.1\r\nHost: a\r\n" + "Content-Length: 1\r\n" * 2, 400, "Invalid"),
+}
 
-    assert b"HTTP/1.1 " + status in answer
+
+@pytest.mark.parametrize("name", ODD_HEADS)
+async def test_odd_heads_get_their_status_and_a_reason(name: str):
+    head, status, words = ODD_HEADS[name]
+    async with running_gateway() as gateway, raw_client(gateway.gateway.port) as client:
+        await client.send(f"{head}\r\n".encode())
+        answer = (await client.rest()).decode()
+
+    assert (answer.split()[1], words in answer) == (str(status), True), answer
 
 
 async def test_a_reader_that_stands_still_is_dropped(monkeypatch: pytest.MonkeyPatch, tmp_path):
@@ -317,6 +350,25 @@ async def test_a_reader_that_stands_still_is_dropped(monkeypatch: pytest.MonkeyP
         await reader.send(b"GET /static/large.wav HTTP/1.1\r\nHost: a\r\n\r\n")
         await until(lambda: gateway.runtime.access.open_connections.by_address)
         await until(lambda: not gateway.runtime.access.open_connections.by_address)
+
+
+async def test_unread_answers_are_memory_of_their_address(tmp_path):
+    web = tmp_path / "web"
+    web.mkdir()
+    (web / "large.wav").write_bytes(b"x" * (64 << 20))
+    async with running_gateway(web=web) as gateway, AsyncExitStack() as stack:
+        budget, connections = gateway.runtime.links.budget, gateway.runtime.access.open_connections
+        budget.share_bytes = 1 << 20
+        for _ in range(40):
+            reader = await stack.enter_async_context(raw_client(gateway.gateway.port))
+            await reader.send(b"GET /static/large.wav HTTP/1.1\r\nHost: a\r\n\r\n")
+        await until(lambda: connections.ended["unread_answers"])
+        await asyncio.sleep(0)
+
+        assert 0 < budget.used_bytes <= budget.share_bytes
+        assert 0 < sum(connections.by_address.values()) < 40
+        await stack.aclose()
+        await until(lambda: budget.used_bytes == 0)
 
 
 async def test_nobody_waits_for_somebody_elses_transfers():

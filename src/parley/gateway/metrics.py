@@ -37,7 +37,7 @@ from parley.installation import build_id
 from parley.protocol.control import STAGE_BUCKETS_MS, Durations, Heartbeat, RecordingState
 from parley.protocol.kinds import Kind
 from parley.protocol.values import InterruptionState
-from parley.transport import Traffic
+from parley.transport import Ended, Traffic
 
 Resumed = Literal[
     "resumed", "unknown", "expired", "replaced", "gap", "lost", "not_yet_known", "unreachable"
@@ -66,6 +66,7 @@ class Metrics:
     Args:
         find_disk_free: bytes that are free where the data lies; may raise OSError.
         count_keys: keys that work.
+        ended: connections that were ended for what they cost.
         count_kept: sessions whose client was cut off and may come back.
         is_in_doubt: whether another gateway may have become active.
     """
@@ -78,6 +79,7 @@ class Metrics:
         session_logs: LogSweep | None = None,
         find_disk_free: Callable[[], int] | None = None,
         count_keys: Callable[[], int] | None = None,
+        ended: Mapping[Ended, int] | None = None,
         count_kept: Callable[[], int] = lambda: 0,
         is_in_doubt: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -103,6 +105,7 @@ class Metrics:
         self._interruptions: Tally[str] = Tally()
         self._find_disk_free = find_disk_free
         self._count_keys = count_keys
+        self._ended = {} if ended is None else ended
         self._count_kept = count_kept
         self._is_in_doubt = is_in_doubt
         self.registry = CollectorRegistry(auto_describe=False)
@@ -274,6 +277,14 @@ class Metrics:
         yield CounterMetricFamily(
             "parley_connection_cuts", "Clients cut off whose session waited.", value=self._cuts
         )
+        ended = CounterMetricFamily(
+            "parley_connections_ended",
+            "Client connections that were ended for what they cost, by reason.",
+            labels=["reason"],
+        )
+        for why in get_args(Ended):
+            ended.add_metric([why], self._ended.get(why, 0))
+        yield ended
         resumptions = CounterMetricFamily(
             "parley_resumptions", "Clients that came back, by what they got.", labels=["result"]
         )

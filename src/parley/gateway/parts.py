@@ -227,6 +227,7 @@ class Monitoring:
             session_logs=stores.log_sweep,
             find_disk_free=lambda: free_bytes(settings.storage.data_dir),
             count_keys=lambda: access.authenticator.keys,
+            ended=access.open_connections.ended,
             count_kept=count_kept,
             is_in_doubt=lambda: scheduling.dispatcher.is_paused,
         )

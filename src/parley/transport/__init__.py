@@ -5,7 +5,7 @@ A `Connection` is all that others see of a WebSocket: `receive`, `send_text`, `p
 """
 
 from parley.transport.client import ClientConnection, DialFailed, dial
-from parley.transport.clients import OpenConnections
+from parley.transport.clients import Ended, OpenConnections
 from parley.transport.connection import Connection
 from parley.transport.framing import ITEMS_LIMIT, LARGE_BYTES, Message
 from parley.transport.http import BoundedHttp
@@ -26,6 +26,7 @@ __all__ = [
     "ConnectionLimits",
     "ConnectionState",
     "DialFailed",
+    "Ended",
     "Keepalive",
     "Message",
     "OpenConnections",

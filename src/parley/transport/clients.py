@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 from parley.transport.allowance import Allowance
 
@@ -13,6 +13,7 @@ HELD_OFF_S: Final = 5.0
 """Time for which an address that flooded a connection gets no new WebSocket: floods must not follow
 each other immediately."""
 
+Ended = Literal["flood", "slow_body", "slow_reader", "too_many", "unread_answers"]
 
 ADDRESSES_KEPT: Final = 10_000
 
@@ -39,13 +40,15 @@ class OpenConnections:
         self._open: Counter[str] = Counter()
         self.draining: Counter[str] = Counter()
         """Connections whose bodies are still read after their answer, by address."""
-
+        self.ended: Counter[Ended] = Counter()
+        """Connections that were closed for what they cost."""
         self._held_off: dict[str, float] = {}
 
     def flooded(self, address: str, now: float) -> None:
         """A connection of this address was closed for sending too many messages."""
         self._held_off = {one: until for one, until in self._held_off.items() if until > now}
         self._held_off[address] = now + HELD_OFF_S
+        self.ended["flood"] += 1
 
     def is_held_off(self, address: str, now: float) -> bool:
         """True if the address must wait before it may open another WebSocket."""
@@ -58,6 +61,7 @@ class OpenConnections:
     def enter(self, address: str) -> bool:
         """Count one connection; false, and not counted, if the address has reached its limit."""
         if self.limit is not None and self._open[address] >= self.limit:
+            self.ended["too_many"] += 1
             return False
         self._open[address] += 1
         return True
@@ -72,7 +76,10 @@ class OpenConnections:
                 self._fresh.clear()
             fresh = Allowance(AT_ONCE * self.limit, self.limit / REFILL_S, self._now())
             self._fresh[address] = fresh
-        return fresh.has(1, self._now)
+        if fresh.has(1, self._now):
+            return True
+        self.ended["too_many"] += 1
+        return False
 
     def leave(self, address: str) -> None:
         """A counted connection has ended."""

@@ -8,14 +8,18 @@ before the application hears of it.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 import httptools
+from starlette.datastructures import Headers
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from websockets.http11 import MAX_LINE_LENGTH
 
 from parley.protocol.networks import network_of
 from parley.transport.clients import OpenConnections
+from parley.transport.limits import Budget
 
 HEAD_LIMIT_S: Final = 20.0
 """From the connection to the end of its first request's head; later ones have uvicorn's keep-alive
@@ -30,13 +34,15 @@ PIECE_BYTES: Final = 64
 """A body may come in so many pieces of any size; with more, pieces must have so many bytes on
 average. Each costs a call, and a chunk of one byte is six on the wire."""
 
+BYTES_PER_S: Final = 16 << 10
+"""No working network is slower for long."""
 BODY_GRACE_S: Final = 30.0
-BODY_BYTES_PER_S: Final = 16 << 10
-"""A body may take its grace, and a second more for every so many bytes that came."""
+BODY_LIMIT_S: Final = 600.0
+"""A body may take its grace, and a second more for every `BYTES_PER_S` that came; never more than
+its limit, however large it is: it holds memory meanwhile."""
 
 STALL_S: Final = 30.0
-STALL_BYTES: Final = 64 << 10
-"""While an answer waits for its reader, so many bytes must go within so many seconds."""
+"""While an answer waits for its reader, it must move at `BYTES_PER_S`; measured so often."""
 
 DRAIN_S: Final = 5.0
 DRAIN_BYTES: Final = 64 << 20
@@ -51,7 +57,11 @@ PIPELINE_LIMIT: Final = 8
 
 
 class BadHead(Exception):
-    """A request that is refused with 400."""
+    """A request that is refused with `status`."""
+
+    def __init__(self, sentence: str, status: int = 400) -> None:
+        super().__init__(sentence)
+        self.status = status
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -59,6 +69,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     head_limit_s = HEAD_LIMIT_S
     body_grace_s = BODY_GRACE_S
+    body_limit_s = BODY_LIMIT_S
     stall_s = STALL_S
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -72,7 +83,10 @@ class BoundedHttp(HttpToolsProtocol):
         self._body_bytes = 0
         self._body_pieces = 0
         self._trailers = 0
-        self._body_due = 0.0
+        self._body_due = self._body_end = 0.0
+        self._budget: Budget | None = self.app_state.get("budget")
+        self._unread: tuple[int, str] | None = None
+        """Bytes of an answer that are counted, and whose."""
         self._timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
 
@@ -95,6 +109,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._stop_timer()
         self._stop_stall_timer()
         self._stop_draining()
+        self._count_unread(0)
         self._leave()
         super().connection_lost(exc)
 
@@ -115,7 +130,9 @@ class BoundedHttp(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         if not self.transport.is_closing():
-            super().send_400_response(msg)
+            error = getattr(sys.exception(), "__context__", None)
+            known = error if isinstance(error, BadHead) else BadHead(msg)
+            self._refuse(known.status, str(known))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._is_in_body:
@@ -125,8 +142,7 @@ class BoundedHttp(HttpToolsProtocol):
                 raise BadHead("A body may have at most 100 trailer fields.")
             return
         if len(self.headers) >= FIELDS_LIMIT:
-            self._refuse(431, f"Request has more than {FIELDS_LIMIT} header fields.")
-            raise BadHead
+            raise BadHead(f"Request has more than {FIELDS_LIMIT} header fields.", 431)
         super().on_header(name, value)
 
     def handle_websocket_upgrade(self) -> None:
@@ -143,6 +159,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_headers_complete()
         self._body_bytes = self._body_pieces = self._trailers = 0
         self._body_due = self.loop.time() + self.body_grace_s
+        self._body_end = self.loop.time() + self.body_limit_s
         self._after(self.body_grace_s, self._check_body)
 
     def on_body(self, body: bytes) -> None:
@@ -153,7 +170,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._body_pieces += 1
         if self._body_pieces > FREE_PIECES and self._body_bytes < PIECE_BYTES * self._body_pieces:
             raise BadHead("The pieces of the body are too small.")
-        self._body_due += len(body) / BODY_BYTES_PER_S
+        self._body_due += len(body) / BYTES_PER_S
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -180,10 +197,15 @@ class BoundedHttp(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch_output()
+        if self._count_unread(self.transport.get_write_buffer_size()):
+            self._watch_output()
+        else:
+            self._open.ended["unread_answers"] += 1
+            self.transport.abort()
 
     def resume_writing(self) -> None:
         self._stop_stall_timer()
+        self._count_unread(0)
         super().resume_writing()
 
     def _drain(self, count: int) -> None:
@@ -212,35 +234,65 @@ class BoundedHttp(HttpToolsProtocol):
         if version not in ("1.0", "1.1"):
             raise BadHead("Only HTTP/1.0 and HTTP/1.1 are supported.")
         if sum(len(name) + len(value) for name, value in self.headers) > HEAD_LIMIT_BYTES:
-            self._refuse(431, f"Request head exceeds {HEAD_LIMIT_BYTES} bytes.")
-            raise BadHead
+            raise BadHead(f"Request head exceeds {HEAD_LIMIT_BYTES} bytes.", 431)
         if self.url.count(b"&") >= FIELDS_LIMIT:
             raise BadHead("A query may have at most 100 fields.")
-        hosts = sum(name == b"host" for name, _ in self.headers)
-        if hosts > 1 or (hosts == 0 and version != "1.0"):
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(hosts) > 1 or (not hosts and version != "1.0"):
             raise BadHead("A request must have one Host field.")
-        if version == "1.0" and self._should_upgrade():
+        _, is_absolute, authority = self.url.partition(b"://")
+        if is_absolute and not self.url.startswith(b"/") and hosts != [authority.split(b"/")[0]]:
+            raise BadHead("The request target must name the host of the Host field.")
+        if self._should_upgrade():
+            self._check_upgrade(version)
+        if len(self.pipeline) >= PIPELINE_LIMIT:
+            raise BadHead(f"More than {PIPELINE_LIMIT} requests wait for their answers.")
+
+    def _check_upgrade(self, version: str) -> None:
+        if version == "1.0":
             raise BadHead("A WebSocket requires HTTP/1.1.")
-        if self._should_upgrade() and any(
+        if any(
             name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
             for name, value in self.headers
         ):
             raise BadHead("A WebSocket request must not have a body.")
-        if len(self.pipeline) >= PIPELINE_LIMIT:
-            raise BadHead("Too many concurrent requests.")
+        lines = [(b"GET HTTP/1.1", self.url), *self.headers]
+        if any(len(name) + len(value) + 4 > MAX_LINE_LENGTH for name, value in lines):
+            raise BadHead(
+                f"A line of a WebSocket request may have at most {MAX_LINE_LENGTH} bytes.", 431
+            )
 
     def _check_body(self) -> None:
         now = self.loop.time()
         if self.flow.read_paused:
             # It is us who do not read at present.
             self._body_due = max(self._body_due, now + 1.0)
-        if now < self._body_due:
-            self._after(self._body_due - now, self._check_body)
+        due = min(self._body_due, self._body_end)
+        if now < due:
+            self._after(due - now, self._check_body)
             return
+        self._open.ended["slow_body"] += 1
         if self.cycle is not None and not self.cycle.response_started:
             self._refuse(408, "Request body was not received in time.")
         else:
             self.transport.close()
+
+    def _count_unread(self, size: int) -> bool:
+        """Count an answer's bytes that wait for their reader as memory of its address; False if it
+        has no more."""
+        if self._budget is None:
+            return True
+        if self._unread is not None:
+            self._budget.give(*self._unread)
+            self._unread = None
+        if size:
+            peer, headers = self.client and self.client[0], Headers(raw=self.headers)
+            address_of = self.app_state.get("address_of")
+            owner = address_of(peer, headers) if address_of else self._address
+            if not self._budget.take(size, owner):
+                return False
+            self._unread = size, owner
+        return True
 
     def _watch_output(self) -> None:
         """Check that the peer reads the answer."""
@@ -248,7 +300,9 @@ class BoundedHttp(HttpToolsProtocol):
         before = self.transport.get_write_buffer_size()
 
         def check() -> None:
-            if before - self.transport.get_write_buffer_size() < STALL_BYTES:
+            waiting = self.transport.get_write_buffer_size()
+            if before - waiting < self.stall_s * BYTES_PER_S:
+                self._open.ended["slow_reader"] += 1
                 self.transport.abort()
             else:
                 self._watch_output()
@@ -288,6 +342,7 @@ class BoundedHttp(HttpToolsProtocol):
 
 
 _PHRASES: Final = {
+    400: b"Bad Request",
     408: b"Request Timeout",
     429: b"Too Many Requests",
     431: b"Request Header Fields Too Large",

@@ -119,6 +119,11 @@ class ServerConnection(Connection):
         if self._open_connections is not None and self.owner is not None:
             self._open_connections.flooded(self.owner, self._now())
 
+    def _give_up(self, waiting_bytes: int) -> None:
+        if self._open_connections is not None:
+            self._open_connections.ended["slow_reader"] += 1
+        super()._give_up(waiting_bytes)
+
     def _connect(self, request: Request) -> None:
         assert self._transport is not None
         # Nothing is read before this client is admitted.
