@@ -432,9 +432,12 @@ const scenarios = {
     await tap(page);
     await mainButton(page).click();
     await activity(page, 'speaking');
+    const round = await page.locator('.dock button:visible').all();
+    const acts = await Promise.all(round.map((button) => button.getAttribute('data-act')));
+    assert.deepEqual(acts, ['mute', 'camera', null, 'more'], 'what matters, and hanging up');
     const silentAfterMs = await silenceAfter(page, pressHush);
     await activity(page, 'listening');
-    await page.getByRole('button', { name: 'HD, more detail' }).click();
+    await pressMore(page, 'detail');
     const before = wire.sent.length;
     await wire.sends(before + 2);
     await hangUp(page);
@@ -1125,7 +1128,7 @@ const scenarios = {
     await page.locator('#panel-settings summary').last().scrollIntoViewIfNeeded();
     assert.deepEqual(await page.evaluate(() => [scrollY, document.body.scrollTop]), [0, 0]);
     await page.keyboard.press('Escape');
-    await page.getByRole('button', { name: 'Hold the picture' }).click();
+    await pressMore(page, 'freeze');
     const atHold = frames().length;
     // The first of these may have been taken before.
     await eventually(() => frames().length >= atHold + 3, 'held pictures');
@@ -1149,14 +1152,14 @@ const scenarios = {
       };
     });
     await page.goto('/omni');
-    await page.getByRole('button', { name: 'Show a screen or window' }).click();
+    await page.getByRole('button', { name: 'Talk without a camera' }).click();
+    await phase(page, 'live');
+    await pressMore(page, 'screen');
     await until(page, () => document.querySelector('video').videoWidth === 1600);
     assert.ok(
       !(await page.evaluate(() => document.querySelector('video').classList.contains('mirrored'))),
       'a screen is no mirror',
     );
-    await mainButton(page).click();
-    await phase(page, 'live');
     const frames = () =>
       wire.sent.filter(({ message }) => message.video_frames).map(({ message }) => message.video_frames[0]);
     await eventually(() => frames().length >= 2, 'two pictures');

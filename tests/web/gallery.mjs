@@ -13,7 +13,7 @@ const SHOWN = [
   ['call-denied', 'Without a microphone', 'what is wrong, and the way out'],
   ['queue', 'Waiting', 'place, estimate, and a bell when it is your turn'],
   ['half-duplex', 'Taking turns', 'the server hears when you have finished'],
-  ['omni', 'A video call', 'from edge to edge, with subtitles and its tools'],
+  ['omni', 'A video call', 'from edge to edge, with subtitles'],
   ['realtime', 'For builders', 'the protocol, message by message'],
   ['chat', 'A chat, before', 'text, pictures, sound and clips'],
   ['chat-answer', 'A chat', 'answers in words and voice'],

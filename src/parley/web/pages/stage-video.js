@@ -56,8 +56,6 @@ class StageVideo {
       hidden: true,
       onclick: () => camera.setZoom(1),
     });
-    const row = h('div', { class: 'tools', role: 'toolbar', label: 'video.tools' }, ...Object.values(this.tools));
-    row.removeAttribute('title');
     this.node = h(
       'div',
       { class: 'picture' },
@@ -65,7 +63,7 @@ class StageVideo {
       this.placeholder,
       this.without,
       this.zoomed,
-      h('div', { class: 'overlay' }, this.#captions, row),
+      h('div', { class: 'overlay' }, this.#captions),
     );
     zoomByFingers(this.node, camera);
     camera.addEventListener('change', () => this.#draw());
@@ -144,7 +142,7 @@ class StageVideo {
       /** @type {Element} */ (this.placeholder.lastElementChild),
       this.#isWithout ? 'video.is_without' : 'video.turn_on',
     );
-    drawTools(tools, this.acts, this.#isDetailed);
+    drawTools(tools, this.acts, { isDetailed: this.#isDetailed, isCalling: calls.isOn });
     this.zoomed.hidden = !camera.isOn || camera.zoom < 1.05;
     if (!this.zoomed.hidden) this.zoomed.textContent = `${number(camera.zoom, { maximumFractionDigits: 1 })}×`;
     video.style.setProperty('--zoom', String(Math.min(ZOOM_LIMIT, camera.isOn ? camera.zoom : 1)));

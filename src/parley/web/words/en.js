@@ -219,7 +219,6 @@ export const en = {
   'video.without': 'Continue without a camera',
   'video.start_without': 'Talk without a camera',
   'video.is_without': 'No camera. Tap to turn it on',
-  'video.tools': 'Picture',
 
   // After a call
   'after.recording': 'Save the recording',
@@ -621,6 +620,15 @@ export const en = {
   'help.keys_chat':
     'Enter: send. Shift and Enter: new line. Space in an empty field: record. Escape: drop the recording.',
   'control.mute': 'Mute',
+  'control.camera': 'Camera',
+  'control.screen': 'Screen',
+  'control.flip': 'Flip',
+  'control.mirror': 'Mirror',
+  'control.freeze': 'Hold',
+  'control.detail': 'Detail',
+  'control.torch': 'Light',
+  'control.captions': 'Subtitles',
+  'control.full': 'Full screen',
   'control.pause': 'Pause',
   'control.skip': 'Skip',
   'control.hush': 'Stop speaking',

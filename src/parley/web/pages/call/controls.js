@@ -1,7 +1,7 @@
 /**
  * The controls of a call. Before it, what one may want first: text and settings; the sphere on the stage
- * begins. In it, three round buttons: mute, hang up, and more, which holds all else. One node for every
- * layout: below the stage, over a picture, under an open sheet, and in a small window of its own.
+ * begins. In it, round buttons: mute, the camera of a video call, hang up, and more, which has all else. One node for
+ * every layout: below the stage, over a picture, under an open sheet, and in a small window of its own.
  */
 
 import { h, reicon, relabel, say } from '../../elements/dom.js';
@@ -36,14 +36,14 @@ export function togglePause({ duplex }) {
 const once = (event) => void (event.repeat && event.key === 'Enter' && event.preventDefault());
 
 /** @param {string} id @param {string} name @param {string} label @param {() => void} act @param {string} caption */
-function round(id, name, label, act, caption) {
+export function round(id, name, label, act, caption) {
   const about = { class: 'round', type: 'button', icon: name, label, 'data-act': id };
   const button = h('button', { ...about, onclick: act, onkeydown: once });
   return h('span', { class: 'control' }, button, h('span', { class: 'name', words: caption, 'aria-hidden': 'true' }));
 }
 
 /** @param {Element | null} node @returns {HTMLButtonElement | null} */
-const buttonOf = (node) =>
+export const buttonOf = (node) =>
   /** @type {HTMLButtonElement | null} */ (node?.closest('button') ?? node?.querySelector('button') ?? null);
 
 export class Controls {
@@ -58,7 +58,10 @@ export class Controls {
   #talk;
   #small;
   #more;
+  /** @type {HTMLElement | null} */
+  #camera;
   #menu = h('div', { class: 'more-menu' });
+  #left = h('div', { class: 'left' });
   /** Where text and settings are before a call. */
   #calm = h('div', { class: 'calm' });
   #state = h('strong', { class: 'now' });
@@ -94,16 +97,15 @@ export class Controls {
     const hasWindows = 'documentPictureInPicture' in globalThis;
     this.#small = hasWindows ? round('small', 'window', 'call.small', small, 'control.small') : null;
     this.#more = round('more', 'more', 'call.more', () => this.#openMore(), 'control.more');
+    const { power = null, ...picture } = page.stageVideo?.tools ?? {};
+    this.#camera = power;
+    if (page.stageVideo) this.#menu.append(h('div', { class: 'tools' }, ...Object.values(picture)));
     this.#menu.append(...[this.#hush, this.#pause, this.#force, this.#small].filter((node) => node !== null));
+    this.#left.append(this.#mute);
     this.status = h('p', { class: 'status', 'aria-hidden': 'true' }, this.#state, ' ', this.#time);
     const buttons = h('div', { class: 'buttons', role: 'toolbar', label: 'call.controls' });
     buttons.removeAttribute('title');
-    buttons.append(
-      h('div', { class: 'left' }, this.#mute),
-      this.#main,
-      h('div', { class: 'right' }, this.#more, this.#menu),
-      this.#calm,
-    );
+    buttons.append(this.#left, this.#main, h('div', { class: 'right' }, this.#more, this.#menu), this.#calm);
     this.node = h('div', { class: 'dock' }, this.status, this.#talk, buttons);
     this.#closeMoreAround();
     // What slides up behind the controls ends above them, and they are higher while it is open.
@@ -171,7 +173,10 @@ export class Controls {
     this.#mute.hidden = this.#more.hidden = !isOn;
     if (!isOn) this.#openMore(false);
     const place = isOn ? this.#menu : this.#calm;
-    if (this.#text.parentNode !== place) place.append(this.#text, this.#settings);
+    if (this.#text.parentNode !== place) {
+      if (this.#camera) (isOn ? this.#left : this.#calm).append(this.#camera);
+      place.append(this.#text, this.#settings);
+    }
     this.#calm.hidden = calls.isBusy;
     const isMutedNow = isOn && isMuted;
     const mute = /** @type {HTMLButtonElement} */ (buttonOf(this.#mute));

@@ -1,7 +1,8 @@
-/** The buttons of a video call's picture. */
+/** The buttons of a video call's picture: the camera's is one of the round ones, the others are behind "more". */
 
 import { canShareScreen } from '../../audio/devices.js';
 import { h, once, reicon, relabel } from '../../elements/dom.js';
+import { buttonOf, round } from './controls.js';
 
 /**
  * @typedef {object} Acts what the buttons do
@@ -15,52 +16,55 @@ import { h, once, reicon, relabel } from '../../elements/dom.js';
  * @property {() => void} changed
  */
 
-/** @param {string} name @param {string} label @param {() => void} act */
-const tool = (name, label, act) =>
-  h('button', { class: 'round glass', type: 'button', icon: name, label, onclick: act });
-
 /** @param {Acts} acts */
 export function makeTools({ camera, settings, turnOn, flip, share, full, detail, changed }) {
   const turnTorch = () => {
-    const on = tools.torch.getAttribute('aria-pressed') !== 'true';
-    tools.torch.setAttribute('aria-pressed', String(on));
+    const torch = buttonIn(tools.torch);
+    const on = torch.getAttribute('aria-pressed') !== 'true';
+    torch.setAttribute('aria-pressed', String(on));
     void camera.torch(on).catch(() => {});
   };
   const turnMirror = () => {
     camera.isMirrored = !camera.isMirrored;
     changed();
   };
+  const turnPower = () => (camera.isOn ? camera.close() : turnOn());
+  const turnCaptions = () => settings.set('captions', !settings.get('captions'));
   const tools = {
-    power: tool('video', 'video.off', () => (camera.isOn ? camera.close() : turnOn())),
-    flip: tool('flip', 'video.flip', once(flip, 500)),
-    mirror: tool('mirror', 'video.mirror', once(turnMirror, 400)),
-    freeze: tool('freeze', 'video.freeze', () => void camera.freeze(!camera.isFrozen)),
-    detail: tool('plus', 'video.detail', detail),
-    torch: tool('sun', 'video.torch', turnTorch),
-    screen: tool('screen', 'video.screen', once(share, 500)),
-    subtitles: tool('captions', 'video.captions', () => settings.set('captions', !settings.get('captions'))),
-    whole: tool('full', 'video.full', once(full, 400)),
+    power: round('camera', 'video', 'video.off', turnPower, 'control.camera'),
+    screen: round('screen', 'screen', 'video.screen', once(share, 500), 'control.screen'),
+    flip: round('flip', 'flip', 'video.flip', once(flip, 500), 'control.flip'),
+    mirror: round('mirror', 'mirror', 'video.mirror', once(turnMirror, 400), 'control.mirror'),
+    freeze: round('freeze', 'freeze', 'video.freeze', () => void camera.freeze(!camera.isFrozen), 'control.freeze'),
+    detail: round('detail', 'plus', 'video.detail', detail, 'control.detail'),
+    torch: round('torch', 'sun', 'video.torch', turnTorch, 'control.torch'),
+    captions: round('captions', 'captions', 'video.captions', turnCaptions, 'control.captions'),
+    whole: round('full', 'full', 'video.full', once(full, 400), 'control.full'),
   };
-  tools.detail.replaceChildren(h('b', { class: 'small' }, 'HD'));
+  buttonIn(tools.detail).replaceChildren(h('b', { class: 'small' }, 'HD'));
   tools.whole.classList.add('whole');
-  for (const button of [tools.detail, tools.subtitles, tools.whole]) button.classList.add('with-picture');
   tools.screen.hidden = !canShareScreen();
   return tools;
 }
 
-/** @param {ReturnType<typeof makeTools>} tools @param {Acts} acts @param {boolean} isDetailed */
-export function drawTools(tools, { camera, settings }, isDetailed) {
-  reicon(tools.power, camera.isOn ? 'video' : 'video-off');
-  relabel(tools.power, camera.isOn ? 'video.off' : 'video.turn_on');
-  for (const button of [tools.flip, tools.mirror, tools.freeze]) button.disabled = !camera.isOn;
-  if (camera.isScreen) tools.flip.disabled = tools.mirror.disabled = true;
+/** @param {HTMLElement} tool */
+const buttonIn = (tool) => /** @type {HTMLButtonElement} */ (buttonOf(tool));
+
+/** @param {ReturnType<typeof makeTools>} tools @param {Acts} acts @param {{isDetailed: boolean, isCalling: boolean}} now */
+export function drawTools(tools, { camera, settings }, { isDetailed, isCalling }) {
+  const power = buttonIn(tools.power);
+  reicon(power, camera.isOn ? 'video' : 'video-off');
+  relabel(power, camera.isOn ? 'video.off' : 'video.turn_on');
+  tools.power.hidden = !camera.isOn && !isCalling;
+  tools.freeze.hidden = !camera.isOn;
+  tools.flip.hidden = tools.mirror.hidden = !camera.isOn || camera.isScreen;
   tools.torch.hidden = !camera.hasTorch;
   const pressed = /** @type {[HTMLElement, boolean][]} */ ([
     [tools.freeze, camera.isFrozen],
     [tools.screen, camera.isScreen],
     [tools.mirror, camera.isMirrored],
     [tools.detail, isDetailed],
-    [tools.subtitles, settings.get('captions')],
+    [tools.captions, settings.get('captions')],
   ]);
-  for (const [button, isOn] of pressed) button.setAttribute('aria-pressed', String(isOn));
+  for (const [tool, isOn] of pressed) buttonIn(tool).setAttribute('aria-pressed', String(isOn));
 }
