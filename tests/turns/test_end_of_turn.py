@@ -13,7 +13,7 @@ from tests.support.timeline import Script, chunks, silence, sound, speak, window
 
 from parley.media.pcm import Pcm
 from parley.protocol.values import VadOptions
-from parley.turns import Combined, TurnJudges, WordsEnd, silence_ms
+from parley.turns import TurnJudges, silence_ms
 from parley.turns.word_lists import (
     ACKNOWLEDGEMENTS,
     COMMANDS,
@@ -104,6 +104,26 @@ def test_every_pause_is_judged_once_and_speech_that_goes_on_forgets_it():
     assert end.at_sample == 45 * WINDOW_SAMPLES
 
 
+def test_a_pause_that_words_hold_open_is_held_open_after_a_resume():
+    def finder(*parts):
+        return UtteranceFinder(
+            Script(*parts), silence=TurnJudges(Says(0.99)).silence(VadOptions())
+        )
+
+    def quiet(count):
+        return Pcm(np.zeros(count * WINDOW_SAMPLES, np.float32), 16_000)
+
+    before = finder(windows(20, 0.95), windows(40, 0.0))
+    before.feed(quiet(23))
+    before.hold(before.pause_start, 1800)
+    after = finder(windows(40, 0.0))
+    after.restore(before.remembered())
+
+    # The network alone would have ended the turn after 256 ms.
+    assert after.feed(quiet(24)) == []
+    assert [type(event) for event in after.feed(quiet(3))] == [SpeechEnded]
+
+
 def test_a_click_is_not_judged():
     says = Says(0.5)
     finder = UtteranceFinder(
@@ -152,14 +172,6 @@ def test_sentences_that_want_another_word_are_unfinished(said):
 )
 def test_whole_sentences_are_not(said):
     assert not is_unfinished(said)
-
-
-def test_words_and_sound_are_weighed_together():
-    both = Combined([Says(0.7), WordsEnd()])
-
-    assert both.judge(np.zeros(10, np.float32), "all circuits are") < 0.2
-    assert both.judge(np.zeros(10, np.float32), "all circuits are busy now") > 0.7
-    assert both.judge(np.zeros(10, np.float32), "") == pytest.approx(0.7)
 
 
 def test_every_language_has_its_lists_and_no_word_is_in_two_of_them():

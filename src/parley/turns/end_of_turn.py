@@ -2,8 +2,9 @@
 
 An `EndOfTurn` gives a probability; `silence_ms` turns it into the silence that is waited for before
 the turn is over: short when it is complete, up to `LONGEST_MS` when the person is likely to go on.
-Parts: words alone (`WordsEnd`), sound (`smart_turn.py`), both (`Combined`). Without any part a
-fixed silence ends a turn, as `vad/utterance.py` does by itself.
+The part that comes with parley hears how it was said (`smart_turn.py`); the words are known later and
+only make the silence longer (`TurnJudges.held_ms`). Without any part a fixed silence ends a turn, as
+`vad/utterance.py` does by itself.
 
 Source: docs/understand/turn-taking.md.
 """
@@ -11,17 +12,12 @@ Source: docs/understand/turn-taking.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final, Protocol
 
 import numpy as np
 
 from parley.media.pcm import Samples
 from parley.protocol.values import Eagerness
-from parley.turns.word_lists import is_unfinished
-
-UNKNOWN: Final = 0.5
-"""The probability of a part that cannot tell."""
 
 _SHIFT: Final = {"low": -1.0, "medium": 0.0, "high": 1.0}
 """Of the log odds: the threshold of who waits for longer, or less long."""
@@ -47,28 +43,6 @@ class EndOfTurn(Protocol):
             words: what a recogniser made of it; "" where nobody knows.
         """
         ...
-
-
-class WordsEnd:
-    """By the words alone: an unfinished sentence ends in a word that wants another one."""
-
-    def judge(self, audio: Samples, words: str) -> float:
-        """See `EndOfTurn`."""
-        if not words.strip():
-            return UNKNOWN
-        return 0.05 if is_unfinished(words) else 0.6
-
-
-class Combined:
-    """Several parts that know different things: their log odds are added."""
-
-    def __init__(self, parts: Sequence[EndOfTurn]) -> None:
-        self._parts = tuple(parts)
-
-    def judge(self, audio: Samples, words: str) -> float:
-        """See `EndOfTurn`."""
-        together = sum(log_odds(part.judge(audio, words)) for part in self._parts)
-        return 1 / (1 + math.exp(-together))
 
 
 def log_odds(probability: float) -> float:

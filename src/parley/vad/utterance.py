@@ -184,6 +184,7 @@ class UtteranceFinder:
             "pause_start": self._pause_start,
             "needed": self._needed,
             "is_judged": self._is_judged,
+            "held": self._held,
             "floor": self._floor,
             "heard": np.concatenate([np.empty(0, np.float32), *self._heard]),
             "heard_start": self._heard_start,
@@ -199,6 +200,7 @@ class UtteranceFinder:
         self._pause_start = remembered["pause_start"]
         self._needed = remembered.get("needed", self._min_silence)
         self._is_judged = remembered.get("is_judged", False)
+        self._held = remembered.get("held", (None, 0))
         self._floor = remembered["floor"]
         heard, self._heard_start = remembered["heard"], remembered["heard_start"]
         self._heard.extend(
