@@ -106,9 +106,7 @@ def test_every_pause_is_judged_once_and_speech_that_goes_on_forgets_it():
 
 def test_a_pause_that_words_hold_open_is_held_open_after_a_resume():
     def finder(*parts):
-        return UtteranceFinder(
-            Script(*parts), silence=TurnJudges(Says(0.99)).silence(VadOptions())
-        )
+        return UtteranceFinder(Script(*parts), silence=TurnJudges(Says(0.99)).silence(VadOptions()))
 
     def quiet(count):
         return Pcm(np.zeros(count * WINDOW_SAMPLES, np.float32), 16_000)
