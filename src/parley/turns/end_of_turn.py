@@ -2,9 +2,9 @@
 
 An `EndOfTurn` gives a probability; `silence_ms` turns it into the silence that is waited for before
 the turn is over: short when it is complete, up to `LONGEST_MS` when the person is likely to go on.
-The part that comes with parley hears how it was said (`smart_turn.py`); the words are known later and
-only make the silence longer (`TurnJudges.held_ms`). Without any part a fixed silence ends a turn, as
-`vad/utterance.py` does by itself.
+The part that comes with parley hears how it was said (`smart_turn.py`); the words are known later
+and only make the silence longer (`TurnJudges.held_ms`). Without any part a fixed silence ends a
+turn, as `vad/utterance.py` does by itself.
 
 Source: docs/understand/turn-taking.md.
 """

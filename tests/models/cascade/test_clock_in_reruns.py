@@ -47,7 +47,7 @@ async def test_the_time_is_that_of_the_recording(tmp_path: Path) -> None:
         talk = harness.begin("chat", "s")
         talk.say(ASKED)
         await talk.until("done")
-        said = next(one["text"] for one in talk.socket.sent if one["type"] == "done")
+        done = next(one for one in talk.socket.sent if one["type"] == "done")
         await talk.over()
     await asyncio.to_thread(kept.close)
     (folder,) = RecordingFolders(tmp_path)
@@ -57,6 +57,9 @@ async def test_the_time_is_that_of_the_recording(tmp_path: Path) -> None:
         await slot.close()
 
     answers: list[Any] = [one for one in found.differences if one.what == "text"]
+    said = done["text"]
+    # A fixed answer counts as if the language model had written it.
+    assert done["generated_tokens"] >= 5
     # The recorder was told another time than the model, so that the two can be told apart.
     assert said != TOLD
     assert [(one.recorded, one.now) for one in answers] == [(said, TOLD)]

@@ -162,7 +162,10 @@ class Choices:
         fixed = history.lines[-1].note if history.lines and not draft.ids else None
         is_free = rule.answer_format is None and not (self.is_again and self._words)
         if isinstance(fixed, FixedNote) and is_free:
-            return Draft(str(fixed), is_over=True)
+            count = parts.writer.count_text(fixed)
+            # One that is longer than the limit is only a note to the writer.
+            if count <= limit:
+                return Draft(str(fixed), is_over=True, count=count)
         if self.is_again:
             if not self._words:
                 raise NothingLeft
