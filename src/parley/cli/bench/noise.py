@@ -113,7 +113,7 @@ def noise(
     # Report missing recordings before the long part starts.
     voices = own(folder) if folder is not None else installed() if people else None
     found = {name: measure(model, options, minutes) for name, options in POLICIES.items()}
-    table = [] if voices is None else rows(voices, model, _judges(), minutes)
+    table = [] if voices is None else rows(voices, model, default_judges(), minutes)
     if as_json:
         by_policy = {name: dataclasses.asdict(one) for name, one in found.items()}
         typer.echo(json.dumps({**by_policy, "people": [dataclasses.asdict(row) for row in table]}))
@@ -127,7 +127,7 @@ def noise(
         raise typer.Exit(1)
 
 
-def _judges() -> TurnJudges:
+def default_judges() -> TurnJudges:
     """As a worker has them by default."""
     from parley.turns import onset
     from parley.turns.keywords import KeywordMatcher
