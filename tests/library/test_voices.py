@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -151,6 +153,26 @@ def test_strangers_together_leave_room_for_keys(shelf, monkeypatch):
     with pytest.raises(TooManyVoices):
         shelf.add("Anna", file(), VoiceUser(client="c"))
     shelf.add("Anna", file(), VoiceUser(key_id="k"))
+
+
+def test_looking_for_voices_reads_no_file_twice(shelf, tmp_path, monkeypatch):
+    ids = [shelf.add(name, file()).id for name in ("Anna", "Bert")]
+    long_ago_s = time.time() - 60
+    os.utime(tmp_path / "voices", (long_ago_s, long_ago_s))
+    for name in (*ids, "Anna", "nobody"):
+        shelf.find(name)
+    reads = []
+    monkeypatch.setattr(voices, "read_voice", lambda *args, **more: reads.append(args))
+    monkeypatch.setattr(json, "loads", lambda *args: reads.append(args))
+
+    assert shelf.find("Anna") is shelf.find("Anna") is not None
+    assert shelf.find("nobody") is None
+    assert not reads
+    monkeypatch.undo()
+    assert shelf.remove(ids[0])
+    assert shelf.find("Anna") is None
+    assert shelf.find(ids[0]) is None
+    assert [card.name for card in shelf.list()] == ["Bert"]
 
 
 def test_a_session_finds_by_name_what_its_client_may_see(shelf):

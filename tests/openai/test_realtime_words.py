@@ -22,6 +22,7 @@ from parley.errors import Unauthorized
 from parley.media import g711
 from parley.media.pcm import Pcm
 from parley.media.wav import encode_wav
+from parley.session.session import VOICES_BURST
 
 
 async def test_nothing_to_cancel_begins_with_the_words_that_livekit_looks_for():
@@ -128,6 +129,22 @@ async def test_an_unknown_voice_is_an_error_and_changes_nothing(where):
     assert updated.session.audio.output.voice == "default"
     assert updated.session.instructions != "No."
     assert done.response.status == "completed"
+
+
+async def test_a_session_names_other_voices_only_so_often():
+    async with talking(TalkingModel()) as (_, talk):
+        for number in range(VOICES_BURST + 5):
+            session: Any = {"type": "realtime", "audio": {"output": {"voice": f"v{number}"}}}
+            await talk.connection.session.update(session=session)
+        errors = [await talk.error() for _ in range(VOICES_BURST + 5)]
+        await talk.connection.session.update(session={"type": "realtime", "max_output_tokens": 9})
+        await talk.until("session.updated")
+
+    unknown = [error for error in errors if "There is no voice" in error.message]
+    often = [error for error in errors if f"another voice {VOICES_BURST} times" in error.message]
+    assert len(unknown) + len(often) == len(errors)
+    assert VOICES_BURST <= len(unknown) < len(errors)
+    assert {error.param for error in often} == {"session.audio.output.voice"}
 
 
 async def test_a_response_has_a_format_and_a_voice_of_its_own(tmp_path):

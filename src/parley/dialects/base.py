@@ -313,7 +313,7 @@ class Dialect(ABC):
             ParleyError: it makes no sense, or not in this phase; the message is dropped.
         """
 
-    def voice_in(self, decoded: Any) -> tuple[str, ParleyError] | None:
+    def voice_in(self, decoded: Any) -> tuple[str, BadInput] | None:
         """A registered voice that a decoded message names again, and what is wrong with the message
         if there is no such voice."""
         return None

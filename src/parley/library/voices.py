@@ -11,6 +11,7 @@ everybody lists, hears and uses it then.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -18,7 +19,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -48,6 +49,10 @@ LIMIT_BYTES: Final = 10 * 1024 * 1024
 """Source: service.md 5.6."""
 
 LIMIT_VOICES: Final = 500
+CACHED_VOICES: Final = 8
+"""Voices kept decoded, 4 MB at most each."""
+SETTLED_NS: Final = 2_000_000_000
+"""A folder that changed less than this ago may change again within the resolution of its clock."""
 LIMIT_STRANGERS: Final = 250
 NAME_CHARS: Final = 80
 
@@ -224,6 +229,9 @@ class VoiceLibrary:
         self._limit_s = limit_s
         self._limit_each = limit_each
         self._lock = threading.Lock()
+        self._known: tuple[int, Sequence[VoiceCard]] | None = None
+        """The cards, and when their folder had changed last."""
+        self._read = functools.lru_cache(CACHED_VOICES)(self._read_wav)
         self.problems: list[str] = []
         """Files that were found broken and set aside."""
 
@@ -242,10 +250,14 @@ class VoiceLibrary:
         if path is None:
             return None
         try:
-            return read_voice(path, limit_s=self._limit_s).pcm
+            return self._read(path, path.stat().st_mtime_ns)
         except (OSError, InvalidPayload, TooLarge) as error:
             _log.error("voice_unreadable", voice=path.stem, why=str(error))
             return None
+
+    def _read_wav(self, path: Path, changed_ns: int) -> Pcm:
+        del changed_ns  # another file is another voice
+        return read_voice(path, limit_s=self._limit_s).pcm
 
     def card(self, voice_id: str, user: VoiceUser = ADMIN) -> VoiceCard | None:
         """Metadata of a voice; None if there is none that `user` may open."""
@@ -340,7 +352,21 @@ class VoiceLibrary:
     def _wav(self, voice_id: str) -> Path | None:
         return self._root / f"{voice_id}.wav" if _ID.fullmatch(voice_id) else None
 
-    def _cards(self) -> Iterator[VoiceCard]:
+    def _cards(self) -> Sequence[VoiceCard]:
+        """All cards. Their files are replaced, not changed, so the folder tells that they have."""
+        try:
+            changed_ns = self._root.stat().st_mtime_ns
+        except FileNotFoundError:
+            return ()
+        known = self._known
+        if known is not None and known[0] == changed_ns:
+            return known[1]
+        cards = tuple(self._read_cards())
+        if time.time_ns() - changed_ns > SETTLED_NS:
+            self._known = changed_ns, cards
+        return cards
+
+    def _read_cards(self) -> Iterator[VoiceCard]:
         try:
             names = sorted(os.listdir(self._root))
         except FileNotFoundError:

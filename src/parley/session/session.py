@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -30,7 +31,7 @@ from parley.dialects.events import (
     SessionReady,
     UnitDone,
 )
-from parley.errors import InferenceFailed, ParleyError, SlowClient
+from parley.errors import InferenceFailed, InvalidRequest, ParleyError, SlowClient
 from parley.protocol import codec
 from parley.protocol.kinds import Phase
 from parley.protocol.resume import AwayReason, GoingAway, InputDropped
@@ -57,6 +58,11 @@ DROPPED = "dropped"
 
 DROPPED_S = 1.0
 """After sound was dropped, the client is sent its length this much later."""
+
+VOICES_BURST = 10
+VOICE_EVERY_S = 1.0
+"""How often a message may name another voice: each is looked for, and read. A session may be this
+many ahead."""
 
 CLOSING_S = 2.0
 """How long the closing handshake may take."""
@@ -185,6 +191,7 @@ class Session:
         """Decided already, by the event that ended the session."""
         self._ending: asyncio.Future[SessionEnded] = asyncio.get_running_loop().create_future()
         self.voices: Voices | None = None
+        self._voice_due_s = -math.inf
         """Finds voices that clients name; set by a runner that changes them between answers."""
         self._runner: Runner | None = None
         self._rebuildable: RebuildableRunner | None = None
@@ -519,6 +526,17 @@ class Session:
         if named is None:
             return
         name, error = named
+        now_s = self.clock.monotonic()
+        due_s = max(self._voice_due_s, now_s - VOICES_BURST * VOICE_EVERY_S)
+        if due_s > now_s:
+            limited = InvalidRequest(
+                f"A session may name another voice {VOICES_BURST} times, and then once per "
+                f"{VOICE_EVERY_S:g} s.",
+                field=error.field,
+            )
+            limited.client_event_id = error.client_event_id
+            raise limited
+        self._voice_due_s = due_s + VOICE_EVERY_S
         if await asyncio.to_thread(voices, name) is None:
             raise error
 

@@ -12,11 +12,13 @@ import contextlib
 import functools
 import io
 import json
+import random
 import socket
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from parley.gateway.admission import is_loopback
@@ -164,6 +166,49 @@ def slow_reader(address: Address, until: float) -> None:
             time.sleep(0.1)
 
 
+def unread_answers(address: Address, until: float) -> None:
+    """Many spoken answers to a minute of sound, which are read byte by byte."""
+    sound = base64.b64encode(_noise_wav(60)).decode()
+    message = {"role": "user", "content": [{"type": "audio", "data": sound}]}
+    words = _chat({"messages": [message], "tts": {"enabled": True}})
+    with _many(address, words, until) as socks:
+        while time.monotonic() < until:
+            for sock in socks:
+                with contextlib.suppress(OSError):
+                    sock.recv(1)
+            time.sleep(0.1)
+
+
+def damaged_picture(address: Address, until: float) -> None:
+    """Pictures whose heads have hundreds of thousands of empty parts."""
+    data = base64.b64encode(b"\xff\xd8" + b"\xff\xe1\0\x08Exif\0\0" * 300_000).decode()
+    message = {"role": "user", "content": [{"type": "image", "data": data}]}
+    words = _chat({"messages": [message]})
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError), _connect(address) as sock:
+            while time.monotonic() < until:
+                sock.sendall(words)
+                if not sock.recv(PIECE):
+                    break
+
+
+def _chat(asked: dict[str, Any]) -> bytes:
+    """`POST /api/chat`."""
+    body = json.dumps(asked).encode()
+    return (
+        b"POST /api/chat HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+    )
+
+
+def _noise_wav(seconds: int) -> bytes:
+    """A WAV file of 8-bit samples, 8 kHz."""
+    rate_hz, size = 8000, 8000 * seconds
+    form = struct.pack("<IHHIIHH", 16, 1, 1, rate_hz, rate_hz, 1, 8)
+    head = struct.pack("<4sI8s", b"RIFF", 36 + size, b"WAVEfmt ")
+    return head + form + struct.pack("<4sI", b"data", size) + random.Random(0).randbytes(size)
+
+
 def slow_session(address: Address, until: float) -> None:
     """A session that asks for a lot and reads nothing."""
     sound = "A" * 85_336
@@ -242,6 +287,25 @@ def _visit(address: Address, path: str, words: bytes, until: float) -> None:
             sock.recv(PIECE)
 
 
+def voices(address: Address, until: float) -> None:
+    """A session that names another voice in each message."""
+    number = 0
+
+    def update() -> bytes:
+        nonlocal number
+        number += 1
+        session = {"type": "realtime", "audio": {"output": {"voice": f"voice {number}"}}}
+        words = json.dumps({"type": "session.update", "session": session}).encode()
+        return frame(TEXT, words, mask=True)
+
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError), _upgraded(address, "/v1/realtime?model=any") as sock:
+            while time.monotonic() < until:
+                sock.sendall(b"".join(update() for _ in range(50)))
+                sock.settimeout(1.0)
+                sock.recv(PIECE)
+
+
 def tickets(address: Address, until: float) -> None:
     """As many queue tickets as one client may have."""
     number = 0
@@ -304,11 +368,7 @@ def clip(address: Address, until: float) -> None:
     """Chat requests with a small clip of many large frames, two at a time."""
     data = base64.b64encode(_large_clip()).decode()
     asked = {"messages": [{"role": "user", "content": [{"type": "video", "data": data}]}]}
-    body = json.dumps(asked).encode()
-    request = (
-        b"POST /api/chat HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
-    )
+    request = _chat(asked)
     while time.monotonic() < until:
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             socks = [stack.enter_context(_connect(address)) for _ in range(2)]
@@ -382,6 +442,9 @@ ATTACKS: Final[dict[str, Callable[[Address, float], None]]] = {
     "churn": churn,
     "resume": resume,
     "tickets": tickets,
+    "voices": voices,
+    "unread-answers": unread_answers,
+    "damaged-picture": damaged_picture,
 }
 
 

@@ -190,7 +190,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
     # ---- client → server -------------------------------------------------------------------
 
-    def voice_in(self, decoded: Decoded) -> tuple[str, ParleyError] | None:
+    def voice_in(self, decoded: Decoded) -> tuple[str, BadInput] | None:
         match decoded.message:
             case wire.SessionUpdateEvent(session=given):
                 where = "session"
