@@ -542,8 +542,7 @@ def test_importing_parley_offers_the_client() -> None:
 
 
 def test_sound_survives_the_way_out_and_back() -> None:
-    from parley.client.live import sound_out
-    from parley.client.sound import sound_in
+    from parley.client.sound import sound_in, sound_out
 
     pcm = Pcm(np.linspace(-1, 1, 160, dtype=np.float32), 16_000)
 

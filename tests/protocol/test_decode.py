@@ -342,8 +342,25 @@ def test_a_long_type_name_is_not_echoed_back() -> None:
     assert len(str(caught.value)) < 150
 
 
+@pytest.mark.parametrize(
+    ("content", "got"),
+    [("", "''"), ("a b", "'a b'"), ("x" * 200, "200 characters")],
+)
+def test_a_value_beyond_its_limits_is_said(content: str, got: str) -> None:
+    tool = {"function": {"name": content}}
+    request = {"messages": [{"role": "user", "content": "?"}], "tools": [tool]}
+
+    with pytest.raises(InvalidRequest) as caught:
+        chat.request_from(request)
+
+    assert str(caught.value).startswith("tools[0].function.name: expected str")
+    assert str(caught.value).endswith(f", got {got}")
+
+
 def test_an_error_sentence_reads_well() -> None:
-    with pytest.raises(ParleyError, match=r"^config\.vad\.threshold: expected float <= 0\.99$"):
+    with pytest.raises(
+        ParleyError, match=r"^config\.vad\.threshold: expected float <= 0\.99, got 2$"
+    ):
         HALF('{"type":"prepare","config":{"vad":{"threshold":2}}}')
 
 

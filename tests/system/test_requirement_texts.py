@@ -502,7 +502,7 @@ async def test_a_close_frame_says_why(server: RunningStack) -> None:
         "The message is not valid JSON text.",
         "stopped",
         "Not prepared yet: send 'prepare' first.",
-        "messages: expected array of length >= 1",
+        "messages: expected array of length >= 1, got 0 items",
         "A session id is 1 to 64 letters, digits, '_' or '-'.",
     ]
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 
 from parley import errors
-from parley.errors import BadInput, ParleyError, Refused
+from parley.errors import BadInput, InvalidRequest, ParleyError, Refused
 
 DEFAULT_URL: Final = "https://localhost:8006"
 
@@ -58,9 +58,16 @@ class BadAddress(Unreachable):
     """An address that is not a server's."""
 
 
+def reason_of(error: Exception) -> str:
+    """Why a connection failed, without what a library says around it."""
+    if isinstance(error, OSError) and error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    return (str(error) or type(error).__name__).rstrip(".")
+
+
 def unreachable(url: str, error: Exception) -> Unreachable:
     """What a failed HTTP request means, with a hint that fits it."""
-    why = (str(error) or type(error).__name__).rstrip(".")
+    why = reason_of(error)
     hint = CERTIFICATE_HINT if "CERTIFICATE_VERIFY" in why else RUNNING_HINT
     return Unreachable(url, f"{why}.", hint=hint)
 
@@ -194,7 +201,11 @@ class Access:
     def __post_init__(self) -> None:
         # Frozen: defaults are filled in here.
         object.__setattr__(self, "url", self.url or variable("URL") or DEFAULT_URL)
-        object.__setattr__(self, "token", self.token or variable("TOKEN"))
+        # A key that was copied or read from a file may have a line break at its end.
+        token = (self.token or variable("TOKEN") or "").strip() or None
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise InvalidRequest("token must be printable ASCII characters.", field="token")
+        object.__setattr__(self, "token", token)
         object.__setattr__(self, "ca", self.ca or variable("CA"))
 
     def http_url(self, path: str) -> str:
@@ -206,8 +217,13 @@ class Access:
         return self._url(path, {"http": "ws", "https": "wss"})
 
     def _url(self, path: str, schemes: dict[str, str]) -> str:
-        parts = urlsplit(self.url if "://" in self.url else f"https://{self.url}")
-        if parts.scheme not in ("http", "https", "ws", "wss") or not parts.netloc:
+        try:
+            parts = urlsplit(self.url if "://" in self.url else f"https://{self.url}")
+            is_address = parts.scheme in ("http", "https", "ws", "wss") and bool(parts.hostname)
+            is_address &= parts.port != 0
+        except ValueError:
+            is_address = False
+        if not is_address:
             raise BadAddress(self.url, "not the address of a server.", hint=ADDRESS_HINT)
         scheme = schemes.get(parts.scheme, parts.scheme)
         wanted = urlsplit(path)

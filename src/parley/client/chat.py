@@ -24,15 +24,8 @@ from parley.client.events import (
     Reconnecting,
     Understood,
 )
-from parley.client.live import (
-    BACKOFF_S,
-    TRY_AGAIN_CODES,
-    common_event,
-    given,
-    sound_out,
-    voice_out,
-)
-from parley.client.sound import sound_in
+from parley.client.live import BACKOFF_S, TRY_AGAIN_CODES, common_event, given
+from parley.client.sound import file_out, sound_in, sound_out, voice_out
 from parley.clock import Clock, SystemClock
 from parley.errors import InvalidRequest, TimedOut, UnknownEvent
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
@@ -312,8 +305,8 @@ def _user(
 ) -> Message:
     if not (images or sounds or clips):
         return Message(role="user", content=text)
-    parts: list[Part] = [Base64Image(data=codec.to_base64(each)) for each in images]
-    parts += [Base64Video(data=codec.to_base64(each)) for each in clips]
+    parts: list[Part] = [Base64Image(data=file_out("images", each)) for each in images]
+    parts += [Base64Video(data=file_out("clips", each)) for each in clips]
     parts += [Base64Audio(data=sound_out(each), sample_rate=INPUT_RATE_HZ) for each in sounds]
     if text:
         parts.append(TextPart(text=text))

@@ -33,6 +33,7 @@ from parley.client.access import (
     Transport,
     Unreachable,
     as_error,
+    reason_of,
 )
 from parley.client.resuming import SentMessages
 from parley.errors import ParleyError
@@ -87,7 +88,7 @@ class NetworkTransport:
                 url, f"unknown host '{host}' ({error.strerror}).", hint=NAME_HINT
             ) from None
         except OSError as error:
-            why = error.strerror or str(error) or type(error).__name__
+            why = reason_of(error)
             raise Unreachable(url, f"{why}.", hint=RUNNING_HINT, may_pass=True) from None
         return NetworkSocket(socket)
 

@@ -14,6 +14,7 @@ import asyncio
 import importlib
 import threading
 from collections import deque
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final, Self
 
@@ -36,13 +37,15 @@ def sound_library() -> ModuleType:
         library = importlib.import_module("sounddevice")
     except ModuleNotFoundError:
         raise SetupError(
-            "There is no access to a microphone: the package 'sounddevice' is not installed.",
+            "There is no access to a microphone or loudspeaker: the package 'sounddevice' is not "
+            "installed.",
             hint=f"Install it with: {install_command('talk')}; or talk with --file speech.wav "
             "or --sample.",
         ) from None
     except OSError:
         raise SetupError(
-            "There is no access to a microphone: the PortAudio library was not found.",
+            "There is no access to a microphone or loudspeaker: the PortAudio library was not "
+            "found.",
             hint="Install it (Debian: apt install libportaudio2); or talk with --file speech.wav "
             "or --sample.",
         ) from None
@@ -58,6 +61,23 @@ def has_output() -> bool:
         # PortAudio has its own error classes, which exist only where it does.
         return False
     return True
+
+
+def _started(device: str, kind: Callable[..., Any], **options: Any) -> Any:
+    """A running stream of PortAudio's.
+
+    Raises:
+        SetupError: it cannot be opened.
+    """
+    try:
+        stream = kind(**options)
+        stream.start()
+    except Exception as error:
+        raise SetupError(
+            f"The {device} cannot be opened: {error}.",
+            hint="Is one connected, and may this terminal use it? Else: --file, --sample.",
+        ) from error
+    return stream
 
 
 class Microphone:
@@ -77,20 +97,15 @@ class Microphone:
         self._loop = asyncio.get_running_loop()
 
     def __enter__(self) -> Self:
-        try:
-            self._stream = self._library.InputStream(
-                samplerate=INPUT_RATE_HZ,
-                channels=1,
-                dtype="float32",
-                blocksize=self._chunk_samples,
-                callback=self._captured,
-            )
-            self._stream.start()
-        except Exception as error:
-            raise SetupError(
-                f"The microphone cannot be opened: {error}.",
-                hint="Is one connected, and may this terminal use it? Else: --file, --sample.",
-            ) from error
+        self._stream = _started(
+            "microphone",
+            self._library.InputStream,
+            samplerate=INPUT_RATE_HZ,
+            channels=1,
+            dtype="float32",
+            blocksize=self._chunk_samples,
+            callback=self._captured,
+        )
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -133,10 +148,14 @@ class Loudspeaker:
         self._gain = 1.0
 
     def __enter__(self) -> Self:
-        self._stream = self._library.OutputStream(
-            samplerate=OUTPUT_RATE_HZ, channels=1, dtype="float32", callback=self._wanted
+        self._stream = _started(
+            "loudspeaker",
+            self._library.OutputStream,
+            samplerate=OUTPUT_RATE_HZ,
+            channels=1,
+            dtype="float32",
+            callback=self._wanted,
         )
-        self._stream.start()
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -18,15 +18,14 @@ import msgspec
 
 from parley.client.access import Access, AccessOptions
 from parley.client.events import Ended, Event, Listening, Paused, Ready, Resumed, Speaking
-from parley.client.live import LiveClient, given, voice_out
+from parley.client.live import LiveClient, given
 from parley.client.pace import Pace
-from parley.client.sound import fitting
+from parley.client.sound import file_out, fitting, heard, voice_out
 from parley.clock import Clock
 from parley.errors import NotReady
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
-from parley.media.resample import resample
-from parley.protocol import codec, legacy, realtime
 from parley.protocol import duplex as wire
+from parley.protocol import legacy, realtime
 from parley.protocol.codec import check_session_id
 from parley.protocol.values import (
     DEFAULT_SYSTEM_PROMPT,
@@ -121,7 +120,7 @@ class UnitClient(LiveClient):
             if self._speaking is None:
                 self._units: deque[tuple[Pcm, asyncio.Future[None]]] = deque()
                 self._speaking = asyncio.create_task(self._speak(), name="parley-client-speaker")
-            sound = resample(pcm, INPUT_RATE_HZ)
+            sound = heard(pcm)
             sent: asyncio.Future[None] | None = None
             for start in range(0, len(sound), INPUT_RATE_HZ):
                 unit = sound.slice(start, start + INPUT_RATE_HZ)
@@ -188,7 +187,7 @@ class UnitClient(LiveClient):
         """
         unit = self._unit(
             self._sound.out(pcm),
-            tuple(codec.to_base64(frame) for frame in frames),
+            tuple(file_out("frames", frame) for frame in frames),
             force_listen,
             max_slice_nums,
         )

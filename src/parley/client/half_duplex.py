@@ -24,12 +24,11 @@ from parley.client.events import (
     TurnDone,
     Voice,
 )
-from parley.client.live import LiveClient, given, voice_out
+from parley.client.live import LiveClient, given
 from parley.client.pace import Pace
-from parley.client.sound import fitting
+from parley.client.sound import fitting, heard, voice_out
 from parley.clock import Clock
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join, level_dbfs
-from parley.media.resample import resample
 from parley.protocol import half_duplex as wire
 from parley.protocol import legacy
 from parley.protocol.codec import check_session_id
@@ -125,7 +124,7 @@ class HalfDuplexClient(LiveClient):
         Raises:
             ParleyError: the session never began, or ended meanwhile.
         """
-        rest = resample(pcm, INPUT_RATE_HZ)
+        rest = heard(pcm)
         async with self._listening():
             await self._until_active()
             if not self._has_spoken:

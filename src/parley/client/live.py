@@ -34,12 +34,11 @@ from parley.client.access import (
 from parley.client.connection import Link, open_socket
 from parley.client.pace import Collected
 from parley.client.resuming import FINAL_CODES, Returning, end_session, resume_path
-from parley.client.sound import ClientSound
+from parley.client.sound import ClientSound, file_out
 from parley.clock import Clock, SystemClock
-from parley.errors import NotReady, ParleyError, Refused, TimedOut, UnknownEvent
-from parley.media.pcm import INPUT_RATE_HZ, Pcm, to_float32_bytes
-from parley.media.resample import resample
-from parley.protocol import codec, legacy, realtime
+from parley.errors import NotReady, ParleyError, Refused, SetupError, TimedOut, UnknownEvent
+from parley.media.pcm import Pcm
+from parley.protocol import legacy, realtime
 from parley.protocol.values import PlaybackReport
 
 BACKOFF_S: Final = 0.5
@@ -114,6 +113,7 @@ class LiveClient(ABC):
         self._coming_back: asyncio.Task[events.Event] | None = None
         """Continues when the iterating task stops waiting and waits again later."""
         self._leaving = False
+        self._was_opened = False
         self._kept: deque[events.Event | Exception] = deque()
         self._reading = asyncio.Lock()
         self._news = asyncio.Event()
@@ -221,7 +221,7 @@ class LiveClient(ABC):
             NotReady: before `Ready`.
             ConnectionLost: the connection is gone.
         """
-        images = tuple(codec.to_base64(picture) for picture in pictures)
+        images = tuple(file_out("pictures", picture) for picture in pictures)
         self._active("text").post(self._written(text, images))
 
     def _written(self, text: str, images: tuple[str, ...]) -> msgspec.Struct:
@@ -297,6 +297,7 @@ class LiveClient(ABC):
             ParleyError: it does not come to that.
         """
         while self.phase != "active":
+            self._check_opened()
             if self.phase == "closed":
                 failed = self._kept.pop() if self._kept else None
                 raise failed if isinstance(failed, ParleyError) else NotReady("sound", self.phase)
@@ -305,6 +306,7 @@ class LiveClient(ABC):
     # -- inside --
 
     async def _read(self) -> events.Event:
+        self._check_opened()
         while True:
             if self.phase == "closed":
                 raise StopAsyncIteration
@@ -318,7 +320,12 @@ class LiveClient(ABC):
             if event is not None:
                 return event
 
+    def _check_opened(self) -> None:
+        if not self._was_opened:
+            raise SetupError("The conversation has not been opened.", hint="Use `async with`.")
+
     async def _open(self) -> None:
+        self._was_opened = True
         while True:
             try:
                 self._link = await Link.open(self._access, self._path, live_limit=self._live_limit)
@@ -482,18 +489,6 @@ class LiveClient(ABC):
         if self.phase != "active":
             raise NotReady(what, self.phase)
         return self._connected()
-
-
-def sound_out(pcm: Pcm) -> str:
-    """Sound as the wire wants it: base64 of float32 at 16 kHz."""
-    return codec.to_base64(to_float32_bytes(resample(pcm, INPUT_RATE_HZ)))
-
-
-def voice_out(voice: Pcm | bytes | None) -> str | None:
-    """A reference voice as the wire wants it; bytes are a WAV file and go as they are."""
-    if voice is None or isinstance(voice, bytes):
-        return None if voice is None else codec.to_base64(voice)
-    return sound_out(voice)
 
 
 def given(value: str | msgspec.UnsetType) -> str | None:

@@ -7,8 +7,15 @@ from typing import Any
 import msgspec
 
 from parley.client.access import Access
+from parley.errors import InvalidPayload
 from parley.media import coding
-from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, from_float32_bytes
+from parley.media.pcm import (
+    INPUT_RATE_HZ,
+    OUTPUT_RATE_HZ,
+    Pcm,
+    from_float32_bytes,
+    to_float32_bytes,
+)
 from parley.media.resample import resample
 from parley.protocol import binary, codec
 from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat
@@ -23,6 +30,54 @@ def fitting(access: Access) -> AudioFormat:
     if access.is_loopback():
         return PUBLISHED_FORMAT
     return COMPACT if coding.is_offered("opus") else SAMPLES
+
+
+def heard(pcm: Pcm) -> Pcm:
+    """Sound of any rate as models hear it, 16 kHz.
+
+    Raises:
+        TypeError: it is not a `Pcm`.
+    """
+    if not isinstance(pcm, Pcm):
+        raise TypeError(
+            "Sound must be a Pcm, e.g. of parley.media.wav.load('speech.wav'), "
+            f"got {type(pcm).__name__}."
+        )
+    return resample(pcm, INPUT_RATE_HZ)
+
+
+def file_out(name: str, data: bytes) -> str:
+    """A file as the wire wants it: base64.
+
+    Args:
+        name: of the argument, for the error.
+
+    Raises:
+        TypeError: it is not bytes.
+    """
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"{name} must be the bytes of a file, got {type(data).__name__}.")
+    return codec.to_base64(data)
+
+
+def sound_out(pcm: Pcm) -> str:
+    """Sound as the wire wants it: base64 of float32 at 16 kHz."""
+    return codec.to_base64(to_float32_bytes(heard(pcm)))
+
+
+def voice_out(voice: Pcm | bytes | None) -> str | None:
+    """A reference voice as the wire wants it; the bytes of a WAV file go as they are.
+
+    Raises:
+        TypeError, InvalidPayload: it is neither.
+    """
+    if voice is None:
+        return None
+    if isinstance(voice, Pcm):
+        return sound_out(voice)
+    if isinstance(voice, bytes) and not codec.is_wav(voice):
+        raise InvalidPayload("voice must be a Pcm or the bytes of a WAV file.", field="voice")
+    return file_out("voice", voice)
 
 
 class ClientSound:
@@ -51,7 +106,7 @@ class ClientSound:
 
     def out(self, pcm: Pcm) -> str:
         """Sound of any rate as the wire wants it."""
-        return codec.to_base64(self._encoder.encode(resample(pcm, INPUT_RATE_HZ)))
+        return codec.to_base64(self._encoder.encode(heard(pcm)))
 
     def come_in(self, text: str | None) -> Pcm | None:
         """Sound from the wire, 24 kHz; None when there is none."""

@@ -27,6 +27,7 @@ from parley.client.events import Answer, Event, Ready, Turn
 from parley.client.half_duplex import HalfDuplexClient
 from parley.client.live import LiveClient
 from parley.client.realtime import RealtimeClient
+from parley.errors import SetupError
 from parley.media.pcm import Pcm
 from parley.protocol.values import Message
 
@@ -44,7 +45,14 @@ class _Portal:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` over there and wait; an interrupt here cancels it there."""
+        """Run `work` over there and wait; an interrupt here cancels it there.
+
+        Raises:
+            SetupError: it was closed.
+        """
+        if self._loop.is_closed():
+            work.close()
+            raise SetupError("This client was closed.", hint="Use it within its `with` block.")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -339,7 +339,7 @@ def read(value: dict[str, Any], shape: Shape) -> Any:
     try:
         return shape.converter.convert(clean)
     except msgspec.ValidationError as error:
-        raise _explain(str(error), shape) from None
+        raise _explain(str(error), shape, clean) from None
 
 
 def read_typed(
@@ -420,7 +420,7 @@ def _tidied(item: Any, depth: int) -> Any:
     return item
 
 
-def _explain(sentence: str, shape: Shape) -> BadInput:
+def _explain(sentence: str, shape: Shape, given: Any) -> BadInput:
     match = _AT.match(sentence)
     what, where = (match["what"], match["where"] or "") if match else (sentence, "")
     missing = _MISSING.match(what)
@@ -428,9 +428,27 @@ def _explain(sentence: str, shape: Shape) -> BadInput:
         return shape.absent(f"{where}.{missing['name']}" if where else missing["name"])
     plain = what.replace("`", "")
     plain = plain[:1].lower() + plain[1:]
+    if what.startswith("Expected") and ", got" not in what:
+        plain += _got(given, where)
     if what.startswith("Invalid enum value") and (accepted := _accepted(shape.struct, where)):
         plain = f"{plain}; accepted: {', '.join(accepted)}"
     return shape.failed(f"{where or 'message'}: {plain}"[:300], where)
+
+
+def _got(value: Any, where: str) -> str:
+    """What stands at a path, for the end of a sentence about its limits; "" if that is unknown."""
+    try:
+        for step in re.findall(r"[^.\[\]]+", where):
+            value = value[int(step) if isinstance(value, list) else step]
+    except (LookupError, ValueError, TypeError):
+        return ""
+    match value:
+        case list() | dict():
+            return f", got {len(value)} items"
+        case str() if len(value) > 40:
+            return f", got {len(value)} characters"
+        case _:
+            return f", got {value!r}"
 
 
 def _accepted(struct: type[msgspec.Struct], where: str) -> list[str]:
