@@ -19,6 +19,7 @@ from tests.support.sockets import FakeSocket
 
 from parley.clock import ManualClock
 from parley.dialects.events import DuplexSetup
+from parley.errors import ServiceUnavailable
 from parley.protocol.control import CUT_CODE, GATEWAY_LEFT_CODE
 from parley.protocol.kinds import Kind
 from parley.protocol.resume import (
@@ -29,10 +30,16 @@ from parley.protocol.resume import (
     hash_of,
 )
 from parley.session import log as session_log
+from parley.session import resumable, state_codec
 from parley.session.deadlines import RESUME
 from parley.session.log import OutputBounds, SessionLog
 from parley.session.outbox import OutputLimits
-from parley.session.resumable import UNUSED_WINDOW_S, ResumableSocket, ResumeRefused
+from parley.session.resumable import (
+    RETURN_S,
+    UNUSED_WINDOW_S,
+    ResumableSocket,
+    ResumeRefused,
+)
 from parley.session.tokens import ResumeTokens
 from parley.session_log.contract import LoggedSession
 
@@ -387,6 +394,8 @@ async def logged() -> AsyncIterator[tuple[Bench, FakeSessionLogs]]:
         yield bench, logs
     finally:
         bench.socket.end()
+        for task in bench.tasks:
+            task.cancel()
         await asyncio.gather(*bench.tasks, return_exceptions=True)
 
 
@@ -496,6 +505,60 @@ async def test_a_session_whose_log_is_gone_goes_on_without_one(answer):
 
         assert not bench.socket.is_protected
         assert bool(fenced) == (answer == "fenced")
+
+
+async def moved_away(wait_s: float) -> Bench:
+    """A session whose worker was lost `wait_s` after its client, as another worker has it."""
+    async with logged() as (bench, logs):
+        await bench.cut()
+        await until(lambda: bench.log.is_current)
+        last = logs.taken[-1]
+    moved = Bench(logs=FakeSessionLogs())
+    moved.clock.advance(wait_s)
+    moved.socket.restore(state_codec.joined(last.state), last.outputs, last.entries)
+    return moved
+
+
+@pytest.mark.parametrize(("wait_s", "left_s"), [(5.0, 25.0), (WINDOW_S - 1, RETURN_S)])
+async def test_another_worker_does_not_lengthen_the_window_of_a_client_that_is_away(wait_s, left_s):
+    moved = await moved_away(wait_s)
+
+    assert moved.socket.left_s == pytest.approx(left_s)
+    moved.socket.end()
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_last_words_that_did_not_arrive_stay_in_the_log_for_the_window(is_told, monkeypatch):
+    monkeypatch.setattr(resumable, "LAST_WORDS_S", 0.0)
+    async with logged() as (bench, logs):
+        bench.first.confirms = is_told
+        await bench.socket.send(message("the end"))
+        await bench.socket.close(1000, "done")
+        bench.socket.forget_session()
+        for _ in range(5):
+            await asyncio.sleep(0.01)
+
+        assert logs.dropped == is_told
+        state = state_codec.joined(logs.taken[-1].state)
+        assert state["closing"] == (1000, "done")
+
+
+async def test_a_session_that_another_worker_has_tells_and_stores_nothing_more():
+    async with logged() as (bench, logs):
+        assert await bench.socket.hand_over()
+        # The client comes back to this worker all the same, at the last moment.
+        client = await bench.come_back(1)
+        before = len(logs.updates)
+
+        bench.socket.leave()
+        await bench.socket.send(message("stopped"))
+        await bench.socket.close(1000, "stopped")
+
+        assert await client.until_closed() == CUT_CODE
+        assert "said" not in client.types
+        assert len(logs.updates) == before
+        with pytest.raises(ServiceUnavailable, match="another worker"):
+            bench.socket.check(hash_of(bench.token), 1)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -24,6 +24,7 @@ class FakeSessionLogs:
     Attributes:
         taken: what a log held after each update, in order.
         updates: all updates.
+        dropped: number of times that a writer dropped its log.
         answer: what updates result in; None: they are not answered until `release`.
     """
 
@@ -34,6 +35,7 @@ class FakeSessionLogs:
     offered: LogContents | None = None
     waiting: list[Callable[[AppendResult], None]] = field(default_factory=list)
     writers: list[_FakeWriter] = field(default_factory=list)
+    dropped: int = 0
 
     def create(self, session: LoggedSession) -> SessionLogWriter:
         self.writers.append(_FakeWriter(self, session))
@@ -93,6 +95,7 @@ class _FakeWriter:
 
     def drop(self) -> None:
         """What was taken stays for the test."""
+        self._owner.dropped += 1
 
     def leave(self) -> None:
         """What was taken stays for the test."""

@@ -23,10 +23,12 @@ def _text_of(frame: str | bytes) -> str:
 class FakeSocket:
     """Messages in by `say`, out in `sent`; `close` is remembered, `hang_up` is the client leaving.
 
-    While `reads` is cleared the client reads nothing, and sends wait.
+    While `reads` is cleared the client reads nothing, and sends wait. `confirms`: what `close`
+    returns.
     """
 
     def __init__(self) -> None:
+        self.confirms = True
         self.sent: list[dict[str, Any]] = []
         self.sent_bytes = 0
         self.closed: tuple[int, str] | None = None
@@ -52,10 +54,11 @@ class FakeSocket:
         self.sent.append(json.loads(_text_of(frame)))
         self._changed.set()
 
-    async def close(self, code: int, reason: str) -> None:
+    async def close(self, code: int, reason: str) -> bool:
         if self.closed is None:
             self.closed = (code, reason)
         self._changed.set()
+        return self.confirms
 
     # ---- the client's side ----
 

@@ -7,12 +7,13 @@ import weakref
 import pytest
 from tests.support.dialects import DialectName
 from tests.support.patience import HANG_S
+from tests.support.session_logs import FakeSessionLogs
 from tests.support.sessions import loud, worker_harness
 from tests.support.sockets import FakeSocket
 
 from parley.dialects.events import InterruptionChanged, SessionInterrupted
 from parley.engine.work import Stage
-from parley.protocol.control import BUSY_STATUS, EndSession, SessionPhase
+from parley.protocol.control import BUSY_STATUS, CUT_CODE, EndSession, SessionPhase
 from parley.protocol.resume import hash_of
 
 HELLO = {"messages": [{"role": "user", "content": "Hello there, parrot!"}]}
@@ -189,6 +190,19 @@ async def test_a_session_can_be_ended_from_outside(dialect, reason, close_code, 
         assert await talk.over() == close_code
         assert not harness.host.end_session(EndSession(talk.lease.lease_id, reason))
         assert talk.types[-1] == last
+
+
+async def test_a_session_that_has_moved_ends_without_a_word():
+    async with worker_harness() as harness:
+        harness.host.session_logs = FakeSessionLogs()
+        talk = await harness.ready("duplex", "it", resume=True)
+
+        assert harness.host.end_session(EndSession(talk.lease.lease_id, "moved"))
+
+        assert await talk.over() == CUT_CODE
+        assert talk.types[-1] == "prepared"
+        # The next gateway must not take it for a session that has ended.
+        assert [each.session_id for each in harness.host.hello().sessions] == []
 
 
 async def test_a_beat_counts_stages_units_and_errors_since_the_last_one():

@@ -159,8 +159,8 @@ class GatewayEnd:
     async def send(self, frame: str) -> None:
         self.answer.set_result(json.loads(frame))
 
-    async def close(self, code: int, reason: str) -> None:
-        """Nothing is left to say."""
+    async def close(self, code: int, reason: str) -> bool:
+        return True
 
 
 def matches(heard: Message, wanted: str) -> bool:

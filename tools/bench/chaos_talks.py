@@ -199,6 +199,9 @@ class WireClient(LiveClient):
     def _translate(self, message: Any) -> Event | None:
         if message["type"] == self._wire.ready:
             return Ready(str(message.get("session_id") or message["session"]["id"]))
+        if self.phase in ("queued", "connected"):
+            # Before the session is ready: how long it waited in the queue is no part of it.
+            return None
         return Piece(json.dumps(_comparable(message), sort_keys=True), None)
 
 

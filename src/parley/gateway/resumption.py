@@ -173,7 +173,7 @@ class Resumption:
         reason = _REASONS.get(failure.status or 0)
         # Whoever answers at the address of a worker that is gone knows nothing of it.
         is_another = reason == "unknown" and not lease.worker.is_connected
-        if reason is not None and not is_another:
+        if reason is not None and not is_another and not lease.is_lost:
             self._refuse(connection, lease.session_id, reason)
             return
         if not lease.worker.is_connected and self._sessions.seek_last_words(lease):

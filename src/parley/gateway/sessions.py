@@ -311,7 +311,9 @@ class Sessions:
             log.warning("session_log_unreadable", why=str(error))
             self._drop_log(logged.log_id)
             return
-        if self._worker_pool.find_resumable(lost.session_id) is not None:
+        known = self._sessions.get(lost.session_id)
+        is_over = known is not None and known.is_over
+        if is_over or self._worker_pool.find_resumable(lost.session_id) is not None:
             return
         sought = self._add(lost.session_id, SessionState.MOVING)
         sought.lost = lost
@@ -484,6 +486,9 @@ class Sessions:
         del tokens
         found = self._sessions.get(lease.session_id)
         if lease.resume is None or (found is not None and lease.lease_id in found.left):
+            return
+        if found is not None and found.lease is not None and not _is_of(found, lease):
+            # It runs under another lease: it has left this worker.
             return
         if found is None or found.is_over:
             found = self._add(lease.session_id, SessionState.ENDED)

@@ -134,7 +134,7 @@ class WorkerControl:
 
     def end_doubled(self, lease: Lease) -> None:
         """Ask for the end of a session that continues at another worker."""
-        self._send(lease.worker, EndSession(lease.lease_id, "stopped"))
+        self._send(lease.worker, EndSession(lease.lease_id, "moved"))
 
     def end_sessions(self, *, keep: bool = False) -> int:
         """Ask for the end of every running session in its dialect's words; returns their number.

@@ -273,11 +273,11 @@ class StopTurn(msgspec.Struct, tag="stop_turn", frozen=True):
 
 
 class EndSession(msgspec.Struct, tag="end_session", frozen=True):
-    """End one session in its dialect's own words: a client stopped it, or the server does. Answered
-    when there is a request id."""
+    """End one session in its dialect's own words: a client stopped it, or the server does; or
+    without a word, because another worker continues it. Answered when there is a request id."""
 
     lease_id: str
-    reason: Literal["stopped", "server_shutdown"] = "server_shutdown"
+    reason: Literal["stopped", "server_shutdown", "moved"] = "server_shutdown"
     request_id: str = ""
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from parley import logs
 from parley.clock import Clock
+from parley.errors import ServiceUnavailable
 from parley.protocol.control import CUT_CODE
 from parley.protocol.resume import (
     INPUT_ACK_EVERY,
@@ -54,7 +55,11 @@ REAL_TIME_S: Final = 0.5
 """After this long, a client that has sent no more sound than that has nothing to catch up."""
 
 LAST_WORDS_S: Final = 1.0
-"""How long the log of a session that has ended is kept for its last words."""
+"""How long the log of a session that has ended is kept after the gateway has its last words. If it
+does not have them, the log is kept for the whole window."""
+RETURN_S: Final = 10.0
+"""A session that was rebuilt waits at least this long: a client that has kept trying is there by
+then, even if its window has passed meanwhile."""
 FETCHED_S: Final = 2.0
 """How long they hold a slot at the worker that took them over."""
 LAST_WORD_S: Final = 2.0
@@ -144,6 +149,12 @@ class ResumableSocket:
         self._news = asyncio.Event()
         log.on_stored = self._news.set
         self._closing: tuple[int, str] | None = None
+        self._is_told = False
+        """True if the other side of a connection has confirmed that it has the last words."""
+        self._away_until_s: float | None = None
+        """Unix seconds until which the session waits for its client; None: it is here."""
+        self.has_left = False
+        """True if another worker continues the session for good."""
         self._remembered: dict[str, Any] | None = None
         """What the session remembered last; of one that has ended it does not matter any more."""
         self._is_over = False
@@ -168,6 +179,12 @@ class ResumableSocket:
         if self._attached is not None or due_s is None:
             return None
         return max(0.0, due_s - self._clock.monotonic())
+
+    @property
+    def window_left_s(self) -> float:
+        """How long the client may still return for the last words."""
+        until_s = self._away_until_s
+        return self._window_s if until_s is None else max(0.0, until_s - self._clock.time())
 
     @property
     def backlog_s(self) -> float:
@@ -197,7 +214,8 @@ class ResumableSocket:
     @property
     def has_last_words(self) -> bool:
         """Whether the session has ended and the client may not know yet."""
-        return self._closing is not None and self.is_enabled and not self._log.is_acknowledged
+        is_kept = self.is_enabled and not self.has_left
+        return self._closing is not None and is_kept and not self._log.is_acknowledged
 
     # ---- the session's side ----------------------------------------------------------------
 
@@ -281,12 +299,11 @@ class ResumableSocket:
             self._changed.clear()
             await self._changed.wait()
 
-    async def close(self, code: int, reason: str) -> None:
+    async def close(self, code: int, reason: str) -> bool:
         """Close when everything has been delivered; returns at once where there is no connection,
         and whoever comes back for the last words is told then."""
         if not self.is_enabled:
-            await self._first.close(code, reason)
-            return
+            return await self._first.close(code, reason)
         self._closing = (code, reason)
         if self._is_handed_over:
             # Its last words are another worker's to say.
@@ -299,6 +316,7 @@ class ResumableSocket:
                 await self._log.until_current()
         while (attached := self._attached) is not None:
             await asyncio.wait({attached.over})
+        return self._is_told
 
     def expire(self) -> None:
         """The client did not come back in time: it is refused from now on, also while the session
@@ -318,7 +336,7 @@ class ResumableSocket:
     async def until_told(self) -> None:
         """Wait until the last words of a session that has ended were told, for a moment at most."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FETCHED_S):
+            async with asyncio.timeout(min(FETCHED_S, self.window_left_s)):
                 while self._attached is None:
                     self._changed.clear()
                     await self._changed.wait()
@@ -332,18 +350,22 @@ class ResumableSocket:
         if self.has_last_words and not self._is_handed_over:
             # Until then the gateway may not know that there is nothing to continue.
             self._log.forget_session()
-            self._loop.call_later(LAST_WORDS_S, self._finish_log)
+            kept_s = LAST_WORDS_S if self._is_told else self.window_left_s
+            self._loop.call_later(kept_s, self._finish_log)
         else:
             self._finish_log()
 
     # ---- another connection ----------------------------------------------------------------
 
     def check(self, token_hash: str, seq: int) -> None:
-        """Whether a connection with this token may go on after message `seq`.
+        """Check that a connection with this token may continue after message `seq`.
 
         Raises:
-            ResumeRefused: no, and why.
+            ResumeRefused: it may not; has the reason.
+            ServiceUnavailable: another worker continues the session.
         """
+        if self.has_left:
+            raise ServiceUnavailable("The session continues at another worker.")
         reason = self._tokens.refusal(token_hash)
         if reason is None and self._is_over:
             reason = "expired"
@@ -392,6 +414,7 @@ class ResumableSocket:
         attached = self._attached = _Attachment(socket, self._loop.create_future())
         self._begin_delivery(attached, [_text(each) for each in first], seq)
         self.deadlines.clear(RESUME)
+        self._away_until_s = None
         self._back_s = now_s = self._clock.monotonic()
         self._away_s = self._window_s if self._left_s is None else now_s - self._left_s
         self._backlog_left_s, self._heard_s = self.backlog_s, 0.0
@@ -454,7 +477,7 @@ class ResumableSocket:
                     self._told = safe
                     await self._send_to(attached.socket, _text(InputAck(received=self._told)))
                 if self._closing is not None and not log.waiting_bytes:
-                    await attached.socket.close(*self._closing)
+                    self._is_told = await attached.socket.close(*self._closing)
                     break
                 await self._news.wait()
         except (Disconnected, TimeoutError):
@@ -484,6 +507,7 @@ class ResumableSocket:
             "last_seq": self._log.last_seq,
             "received": self._log.handled,
             "closing": self._closing,
+            "away_until_s": self._away_until_s,
         }
         return {**remembered, **own}
 
@@ -514,6 +538,15 @@ class ResumableSocket:
         _log.info("session_handed_over", after=self._log.last_seq)
         return True
 
+    def leave(self) -> None:
+        """Another worker continues the session: its log stays as it is, and its client receives
+        nothing more from here."""
+        self._is_handed_over = self.has_left = True
+        self._log.leave()
+        if self._attached is not None:
+            self._spawn(self._drop(self._attached.socket))
+            self._detach(self._attached)
+
     def log_nothing(self) -> None:
         """No other worker could continue this session."""
         self._log.stop("cannot be rebuilt")
@@ -535,6 +568,7 @@ class ResumableSocket:
         self._received = self._told = state["received"]
         self._log.adopt(entries, outputs, received=self._received, last_seq=state["last_seq"])
         self._is_restored = True
+        self._away_until_s = state["away_until_s"]
         self._detach(self._attached)
         self._left_s = None
 
@@ -556,13 +590,21 @@ class ResumableSocket:
         self._attached = None
         self._left_s = now_s = self._clock.monotonic()
         self.deadlines.stop(now_s)
-        self.deadlines.set(RESUME, now_s + self._waits_s(is_client_cut))
+        waits_s = self._waits_s(is_client_cut)
+        self.deadlines.set(RESUME, now_s + waits_s)
+        self._away_until_s = self._clock.time() + waits_s
+        self._log.is_changed = True
+        self._log.send_soon()
         self._changed.set()
         self._moved()
 
     def _waits_s(self, is_client_cut: bool) -> float:
         if not self._tokens.is_issued:
             return 0.0
+        if self._away_until_s is not None:
+            # It was without its client at the previous worker, too.
+            least_s = RETURN_S if self._closing is None else 0.0
+            return min(self._window_s, max(self.window_left_s, least_s))
         is_used = max(self._received, self._before) > 1 or self._tokens.generation > 0
         if is_used or self._is_restored or not is_client_cut:
             return self._window_s

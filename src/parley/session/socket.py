@@ -39,6 +39,7 @@ class SessionSocket(Protocol):
         """
         ...
 
-    async def close(self, code: int, reason: str) -> None:
-        """Close the connection. Harmless when it is closed."""
+    async def close(self, code: int, reason: str) -> bool:
+        """Close the connection and wait for the other side's confirmation, for a moment at most.
+        True if it came: the other side has received everything. Safe to repeat."""
         ...

@@ -23,12 +23,13 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from parley import logs
 from parley.engine.engine import SlotHandle
-from parley.errors import ParleyError, Refused
+from parley.errors import ParleyError, Refused, ServiceUnavailable
 from parley.media import decoder
 from parley.protocol.control import (
     ACCEPTED_HEADER,
     BUSY_STATUS,
     CALLER_HEADER,
+    CUT_CODE,
     EXTENSIONS_HEADER,
     INCOMPLETE_STATUS,
     KIND_HEADER,
@@ -230,6 +231,11 @@ async def _resume(socket: WebSocket, host: Host, lease: LeasedSlot) -> None:
         else:
             # What was true at the handshake has changed.
             await wire.close(REFUSED_CODE, error.reason)
+    except ServiceUnavailable as error:
+        if socket.application_state is WebSocketState.CONNECTING:
+            await _refuse(socket, str(error))
+        else:
+            await wire.close(CUT_CODE, "try again")
 
 
 async def _refuse(socket: WebSocket, sentence: str, status: int = BUSY_STATUS) -> None:

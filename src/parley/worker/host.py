@@ -422,13 +422,13 @@ class Host:
             socket.end()
         else:
             loop = asyncio.get_running_loop()
-            loop.call_later(self.limits.resume_window_s, socket.end)
+            loop.call_later(socket.window_left_s, socket.end)
 
     def _remember_ended(self, held: _Held) -> None:
         """Its client may ask what became of it."""
-        if held.socket is None or not held.socket.is_enabled:
+        if held.socket is None or not held.socket.is_enabled or held.socket.has_left:
             return
-        # Without session and copy, which are large.
+        # Without session and log, which are large.
         self._ended[held.lease.lease_id] = _Held(
             held.lease, Phase.ENDED, held.was_ready, socket=held.socket
         )
@@ -706,7 +706,9 @@ class Host:
         session = self._session(order.lease_id)
         if session is None:
             return False
-        if order.reason == "stopped":
+        if order.reason == "moved" and (socket := self._held[order.lease_id].socket) is not None:
+            socket.leave()
+        if order.reason != "server_shutdown":
             # As if the client had said so, for the recording's sake.
             session.accept(StopRequested())
         else:

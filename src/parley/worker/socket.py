@@ -61,5 +61,6 @@ class GatewaySocket:
         else:
             self._connection.send_text(frame.encode())
 
-    async def close(self, code: int, reason: str) -> None:
+    async def close(self, code: int, reason: str) -> bool:
         self._connection.close(code, reason)
+        return (await asyncio.shield(self._connection.closed)).is_clean
