@@ -325,6 +325,38 @@ async def test_a_response_is_continued_by_its_id():
     assert "Be kind." not in words
 
 
+async def test_a_response_is_of_the_key_that_made_it():
+    security = {"needs_key": True, "admin_token": "the-admin"}
+    async with (
+        running_stack(load_model=TalkingModel, storage=KEEPING, security=security) as running,
+        running.http(headers={"x-admin-token": "the-admin"}) as admin,
+    ):
+        keys = [
+            (await admin.post("/api/admin/keys", json={"name": name})).json()["key"]
+            for name in ("anna", "bob")
+        ]
+        async with (
+            client_of(running, api_key=keys[0]) as anna,
+            client_of(running, api_key=keys[1]) as bob,
+        ):
+            made = await anna.responses.create(model="m", input="my name is Anna")
+            item: Any = {"type": "item_reference", "id": made.output[0].id}
+            with pytest.raises(openai.BadRequestError) as continued:
+                await bob.responses.create(model="m", input="x", previous_response_id=made.id)
+            with pytest.raises(openai.BadRequestError) as referred:
+                await bob.responses.create(model="m", input=[item])
+            for action in (bob.responses.retrieve, bob.responses.delete, bob.responses.cancel):
+                with pytest.raises(openai.NotFoundError):
+                    await action(made.id)
+            with pytest.raises(openai.NotFoundError):
+                await bob.responses.input_items.list(made.id)
+            found = await anna.responses.retrieve(made.id)
+
+    assert continued.value.code == "previous_response_not_found"
+    assert referred.value.param == "input"
+    assert found.id == made.id
+
+
 async def test_it_is_read_listed_replayed_and_deleted():
     async with talking(storage=KEEPING) as (_, client):
         made = await client.responses.create(
@@ -420,6 +452,9 @@ async def test_a_response_goes_with_its_recording():
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].name"),
+        ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
+        ({"text": {"verbosity": "loud"}}, "text.verbosity"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"extra_body": {"presence_penalty": 0.5}}, "presence_penalty"),
         ({"extra_body": {"n": 2}}, "n"),

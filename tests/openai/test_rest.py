@@ -208,6 +208,33 @@ async def test_limits_seed_and_temperature_reach_the_model():
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
+async def test_an_answer_that_pocket_knows_has_its_tokens_counted_and_limited(is_streamed):
+    question: list[Any] = [{"role": "user", "content": "What is the capital of Italy?"}]
+    async with running_stack("pocket") as running, client_of(running) as client:
+        create = client.responses.create
+        whole: Any = await create(model="m", input=question)
+        cut: Any = await create(model="m", input=question, max_output_tokens=3, stream=is_streamed)
+        if is_streamed:
+            cut = [event async for event in cut][-1].response
+
+    assert whole.output_text == "The capital of Italy is Rome."
+    assert 5 < whole.usage.output_tokens < 12
+    assert (cut.status, cut.usage.output_tokens) == ("incomplete", 3)
+    assert 0 < len(cut.output[0].content[0].text) < len("The capital of Italy")
+    assert cut.incomplete_details.reason == "max_output_tokens"
+
+
+async def test_a_conversation_may_begin_with_the_assistants_greeting():
+    model = TalkingModel()
+    messages: list[Any] = [{"role": "assistant", "content": "Welcome, guest!"}, *QUESTION]
+    async with talking(model) as (_, client):
+        answer = await client.chat.completions.create(model="m", messages=messages)
+
+    assert answer.choices[0].finish_reason == "stop"
+    assert "Welcome, guest!" in "".join(model.contexts[0])
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
 async def test_a_stop_text_ends_the_answer_before_it(is_streamed):
     async with talking(TalkingModel(answer="one two three four " * 50)) as (_, client):
         if is_streamed:
@@ -327,6 +354,7 @@ async def test_a_broken_picture_is_told_in_openai_words():
             )
 
     assert caught.value.type == "invalid_request_error"
+    assert caught.value.param == "messages"
 
 
 async def test_hanging_up_in_the_middle_of_a_stream_frees_the_slot():
@@ -657,6 +685,7 @@ async def test_silence_has_no_segments():
         ("POST", "/realtime/sessions", "client_secrets"),
         ("POST", "/live/sessions", "websocket"),
         ("GET", "/no/such/thing", "docs"),
+        ("GET", "/chat/completions/chatcmpl-1", "not stored"),
         ("POST", "/responses/compact", "items"),
         ("POST", "/responses/input_tokens", "usage"),
     ],
@@ -746,6 +775,15 @@ async def test_sounds_are_decoded_within_the_sessions_of_their_sender():
             await client.audio.transcriptions.create(file=("x.mp3", b"no sound"), model="m")
 
     assert caught.value.code == "too_many_sessions"
+
+
+@pytest.mark.parametrize(("data", "sentence"), [(b"", "empty"), (b"no sound", "no format")])
+async def test_a_file_that_is_not_a_sound_is_refused_by_name(data, sentence):
+    async with talking() as (_, client):
+        with pytest.raises(openai.BadRequestError, match=sentence) as caught:
+            await client.audio.transcriptions.create(file=("x.wav", data), model="m")
+
+    assert caught.value.param == "file"
 
 
 @pytest.mark.parametrize("form", [{"model": "m"}, {"model": "m", "file": "words"}, {}])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -15,6 +16,7 @@ from parley.dialects.events import (
     ChatOpened,
     ChatRequested,
     ClientEvent,
+    Content,
     OutputDelta,
     Prefilled,
     ServerEvent,
@@ -22,9 +24,10 @@ from parley.dialects.events import (
     SessionReady,
     StopRequested,
 )
-from parley.errors import InvalidRequest, WrongPhase
+from parley.errors import BadInput, InvalidRequest, WrongPhase
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.media.room import ContextRoom
+from parley.protocol.content import Message as AskedMessage
 from parley.protocol.kinds import Ending, Phase
 from parley.protocol.values import Generation, TokenLogprob
 from parley.session.opened import Voices, no_voices, open_messages, open_voice
@@ -125,7 +128,7 @@ class RequestRun:
             raise InvalidRequest(
                 "This model reports no probabilities of tokens.", field="top_logprobs"
             )
-        messages = await open_messages(asked.messages, room=room)
+        messages = await _opened(asked.messages, room)
         sound_s = sum(sound_s_of(message) for message in messages)
         voice = await open_voice(
             asked.voice, asked.voice_name, voices=self._voices, limit_s=self._voice_s
@@ -364,6 +367,15 @@ class ChatRunner:
 
     async def close(self) -> None:
         self._view.stop_generation()
+
+
+async def _opened(messages: Sequence[AskedMessage[Content]], room: ContextRoom) -> list[Message]:
+    """The messages as the view takes them; what is wrong with them names their field."""
+    try:
+        return await open_messages(messages, room=room)
+    except BadInput as error:
+        error.field = error.field or "messages"
+        raise
 
 
 def sound_s_of(message: Message) -> float:

@@ -35,6 +35,7 @@ INSTEAD: Final[tuple[tuple[str, str], ...]] = (
     ("/v1/responses/input_tokens", "The usage of a response has its tokens."),
     ("/v1/responses/compact", "Send the items of the conversation that matter."),
 )
+STORED: Final = "Chat completions are not stored here: use /v1/responses with store."
 OTHERWISE: Final = "docs/protocols/openai-rest.md lists what there is; so does /docs."
 
 
@@ -46,5 +47,6 @@ def has_hint(path: str) -> bool:
 
 def sentence(method: str, path: str) -> str:
     """Why a path below `/v1/` answers 404, and what to use instead."""
-    hint = next((hint for start, hint in INSTEAD if path.startswith(start)), OTHERWISE)
+    hints = (*INSTEAD, ("/v1/chat/completions", STORED))
+    hint = next((hint for start, hint in hints if path.startswith(start)), OTHERWISE)
     return f"Unknown request URL: {method} {path[:200]}. {hint}"

@@ -80,7 +80,7 @@ class SecurityMiddleware:
             DEFAULT_BODY_BYTES,
         )
         headers = Headers(scope=scope)
-        too_large = f"Request body exceeds {limit} bytes."
+        too_large = f"Request body exceeds {shown_size(limit)}."
         length = headers.get("content-length", "0")
         received = claimed = 0
         parts = self._find_parts()
@@ -129,6 +129,12 @@ class SecurityMiddleware:
             await self._app(scope, counted, guarded)
         finally:
             parts.budget.give(claimed, owner)
+
+
+def shown_size(size_bytes: int) -> str:
+    """A size for people: 64 KiB, 25 MiB."""
+    unit, name = (1 << 20, "MiB") if size_bytes >= 1 << 20 else (1 << 10, "KiB")
+    return f"{size_bytes / unit:.3g} {name}"
 
 
 def let_pages_read(answer: MutableHeaders, origin: str | None, admission: Admission) -> None:

@@ -437,6 +437,9 @@ def messages_of(messages: tuple[CompletionMessage, ...]) -> tuple[values.Message
             found = values.Message(role="user", content=parts)
         told.append(found)
         before = message.role
+    if told and told[0].role == "assistant":
+        # A greeting that the client's program said; the chat dialect begins with another role.
+        told.insert(0, values.Message(role="system", content=values.DEFAULT_SYSTEM_PROMPT))
     return tuple(told)
 
 

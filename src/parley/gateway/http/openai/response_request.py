@@ -173,7 +173,7 @@ class TextOptions(msgspec.Struct, frozen=True):
     """The format of the answer's text."""
 
     format: dict[str, Any] | None = None
-    verbosity: str | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
 
 
 Metadata = dict[
@@ -352,7 +352,7 @@ def tools_of(asked: ResponseRequest) -> tuple[values.Tool, ...]:
         InvalidRequest: a tool that is not a function.
     """
     completions.check_kinds(asked.tools)
-    functions: list[FunctionTool] = [codec.read(tool, TOOL) for tool in asked.tools]
+    functions = [_function(tool, f"tools[{index}]") for index, tool in enumerate(asked.tools)]
     return tuple(
         values.Tool(
             function=values.ToolFunction(
@@ -361,6 +361,21 @@ def tools_of(asked: ResponseRequest) -> tuple[values.Tool, ...]:
         )
         for each in functions
     )
+
+
+def _function(tool: dict[str, Any], where: str) -> FunctionTool:
+    if "name" not in tool and isinstance(tool.get("function"), dict):
+        raise InvalidRequest(
+            f"{where}.name is required: responses have name, description and parameters next to "
+            "type, not in function.",
+            field=f"{where}.name",
+        )
+    try:
+        read: FunctionTool = codec.read(tool, TOOL)
+    except BadInput as error:
+        name = f"{where}.{error.field}"
+        raise InvalidRequest(str(error).replace(error.field or "", name, 1), field=name) from None
+    return read
 
 
 def messages_of(items: Sequence[Item]) -> list[completions.CompletionMessage]:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from parley.errors import InvalidRequest, TooLarge
+from parley.errors import BadInput, InvalidPayload, InvalidRequest, TooLarge
 from parley.gateway.http.openai import completions
 from parley.media import decoder
 from parley.media.encoder import encode_whole
@@ -192,29 +192,30 @@ async def _as_wav(audio: completions.InputAudio) -> completions.InputAudio:
     data = await asyncio.to_thread(
         lambda: codec.from_base64(audio.data, field=field, limit_bytes=values.AUDIO_LIMIT_BYTES)
     )
-    wav = await wav_of(data)
+    wav = await wav_of(data, field=field)
     return completions.InputAudio(await asyncio.to_thread(codec.to_base64, wav))
 
 
-async def wav_of(data: bytes) -> bytes:
-    """A sound file of any common format as WAV, 16 kHz mono.
-
-    Raises:
-        InvalidPayload: no sound.
-        TooLarge: it is too long.
-    """
-    return await asyncio.to_thread(encode_whole, "wav", await pcm_of(data))
+async def wav_of(data: bytes, *, field: str) -> bytes:
+    """A sound file as WAV; see `pcm_of`."""
+    return await asyncio.to_thread(encode_whole, "wav", await pcm_of(data, field=field))
 
 
-async def pcm_of(data: bytes) -> Pcm:
+async def pcm_of(data: bytes, *, field: str) -> Pcm:
     """A sound file of any common format, 16 kHz mono.
 
     Raises:
-        InvalidPayload: no sound.
+        InvalidPayload: it is not a sound, names `field`.
         TooLarge: it is too long.
     """
     limit_s = float(values.AUDIO_LIMIT_S)
-    return await decoder.aside(lambda: decoder.shared().sound(data, limit_s=limit_s))
+    if not data:
+        raise InvalidPayload(f"{field} is empty.", field=field)
+    try:
+        return await decoder.aside(lambda: decoder.shared().sound(data, limit_s=limit_s))
+    except BadInput as error:
+        error.field = error.field or field
+        raise
 
 
 def _parts(asked: completions.Completion) -> list[completions.Content]:

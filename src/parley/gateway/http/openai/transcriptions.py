@@ -213,7 +213,7 @@ async def _timed(
 ) -> Response:
     """The words with their times: each stretch of sound is written down by itself."""
     with forwarder.visit(request, "http transcription") as session_id:
-        pcm = await pcm_of(data)
+        pcm = await pcm_of(data, field="file")
         heard = _heard(forwarder, request, session_id, pcm, prompt)
         async with contextlib.aclosing(heard):
             segments = [segment async for segment, _ in heard]
@@ -314,7 +314,7 @@ async def _asked(
 ) -> AsyncIterator[PendingAnswer]:
     """A file on its way to the model: decoded once its sender has a session to spend on it."""
     with forwarder.visit(request, "http transcription") as session_id:
-        body = await asyncio.to_thread(_body, await wav_of(data), prompt)
+        body = await asyncio.to_thread(_body, await wav_of(data, field="file"), prompt)
         async with forwarder.forward(request, session_id, body) as answer:
             yield answer
 
@@ -340,7 +340,7 @@ async def _events(
 ) -> AsyncGenerator[bytes, None]:
     text, answers = "", list[chat.Done]()
     with forwarder.visit(request, "http transcription") as session_id:
-        heard = _heard(forwarder, request, session_id, await pcm_of(data), prompt)
+        heard = _heard(forwarder, request, session_id, await pcm_of(data, field="file"), prompt)
         async with contextlib.aclosing(heard):
             async for segment, done in heard:
                 delta = f" {segment.text}" if text else segment.text
