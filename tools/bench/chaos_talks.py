@@ -32,7 +32,7 @@ from parley.client.events import (
     Voice,
 )
 from parley.client.half_duplex import HalfDuplexClient
-from parley.client.live import LiveClient
+from parley.client.live import LiveClient, common_event
 from parley.client.realtime import RealtimeClient
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol import legacy
@@ -197,6 +197,8 @@ class WireClient(LiveClient):
         return _struct(self._wire.closing or {})
 
     def _translate(self, message: Any) -> Event | None:
+        if isinstance(message, legacy.QueueDone):
+            return common_event(message)
         if message["type"] == self._wire.ready:
             return Ready(str(message.get("session_id") or message["session"]["id"]))
         if self.phase in ("queued", "connected"):
