@@ -12,9 +12,11 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import pytest
 from tests.support import units
@@ -50,13 +52,20 @@ from parley.protocol.kinds import Kind
 from parley.protocol.values import DuplexConfig, Generation, TextPart
 from parley.recording.layout import RecordingFolders
 from parley.results import PrefillResult
+from parley.session.recorded import load_request
 from parley.worker.recording import Recordings
 
 KEPT = Path(__file__).parent / "data/format.json"
+EARLIER = KEPT.with_name("asked_earlier.json")
 PNG = b"\x89PNG\r\n\x1a\n and so on"
 JPEG = b"\xff\xd8\xff and so on"
 RAW = Sound(np.linspace(-0.5, 0.5, 800, dtype="<f4").tobytes())
-WAV = Sound(encode_wav(tone(0.1, 16_000)))
+
+
+def wav() -> Sound:
+    """Each is a value of its own, as those that clients send are."""
+    return Sound(encode_wav(tone(0.1, 16_000)))
+
 
 Script = Iterable[tuple[float, Event]]
 Dialect = Literal["chat", "half_duplex", "duplex"]
@@ -86,7 +95,7 @@ def _unit(index: int, *, speaks: bool, ends: bool = False, heard: bool = True) -
 
 
 def duplex() -> Script:
-    setup = DuplexSetup("Be kind.", WAV, RAW, "anna", 2, DuplexConfig())
+    setup = DuplexSetup("Be kind.", wav(), RAW, "anna", 2, DuplexConfig())
     yield 10.0, setup
     yield 10.5, SessionReady(prompt_tokens=17)
     yield 11.5, _unit(0, speaks=False)
@@ -101,7 +110,7 @@ def duplex() -> Script:
 
 
 def half_duplex() -> Script:
-    system = (TextPart("Talk\nlike"), WAV, TextPart("this."))
+    system = (TextPart("Talk\nlike"), wav(), TextPart("this."))
     yield 10.0, HalfDuplexSetup(system, RAW, None, idle_s=90.0)
     yield 10.5, SessionReady(prompt_tokens=3, idle_s=90.0)
     yield 12.0, TurnStarted(900, tone(0.2, 16_000))
@@ -121,17 +130,17 @@ def half_duplex() -> Script:
 
 def chat() -> Script:
     history: tuple[Message[Content], ...] = (
-        Message("system", (TextPart("Be brief."), WAV)),
+        Message("system", (TextPart("Be brief."), wav())),
         Message("user", (TextPart("And this?"), Picture(JPEG))),
         Message("assistant", (TextPart("A picture."),)),
-        Message("user", (TextPart("What  is\nthis?"), Picture(PNG), RAW, WAV, Clip(b"film", 2))),
+        Message("user", (TextPart("What  is\nthis?"), Picture(PNG), RAW, wav(), Clip(b"film", 2))),
     )
     yield (
         10.0,
         ChatRequested(
             history,
             wants_speech=True,
-            voice=WAV,
+            voice=wav(),
             language="de",
             generation=Generation(say="A test."),
             seed=5,
@@ -189,6 +198,27 @@ async def test_a_scripted_session_leaves_the_files_that_are_kept(tmp_path, diale
     assert found.keys() == kept.keys()
     for name, content in kept.items():
         assert found[name] == content, name
+
+
+@pytest.mark.parametrize("dialect", SCRIPTS)
+def test_requests_that_earlier_versions_recorded_are_read(dialect):
+    def read(path: str) -> bytes:
+        return path.encode()
+
+    kept = json.loads(KEPT.read_text())[dialect]["journal.jsonl"][0]["asked"]
+    earlier = json.loads(EARLIER.read_text())[dialect]
+    mode = TASKS[dialect].mode
+
+    then, now = (
+        load_request(msgspec.Raw(msgspec.json.encode(asked)), mode, read)
+        for asked in (earlier, kept)
+    )
+
+    # They left out what no answer depends on, and had the seed elsewhere.
+    left_out = {"interruption", "idle_s", "settles_late", "cuts_by_time", "seed"}
+    for field in fields(now):
+        if field.name not in left_out:
+            assert getattr(then, field.name) == getattr(now, field.name), field.name
 
 
 async def _write() -> None:

@@ -40,7 +40,7 @@ class HeadLine(msgspec.Struct, tag_field="kind", tag="head"):
 
     Args:
         config: a JSON object for people, shown as it is.
-        asked: a JSON object of the kind's own shape (`session/recorded.py`).
+        asked: the entry with which the session began (`session/recorded.py`).
         seed: what the session's sampling began with.
         continues: recording of the session's beginning, at the worker that was lost.
         continues_after: entries, without the setup, that had been logged until then.

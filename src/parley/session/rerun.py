@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -51,7 +51,7 @@ from parley.session.entries import AnswerMade, Begun, Entry
 from parley.session.item_context import ItemContext
 from parley.session.items import ItemList
 from parley.session.opened import Voices, no_voices
-from parley.session.recorded import ChatAsked, DuplexAsked, HalfDuplexAsked
+from parley.session.recorded import load_request
 from parley.session.replay import (
     ConversationFeed,
     Made,
@@ -64,16 +64,11 @@ from parley.views.chat import ChatView
 from parley.views.duplex import DuplexView
 from parley.views.half_duplex import HalfDuplexView
 
-_chat = msgspec.json.Decoder(ChatAsked)
-_duplex = msgspec.json.Decoder(DuplexAsked)
-_half_duplex = msgspec.json.Decoder(HalfDuplexAsked)
-
 OLD: Final = (b"session.entries:Answered", b"session.entries:Cut")
 """Entries of half-duplex that are made no more."""
 
 _Recorded = tuple[Entry, UnitLine | JournalTurn | None]
 _Dated = tuple[Entry, UnitLine | JournalTurn | None, float | None]
-AskedType = TypeVar("AskedType", ChatAsked, DuplexAsked, HalfDuplexAsked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,13 +193,8 @@ class _Part:
         return Pcm(samples.astype(np.float32, copy=False), rate_hz)
 
     def setup(self) -> list[Entry]:
-        match self.head.app_type.mode:
-            case "duplex":
-                return [_decoded(_duplex, self.head.asked).load(self.file)]
-            case "half_duplex":
-                return [_decoded(_half_duplex, self.head.asked).load(self.file)]
-            case "chat":
-                return []
+        mode = self.head.app_type.mode
+        return [] if mode == "chat" else [load_request(self.head.asked, mode, self.file)]
 
     def dated(self) -> Iterator[_Dated]:
         """The entries, and when the model was asked, in Unix seconds; None: with the entry
@@ -231,7 +221,7 @@ class _Part:
                 if not turn.asked.asked:
                     raise _Missing(f"the request of turn {turn.index} was not recorded")
                 asked, seed = turn.asked.asked, turn.asked.seed or 0
-            yield _decoded(_chat, asked).load(self.file, seed), turn
+            yield replace(load_request(asked, "chat", self.file), seed=seed), turn
 
     def _units(self) -> Iterator[_Recorded]:
         for line in self.journal.lines:
@@ -455,13 +445,6 @@ class _ChatFeed:
 
 def _is_whole(turn: JournalTurn) -> bool:
     return turn.answer is not None and not (turn.answer.interrupted or turn.answer.failed)
-
-
-def _decoded(decoder: msgspec.json.Decoder[AskedType], asked: msgspec.Raw) -> AskedType:
-    try:
-        return decoder.decode(asked)
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"The recorded request cannot be read: {error}") from None
 
 
 def _print(pcm: Pcm | None) -> str | None:

@@ -289,42 +289,36 @@ class SessionRecorder:
             self._journal.discard()
         if self._is_declined:
             return
-        files: recorded.Files = {}
-        match event:
-            case DuplexSetup():
-                self._begin(event, *recorded.keep_duplex(event, files), files)
-            case HalfDuplexSetup():
-                self._begin(event, *recorded.keep_half_duplex(event, files), files)
-            case ChatRequested():
-                asked, config = recorded.keep_chat(event, files, self._media)
-                # The request's own media belong to its turn.
-                voice = {path: files.pop(path) for path in [*files] if path.startswith("voice/")}
-                if event.seed is not None:
-                    self.seed = event.seed
-                self._begin(event, asked, config, voice)
-                self._asked_s = at_s
-                self._ready(at_s)
-                line = TurnLine(0, 0.0, 0.0, asked.turn_input())
-                self._journal.put(Entry(line, {**files}))
+        media = recorded.RequestMedia(self._media)
+        asked = media.keep(event)
+        if not isinstance(event, ChatRequested):
+            self._begin(event, asked, media.files)
+            return
+        # The request's own media belong to its turn.
+        files = media.files
+        voice = {path: files.pop(path) for path in [*files] if path.startswith("voice/")}
+        if event.seed is not None:
+            self.seed = event.seed
+        self._begin(event, asked, voice)
+        self._asked_s = at_s
+        self._ready(at_s)
+        self._journal.put(Entry(TurnLine(0, 0.0, 0.0, media.turn_input(event)), files))
 
     def _ask_again(self, event: ChatRequested, at_s: float, at_ms: float) -> None:
         """The next request of a connection for several."""
-        files: recorded.Files = {}
-        asked, _ = recorded.keep_chat(event, files, self._media)
+        media = recorded.RequestMedia(self._media)
+        asked = media.keep(event)
         self._turn += 1
         self._asked_s, self._first_ms = at_s, None
-        line = TurnLine(self._turn, at_ms, at_ms, asked.turn_input())
-        line.asked = msgspec.Raw(msgspec.json.encode(asked))
+        line = TurnLine(self._turn, at_ms, at_ms, media.turn_input(event))
+        line.asked = asked
         line.seed = self._drawn_seed if event.seed is None else event.seed
-        self._journal.put(Entry(line, {**files}))
+        self._journal.put(Entry(line, media.files))
 
-    def _begin(
-        self,
-        event: SessionRequest,
-        asked: msgspec.Struct,
-        config: dict[str, object],
-        files: recorded.Files,
-    ) -> None:
+    def _begin(self, event: SessionRequest, asked: msgspec.Raw, files: Media) -> None:
+        config = recorded.summary(event)
+        if self._continues:
+            config["continues"] = self._continues
         head = HeadLine(
             recording_id=self._journal.folder.recording_id,
             app_type=self._kind,
@@ -333,8 +327,8 @@ class SessionRecorder:
             worker_id=self._recordings.worker_id,
             model=self._recordings.model,
             title=recorded.title(event)[:TITLE_CHARS],
-            config=msgspec.Raw(msgspec.json.encode(self._told(config))),
-            asked=msgspec.Raw(msgspec.json.encode(asked)),
+            config=msgspec.Raw(msgspec.json.encode(config)),
+            asked=asked,
             seed=self.seed,
             continues=self._continues or UNSET,
             continues_after=UNSET if self._after is None else self._after,
@@ -350,13 +344,9 @@ class SessionRecorder:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(settle, exists)
 
-        media: Media = {**files}
         if self._owner:
-            media[self._journal.folder.owner.name] = self._owner.encode()
-        self._journal.begin(head, media, settled=from_writer)
-
-    def _told(self, config: dict[str, object]) -> dict[str, object]:
-        return config | {"continues": self._continues} if self._continues else config
+            files = {**files, self._journal.folder.owner.name: self._owner.encode()}
+        self._journal.begin(head, files, settled=from_writer)
 
     async def recording_id(self) -> str | None:
         """The recording's id once it exists; None when there is none, or it is not known after
