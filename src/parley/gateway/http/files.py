@@ -23,6 +23,7 @@ import math
 import os
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -73,6 +74,17 @@ class _PageKey(NamedTuple):
     depth: int
     language: str
     is_gzipped: bool
+
+
+def _files_below(folder: str) -> Iterator[tuple[str, int, int]]:
+    """Path, time and size of each plain file; a tenth of the work that `Path.rglob` makes of it."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files_below(entry.path)
+            elif entry.is_file(follow_symlinks=False):
+                stat = entry.stat(follow_symlinks=False)
+                yield entry.path, stat.st_mtime_ns, stat.st_size
 
 
 def without_comments(script: str) -> str:
@@ -149,12 +161,7 @@ class WebFiles(StaticFiles):
         if now_s < self._looked_s + self.look_s:
             return self._version
         self._looked_s = now_s
-        seen = tuple(
-            (str(path), stat.st_mtime_ns, stat.st_size)
-            for path in sorted(self._folder.rglob("*"))
-            if path.is_file() and not path.is_symlink()
-            for stat in [path.stat()]
-        )
+        seen = tuple(sorted(_files_below(str(self._folder))))
         if seen != self._seen:
             digest = hashlib.sha256()
             for name, _, size in seen:
