@@ -68,6 +68,13 @@ def test_what_was_never_told_is_not_made_up():
         ("I live in Ljubljana.", "Where do I live?", "You live in Ljubljana."),
         ("I'm 47 years old.", "How old am I?", "You are 47 years old."),
         ("I parked my car on level three.", "Where did I park?", "You parked on level three."),
+        (
+            "I have two brothers and a sister.",
+            "How many siblings do I have?",
+            "You have two brothers and a sister.",
+        ),
+        ("I have a dog and a cat.", "What pets do I have?", "You have a dog and a cat."),
+        ("I have a dog called Rex.", "What is my dog called?", "Your dog is called Rex."),
         ("Remember that the code is 942.", "What is the code?", "You told me: the code is 942."),
     ],
 )
@@ -311,6 +318,7 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
         (("My name is Priya.", "Actually, call me Pri."), "All right, Pri. I will remember that."),
         (("My name is Priya.", "No, it's Prina.", "What's my name?"), "Your name is Prina."),
         (("I'm Jon.", "That's not my name, my name is Ron.", "Who am I?"), "Your name is Ron."),
+        (("My name is Tom.", "How do you spell it?"), "Tom is spelled T, O, M."),
         (("Tell me a riddle.", "I give up."), "The answer is: a clock."),
         (("Tell me a riddle.", "Is it a clock?"), "Yes, that's it! A clock."),
         (("Tell me a riddle.", "A tree?"), "No, that is not it. Guess again, or say: I give up."),
@@ -319,6 +327,20 @@ def test_the_clock_is_read_only_where_it_is_asked_for():
 )
 def test_it_knows_what_both_sides_said_and_what_it_began(turns, last):
     assert talked(*turns)[-1] == last
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("Hello, good afternoon!", "Good afternoon"),
+        ("Should I sell my car?", "I can't decide that"),
+        ("How long should I boil potatoes?", "The packet or the recipe"),
+        ("Should I see a doctor?", "If you are worried"),
+        ("Which months have 30 days?", "4 months: April"),
+    ],
+)
+def test_what_it_cannot_decide_it_does_not_decide(said, answer):
+    assert answer in note_for(said)
 
 
 @pytest.mark.parametrize(

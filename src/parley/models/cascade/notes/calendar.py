@@ -38,6 +38,13 @@ def calendar_note(low: str) -> str | None:
         month = found[1].capitalize()
         extra = ", and 29 in a leap year" if month == "February" else ""
         return f"{month} has {_MONTH_DAYS[month]} days{extra}."
+    found = re.search(r"\b(?:how many|which|what) months have (28|29|30|31) days\b", low)
+    if found:
+        days = int(found[1])
+        named = [month for month in MONTHS if _MONTH_DAYS[month] == days]
+        if len(named) < 2:
+            return "February has 28 days, and 29 in a leap year."
+        return f"{len(named)} months: {', '.join(named[:-1])} and {named[-1]}."
     found = re.search(
         r"\b(first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth"
         r"|last) (day of the week|month)",

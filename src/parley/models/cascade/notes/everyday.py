@@ -16,6 +16,24 @@ _LEAD: Final = (
 )
 _VERY: Final = r"(?:so |very |really |pretty |a (?:bit|little) |just |quite |feeling |still )*"
 _TALK: Final[tuple[tuple[str, str], ...]] = (
+    # Advice.
+    (
+        r"\bshould (?:i|we) (?:see|call|go to|ask|visit|talk to) (?:a |the |my )?(?:doctor|dentist"
+        r"|hospital|therapist|vet)\b",
+        "If you are worried, yes. They can tell you much more than I can.",
+    ),
+    (
+        r"\bhow long (?:should|do|must) (?:i|you|we|it|they|[a-z]+ (?:have|need)) (?:have to |need "
+        r"to )?(?:boil|cook|bake|fry|roast|steam|grill|simmer)\b",
+        "I can't say for sure. The packet or the recipe has the time.",
+    ),
+    (
+        _LEAD
+        + r"(?:do you think )?(?:should i|i should|would you advise me to) (?!go to bed)(?:quit"
+        r"|leave|buy|sell|move|marry|break up|change|take|accept|tell|stay|go|ask|learn|study|get"
+        r"|apply|start|stop|invest|call|trust|forgive|wait)\b",
+        "I can't decide that for you. What speaks for it, and what against it?",
+    ),
     # How it is, and what it did.
     (
         r"\b(?:did you |do you |you )(?:ever )?(?:sleep|nap|dream)\b|\bsleep well\b",

@@ -21,6 +21,14 @@ _AGAIN = re.compile(
 )
 
 _ALWAYS: tuple[tuple[str, str], ...] = (
+    *(
+        (
+            rf"^\W*(?:(?:oh|hi|hello|hey)\W+)*(?:a very )?good {when}"
+            r"(?: (?:there|parley|to you))*\W*$",
+            f"Good {when}! How are you?",
+        )
+        for when in ("morning", "afternoon", "evening", "day")
+    ),
     # About itself.
     (
         r"\bare you (?:a )?(?:man or (?:a )?woman|male or female|boy or (?:a )?girl|he or she|(?:a "

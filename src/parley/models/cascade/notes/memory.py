@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from parley.models.cascade.notes.said import latest
 
@@ -59,6 +60,14 @@ _ALSO = (
         "have",
         "Your {} is called {}.",
     ),
+    (
+        re.compile(
+            r"\bi have ((?:(?:a|an|one|two|three|four|five|six|no|\d+) (?:\w+ )??(?:brother|sister"
+            r"|son|daughter|child|kid|dog|cat|pet)\w*(?: and )?)+)(?! called| named)"
+        ),
+        "family",
+        "You have {}.",
+    ),
     (re.compile(r"\bi (?:really )?(?:like|love) ((?!to\b|it\b|that\b|you\b)[^.,;!?]+)"), "like",
      "You like {}."),
     (re.compile(r"\bi parked(?: my| the)?(?: car)? ([^.,;!?]+)"), "parked",
@@ -69,7 +78,7 @@ _REMEMBER = re.compile(
     r"((?:my|the|i|we|our|he|she|it)\b[^.!?]+)"
 )
 _ASKS = re.compile(
-    r"\b(?:what|what's|who|whose|where|how (?:old|is|are)|which|when|do you (?:know|remember"
+    r"\b(?:what|what's|who|whose|where|how (?:old|is|are|many)|which|when|do you (?:know|remember"
     r"|recall)|"
     r"can you (?:tell|remember|recall)|tell me|remind me|say)\b"
 )
@@ -234,11 +243,28 @@ def _facts(plain: str) -> Iterable[tuple[str, str]]:
 
 
 def _also_key(key: str, values: list[str]) -> str:
+    if key == "family":
+        return _family_key(values[0].lower())
     return f"{values[0].lower()} {key}" if key == "have" else {
         "live": "live", "from": "from", "born": "born birthday", "old": "old", "work": "work job",
         "job": "work job",
         "like": "like", "parked": "parked park car",
     }[key]  # fmt: skip
+
+
+_KINDS: Final = (
+    ("brother sister", "sibling"),
+    ("son daughter child children", "child children kid"),
+    ("dog cat", "pet"),
+)
+
+
+def _family_key(said: str) -> str:
+    """The nouns, and what they are together."""
+    words = [_stem(word) for word in said.split()]
+    named = [word for one, _ in _KINDS for word in one.split() if word in words]
+    kinds = [kind for one, kind in _KINDS if any(word in words for word in one.split())]
+    return " ".join([*named, *kinds]) or said
 
 
 def _keep_case(plain: str) -> str:
@@ -259,10 +285,11 @@ def _words(low: str) -> set[str]:
 
 def _stem(word: str) -> str:
     word = word.removesuffix("'s")
+    if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
+        word = word[:-1]
     return {
         "eat": "food",
         "favorite": "favourite",
         "color": "colour",
-        "lives": "live",
         "worked": "work",
     }.get(word, word)

@@ -152,6 +152,9 @@ _SUBJECT = re.compile(r"^(?:(?:Yes|No), )?(?:The |An? )?([A-Z][\w'-]*(?: [A-Z][\
 
 def _of_whom(low: str, answer: str) -> str | None:
     """A question with what the last answer spoke of in place of he, she, it or they."""
+    if re.search(r"\bspell\w* (?:it|that)\b", low):
+        last = re.search(r"([A-Za-z'-]+)\W*$", answer)
+        return f"how do you spell {last[1].lower()}" if last else None
     found = _SUBJECT.search(answer) if _PRONOUN.search(low) else None
     if found is None or found[1].lower() in ("i", "you", "it", "they", "that", "there"):
         return None
