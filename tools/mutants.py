@@ -41,6 +41,7 @@ def _mutants(name: str, file: str, tests: str, *changes: tuple[str, str]) -> lis
     ]
 
 
+DIALECT_TESTS: Final = "tests/dialects/test_translation.py tests/dialects/test_dialects.py"
 POOL_TESTS: Final = "tests/gateway/test_dispatcher.py"
 
 MUTANTS: Final = [
@@ -107,6 +108,69 @@ MUTANTS: Final = [
         ("if found is not None and name not in value:", "if found is not None:"),
         ("abs(item) < _EXACT_INTEGERS", "True"),
         ('[A-Za-z0-9_-]{1,64}", re.ASCII', '[\\w-]{1,64}"'),
+    ),
+    *_mutants(
+        "frames", "protocol/codec.py", "tests/protocol/test_codec.py tests/protocol/test_decode.py tests/protocol/test_direct_decoding.py",
+        ("if _is_deeper(value, raw, MESSAGE_DEPTH_LIMIT):", "if False:"),
+        ("is_plain = shape.indirect.isdisjoint(fields) and shape.usual <= fields.keys()", "is_plain = True"),
+        ("if fields.get(name) is None:\n            fields.pop(name, None)", "fields.pop(name, None)"),
+        ("brackets <= DEPTH_LIMIT:", "True:"),
+        ("if isinstance(clean.get(name), str):", "if False:"),
+    ),
+    *_mutants(
+        "dialect", "dialects/base.py", DIALECT_TESTS,
+        (" and not isinstance(failure, self.closes_after)", ""),
+        ("        self.check_known(type_name)\n        self.check(Phase.QUEUED, type_name)", "        self.check(Phase.QUEUED, type_name)"),
+        ("if answer.close_code is not None:", "if True:"),
+        ("data[: REASON_BYTES - 3]", "data[:REASON_BYTES]"),
+    ),
+    *_mutants(
+        "sound", "dialects/sound.py", DIALECT_TESTS,
+        ("self.text(last, ends=ends) or", "self.text(last) or"),
+        ("        raise InvalidPayload(str(error), field=error.what) from error", "        raise"),
+        ("        if not extensions:\n            return\n", ""),
+        ("pcm.rate_hz * length_ms // 1000", "pcm.rate_hz * 2 * length_ms // 1000"),
+    ),
+    *_mutants(
+        "half-duplex", "dialects/half_duplex.py", DIALECT_TESTS,
+        ("self._extra_chunks += more", "pass"),
+        ("said.is_final and number == more,\n                duration", "said.is_final,\n                duration"),
+    ),
+    *_mutants(
+        "duplex", "dialects/duplex.py", DIALECT_TESTS,
+        ("            self.sound.forget()\n            return [", "            return ["),
+        ("ends=result.end_of_turn and not others", "ends=result.end_of_turn"),
+        ("if phase is Phase.PREPARING and type_name", "if False and type_name"),
+    ),
+    *_mutants(
+        "realtime", "dialects/realtime.py", DIALECT_TESTS,
+        ("                self._is_in_turn = False\n", ""),
+        (" and phase is not Phase.CLEANUP:", ":"),
+        ("if not self._wants_transcript:", "if False:"),
+    ),
+    *_mutants(
+        "realtime-call", "dialects/realtime_call.py", DIALECT_TESTS,
+        ("within(message.frame_bytes) if sees_video else ()", "within(message.frame_bytes)"),
+    ),
+    *_mutants(
+        "loop", "engine/loop.py", "tests/engine",
+        ("            request.waiting_since_s = ended_s\n", ""),
+        ("            line = (request, *self._order.waiting[row])", "            line = (request,)"),
+        ("if self._fault is None and request.checkpoint is not None:", "if False:"),
+        ("        if request.is_cancelled:\n            request.job.cancel()\n", ""),
+        ("            if request.prefilled is not None:\n                self._guarded", "            if False:\n                self._guarded"),
+    ),
+    *_mutants(
+        "slots", "engine/slots.py", "tests/engine/test_slots.py",
+        ("row = self._free.popleft()", "row = self._free.pop()"),
+        (" and key.row not in self._free", ""),
+    ),
+    *_mutants(
+        "context", "engine/context.py", "tests/engine/test_context.py",
+        ("if self.length_tokens + tokens > room:", "if self.length_tokens + tokens > room + 1:"),
+        ("            and checkpoint.serial <= self._serial\n", ""),
+        ("if not entry.is_kept:\n                length", "if True:\n                length"),
+        ("max(0, len(carried) - self.window.previous_max_tokens)", "0"),
     ),
     *_mutants(
         "outbox", "session/outbox.py", "tests/session/test_outbox.py tests/session/test_session.py",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import json
 import struct
+from typing import Annotated
 
 import msgspec
 import pytest
@@ -64,6 +66,33 @@ def test_only_whole_numbers_that_a_float_holds_exactly_are_counts(value: float) 
     assert codec.read({"count": 256.0}, codec.Shape(_Read)).count == 256
     with pytest.raises(InvalidPayload, match="count"):
         codec.read({"count": value}, codec.Shape(_Read))
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_no_message_has_more_levels_than_may_be_walked(opening: str) -> None:
+    def nested(levels: int) -> str:
+        closing = "]" if opening == "[" else "}"
+        return opening * (levels - 1) + "[]" + closing * (levels - 1)
+
+    codec.parse(nested(codec.MESSAGE_DEPTH_LIMIT))
+    for raw in (text := nested(codec.MESSAGE_DEPTH_LIMIT + 1), text.encode()):
+        with pytest.raises(InvalidPayload, match="nested too deeply"):
+            codec.parse(raw)
+
+
+class _Sent(msgspec.Struct):
+    place: int = 1
+    wait_s: Annotated[float | None, codec.WHEN_KNOWN] = None
+    ticket: Annotated[str, codec.EXTENSION] = "t"
+
+
+@pytest.mark.parametrize("wait_s", [None, 0.0, 2.5])
+def test_clients_without_extensions_are_sent_only_what_is_published(wait_s: float | None) -> None:
+    ours = json.loads(str(codec.encode_for(_Sent(wait_s=wait_s), extensions=True)))
+    published = json.loads(str(codec.encode_for(_Sent(wait_s=wait_s), extensions=False)))
+
+    assert ours == {"place": 1, "wait_s": wait_s, "ticket": "t"}
+    assert published == {"place": 1} | ({} if wait_s is None else {"wait_s": wait_s})
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 4001])

@@ -34,7 +34,7 @@ class RealtimeClient(UnitClient):
         self,
         url: str = "",
         *,
-        mode: wire.Mode = "video",
+        mode: wire.CallMode = "video",
         instructions: str = DEFAULT_SYSTEM_PROMPT,
         **options: Unpack[UnitOptions],
     ) -> None:

@@ -19,7 +19,7 @@ from parley.protocol.legacy import CloseReason, Stop
 
 _STOP: Final = frozenset({"stop"})
 
-_ENDINGS: Final[dict[Ending, chat.Ending]] = {
+_ENDINGS: Final[dict[Ending, chat.EarlyEnding]] = {
     Ending.LIMIT: "limit",
     Ending.CANCELLED: "cancelled",
 }

@@ -104,7 +104,7 @@ class ToolCall(msgspec.Struct, tag="tool_call", frozen=True, kw_only=True):
     is_final: bool = False
 
 
-Ending = Literal["limit", "cancelled"]
+EarlyEnding = Literal["limit", "cancelled"]
 """Why an answer did not end by itself: `max_new_tokens` or the context, or it was stopped."""
 
 
@@ -116,7 +116,7 @@ class Done(msgspec.Struct, tag="done", frozen=True, kw_only=True):
     input_tokens: int = 0
     audio_data: Annotated[str, Meta(description="base64 float32 PCM, 24 kHz mono")] | None = None
     stopped: Annotated[bool, EXTENSION] = False
-    ending: Annotated[Ending | UnsetType, EXTENSION] = UNSET
+    ending: Annotated[EarlyEnding | UnsetType, EXTENSION] = UNSET
     heard: Annotated[
         str | UnsetType,
         EXTENSION,

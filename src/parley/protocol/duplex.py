@@ -207,7 +207,7 @@ ServerMessage = (
     | DuplexPaused
     | DuplexResumed
     | Interrupted
-    | legacy.LiveMessage
+    | legacy.TalkMessage
     | Timeout
     | legacy.EndMessage
 )

@@ -145,7 +145,7 @@ ServerMessage = (
     | Generating
     | HalfDuplexChunk
     | HalfDuplexTurnDone
-    | legacy.LiveMessage
+    | legacy.TalkMessage
     | HalfDuplexTimeout
     | legacy.EndMessage
 )

@@ -154,7 +154,7 @@ class Error(msgspec.Struct, tag="error", frozen=True, kw_only=True):
 
 
 QueueMessage = Queued | QueueUpdate | QueueDone
-LiveMessage = InputTranscript | InterruptionMessage | StatusMessage
+TalkMessage = InputTranscript | InterruptionMessage | StatusMessage
 EndMessage = RecordingLostMessage | Stopped | Error
 
 

@@ -38,7 +38,7 @@ Json = dict[str, Any]
 # ---- client → server -----------------------------------------------------------------------
 
 
-class Voices(msgspec.Struct, frozen=True, kw_only=True):
+class VoiceFields(msgspec.Struct, frozen=True, kw_only=True):
     """Reference voices under their two names: base64 of raw 16 kHz samples or of a WAV file."""
 
     ref_audio: str | None = None
@@ -47,12 +47,12 @@ class Voices(msgspec.Struct, frozen=True, kw_only=True):
     tts_ref_audio_base64: str | None = None
 
 
-class InitPayload(Voices, frozen=True, kw_only=True):
+class InitPayload(VoiceFields, frozen=True, kw_only=True):
     """How a session is to be. What a chat's requests do not say is taken from here, too."""
 
     system_prompt: Text | None = None
     instructions: Text | None = None
-    voice: Voices | None = None
+    voice: VoiceFields | None = None
     config: DuplexConfig | None = None
     use_tts: bool | None = None
     max_slice_nums: Slices = 1

@@ -25,7 +25,7 @@ from parley.protocol.legacy import CloseReason
 
 PATH: Final = "/v1/realtime"
 
-Mode = Literal["video", "audio"]
+CallMode = Literal["video", "audio"]
 
 APPEND_LEAST_SAMPLES: Final = 4_000
 """250 ms at 16 kHz. Source: service.md 4.5, `audio`."""

@@ -85,7 +85,7 @@ class CallBroken:
     text: str
 
 
-Piece = Words | CallBegan | CallArguments | CallEnded | CallBroken
+AnswerPart = Words | CallBegan | CallArguments | CallEnded | CallBroken
 
 
 class ToolCallReader:
@@ -108,16 +108,16 @@ class ToolCallReader:
         """True if a call has started and is not complete."""
         return self._is_call
 
-    def add(self, text: str) -> list[Piece]:
+    def add(self, text: str) -> list[AnswerPart]:
         self._held += text
-        pieces: list[Piece] = []
+        pieces: list[AnswerPart] = []
         while (found := self._step()) is not None:
             pieces += found
         return pieces
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[AnswerPart]:
         """The answer is complete: the withheld text is not a call, unless it is whole."""
-        pieces: list[Piece] = []
+        pieces: list[AnswerPart] = []
         if self._is_call:
             pieces += self._broken() if self._arguments else self._whole(self._held, "")
             self._held = ""
@@ -126,7 +126,7 @@ class ToolCallReader:
         self._held = ""
         return pieces
 
-    def _step(self) -> list[Piece] | None:
+    def _step(self) -> list[AnswerPart] | None:
         """What can be reported now; None: nothing before there is more."""
         if not self._is_call:
             return self._read_words()
@@ -134,7 +134,7 @@ class ToolCallReader:
             return self._read_head()
         return self._read_arguments(self._arguments)
 
-    def _read_words(self) -> list[Piece] | None:
+    def _read_words(self) -> list[AnswerPart] | None:
         if self._has_ended_call:
             # Line breaks between calls are not text.
             self._held = self._held.lstrip()
@@ -163,7 +163,7 @@ class ToolCallReader:
     def _cut(self, place: int) -> tuple[str, str]:
         return self._held[:place], self._held[place:]
 
-    def _read_head(self) -> list[Piece] | None:
+    def _read_head(self) -> list[AnswerPart] | None:
         head = _HEAD.match(self._held)
         if head is not None and (name := _string(head["name"])):
             self._raw += head[0]
@@ -177,7 +177,7 @@ class ToolCallReader:
         self._held = rest[len(CLOSE) :]
         return self._whole(body, CLOSE)
 
-    def _whole(self, body: str, end: str) -> list[Piece]:
+    def _whole(self, body: str, end: str) -> list[AnswerPart]:
         """A call that was not told while it came, e.g. with its arguments in front."""
         self._is_call = False
         call = _object(body)
@@ -189,12 +189,12 @@ class ToolCallReader:
         text = json.dumps(arguments, ensure_ascii=False)
         return [CallBegan(name), CallArguments(text), CallEnded(text)]
 
-    def _read_arguments(self, arguments: JsonObjectScanner) -> list[Piece] | None:
+    def _read_arguments(self, arguments: JsonObjectScanner) -> list[AnswerPart] | None:
         if arguments.is_complete:
             return self._read_tail(arguments)
         return self._take(arguments)
 
-    def _take(self, arguments: JsonObjectScanner) -> list[Piece] | None:
+    def _take(self, arguments: JsonObjectScanner) -> list[AnswerPart] | None:
         taken = arguments.add(self._held)
         if not taken:
             return None
@@ -204,7 +204,7 @@ class ToolCallReader:
             return self._broken()
         return [CallArguments(taken)]
 
-    def _read_tail(self, arguments: JsonObjectScanner) -> list[Piece] | None:
+    def _read_tail(self, arguments: JsonObjectScanner) -> list[AnswerPart] | None:
         tail = _TAIL.match(self._held)
         if tail is None and CLOSE not in self._held and len(self._held) < 4 * len(CLOSE):
             return None
@@ -214,7 +214,7 @@ class ToolCallReader:
         self._is_call, self._arguments, self._has_ended_call = False, None, True
         return [CallEnded(arguments.text)]
 
-    def _broken(self) -> list[Piece]:
+    def _broken(self) -> list[AnswerPart]:
         """Report as text what was reported as a call."""
         arguments, self._arguments, self._is_call = self._arguments, None, False
         if arguments is not None and arguments.is_complete and arguments.is_valid:
