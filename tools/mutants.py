@@ -103,7 +103,7 @@ MUTANTS: Final = [
     *_mutants(
         "codec", "protocol/codec.py", "tests/protocol/test_codec.py",
         ("size - 2 > limit_bytes", "size > 2 * limit_bytes"),
-        ("if len(data) % SAMPLE_BYTES:\n        raise InvalidPayload(\n            f\"{field} holds", "if False:\n        raise InvalidPayload(\n            f\"{field} holds"),
+        ("if len(data) % SAMPLE_BYTES:\n        raise InvalidPayload(\n            f\"{field} has", "if False:\n        raise InvalidPayload(\n            f\"{field} has"),
         ("strict_mode=True", "strict_mode=False"),
         ("if found is not None and name not in value:", "if found is not None:"),
         ("abs(item) < _EXACT_INTEGERS", "True"),

@@ -32,7 +32,7 @@ from parley.dialects.events import (
 from parley.dialects.half_duplex import VOICE_PROMPT
 from parley.errors import InferenceFailed, InvalidPayload
 from parley.media.pcm import Pcm
-from parley.protocol.kinds import Phase
+from parley.protocol.kinds import Kind, Phase
 from parley.protocol.values import TextPart
 
 VOICE = Pcm(np.linspace(-0.5, 0.5, 4000, dtype=np.float32), 16_000)
@@ -234,6 +234,18 @@ def test_a_unit_brings_its_frames_and_wishes():
     assert heard.frames == (b"jpeg",)
     assert heard.force_listen
     assert heard.max_slices == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen"), [(Kind.OMNI_DUPLEX, (b"jpeg",)), (Kind.AUDIO_DUPLEX, ())]
+)
+def test_realtime_calls_without_video_ignore_frames(kind, seen):
+    append = {"type": "input_audio_buffer.append", "audio": VOICE64, "video_frames": [b64(b"jpeg")]}
+
+    heard = read(connection("realtime", kind=kind), append, "active")
+
+    assert isinstance(heard, AudioInput)
+    assert heard.frames == seen
 
 
 def test_frames_may_come_alone():

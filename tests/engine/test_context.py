@@ -89,6 +89,20 @@ def test_a_system_prompt_inside_the_conversation_stays():
     assert plan.length_tokens == 30
 
 
+def test_a_system_prompt_that_stays_makes_no_room():
+    ledger = book_with(BASIC)
+    unit(ledger, 10)
+    ledger.append(20)
+    ledger.protect()
+    unit(ledger, 30)
+    unit(ledger, 30)
+
+    plan = ledger.plan()
+
+    assert plan is not None
+    assert (plan.dropped_entries, plan.length_tokens) == (2, 70)
+
+
 def test_the_context_window_keeps_the_newest_units():
     ledger = book_with(CONTEXT)
     for _ in range(3):
@@ -180,6 +194,15 @@ def test_a_checkpoint_of_an_abandoned_history_is_void():
         ledger.roll_back(late)
     newer = ledger.checkpoint()
     assert ledger.can_roll_back(newer)
+
+
+def test_a_checkpoint_of_another_conversation_is_void():
+    before, now = book_with(), book_with()
+    before.checkpoint()
+
+    assert not now.can_roll_back(before.checkpoint())
+    with pytest.raises(ValueError, match="moved past"):
+        now.roll_back(before.checkpoint())
 
 
 def test_checkpoints_are_void_once_the_window_has_moved():

@@ -5,6 +5,7 @@ from tests.support.scripted_model import ScriptedModel
 from parley.clock import ManualClock
 from parley.engine.loop import CanRollBack, Clear, EngineLoop, RollBack, SlotRequest, TakeCheckpoint
 from parley.engine.model import DeviceFault
+from parley.engine.scheduler import PATIENCE_S
 from parley.engine.segments import Text
 from parley.engine.slots import SlotKey
 from parley.engine.work import (
@@ -18,6 +19,7 @@ from parley.engine.work import (
     Stage,
     StartSession,
     StepUnit,
+    WholeUnit,
 )
 from parley.errors import ContextFull, InferenceFailed, SlotLost
 
@@ -308,6 +310,39 @@ def test_a_long_prefill_gives_way_to_a_live_unit():
     assert rows[0] == (0,)
     assert rows[1:5] == [(1,)] * 4
     assert unit.sink.value is not None
+
+
+def test_what_has_just_moved_has_patience_again():
+    bench = Bench(scripts={Prefill: (Stage.PREFILL,) * 20}, costs_s={Stage.PREFILL: 0.1})
+    bench.submit(0, HELLO)
+    while bench.clock.monotonic() < 10 * PATIENCE_S and len(bench.model.steps) < 19:
+        bench.loop.run_once()
+
+    # Submitted long ago, but moved a step ago: live work that is due in a second goes first.
+    bench.submit(1, StepUnit(), due_s=bench.clock.monotonic() + 1.0)
+    bench.loop.run_once()
+
+    assert bench.model.steps[-1] == (Stage.DECODE, (1,))
+
+
+def test_a_unit_whose_decision_is_refused_leaves_the_context_as_before_it(monkeypatch):
+    bench = Bench()
+    bench.submit(0, HELLO)
+    bench.run()
+    start = bench.model.start
+
+    def refuse_steps(row, work):
+        if isinstance(work, StepUnit):
+            raise ContextFull(9, 8)
+        return start(row, work)
+
+    monkeypatch.setattr(bench.model, "start", refuse_steps)
+    prefill = Prefill((Text("a"), Text("b")), takes_checkpoint=True)
+    unit = bench.submit(0, WholeUnit(prefill, StepUnit()))
+    bench.run()
+
+    assert isinstance(unit.sink.error, ContextFull)
+    assert bench.model.lengths[0] == 1
 
 
 def test_work_is_as_urgent_as_what_waits_behind_it():

@@ -16,11 +16,11 @@ from parley.protocol.values import (
 )
 from parley.views.content import Layout, Message, with_tools
 from parley.views.tools import (
+    AnswerPart,
     CallArguments,
     CallBegan,
     CallBroken,
     CallEnded,
-    Piece,
     ToolCallReader,
     Words,
 )
@@ -82,12 +82,12 @@ def test_a_prompt_with_functions_is_the_checkpoints_own(joins_lines):
     assert text == RENDERED
 
 
-def read(*texts: str) -> list[Piece]:
+def read(*texts: str) -> list[AnswerPart]:
     reader = ToolCallReader()
     return [piece for text in texts for piece in reader.add(text)] + reader.finish()
 
 
-def summed(pieces: list[Piece]) -> tuple[str, list[tuple[str, str]]]:
+def summed(pieces: list[AnswerPart]) -> tuple[str, list[tuple[str, str]]]:
     """All words, and the calls with what was told of their arguments."""
     words, calls = "", list[tuple[str, str]]()
     for piece in pieces:

@@ -110,8 +110,8 @@ class HalfDuplexClient(LiveClient):
         self._has_spoken = False
 
     async def say(self, pcm: Pcm) -> bool:
-        """Say something: in real time, when it is our turn, with the silence after it that tells
-        the server that it is over. Waits for the session to be ready; may be called while another
+        """Say something: in real time, when it is our turn, with the silence after it that ends
+        the turn. Waits for the session to be ready; may be called while another
         task iterates, and before anybody does.
 
         Args:

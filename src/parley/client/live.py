@@ -268,7 +268,7 @@ class LiveClient(ABC):
     @contextlib.asynccontextmanager
     async def _listening(self) -> AsyncIterator[None]:
         """Read on during the block, so that what the server says takes effect. Events are kept for
-        whoever iterates, now or later; so are errors."""
+        the task that iterates, now or later; so are errors."""
         reading = asyncio.create_task(self._keep(), name="parley-client-reader")
         try:
             yield

@@ -30,7 +30,7 @@ from parley.protocol.resume import (
 
 ACK_EVERY: Final = 32
 ACK_BYTES: Final = 2 << 20
-"""Messages of the server after which it is told that they have come, or so much of them: what is
+"""Number of the server's messages, and their size, after which the client acknowledges: what is
 not acknowledged is kept there twice, and each acknowledgement costs its gateway nearly as much as a
 second of sound."""
 UNSURE_BYTES: Final = 8 << 20

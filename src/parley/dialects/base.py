@@ -300,7 +300,7 @@ class Dialect(ABC):
             InvalidJson: binary messages are not part of this.
         """
         del frame
-        raise InvalidJson("Messages are JSON text; binary messages are not part of this.")
+        raise InvalidJson("Messages must be JSON text, got a binary message.")
 
     @abstractmethod
     def decode(self, frame: str, phase: Phase) -> Any:

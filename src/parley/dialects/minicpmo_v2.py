@@ -71,7 +71,7 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
 
     @classmethod
     def claims(cls, request: UpgradeRequest) -> bool:
-        """Chats are known by their address; of calls only the first message tells."""
+        """True for chats, by their address; calls are recognised by their first message."""
         return request.query.get("mode") == "chat"
 
     @classmethod
@@ -249,8 +249,8 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
         )
 
     def answer(self, failure: ParleyError) -> Reply:
-        """The error, then always the end: mistakes are fatal here. What a server behind the model
-        did not answer was said by voice, and is no mistake of the session's."""
+        """The error, then always the end: mistakes are fatal here. Where a server behind the model
+        did not answer, the voice has said so, and the session continues."""
         if isinstance(failure, UpstreamFailed) and self.context.kind is not Kind.CHAT:
             return Reply()
         reason = "protocol_error" if failure.is_client_error else "backend_error"

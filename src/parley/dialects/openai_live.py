@@ -45,7 +45,7 @@ REASONS: Final[Mapping[CloseReason, str]] = {
 }
 USAGE_EVERY_UNITS: Final = 10
 PIECE_MS: Final = 100
-"""Of sound in a message to a client that is not told of interruptions."""
+"""Of sound in a message to a client that is not sent interruptions."""
 DELEGATES: Final = ("client", "responses", "decisions")
 BEGIN: Final = frozenset({"session.start", "session.close"})
 
@@ -84,7 +84,7 @@ class OpenAILiveDialect(OpenAIDialect):
         self._is_muted = False
         self._heard_ms = 0
         self._said_ms = 0
-        self._tells_interruptions = False
+        self._sends_interruptions = False
 
     # ---- client → server -------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class OpenAILiveDialect(OpenAIDialect):
     def _append(
         self, content: str, appended: type[wire.Appended]
     ) -> list[events.ClientEvent | Reply]:
-        """Words for the model: whether it says them, too, is up to it."""
+        """Words for the model, which may also say them."""
         now_ms = self._heard_ms
         return [events.TextInput(content), self._told(appended(start_ms=now_ms, end_ms=now_ms))]
 
@@ -159,7 +159,10 @@ class OpenAILiveDialect(OpenAIDialect):
     def _start(self, session: dict[str, Any]) -> events.DuplexSetup:
         instructions = session.get("instructions") or DEFAULT_SYSTEM_PROMPT
         if not isinstance(instructions, str) or len(instructions) > TEXT_LIMIT_CHARS:
-            raise InvalidRequest("instructions must be a string.", field="session.instructions")
+            raise InvalidRequest(
+                f"instructions must be a string of at most {TEXT_LIMIT_CHARS} characters.",
+                field="session.instructions",
+            )
         audio = object_of(session.get("audio"), "session.audio")
         form: dict[str, Any] = dict(PCM)
         if audio.get("format") is not None:
@@ -168,7 +171,10 @@ class OpenAILiveDialect(OpenAIDialect):
         voice = object_of(audio.get("output"), "session.audio.output").get("voice", OWN_VOICE)
         voice = voice.get("id") if isinstance(voice, dict) else voice
         if not isinstance(voice, str):
-            raise InvalidRequest("voice must be a string.", field="session.audio.output.voice")
+            raise InvalidRequest(
+                f"voice must be a string, got {type(voice).__name__}.",
+                field="session.audio.output.voice",
+            )
         self._input.take(form["type"])
         self._output = OpenAIOutput(form["type"])
         self._session |= {
@@ -191,12 +197,12 @@ class OpenAILiveDialect(OpenAIDialect):
         )
 
     def _interruption(self, session: dict[str, Any]) -> InterruptionOptions:
-        """Who silences the model: whoever speaks long enough; a client with extensions may say
-        otherwise, and is told then."""
+        """What silences the model: speech that is long enough; a client with extensions may choose
+        otherwise, and is sent interruptions then."""
         asked = session.get("interruption")
         if asked is None or not self.extensions:
             return InterruptionOptions(mode="stop")
-        self._tells_interruptions = True
+        self._sends_interruptions = True
         try:
             return _interruption.convert(asked)
         except msgspec.ValidationError as error:
@@ -207,9 +213,9 @@ class OpenAILiveDialect(OpenAIDialect):
     @property
     def _is_paced(self) -> bool:
         """This dialect has no word for an interruption: a client without the extension plays what
-        it has, so it is sent sound as it is played. Not where the session can be gone on with:
-        sound that waits is in no copy of it."""
-        return not self._tells_interruptions and not self.wants_resume
+        it has, so it is sent sound as it is played. Not where the session can be resumed:
+        sound that waits is not in its log."""
+        return not self._sends_interruptions and not self.wants_resume
 
     def encode(self, event: events.ServerEvent) -> Reply:
         reply = super().encode(event)
@@ -227,7 +233,7 @@ class OpenAILiveDialect(OpenAIDialect):
                 return self._told(wire.Started(session=copy.deepcopy(self._session))).messages
             case events.UnitDone():
                 return self._unit(event)
-            case events.InterruptionChanged() if self._tells_interruptions:
+            case events.InterruptionChanged() if self._sends_interruptions:
                 return (wire.SessionInterruption(**asdict(event)),)
             case events.TurnTranscribed(text=str() as text):
                 at_ms = self._heard_ms
@@ -277,14 +283,13 @@ class OpenAILiveDialect(OpenAIDialect):
 
 
 def _delegation(value: Any) -> dict[str, Any] | None:
-    """Who would do what the session delegates, as it is told again; None: nobody that clients know
-    by a name."""
+    """To whom the session delegates, as it is sent back; None: to none of `DELEGATES`."""
     given = object_of(value, "session.delegation")
     return given if given.get("type") in DELEGATES else None
 
 
 def _history(items: Any) -> list[str]:
-    """What was said before the session, as lines of its prompt."""
+    """The conversation before the session, as lines of its prompt."""
     lines: list[str] = []
     for item in items if isinstance(items, list) else ():
         content = item.get("content") if isinstance(item, dict) else None

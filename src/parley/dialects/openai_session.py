@@ -1,4 +1,4 @@
-"""The session object of OpenAI Realtime: what is in force, and what the runner is told of it."""
+"""The session object of OpenAI Realtime: what is in force, and its settings for the runner."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ SEMANTIC_VAD: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class RealtimeSettings:
-    """A session as the runner is told."""
+    """A session's settings for the runner."""
 
     setup: HalfDuplexSetup = field(
         default_factory=lambda: HalfDuplexSetup(
@@ -287,7 +287,7 @@ def _detection(value: Any, current: dict[str, Any] | None, where: str) -> dict[s
 
 
 def settings_of(session: dict[str, Any], *, can_choose: bool = False) -> RealtimeSettings:
-    """What the runner is told of a session.
+    """A session's settings for the runner.
 
     Raises:
         InvalidRequest: a value out of range.
@@ -299,7 +299,10 @@ def settings_of(session: dict[str, Any], *, can_choose: bool = False) -> Realtim
         )
     instructions = session["instructions"]
     if not isinstance(instructions, str) or len(instructions) > TEXT_LIMIT_CHARS:
-        raise InvalidRequest("instructions must be a string.", field="session.instructions")
+        raise InvalidRequest(
+            f"instructions must be a string of at most {TEXT_LIMIT_CHARS} characters.",
+            field="session.instructions",
+        )
     voice = session["audio"]["output"]["voice"]
     detection = _turn_detection(session["audio"]["input"]["turn_detection"])
     limit = limit_of(session["max_output_tokens"], "session")
@@ -412,7 +415,7 @@ def _turn_detection(value: dict[str, Any] | None) -> TurnDetection | None:
             mode="off" if value["interrupt_response"] is False else BARGE_IN.mode,
             min_speech_ms=BARGE_IN.min_speech_ms,
             sensitivity=min(max(round((0.95 - threshold) / 0.9, 3), 0.0), 1.0),
-            # Who wants turns to be told by their sense wants an acknowledgement to be one.
+            # A client that wants turns judged by their sense wants an acknowledgement to be one.
             backchannel="words" if value["type"] == "semantic_vad" else BARGE_IN.backchannel,
         ),
     )

@@ -1,4 +1,4 @@
-"""Parts of an OpenAI Realtime session that this server only tells again: what a client may write
+"""Parts of an OpenAI Realtime session that this server only sends back: what a client may write
 there. A client's library has to be able to read what its own session says.
 
 Source: openai-python 3.54 `types/realtime`.

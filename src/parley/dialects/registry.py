@@ -70,12 +70,12 @@ class DialectRegistry:
 
     def is_provisional(self, dialect: Dialect) -> bool:
         """True if the first message may show that the client speaks another dialect."""
-        return bool(self._marked_beside(type(dialect)))
+        return bool(self._marked_on_paths_of(type(dialect)))
 
     def settle(self, dialect: Dialect, frame: bytes | str) -> Dialect:
         """The dialect that a client speaks, as its first message shows: another one of the same
         path where the message is marked as that one's (`Dialect.first_types`), else `dialect`."""
-        others = self._marked_beside(type(dialect))
+        others = self._marked_on_paths_of(type(dialect))
         if not others:
             return dialect
         try:
@@ -88,7 +88,7 @@ class DialectRegistry:
                 return other(dialect.context)
         return dialect
 
-    def _marked_beside(self, dialect: type[Dialect]) -> tuple[type[Dialect], ...]:
+    def _marked_on_paths_of(self, dialect: type[Dialect]) -> tuple[type[Dialect], ...]:
         return tuple(
             {
                 other: None

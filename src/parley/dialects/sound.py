@@ -43,7 +43,9 @@ def openai_sound(text: str, form: str, *, field: str) -> Pcm:
     if form in _LAWS:
         return g711.decoded(data, _LAWS[form])
     if len(data) % 2:
-        raise InvalidPayload(f"{field} must hold 16-bit samples.", field=field)
+        raise InvalidPayload(
+            f"{field} must have whole 16-bit samples, got {len(data)} bytes.", field=field
+        )
     samples = np.multiply(np.frombuffer(data, "<i2"), _PCM16_STEP, dtype=np.float32)
     return Pcm(samples, OPENAI_RATES[form])
 

@@ -527,7 +527,7 @@ def pcm_bytes(text: str, *, field: str, limit_bytes: int | None = None) -> bytes
     data = from_base64(text, field=field, limit_bytes=limit_bytes)
     if len(data) % SAMPLE_BYTES:
         raise InvalidPayload(
-            f"{field} holds {len(data)} bytes, which is not a whole number of float32 samples.",
+            f"{field} has {len(data)} bytes, which is not a whole number of float32 samples.",
             field=field,
         )
     return data

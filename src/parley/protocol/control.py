@@ -52,7 +52,7 @@ PARAMETERS_HEADER = "x-parley-parameters"
 """JSON object of strings: the query parameters that the dialect wants to know at the worker."""
 
 NOTE_HEADER = "x-parley-note"
-"""What a gateway wants to be told of a session by its worker, should it have forgotten it: JSON of
+"""What a gateway wants its worker to return about a session, should it have forgotten it: JSON of
 a `LeaseNote`, which the worker returns as it is. It reads the address, to share its decoders among
 clients, and the key's id, which it keeps with the recording."""
 
@@ -93,9 +93,9 @@ BUSY_STATUS = 503
 Ability = Literal[
     "speech", "reading", "transcription", "tools", "tool_choice", "json", "penalties", "logprobs"
 ]
-"""What a model can do besides answering: say its answers, say a given text, write down what it
-hears, call functions, be made to call one, answer in JSON of a schema, heed penalties of presence
-and frequency, report the probabilities of its tokens."""
+"""What a model can do in addition to answering: say its answers, say a given text, write down what
+it hears, call functions, be made to call one, answer in JSON of a schema, heed penalties of
+presence and frequency, report the probabilities of its tokens."""
 
 RecordingState = Literal["off", "on", "no_room", "failing"]
 """What a worker records: `no_room` when too little is free on its disk, `failing` when the last
@@ -221,7 +221,7 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
     errors: dict[str, int] = {}
     """Since the last heartbeat: errors by code."""
     interruptions: dict[InterruptionState, int] = {}
-    """Since the last heartbeat: users who spoke while the assistant did, by what came of it."""
+    """Since the last heartbeat: users who spoke while the assistant did, by outcome."""
     recording: RecordingState = "on"
     recording_lost: int = 0
     """Since the last heartbeat: entries of recordings that could not be written."""
@@ -290,7 +290,7 @@ class HandOver(msgspec.Struct, tag="hand_over", frozen=True):
 
 
 class AnnounceEnd(msgspec.Struct, tag="announce_end", frozen=True):
-    """Sessions will be ended in `time_left_s`: tell the clients that want to know."""
+    """Sessions will be ended in `time_left_s`: inform the clients that asked for it."""
 
     time_left_s: float
 

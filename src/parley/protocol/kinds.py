@@ -106,7 +106,7 @@ class Phase(StrEnum):
     """Its slot is free again."""
 
     @property
-    def is_begun(self) -> bool:
+    def has_started(self) -> bool:
         """True if a session in this phase was set up."""
         return self in (Phase.ACTIVE, Phase.GENERATING)
 

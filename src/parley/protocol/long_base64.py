@@ -37,7 +37,7 @@ class LongBase64(str):
     """The base64 between two quotes of `raw`, a `data:` head included.
 
     As a `str` it is its own first `PREFIX_CHARS`. Its length and `partition` at the comma of a head
-    tell of the whole; nothing else does. msgspec refuses to encode it; `codec.encode_media` can.
+    refer to the whole; nothing else does. msgspec refuses to encode it; `codec.encode_media` can.
     """
 
     _raw: Raw
@@ -191,8 +191,7 @@ def _is_base64(raw: Raw, start: int, stop: int) -> bool:
 def _check_rest(size: int) -> None:
     if size > REST_BYTES:
         raise InvalidPayload(
-            f"The message has more than {REST_BYTES >> 20} MiB besides base64, which is more than "
-            "any text may have."
+            f"The message has more than {REST_BYTES >> 20} MiB of text outside of base64."
         )
 
 

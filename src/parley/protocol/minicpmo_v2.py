@@ -202,7 +202,7 @@ def request_of(given: Json, payload: InitPayload) -> chat.Request:
 def _object(value: Json, name: str) -> Json:
     given = value.get(name)
     if given is not None and not isinstance(given, dict):
-        raise InvalidPayload(f"{name} must be an object.", field=name)
+        raise InvalidPayload(f"{name} must be an object, got {type(given).__name__}.", field=name)
     return given or {}
 
 

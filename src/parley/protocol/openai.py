@@ -1,6 +1,6 @@
 """What the messages of OpenAI Realtime and OpenAI Live have in common: ids, how they are written.
 
-Sessions, items, responses and errors are plain objects in both: they are told as they are, and what
+Sessions, items, responses and errors are plain objects in both: they are sent as they are, and what
 a client does not know it skips. Source: openai-python 3.54 `types/realtime`, `types/live`.
 """
 

@@ -233,8 +233,8 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RealtimeError(msgspec.Struct, tag="error", frozen=True, kw_only=True):
-    """Something went wrong. Clients without extensions are told the nearest code of the requirement
-    text; a code that it lacks stands at the end of `message`."""
+    """Something went wrong. Clients without extensions receive the nearest code of the requirement
+    text; the original code stands at the end of `message`."""
 
     error: ErrorBody
 

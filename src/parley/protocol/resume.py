@@ -1,4 +1,4 @@
-"""Going on with a session over another connection: messages that every dialect with it has alike.
+"""Continuing a session over another connection: messages that every dialect with it shares.
 
     client                                      server
     (first message with resume: true)     ─▶    ready, with resume_token and resume_window_s
@@ -34,7 +34,7 @@ REFUSED_CODE: Final = 4404
 
 TOKEN_BYTES: Final = 32
 INPUT_ACK_EVERY: Final = 8
-"""Messages of a client after which it is told that they have come."""
+"""The server acknowledges after this number of messages of a client."""
 ACK_LIMIT_CHARS: Final = 256
 REQUEST_LIMIT_BYTES: Final = 4096
 
@@ -146,7 +146,7 @@ class InputDropped(msgspec.Struct, tag="session.input_dropped", frozen=True, kw_
 
 
 class InputAck(msgspec.Struct, tag="session.input_ack", frozen=True, kw_only=True):
-    """`received` of the client's messages have come. Sent where nothing else tells it for a while;
+    """`received` of the client's messages have come. Sent where no other message says so;
     it has no number of its own."""
 
     received: int
@@ -190,10 +190,12 @@ def decode_request(raw: bytes | str) -> ResumeRequest:
     """Read the first message of a connection that continues a session.
 
     Raises:
-        BadInput: it is none.
+        BadInput: it is not `session.resume`.
     """
     if len(raw) > REQUEST_LIMIT_BYTES:
-        raise InvalidPayload("session.resume is longer than any token.")
+        raise InvalidPayload(
+            f"session.resume must have at most {REQUEST_LIMIT_BYTES} bytes, got {len(raw)}."
+        )
     try:
         return _request.decode(raw)
     except msgspec.ValidationError as error:
@@ -215,8 +217,7 @@ def as_ack(frame: str | bytes) -> DeliveryAck | None:
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """What every server message carries besides its own, where resuming was asked for. 0: it does
-    not."""
+    """Fields that every server message has where the client asked for resuming. 0: absent."""
 
     seq: int = 0
     received: int = 0
@@ -231,7 +232,7 @@ def numbers_of(frame: str | bytes) -> Numbers:
     """For clients: the numbers of a message.
 
     Raises:
-        InvalidJson, BadInput: it is no message.
+        InvalidJson, BadInput: it is not a message.
     """
     if isinstance(frame, bytes) and not frame.startswith(b"{"):
         frame, _ = binary.split(frame)

@@ -81,7 +81,7 @@ class Base64Audio(msgspec.Struct, tag="audio", frozen=True, kw_only=True):
     sample_rate: Annotated[int, Meta(ge=4000, le=192_000)] = 16_000
 
     def audio_bytes(self) -> bytes:
-        """Raw samples, or a WAV file (`codec.is_wav` tells)."""
+        """Raw samples, or a WAV file (see `codec.is_wav`)."""
         return codec.voice_bytes(self.data, field="audio.data", limit_bytes=AUDIO_LIMIT_BYTES)
 
 
@@ -385,12 +385,12 @@ PUBLISHED_FORMAT: Final = AudioFormat()
 
 
 InterruptionState = Literal["suspected", "dismissed", "stopped"]
-"""Somebody may be interrupting, does not, or has."""
+"""The user may be interrupting, does not, or has interrupted."""
 
 
 class PlaybackReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client's loudspeaker has got to, sent with a client's sound; who does not send it is
-    taken to play at once and without gaps.
+    """How far a client has played the answer, sent with its sound. A client that does not send it
+    is assumed to play without delay or gaps.
 
     Args:
         received_ms: of all sound that this session was sent, what has come.
@@ -405,12 +405,12 @@ class InterruptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What happens when the user speaks while the assistant does.
 
     Args:
-        mode: `duck` only tells the client, which plays more softly; `stop` ends the answer.
+        mode: `duck` only informs the client, which plays more softly; `stop` ends the answer.
         min_speech_ms: shorter sounds are nothing.
         sensitivity: 0 hears only what is certainly speech, 1 anything that may be.
         backchannel: what an acknowledgement ("mhm", "yes") does. `words`: it does nothing, and
             "stop", "wait" or a sentence interrupt as soon as they are recognised; `ignore`:
-            whatever is shorter than 0.8 s does nothing; `heed`: everything interrupts at once.
+            sounds shorter than 0.8 s do nothing; `heed`: everything interrupts immediately.
     """
 
     mode: Literal["off", "duck", "stop"] = "off"
@@ -420,7 +420,7 @@ class InterruptionOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 BARGE_IN: Final = InterruptionOptions(mode="stop", backchannel="heed", min_speech_ms=64)
-"""Whoever speaks is heard at once, as OpenAI's clients expect it; they know no softer playing."""
+"""Any speech interrupts immediately, as OpenAI's clients expect; they cannot play more softly."""
 
 
 class TurnGeneration(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,11 +10,11 @@ from parley.engine.model import ModelSpec
 from parley.errors import InvalidRequest
 from parley.protocol.values import Tool, ToolCallPart, has_to_call, make_id
 from parley.views.tools import (
+    AnswerPart,
     CallArguments,
     CallBegan,
     CallBroken,
     CallEnded,
-    Piece,
     ToolCallReader,
     Words,
 )
@@ -80,7 +80,7 @@ class AnswerCalls:
         """The answer is complete; as `add`."""
         return self._tell(self._reader.finish()) if self.is_offered else ""
 
-    def _tell(self, pieces: list[Piece]) -> str:
+    def _tell(self, pieces: list[AnswerPart]) -> str:
         words = ""
         for piece in pieces:
             match piece:

@@ -270,7 +270,7 @@ class DuplexView:
         """Make the context hold only what was heard of an interrupted answer. Between
         two units.
 
-        The units from the first that was not heard to its end are decided once more: that one says
+        The units from the first that was not heard to its end are decided again: that one says
         what was heard of it, and the later ones listen.
 
         Args:

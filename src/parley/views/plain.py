@@ -88,5 +88,8 @@ def voice_of(voice: object) -> Pcm | None:
     if isinstance(voice, Pcm):
         return resample(voice, INPUT_RATE_HZ)
     if not isinstance(voice, np.ndarray) or voice.ndim != 1:
-        raise InvalidPayload("A voice is a Pcm, or an array of 16 kHz samples of shape (N,).")
+        raise InvalidPayload(
+            "A voice must be a Pcm or an array of 16 kHz samples of shape (N,), "
+            f"got {type(voice).__name__}."
+        )
     return Pcm(np.asarray(voice, np.float32), INPUT_RATE_HZ)

@@ -573,7 +573,7 @@ class Host:
         if phase == held.phase or held.phase is Phase.ENDED:
             return
         held.phase = phase
-        held.was_ready = held.was_ready or phase.is_begun
+        held.was_ready = held.was_ready or phase.has_started
         self._report(held)
 
     def _report(self, held: _Held) -> None:
@@ -613,7 +613,7 @@ class Host:
             return "loading"
         phases = {held.phase for held in self._held.values()}
         for held in self._held.values():
-            if held.phase in (Phase.CONNECTED, Phase.PREPARING) or held.phase.is_begun:
+            if held.phase in (Phase.CONNECTED, Phase.PREPARING) or held.phase.has_started:
                 return held.lease.kind.busy_state
         if Phase.PAUSED in phases:
             return "duplex_paused"

@@ -139,7 +139,7 @@ class TextInput:
 
 @dataclass(frozen=True, slots=True)
 class PauseRequested:
-    """The client wants to rest, for at most so long; None: as long as the server lets it."""
+    """The client pauses, for at most `seconds`; None: for as long as the server allows."""
 
     seconds: float | None
 
@@ -151,12 +151,12 @@ class ResumeRequested:
 
 @dataclass(frozen=True, slots=True)
 class InterruptRequested:
-    """The client wants silence now."""
+    """The client requests silence now."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """The client wants to end."""
+    """The client ends the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class ItemDeleted:
 
 @dataclass(frozen=True, slots=True)
 class ItemTruncated:
-    """Only so much of a spoken answer was heard: the rest was never said."""
+    """The client heard only the first `heard_ms` of a spoken answer; the rest is forgotten."""
 
     item_id: str
     heard_ms: int

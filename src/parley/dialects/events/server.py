@@ -33,7 +33,7 @@ class SessionReady:
 @dataclass(frozen=True, slots=True)
 class Prefilled:
     """The request is in the context (chat). Of its tokens `audio_tokens` and `image_tokens` stand
-    for sound and pictures, as near as they can be told."""
+    for sound and pictures, as far as the model counts them."""
 
     input_tokens: int
     audio_tokens: int = 0
@@ -92,7 +92,7 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class TurnTranscribed:
-    """What the user was heard to say.
+    """The words of the user, as the model heard them.
 
     Args:
         index: of the turn, or of the unit that begins the answer.
@@ -112,7 +112,7 @@ class TokenCounts:
 
     Args:
         input: tokens of the context it answered; of these `cached` were there before, `audio` and
-            `image` stand for sound and pictures, as near as they can be told.
+            `image` stand for sound and pictures, as far as the model counts them.
         output: tokens of text; `speech`: of sound.
     """
 
@@ -186,7 +186,7 @@ class ToolCallStarted:
 
     Args:
         index: of the call in its answer.
-        item_id: of the item that it is; `previous_id` of the one before it.
+        item_id: of the item that it is; `previous_id` of the previous one.
     """
 
     index: int
@@ -258,7 +258,7 @@ class SessionPaused:
 
 @dataclass(frozen=True, slots=True)
 class SessionResumed:
-    """Going on."""
+    """The session continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,12 +268,12 @@ class SessionInterrupted:
 
 @dataclass(frozen=True, slots=True)
 class InterruptionChanged:
-    """Somebody may be interrupting, does not, or has interrupted the answer.
+    """The user may be interrupting, does not, or has interrupted the answer.
 
     Args:
         state: after `stopped` nothing of the answer is sent; what waits is to be thrown away.
         index: of the turn, or of the unit, that is heard.
-        heard_ms: of the answer, as far as the server can tell.
+        heard_ms: of the answer, as far as the server knows.
         text: what has been heard of its text.
     """
 
@@ -285,7 +285,7 @@ class InterruptionChanged:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Something went wrong; whether that ends the session is for the dialect to say.
+    """Something failed; the dialect decides if that ends the session.
 
     Args:
         event: what the client did that failed, where it did something.
@@ -314,8 +314,8 @@ class SessionEnded:
 
 @dataclass(frozen=True, slots=True)
 class SilenceExplained:
-    """Why nothing comes, or nothing to be heard. `elapsed_ms`: for how long already; of
-    `unit_late`: how late."""
+    """Why no answer, or no sound, arrives. `elapsed_ms`: for how long already; of `unit_late`: how
+    late."""
 
     reason: SilenceReason
     elapsed_ms: int = 0
@@ -323,8 +323,7 @@ class SilenceExplained:
 
 @dataclass(frozen=True, slots=True)
 class RecordingLost:
-    """The recording has holes: so many entries could not be written, of the whole session so
-    far."""
+    """The recording is incomplete: number of entries of the session that could not be written."""
 
     entries: int
 

@@ -1,4 +1,4 @@
-"""An answer as clients of OpenAI Realtime are told of it, from its beginning to its end."""
+"""An answer as clients of OpenAI Realtime receive it, from its beginning to its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from parley.protocol.values import ToolCallPart
 
 @dataclass(slots=True)
 class CallSoFar:
-    """A call that is being told, and where it belongs."""
+    """A call that is being sent, and where it belongs."""
 
     item_id: str
     place: int
@@ -35,7 +35,7 @@ class CallSoFar:
 
 @dataclass(slots=True)
 class ResponseEvents:
-    """The events that tell of one response.
+    """The events of one response.
 
     Its message is an item of it from the beginning on; where functions may be called, from its
     first word on, because there may be none.
@@ -93,7 +93,7 @@ class ResponseEvents:
         ]
 
     def _joining(self, told: msgspec.Struct) -> list[msgspec.Struct]:
-        """What is told of items that join the conversation; nothing of an answer apart from it."""
+        """The events of items that join the conversation; none of an answer apart from it."""
         return [] if self.conversation_id is None else [told]
 
     def _item_done(

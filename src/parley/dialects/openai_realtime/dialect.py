@@ -137,14 +137,14 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         self._take_settings(context.parameters.get(SETTINGS_PARAMETER, ""))
         self._conversation_id = make_id("conv")
         self._items = ConversationItems()
-        self._has_begun = False
+        self._has_started = False
         self._references = 0
         self._asked: dict[int, dict[str, Any]] = {}
         self._telling: ResponseEvents | None = None
         self._answer_id: str | None = None
         """The item of the newest spoken answer."""
         self._heard_ms: int | None = None
-        """Of an answer that somebody interrupts just now."""
+        """Of the answer that the user interrupts now."""
 
     def remembered(self) -> dict[str, Any]:
         found = super().remembered()
@@ -184,7 +184,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             self._sound.take(session["audio"]["input"]["format"]["type"])
 
     def greet(self) -> Reply:
-        """The session, at once: clients wait for it."""
+        """The session, immediately: clients wait for it."""
         created = wire.SessionCreatedEvent(session=copy.deepcopy(self._session))
         return Reply((created,) if self._unset is None else (created, self.error(self._unset)))
 
@@ -231,10 +231,10 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
     def act(self, decoded: Decoded) -> Sequence[ClientEvent | Reply]:
         found = self._events(decoded)
-        if self._has_begun or isinstance(decoded.message, wire.SessionUpdateEvent):
+        if self._has_started or isinstance(decoded.message, wire.SessionUpdateEvent):
             return found
         # From here on there is something to record.
-        self._has_begun = True
+        self._has_started = True
         self._in_force = self._settings
         return [self._settings.setup, DetectionChanged(self._settings.detection), *found]
 
@@ -353,7 +353,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             )
         output = output_of(self._session, response)
         self._references += 1
-        # One is told at a time, and one may wait.
+        # One is sent at a time, and one may wait.
         while len(self._asked) > 1:
             self._asked.pop(next(iter(self._asked)))
         self._asked[self._references] = {**response, "audio": {"output": output}}
@@ -423,7 +423,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
                 return ()
 
     def _cut_answer(self) -> list[msgspec.Struct]:
-        """What the history holds of an answer that somebody interrupts: what was heard."""
+        """Cut an answer that the user interrupts, in the history, to what was heard."""
         heard_ms, self._heard_ms = self._heard_ms, None
         item_id = self._answer_id
         if heard_ms is None or item_id is None or item_id not in self._items:

@@ -1,4 +1,4 @@
-"""Items of a conversation: what a client brings, and what is told of them again."""
+"""Items of a conversation: what a client brings, and what is sent back of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ITEMS_MOST: Final = 512
 
 
 class UnknownItem(InvalidRequest):
-    """An item that was never told of, or is forgotten."""
+    """An item that was never sent, or is forgotten."""
 
     code = "item_not_found"
 
@@ -36,7 +36,7 @@ class UnknownItem(InvalidRequest):
 
 
 class NothingToRetrieve(UnknownItem):
-    """An item that is asked for and is not known: some clients tell it from other errors."""
+    """A requested item that is not known: some clients distinguish it from other errors."""
 
     code = "item_retrieve_invalid_item_id"
 
@@ -63,7 +63,7 @@ class NoCall(InvalidRequest):
 
 @dataclass(slots=True)
 class ConversationItems:
-    """The items of a session as they are told to its client; knows the newest `ITEMS_MOST`."""
+    """The items of a session as its client receives them; knows the newest `ITEMS_MOST`."""
 
     _items: dict[str, dict[str, Any]] = field(default_factory=dict)
     _spoken_ms: dict[str, float] = field(default_factory=dict)
@@ -148,12 +148,12 @@ _ROLES: Final[dict[str, Role]] = {
     "assistant": "assistant",
 }
 _ANSWERS: Final = {"text": "output_text", "audio": "output_audio"}
-"""Parts of an assistant's message in the words of the beta, and how they are told."""
+"""Parts of an assistant's message in the words of the beta, and how they are sent."""
 CALL_TYPES: Final = frozenset({"function_call", "function_call_output"})
 
 
 def told_again(item_id: str, brought: dict[str, Any]) -> dict[str, Any]:
-    """An item that a client brought, as it is told again: without its media."""
+    """An item that a client brought, as it is sent back: without its media."""
     if brought.get("type") in CALL_TYPES:
         names = ("type", "call_id", "name", "arguments", "output")
         told = {name: brought[name] for name in names if brought.get(name) is not None}
@@ -270,7 +270,7 @@ def input_of(value: Any, *, calls_tools: bool, form: str) -> tuple[Message[Conte
 
 
 def without_media(part: Any) -> dict[str, Any]:
-    """A part as it is told again: without its media, which may be large."""
+    """A part as it is sent back: without its media, which may be large."""
     return {
         name: value
         for name, value in part.items()
