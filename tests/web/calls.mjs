@@ -358,7 +358,7 @@ export const callScenarios = {
       await page.goto('/audio_duplex');
       await mainButton(page).click();
       await phase(page, 'live');
-      await page.waitForSelector('p-signal:not([hidden])');
+      await until(page, () => document.querySelector('p-signal').textContent !== '');
       // In one and the same moment: a page that says the server is slow beside a good sign contradicts itself.
       await page.evaluate(() => {
         const main = document.querySelector('main');

@@ -573,10 +573,17 @@ test('half-duplex: an answer that does not come is missed; silence of the person
 // Words of both sides
 
 test('what the person says is written where the server writes it down', async () => {
-  const { call } = await live();
+  const { call, clock } = await live();
   call.client.emit('heard_text', { id: 'u1', text: 'How', isFinal: false });
+  assert.equal(call.state.activity, 'hearing');
   call.client.emit('heard_text', { id: 'u1', text: 'How are you?', isFinal: true });
   assert.deepEqual(lines(call), ['note.connected', 'you: How are you?']);
+  const listens = () => call.client.emit('listen', { contextTokens: 1, costs: {} });
+  listens();
+  assert.equal(call.state.activity, 'thinking', 'an answer is due');
+  clock.pass(3500);
+  listens();
+  assert.equal(call.state.activity, 'listening', 'it was not for the assistant');
 });
 
 test('half-duplex: a turn that was written has its words already', async () => {

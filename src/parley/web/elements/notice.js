@@ -98,9 +98,13 @@ export function endingNotice({ reason, code, sentence, wasReady }, ways) {
           ? `end.${reason}`
           : 'end.failed';
   const isQuiet = ['timeout', 'context_full', 'cancelled'].includes(reason);
+  const passes = ['busy', 'server_shutdown'].includes(reason);
   // A sentence of the server is shown where we have none of our own for its code.
   const said = code && !has(`code.${code}`) && reason === 'bad' ? sentence : undefined;
-  return notice(isQuiet ? 'info' : 'error', key, has(`${key}_fix`) ? `${key}_fix` : undefined, { ways, said });
+  return notice(isQuiet ? 'info' : passes ? 'warn' : 'error', key, has(`${key}_fix`) ? `${key}_fix` : undefined, {
+    ways,
+    said,
+  });
 }
 
 /** @param {string} code @returns {string} a sentence for an error of a request */

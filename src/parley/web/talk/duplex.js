@@ -42,6 +42,9 @@ const DELAY_MS = 200;
 /** So many seconds can be on their way; more than that a server has dropped. */
 const SENT_LIMIT = 30;
 
+/** Words without an answer for so long were not for the assistant. */
+const DUE_MS = 3000;
+
 /** @extends {Call<DuplexOrder>} */
 export class DuplexCall extends Call {
   /** @type {DuplexClient | RealtimeClient | null} */
@@ -65,6 +68,9 @@ export class DuplexCall extends Call {
   #answeredAt = 0;
   #droppedBefore = 0;
   #isServerPaused = false;
+  /** While the server hears the user's turn, or has all of it and owes an answer. @type {'hearing' | 'thinking'} */
+  #due = 'hearing';
+  #dueUntil = 0;
   /** @type {any} */
   #timer = null;
   #nextTick = 0;
@@ -87,6 +93,7 @@ export class DuplexCall extends Call {
       client.addEventListener(type, (event) => act(/** @type {CustomEvent} */ (event).detail), { signal });
     on('listen', (result) => this.#onListen(result));
     on('speak', (result) => this.#onSpeak(result));
+    on('heard_text', ({ isFinal }) => this.#onHeard(isFinal));
     on('interruption', ({ state }) => this.#onInterruption(state));
     on('paused', () => {
       this.#isServerPaused = true;
@@ -177,9 +184,9 @@ export class DuplexCall extends Call {
       this.#isTurnOpen = false;
       this.rig.flush();
       this.captions.interrupt(this.turn);
-      this.#activity('listening');
+      this.#activity(this.#resting());
     } else if (!this.position?.sounding) {
-      this.#activity('listening');
+      this.#activity(this.#resting());
     }
   }
 
@@ -188,6 +195,7 @@ export class DuplexCall extends Call {
     this.#account(result, true);
     // An answer to a unit that was on its way when silence was asked for.
     if (this.#isHushing || this.state.isForcingListen) return;
+    this.#dueUntil = 0;
     if (!this.#isTurnOpen) {
       this.#isTurnOpen = true;
       this.turn = this.rig.newTurn();
@@ -240,13 +248,25 @@ export class DuplexCall extends Call {
     if (this.isLive && this.state.activity !== activity) this.set({ activity });
   }
 
+  /** @param {boolean} isFinal */
+  #onHeard(isFinal) {
+    if (this.#isTurnOpen || this.position?.sounding) return;
+    this.#due = isFinal ? 'thinking' : 'hearing';
+    this.#dueUntil = this.now() + DUE_MS;
+    this.#activity(this.#due);
+  }
+
+  #resting() {
+    return this.now() < this.#dueUntil ? this.#due : 'listening';
+  }
+
   /** @param {import('../audio/rig.js').Position} position */
   onPosition(position) {
     this.metrics.aheadMs = position.aheadMs;
     this.metrics.gaps = position.gaps;
     this.metrics.shiftMs = position.shiftMs;
     if (position.sounding) return;
-    if (!this.#isTurnOpen) this.#activity('listening');
+    if (!this.#isTurnOpen) this.#activity(this.#resting());
     this.#settlePause();
   }
 
@@ -288,7 +308,7 @@ export class DuplexCall extends Call {
 
   /** @param {number} turn */
   onDrained(turn) {
-    if (turn === this.turn && !this.#isTurnOpen) this.#activity('listening');
+    if (turn === this.turn && !this.#isTurnOpen) this.#activity(this.#resting());
     this.#settlePause();
   }
 
@@ -313,6 +333,7 @@ export class DuplexCall extends Call {
     if (this.#isTurnOpen || this.position?.sounding) this.captions.interrupt(this.turn);
     this.#isHushing = this.#isTurnOpen;
     this.#isTurnOpen = false;
+    this.#dueUntil = 0;
     this.#activity('listening');
   }
 

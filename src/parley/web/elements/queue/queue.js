@@ -75,7 +75,8 @@ export class Queue extends HTMLElement {
     if (!now) return;
     say(this.#place, 'queue.place', { position: now.position, length: now.length });
     if (now.leftS === null) say(this.#wait, 'queue.unknown');
-    else if (now.leftS < 0) say(this.#wait, 'queue.overtime', { seconds: -now.leftS });
+    else if (now.leftS < 0) say(this.#wait, 'queue.overtime');
+    else if (now.leftS > 90) say(this.#wait, 'queue.wait_minutes', { minutes: Math.ceil(now.leftS / 60) });
     else say(this.#wait, 'queue.wait', { seconds: now.leftS });
     document.title = `(${now.position}) ${this.#title}`;
   }

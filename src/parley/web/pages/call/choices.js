@@ -25,13 +25,14 @@ export function makeChoices(page) {
   const draw = () => {
     const said = page.calls.current?.captions.list ?? [];
     const hasWords = said.some((/** @type {any} */ { who }) => who !== 'note');
-    const { phase } = page.calls.state;
+    const { phase, service, isOffline, isReturning } = page.calls.state;
+    const isWell = service === 'ok' && !isOffline && !isReturning;
     const isIdle = phase === 'idle' || phase === 'ended';
     const isFree = page.notices.childElementCount === 0;
     const isOver = phase === 'ended' && page.calls.state.ending?.reason !== 'not_started';
     const hasSentence = sentences.length > 0 && !hasWords && !isOver;
     const isAgain = isOver && !page.hasVideo;
-    suggestion.hidden = !(isIdle || phase === 'live') || !isFree || !(hasSentence || isAgain);
+    suggestion.hidden = !(isIdle || (phase === 'live' && isWell)) || !isFree || !(hasSentence || isAgain);
     if (isAgain) say(line, 'call.tap_again');
     else if (wasAgain) next();
     wasAgain = isAgain;

@@ -26,7 +26,8 @@ function troubleNotice(page) {
   if (trouble?.kind === 'media') {
     const without = { words: 'video.without', act: () => page.stageVideo?.goWithout(() => page.start()) };
     const last = trouble.device === 'microphone' ? writeInstead : without;
-    return mediaNotice(trouble, [again, choose, last]);
+    const ways = trouble.trouble === 'denied' ? [again, last] : [again, choose, last];
+    return mediaNotice(trouble, ways);
   }
   if (phase === 'ended') return null;
   if (trouble?.kind === 'network') {

@@ -72,9 +72,9 @@ export function makeStage(page, signs, start) {
 export function present({ calls, hasVideo }) {
   const { state } = calls;
   const { phase, activity } = state;
-  const isNotStarted = phase === 'ended' && state.ending?.reason === 'not_started';
+  const wasNever = phase === 'ended' && !state.ending?.wasReady;
   const said = (/** @type {string} */ mood, /** @type {string} */ key, values = {}) => ({ mood, key, values });
-  if (phase === 'idle' || isNotStarted) return said('idle', hasVideo ? 'state.idle_video' : 'state.idle');
+  if (phase === 'idle' || wasNever) return said('idle', hasVideo ? 'state.idle_video' : 'state.idle');
   if (phase === 'ended') return said('idle', 'state.ended');
   if (phase === 'paused' || phase === 'pausing') return said('paused', `state.${phase}`);
   if (phase === 'reconnecting') {
