@@ -1,13 +1,13 @@
 // The first examples of the SDKs' own READMEs, in JavaScript: only address, key and model are changed.
 //
-//     first_examples.mjs URL CLIENT     one JSON line for each example, then {"what": "end"}
+//     first_examples.mjs URL CLIENT…     one JSON line for each example, then {"what": "end"}
 //
 // An example that the server refuses says so, with part of the sentence that its client raises.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { z } from 'zod';
 
-const [url, client] = process.argv.slice(2);
+const [url, ...clients] = process.argv.slice(2);
 Object.assign(process.env, { OPENAI_API_KEY: 'sk-any', OPENAI_BASE_URL: url, OPENAI_AGENTS_DISABLE_TRACING: '1' });
 // One says without asking which options of a model it left out.
 globalThis.AI_SDK_LOG_WARNINGS = false;
@@ -16,6 +16,13 @@ const QUESTION = 'What is the capital of Italy?';
 const TOOL_QUESTION = "What's the weather in Tokyo?";
 const City = z.object({ city: z.string(), country: z.string() });
 const Place = z.object({ city: z.string() });
+
+const WEATHER_PARAMETERS = {
+  type: 'object',
+  properties: { city: { type: 'string' } },
+  required: ['city'],
+  additionalProperties: false,
+};
 
 const openai = async () => new (await import('openai')).default();
 
@@ -80,6 +87,22 @@ const EXAMPLES = {
       const text = { format: zodTextFormat(City, 'city') };
       const found = await (await openai()).responses.parse({ model: 'gpt-5.2', input: QUESTION, text });
       assert(found.output_parsed.city);
+    },
+    async 'responses tools'() {
+      const sdk = await openai();
+      const tools = [{ type: 'function', name: 'get_weather', parameters: WEATHER_PARAMETERS, strict: true }];
+      const input = [{ role: 'user', content: TOOL_QUESTION }];
+      const first = await sdk.responses.create({ model: 'gpt-5.2', tools, input });
+      const call = first.output.find(({ type }) => type === 'function_call');
+      input.push(...first.output, { type: 'function_call_output', call_id: call.call_id, output: 'sunny' });
+      assert((await sdk.responses.create({ model: 'gpt-5.2', tools, input })).output_text);
+    },
+    async 'chat streamed'() {
+      const messages = [{ role: 'user', content: QUESTION }];
+      const stream = await (await openai()).chat.completions.create({ model: 'gpt-5.2', messages, stream: true });
+      let text = '';
+      for await (const chunk of stream) text += chunk.choices[0]?.delta?.content ?? '';
+      assert(text);
     },
     async chat() {
       const found = await (await openai()).chat.completions.create({
@@ -235,16 +258,18 @@ const EXAMPLES = {
 /** Part of what the server says instead of an answer. */
 const REFUSED = { embeddings: 'make no embeddings', embed: 'make no embeddings' };
 
-const { version } = JSON.parse(readFileSync(new URL(`../../node_modules/${client}/package.json`, import.meta.url)));
-for (const [example, run] of Object.entries(EXAMPLES[client])) {
-  const line = { what: 'example', client, version, example, refused: REFUSED[example] ?? '' };
-  let problem = '';
-  try {
-    await run();
-  } catch (error) {
-    problem = `${error?.name}: ${error?.message}`.slice(0, 1000);
+for (const client of clients) {
+  const { version } = JSON.parse(readFileSync(new URL(`../../node_modules/${client}/package.json`, import.meta.url)));
+  for (const [example, run] of Object.entries(EXAMPLES[client])) {
+    const line = { what: 'example', client, version, example, refused: REFUSED[example] ?? '' };
+    let problem = '';
+    try {
+      await run();
+    } catch (error) {
+      problem = `${error?.name}: ${error?.message}`.slice(0, 1000);
+    }
+    console.log(JSON.stringify({ ...line, problem }));
   }
-  console.log(JSON.stringify({ ...line, problem }));
 }
 console.log(JSON.stringify({ what: 'end' }));
 process.exit(0);

@@ -1,7 +1,7 @@
 """The first examples of the SDKs' own READMEs: only address, key and model are changed. Runs in the
 environment where they are installed, and knows nothing of the server.
 
-    first_examples.py URL CLIENT     one JSON line for each example, then {"what": "end"}
+    first_examples.py URL CLIENT…     one JSON line for each example, then {"what": "end"}
 
 An example that the server refuses says so, with part of the sentence that its client raises.
 """
@@ -19,6 +19,11 @@ from pathlib import Path
 from typing import Any
 
 QUESTION = "What is the capital of Italy?"
+PIXEL = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5E"
+    "rkJggg=="
+)
+"""A picture: PNG, base64."""
 TOOL_QUESTION = "What's the weather in Tokyo?"
 
 
@@ -106,6 +111,70 @@ def openai_responses_parse() -> Any:
 
 
 @example("openai")
+def openai_responses_tools() -> Any:
+    from openai import OpenAI
+
+    tool: Any = {
+        "type": "function",
+        "name": "get_weather",
+        "description": "Weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    }
+    items: list[Any] = [{"role": "user", "content": TOOL_QUESTION}]
+    client = OpenAI()
+    response = client.responses.create(model="gpt-5.2", tools=[tool], input=items)
+    items += response.output
+    (call,) = [item for item in response.output if item.type == "function_call"]
+    items.append({"type": "function_call_output", "call_id": call.call_id, "output": "sunny"})
+    assert client.responses.create(model="gpt-5.2", tools=[tool], input=items).output_text
+
+
+@example("openai", refused="send input_image.image_url as a data URL")
+def openai_vision_by_address() -> Any:
+    openai_vision("https://upload.wikimedia.org/wikipedia/commons/d/d5/2023_06_08_Raccoon1.jpg")
+
+
+@example("openai")
+def openai_vision_by_data() -> Any:
+    openai_vision(f"data:image/png;base64,{PIXEL}")
+
+
+def openai_vision(image_url: str) -> None:
+    from openai import OpenAI
+
+    content: Any = [
+        {"type": "input_text", "text": "What is in this image?"},
+        {"type": "input_image", "image_url": image_url},
+    ]
+    found = OpenAI().responses.create(model="gpt-5.2", input=[{"role": "user", "content": content}])
+    assert found.output_text
+
+
+@example("openai")
+def openai_realtime() -> Any:
+    from openai import AsyncOpenAI
+
+    async def run() -> str:
+        text = ""
+        async with AsyncOpenAI().realtime.connect(model="gpt-realtime") as connection:
+            await connection.session.update(
+                session={"type": "realtime", "output_modalities": ["text"]}
+            )
+            content: Any = [{"type": "input_text", "text": "Say hello!"}]
+            item: Any = {"type": "message", "role": "user", "content": content}
+            await connection.conversation.item.create(item=item)
+            await connection.response.create()
+            async for event in connection:
+                if event.type == "response.output_text.delta":
+                    text += event.delta
+                elif event.type == "response.done":
+                    break
+        return text
+
+    assert asyncio.run(run())
+
+
+@example("openai")
 def openai_chat() -> Any:
     from openai import OpenAI
 
@@ -130,6 +199,29 @@ def openai_chat_streamed() -> Any:
 
     stream = OpenAI().chat.completions.create(model="gpt-5.2", messages=asked(), stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+
+
+@example("openai")
+def openai_chat_stream_helper() -> Any:
+    from openai import OpenAI
+
+    with OpenAI().chat.completions.stream(model="gpt-5.2", messages=asked()) as stream:
+        for _ in stream:
+            pass
+        assert stream.get_final_completion().choices[0].message.content
+
+
+@example("openai")
+def openai_chat_audio() -> Any:
+    from openai import OpenAI
+
+    found = OpenAI().chat.completions.create(
+        model="gpt-audio",
+        modalities=["text", "audio"],
+        audio={"voice": "alloy", "format": "wav"},
+        messages=asked(),
+    )
+    assert found.choices[0].message.audio.data
 
 
 @example("openai")
@@ -467,6 +559,24 @@ def llama_index_llms_openai_like_complete() -> Any:
     assert model.complete(QUESTION).text
 
 
+@example("llama-index-llms-openai-like")
+def llama_index_llms_openai_like_predict_and_call() -> Any:
+    from llama_index.core.tools import FunctionTool
+    from llama_index.llms.openai_like import OpenAILike
+
+    weather = weather_function()
+    tool = FunctionTool.from_defaults(fn=weather, name="get_weather")
+    model = OpenAILike(
+        model="m",
+        api_base=os.environ["OPENAI_BASE_URL"],
+        api_key="any",
+        is_chat_model=True,
+        is_function_calling_model=True,
+    )
+    model.predict_and_call([tool], TOOL_QUESTION)
+    assert weather.called
+
+
 @example("llama-index-llms-openai-like", refused="/v1/chat/completions")
 def llama_index_llms_openai_like_text_completion() -> Any:
     from llama_index.llms.openai_like import OpenAILike
@@ -700,6 +810,15 @@ def livekit_plugins_openai_function() -> Any:
 
 
 @example("livekit-plugins-openai")
+def livekit_plugins_openai_response_format() -> Any:
+    async def run(openai: Any) -> None:
+        text, _ = await livekit_text(openai, response_format=city_model())
+        assert city_model().model_validate_json(text)
+
+    asyncio.run(with_livekit(run))
+
+
+@example("livekit-plugins-openai")
 def livekit_plugins_openai_speech_and_transcription() -> Any:
     async def run(openai: Any) -> None:
         async with openai.TTS(model="gpt-4o-mini-tts", voice="ash").synthesize(QUESTION) as stream:
@@ -719,8 +838,8 @@ def outcome(run: Callable[[], Any]) -> str:
     return ""
 
 
-def main(url: str, client: str) -> None:
-    """Run a client's examples."""
+def main(url: str, *clients: str) -> None:
+    """Run the examples of some clients."""
     os.environ.update(
         OPENAI_API_KEY="sk-any",
         OPENAI_BASE_URL=url,
@@ -729,16 +848,17 @@ def main(url: str, client: str) -> None:
         OPENAI_CHAT_MODEL_ID="gpt-5",
         LITELLM_LOCAL_MODEL_COST_MAP="true",
     )
-    for each in EXAMPLES[client]:
-        line = {
-            "what": "example",
-            "client": client,
-            "version": version(client),
-            "example": each.name,
-            "refused": each.refused,
-            "problem": outcome(each.run),
-        }
-        print(json.dumps(line), flush=True)
+    for client in clients:
+        for each in EXAMPLES[client]:
+            line = {
+                "what": "example",
+                "client": client,
+                "version": version(client),
+                "example": each.name,
+                "refused": each.refused,
+                "problem": outcome(each.run),
+            }
+            print(json.dumps(line), flush=True)
     print(json.dumps({"what": "end"}))
 
 
