@@ -17,7 +17,7 @@ that raises has advanced no job.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, cast
 
@@ -56,7 +56,7 @@ from parley.models.minicpmo45.conversation.whole import WholeReplyJob
 from parley.models.minicpmo45.device import use_device
 from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.llm.sampling import Chooser
-from parley.models.minicpmo45.llm.steps import LanguageSteps
+from parley.models.minicpmo45.llm.steps import LANGUAGE_GRAPHS, LanguageSteps
 from parley.models.minicpmo45.quantize import stored_bytes, unpack
 from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import SlotCache
@@ -355,20 +355,23 @@ class MiniCPMO45:
             SetupError: stepping down is not allowed.
         """
         self.paths.step_down(part, reason)
-        if part in ("attention", "caches"):
-            self._attend_plainly()
-        elif part in ("int4", "fp8"):
+        if part.startswith(GRAPH):
+            self.graphs.forget(part.removeprefix(GRAPH), reason=reason)
+            return
+        # Graphs hold the kernel, or the product, that they were captured with.
+        kinds: Iterable[str] = LANGUAGE_GRAPHS
+        if part in ("int4", "fp8"):
             unpack(self.network, part)
-        elif part.startswith(GRAPH):
-            self.graphs.forget(part.removeprefix(GRAPH))
+        else:
+            self._attend_plainly()
+            kinds = self.graphs.counts
+        self.graphs.forget(*kinds, reason=f"captured with the part '{part}', which has failed")
 
     def _attend_plainly(self) -> None:
         self.network.llm.attention = FusedAttention()
         self.network.apm.reads_in_place = False
         if self.speech_output is not None:
             self.speech_output.attend_plainly()
-        # Their graphs hold the kernel.
-        self.graphs.forget()
 
     def not_finite(self, kind: Literal["decode", "speech"], *, is_repaired: bool) -> None:
         """Scores of a row were not finite. The first time that the plain path corrects them is

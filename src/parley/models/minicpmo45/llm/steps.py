@@ -35,6 +35,9 @@ from parley.models.minicpmo45.runtime.graphs import (
 LEAST_COLUMNS = 512
 """No step reads fewer columns; more graphs for shorter contexts would gain nothing."""
 
+LANGUAGE_GRAPHS = ("decode", "feed")
+"""Kinds of captured steps; both hold the matrices' products."""
+
 FED_TOGETHER = (2, 11)
 """Positions of a row whose steps are captured besides single tokens: the ends of a unit, and a unit
 of sound. The kernel takes so many, and stops where a row ends, so these read all columns."""
