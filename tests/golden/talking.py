@@ -19,7 +19,7 @@ from torch import Tensor
 
 from parley.engine.work import Work
 from parley.media.pcm import Pcm
-from parley.models.minicpmo45.conversation.observer import ModelObserver
+from parley.models.minicpmo45.conversation.parts import ModelObserver
 from parley.models.minicpmo45.conversation.prefill import ModelJob
 from parley.models.minicpmo45.conversation.speech import SpeechOutput
 from parley.models.minicpmo45.conversation.state import Conversation, Group, Unsettled

@@ -14,13 +14,7 @@ from tests.support.tiny_checkpoint import write_small
 
 from parley.errors import SetupError
 from parley.models.minicpmo45 import checkpoint, weights
-from parley.models.minicpmo45.awq import (
-    AwqScheme,
-    dequantised,
-    groups_of,
-    scheme_of,
-    unpacked,
-)
+from parley.models.minicpmo45.awq import AwqScheme, dequantised, groups_of, scheme_of, unpacked
 from parley.models.minicpmo45.config import make_config
 from parley.models.minicpmo45.quantize import Int4Linear
 

@@ -19,13 +19,7 @@ from parley.engine.work import Prefill, Stage, StartSession
 from parley.models.minicpmo45.config import full_size_config
 from parley.models.minicpmo45.measuring import SPARE_SHARE
 from parley.models.minicpmo45.model import ANSWER_RESERVE
-from parley.models.minicpmo45.plan import (
-    GIB,
-    SHARE_TOKENS,
-    LoadChoice,
-    MemoryPlan,
-    plan_of,
-)
+from parley.models.minicpmo45.plan import GIB, SHARE_TOKENS, LoadChoice, MemoryPlan, plan_of
 from parley.models.minicpmo45.quantize import Kind
 from parley.models.minicpmo45.runtime.caches import SlotCache
 from parley.models.minicpmo45.runtime.pages import PagePool

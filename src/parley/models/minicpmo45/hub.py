@@ -140,11 +140,7 @@ def _failures() -> tuple[type[Exception], ...]:
     Which HTTP library `huggingface_hub` uses (requests, httpx, httpx2) depends on its version; its
     own HTTP error is derived from that library's.
     """
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-    )
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
     return (*HfHubHTTPError.__bases__, OfflineModeIsEnabled, LocalEntryNotFoundError, OSError)
 

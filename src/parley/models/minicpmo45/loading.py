@@ -47,10 +47,7 @@ from parley.models.minicpmo45.token2wav.vocoder_files import (
 )
 from parley.models.minicpmo45.token2wav.voice_maker import VoiceMaker
 from parley.models.minicpmo45.token2wav.voices import VoiceStore
-from parley.models.minicpmo45.tokenizer import (
-    CheckpointTokenizer,
-    Tokenizer,
-)
+from parley.models.minicpmo45.tokenizer import CheckpointTokenizer, Tokenizer
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 from parley.settings import ModelSettings
 

@@ -44,15 +44,14 @@ from parley.models.minicpmo45.audio_encoder.mel import LiveMel, LiveMelOptions, 
 from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.conversation.formats import Formats
-from parley.models.minicpmo45.conversation.observer import ModelObserver
+from parley.models.minicpmo45.conversation.parts import ModelObserver
 from parley.models.minicpmo45.conversation.prefill import ModelJob, PrefillJob, StartJob
-from parley.models.minicpmo45.conversation.replies import ReplyJob
+from parley.models.minicpmo45.conversation.replies import ReplyJob, WholeReplyJob
 from parley.models.minicpmo45.conversation.speech import SpeechOutput
 from parley.models.minicpmo45.conversation.state import Conversation, ConversationCheckpoint
 from parley.models.minicpmo45.conversation.turn_prefill import TurnPrefill
 from parley.models.minicpmo45.conversation.unit_prefill import UnitPrefillJob
 from parley.models.minicpmo45.conversation.units import SettleJob, UnitAnswerJob
-from parley.models.minicpmo45.conversation.whole import WholeReplyJob
 from parley.models.minicpmo45.device import use_device
 from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.llm.sampling import Chooser
@@ -64,19 +63,20 @@ from parley.models.minicpmo45.runtime.fast_paths import GRAPH, PARTS, FastPathFa
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.stages.encode import capture_encoders, encode
-from parley.models.minicpmo45.stages.eviction import slide, slide_turns
 from parley.models.minicpmo45.stages.language import (
     DecodingJob,
     FeedingJob,
     decode,
     finalize,
     prefill,
+    slide,
+    slide_turns,
 )
 from parley.models.minicpmo45.stages.parts import Choosing, LastInput
 from parley.models.minicpmo45.stages.speech import SpeakingJob, speak, vocode
 from parley.models.minicpmo45.tokenizer import Tokenizer
-from parley.models.minicpmo45.vision_encoder.ahead import MediaThreads
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
+from parley.models.minicpmo45.vision_encoder.pictures import MediaThreads
 from parley.models.minicpmo45.warmup import warm_up
 from parley.models.minicpmo45.weights import Network
 from parley.protocol.values import CONTEXT_TOKENS

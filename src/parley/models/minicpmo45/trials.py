@@ -19,8 +19,13 @@ from torch import Tensor
 
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.device import set_precision
-from parley.models.minicpmo45.fp8 import Fp8Linear, rounded_plainly
-from parley.models.minicpmo45.quantize import Int4Linear, fits_int4, grouped
+from parley.models.minicpmo45.quantize import (
+    Fp8Linear,
+    Int4Linear,
+    fits_int4,
+    grouped,
+    rounded_plainly,
+)
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
 from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed

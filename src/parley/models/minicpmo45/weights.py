@@ -21,9 +21,7 @@ from torch import Tensor, nn
 from parley import logs
 from parley.errors import SetupError
 from parley.models.minicpmo45.audio_encoder.network import AudioEncoder, AudioProjection
-from parley.models.minicpmo45.awq import (
-    PackedScheme,
-)
+from parley.models.minicpmo45.awq import PackedScheme
 from parley.models.minicpmo45.checkpoint import (
     EMBEDDINGS,
     HEAD,

@@ -18,17 +18,11 @@ from torch import Tensor
 
 from parley.engine.work import PrefillResult, Stage, StartResult, StartSession
 from parley.models.job import ModelJob as ModelJob
-from parley.models.minicpmo45.audio_encoder.mel import (
-    HOP,
-    PIECE_SAMPLES,
-    Samples,
-)
+from parley.models.minicpmo45.audio_encoder.mel import HOP, PIECE_SAMPLES, Samples
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.state import Conversation, Frame
 from parley.models.minicpmo45.prompt.inputs import fuse
-from parley.models.minicpmo45.prompt.layout import (
-    Prompt,
-)
+from parley.models.minicpmo45.prompt.layout import Prompt
 
 PICTURES_PER_STEP = 4
 """Most pictures of one job that one step cuts and looks at."""

@@ -1,6 +1,6 @@
 """The language model: Qwen3 over slot caches.
 
-Weights, norms and MLPs are Qwen3's (`layers.py`); attention runs over the preallocated caches of
+Parameter names, norms and MLPs are Qwen3's; attention runs over the preallocated caches of
 `caches.SlotCache`. We differ from `Qwen3ForCausalLM` in that one forward takes a *packed* sequence:
 new positions of several rows, any number of each, one after the other. Prefill of ragged lengths
 and decode of a few rows are the same call, and rows that are not in it are not touched.
@@ -18,10 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from parley.models.minicpmo45.config import LanguageConfig
-from parley.models.minicpmo45.llm.layers import LanguageLayer
 from parley.models.minicpmo45.runtime.attention import AttentionMethod, FusedAttention, causal_mask
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span, rotated
-from parley.models.minicpmo45.runtime.norm import RmsNorm
+from parley.models.minicpmo45.runtime.layers import RmsNorm, activation
 from parley.models.minicpmo45.runtime.pages import PagePool
 
 
@@ -31,6 +30,49 @@ class Probe:
     layer (the last one after the final norm)."""
 
     states: list[Tensor] = field(default_factory=list)
+
+
+class LanguageAttention(nn.Module):
+    """The projections of attention, and the norms of queries and keys."""
+
+    def __init__(self, config: LanguageConfig) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        width, has_bias = config.hidden_size, config.attention_bias
+        inner = config.num_attention_heads * self.head_dim
+        kv_inner = config.num_key_value_heads * self.head_dim
+        self.q_proj = nn.Linear(width, inner, bias=has_bias)
+        self.k_proj = nn.Linear(width, kv_inner, bias=has_bias)
+        self.v_proj = nn.Linear(width, kv_inner, bias=has_bias)
+        self.o_proj = nn.Linear(inner, width, bias=has_bias)
+        self.q_norm = RmsNorm(self.head_dim, config.rms_norm_eps)
+        self.k_norm = RmsNorm(self.head_dim, config.rms_norm_eps)
+
+
+class LanguageMlp(nn.Module):
+    """The gated feed-forward."""
+
+    def __init__(self, config: LanguageConfig) -> None:
+        super().__init__()
+        width, wide = config.hidden_size, config.intermediate_size
+        self.gate_proj = nn.Linear(width, wide, bias=False)
+        self.up_proj = nn.Linear(width, wide, bias=False)
+        self.down_proj = nn.Linear(wide, width, bias=False)
+        self.activation = activation(config.hidden_act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+
+
+class LanguageLayer(nn.Module):
+    """Everything of a layer that has weights."""
+
+    def __init__(self, config: LanguageConfig) -> None:
+        super().__init__()
+        self.self_attn = LanguageAttention(config)
+        self.mlp = LanguageMlp(config)
+        self.input_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
 
 
 class _Body(nn.Module):
@@ -97,13 +139,11 @@ class LanguageModel(nn.Module):
         """Token embeddings (n, H)."""
         if not isinstance(ids, Tensor):
             ids = torch.tensor(list(ids), dtype=torch.int64)
-        out: Tensor = self.model.embed_tokens(ids.to(self.device))
-        return out
+        return self.model.embed_tokens(ids.to(self.device))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores (n, V) of hidden states (n, H), in the model's dtype."""
-        out: Tensor = self.lm_head(hidden)
-        return out
+        return self.lm_head(hidden)
 
     def forward(
         self,
@@ -147,8 +187,7 @@ class LanguageModel(nn.Module):
         x = self.model.norm(x)
         if probe is not None:
             probe.states[-1] = x
-        out: Tensor = x
-        return out
+        return x
 
     def _layer(
         self,
@@ -178,8 +217,7 @@ class LanguageModel(nn.Module):
             here = self.attention.one(query[mine].transpose(0, 1), *seen, mask=mask)
             mixed[mine] = here.transpose(0, 1)
         x = x + attention.o_proj(mixed.reshape(x.shape[0], -1))
-        out: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
-        return out
+        return x + layer.mlp(layer.post_attention_layernorm(x))
 
     def forward_even(
         self, embeds: Tensor, batch: PaddedBatch, cache: SlotCache, rope: RopeTable
@@ -197,8 +235,7 @@ class LanguageModel(nn.Module):
         x = embeds
         for index, layer in enumerate(self.model.layers):
             x = self._even_layer(index, layer, x, (cos, sin), batch, cache)
-        out: Tensor = self.model.norm(x)
-        return out
+        return self.model.norm(x)
 
     def _even_layer(
         self,
@@ -221,5 +258,4 @@ class LanguageModel(nn.Module):
         cache.write_padded(index, batch, keys, values)
         mixed = self.attention.padded(index, query, batch, cache)
         x = x + attention.o_proj(mixed.reshape(*x.shape[:2], -1))
-        out: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
-        return out
+        return x + layer.mlp(layer.post_attention_layernorm(x))

@@ -77,8 +77,7 @@ class LanguageSteps:
         is_beyond = max(span.start for span in spans) + count > self._cache.capacity
         is_single = len(spans) == 1 and not self._captures(count)
         if not self._is_padded or is_single or is_wasteful or is_beyond:
-            out: Tensor = self._llm(embeds, spans, self._cache, self._rope)
-            return out
+            return self._llm(embeds, spans, self._cache, self._rope)
         spans_in_order = sorted(range(len(spans)), key=lambda place: spans[place].row)
         starts = [0]
         for span in spans:

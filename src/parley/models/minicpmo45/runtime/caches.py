@@ -22,11 +22,7 @@ import torch
 from torch import Tensor
 
 from parley.errors import ContextFull
-from parley.models.minicpmo45.runtime.eight_bits import (
-    SCALE_DTYPE,
-    from_eight_bits,
-    to_eight_bits,
-)
+from parley.models.minicpmo45.runtime.eight_bits import SCALE_DTYPE, from_eight_bits, to_eight_bits
 from parley.models.minicpmo45.runtime.pages import RESERVED, SPARE, ZEROS, PagePool, PageTable
 
 

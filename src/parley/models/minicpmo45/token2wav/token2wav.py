@@ -31,10 +31,10 @@ from parley.models.minicpmo45.token2wav.flow_memory import (
     FlowCheckpoint,
     FlowMemory,
     FlowRow,
+    FlowStep,
     Trim,
     memory_for_prompts,
 )
-from parley.models.minicpmo45.token2wav.flow_step import FlowStep
 from parley.models.minicpmo45.token2wav.vocoder import OVERLAP_SAMPLES, ClassicRow, ClassicVocoder
 from parley.models.minicpmo45.token2wav.vocoder_causal import CausalRow, CausalVocoder
 from parley.models.minicpmo45.token2wav.voice_pack import VoicePack

@@ -20,11 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from parley.models.minicpmo45.runtime.graphs import GraphRunner, bucket, buckets
-from parley.models.minicpmo45.token2wav.convolution import (
-    PaddedConv,
-    SpreadConv,
-    channels_last,
-)
+from parley.models.minicpmo45.token2wav.convolution import PaddedConv, SpreadConv, channels_last
 from parley.models.minicpmo45.token2wav.vocoder_layers import (
     BANDS,
     FRAME_SAMPLES,
@@ -134,8 +130,7 @@ class ClassicVocoder(Generator):
         phase = F.interpolate(phase, scale_factor=float(FRAME_SAMPLES), mode="linear")
         sines = torch.sin(phase).transpose(1, 2)
         voiced = (pitch > VOICED_HZ).repeat_interleave(FRAME_SAMPLES, dim=1)[..., None]
-        out: Tensor = self.m_source(sines, voiced, noise)
-        return out
+        return self.m_source(sines, voiced, noise)
 
     def make_noise(self) -> Tensor:
         return excitation_noise()

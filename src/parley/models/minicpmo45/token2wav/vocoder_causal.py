@@ -161,8 +161,7 @@ class CausalVocoder(Generator):
 
         Computed in float64, handed on in float32, as published.
         """
-        out: Tensor = self.f0_predictor(mel.double()).float()
-        return out
+        return self.f0_predictor(mel.double()).float()
 
     def source(self, pitch: Tensor, phase: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Excitation of frames with a pitch.

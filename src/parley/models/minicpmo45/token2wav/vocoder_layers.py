@@ -250,8 +250,7 @@ class PitchPredictor(nn.Module):
         x = channels_last(mel)
         for conv in self.condnet.values():
             x = F.elu(conv(x))
-        out: Tensor = self.classifier(x.transpose(1, 2))[..., 0].abs()
-        return out
+        return self.classifier(x.transpose(1, 2))[..., 0].abs()
 
 
 def folded(tensors: dict[str, Tensor], *, precise: str | None = None) -> dict[str, Tensor]:

@@ -27,9 +27,7 @@ from parley.models.minicpmo45.token2wav.voice_maker import (
     VoiceMaker,
     check_reference,
 )
-from parley.models.minicpmo45.token2wav.voice_pack import (
-    VoicePack,
-)
+from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
 
 log = logs.get(__name__)
 

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from parley.models.minicpmo45.runtime import slot_attention
-from parley.models.minicpmo45.runtime.activations import activation
 from parley.models.minicpmo45.runtime.caches import rotated
-from parley.models.minicpmo45.runtime.norm import RmsNorm
+from parley.models.minicpmo45.runtime.layers import RmsNorm, activation
 from parley.models.minicpmo45.tts.cache import LayerCache, SpeechCache
 from parley.models.minicpmo45.tts.config import SpeechConfig
 
@@ -35,8 +34,7 @@ class SpeechProjector(nn.Module):
         self.linear2 = nn.Linear(width, width)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        out: Tensor = self.linear2(F.relu(self.linear1(hidden)))
-        return out
+        return self.linear2(F.relu(self.linear1(hidden)))
 
 
 def joined(parts: Sequence[nn.Linear]) -> Tensor:
@@ -142,8 +140,7 @@ class SpeechLayer(nn.Module):
 
     def forward(self, x: Tensor, plan: Pass, cache: LayerCache) -> Tensor:
         x = self.self_attn(self.input_layernorm(x), x, plan, cache)
-        out: Tensor = self.mlp(self.post_attention_layernorm(x), x)
-        return out
+        return self.mlp(self.post_attention_layernorm(x), x)
 
 
 class SpeechBackbone(nn.Module):
@@ -158,8 +155,7 @@ class SpeechBackbone(nn.Module):
         """Final states of new tokens; both of shape (R T, D)."""
         for layer, part in zip(self.layers, cache.layers, strict=True):
             x = layer(x, plan, part)
-        out: Tensor = self.norm(x)
-        return out
+        return self.norm(x)
 
 
 @dataclass(slots=True, eq=False)
