@@ -16,12 +16,7 @@ from parley.models.minicpmo45 import trials
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.device import set_precision
 from parley.models.minicpmo45.quantize import Kind
-from parley.models.minicpmo45.runtime.attention import (
-    AttentionMethod,
-    FusedAttention,
-    SlotAttention,
-    why_no_kernel,
-)
+from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention, why_no_kernel
 from parley.models.minicpmo45.runtime.fast_paths import FastPaths
 from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 from parley.settings import ModelSettings
@@ -51,7 +46,7 @@ class Rung:
         unpacks: matrices in fewer bits are unpacked for every product.
     """
 
-    attention: AttentionMethod
+    attention: FusedAttention
     has_small_caches: bool = False
     unpacks: bool = False
 
@@ -99,7 +94,7 @@ def _attention(
     geometry: Geometry,
     has_small_caches: bool,
     paths: FastPaths,
-) -> AttentionMethod:
+) -> FusedAttention:
     problem = why_no_kernel(device)
     if settings.attention == "sdpa":
         problem = "model.attention is sdpa."

@@ -17,9 +17,9 @@ that raises has advanced no job.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, cast
+from typing import Any, Final, Literal
 
 import torch
 
@@ -45,7 +45,7 @@ from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.conversation.formats import Formats
 from parley.models.minicpmo45.conversation.parts import ModelObserver
-from parley.models.minicpmo45.conversation.prefill import ModelJob, PrefillJob, StartJob
+from parley.models.minicpmo45.conversation.prefill import StartJob
 from parley.models.minicpmo45.conversation.replies import ReplyJob, WholeReplyJob
 from parley.models.minicpmo45.conversation.speech import SpeechOutput
 from parley.models.minicpmo45.conversation.state import Conversation, ConversationCheckpoint
@@ -63,17 +63,9 @@ from parley.models.minicpmo45.runtime.fast_paths import GRAPH, PARTS, FastPathFa
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.stages.encode import capture_encoders, encode
-from parley.models.minicpmo45.stages.language import (
-    DecodingJob,
-    FeedingJob,
-    decode,
-    finalize,
-    prefill,
-    slide,
-    slide_turns,
-)
-from parley.models.minicpmo45.stages.parts import Choosing, LastInput
-from parley.models.minicpmo45.stages.speech import SpeakingJob, speak, vocode
+from parley.models.minicpmo45.stages.language import decode, finalize, prefill, slide, slide_turns
+from parley.models.minicpmo45.stages.parts import Choosing, LastInput, StepParts
+from parley.models.minicpmo45.stages.speech import speak, vocode
 from parley.models.minicpmo45.tokenizer import Tokenizer
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
 from parley.models.minicpmo45.vision_encoder.pictures import MediaThreads
@@ -97,6 +89,17 @@ checkpoint's model card, speech recognition."""
 
 PREVIOUS_MARKER = "\n\nprevious: "
 """Introduces what dropped units said. Source: sessions.md 5.3."""
+
+
+STEPS: Final[Mapping[Stage, Callable[[StepParts, Any], None]]] = {
+    Stage.ENCODE: encode,
+    Stage.PREFILL: prefill,
+    Stage.DECODE: decode,
+    Stage.SPEECH: speak,
+    Stage.VOCODE: vocode,
+    Stage.FINALIZE: finalize,
+}
+"""What each stage runs; its jobs are of the kinds that the function names."""
 
 
 class MiniCPMO45:
@@ -318,19 +321,7 @@ class MiniCPMO45:
 
     def _step(self, stage: Stage, jobs: Sequence[Job]) -> None:
         try:
-            match stage:
-                case Stage.ENCODE:
-                    encode(self, cast(Sequence[PrefillJob], jobs))
-                case Stage.PREFILL:
-                    prefill(self, cast(Sequence[FeedingJob], jobs))
-                case Stage.DECODE:
-                    decode(self, cast(Sequence[DecodingJob], jobs))
-                case Stage.SPEECH:
-                    speak(self, cast(Sequence[SpeakingJob], jobs))
-                case Stage.VOCODE:
-                    vocode(self, cast(Sequence[ModelJob], jobs))
-                case Stage.FINALIZE:
-                    finalize(self, cast(Sequence[SettleJob], jobs))
+            STEPS[stage](self, jobs)
         except torch.AcceleratorError as error:
             raise DeviceFault(str(error)) from error
 

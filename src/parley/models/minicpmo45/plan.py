@@ -290,8 +290,8 @@ def plan_of(
     size, language, vision = chosen.dtype.itemsize, config.language, config.vision
     parts, loading = _weights_bytes(settings, config, folder, chosen)
     kept = functools.partial(cache_bytes, itemsize=size, is_eight_bit=chosen.has_small_caches)
-    numbers = 2 * language.num_hidden_layers * language.num_key_value_heads * config.head_dim
-    token = kept(numbers, config.head_dim)
+    numbers = 2 * language.num_hidden_layers * language.num_key_value_heads * language.head_dim
+    token = kept(numbers, language.head_dim)
     longest = settings.context_tokens + ANSWER_RESERVE
     share = longest
     if chosen.is_paged:
@@ -299,7 +299,7 @@ def plan_of(
         share = pages_of(share) * PAGE_POSITIONS
     heads = config.audio.encoder_attention_heads
     sound = kept(
-        2 * config.audio.encoder_layers * config.audio_positions * config.audio.d_model,
+        2 * config.audio.encoder_layers * config.audio.max_source_positions * config.audio.d_model,
         config.audio.d_model // heads,
     )
     # Reading one row's context of one layer: keys and values as numbers of the model, and float32

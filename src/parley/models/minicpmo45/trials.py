@@ -100,7 +100,7 @@ def uses_of(
 ) -> list[Use]:
     """Every use of the kernel in a model of this geometry."""
     language, audio = config.language, config.audio
-    heads, width = language.num_attention_heads, config.head_dim
+    heads, width = language.num_attention_heads, language.head_dim
     sound = audio.encoder_attention_heads
     uses = [
         Use("decode", 1, heads, language.num_key_value_heads, width, dtype, is_paged=True),

@@ -29,12 +29,12 @@ from parley.models.minicpmo45.audio_encoder.mel import (
 )
 from parley.models.minicpmo45.config import AudioConfig
 from parley.models.minicpmo45.runtime import slot_attention
-from parley.models.minicpmo45.runtime.attention import FusedAttention
+from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import power
 from parley.models.minicpmo45.runtime.layers import activation
 
-_ATTENTION = FusedAttention()
+_ATTENTION, _IN_PLACE = FusedAttention(), SlotAttention()
 
 
 class AudioAttention(nn.Module):
@@ -237,24 +237,8 @@ class AudioEncoder(nn.Module):
     ) -> Tensor:
         """What all rows hear, shapes (N, heads, C, D), by one launch over the slots."""
         cache.write_padded(index, batch, keys.transpose(1, 2), values.transpose(1, 2))
-        asked = query.transpose(1, 2)
-        if not self.reads_in_place:
-            return _ATTENTION.padded(index, asked, batch, cache).transpose(1, 2)
-        assert batch.numbers is not None
-        assert batch.first is not None
-        kept = cache.paged(index)
-        heard = slot_attention.attend(
-            asked,
-            kept.keys,
-            kept.values,
-            batch.numbers,
-            first=batch.first,
-            last=batch.turns,
-            reads=batch.reads,
-            scales=kept.scales,
-            table=kept.table,
-        )
-        return heard.transpose(1, 2)
+        method = _IN_PLACE if self.reads_in_place else _ATTENTION
+        return method.padded(index, query.transpose(1, 2), batch, cache).transpose(1, 2)
 
 
 def _whole_mask(lengths: Sequence[int], x: Tensor, chunk_frames: int) -> Tensor | None:

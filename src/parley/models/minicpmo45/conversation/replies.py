@@ -18,7 +18,7 @@ from parley.models.grammar import Mask
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel
 from parley.models.minicpmo45.conversation.formats import TOO_MUCH, AllowedNext
 from parley.models.minicpmo45.conversation.parts import Parts
-from parley.models.minicpmo45.conversation.prefill import Feed, ModelJob
+from parley.models.minicpmo45.conversation.prefill import ConversationJob, Feed
 from parley.models.minicpmo45.conversation.speech import Windows
 from parley.models.minicpmo45.conversation.state import Conversation, Group
 from parley.models.minicpmo45.llm.sampling import REPLY_PENALTY_WINDOW, Ask, Choice, reply_rule
@@ -58,7 +58,7 @@ class TextStream:
         return new
 
 
-class ReplyJob(ModelJob):
+class ReplyJob(ConversationJob):
     """Prompt, then text and speech in turns, until the model ends it or a limit does."""
 
     wants_logits = True
@@ -71,13 +71,11 @@ class ReplyJob(ModelJob):
         *,
         use_tts_template: bool = True,
     ) -> None:
-        super().__init__(conversation.row, Stage.PREFILL)
+        super().__init__(model, conversation, Stage.PREFILL)
         self.said = None if work.say is None else model.tokenizer.encode(work.say, literal=True)
         """The tokens of an answer that was given; they are fed in place of what is chosen."""
         if self.said is not None:
             work = replace(work, max_new_tokens=max(1, len(self.said)))
-        self.model = model
-        self.conversation = conversation
         self.work = work
         self.speaks = work.speak and conversation.speaks
         self.rule = reply_rule(work.sampling, model.tokenizer.ids, speaks=self.speaks)
@@ -85,7 +83,6 @@ class ReplyJob(ModelJob):
         self.prompt_ids = model.tokenizer.encode(
             answer_prompt(enable_thinking=work.enable_thinking, use_tts_template=use_tts_template)
         )
-        self.feed: Feed | None = None
         length = conversation.ledger.length_tokens + len(self.prompt_ids)
         asked = GROUP * math.ceil(max(1, work.max_new_tokens) / GROUP)
         self.limit = max(0, min(asked, model.context.reach(self.row) - length - 1))
@@ -97,15 +94,12 @@ class ReplyJob(ModelJob):
             # The symbols of JSON are among those that a speaking reply avoids.
             self.rule = replace(self.rule, forbids=None)
         self.problem = ""
-        self.logits: Tensor | None = None
         self.chosen: list[int] = []
         self.fed_count = 0
         self.pending: list[tuple[int, Tensor]] = []
         self.text = TextStream(model)
         self.group: Group | None = None
         self.ending: Ending | None = None
-        self.block: SpeechBlock | None = None
-        self.windows: Windows | None = None
         self.speech_tokens = 0
         self.is_sound_closed = False
         self.held: list[OutputPiece] = []
@@ -126,7 +120,6 @@ class ReplyJob(ModelJob):
         self.feed = Feed(self.model.llm.embed(self.prompt_ids), self.prompt_ids)
 
     def fed(self, logits: Tensor | None) -> None:
-        """The prompt is in the context."""
         conversation, state = self.conversation, self.conversation.state
         conversation.ledger.append(len(self.prompt_ids))
         state.has_begun = state.has_replied = state.new_turn = state.is_reply_open = True
@@ -139,7 +132,7 @@ class ReplyJob(ModelJob):
     # Text.
 
     def ask(self) -> Ask:
-        """What the chooser needs to know. The penalty looks at the reply's last ids of earlier
+        """The penalty looks at the reply's last ids of earlier
         groups and at all of the current one; groups count from the eleventh choice."""
         done = len(self.chosen)
         start = 0 if done <= GROUP else GROUP + 1 + GROUP * ((done - GROUP - 1) // GROUP)
@@ -158,7 +151,6 @@ class ReplyJob(ModelJob):
             return None
 
     def consider(self, choice: Choice) -> int | None:
-        """Which token to feed; None ends the text."""
         if self.said is not None:
             done = self.fed_count >= len(self.said)
             token = self.ends[0] if done else self.said[self.fed_count]
@@ -173,7 +165,6 @@ class ReplyJob(ModelJob):
         return self._token
 
     def advance(self, hidden: Tensor | None, logits: Tensor | None) -> None:
-        """The considered token was fed, or the text has ended."""
         assert self._choice is not None
         self.conversation.state.draws += self.rule.draws
         if self._token is None:
@@ -228,7 +219,6 @@ class ReplyJob(ModelJob):
     # Speech.
 
     def open_block(self) -> SpeechBlock:
-        """The group's call of the speech decoder."""
         if self.block is None:
             assert self.group is not None
             assert self.conversation.speech is not None
@@ -239,7 +229,6 @@ class ReplyJob(ModelJob):
         return self.block
 
     def spoken(self) -> None:
-        """The block is finished: its tokens go to the vocoder in windows."""
         assert self.block is not None
         self.model.observer.spoke(self.row, self.block)
         self.speech_tokens += len(self.block.tokens)
@@ -257,7 +246,6 @@ class ReplyJob(ModelJob):
             self._go_on()
 
     def voiced(self, wave: Wave) -> None:
-        """One window became sound."""
         assert self.windows is not None
         window = self.windows.waiting.pop(0)
         delta = self.text.delta(is_last=window.is_last)
@@ -365,7 +353,6 @@ class WholeReplyJob(ReplyJob):
     # Speech.
 
     def open_block(self) -> SpeechBlock:
-        """The utterance."""
         if self.block is None:
             speech = self.conversation.speech
             assert speech is not None

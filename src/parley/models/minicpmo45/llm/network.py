@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from parley.models.minicpmo45.config import LanguageConfig
-from parley.models.minicpmo45.runtime.attention import AttentionMethod, FusedAttention, causal_mask
+from parley.models.minicpmo45.runtime.attention import FusedAttention, causal_mask
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span, rotated
 from parley.models.minicpmo45.runtime.layers import RmsNorm, activation
 from parley.models.minicpmo45.runtime.pages import PagePool
@@ -74,6 +74,22 @@ class LanguageLayer(nn.Module):
         self.input_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
 
+    def asked(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (..., heads, D) of states (..., H), the first two turned by
+        cosines and sines (..., 1, D)."""
+        attention, normed = self.self_attn, self.input_layernorm(x)
+        shape = (*x.shape[:-1], -1, attention.head_dim)
+        query = attention.q_norm(attention.q_proj(normed).view(shape))
+        keys = attention.k_norm(attention.k_proj(normed).view(shape))
+        heads = query.shape[-2]
+        both = rotated(torch.cat((query, keys), dim=-2), *turn)
+        return both[..., :heads, :], both[..., heads:, :], attention.v_proj(normed).view(shape)
+
+    def answered(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """The layer's states (..., H), once attention has mixed its values (..., heads, D)."""
+        x = x + self.self_attn.o_proj(mixed.reshape(*x.shape[:-1], -1))
+        return x + self.mlp(self.post_attention_layernorm(x))
+
 
 class _Body(nn.Module):
     def __init__(self, config: LanguageConfig) -> None:
@@ -91,7 +107,7 @@ class LanguageModel(nn.Module):
     def __init__(self, config: LanguageConfig) -> None:
         super().__init__()
         self.config = config
-        self.attention: AttentionMethod = FusedAttention()
+        self.attention = FusedAttention()
         self.model = _Body(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
@@ -180,44 +196,24 @@ class LanguageModel(nn.Module):
         x = embeds
         if probe is not None:
             probe.states.append(x)
+        layer: Any
         for index, layer in enumerate(self.model.layers):
-            x = self._layer(index, layer, x, (cos, sin), (spans, masks), cache)
+            query, keys, values = layer.asked(x, (cos, sin))
+            mixed, first = torch.empty_like(query), 0
+            for span, mask in zip(spans, masks, strict=True):
+                mine = slice(first, first + span.count)
+                first += span.count
+                cache.write(index, span, keys[mine].transpose(0, 1), values[mine].transpose(0, 1))
+                seen = cache.view(index, span.row, span.end)
+                here = self.attention.one(query[mine].transpose(0, 1), *seen, mask=mask)
+                mixed[mine] = here.transpose(0, 1)
+            x = layer.answered(x, mixed)
             if probe is not None:
                 probe.states.append(x)
         x = self.model.norm(x)
         if probe is not None:
             probe.states[-1] = x
         return x
-
-    def _layer(
-        self,
-        index: int,
-        layer: Any,
-        x: Tensor,
-        turn: tuple[Tensor, Tensor],
-        rows: tuple[Sequence[Span], Sequence[Tensor | None]],
-        cache: SlotCache,
-    ) -> Tensor:
-        attention: Any = layer.self_attn
-        normed = layer.input_layernorm(x)
-        shape = (x.shape[0], -1, attention.head_dim)
-        query = attention.q_norm(attention.q_proj(normed).view(shape))
-        keys = attention.k_norm(attention.k_proj(normed).view(shape))
-        values = attention.v_proj(normed).view(shape)
-        heads = query.shape[-2]
-        both = rotated(torch.cat((query, keys), dim=-2), *turn)
-        query, keys = both[..., :heads, :], both[..., heads:, :]
-        mixed = torch.empty_like(query)
-        first = 0
-        for span, mask in zip(*rows, strict=True):
-            mine = slice(first, first + span.count)
-            first += span.count
-            cache.write(index, span, keys[mine].transpose(0, 1), values[mine].transpose(0, 1))
-            seen = cache.view(index, span.row, span.end)
-            here = self.attention.one(query[mine].transpose(0, 1), *seen, mask=mask)
-            mixed[mine] = here.transpose(0, 1)
-        x = x + attention.o_proj(mixed.reshape(x.shape[0], -1))
-        return x + layer.mlp(layer.post_attention_layernorm(x))
 
     def forward_even(
         self, embeds: Tensor, batch: PaddedBatch, cache: SlotCache, rope: RopeTable
@@ -233,29 +229,9 @@ class LanguageModel(nn.Module):
         groups = config.num_attention_heads // config.num_key_value_heads
         batch = cache.placed(self.attention.prepared(batch, cache, groups))
         x = embeds
+        layer: Any
         for index, layer in enumerate(self.model.layers):
-            x = self._even_layer(index, layer, x, (cos, sin), batch, cache)
+            query, keys, values = layer.asked(x, (cos, sin))
+            cache.write_padded(index, batch, keys, values)
+            x = layer.answered(x, self.attention.padded(index, query, batch, cache))
         return self.model.norm(x)
-
-    def _even_layer(
-        self,
-        index: int,
-        layer: Any,
-        x: Tensor,
-        turn: tuple[Tensor, Tensor],
-        batch: PaddedBatch,
-        cache: SlotCache,
-    ) -> Tensor:
-        attention: Any = layer.self_attn
-        normed = layer.input_layernorm(x)
-        shape = (*x.shape[:2], -1, attention.head_dim)
-        query = attention.q_norm(attention.q_proj(normed).view(shape))
-        keys = attention.k_norm(attention.k_proj(normed).view(shape))
-        values = attention.v_proj(normed).view(shape)
-        heads = query.shape[-2]
-        both = rotated(torch.cat((query, keys), dim=-2), *turn)
-        query, keys = both[..., :heads, :], both[..., heads:, :]
-        cache.write_padded(index, batch, keys, values)
-        mixed = self.attention.padded(index, query, batch, cache)
-        x = x + attention.o_proj(mixed.reshape(*x.shape[:2], -1))
-        return x + layer.mlp(layer.post_attention_layernorm(x))

@@ -444,7 +444,7 @@ class PaddedBatch:
         turns: (B, n) int64, their rotary positions.
         reads: how many columns attention looks at; a number of the host.
         slots: the rows as the host knows them; None where only the device does.
-        mask, numbers, first: shared by a step's layers, by kernel (`AttentionMethod.prepared`).
+        mask, numbers, first: shared by a step's layers, by kernel (`FusedAttention.prepared`).
         columns: (B, n) int64, where the positions lie; shared likewise (`SlotCache.placed`).
     """
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from parley.engine.context import Eviction
 from parley.errors import InferenceFailed
-from parley.models.minicpmo45.conversation.prefill import Feed
+from parley.models.minicpmo45.conversation.prefill import ConversationJob
 from parley.models.minicpmo45.conversation.state import Conversation
 from parley.models.minicpmo45.conversation.turn_prefill import TurnPrefill
 from parley.models.minicpmo45.conversation.units import SettleJob
@@ -23,32 +22,7 @@ PREFILL_STEP_TOKENS = 4096
 not grow with the number of conversations."""
 
 
-class FeedingJob(Protocol):
-    """A job at PREFILL."""
-
-    row: int
-    feed: Feed | None
-    wants_logits: bool
-
-    def begin_feed(self) -> None: ...
-
-    def fed(self, logits: Tensor | None) -> None: ...
-
-
-class DecodingJob(Protocol):
-    """A job at DECODE."""
-
-    row: int
-    logits: Tensor | None
-
-    def ask(self) -> Ask: ...
-
-    def consider(self, choice: Choice) -> int | None: ...
-
-    def advance(self, hidden: Tensor | None, logits: Tensor | None) -> None: ...
-
-
-def prefill(model: StepParts, jobs: Sequence[FeedingJob]) -> None:
+def prefill(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
     """PREFILL: up to `prefill_piece_tokens` positions of each job, packed."""
     for job in jobs:
         if job.feed is None:
@@ -91,7 +65,7 @@ def _last_logits(model: StepParts, parts: Sequence[Tensor]) -> Sequence[Tensor]:
     return model.network.llm.logits(torch.stack([part[-1] for part in parts])).unbind()
 
 
-def decode(model: StepParts, jobs: Sequence[DecodingJob]) -> None:
+def decode(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
     """DECODE: choose a token per job from the waiting logits, feed it, compute the next ones."""
     logits = torch.stack([job.logits for job in jobs if job.logits is not None])
     asks = [job.ask() for job in jobs]
