@@ -20,9 +20,7 @@ from parley.models.minicpmo45.awq import USE_INSTEAD, PackedScheme
 
 INDEX_FILE = "model.safetensors.index.json"
 
-
 SINGLE_FILE = "model.safetensors"
-
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -45,7 +43,6 @@ LAYERS = "llm.model.layers."
 
 EMBEDDINGS, HEAD = "llm.model.embed_tokens.weight", "llm.lm_head.weight"
 """Those that the smallest models keep in 8 bits."""
-
 
 _DTYPE_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
 

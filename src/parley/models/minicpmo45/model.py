@@ -79,7 +79,6 @@ log = logs.get(__name__)
 ANSWER_RESERVE = 1024
 """Positions behind the context limit that only answers may use: a full request can be answered."""
 
-
 PRESSED_RESERVE = 256
 """The same where conversations share a pool of pages and it has few left."""
 
@@ -89,7 +88,6 @@ checkpoint's model card, speech recognition."""
 
 PREVIOUS_MARKER = "\n\nprevious: "
 """Introduces what dropped units said. Source: sessions.md 5.3."""
-
 
 STEPS: Final[Mapping[Stage, Callable[[StepParts, Any], None]]] = {
     Stage.ENCODE: encode,

@@ -98,9 +98,6 @@ GRAPHS_SLOT_BYTES: Final = 28 * 2**20
 what the largest needs in between, which all share: a window of the vocoder."""
 
 
-# ----------------------------------------------------------------------- what the settings come to
-
-
 def dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype | None:
     """None: as stored."""
     if settings.dtype == "auto":
@@ -198,9 +195,6 @@ def is_paged(settings: ModelSettings, device: torch.device, *, reads_in_place: b
     if settings.context_share_tokens is not None:
         return settings.context_share_tokens < settings.context_tokens
     return slots_asked(settings, device) == "auto" and device.type == "cuda" and reads_in_place
-
-
-# ----------------------------------------------------------------------------------------- memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,9 +419,6 @@ def _voice_bytes(settings: ModelSettings, folder: Path | None) -> int:
     return sum((place / name).stat().st_size for name in (FLOW_FILE, VOCODER_FILE))
 
 
-# ------------------------------------------------------------------------------------------ slots
-
-
 @dataclass(frozen=True, slots=True)
 class Fitting:
     """How many conversations a loaded model gets, and the pages that they share; None: each has its
@@ -494,9 +485,6 @@ def fitting(
             hint="int4 weights and a smaller model.context_tokens leave more room.",
         )
     return Fitting(slots, pool)
-
-
-# ----------------------------------------------------------------------------------- parley doctor
 
 
 def describe(settings: ModelSettings) -> ModelPlan:

@@ -96,7 +96,6 @@ TOKEN_TEXTS = {
     "tts_pad": "<|tts_pad|>",
 }
 
-
 SPOKEN_FORBIDDEN = ":：；#“”‘’@*【】「」()（）[]&/$"
 """Symbols a speaking reply must not contain. Those that are not vocabulary entries of their own
 resolve to `<unk>`, so only `<unk>` is forbidden in their place. Source: model.md 10.6."""

@@ -85,9 +85,6 @@ def _speech(config: MiniCPMOConfig) -> nn.Module:
     return MiniCPMTTS(SpeechConfig.from_json(config.tts, llm_width=config.hidden_size))
 
 
-# ------------------------------------------------------------------------------------- reading
-
-
 def shapes_of(network: nn.Module) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the tensors a network needs from a checkpoint."""
     return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}

@@ -160,9 +160,6 @@ def as_text(parts: Iterable[Part]) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------- prompts
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """Ids [start, end) of a prompt stand for tokens of a medium.

@@ -33,10 +33,8 @@ from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 KEPT_FRAMES = 100
 """Mel frames that trimming keeps besides the prompt. Source: speech.md 3.4."""
 
-
 MOST_FRAMES = 56
 """Most mel frames of one streaming call: a last window of 28 tokens."""
-
 
 Indices = npt.NDArray[np.int64]
 

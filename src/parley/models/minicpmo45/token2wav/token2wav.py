@@ -46,9 +46,7 @@ STEPS = 5
 PROMPT_FRAMES = 502
 """Longest prompt by default: ten seconds and the rounding of a token."""
 
-
 Wave = npt.NDArray[np.float32]
-
 
 VOICES_READY = 4
 """Primed voices kept on the device; others in use wait in the host's memory."""
