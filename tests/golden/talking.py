@@ -206,7 +206,7 @@ def build(case: Case, *, behaviour: Behaviour | None = None) -> tuple[MiniCPMO45
         tiny.words(case.folder),
         slots=2,
         context_tokens=context,
-        speech_output=SpeechOutput(decoder, SilentVocoder(), sampling),
+        speech_output=SpeechOutput(decoder, cast(Any, SilentVocoder()), sampling),
         behaviour=behaviour or Behaviour.reference(),
         prefill_piece_tokens=1_000_000,
         has_small_caches=has_small_caches,

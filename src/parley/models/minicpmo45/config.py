@@ -109,8 +109,6 @@ class LanguageConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionConfig:
-    """Sizes of the vision encoder."""
-
     hidden_size: int
     intermediate_size: int
     num_hidden_layers: int
@@ -124,8 +122,6 @@ class VisionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioConfig:
-    """Sizes of the audio encoder."""
-
     d_model: int
     encoder_layers: int
     encoder_attention_heads: int

@@ -41,14 +41,12 @@ class NotDownloaded(SetupError):
 
 @dataclass(frozen=True, slots=True)
 class RepositoryFile:
-    """A file of a hub repository."""
-
     name: str
     size_bytes: int
 
 
 class Hub(Protocol):
-    """The part of a hub that is used."""
+    """The part of a hub that parley uses."""
 
     @property
     def cache(self) -> Path:
@@ -226,7 +224,7 @@ def _require_room(cache: Path, repository: str, missing: int) -> None:
 
 @contextmanager
 def _reported(cache: Path, repository: str, total: int) -> Iterator[None]:
-    """Say now and then how much has arrived."""
+    """Log the progress of a download every few seconds."""
     if not total:
         yield
         return

@@ -151,7 +151,6 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
 
 
 def _graphs(settings: ModelSettings, device: torch.device, paths: FastPaths) -> GraphRunner:
-    """Who captures steps."""
     captures = settings.compile and device.type == "cuda"
     return GraphRunner(device, CudaGraphCapture(device) if captures else None, paths=paths)
 

@@ -217,7 +217,6 @@ class MiniCPMO45:
 
     @property
     def llm(self) -> LanguageModel:
-        """The language model."""
         return self.network.llm
 
     @property

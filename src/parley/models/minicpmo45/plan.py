@@ -99,7 +99,7 @@ what the largest needs in between, which all share: a window of the vocoder."""
 
 
 def dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype | None:
-    """None: as stored."""
+    """Precision of the weights; None: as the checkpoint stores them."""
     if settings.dtype == "auto":
         if settings.random_weights:
             return torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -258,7 +258,7 @@ class MemoryPlan:
         return replace(self, lacks=self.lacks | frozenset(names))
 
     def table(self, slots: int) -> list[str]:
-        """Lines for people."""
+        """The plan, a line for each item."""
         once = {f"weights of {name}": size for name, size in sorted(self.parts.items())}
         once |= self.once
         lines = [f"{name}: {size / GIB:.2f} GiB" for name, size in once.items() if size]
@@ -270,7 +270,7 @@ class MemoryPlan:
 
 
 def pages_of(positions: int) -> int:
-    """How many pages so many positions take."""
+    """Number of pages for so many positions."""
     return -(-positions // PAGE_POSITIONS)
 
 
@@ -338,7 +338,7 @@ def _ceiled(positions: int) -> int:
 def _weights_bytes(
     settings: ModelSettings, config: MiniCPMOConfig, folder: Path | None, chosen: LoadChoice
 ) -> tuple[dict[str, int], int]:
-    """By part; and at most while loading."""
+    """Bytes of the weights by part, and the peak while they are loaded."""
     size, shapes = chosen.dtype.itemsize, weights.shapes_of(weights.build(config))
     parts: dict[str, int] = {}
     for name, shape in shapes.items():

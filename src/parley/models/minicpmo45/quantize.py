@@ -172,7 +172,6 @@ class RowQuantized(nn.Module):
         self.scales = nn.Parameter(scales, requires_grad=False)
 
     def rows(self, which: Tensor | slice) -> Tensor:
-        """Some rows as numbers."""
         return self.packed[which].to(self.scales.dtype) * self.scales[which][..., None]
 
 
@@ -405,5 +404,5 @@ def _tensor_bytes(shape: tuple[int, ...], kind: Kind, itemsize: int) -> int:
 
 
 def stored_bytes(tensors: Iterable[Tensor]) -> int:
-    """What tensors take."""
+    """Bytes that tensors take."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

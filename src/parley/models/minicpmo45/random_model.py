@@ -33,7 +33,7 @@ class Sizes:
 
 
 def full_sizes() -> Sizes:
-    """The published model's."""
+    """Sizes of the published model."""
     return Sizes(full_size_config(), FULL_FLOW, FULL_CHANNELS)
 
 

@@ -67,8 +67,6 @@ class AudioAttention(nn.Module):
 
 
 class AudioLayer(nn.Module):
-    """Attention and feed-forward, each behind its norm."""
-
     def __init__(self, config: AudioConfig) -> None:
         super().__init__()
         width = config.d_model

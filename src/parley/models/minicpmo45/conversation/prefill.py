@@ -56,7 +56,7 @@ class StartJob(ModelJob):
 
     @property
     def is_voice_found(self) -> bool:
-        """Wait a moment for the voice."""
+        """True if the voice is ready; waits `VOICE_WAIT_S` for it."""
         assert self.voice is not None
         wait([self.voice], timeout=VOICE_WAIT_S)
         return self.voice.done()
@@ -205,7 +205,6 @@ class Work:
         return torch.cat(self.heard) if self.heard else None
 
     def take_signals(self, signals: Sequence[Samples]) -> None:
-        """Cut whole sounds every 30 s."""
         self.clips = [
             signal[first : first + PIECE_SAMPLES]
             for signal in signals
@@ -252,7 +251,6 @@ class PrefillJob(ConversationJob):
         return sum(int(tokens.shape[0]) for tokens in self.work.seen)
 
     def done(self) -> None:
-        """Finish with the usual result."""
         self.finish(
             PrefillResult(
                 self.added,

@@ -45,7 +45,7 @@ class TextStream:
 
     @property
     def text(self) -> str:
-        """Everything, with what is incomplete."""
+        """The whole text, including an incomplete end."""
         return readable(self._words, self.ids) if self._hides else self._words.decode(self.ids)
 
     def delta(self, *, is_last: bool = False) -> str:
@@ -111,7 +111,6 @@ class ReplyJob(ConversationJob):
 
     @staticmethod
     def _ends(ids: SpecialIds) -> tuple[int, ...]:
-        """What ends the text."""
         return ids.reply_terminators
 
     # The prompt.
@@ -191,7 +190,6 @@ class ReplyJob(ConversationJob):
         self._emit(is_last=is_done)
 
     def _emit(self, *, is_last: bool) -> None:
-        """A group is complete."""
         group = Group(
             tuple(token for token, _ in self.pending),
             tuple(hidden for _, hidden in self.pending),
@@ -209,7 +207,6 @@ class ReplyJob(ConversationJob):
         self._go_on()
 
     def _go_on(self) -> None:
-        """After a group was dealt with."""
         self.group = self.block = self.windows = None
         if self.ending is None:
             self.go(Stage.DECODE)

@@ -33,7 +33,7 @@ Frame = tuple[Pixels, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One registered piece of the context."""
+    """One registered chunk of the context."""
 
     kind: str
     round: int
@@ -64,7 +64,6 @@ class RoundLedger:
     dropped_tokens: int = 0
 
     def prefilled(self, role: str, tokens: int) -> RoundLedger:
-        """A prefill was fed."""
         kind = role if role in ("system", "assistant") else "user"
         protected = max(self.protected_tokens, tokens if kind == "system" else 0)
         pending = self.next_round
@@ -206,7 +205,6 @@ class Conversation:
         return self.speech is not None
 
     def checkpoint(self, audio_cache: SlotCache) -> ConversationCheckpoint:
-        """Remember this point."""
         checkpoint = ConversationCheckpoint(
             row=self.row,
             conversation=self,

@@ -188,7 +188,6 @@ class UnitAnswerJob(ConversationJob):
             self.go(Stage.DECODE)
 
     def _listen(self, terminator: int) -> None:
-        """The unit ends in `<|listen|>`."""
         if self.tokens and self.model.behaviour.keeps_speech_before_listen:
             self._close(terminator)
             return
@@ -301,7 +300,7 @@ class SettleJob(ConversationJob):
         self.ids.append(model.tokenizer.ids.unit_end)
 
     def settled(self) -> None:
-        """The ids are in the context."""
+        """Called when the ids are in the context."""
         conversation = self.conversation
         state, ledger = conversation.state, conversation.ledger
         unsettled, state.unsettled = state.unsettled, None
@@ -313,5 +312,5 @@ class SettleJob(ConversationJob):
         ledger.end_entry([token for token in heard if token not in special])
 
     def slid(self, dropped_tokens: int) -> None:
-        """The window has done its work."""
+        """Called when the window has been applied."""
         self.finish(FinalizeResult(self.conversation.ledger.length_tokens, dropped_tokens))

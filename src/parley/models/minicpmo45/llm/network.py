@@ -50,8 +50,6 @@ class LanguageAttention(nn.Module):
 
 
 class LanguageMlp(nn.Module):
-    """The gated feed-forward."""
-
     def __init__(self, config: LanguageConfig) -> None:
         super().__init__()
         width, wide = config.hidden_size, config.intermediate_size
@@ -142,7 +140,6 @@ class LanguageModel(nn.Module):
         )
 
     def make_rope(self, positions: int, *, rounds: bool = False) -> RopeTable:
-        """Rotary tables for `positions` positions."""
         return RopeTable(
             head_dim=self.config.head_dim,
             base=self.config.rope_theta,

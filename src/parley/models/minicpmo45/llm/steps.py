@@ -181,7 +181,6 @@ class LanguageSteps:
                     self._capture_fed(size, count)
 
     def _capture_fed(self, size: int, count: int) -> None:
-        """As `_capture`, of several positions of each row."""
         llm, capacity = self._llm, self._cache.capacity
         spare = torch.full((size, count), self._cache.spare)
         ends = [(capacity - count, 0, 63, 64, capacity // 2)[place % 5] for place in range(size)]

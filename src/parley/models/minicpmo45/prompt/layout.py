@@ -67,8 +67,6 @@ Part = str | PromptPicture | PromptSound
 
 @dataclass(frozen=True, slots=True)
 class PromptMessage:
-    """One turn."""
-
     role: Role
     parts: tuple[Part, ...]
 

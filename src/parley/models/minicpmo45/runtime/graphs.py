@@ -195,7 +195,6 @@ class GraphRunner:
             return _replayed(graph, inputs)
 
     def seal(self) -> None:
-        """Capture nothing more."""
         self._is_sealed = True
         for kind in self.counts:
             self._paths.settle(GRAPH + kind, "fast")
@@ -364,5 +363,4 @@ def reaches(least: int, most: int) -> list[int]:
 
 
 def power(number: int) -> int:
-    """The next power of two."""
     return 1 << (number - 1).bit_length()

@@ -140,7 +140,6 @@ def finalize(model: StepParts, jobs: Sequence[SettleJob]) -> None:
 
 
 def slide_turns(model: StepParts, conversation: Conversation) -> None:
-    """The turn-based window looks."""
     if model.behaviour.counts_window_exactly:
         slide(model, conversation)
         return

@@ -35,8 +35,6 @@ class LastInput:
 
 
 class Choosing(Protocol):
-    """What turns logits into tokens."""
-
     def choose(self, logits: Tensor, asks: Sequence[Ask]) -> list[Choice]: ...
 
 

@@ -192,8 +192,6 @@ def _shifted(raw: Tensor, columns: int) -> Tensor:
 
 
 class ConformerFeedForward(nn.Module):
-    """Two layers with SiLU."""
-
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
         self.w_1 = nn.Linear(width, inner)
@@ -204,8 +202,6 @@ class ConformerFeedForward(nn.Module):
 
 
 class ConformerBlock(nn.Module):
-    """Pre-norm attention and feed-forward."""
-
     def __init__(self, width: int, heads: int, inner: int) -> None:
         super().__init__()
         self.self_attn = RelativeAttention(width, heads)

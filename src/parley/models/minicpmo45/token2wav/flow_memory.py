@@ -89,7 +89,6 @@ class FlowRow:
     speaker: Tensor | None = None
 
     def copy(self) -> FlowRow:
-        """The same, apart from this one."""
         return replace(self, places=self.places.copy())
 
 
@@ -120,7 +119,6 @@ class FlowCheckpoint:
 
     @property
     def nbytes(self) -> int:
-        """What the checkpoint holds besides numbers."""
         kept = [tensor for _, keys, values in self.saved for tensor in (keys, values)]
         return sum(tensor.nbytes for tensor in (*kept, *(self.rest or ())))
 
@@ -189,7 +187,6 @@ class FlowMemory:
         self._checkpoints: list[WeakSet[FlowCheckpoint]] = [WeakSet() for _ in range(slots)]
 
     def _tensors(self) -> list[tuple[Tensor, int]]:
-        """Every tensor and the axis of its slots."""
         return [
             (self.keys, 2),
             (self.values, 2),
@@ -202,7 +199,6 @@ class FlowMemory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all slots."""
         return sum(tensor.numel() * tensor.element_size() for tensor, _ in self._tensors())
 
     def leave_device(self) -> None:
@@ -214,7 +210,6 @@ class FlowMemory:
                 setattr(self, name, tensor.cpu().pin_memory())
 
     def step(self, number: int) -> EstimatorMemory:
-        """History of one Euler step."""
         return EstimatorMemory(self.keys[number], self.values[number], self.conv[number])
 
     def clear(self, slot: int) -> None:

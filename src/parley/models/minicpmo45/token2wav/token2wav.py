@@ -66,16 +66,12 @@ class PrimedVoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Turn:
-    """One row's stream through the vocoder."""
-
     stream: ClassicRow | CausalRow
     has_begun: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """A slot in the middle of a turn."""
-
     flow: FlowCheckpoint
     turn: _Turn | None
 
@@ -136,7 +132,6 @@ class Token2Wav:
 
     @property
     def row_bytes(self) -> int:
-        """Device bytes of one slot."""
         return self.memory.nbytes // len(self._turns)
 
     @property

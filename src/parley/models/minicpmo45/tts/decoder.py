@@ -177,7 +177,6 @@ class SpeechPasses:
         self.drawn: list[Tensor] = []
 
     def run(self) -> None:
-        """All passes."""
         if not self._captures or any(not block.sampled for block in self.blocks):
             self._begin()
         while len(self.drawn) < self.tokens:
@@ -211,7 +210,6 @@ class SpeechPasses:
         self._arrived(self.spoken.drawn(logits, exempt, masks_end, self.draws[0], self.rules))
 
     def _advance(self) -> None:
-        """A later pass."""
         decoder, rules, done = self.decoder, self.rules, len(self.drawn)
         draws = self.draws[done]
         if not self._captures:

@@ -129,8 +129,6 @@ class SpeechMlp(nn.Module):
 
 
 class SpeechLayer(nn.Module):
-    """One Llama layer over slot caches."""
-
     def __init__(self, config: SpeechConfig) -> None:
         super().__init__()
         self.self_attn = CausalAttention(config)
@@ -144,8 +142,6 @@ class SpeechLayer(nn.Module):
 
 
 class SpeechBackbone(nn.Module):
-    """The layers and the final norm."""
-
     def __init__(self, config: SpeechConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList([SpeechLayer(config) for _ in range(config.layers)])
@@ -189,6 +185,5 @@ class Pass:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """R and T."""
         rows, tokens = self.columns.shape
         return rows, tokens

@@ -147,7 +147,6 @@ class SpeechNetwork(nn.Module):
 
     @property
     def row_bytes(self) -> int:
-        """Cache bytes of one slot."""
         if not self.rows:
             return 0
         return self.cache.nbytes // len(self.rows)

@@ -45,7 +45,6 @@ class SpeechSampling:
 
     @property
     def filters(self) -> bool:
-        """True if top-p or top-k does anything."""
         return self.top_p < 1 or self.top_k > 0
 
     def without_filters(self) -> SpeechSampling:

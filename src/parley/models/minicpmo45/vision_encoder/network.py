@@ -80,8 +80,6 @@ class VisionAttention(nn.Module):
 
 
 class VisionMlp(nn.Module):
-    """The feed-forward of a layer."""
-
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
         self.activation = activation(config.hidden_act)
@@ -93,8 +91,6 @@ class VisionMlp(nn.Module):
 
 
 class VisionLayer(nn.Module):
-    """Attention and feed-forward, each behind its norm."""
-
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
         width, eps = config.hidden_size, config.layer_norm_eps

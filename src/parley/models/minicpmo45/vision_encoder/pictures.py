@@ -198,7 +198,6 @@ class MediaThreads:
         return [one.result() for one in [self._threads.submit(_guarded, task) for task in tasks]]
 
     def close(self) -> None:
-        """Take nothing more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._cuts.clear()
