@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol.kinds import Ending
@@ -63,6 +63,7 @@ class PrefillResult:
 
     Args:
         heard: the words of the sound in it, where the model makes any (`ModelSpec.transcribes`).
+        is_whole: these words are a turn that the model knows, so the user has most likely finished.
         chosen: what the model decided in it, as values, for `Prefill.again`; None: the model takes
             none, and decides the same from the same seed.
     """
@@ -74,7 +75,15 @@ class PrefillResult:
     timings: Timings = field(default_factory=dict)
     checkpoint: Checkpoint | None = None
     heard: str = ""
+    is_whole: bool = False
     chosen: object = None
+
+
+class HeardWords(NamedTuple):
+    """`PrefillResult.heard` and `is_whole` of a turn that may not be over."""
+
+    text: str = ""
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

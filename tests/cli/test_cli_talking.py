@@ -154,14 +154,14 @@ def test_talk_speaks_a_file_shows_the_turn_and_saves_the_answer(
 ) -> None:
     talk = one_turn()
     server = playing(talk)
-    wav.save("speech.wav", tone(0.4))
+    wav.save("speech.wav", tone(0.08))
 
     assert run("talk", server.url, "--file", "speech.wav", "--save", "a.wav") == 0
 
     out, err = capsys.readouterr()
     assert out.startswith("Hi there.")
-    assert "session hdx_demo, recorded as hdx_demo" in err
-    assert "[turn 0: 0.0 s spoken, first after" in err
+    assert "Session hdx_demo (recorded as hdx_demo" in err
+    assert "[answer 1: 0.0 s of speech, " in err
     assert "ended: stopped" in err
     assert len(wav.load("a.wav")) == 240
 

@@ -11,6 +11,7 @@ from parley.clock import ManualClock
 from parley.engine.work import Stage
 from parley.media.pcm import Pcm
 from parley.protocol.control import EndSession, StopTurn
+from parley.results import HeardWords
 from parley.session.early import EarlyAnswer
 from parley.turns import TurnJudges
 from parley.views.half_duplex import HalfDuplexView
@@ -106,30 +107,45 @@ async def test_what_was_said_is_taken_in_before_the_silence_is_over_and_given_ba
     assert texts[0] == texts[1]
 
 
-class MostlyOver:
-    """Takes every pause for one of half a second."""
+class Judge:
+    """Always as sure that the user has finished."""
+
+    def __init__(self, probability):
+        self.probability = probability
 
     def judge(self, audio, words):
-        return 0.88
+        return self.probability
 
 
 @pytest.mark.parametrize(
-    ("words", "holds"), [("I would go, but because.", True), ("What is that?", False)]
+    ("words", "is_whole", "probability", "answers_s"),
+    [
+        ("I would go, but because.", False, 0.88, 1.8),
+        ("What is that?", False, 0.88, 0.6),
+        ("My name is Anna.", True, 0.3, 0.5),
+        ("Which one do you like?", False, 0.3, 0.8),
+        ("Well, the other one.", False, 0.3, 1.8),
+    ],
 )
-async def test_words_that_want_another_one_hold_a_turn_open(monkeypatch, words, holds):
-    monkeypatch.setattr(HalfDuplexView, "early_words", words)
-    judges = TurnJudges(end_of_turn=MostlyOver())
+async def test_words_decide_how_long_a_pause_may_be(
+    monkeypatch, words, is_whole, probability, answers_s
+):
+    monkeypatch.setattr(HalfDuplexView, "early_words", HeardWords(words, is_whole))
+    judges = TurnJudges(end_of_turn=Judge(probability))
     async with worker_harness(clock=ManualClock(), judges=judges) as harness:
         hear, talk = tell, await harness.ready("half_duplex")
-        for chunk in chunks(sound(silence(1), speak(1.5), silence(1.4)), 0.1):
+        waited_s = 0.0
+        for chunk in chunks(sound(silence(1), speak(1.5), silence(2.6)), 0.1):
             hear(talk, chunk)
             # As in real time: the early work starts between two chunks.
             await asyncio.sleep(0.02)
-        was_generating = "generating" in talk.types
-        hear(talk, sound(silence(1.0)))
+            waited_s += 0.1
+            if "generating" in talk.types:
+                break
         await talk.until("turn_done")
 
-    assert was_generating != holds
+    # The detector notices the end of speech 30 to 140 ms late, and chunks have 100 ms.
+    assert answers_s - 0.15 <= waited_s - 2.5 <= answers_s + 0.35
 
 
 async def test_chunks_join_to_the_text_and_sound_of_the_turn():

@@ -113,7 +113,7 @@ def test_a_pause_that_words_hold_open_is_held_open_after_a_resume():
 
     before = finder(windows(20, 0.95), windows(40, 0.0))
     before.feed(quiet(23))
-    before.hold(before.pause_start, 1800)
+    before.bound(before.pause_start, 1800, 1800)
     after = finder(windows(40, 0.0))
     after.restore(before.remembered())
 

@@ -45,11 +45,13 @@ from parley.media.resample import resample
 from parley.protocol.half_duplex import Config
 from parley.protocol.values import DEFAULT_SYSTEM_PROMPT, InterruptionOptions
 
-HALF_DUPLEX_CHUNK: Final = INPUT_RATE_HZ // 2
-UNIT_SAMPLES: Final = INPUT_RATE_HZ
+HALF_DUPLEX_CHUNK: Final = INPUT_RATE_HZ // 10
+"""Shorter than the published half second: the server hears sooner that the user has finished."""
 POLL_S: Final = 0.1
 SILENCE_DBFS: Final = -50.0
 """A chunk below this level counts as silence."""
+ABOVE_ROOM_DB: Final = 10.0
+"""So is one that is not this much louder than the quietest: microphones hear the room."""
 
 
 class InterruptMode(StrEnum):
@@ -268,6 +270,9 @@ class TalkLoop:
         self._speaker: Loudspeaker | None = None
         self._is_answered = False
         self._was_heard = False
+        self._room_dbfs = 0.0
+        self._last_word_s = 0.0
+        self._first_sound_s: float | None = None
         self.screen = screen or Screen()
         self.answers: list[Pcm] = []
 
@@ -278,7 +283,8 @@ class TalkLoop:
             SetupError: no microphone.
             ParleyError: the server refused, failed or vanished.
         """
-        samples = HALF_DUPLEX_CHUNK if isinstance(self._client, HalfDuplexClient) else UNIT_SAMPLES
+        is_half_duplex = isinstance(self._client, HalfDuplexClient)
+        samples = HALF_DUPLEX_CHUNK if is_half_duplex else self._client.chunk_samples
         with ExitStack() as devices:
             # Before connecting: without a microphone there is no reason to stand in the queue.
             microphone = devices.enter_context(Microphone(samples)) if self._sound is None else None
@@ -327,9 +333,10 @@ class TalkLoop:
                 self._send(pcm)
             except NotReady:
                 return  # The session has ended; the listening side says how.
-            if level_dbfs(pcm) > SILENCE_DBFS:
+            if self._is_speech(pcm):
                 # What was answered so far does not answer this.
                 self._is_answered = False
+                self._last_word_s = loop.time()
             if isinstance(source, FileSource) and source.is_over:
                 over_s = over_s or loop.time()
                 is_played = self._speaker is None or self._speaker.left_s == 0
@@ -338,6 +345,11 @@ class TalkLoop:
                     self._explain_silence()
                     await self._client.stop()
                     return
+
+    def _is_speech(self, pcm: Pcm) -> bool:
+        level = level_dbfs(pcm)
+        self._room_dbfs = max(SILENCE_DBFS - ABOVE_ROOM_DB, min(level, self._room_dbfs + 0.1))
+        return level > self._room_dbfs + ABOVE_ROOM_DB
 
     def _explain_silence(self) -> None:
         if isinstance(self._client, HalfDuplexClient) and not self._was_heard:
@@ -357,6 +369,8 @@ class TalkLoop:
     def _heard(self, sound: Pcm | None) -> None:
         if sound is None:
             return
+        if self._first_sound_s is None:
+            self._first_sound_s = asyncio.get_running_loop().time()
         self.answers.append(sound)
         if self._speaker is not None:
             self._speaker.play(sound)
@@ -373,8 +387,8 @@ class TalkLoop:
             case Reconnected(away_s=away_s):
                 screen.note(f"connected again after {away_s:.1f} s")
             case Ready(session_id=session_id, recording_id=recording_id):
-                kept = f", recorded as {recording_id}" if recording_id else ", not recorded"
-                screen.note(f"session {session_id}{kept}; speak, Ctrl-C ends")
+                kept = f"recorded as {recording_id}" if recording_id else "not recorded"
+                screen.note(f"Session {session_id} ({kept}). Speak now; Ctrl-C ends.")
             case Voice(is_speaking=True):
                 self._was_heard = True
                 screen.live("You are speaking…")
@@ -382,6 +396,7 @@ class TalkLoop:
                 screen.live("…")
             case Thinking(speech_ms=speech_ms):
                 self._is_answered = False
+                self._first_sound_s = None
                 screen.live(f"thinking about {speech_ms / 1000:.1f} s of speech …")
             case Piece(text=text, sound=sound):
                 screen.text(text)
@@ -419,9 +434,12 @@ class TalkLoop:
     def _turn_done(self, event: TurnDone) -> None:
         self.screen.end_text()
         how = " (interrupted)" if event.was_interrupted else " (failed)" if event.has_failed else ""
-        first = _ms(event.first_sound_ms) if event.first_sound_ms is not None else "no sound"
+        wait = "no sound"
+        if self._first_sound_s is not None:
+            wait_s = max(0.0, self._first_sound_s - self._last_word_s)
+            wait = f"{wait_s:.2f} s after your last word"
         self.screen.note(
-            f"[turn {event.turn}{how}: {event.sound_ms / 1000:.1f} s spoken, first after {first}]"
+            f"[answer {event.turn + 1}{how}: {event.sound_ms / 1000:.1f} s of speech, {wait}]"
         )
         self._is_answered = True
 

@@ -61,6 +61,7 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.content import Message
 from parley.protocol.kinds import Ending, Phase
 from parley.protocol.values import FRAMES_LIMIT, make_id
+from parley.results import HeardWords
 from parley.session import entries
 from parley.session.item_context import TURN_DUE_S, ItemContext
 from parley.session.items import ITEMS_MOST, ConversationItem, ItemList
@@ -264,9 +265,9 @@ class ConversationRunner:
     def has_written(self) -> bool:
         return any(written.text for written in self._typed)
 
-    async def answer_early(self, pcm: Pcm) -> str:
+    async def answer_early(self, pcm: Pcm) -> HeardWords:
         if self._is_answering or self._requests:
-            return ""
+            return HeardWords()
         # A client that truncates an answer does so after it has been interrupted and settled.
         await self._settle()
         return await self._context.answer_early(pcm, self._setup)

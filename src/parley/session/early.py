@@ -14,6 +14,7 @@ from typing import Final
 from parley import logs
 from parley.errors import ParleyError
 from parley.media.pcm import Pcm
+from parley.results import HeardWords
 from parley.vad import UtteranceFinder
 
 EARLY_MS: Final = 64
@@ -38,9 +39,9 @@ class EarlyAnswer:
 
     def __init__(
         self,
-        prepare: Callable[[Pcm], Awaitable[str]],
+        prepare: Callable[[Pcm], Awaitable[HeardWords]],
         stop: Callable[[], None],
-        read: Callable[[int, str], None],
+        read: Callable[[int, HeardWords], None],
     ) -> None:
         self._prepare = prepare
         self._stop = stop
@@ -85,7 +86,7 @@ class EarlyAnswer:
             return
         try:
             words = await self._prepare(pcm)
-            if words and pause_start is not None and pause_start == self._pause_start:
+            if words.text and pause_start is not None and pause_start == self._pause_start:
                 self._read(pause_start, words)
         except ParleyError:
             # Whoever needs the context next is told by the view.

@@ -21,6 +21,7 @@ from parley.media.pcm import Pcm
 from parley.protocol import content
 from parley.protocol.content import Message
 from parley.protocol.values import TextPart, Tool, ToolCallPart, ToolResultPart
+from parley.results import HeardWords
 from parley.session.items import ConversationItem
 from parley.session.opened import Voices, open_messages, open_voice
 from parley.views.content import AudioPart, Part, with_tools
@@ -249,10 +250,10 @@ class ItemContext:
             return known
         return known if known == [item.item_id for item in items][: len(known)] else None
 
-    async def answer_early(self, pcm: Pcm, setup: HalfDuplexSetup) -> str:
-        """What will be the user's turn, if they say no more. Returns its words, if known."""
+    async def answer_early(self, pcm: Pcm, setup: HalfDuplexSetup) -> HeardWords:
+        """Take in what will be the user's turn if they say no more."""
         if self._synced is None or self._is_cut or self._changing.locked():
-            return ""
+            return HeardWords()
         due_s = self._clock.monotonic() + TURN_DUE_S
         asked: content.Message[Part] = content.Message("user", (AudioPart(pcm),))
         request = TurnRequest(self._session_id, (asked,))

@@ -23,6 +23,7 @@ from parley.dialects.events import SpeechStarted, SpeechStopped, TurnDetection
 from parley.errors import InvalidRequest
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
 from parley.protocol.values import InterruptionOptions, make_id
+from parley.results import HeardWords
 from parley.session.early import EarlyAnswer
 from parley.session.interruption import Interruptions
 from parley.session.listening import ColdStart, SoundQueue, find, silence_of, wait_for_silence
@@ -60,9 +61,8 @@ class TurnTaker(Protocol):
         """True if written words wait for their turn."""
         ...
 
-    async def answer_early(self, pcm: Pcm) -> str:
-        """Prepare the answer to what will be a turn, if nothing more is said. Returns its words;
-        "" where they are not known."""
+    async def answer_early(self, pcm: Pcm) -> HeardWords:
+        """Prepare the answer to what will be a turn if nothing more is said; returns its words."""
         ...
 
     def stop_early(self) -> None:
@@ -398,14 +398,15 @@ class TurnListener:
             self._early.follow(finder)
         wait_for_silence(self._session, finder)
 
-    def _read_early(self, pause_start: int, words: str) -> None:
-        """The words before a pause are known: a speaker who ends in "because" continues."""
+    def _read_early(self, pause_start: int, words: HeardWords) -> None:
+        """The words before a pause are known: a speaker who ends in "because" continues, one who
+        has asked a whole question does not."""
         detection, finder = self._detection, self._finder
         if detection is None or finder is None:
             return
-        held_ms = self._judges.held_ms(detection.vad, words)
-        if held_ms is not None:
-            finder.hold(pause_start, held_ms)
+        bounds = self._judges.bounds_ms(detection.vad, words.text, is_whole=words.is_whole)
+        if bounds is not None:
+            finder.bound(pause_start, *bounds)
             wait_for_silence(self._session, finder)
 
     def _follow(self, detection: TurnDetection, finder: UtteranceFinder) -> None:

@@ -27,6 +27,12 @@ _SILENCE_MS: Final = (1800.0, 900.0, 512.0, 256.0)
 """What is waited for at these log odds, evenly in between; the detector notices an end 30 to 140 ms
 late, which comes on top. Source: docs/understand/turn-taking.md."""
 
+WHOLE_MS: Final = {"low": 900, "medium": 448, "high": 256}
+"""The most silence after words that the model knows as a whole turn, however they sounded."""
+
+QUESTION_MS: Final = {"low": 1200, "medium": 704, "high": 448}
+"""The same after words that the recogniser wrote as a question."""
+
 LONGEST_MS: Final = {"low": 2500.0, "medium": 1800.0, "high": 1200.0}
 """Who is held back is answered after this."""
 

@@ -8,10 +8,10 @@ from typing import Final, Protocol, runtime_checkable
 
 from parley.media.pcm import Samples
 from parley.protocol.values import VAD_DEFAULTS, Eagerness, VadOptions
-from parley.turns.end_of_turn import LONGEST_MS, EndOfTurn, silence_ms
+from parley.turns.end_of_turn import LONGEST_MS, QUESTION_MS, WHOLE_MS, EndOfTurn, silence_ms
 from parley.turns.keywords import WordMatcher
 from parley.turns.onset import Onsets
-from parley.turns.word_lists import is_unfinished
+from parley.turns.word_lists import is_question, is_unfinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,23 @@ class TurnJudges:
             return None
         return lambda heard: silence_ms(end.judge(heard, ""), level)
 
-    def held_ms(self, options: VadOptions, words: str) -> int | None:
-        """The silence that a turn with these words needs at least, once they are known; None: they
-        may be all. A recogniser has them later than the sound is judged."""
+    def bounds_ms(
+        self, options: VadOptions, words: str, *, is_whole: bool
+    ) -> tuple[int, int] | None:
+        """The least and the most silence after these words; None: the sound alone decides. The
+        recogniser is later than the judge of the sound.
+
+        Args:
+            is_whole: the model knows these words as a whole turn.
+        """
         level = _level(options)
-        if self.end_of_turn is None or level is None or not is_unfinished(words):
+        if self.end_of_turn is None or level is None:
             return None
-        return round(LONGEST_MS[level])
+        if is_unfinished(words):
+            return round(LONGEST_MS[level]), round(LONGEST_MS[level])
+        if is_whole or is_question(words):
+            return 0, WHOLE_MS[level] if is_whole else QUESTION_MS[level]
+        return None
 
 
 def _level(options: VadOptions) -> Eagerness | None:

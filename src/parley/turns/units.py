@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parley.media.pcm import Samples
+from parley.turns.end_of_turn import WHOLE_MS
 from parley.turns.interruption import LONG_ACKNOWLEDGEMENT_MS
 from parley.turns.keywords import WordMatcher
 from parley.turns.word_lists import GHOSTS, is_unfinished
@@ -52,6 +53,7 @@ class Turns:
         text: what the recogniser made of it; None before it was asked.
         heard_ms: `speech_ms` when it was recognised.
         is_unclear: the recogniser was unsure of the text.
+        is_whole: the text is a turn that the model knows.
         needed_ms: of quiet, as was judged in this pause; None: it was not judged.
     """
 
@@ -62,6 +64,7 @@ class Turns:
     text: str | None = None
     heard_ms: int = -1
     is_unclear: bool = False
+    is_whole: bool = False
     needed_ms: int | None = None
 
     def take(self, window: Samples, probability: float) -> Turns:
@@ -101,9 +104,11 @@ class Turns:
         spare = (self.quiet_ms - JUDGED_MS) // WINDOW_MS
         return np.concatenate(self.sound[: len(self.sound) - spare])
 
-    def with_words(self, text: str, *, is_unclear: bool = False) -> Turns:
+    def with_words(self, text: str, *, is_unclear: bool = False, is_whole: bool = False) -> Turns:
         """What the recogniser found."""
-        return replace(self, text=text, heard_ms=self.speech_ms, is_unclear=is_unclear)
+        return replace(
+            self, text=text, heard_ms=self.speech_ms, is_unclear=is_unclear, is_whole=is_whole
+        )
 
     def without(self) -> Turns:
         """Nothing has been said."""
@@ -128,6 +133,8 @@ class Turns:
         needed_ms = END_MS if self.needed_ms is None else self.needed_ms
         if is_unfinished(self.text):
             needed_ms = max(needed_ms, THINKING_MS)
+        elif self.is_whole:
+            needed_ms = min(needed_ms, WHOLE_MS["medium"])
         return self.quiet_ms >= needed_ms
 
     @property

@@ -98,17 +98,30 @@ def _ending(language: str) -> str:
 
 
 _UNFINISHED_END: Final = re.compile("|".join(map(_ending, UNFINISHED)))
-_FINISHED_SHORT: Final = re.compile(
-    r"^\W*(?:what|why|who|how|where|when|so|what's that|how so|i am|i do)\W*$", re.I
+_ENDS_NO_QUESTION: Final = re.compile(
+    r"\b(?:and|or|but|because|if|the|a|an|of|than|my|your|our|their|his|is|are|was|were|will|would|"
+    r"could|should|can|plus|minus|times|um|uh|er|hmm)$"
+)
+_FINISHED: Final = re.compile(
+    r"^\W*(?:what|why|who|how|where|when|so|what's that|how so|i am|i do)\W*$"
+    r"|\b(?:thank|see|love|miss|bless|about|are|of|for|with|to|help) you\W*$",
+    re.I,
 )
 
 
 def is_unfinished(text: str) -> bool:
     """True if somebody who says this is likely to go on, by its last words."""
     said = text.strip()
-    if said.endswith(("?", "!", "？", "！")) or _FINISHED_SHORT.match(said):
+    if said.endswith(("?", "!", "？", "！")) or _FINISHED.search(said):
         return False
     return said.endswith(("...", "…", ",", "-", "，")) or bool(_UNFINISHED_END.search(plain(said)))
+
+
+def is_question(text: str) -> bool:
+    """True if the text is a question of three words or more that does not end in the middle."""
+    words = plain(text)
+    is_asked = text.strip().endswith(("?", "？")) and len(words.split()) > 2
+    return is_asked and not _ENDS_NO_QUESTION.search(words)
 
 
 def plain(text: str) -> str:

@@ -46,6 +46,9 @@ LONGEST_MS = 60_000
 
 _PER_MS = RATE_HZ // 1000
 
+Bounds = tuple[int | None, int, int]
+UNBOUND: Bounds = (None, 0, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
@@ -147,15 +150,15 @@ class UtteranceFinder:
         heard = self._position - self._pause_start
         return max(0, round(self._enough) - heard) + WINDOW_SAMPLES - len(self._rest)
 
-    def hold(self, pause_start: int, silence_ms: int) -> None:
-        """Require at least this length of the pause that started there. Thread-safe."""
-        self._held: tuple[int | None, int] = (pause_start, silence_ms * _PER_MS)
+    def bound(self, pause_start: int, least_ms: int, most_ms: int) -> None:
+        """Require at least and at most this length of the pause that started there. Thread-safe."""
+        self._bounds: Bounds = (pause_start, least_ms * _PER_MS, most_ms * _PER_MS)
 
     @property
     def _enough(self) -> float:
         """Samples of silence that end the open utterance in this pause."""
-        held_start, held = self._held
-        return max(self._needed, held) if held_start == self._pause_start else self._needed
+        start, least, most = self._bounds
+        return min(max(self._needed, least), most) if start == self._pause_start else self._needed
 
     def reset(self) -> None:
         """Forget everything, including an open utterance."""
@@ -167,8 +170,8 @@ class UtteranceFinder:
         self._needed: float = self._min_silence
         """Samples of silence that end the open utterance."""
         self._is_judged = False
-        self._held = (None, 0)
-        """Start of a pause, and the minimum number of samples of silence required of it."""
+        self._bounds = UNBOUND
+        """Start of a pause, and the least and the most samples of silence required of it."""
         self._floor = 0
         self._heard: deque[Samples] = deque()
         self._heard_start = 0
@@ -184,7 +187,7 @@ class UtteranceFinder:
             "pause_start": self._pause_start,
             "needed": self._needed,
             "is_judged": self._is_judged,
-            "held": self._held,
+            "bounds": self._bounds,
             "floor": self._floor,
             "heard": np.concatenate([np.empty(0, np.float32), *self._heard]),
             "heard_start": self._heard_start,
@@ -200,7 +203,7 @@ class UtteranceFinder:
         self._pause_start = remembered["pause_start"]
         self._needed = remembered.get("needed", self._min_silence)
         self._is_judged = remembered.get("is_judged", False)
-        self._held = remembered.get("held", (None, 0))
+        self._bounds = remembered.get("bounds", UNBOUND)
         self._floor = remembered["floor"]
         heard, self._heard_start = remembered["heard"], remembered["heard_start"]
         self._heard.extend(

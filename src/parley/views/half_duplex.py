@@ -29,6 +29,7 @@ from parley.errors import BadInput, ContextFull, InferenceFailed, InvalidRequest
 from parley.media.pcm import Pcm, Samples
 from parley.media.reference import decode_reference
 from parley.protocol.values import Generation, TextPart
+from parley.results import HeardWords
 from parley.views.content import AudioPart, Layout, Message
 from parley.views.plain import voice_of
 from parley.views.prompts import with_voice
@@ -244,9 +245,11 @@ class HalfDuplexView(TurnView):
             return True
 
     @property
-    def early_words(self) -> str:
-        """What was heard in what `prefill_early` has taken in."""
-        return "" if self._early is None else self._early.result.heard
+    def early_words(self) -> HeardWords:
+        """The words in what `prefill_early` has taken in."""
+        if self._early is None:
+            return HeardWords()
+        return HeardWords(self._early.result.heard, self._early.result.is_whole)
 
     async def _answer_early(self, reply: Generate, due_s: float | None) -> None:
         needed = reply.max_new_tokens + EARLY_TOKENS
@@ -351,6 +354,7 @@ class HalfDuplexView(TurnView):
             tokens,
             prefilled.timings,
             heard=heard,
+            is_whole=prefilled.is_whole,
             chosen=None if None in chosen else tuple(chosen),
         )
 

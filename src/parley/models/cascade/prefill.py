@@ -55,6 +55,7 @@ class PrefillJob(CascadeJob):
         self._slices = 0
         self._read_pieces = 0
         self._heard: list[str] = []
+        self._is_whole = False
         texts = " ".join(one.text for one in work.segments if isinstance(one, Text))
         parts.require(conversation.state.history, texts)
 
@@ -207,12 +208,20 @@ class PrefillJob(CascadeJob):
                 silence=heard.silence,
                 speech_ms=turns.speech_ms,
             )
-            self._state = replace(
-                self._state, turns=turns.with_words(text, is_unclear=heard.confidence < UNCLEAR)
+            is_unclear = heard.confidence < UNCLEAR
+            turns = turns.with_words(
+                text, is_unclear=is_unclear, is_whole=not is_unclear and self._is_known(text)
             )
+            self._state = replace(self._state, turns=turns)
         elif heard.text:
             self._heard.append(heard.text)
+            self._is_whole = heard.confidence >= UNCLEAR and self._is_known(heard.text)
             self._user(heard.text, is_unclear=heard.confidence < UNCLEAR)
+
+    def _is_known(self, text: str) -> bool:
+        """True if the notes know this text as a whole turn."""
+        expects = self._parts.expects(self._state.history)
+        return expects is not None and expects(text)
 
     def _listen(self, pcm: Pcm) -> None:
         """Feed a unit of live sound to the voice detector."""
@@ -290,7 +299,7 @@ class PrefillJob(CascadeJob):
         self.finish(
             PrefillResult(
                 tokens - before, tokens, vision_slices=self._slices,
-                vision_tokens=0, heard=" ".join(self._heard),
+                vision_tokens=0, heard=" ".join(self._heard), is_whole=self._is_whole,
                 chosen=self._choices.made,
             )
         )  # fmt: skip

@@ -41,12 +41,14 @@ class NotDownloaded(SetupError):
 
 @dataclass(frozen=True, slots=True)
 class RepositoryFile:
+    """A file of a hub repository."""
+
     name: str
     size_bytes: int
 
 
 class Hub(Protocol):
-    """The part of a hub that parley uses."""
+    """The part of a hub that is used."""
 
     @property
     def cache(self) -> Path:
@@ -138,7 +140,11 @@ def _failures() -> tuple[type[Exception], ...]:
     Which HTTP library `huggingface_hub` uses (requests, httpx, httpx2) depends on its version; its
     own HTTP error is derived from that library's.
     """
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+    )
 
     return (*HfHubHTTPError.__bases__, OfflineModeIsEnabled, LocalEntryNotFoundError, OSError)
 
@@ -224,7 +230,7 @@ def _require_room(cache: Path, repository: str, missing: int) -> None:
 
 @contextmanager
 def _reported(cache: Path, repository: str, total: int) -> Iterator[None]:
-    """Log the progress of a download every few seconds."""
+    """Say now and then how much has arrived."""
     if not total:
         yield
         return

@@ -35,8 +35,10 @@ CLIPS: Final = 4
 
 
 class Allocator(Protocol):
+    """A card's memory."""
+
     def total_bytes(self) -> int:
-        """Size of the card."""
+        """All of it."""
         ...
 
     def free_bytes(self) -> int:
@@ -94,6 +96,7 @@ class Measured:
 
     @property
     def spare_bytes(self) -> int:
+        """What is kept free."""
         return int(SPARE_SHARE * self.total_bytes)
 
     @property

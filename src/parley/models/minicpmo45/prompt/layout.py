@@ -67,6 +67,8 @@ Part = str | PromptPicture | PromptSound
 
 @dataclass(frozen=True, slots=True)
 class PromptMessage:
+    """One turn."""
+
     role: Role
     parts: tuple[Part, ...]
 
@@ -156,6 +158,9 @@ def as_text(parts: Iterable[Part]) -> str:
         else AUDIO_MARK
         for part in parts
     )
+
+
+# ------------------------------------------------------------------------------------- prompts
 
 
 @dataclass(frozen=True, slots=True)

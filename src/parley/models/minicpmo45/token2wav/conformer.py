@@ -82,7 +82,8 @@ class Embed(nn.Module):
         self.out = nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(x) * math.sqrt(x.shape[-1])
+        out: Tensor = self.out(x) * math.sqrt(x.shape[-1])
+        return out
 
 
 class LookAhead(nn.Module):
@@ -140,7 +141,8 @@ class RelativeAttention(nn.Module):
         return self._kept[:, :, reach - oldest : reach - newest + 1]
 
     def _project(self, codes: Tensor) -> Tensor:
-        return self.linear_pos(codes).view(-1, self.heads, self.head_width).permute(1, 2, 0)
+        out: Tensor = self.linear_pos(codes).view(-1, self.heads, self.head_width).permute(1, 2, 0)
+        return out
 
     def forward(self, x: Tensor, past: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Attend over past and new entries.
@@ -192,16 +194,21 @@ def _shifted(raw: Tensor, columns: int) -> Tensor:
 
 
 class ConformerFeedForward(nn.Module):
+    """Two layers with SiLU."""
+
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
         self.w_1 = nn.Linear(width, inner)
         self.w_2 = nn.Linear(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.w_2(F.silu(self.w_1(x)))
+        out: Tensor = self.w_2(F.silu(self.w_1(x)))
+        return out
 
 
 class ConformerBlock(nn.Module):
+    """Pre-norm attention and feed-forward."""
+
     def __init__(self, width: int, heads: int, inner: int) -> None:
         super().__init__()
         self.self_attn = RelativeAttention(width, heads)

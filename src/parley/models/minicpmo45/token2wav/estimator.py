@@ -153,7 +153,8 @@ class TimeEmbedder(nn.Module):
         )
         angles = (t.float() * 1000)[:, None] * rates
         code = torch.cat([angles.cos(), angles.sin()], dim=-1)
-        return self.mlp(code.to(next(self.parameters()).dtype))
+        out: Tensor = self.mlp(code.to(next(self.parameters()).dtype))
+        return out
 
 
 class FrameAttention(nn.Module):
@@ -184,14 +185,16 @@ class FrameAttention(nn.Module):
             places.write(keys, k)
             places.write(values, v)
             if places.lines is not None and slot_attention.fits(x.shape[1], self.head_width):
-                return self.proj(places.attend(q.transpose(1, 2), keys, values).flatten(2))
+                read: Tensor = self.proj(places.attend(q.transpose(1, 2), keys, values).flatten(2))
+                return read
             out = F.scaled_dot_product_attention(
                 q,
                 places.read(keys).to(q.dtype),
                 places.read(values).to(q.dtype),
                 attn_mask=places.mask,
             )
-        return self.proj(out.transpose(1, 2).flatten(2))
+        made: Tensor = self.proj(out.transpose(1, 2).flatten(2))
+        return made
 
 
 class FrameConv(nn.Module):
@@ -226,7 +229,8 @@ class FrameMlp(nn.Module):
         self.fc2 = nn.Linear(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+        out: Tensor = self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+        return out
 
 
 class TimeModulation(nn.Sequential):

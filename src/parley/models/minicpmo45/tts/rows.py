@@ -90,6 +90,7 @@ class SpeechRow:
 
     @property
     def columns(self) -> int:
+        """How many entries attention sees."""
         return self.length - self.first
 
 
