@@ -396,7 +396,10 @@ class ContextFull(ParleyError):
     limit: int | None = None
 
     def __init__(self, needed: int, limit: int) -> None:
-        super().__init__(f"The context is full: {needed} tokens, the limit is {limit}.")
+        super().__init__(
+            f"The prompt is too long: this model's maximum context length is {limit} tokens, the "
+            f"request has {needed}."
+        )
         self.needed = needed
         self.limit = limit
 

@@ -40,6 +40,8 @@ class Example:
     refused: str = ""
 
 
+TOO_LONG = "word " * 13_000
+"""More than the context of any model in these tests."""
 EXAMPLES: dict[str, list[Example]] = {}
 
 
@@ -79,6 +81,15 @@ def weather_function() -> Any:
 
 def asked() -> list[Any]:
     return [{"role": "user", "content": QUESTION}]
+
+
+def raises(expected: type[Exception], run: Callable[[], Any]) -> None:
+    """Fails unless the client raises its own error."""
+    try:
+        run()
+    except expected:
+        return
+    raise AssertionError(f"no {expected.__name__}")
 
 
 # ---- openai --------------------------------------------------------------------------------
@@ -236,6 +247,16 @@ def openai_chat_tools() -> Any:
 
 
 @example("openai")
+def openai_errors() -> Any:
+    import openai
+
+    raises(openai.AuthenticationError, openai.OpenAI(api_key="pk_unknown").models.list)
+    client = openai.OpenAI()
+    raises(openai.BadRequestError, lambda: client.responses.create(model="m", input=TOO_LONG))
+    raises(openai.NotFoundError, lambda: client.responses.retrieve("resp_unknown"))
+
+
+@example("openai")
 def openai_speech_and_transcription() -> Any:
     from openai import OpenAI
 
@@ -343,6 +364,13 @@ def langchain_openai_structured_by_function() -> Any:
     assert model.invoke(QUESTION).city
 
 
+@example("langchain-openai")
+def langchain_openai_errors() -> Any:
+    from langchain_core.exceptions import ContextOverflowError
+
+    raises(ContextOverflowError, lambda: langchain_model().invoke(TOO_LONG))
+
+
 @example("langchain-openai", refused="make no embeddings")
 def langchain_openai_embeddings() -> Any:
     from langchain_openai import OpenAIEmbeddings
@@ -411,6 +439,19 @@ def litellm_speech_and_transcription() -> Any:
             assert "Italy" in transcription(model="openai/whisper-1", file=sound).text
 
 
+@example("litellm")
+def litellm_errors() -> Any:
+    import litellm
+
+    def ask(text: str, **more: Any) -> Any:
+        return litellm.completion(
+            model="openai/gpt-4o", messages=[{"role": "user", "content": text}], **more
+        )
+
+    raises(litellm.ContextWindowExceededError, lambda: ask(TOO_LONG))
+    raises(litellm.AuthenticationError, lambda: ask("hi", api_key="pk_unknown"))
+
+
 @example("litellm", refused="make no embeddings")
 def litellm_embedding() -> Any:
     from litellm import embedding
@@ -465,6 +506,16 @@ def pydantic_ai_slim_native_output() -> Any:
 
     agent = Agent("openai-chat:gpt-5.2", output_type=NativeOutput(city_model()))
     assert agent.run_sync(QUESTION).output.city
+
+
+@example("pydantic-ai-slim")
+def pydantic_ai_slim_errors() -> Any:
+    from pydantic_ai import Agent
+    from pydantic_ai.exceptions import ModelContextWindowExceededError
+
+    for model in ("openai:gpt-5.2", "openai-chat:gpt-5.2"):
+        agent = Agent(model)
+        raises(ModelContextWindowExceededError, lambda agent=agent: agent.run_sync(TOO_LONG))
 
 
 # ---- instructor ----------------------------------------------------------------------------

@@ -20,7 +20,7 @@ FATAL = {
     *("insufficient_quota", "credit_balance_exhausted", "invalid_api_key", "account_deactivated"),
     *("billing_hard_limit_reached", "forbidden"),
 }
-"""What no server of ours says in a session: LiveKit ends its agent for it."""
+"""LiveKit ends its agent for these: said of keys only, never of what happens in a session."""
 
 pytestmark = pytest.mark.skipif(not IS_INSTALLED, reason="SDKs of others: make clients")
 

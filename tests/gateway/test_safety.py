@@ -285,7 +285,7 @@ async def test_errors_of_ours_reveal_nothing(monkeypatch: pytest.MonkeyPatch):
     assert "secret" not in response.text
     assert response.json()["code"] == "internal_error"
     (line,) = [line for line in lines if line["event"] == "request_failed"]
-    assert line["error_id"] in response.json()["detail"]
+    assert line["request_id"] in response.json()["detail"]
 
 
 @pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\n"])

@@ -421,7 +421,7 @@ async def test_where_keys_are_needed_a_strange_one_is_401_and_a_right_one_works(
         shown = f"Bearer {key}" if header == "Authorization" else key
         listed = await http.get("/v1/models", headers={header: shown})
 
-    assert caught.value.code == "unauthorized"
+    assert caught.value.code == "invalid_api_key"
     assert listed.status_code == 200
 
 
@@ -433,6 +433,16 @@ async def test_where_none_is_needed_a_strange_key_is_nobodys_and_one_of_ours_mus
 
     assert strange.status_code == api_key.status_code == 200
     assert ours.status_code == 401
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_conversation_that_is_too_long_has_the_code_that_sdks_compare(is_streamed):
+    message: Any = {"role": "user", "content": "word " * 13_000}
+    async with talking() as (_, client):
+        with pytest.raises(openai.BadRequestError, match="maximum context length") as caught:
+            await client.chat.completions.create(model="m", messages=[message], stream=is_streamed)
+
+    assert caught.value.code == "context_length_exceeded"
 
 
 async def test_a_body_that_is_too_large_is_told_in_openai_words():

@@ -80,7 +80,7 @@ class OpenAIDialect(Dialect):
         """An error as clients of OpenAI read it."""
         return {
             "type": "invalid_request_error" if failure.is_client_error else "server_error",
-            "code": failure.code,
+            "code": openai.code_of(failure.code),
             "message": str(failure),
             "param": getattr(failure, "field", None),
             self.event_id_name: failure.client_event_id,

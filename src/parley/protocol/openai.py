@@ -24,7 +24,19 @@ BUILT_IN_VOICES: Final = frozenset(
     )
 )
 """Voices of OpenAI, which clients name by default: the server's own voice stands for each."""
+CODES: Final = {
+    "context_full": "context_length_exceeded",
+    "quota_exceeded": "insufficient_quota",
+    "unauthorized": "invalid_api_key",
+}
+"""Our codes that OpenAI's clients know by another name. LangChain, LiteLLM, pydantic-ai, LiveKit
+and the AI SDK compare these to decide whether to shorten, to stop or to try again."""
 Json = dict[str, Any]
+
+
+def code_of(code: str) -> str:
+    """The code of an error as OpenAI's clients know it."""
+    return CODES.get(code, code)
 
 
 class OpenAIClientEvent(msgspec.Struct, frozen=True, kw_only=True):

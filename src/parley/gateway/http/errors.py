@@ -23,6 +23,7 @@ from parley import logs
 from parley.errors import ParleyError
 from parley.gateway.http import absent
 from parley.gateway.metrics import Metrics
+from parley.protocol.openai import code_of
 
 log = logs.get(__name__)
 
@@ -109,7 +110,9 @@ def refusal(
     code = code or CODES.get(status, "error")
     if code == "queue_full":
         status = 429
-    error = OpenAIErrorBody(message=detail, type=openai_type(status), param=field, code=code)
+    error = OpenAIErrorBody(
+        message=detail, type=openai_type(status), param=field, code=code_of(code)
+    )
     return JSONResponse(
         OpenAIError(error=error).model_dump(), status, headers=retry_after(status, retry_after_s)
     )

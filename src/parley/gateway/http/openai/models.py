@@ -6,15 +6,27 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pydantic import BaseModel, Field
-from starlette.exceptions import HTTPException
 
 from parley.clock import Clock
+from parley.errors import ParleyError
 from parley.gateway.http.errors import openai_problems
 from parley.gateway.http.routing import Router
 from parley.gateway.worker_pool import Worker, WorkerPool
 from parley.protocol.control import Ability
 
 NAME_CHARS: Final = 200
+
+
+class NoModel(ParleyError):
+    """No model is loaded, or the name is too long to be one."""
+
+    code = "model_not_found"
+    http_status = 404
+    is_client_error = True
+
+    def __init__(self, model_id: str) -> None:
+        self.field = "model"
+        super().__init__(f"The model '{model_id[:NAME_CHARS]}' does not exist.")
 
 
 class ModelCard(BaseModel):
@@ -106,7 +118,7 @@ def routes(*, models: ModelList) -> Router:
             if card.id == model_id:
                 return card
         if not cards or len(model_id) > NAME_CHARS:
-            raise HTTPException(404, f"The model '{model_id[:NAME_CHARS]}' does not exist.")
+            raise NoModel(model_id)
         return cards[0].model_copy(update={"id": model_id})
 
     return router

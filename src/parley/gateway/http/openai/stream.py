@@ -20,6 +20,7 @@ from parley.gateway.http.errors import (
     openai_type,
 )
 from parley.gateway.metrics import Metrics
+from parley.protocol.openai import code_of
 
 EVENTS: Final = "text/event-stream"
 DONE: Final = b"data: [DONE]\n\n"
@@ -85,7 +86,7 @@ def error_object(error: ParleyError) -> dict[str, Any]:
         message=str(error),
         type=openai_type(error.http_status),
         param=getattr(error, "field", None),
-        code=error.code,
+        code=code_of(error.code),
     )
     return OpenAIError(error=body).model_dump()
 
