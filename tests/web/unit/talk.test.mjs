@@ -436,7 +436,7 @@ test('metrics say how the line is', async () => {
   clock.pass(300);
   socket.say(words.listen(4096));
   assert.equal(talk.metrics.responseMs, 300);
-  assert.equal(talk.contextUsed, 0.5);
+  assert.equal(talk.metrics.contextTokens, 4096);
   assert.equal(talk.quality(), 'good');
   rig.unit();
   await settle();

@@ -46,10 +46,6 @@ export function rename(id, name) {
   localStorage.setItem(KEY, JSON.stringify(list));
 }
 
-export function forgetRecents() {
-  localStorage.removeItem(KEY);
-}
-
 /** @param {string} id */
 export function forget(id) {
   localStorage.setItem(KEY, JSON.stringify(recents().filter((entry) => entry.id !== id)));

@@ -10,7 +10,7 @@
  */
 
 import { EchoWatch } from '../audio/echo.js';
-import { CONTEXT_TOKENS, DuplexClient, UNIT_SAMPLES } from '../wire/duplex.js';
+import { DuplexClient, UNIT_SAMPLES } from '../wire/duplex.js';
 import { RealtimeClient } from '../wire/realtime.js';
 import { Barge } from './barge.js';
 import { Call } from './call.js';
@@ -375,10 +375,6 @@ export class DuplexCall extends Call {
   leftPart() {
     const left = this.leftS();
     return left === null || !this.client?.limitS ? null : left / this.client.limitS;
-  }
-
-  get contextUsed() {
-    return this.metrics.contextTokens / CONTEXT_TOKENS;
   }
 
   /** Since the last answer, or since what is to be answered was sent. */

@@ -144,6 +144,7 @@ export const en = {
   'call.context_nearly': 'Its memory for this call is {percent} % full.',
   'call.headphones': 'It seems to hear itself. Headphones help.',
   'call.try': 'Try “{words}”',
+  'call.try_english': 'Say it in English: “{words}”',
   'call.tap_again': 'Tap the circle to call again',
   'call.try_show': 'Try showing it something, and ask',
 

@@ -137,6 +137,7 @@ export const zh = {
   'call.context_nearly': '这次通话的记忆已用 {percent}%。',
   'call.headphones': '它似乎听到了自己的声音，戴上耳机会更好。',
   'call.try': '试试“{words}”',
+  'call.try_english': '请说英语，例如“{words}”',
   'call.tap_again': '点一下圆球，再次通话',
   'call.try_show': '试着给它看些东西，然后问',
 

@@ -59,12 +59,6 @@ export class Player extends HTMLElement {
     this.#audio.src = this.#url;
   }
 
-  /** @param {string} src */
-  setSource(src) {
-    this.#audio.preload = 'metadata';
-    this.#audio.src = src;
-  }
-
   play() {
     void this.#audio.play().catch(() => {});
   }

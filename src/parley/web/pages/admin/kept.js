@@ -1,8 +1,8 @@
 /** What a server keeps: voices, keys, recordings, room on the disk, its log. */
 
-import { confirmed, copy, h, sheet, toast } from '../../elements/dom.js';
+import { copy, h, sheet, toast } from '../../elements/dom.js';
 import { clock, date, number, t } from '../../words/words.js';
-import { act, ask, askIfAny, place, refreshAll, showSection, table, taskWord } from './shared.js';
+import { act, ask, askIfAny, dangerButton, place, refreshAll, showSection, table, taskWord } from './shared.js';
 
 // What a server does not have (null) has no section; what failed once (undefined) stays as it was.
 
@@ -18,15 +18,9 @@ export async function drawVoices() {
         String(voice.name ?? voice.filename),
         clock((voice.duration_ms ?? 0) / 1000),
         voice.created_at ? date(voice.created_at) : '–',
-        h('button', {
-          class: 'button slim danger',
-          type: 'button',
-          words: 'action.delete',
-          onclick: async () => {
-            if (!(await confirmed('admin.voice_sure', 'action.delete', { name: voice.name }))) return;
-            await act(() => ask(`/api/assets/ref_audio/${encodeURIComponent(voice.id)}`, { method: 'DELETE' }));
-          },
-        }),
+        dangerButton('action.delete', ['admin.voice_sure', 'action.delete', { name: voice.name }], () =>
+          ask(`/api/assets/ref_audio/${encodeURIComponent(voice.id)}`, { method: 'DELETE' }),
+        ),
       ]),
       'voices',
     ),
@@ -91,15 +85,9 @@ export async function drawKeys() {
         String(key.name ?? key.id),
         key.created_at ? date(key.created_at) : '–',
         key.last_used_at ? date(key.last_used_at) : '–',
-        h('button', {
-          class: 'button slim danger',
-          type: 'button',
-          words: 'admin.revoke',
-          onclick: async () => {
-            if (!(await confirmed('admin.key_sure', 'admin.revoke', { name: key.name ?? key.id }))) return;
-            await act(() => ask(`/api/admin/keys/${encodeURIComponent(key.id)}`, { method: 'DELETE' }));
-          },
-        }),
+        dangerButton('admin.revoke', ['admin.key_sure', 'admin.revoke', { name: key.name ?? key.id }], () =>
+          ask(`/api/admin/keys/${encodeURIComponent(key.id)}`, { method: 'DELETE' }),
+        ),
       ]),
       'keys',
     ),
@@ -138,14 +126,7 @@ export async function drawRecordings() {
       one.duration_s ? clock(one.duration_s) : '–',
       date(one.created_at),
       h('label', { class: 'switch' }, pin),
-      h('button', {
-        class: 'button slim danger',
-        type: 'button',
-        words: 'action.delete',
-        onclick: async () => {
-          if (await confirmed('replay.delete_sure', 'action.delete')) await act(() => ask(path, { method: 'DELETE' }));
-        },
-      }),
+      dangerButton('action.delete', ['replay.delete_sure', 'action.delete'], () => ask(path, { method: 'DELETE' })),
     ];
   });
   place.recordings.replaceChildren(

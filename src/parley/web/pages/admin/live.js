@@ -1,9 +1,9 @@
 /** What goes on now: workers, queue, running conversations, how long answers take, errors. */
 
-import { confirmed, h } from '../../elements/dom.js';
+import { h } from '../../elements/dom.js';
 import { clock, number, t } from '../../words/words.js';
 import { histogram, quantile } from '../admin-metrics.js';
-import { act, ask, place, showSection, stateWord, table, taskWord } from './shared.js';
+import { act, ask, dangerButton, place, showSection, stateWord, table, taskWord } from './shared.js';
 
 const TASKS = ['chat', 'half_duplex_audio', 'audio_duplex', 'omni_duplex'];
 
@@ -121,15 +121,9 @@ function workerTools(worker) {
       words: worker.draining ? 'admin.undrain' : 'admin.drain',
       onclick: () => void act(() => ask(path, { method: 'PUT', body: JSON.stringify({ draining: !worker.draining }) })),
     }),
-    h('button', {
-      class: 'button slim danger',
-      type: 'button',
-      words: 'admin.restart',
-      onclick: async () => {
-        if (!(await confirmed('admin.restart_sure', 'admin.restart', { worker: worker.worker_id }))) return;
-        await act(() => ask(`${path}/restart`, { method: 'POST', body: '{}' }));
-      },
-    }),
+    dangerButton('admin.restart', ['admin.restart_sure', 'admin.restart', { worker: worker.worker_id }], () =>
+      ask(`${path}/restart`, { method: 'POST', body: '{}' }),
+    ),
   );
 }
 
@@ -145,15 +139,9 @@ export function drawQueue(items) {
         taskWord(item.request_type),
         item.estimated_wait_s === null ? '–' : clock(item.estimated_wait_s ?? 0),
         clock(item.wait_elapsed_s ?? 0),
-        h('button', {
-          class: 'button slim danger',
-          type: 'button',
-          words: 'action.cancel',
-          onclick: async () => {
-            if (!(await confirmed('admin.cancel_sure', 'admin.cancel_yes', { ticket: item.ticket_id }))) return;
-            await act(() => ask(`/api/queue/${encodeURIComponent(item.ticket_id)}`, { method: 'DELETE' }));
-          },
-        }),
+        dangerButton('action.cancel', ['admin.cancel_sure', 'admin.cancel_yes', { ticket: item.ticket_id }], () =>
+          ask(`/api/queue/${encodeURIComponent(item.ticket_id)}`, { method: 'DELETE' }),
+        ),
       ]),
       'queue',
     ),

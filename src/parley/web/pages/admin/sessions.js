@@ -1,8 +1,8 @@
 /** The sessions that the gateway knows: where each one is, and a way to end it. */
 
-import { confirmed, h } from '../../elements/dom.js';
+import { h } from '../../elements/dom.js';
 import { clock } from '../../words/words.js';
-import { act, ask, place, table } from './shared.js';
+import { ask, dangerButton, place, table } from './shared.js';
 
 /** How the states of sessions look. @type {Record<string, string>} */
 const SESSION_SIGNS = { connected: 'good', away: 'fair', moving: 'fair', lost: 'poor' };
@@ -32,10 +32,7 @@ export function drawSessions(sessions) {
 }
 
 /** @param {string} id session */
-function endButton(id) {
-  const onclick = async () => {
-    if (!(await confirmed('admin.end_sure', 'admin.end', { session: id }))) return;
-    await act(() => ask(`/api/sessions/${encodeURIComponent(id)}/end`, { method: 'POST' }));
-  };
-  return h('button', { class: 'button slim danger', type: 'button', words: 'admin.end', onclick });
-}
+const endButton = (id) =>
+  dangerButton('admin.end', ['admin.end_sure', 'admin.end', { session: id }], () =>
+    ask(`/api/sessions/${encodeURIComponent(id)}/end`, { method: 'POST' }),
+  );

@@ -4,7 +4,7 @@
  */
 
 import { h, say } from '../../elements/dom.js';
-import { t, words } from '../../words/words.js';
+import { currentLanguage, t, words } from '../../words/words.js';
 
 /** @typedef {import('./parts.js').CallPage} CallPage */
 /** @typedef {import('../../elements/model.js').Facts} Facts */
@@ -44,7 +44,10 @@ export function makeChoices(page) {
     suggestion.classList.remove('fresh');
     void suggestion.offsetWidth;
     suggestion.classList.add('fresh');
-    say(line, 'call.try', { words: t(sentences[at++ % sentences.length]) });
+    const sentence = t(sentences[at++ % sentences.length]);
+    // A sentence without a translation is for a model that knows English only.
+    const isForeign = currentLanguage() === 'zh' && !/\p{Script=Han}/u.test(sentence);
+    say(line, isForeign ? 'call.try_english' : 'call.try', { words: sentence });
   };
   words.addEventListener('language', () => {
     at = Math.max(0, at - 1);
