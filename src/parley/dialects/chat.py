@@ -11,7 +11,7 @@ from parley.dialects import events
 from parley.dialects.base import Early, Reply, SessionContext
 from parley.dialects.chat_request import requested
 from parley.dialects.legacy import LegacyDialect, extra, phrase
-from parley.dialects.sound import in_seconds, pcm_text
+from parley.dialects.sound import in_pieces, pcm_text
 from parley.errors import ContextFull, InvalidRequest, ParleyError, WrongPhase
 from parley.protocol import chat, codec
 from parley.protocol.kinds import Ending, Kind, Phase
@@ -141,7 +141,7 @@ class ChatDialect(LegacyDialect):
 def _chunks(delta: events.OutputDelta) -> Sequence[chat.Chunk]:
     if not delta.text and not delta.pcm and not delta.logprobs:
         return ()
-    first, *others = in_seconds(delta.pcm)
+    first, *others = in_pieces(delta.pcm) or (None,)
     return (
         chat.Chunk(
             text_delta=delta.text or None,

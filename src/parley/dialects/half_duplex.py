@@ -12,7 +12,7 @@ from parley.dialects import events
 from parley.dialects.base import SessionContext
 from parley.dialects.formatted import SoundDialect
 from parley.dialects.legacy import LegacyDialect, extra, phrase, written
-from parley.dialects.sound import in_seconds
+from parley.dialects.sound import in_pieces
 from parley.errors import AlreadyPrepared, NotPrepared, ParleyError, UnknownEvent, WrongPhase
 from parley.media.pcm import from_float32_bytes
 from parley.protocol import half_duplex, values
@@ -132,7 +132,7 @@ class HalfDuplexDialect(SoundDialect, LegacyDialect):
         """A piece of an answer, in chunks of at most a second of sound."""
         if said.index == 0:
             self._extra_chunks = 0
-        sounds = in_seconds(said.pcm)
+        sounds = in_pieces(said.pcm) or (None,)
         first, more = said.index + self._extra_chunks, len(sounds) - 1
         self._extra_chunks += more
         return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -135,7 +135,7 @@ class WireSound:
 
     def seconds(self, pcm: Pcm | None, *, ends: bool) -> list[str]:
         """Sound in pieces of at most a second, as `text`: at least one, which may be empty."""
-        *most, last = in_seconds(pcm)
+        *most, last = in_pieces(pcm) or (None,)
         return [*((self.text(each) or "") for each in most), self.text(last, ends=ends) or ""]
 
 
@@ -149,11 +149,6 @@ def in_pieces(pcm: Pcm | None, length_ms: int = 1000) -> list[Pcm]:
         return []
     size = pcm.rate_hz * length_ms // 1000
     return [pcm.slice(start, start + size) for start in range(0, len(pcm), size)]
-
-
-def in_seconds(pcm: Pcm | None) -> Sequence[Pcm | None]:
-    """Sound in pieces of at most a second, at least one: None where there is no sound."""
-    return in_pieces(pcm) or (None,)
 
 
 def reference(data: bytes | None) -> Sound | None:
