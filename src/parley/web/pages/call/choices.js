@@ -13,6 +13,9 @@ import { currentLanguage, t, words } from '../../words/words.js';
 /** How long a suggestion stays before the next one comes. */
 const TURN_MS = 7000;
 
+/** A sentence without a translation is for a model that knows English only. @param {string} sentence */
+const isForeign = (sentence) => currentLanguage() === 'zh' && !/\p{Script=Han}/u.test(sentence);
+
 /** @param {CallPage} page */
 export function makeChoices(page) {
   const line = h('span', null);
@@ -45,9 +48,7 @@ export function makeChoices(page) {
     void suggestion.offsetWidth;
     suggestion.classList.add('fresh');
     const sentence = t(sentences[at++ % sentences.length]);
-    // A sentence without a translation is for a model that knows English only.
-    const isForeign = currentLanguage() === 'zh' && !/\p{Script=Han}/u.test(sentence);
-    say(line, isForeign ? 'call.try_english' : 'call.try', { words: sentence });
+    say(line, isForeign(sentence) ? 'call.try_english' : 'call.try', { words: sentence });
   };
   words.addEventListener('language', () => {
     at = Math.max(0, at - 1);
