@@ -5,6 +5,7 @@ A part is anything that satisfies one of these protocols: the bundled ones, a se
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from parley.models.cascade.notes.said import varied
 from parley.models.cascade.recognition import Expects, Heard
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.transcript import FOREIGN_SPEECH
+from parley.models.cascade.voice.lexicon import Lexicon
 from parley.models.cascade.writer import Writer
 from parley.turns import NO_JUDGES, TurnJudges
 
@@ -100,6 +102,12 @@ class CascadeParts:
     vision: Vision | None
     judges: TurnJudges = NO_JUDGES
 
+    @property
+    def is_word(self) -> Callable[[str], bool] | None:
+        """True for an English word; None without the bundled voice, whose lexicon knows them."""
+        lexicon: Lexicon | None = getattr(self.speaker, "lexicon", None)
+        return None if lexicon is None else lexicon.is_word
+
     def require(self, history: History, text: str) -> None:
         """Raise `ContextFull` if the words do not fit even into an empty context."""
         limit = self.writer.limit_tokens
@@ -165,7 +173,12 @@ class CascadeParts:
         if self.writer.takes_notes:
             answers = [line.text for line in lines if line.role == "assistant"]
             note = picture or notes.note_for(
-                text, history.told, seed=seed % 1000, answers=answers, now=now
+                text,
+                history.told,
+                seed=seed % 1000,
+                answers=answers,
+                now=now,
+                is_word=self.is_word,
             )
             if note is None and last.is_unclear:
                 note = varied(notes.FixedNote(NOT_CAUGHT), answers[-1] if answers else "")

@@ -23,7 +23,9 @@ _TIME: Final = re.compile(
     r"|\b(?:do you (?:know|have)|have you got) (?:what )?the time\b|\bwhat(?:'s| is) the "
     r"(?:current|exact) time\b"
     r"|\bwhat(?:'s| is) the time in\b|\bhow late is it\b|\b(?:current|exact) time\b|\bknow what "
-    r"time\b|\bgot the time\b"
+    r"time\b|\bgot the time\b|^\W*(?:the )?time(?:,? please)?\W*$|\bwhat hour is it\b"
+    r"|\b(?:check|look at|read) (?:the|your|a) (?:clock|watch|time)\b"
+    r"|\bis it (?:already )?(?:past|after|before) (?:noon|midday|midnight|lunch|lunchtime|\d)"
 )
 _ELSEWHERE: Final = re.compile(
     r"\b(?:time|day|date)\b.*\b(?:in|at) (?!the (?:moment|morning)|your|this|my)[a-z]"
@@ -32,18 +34,27 @@ _DATE: Final = re.compile(
     r"\b(?:what|which)(?:'s| is)? (?:the |today's )?(?:current )?date\b|\btoday's date\b|\bdate "
     r"today\b"
     r"|\bwhat(?:'s| is) (?:the )?(?:day and )?date\b|\bwhat day of the month\b"
+    r"|\b(?:tell|give) me (?:the|today's) date\b"
 )
 _DAY: Final = re.compile(
     r"\b(?:what|which) (?:day|weekday)(?: of the week)?(?: is| do we have| are we)?(?: it)?(?: "
     r"today| now| is it| have)?\W*$"
     r"|\b(?:what|which) day (?:is (?:it |today)|do we have)|\bwhat(?:'s| is) today\b|\bwhat day "
     r"it is\b"
+    r"|\bwhat(?:'s| is) the (?:week)?day(?: today| of the week)?\W*$"
     r"|\bis (?:it|today) (monday|tuesday|wednesday|thursday|friday|saturday|sunday)\b"
 )
 _OTHER_DAY: Final = re.compile(
     r"\b(?:what|which) (?:day|date)(?: of the week)?(?:'s| is| was| will)?(?: it)?(?: be)? "
     r"(?:the )?(day after tomorrow|day before yesterday|tomorrow|yesterday)\b"
     r"|\bwhat(?:'s| is| was) (tomorrow|yesterday)\b(?:'s date)?"
+    r"|\bdate(?: is it| was it| will it be| for)? (tomorrow|yesterday)\b"
+)
+_WEEKEND: Final = re.compile(
+    r"\bis (?:it|today|this) (?:the|a|already the) (weekend|weekday|work ?day|working day)\b"
+)
+_WEEK: Final = re.compile(
+    r"\b(?:what|which) (?:calendar )?week(?: number)? (?:is it|is this|are we)\b"
 )
 _MONTH: Final = re.compile(r"\b(?:what|which) month (?:is it|is this|are we in|do we have)\b")
 _YEAR: Final = re.compile(
@@ -57,7 +68,8 @@ _UNTIL: Final = re.compile(
     rf"(?:{'|'.join(month.lower() for month in MONTHS)}) \d{{1,2}})"
 )
 _PART: Final = re.compile(
-    r"\bis it (?:morning|afternoon|evening|night|late|early)\b(?: (?:yet|already|now))?\W*$"
+    r"\bis it (?:still |already )?(?:morning|afternoon|evening|night|late|early)\b"
+    r"(?: (?:yet|already|now))?\W*$"
 )
 _FEASTS: Final = {
     "christmas": (12, 25), "christmas eve": (12, 24), "new year": (1, 1), "new year's": (1, 1),
@@ -72,7 +84,7 @@ def clock_note(low: str, now: Now) -> str | None:
         return None
     other = _OTHER_DAY.search(low)
     if other:
-        return FixedNote(_other_day(other[1] or other[2], now().date()))
+        return FixedNote(_other_day(other[1] or other[2] or other[3], now().date()))
     until = _UNTIL.search(low)
     if until:
         return FixedNote(_until(until[1], now().date()))
@@ -88,6 +100,12 @@ def clock_note(low: str, now: Now) -> str | None:
         return FixedNote(f"It is {MONTHS[now().month - 1]}.")
     if _DATE.search(low):
         return FixedNote(f"Today is {_date(now().date())}.")
+    if _WEEK.search(low):
+        return FixedNote(f"It is week {now().isocalendar().week} of the year.")
+    weekend = _WEEKEND.search(low)
+    if weekend:
+        is_so = (now().weekday() >= 5) == (weekend[1] == "weekend")
+        return FixedNote(f"{'Yes' if is_so else 'No'}, today is {DAYS[now().weekday()]}.")
     day = _DAY.search(low)
     if day:
         today = now().date()

@@ -1,13 +1,15 @@
 """Which language somebody writes who does not write English, and what is said to them.
 
-By script, else by the commonest words of each language. A sentence with as many English words as
-foreign ones is English: "What does bonjour mean?"
+By script, else by the commonest words of each language, else because the lexicon does not know most
+of its words. A sentence with as many English words as foreign ones is English: "What does bonjour
+mean?"
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from typing import Final
 
 from parley.models.cascade.notes.said import FixedNote
@@ -15,7 +17,7 @@ from parley.models.cascade.transcript import FOREIGN_SPEECH
 
 ONLY_ENGLISH: Final = "I speak only English."
 UNDERSTANDS_ENGLISH: Final = "Sorry, I understand only English."
-"""What is said to speech in an unknown language."""
+"""What is said in reply to an unknown language."""
 _SENTENCES: Final = {
     "es": "Lo siento, solo hablo inglés.",
     "fr": "Désolé, je ne parle qu'anglais.",
@@ -125,10 +127,12 @@ _ENGLISH: Final = frozenset(
     "please thanks thank good morning evening night day tell say said speak talk mean means word "
     "words language english spell know name time today there here like want need go get make give "
     "one two three if or but so just very much many more i'm it's what's that's let's okay ok oh "
-    "well "
+    "well ha haha "
     "capital called call meet nice sorry love help me man old new".split()
 )
 _MARKS: Final = re.compile(r"[¿¡ñãõßőűłąęşğıđơư]")
+_LETTERS: Final = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
+_VOWEL: Final = re.compile(r"[^\Wbcdfghjklmnpqrstvwxz]")
 _GREETINGS: Final = {
     "hola": "es", "gracias": "es", "adiós": "es", "adios": "es", "bonjour": "fr", "bonsoir": "fr",
     "merci": "fr", "salut": "fr", "hallo": "de", "danke": "de", "tschüss": "de", "ciao": "it",
@@ -143,12 +147,43 @@ def language_of(text: str) -> str | None:
     return _by_script(text) or _by_words(text)
 
 
-def foreign_note(text: str) -> str | None:
-    """That only English is spoken, in the language of the text and in English."""
-    if text.strip() == FOREIGN_SPEECH:
-        return FixedNote(UNDERSTANDS_ENGLISH)
+def foreign_note(text: str, is_word: Callable[[str], bool] | None = None) -> str | None:
+    """That only English is spoken, in the language of the text if it is known, and in English.
+
+    Args:
+        is_word: True for a word (in lower case) of the English lexicon; None: there is none.
+    """
     code = language_of(text)
-    return FixedNote(f"{_SENTENCES[code]} {ONLY_ENGLISH}") if code else None
+    if code is not None:
+        return FixedNote(f"{_SENTENCES[code]} {ONLY_ENGLISH}")
+    if text.strip() == FOREIGN_SPEECH or _is_another_script(text) or _is_strange(text, is_word):
+        return FixedNote(UNDERSTANDS_ENGLISH)
+    return None
+
+
+def _is_another_script(text: str) -> bool:
+    letters = [sign for sign in text if sign.isalpha()]
+    latin = sum(unicodedata.name(sign, "LATIN").startswith("LATIN") for sign in letters)
+    return 2 * latin < len(letters) and (len(letters) > 2)
+
+
+def _is_strange(text: str, is_word: Callable[[str], bool] | None) -> bool:
+    """True if most words are in no English lexicon. Names are not counted, nor are abbreviations
+    without vowels."""
+    words = _LETTERS.findall(_plain(text)) if is_word else []
+    if not is_word or len(words) < 2:
+        return False
+    capital = {word.lower() for word in _LETTERS.findall(text)[1:] if word[0].isupper()}
+    strange = [
+        word
+        for word in words
+        if len(word) > 1
+        and word not in capital
+        and not is_word(word.removesuffix("'s"))
+        and _VOWEL.search(word)
+    ]
+    english = sum(word in _ENGLISH for word in words)
+    return len(strange) >= 2 + 2 * english and 2 * len(strange) >= len(words) - len(capital)
 
 
 def _by_script(text: str) -> str | None:
@@ -164,14 +199,20 @@ def _by_script(text: str) -> str | None:
         return None
     if code == "ru" and re.search("[іїєґ]", text.lower()):
         return "uk"
-    if code == "ar" and re.search("[پچژگ]", text):
+    if code == "ar" and re.search("[ٹڈڑےں]", text):
+        return None  # Urdu
+    if code == "ar" and re.search("[پچژگکی]", text):
         return "fa"
     return code
 
 
+def _plain(text: str) -> str:
+    return unicodedata.normalize("NFC", text.lower().replace("’", "'"))
+
+
 def _by_words(text: str) -> str | None:
-    low = unicodedata.normalize("NFC", text.lower().replace("’", "'"))
-    words = re.findall(r"[^\W\d_]+(?:'[^\W\d_]+)*", low)
+    low = _plain(text)
+    words = _LETTERS.findall(low)
     if not words:
         return None
     if len(words) <= 2 and words[0] in _GREETINGS and not set(words) & _ENGLISH:

@@ -12,7 +12,7 @@ Pure text: knows nothing of models. The stock is the text files in `know/`, all 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from parley.models.cascade.notes import manners, memory, turns
@@ -59,6 +59,7 @@ def note_for(
     seed: int = 0,
     answers: Sequence[str] = (),
     now: Now = datetime.now,
+    is_word: Callable[[str], bool] | None = None,
 ) -> FixedNote | None:
     """The note for a sentence of the user's; None when there is nothing to note.
 
@@ -71,8 +72,10 @@ def note_for(
         answers: what was answered before, oldest first; for who asks to hear it again, and for
             what goes on from there.
         now: reads the clock, if it is asked for.
+        is_word: True for an English word; see `foreign_note`.
     """
-    found = _known(text, earlier, seed, answers, now)
+    alone = care_note(text, answers[-1] if answers else "") or foreign_note(text, is_word)
+    found = alone or _known(text, earlier, seed, answers, now)
     if found is None:
         text = latest(text)
         followed = _follow_up(text, earlier[-1]) if earlier else None
@@ -107,12 +110,10 @@ NOT_TOLD = "You have not told me that."
 def _known(
     text: str, earlier: Sequence[str], seed: int, answers: Sequence[str], now: Now
 ) -> str | None:
-    of_all = care_note(text, answers[-1] if answers else "") or foreign_note(text)
     text, earlier = latest(text), [latest(one) for one in earlier]
     low = _low(text)
     first = (
-        of_all
-        or turns.last_words(low, earlier, answers)
+        turns.last_words(low, earlier, answers)
         or clock_note(low, now)
         or turns.continued(low, answers)
     )

@@ -66,6 +66,11 @@ class Lexicon:
     def __contains__(self, word: str) -> bool:
         return word in self._known
 
+    def is_word(self, word: str) -> bool:
+        """True for an English word in lower case, also with an ending."""
+        rules = (self._plural, self._past, self._ing)
+        return word in self._known or word in _WEAK or any(rule(word) for rule in rules)
+
     def read(self, words: Sequence[str]) -> str:
         """Transcription of a clause from `read_out`: sounds, spaces between words, marks."""
         parts: list[str] = []
