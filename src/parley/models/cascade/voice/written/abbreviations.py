@@ -120,6 +120,7 @@ def read_abbreviations(text: str) -> str:
         lambda found: f", {_STATES[found[1]]} ", text,
     )  # fmt: skip
     text = re.sub(r"\bPh\.\s?D\b\.?", f" {spelled('PHD')} ", text)
+    text = re.sub(r"\b([BM])\.\s?Sc\b\.?", lambda f: f" {spelled(f[1] + 'SC')} ", text)
     text = re.sub(r"(?<![\w.])(?:[A-Za-z]\.\s?){2,}(?![a-z]\w)", _initials, text)
     text = re.sub(r"(?<![\w.])([A-Z])\.(?=\s[A-Z][a-z])", lambda found: spelled(found[1]), text)
     text = _WORD.sub(lambda found: _abbreviated(found, text), text)

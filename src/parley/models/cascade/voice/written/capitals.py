@@ -239,11 +239,11 @@ def _counted(found: re.Match[str]) -> str:
 
 def _free(found: re.Match[str]) -> str:
     roman = found[1]
-    if roman in _NOT_ROMAN and roman != "VI":
-        return found[0]
     value = roman_value(roman)
     if re.match(r"\s(?:century|centuries|arrondissement|dynasty)\b", found.string[found.end() :]):
         return as_ordinal(value)
+    if roman in _NOT_ROMAN and roman != "VI":
+        return found[0]
     return f" {year(str(value)) if 1100 < value < 2100 else in_words(value)} "
 
 

@@ -36,7 +36,7 @@ def read_dates(text: str) -> str:
     """Write dates as words: `4/7/2026` as april seventh, twenty twenty six (American order)."""
     text = _read_weekdays(text)
     text = re.sub(
-        rf"\b{_YEAR}[-/](0?[1-9]|1[0-2])[-/](3[01]|[12]\d|0?[1-9])(?:T(?=\d\d:\d\d))?(?![\d-])",
+        rf"\b{_YEAR}[-/](0?[1-9]|1[0-2])[-/](3[01]|[12]\d|0?[1-9])(?:T(?=\d\d:\d\d)|(?![\d-]))",
         lambda f: f" {_named(f[2])} {ordinal(f[3])}, {year(f[1])} ", text,
     )  # fmt: skip
     text = re.sub(r"(?<=\d)Z\b", "", text)
@@ -180,7 +180,7 @@ def _half_day(found: re.Match[str]) -> str:
 def _time(found: re.Match[str]) -> str:
     hour, minute, seconds = int(found[1]), int(found[2]), found[3]
     to = " to " if found[4] else ""
-    if seconds:
+    if seconds and int(seconds):
         said = _clock(found[1], found[2]) if minute else in_words(hour)
         return f" {said} and {_many(seconds, 'second')}{to} "
     if minute:
