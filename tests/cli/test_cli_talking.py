@@ -202,7 +202,7 @@ def test_talk_speaks_in_units_when_both_may_speak(
     assert run("talk", *flags, "--file", "speech.wav", "--url", server.url) == 0
 
     out, err = capsys.readouterr()
-    assert "[end of turn:" in err
+    assert "after your last word; context" in err
     assert "ended: stopped" in err
     assert out.strip()
     assert server.paths[0].startswith(path)

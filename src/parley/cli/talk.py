@@ -48,6 +48,8 @@ from parley.protocol.values import DEFAULT_SYSTEM_PROMPT, InterruptionOptions
 HALF_DUPLEX_CHUNK: Final = INPUT_RATE_HZ // 10
 """Shorter than the published half second: the server hears sooner that the user has finished."""
 POLL_S: Final = 0.1
+ANSWER_S: Final = 5.0
+"""In a duplex call, a file waits this long for an answer before it speaks its next sentence."""
 SILENCE_DBFS: Final = -50.0
 """A chunk below this level counts as silence."""
 ABOVE_ROOM_DB: Final = 10.0
@@ -232,7 +234,8 @@ class FileSource:
         """True if the file has been played."""
         return self._sent >= len(self._pcm)
 
-    async def chunk(self) -> Pcm:
+    async def chunk(self, *, holds: bool = False) -> Pcm:
+        """The next chunk; silence if the file `holds`."""
         late_s = self._loop.time() - self._due_s
         if late_s < 0:
             await asyncio.sleep(-late_s)
@@ -240,6 +243,8 @@ class FileSource:
             # A user who paused the conversation does not want to hear the backlog.
             self._due_s = self._loop.time()
         self._due_s += self._chunk_samples / INPUT_RATE_HZ
+        if holds:
+            return Pcm.silence(self._chunk_samples, INPUT_RATE_HZ)
         piece = self._pcm.slice(self._sent, self._sent + self._chunk_samples)
         self._sent += len(piece)
         missing = self._chunk_samples - len(piece)
@@ -273,6 +278,7 @@ class TalkLoop:
         self._room_dbfs = 0.0
         self._last_word_s = 0.0
         self._first_sound_s: float | None = None
+        self._heard_until_s = 0.0
         self.screen = screen or Screen()
         self.answers: list[Pcm] = []
 
@@ -328,7 +334,10 @@ class TalkLoop:
                 # A person waits for the answer to end; so does a file.
                 await asyncio.sleep(POLL_S)
                 continue
-            pcm = await source.chunk()
+            if isinstance(source, FileSource):
+                pcm = await source.chunk(holds=self._awaits_answer(loop.time()))
+            else:
+                pcm = await source.chunk()
             try:
                 self._send(pcm)
             except NotReady:
@@ -337,6 +346,8 @@ class TalkLoop:
                 # What was answered so far does not answer this.
                 self._is_answered = False
                 self._last_word_s = loop.time()
+                if not isinstance(self._client, HalfDuplexClient):
+                    self._first_sound_s = None
             if isinstance(source, FileSource) and source.is_over:
                 over_s = over_s or loop.time()
                 is_played = self._speaker is None or self._speaker.left_s == 0
@@ -345,6 +356,15 @@ class TalkLoop:
                     self._explain_silence()
                     await self._client.stop()
                     return
+
+    def _awaits_answer(self, now_s: float) -> bool:
+        """True between two sentences of a duplex file, until the first one has been answered."""
+        if isinstance(self._client, HalfDuplexClient) or not self._last_word_s:
+            return False
+        has_paused = now_s - self._last_word_s > 1.5 * self._client.chunk_samples / INPUT_RATE_HZ
+        is_late = now_s - max(self._last_word_s, self._heard_until_s) > ANSWER_S
+        is_heard = self._is_answered and now_s > self._heard_until_s
+        return has_paused and not is_heard and not is_late
 
     def _is_speech(self, pcm: Pcm) -> bool:
         level = level_dbfs(pcm)
@@ -369,8 +389,10 @@ class TalkLoop:
     def _heard(self, sound: Pcm | None) -> None:
         if sound is None:
             return
+        now_s = asyncio.get_running_loop().time()
         if self._first_sound_s is None:
-            self._first_sound_s = asyncio.get_running_loop().time()
+            self._first_sound_s = now_s
+        self._heard_until_s = max(now_s, self._heard_until_s) + sound.duration_s
         self.answers.append(sound)
         if self._speaker is not None:
             self._speaker.play(sound)
@@ -404,6 +426,7 @@ class TalkLoop:
             case TurnDone():
                 self._turn_done(event)
             case Listening(context_tokens=tokens, latency_ms=latency_ms):
+                screen.end_text()
                 screen.live(f"listening ({_ms(latency_ms)}, context {tokens})")
             case Speaking():
                 self._speaking(event)
@@ -434,23 +457,22 @@ class TalkLoop:
     def _turn_done(self, event: TurnDone) -> None:
         self.screen.end_text()
         how = " (interrupted)" if event.was_interrupted else " (failed)" if event.has_failed else ""
-        wait = "no sound"
-        if self._first_sound_s is not None:
-            wait_s = max(0.0, self._first_sound_s - self._last_word_s)
-            wait = f"{wait_s:.2f} s after your last word"
-        self.screen.note(
-            f"[answer {event.turn + 1}{how}: {event.sound_ms / 1000:.1f} s of speech, {wait}]"
-        )
+        spoken = f"{event.sound_ms / 1000:.1f} s of speech"
+        self.screen.note(f"[answer {event.turn + 1}{how}: {spoken}, {self._wait()}]")
         self._is_answered = True
 
     def _speaking(self, event: Speaking) -> None:
         self.screen.text(event.text)
         self._heard(event.sound)
         if event.end_of_turn:
-            self.screen.note(
-                f"[end of turn: {_ms(event.latency_ms)}, context {event.context_tokens}]"
-            )
+            self.screen.note(f"[{self._wait()}; context {event.context_tokens} tokens]")
             self._is_answered = True
+
+    def _wait(self) -> str:
+        if self._first_sound_s is None:
+            return "no sound"
+        wait_s = max(0.0, self._first_sound_s - self._last_word_s)
+        return f"{wait_s:.2f} s after your last word"
 
 
 def _ms(value: float | None) -> str:
