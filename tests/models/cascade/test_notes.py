@@ -405,6 +405,12 @@ def test_it_knows_what_both_sides_said_and_what_it_began(turns, last):
         ("How long should I boil potatoes?", "The packet or the recipe"),
         ("Should I see a doctor?", "If you are worried"),
         ("Which months have 30 days?", "4 months: April"),
+        ("Call me tomorrow.", "I cannot call"),
+        ("Do you have feelings?", "no feelings"),
+        ("Are you smarter than me?", "quick with sums"),
+        ("Is it okay to lie?", "for people to decide"),
+        ("Guess what happened to me today!", "Tell me!"),
+        ("I didn't understand you.", "repeat that"),
     ],
 )
 def test_what_it_cannot_decide_it_does_not_decide(said, answer):

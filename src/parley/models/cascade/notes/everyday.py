@@ -62,6 +62,36 @@ _TALK: Final[tuple[tuple[str, str], ...]] = (
         "No, I am a program. I don't get tired, and I don't feel things as you do.",
     ),
     (
+        r"\b(?:do|can) you (?:really )?(?:have|know) (?:any )?(?:feelings|emotions|a (?:heart|soul"
+        r"|body|brain|mind))\b|\b(?:can|do) you (?:really )?(?:feel|love|think)\W*$|\bare you "
+        r"(?:alive|conscious|self-aware|sentient)\b",
+        "No, I am a program. I can talk, but I have no feelings and no body.",
+    ),
+    (
+        r"\bare you (?:\w+ )?(?:smart|clever|intelligent|smarter|cleverer|better|faster) ?(?:than "
+        r"(?:me|i am|us|people|humans|a human))?\W*$",
+        "I am quick with sums and slow with almost everything else.",
+    ),
+    (
+        r"^\W*(?:is it (?:ever )?|do you think it(?:'s| is) )(?:ok|okay|wrong|right|bad|good|fair"
+        r"|alright) (?:to|if|that)\b",
+        "That is for people to decide. What do you think?",
+    ),
+    (
+        r"\b(?:call|text|phone|ring) me (?:back|later|again|soon|to(?:day|night|morrow)|in|at"
+        r"|on)\b",
+        "I'm sorry, I cannot call or write to people. I can only talk with you.",
+    ),
+    (
+        _LEAD + r"guess what(?: (?:i|my|we|he|she|just|happened)\b.*)?\W*$",
+        "I am curious. Tell me!",
+    ),
+    (
+        r"\bi (?:did(?:n't| not)|do(?:n't| not)|could(?:n't| not)) (?:understand|hear|get|follow) "
+        r"(?:you|that|what you said)\W*$",
+        "I'm sorry. Shall I say it again? Just say: repeat that.",
+    ),
+    (
         r"\b(?:are|were) you (?:really )?(?:chatgpt|gpt|siri|alexa|gemini|claude|copilot|google "
         r"assistant|the google assistant)\b",
         "No, I am Parley, a small voice assistant that runs on this computer.",

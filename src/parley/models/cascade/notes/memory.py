@@ -17,7 +17,7 @@ from parley.models.cascade.notes.said import latest
 _NAME = re.compile(
     r"\b(?:my name is|my name's|my name was|i am called|i'm called|call me|people call me|"
     r"(?:this|it) is (?=[A-Z])|the name is|the name's|i go by|my friends call me)\s+"
-    r"(?!not\b|an?\b|the\b|later\b|back\b|when\b|if\b)([A-Za-z][\w'-]*(?:\s[A-Z][\w'-]*)?)",
+    r"(?!not\b|an?\b|the\b|later\b|back\b|when\b|if\b|again\b|to(?:day|night|morrow)\b|soon\b|in\b|at\b|on\b|maybe\b|your?\b|on[ec])([A-Za-z][\w'-]*(?:\s[A-Z][\w'-]*)?)",
 )
 _I_AM_NAME = re.compile(
     r"^(?:\W*(?i:hi|hello|hey|well|so|good (?:morning|evening|day))\W+)*(?i:i am|i'm) "
