@@ -54,8 +54,8 @@ def ended_after_ms(probability: float, eagerness="auto", min_silence_ms=800, chu
 
 def test_who_has_finished_is_answered_soon_and_who_has_not_is_waited_for():
     assert ended_after_ms(0.99) == 256
-    assert ended_after_ms(0.89) <= 512
-    assert 896 <= ended_after_ms(0.77) <= 960
+    assert ended_after_ms(0.91) <= 512
+    assert 1280 <= ended_after_ms(0.77) <= 1344
     assert 1800 <= ended_after_ms(0.02) <= 1856
 
 

@@ -22,8 +22,8 @@ from parley.protocol.values import Eagerness
 _SHIFT: Final = {"low": -1.0, "medium": 0.0, "high": 1.0}
 """Of the log odds: the threshold of who waits for longer, or less long."""
 
-_LOG_ODDS: Final = (0.0, 1.2, 2.0, 3.0)
-_SILENCE_MS: Final = (1800.0, 900.0, 512.0, 256.0)
+_LOG_ODDS: Final = (0.0, 1.2, 2.0, 2.3, 3.0)
+_SILENCE_MS: Final = (1800.0, 1300.0, 700.0, 512.0, 256.0)
 """What is waited for at these log odds, evenly in between; the detector notices an end 30 to 140 ms
 late, which comes on top. Source: docs/understand/turn-taking.md."""
 

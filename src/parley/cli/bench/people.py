@@ -8,6 +8,7 @@ WAV files in `turns/`, `interruptions/`, `commands/`, `acknowledgements/` and `o
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,10 +89,11 @@ def _sentences(root: Path, language: str, count: int) -> Iterator[Samples]:
     for name, text in _texts(root, language):
         path = root / SOUNDS / SPEAKERS[language] / f"{name}.g722"
         is_sentence = 5 <= len(text.split()) <= 14 and text.rstrip(".?!").count(".") == 0
-        if not left or not is_sentence or "(" in text or "..." in text or not path.is_file():
+        # Some texts are beginnings ("the time will be …") or describe a tone.
+        is_whole = not re.search(r"[([]|\.\.|[:,]$", text)
+        if not left or not is_sentence or not is_whole or not path.is_file():
             continue
         spoken = _decoded(path)
-        # Some texts describe a tone.
         if len(spoken) >= LEAST_S * INPUT_RATE_HZ:
             yield spoken
             left -= 1
