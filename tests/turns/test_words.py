@@ -101,6 +101,29 @@ def test_a_doubtful_beginning_waits_for_words():
     assert onsets.lengths_ms[:4] == [256, 320, 384, 448]
 
 
+def test_two_likely_judgements_in_a_row_interrupt_and_one_does_not():
+    def after_ms(*odds):
+        return interrupted_after_ms(0.7, Matched("beginning"), onsets=Guesses(*odds))[0]
+
+    assert 224 <= after_ms(1.1, 1.1) <= 260
+    assert after_ms(-1.0, 1.2, -1.0) is None
+
+
+def test_what_sounds_like_an_acknowledgement_is_none_of_the_matchers_commands():
+    """Of some voices' "mm" the matcher makes a command."""
+    assert interrupted_after_ms(0.4, Matched("command"), onsets=Guesses(-1.5))[0] is None
+    assert interrupted_after_ms(0.7, Matched("other", 7), onsets=Guesses(-0.5))[0] is None
+
+
+def test_a_command_is_judged_once_more_when_it_is_over():
+    onsets = Guesses(*[-1.0] * 8, -0.3)
+    after_ms, _ = interrupted_after_ms(0.5, Matched("command"), onsets=onsets)
+
+    assert 500 < after_ms <= 500 + 200
+    # Without the pause behind it.
+    assert onsets.lengths_ms[-1] <= 500 + 96 + 64
+
+
 def test_a_beginning_that_may_be_an_echo_waits_until_that_is_known():
     played = Pcm(noises.talk(2.0, "en-us"), 16_000)
     after_ms, _ = interrupted_after_ms(1.0, Matched("command"), onsets=Guesses(5.0), played=played)

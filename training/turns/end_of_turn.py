@@ -49,7 +49,9 @@ class Pauses:
 def decoded(path: Path) -> Samples:
     """16 kHz, without the silence around it, at the level of speech."""
     pieces = []
-    with av.open(str(path), format="g722" if path.suffix == ".g722" else None) as file:
+    # Headerless, as telephone systems keep them.
+    form = path.suffix[1:] if path.suffix in (".g722", ".gsm") else None
+    with av.open(str(path), format=form) as file:
         resampler = av.AudioResampler(format="flt", layout="mono", rate=16_000)
         for frame in [*file.decode(audio=0), None]:
             pieces += [part.to_ndarray().reshape(-1) for part in resampler.resample(frame)]

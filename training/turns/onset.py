@@ -20,33 +20,54 @@ import numpy.typing as npt
 
 from parley.cli.bench.noises import at_level, room
 from parley.media.pcm import Samples
-from parley.turns.onset import ASKED_MS, LEVEL
+from parley.turns.onset import ASKED_MS, LEVEL, OVER
 from parley.turns.smart_turn import log_mel
 from parley.turns.word_lists import ACKNOWLEDGEMENTS, COMMANDS
-from training.turns.end_of_turn import keep_outputs
+from training.turns.end_of_turn import SPEAKERS, decoded, keep_outputs, prompts
 
 FRAMES = 100
-"""One second, of which the last 0.6 s are looked at."""
-STATES, GROUP, WIDTH = 30, 3, 384
+"""One second, of which the last 0.72 s are looked at."""
+STATES, GROUP, WIDTH = 36, 3, 384
 LAYER = "add_268"
 """The encoder's state after its second layer: deeper ones know less of sounds."""
 BEFORE_MS = 96
-HIDDEN, PARTS, DROPPED, NOISE, EPOCHS = 64, 256, 0.4, 0.6, 40
-DRAWS = {"acknowledgement": 4, "command": 2, "sentence": 2}
+OVER_MS = (16, 64)
+"""What the judge is given of the pause behind what is over."""
+HIDDEN, PARTS, DROPPED, NOISE, EPOCHS = 64, 320, 0.4, 0.6, 30
+DRAWS = {"acknowledgement": 3, "command": 1, "sentence": 1}
+PEOPLE_DRAWS = {"acknowledgement": 24, "command": 6, "sentence": 3}
+VARIANTS = 36
+FASTER = (0.86, 1.16)
+"""Half of the draws are played faster or slower, which makes other voices of them."""
 CASES = Path(__file__).parents[1] / "cascade" / "cases"
+INTERJECTIONS = (
+    "amazing|brilliant|excellent|flawless|hmm|jump|laugh|ohdear|ooff|oops|ouch|ow|poison|uh-oh|"
+    "yessir|bugger|drat|boring|nooo|whatthe|victory"
+)
+"""Of the game's recordings, what may be an acknowledgement, or is no word."""
 
 Speak = Callable[[str], Samples]
 """A text in one voice, 16 kHz."""
+Clip = tuple[str, str, Samples]
+"""Kind (a key of `DRAWS`), text or name, sound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of one kind of synthesiser: features (M, D), 0 for acknowledgements (M,), the place
-    in `ASKED_MS` of each (M,)."""
+    """Of one family of voices: features (M, D), 0 for acknowledgements (M,), the place in
+    `ASKED_MS`, or `OVER`, of each (M,), and whose it is: voice and clip (M,)."""
 
     features: npt.NDArray[np.float32]
     is_other: npt.NDArray[np.float32]
     asked: npt.NDArray[np.int64]
+    voices: npt.NDArray[np.str_]
+    clips: npt.NDArray[np.str_]
+
+    def of(self, chosen: npt.NDArray[np.bool_]) -> Moments:
+        return Moments(
+            self.features[chosen], self.is_other[chosen], self.asked[chosen],
+            self.voices[chosen], self.clips[chosen],
+        )  # fmt: skip
 
 
 def sentences() -> list[str]:
@@ -63,28 +84,30 @@ def sentences() -> list[str]:
     return list(found)
 
 
-def espeak(count: int, rng: np.random.Generator) -> Iterator[Speak]:
+def espeak(rng: np.random.Generator) -> Iterator[tuple[str, Speak]]:
     """Accents with the variants that espeak-ng brings."""
     import espeakng_loader
     from tests.support import speech
 
     folder = Path(espeakng_loader.get_data_path()) / "voices" / "!v"
     variants = sorted(path.name for path in folder.iterdir())
-    accents = ("en-us", "en-gb-scotland", "en-gb-x-rp", "en-us-nyc", "en-029", "en-gb-x-gbcwmd")
-    for number, variant in enumerate(rng.permutation(variants)[:count]):
+    accents = (
+        "en-us", "en-gb-scotland", "en-gb-x-rp", "en-us-nyc", "en-029", "en-gb-x-gbcwmd",
+    )  # fmt: skip
+    for number, variant in enumerate(rng.permutation(variants)[:VARIANTS]):
         voice = f"{accents[number % len(accents)]}+{variant}"
-        yield functools.partial(_espeak, speech.say.__wrapped__, voice)
+        yield voice, functools.partial(_espeak, speech.say.__wrapped__, voice)
 
 
 def _espeak(say: Callable[[str, str], object], voice: str, text: str) -> Samples:
     return say(text, voice).samples  # type: ignore[attr-defined, no-any-return]
 
 
-def flite(program: str) -> Iterator[Speak]:
+def flite(program: str) -> Iterator[tuple[str, Speak]]:
     """Four voices at three speeds."""
     for voice in ("awb", "rms", "slt", "kal16"):
         for stretch in (0.85, 1.0, 1.15):
-            yield functools.partial(_flite, program, voice, stretch)
+            yield f"{voice} {stretch}", functools.partial(_flite, program, voice, stretch)
 
 
 def _flite(program: str, voice: str, stretch: float, text: str) -> Samples:
@@ -102,7 +125,7 @@ def _flite(program: str, voice: str, stretch: float, text: str) -> Samples:
     return np.asarray(soxr.resample(samples, rate_hz, 16_000), np.float32)
 
 
-def pocket() -> Iterator[Speak]:
+def pocket() -> Iterator[tuple[str, Speak]]:
     """The two bundled voices at several pitches."""
     import parley_pocket_data
 
@@ -110,7 +133,7 @@ def pocket() -> Iterator[Speak]:
 
     speaker = OwnSpeaker(Path(parley_pocket_data.__file__).parent)
     for voice in (0, 1, 2 * 1150, 2 * 880, 1 + 2 * 850, 1 + 2 * 1200):
-        yield functools.partial(_pocket, speaker.say, voice)
+        yield f"pocket {voice}", functools.partial(_pocket, speaker.say, voice)
 
 
 def _pocket(say: Callable[[str, int], Samples], voice: int, text: str) -> Samples:
@@ -119,26 +142,89 @@ def _pocket(say: Callable[[str, int], Samples], voice: int, text: str) -> Sample
     return np.asarray(soxr.resample(say(f"{text}.", voice), 24_000, 16_000), np.float32)
 
 
-def moments(encoder, voices: Iterator[Speak], rng: np.random.Generator) -> Moments:  # type: ignore[no-untyped-def]
-    """What is heard of all texts in these voices at the moments of `ASKED_MS`."""
-    features, is_other, asked = [], [], []
-    spoken = sentences()
-    for speak in voices:
+def synthetic(
+    voices: Iterator[tuple[str, Speak]], rng: np.random.Generator
+) -> Iterator[tuple[str, list[Clip]]]:
+    """All short words, some pairs of acknowledgements and some sentences in each voice."""
+    spoken, words = sentences(), ACKNOWLEDGEMENTS["en"].split("|")
+    for voice, speak in voices:
+        pairs = [" ".join(rng.choice(words, 2)) for _ in range(12)]
         texts = [
-            *(("acknowledgement", text) for text in ACKNOWLEDGEMENTS["en"].split("|")),
+            *(("acknowledgement", text) for text in [*words, *pairs]),
             *(("command", text) for text in COMMANDS["en"].split("|")),
-            *(("sentence", spoken[k]) for k in rng.integers(len(spoken), size=60)),
+            *(("sentence", spoken[k]) for k in rng.integers(len(spoken), size=40)),
         ]
-        for kind, text in texts:
-            clip = _trimmed(speak(text))
-            for _ in range(DRAWS[kind]):
-                place = int(rng.integers(len(ASKED_MS)))
-                heard = excerpt(clip, ASKED_MS[place], rng)
+        yield voice, [(kind, text, _trimmed(speak(text))) for kind, text in texts]
+
+
+def people(root: Path) -> Iterator[tuple[str, list[Clip]]]:
+    """Prompts of telephone systems, and short words of games."""
+    for speaker in SPEAKERS:
+        said = prompts(root / "usr/share/asterisk/sounds", root / "usr/share/doc", speaker)
+        yield speaker, [("sentence", text, samples) for samples, text in said]
+    games = root / "usr/share/games"
+    for folder in sorted((games / "hedgewars/Data/Sounds/voices").iterdir()):
+        if "_" not in folder.name:
+            paths = [
+                path for path in sorted(folder.glob("*.ogg"))
+                if not re.match(INTERJECTIONS, path.stem, re.I)
+            ]  # fmt: skip
+            yield folder.name, [("sentence", path.stem, decoded(path)) for path in paths]
+    yield from orders(games / "megaglest")
+
+
+def orders(folder: Path) -> Iterator[tuple[str, list[Clip]]]:
+    """What figures of a game say when they are given orders, many of them "yes" and "okay"; the
+    recogniser says which. What it is unsure of, and what begins as an acknowledgement, is left
+    out."""
+    from parley.models.cascade.loader import load
+    from parley.settings import ModelSettings
+
+    recogniser = load(ModelSettings(name="cascade")).parts.recogniser
+    begins = re.compile(rf"(?:{ACKNOWLEDGEMENTS['en']})\b", re.I)
+    words = set(ACKNOWLEDGEMENTS["en"].split("|"))
+    known: set[bytes] = set()
+    for path in sorted(folder.rglob("*_ack*.wav")):
+        samples = decoded(path)
+        if samples.tobytes() in known or not 2400 < len(samples) < 24_000:
+            continue
+        known.add(samples.tobytes())
+        heard = recogniser.hear(np.concatenate([np.zeros(4800, np.float32), samples]))
+        text = re.sub("[^a-z ]", "", heard.text.lower())
+        is_word = bool(text) and all(word in words for word in text.split())
+        if heard.confidence < (-0.95 if is_word else -0.6) or (begins.match(text) and not is_word):
+            continue
+        kind = "acknowledgement" if is_word else "command"
+        who = path.stem.split("_")[0]
+        yield who, [(kind, f"{text} {'/'.join(path.parts[-4:])}", samples)]
+
+
+def moments(  # type: ignore[no-untyped-def]
+    encoder,
+    voices: Iterator[tuple[str, list[Clip]]],
+    draws: dict[str, int],
+    rng: np.random.Generator,
+) -> Moments:
+    """What is heard of these clips at the moments of `ASKED_MS` and when they are over."""
+    import soxr
+
+    found = []
+    for voice, clips in voices:
+        for kind, text, clip in clips:
+            for draw in range(draws[kind]):
+                speed = rng.uniform(*FASTER) if draw % 2 else 1.0
+                sound = clip if speed == 1.0 else soxr.resample(clip, 16_000, 16_000 / speed)
+                place = int(rng.integers(OVER + 1 if len(clip) < 14_000 else OVER))
+                heard = excerpt(np.asarray(sound, np.float32), place, rng)
                 if heard is not None:
-                    features.append(features_of(encoder, heard))
-                    is_other.append(float(kind != "acknowledgement"))
-                    asked.append(place)
-    return Moments(np.array(features), np.array(is_other, np.float32), np.array(asked))
+                    is_other = float(kind != "acknowledgement")
+                    one = features_of(encoder, heard)
+                    found.append((one, is_other, place, voice, f"{voice}|{kind}|{text}"))
+    features, is_other, asked, names, texts = zip(*found, strict=True)
+    return Moments(
+        np.array(features), np.array(is_other, np.float32), np.array(asked), np.array(names),
+        np.array(texts),
+    )  # fmt: skip
 
 
 def _trimmed(samples: Samples) -> Samples:
@@ -146,13 +232,16 @@ def _trimmed(samples: Samples) -> Samples:
     return at_level(samples[loud[0] : loud[-1] + 1], -26.0)
 
 
-def excerpt(clip: Samples, asked_ms: int, rng: np.random.Generator) -> Samples | None:
+def excerpt(clip: Samples, place: int, rng: np.random.Generator) -> Samples | None:
     """What the judge is given: the detector notices speech some milliseconds late. None: it was
     over before."""
     late = int(16 * np.clip(rng.normal(25, 25), -20, 110))
-    end = late + 16 * asked_ms
-    if end > len(clip) + 16 * 96:
-        return None
+    if place == OVER:
+        end = len(clip) + 16 * int(rng.uniform(*OVER_MS))
+    else:
+        end = late + 16 * ASKED_MS[place]
+        if end > len(clip) + 16 * 96:
+            return None
     lead = 16 * (BEFORE_MS + 24)
     padded = np.concatenate([np.zeros(lead), clip, np.zeros(16 * 200)]).astype(np.float32)
     heard = padded[lead + late - 16 * BEFORE_MS : lead + end] * 10 ** (rng.uniform(-14, 6) / 20)
@@ -164,7 +253,7 @@ def features_of(encoder, heard: Samples) -> npt.NDArray[np.float32]:  # type: ig
     loud = heard * np.float32(LEVEL / max(float(np.sqrt(np.mean(heard**2))), 1e-4))
     (states,) = encoder.run(None, {"input_features": log_mel(loud, FRAMES)[None]})
     means = states[0, -STATES:].reshape(STATES // GROUP, GROUP, WIDTH).mean(1)
-    return np.asarray(means.reshape(-1), np.float32)
+    return np.asarray(means.reshape(-1), np.float16)
 
 
 def halved(network: Path):  # type: ignore[no-untyped-def]
@@ -199,29 +288,33 @@ class Head:
     bias: float
 
     def log_odds(self, one: Moments) -> npt.NDArray[np.float32]:
-        hidden = np.maximum(one.features @ self.inner + self.biases[one.asked], 0)
+        sums = one.features.astype(np.float32) @ self.inner + self.biases[one.asked]
+        hidden = np.maximum(sums, 0)
         return np.asarray(hidden @ self.outer + self.bias, np.float32)
 
 
-def fitted(kinds: list[Moments]) -> Head:
-    """Every kind of synthesiser and both answers count the same."""
+def fitted(families: list[Moments]) -> Head:
+    """Every family and both answers count the same."""
     import torch
 
-    features = np.concatenate([one.features for one in kinds])
+    features = np.concatenate([one.features for one in families]).astype(np.float32)
     mean, spread = features.mean(0), features.std(0) + 0.05
     scaled = (features - mean) / spread
-    some = scaled[np.random.default_rng(0).permutation(len(scaled))[:3000]]
+    some = scaled[np.random.default_rng(0).permutation(len(scaled))[:1500]]
     values, vectors = np.linalg.eigh(some @ some.T)
     values, vectors = values[::-1][:PARTS], vectors[:, ::-1][:, :PARTS]
     basis = some.T @ vectors / values * np.sqrt(len(some))
-    asked = np.concatenate([one.asked for one in kinds])
+    asked = np.concatenate([one.asked for one in families])
     x = torch.tensor(
-        np.concatenate([scaled @ basis, np.eye(len(ASKED_MS))[asked]], 1), dtype=torch.float32
+        np.concatenate([scaled @ basis, np.eye(OVER + 1)[asked]], 1), dtype=torch.float32
     )
-    y = torch.tensor(np.concatenate([one.is_other for one in kinds]))
+    y = torch.tensor(np.concatenate([one.is_other for one in families]))
     share = torch.tensor(
         np.concatenate(
-            [np.where(k.is_other, 1 / k.is_other.sum(), 1 / (1 - k.is_other).sum()) for k in kinds]
+            [
+                np.where(k.is_other, 1 / k.is_other.sum(), 1 / max(1, (1 - k.is_other).sum()))
+                for k in families
+            ]
         ),
         dtype=torch.float32,
     )
@@ -252,7 +345,7 @@ def fitted(kinds: list[Moments]) -> Head:
 
 
 def with_head(model, head: Head):  # type: ignore[no-untyped-def]
-    """The same, with one output: log odds, one for each of `ASKED_MS`."""
+    """The same, with one output: log odds, one for each of `ASKED_MS`, and `OVER`."""
     from onnx import helper, numpy_helper
 
     graph = model.graph
@@ -280,15 +373,34 @@ def with_head(model, head: Head):  # type: ignore[no-untyped-def]
     node("Relu", ["onset_biased"], "onset_hidden")
     node("MatMul", ["onset_hidden", constant("onset_outer", head.outer[:, None])], "onset_odds")
     node("Add", ["onset_odds", constant("onset_bias", np.float32([head.bias]))], "log_odds")
-    graph.output.append(helper.make_tensor_value_info("log_odds", 1, [len(ASKED_MS), 1]))
+    graph.output.append(helper.make_tensor_value_info("log_odds", 1, [OVER + 1, 1]))
     model.doc_string = "Half of Smart Turn v3.2's encoder (Daily, BSD-2-Clause), parley's head."
     return model
+
+
+def line_of(name: str, one: Moments, odds: npt.NDArray[np.float32]) -> str:
+    """Of voices that were not taught: the shares of acknowledgements, and of all else, that are
+    above some log odds at each of `ASKED_MS` and when they are over."""
+    parts = []
+    for least in (0.0, 0.5, 1.0, 1.5, 2.0):
+        shares = [
+            [
+                round(float(np.mean(odds[chosen] >= least)), 3) if chosen.any() else None
+                for place in range(OVER + 1)
+                for chosen in [(one.asked == place) & (one.is_other == answer)]
+            ]
+            for answer in (0.0, 1.0)
+        ]
+        parts.append(f"  {least}: {shares[0]} {shares[1]}")
+    return "\n".join([f"{name}, {len(set(one.clips))} clips", *parts])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", type=Path, required=True, help="end_of_turn.onnx")
     parser.add_argument("--flite", default="flite")
+    parser.add_argument("--recordings", type=Path, required=True, help="see README.md")
+    parser.add_argument("--features", type=Path, help="kept here, and read if they are there")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
 
@@ -296,20 +408,60 @@ def main() -> None:
     import onnxruntime
 
     model = halved(asked.network)
-    encoder = onnxruntime.InferenceSession(model.SerializeToString())
+    threads = onnxruntime.SessionOptions()
+    threads.intra_op_num_threads = 1
+    encoder = onnxruntime.InferenceSession(model.SerializeToString(), threads)
     rng = np.random.default_rng(1)
-    voices = {"espeak": espeak(30, rng), "flite": flite(asked.flite), "pocket": pocket()}
-    found = {name: moments(encoder, each, rng) for name, each in voices.items()}
-    for name, one in found.items():
-        odds = fitted([each for key, each in found.items() if key != name]).log_odds(one)
-        words = odds[one.is_other == 0]
-        others = odds[one.is_other == 1]
-        print(
-            f"{name}, taught on the others: of acknowledgements above 1, 1.5, 2: "
-            f"{[round(float(np.mean(words > k)), 3) for k in (1, 1.5, 2)]}; of the rest: "
-            f"{[round(float(np.mean(others > k)), 3) for k in (1, 1.5, 2)]}"
-        )
+    voices = {
+        "people": (people(asked.recordings), PEOPLE_DRAWS),
+        "pocket": (synthetic(pocket(), rng), DRAWS),
+        "flite": (synthetic(flite(asked.flite), rng), DRAWS),
+        "espeak": (synthetic(espeak(rng), rng), DRAWS),
+    }
+    found = {
+        name: kept(asked.features, name, functools.partial(moments, encoder, *each, rng))
+        for name, each in voices.items()
+    }
     onnx.save(with_head(model, fitted(list(found.values()))), str(asked.out))
+    odds = {key: np.zeros(len(one.asked), np.float32) for key, one in found.items()}
+    for held in folds(found):
+        head = fitted([one.of(~held[key]) for key, one in found.items()])
+        for key, one in found.items():
+            odds[key][held[key]] = head.log_odds(one.of(held[key]))
+    for key, one in found.items():
+        print(line_of(key, one, odds[key]), flush=True)
+    for speaker in SPEAKERS:
+        chosen = found["people"].voices == speaker
+        print(line_of(speaker, found["people"].of(chosen), odds["people"][chosen]), flush=True)
+
+
+def kept(folder: Path | None, name: str, make: Callable[[], Moments]) -> Moments:
+    """Features from an earlier run, if it kept them."""
+    if folder is None:
+        return make()
+    path = folder / f"{name}.npz"
+    if not path.is_file():
+        one = make()
+        folder.mkdir(parents=True, exist_ok=True)
+        np.savez(
+            path, features=one.features, is_other=one.is_other, asked=one.asked,
+            voices=one.voices, clips=one.clips,
+        )  # fmt: skip
+    return Moments(**np.load(path))
+
+
+SPEAKER_FOLDS = (("en", "es"), ("fr", "fr-armelle"), ("it", "es-co"), ("ru",))
+"""The English and the first of the Spanish speakers may be one person."""
+
+
+def folds(found: dict[str, Moments]) -> Iterator[dict[str, npt.NDArray[np.bool_]]]:
+    """Which moments are left out: those of some speakers and of a quarter of all other voices."""
+    for number, speakers in enumerate(SPEAKER_FOLDS):
+        held = {}
+        for key, one in found.items():
+            others = sorted(set(one.voices) - set(SPEAKERS))
+            held[key] = np.isin(one.voices, [*speakers, *others[number :: len(SPEAKER_FOLDS)]])
+        yield held
 
 
 if __name__ == "__main__":

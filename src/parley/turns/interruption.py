@@ -41,8 +41,8 @@ from parley.media.pcm import Pcm, Samples
 from parley.protocol.values import InterruptionOptions
 from parley.turns.echo import PlayedSound
 from parley.turns.judges import NO_JUDGES, TurnJudges
-from parley.turns.onset import ALIKE_ODDS, LEAST_ODDS
 from parley.turns.onset import ASKED_MS as ONSET_MS
+from parley.turns.onset import COMMAND_ODDS, LEAST_MEAN, LEAST_ODDS, OTHER_ODDS, OVER
 from parley.turns.user_voice import UserVoice
 from parley.vad.base import (
     HALF_SAMPLES,
@@ -164,8 +164,8 @@ class InterruptionDetector:
         """Of the samples in `_spoken`."""
         self._asked = self._onsets_asked = 0
         """How often the matcher and the judge of onsets have been asked about this speech."""
-        self._odds = 0.0
-        """What that judge said last."""
+        self._odds: float | None = None
+        """What that judge said last; None: it was not asked yet, or could not be."""
         self._is_acknowledgement = self._was_over_asked = False
         self._was_echo = False
         self._is_sure = False
@@ -312,7 +312,7 @@ class InterruptionDetector:
             events.append(SpeechSuspected(self._began))
         self._ask(self._began, ends_s, events)
         most = self._most
-        if self._is_acknowledgement:
+        if self._is_acknowledgement and (self._odds is None or self._odds < 0):
             most = max(most, LONG_ACKNOWLEDGEMENT_MS * _SAMPLES_PER_MS)
         if self._spoken >= most:
             self._interrupt(self._began, ends_s, events)
@@ -341,6 +341,7 @@ class InterruptionDetector:
             if self._was_over_asked:
                 return
             self._was_over_asked = True
+            self._judge_onset(began, ends_s, OVER)
         elif (
             self._asked >= len(ASKED_MS)
             or self._position - began < ASKED_MS[self._asked] * _SAMPLES_PER_MS
@@ -351,10 +352,10 @@ class InterruptionDetector:
             self._was_over_asked = False
         found = self._words.match(self._said(began, before_ms=BEFORE_MS))
         self._is_acknowledgement = found.kind == "acknowledgement"
-        is_other = found.kind == "other" and found.phones >= OTHER_PHONES
-        # Of some acknowledgements the matcher makes other phones.
-        is_other = is_other and self._odds >= ALIKE_ODDS
-        if found.kind == "command" or (is_other and not is_over):
+        odds = math.inf if self._odds is None else self._odds
+        is_other = found.kind == "other" and found.phones >= OTHER_PHONES and not is_over
+        is_other = is_other and odds >= OTHER_ODDS
+        if is_other or (found.kind == "command" and odds >= COMMAND_ODDS):
             self._interrupt(began, ends_s, events)
 
     def _surely_begins(self, began: int, ends_s: float) -> bool:
@@ -365,11 +366,21 @@ class InterruptionDetector:
         if self._position - began < ONSET_MS[asked] * _SAMPLES_PER_MS:
             return False
         self._onsets_asked += 1
-        if not self._played.is_excluded(self._said(began, before_ms=0), ends_s):
+        before = self._odds
+        odds = self._judge_onset(began, ends_s, asked)
+        if odds is None:
             return False
-        heard = self._said(began, before_ms=BEFORE_MS)
-        self._odds = self._onsets.log_odds(heard, asked)
-        return self._odds >= LEAST_ODDS
+        is_likely = before is not None and (before + odds) / 2 >= LEAST_MEAN
+        return is_likely or odds >= LEAST_ODDS
+
+    def _judge_onset(self, began: int, ends_s: float, asked: int) -> float | None:
+        """What the judge of onsets says; None: it may be an echo."""
+        if self._onsets is None or not self._played.is_excluded(
+            self._said(began, before_ms=0), ends_s
+        ):
+            return None
+        self._odds = self._onsets.log_odds(self._said(began, before_ms=BEFORE_MS), asked)
+        return self._odds
 
     def _said(self, began: int, *, before_ms: int) -> Samples:
         """What was heard since speech began, without a pause behind it; at most `KEPT_S`."""
@@ -391,7 +402,7 @@ class InterruptionDetector:
         self._is_suspected = self._is_interrupted = False
         self._energy = 0.0
         self._asked = self._onsets_asked = 0
-        self._odds = 0.0
+        self._odds = None
         self._is_acknowledgement = self._was_over_asked = False
 
     def _stands_out(self, level: float) -> bool:

@@ -44,7 +44,8 @@ COMMANDS: Final[dict[str, str]] = {
 ACKNOWLEDGEMENTS: Final[dict[str, str]] = {
     "en": "mhm|mm|mmm|hm|hmm|uh huh|aha|ah|oh|uh|yeah|yes|yep|yup|okay|ok|right|all right|alright|"
     "sure|i see|got it|great|good|nice|cool|fine|true|exactly|indeed|of course|really|wow|"
-    "interesting|oh okay|oh yeah|yeah yeah|that's right|makes sense",
+    "interesting|oh okay|oh yeah|yeah yeah|that's right|makes sense|correct|absolutely|definitely|"
+    "i know|sounds good|very good|oh i see|oh wow|oh nice|okay good|fair enough|totally",
     "es": "ajá|sí|vale|claro|ya|bien|muy bien|bueno|entiendo|exacto|de acuerdo|mm|mhm|ah",
     "fr": "mhm|mm|oui|ouais|d'accord|ok|bien|très bien|je vois|exact|bien sûr|ah|ah oui|voilà",
     "de": "mhm|mm|ja|jaja|okay|gut|genau|stimmt|richtig|klar|verstehe|ach so|aha|schön|alles klar",
