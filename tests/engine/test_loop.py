@@ -325,8 +325,9 @@ def test_what_has_just_moved_has_patience_again():
     assert bench.model.steps[-1] == (Stage.DECODE, (1,))
 
 
-def test_a_unit_whose_decision_is_refused_leaves_the_context_as_before_it(monkeypatch):
-    bench = Bench()
+@pytest.mark.parametrize("steps", [(Stage.ENCODE, Stage.PREFILL), ()])
+def test_a_unit_whose_decision_is_refused_leaves_the_context_as_before_it(monkeypatch, steps):
+    bench = Bench(scripts={Prefill: steps})
     bench.submit(0, HELLO)
     bench.run()
     start = bench.model.start
