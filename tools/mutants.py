@@ -138,7 +138,7 @@ MUTANTS: Final = [
     ),
     *_mutants(
         "duplex", "dialects/duplex.py", DIALECT_TESTS,
-        ("            self.sound.forget()\n            return [", "            return ["),
+        ("                self.sound.forget()\n                return [", "                return ["),
         ("ends=result.end_of_turn and not others", "ends=result.end_of_turn"),
         ("if phase is Phase.PREPARING and type_name", "if False and type_name"),
     ),

@@ -129,6 +129,9 @@ class DuplexDialect(SoundDialect, LegacyDialect):
                 return (duplex.Prepared(prompt_length=event.prompt_tokens, **ready),)
             case events.TurnTranscribed():
                 return self.transcript(event)
+            case events.UnitDone(result=result) if result.is_listen:
+                self.sound.forget()
+                return [self._result(event, "", ends=result.end_of_turn)]
             case events.UnitDone():
                 return self._results(event)
             case events.SessionPaused():
@@ -144,12 +147,9 @@ class DuplexDialect(SoundDialect, LegacyDialect):
                 return ()
 
     def _results(self, unit: events.UnitDone) -> list[duplex.Result]:
-        """What became of a unit; where its sound is longer than a second, in several results.
+        """What was said in a unit; where its sound is longer than a second, in several results.
         The measurements are in the first."""
         result = unit.result
-        if result.is_listen:
-            self.sound.forget()
-            return [self._result(unit, "", ends=result.end_of_turn)]
         first, *others = self.sound.seconds(result.pcm, ends=result.end_of_turn)
         return [
             self._result(unit, first, ends=result.end_of_turn and not others),

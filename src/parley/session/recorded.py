@@ -44,6 +44,9 @@ from parley.session import state_codec
 from parley.session.entries import SessionRequest
 
 _options = Converter(DuplexConfig)
+_vad = Converter(VadOptions)
+_generation = Converter(Generation)
+_tools = Converter(tuple[Tool, ...])
 
 ReadFile = Callable[[str], bytes]
 Kept = Sound | Picture | Clip
@@ -242,13 +245,13 @@ def _load_earlier(asked: dict[str, Any], mode: Mode, read: ReadFile) -> SessionR
             return DuplexSetup(**known | {"options": _options.convert(known["options"])})
         case "half_duplex":
             known["system"] = tuple(map(part, known["system"]))
-            known["vad"] = msgspec.convert(known["vad"], VadOptions)
-            known["generation"] = msgspec.convert(known["generation"], Generation)
+            known["vad"] = _vad.convert(known["vad"])
+            known["generation"] = _generation.convert(known["generation"])
             return HalfDuplexSetup(**known)
         case "chat":
             known["is_streaming"] = known.pop("streaming")
-            known["generation"] = msgspec.convert(known["generation"], Generation)
-            known["tools"] = msgspec.convert(known.get("tools", ()), tuple[Tool, ...])
+            known["generation"] = _generation.convert(known["generation"])
+            known["tools"] = _tools.convert(known.get("tools", ()))
             known["messages"] = tuple(
                 Message(one["role"], tuple(map(part, one["content"]))) for one in known["messages"]
             )

@@ -272,7 +272,7 @@ export namespace half_duplex {
     extensions?: boolean;
     resume?: boolean;
   }
-  /** What a client's loudspeaker has got to, sent with a client's sound; who does not send it is taken to play at once and without gaps. */
+  /** How far a client has played the answer, sent with its sound. A client that does not send it is assumed to play without delay or gaps. */
   interface PlaybackReport {
     received_ms: number;
     buffered_ms: number;
@@ -451,7 +451,7 @@ export namespace duplex {
     extensions?: boolean;
     resume?: boolean;
   }
-  /** What a client's loudspeaker has got to, sent with a client's sound; who does not send it is taken to play at once and without gaps. */
+  /** How far a client has played the answer, sent with its sound. A client that does not send it is assumed to play without delay or gaps. */
   interface PlaybackReport {
     received_ms: number;
     buffered_ms: number;
@@ -666,7 +666,7 @@ export namespace realtime {
     session: SessionOptions;
     extensions?: boolean;
   }
-  /** What a client's loudspeaker has got to, sent with a client's sound; who does not send it is taken to play at once and without gaps. */
+  /** How far a client has played the answer, sent with its sound. A client that does not send it is assumed to play without delay or gaps. */
   interface PlaybackReport {
     received_ms: number;
     buffered_ms: number;
@@ -782,7 +782,7 @@ export namespace realtime {
     message: string;
     type: "client_error" | "server_error";
   }
-  /** Something went wrong. Clients without extensions are told the nearest code of the requirement text; a code that it lacks stands at the end of `message`. */
+  /** Something went wrong. Clients without extensions receive the nearest code of the requirement text; the original code stands at the end of `message`. */
   interface RealtimeError {
     type: "error";
     error: ErrorBody;
@@ -813,7 +813,7 @@ export namespace resume {
     time_left_s: number;
     reason: "context" | "shutdown" | "time";
   }
-  /** `received` of the client's messages have come. Sent where nothing else tells it for a while; it has no number of its own. */
+  /** `received` of the client's messages have come. Sent where no other message says so; it has no number of its own. */
   interface InputAck {
     type: "session.input_ack";
     received: number;
