@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import re
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tests.support.recordings import recorded
 from tests.support.stand_in_worker import StandInWorker
 from websockets.asyncio.client import connect
 
+from parley.gateway.http.chat import ChatResponse, TokenStats, written
 from parley.media import wav
 from parley.media.pcm import Pcm
 from parley.protocol.control import Durations, Heartbeat
@@ -326,3 +328,18 @@ async def test_pages_are_served_with_their_files_and_follow_the_switches(tmp_pat
     assert script.headers["cache-control"] == "no-cache"
     assert refused == [404, 404, 404, 404]
     assert (switched_off.status_code, switched_off.headers["location"]) == (302, "./")
+
+
+@pytest.mark.parametrize("sound", [None, "", "QUJD" * 1000])
+def test_an_answer_with_sound_is_the_json_of_its_model(sound: str | None):
+    answer = ChatResponse(
+        text='It said "audio_data":null, \\ é',
+        audio_data=sound,
+        tokens_generated=1,
+        duration_ms=1.5,
+        token_stats=TokenStats(input_tokens=1, generated_tokens=1, total_tokens=2),
+        queue_wait_ms=0.5,
+        estimated_queue_wait_s=None,
+    )
+
+    assert json.loads(written(answer).body) == answer.model_dump(mode="json")
