@@ -189,6 +189,7 @@ async def test_a_client_that_returns_too_late_is_refused_while_its_session_is_cl
         await talk.over()
 
     assert refused.value.reason == "expired"
+    assert "No client returned within" in refused.value.why
 
 
 async def test_a_client_receives_nothing_from_a_worker_whose_session_another_one_continues() -> (

@@ -188,7 +188,7 @@ async def test_a_guessed_token_opens_nothing_and_disturbs_nobody(bench: Bench) -
     await bench.ready()
 
     for wrong in ("", "x", bench.token[:-1], hash_of(bench.token)):
-        with pytest.raises(ResumeRefused, match="not its token"):
+        with pytest.raises(ResumeRefused, match="does not open it"):
             bench.socket.check(hash_of(wrong), 1)
     await bench.socket.send(message("a"))
 
@@ -236,6 +236,7 @@ async def test_a_number_that_was_never_sent_is_a_gap(bench: Bench) -> None:
         with pytest.raises(ResumeRefused) as refused:
             bench.socket.check(hash_of(bench.token), seq)
         assert refused.value.reason == "gap"
+        assert refused.value.why == f"It must be between 1 and 1, got {seq}."
 
 
 async def test_what_comes_over_the_connection_before_is_not_counted(bench: Bench) -> None:
@@ -258,6 +259,7 @@ async def test_a_client_that_says_goodbye_does_not_come_back(bench: Bench) -> No
     with pytest.raises(ResumeRefused) as refused:
         bench.socket.check(hash_of(token), 1)
     assert refused.value.reason == "expired"
+    assert refused.value.why == "The client closed it with code 1000."
 
 
 async def test_last_words_wait_for_a_client_that_was_cut_off(bench: Bench) -> None:

@@ -19,7 +19,7 @@ AGAIN_S = 0.1
 
 
 class ResumeFailed(Exception):
-    """The server said no; `args[0]` is its reason."""
+    """The server refused; `args[0]` is its reason, with the sentence."""
 
 
 class ResumingClient:
@@ -135,7 +135,7 @@ class ResumingClient:
                 continue
             break
         if answer["type"] == "session.resume_failed":
-            raise ResumeFailed(answer["reason"])
+            raise ResumeFailed(f"{answer['reason']}: {answer['message']}")
         assert answer["type"] == "session.resumed", answer
         self.resumes += 1
         self.token, self.generation = answer["resume_token"], answer["generation"]

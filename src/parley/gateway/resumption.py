@@ -25,10 +25,9 @@ from parley.gateway.session_relay import AGAIN_CODE, SessionRelay
 from parley.gateway.sessions import NotYetKnown, Sessions
 from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
 from parley.gateway.worker_pool import Lease
-from parley.protocol.control import RESUME_STATUSES
+from parley.protocol.control import RESUME_STATUSES, WHY_HEADER
 from parley.protocol.resume import (
     QUERY,
-    REFUSALS,
     REFUSED_CODE,
     RefusalReason,
     ResumeRefusal,
@@ -36,6 +35,7 @@ from parley.protocol.resume import (
     ResumeWaiting,
     decode_request,
     hash_of,
+    refusal_message,
 )
 from parley.transport import Connection, ConnectionClosed, DialFailed
 
@@ -174,7 +174,7 @@ class Resumption:
         # Whoever answers at the address of a worker that is gone knows nothing of it.
         is_another = reason == "unknown" and not lease.worker.is_connected
         if reason is not None and not is_another and not lease.is_lost:
-            self._refuse(connection, lease.session_id, reason)
+            self._refuse(connection, lease.session_id, reason, failure.header(WHY_HEADER))
             return
         if not lease.worker.is_connected and self._sessions.seek_last_words(lease):
             connection.close(AGAIN_CODE, "try again")
@@ -192,7 +192,7 @@ class Resumption:
         if why is not None:
             self._refuse(connection, session_id, "lost", why)
         elif self._sessions.has_ended(session_id, client.key_id):
-            self._refuse(connection, session_id, "expired")
+            self._refuse(connection, session_id, "expired", "No messages are left of it.")
         else:
             self._refuse(connection, session_id, "unknown")
 
@@ -202,7 +202,7 @@ class Resumption:
         log.info("resume_refused", session_id=session_id, reason=reason, why=why)
         self._metrics.error(f"resume_{reason}")
         self._metrics.resumption(reason)
-        told = ResumeRefusal(reason=reason, message=f"{REFUSALS[reason]} {why}".rstrip())
+        told = ResumeRefusal(reason=reason, message=refusal_message(reason, why))
         connection.send_text(msgspec.json.encode(told))
         connection.close(REFUSED_CODE, reason)
 

@@ -64,6 +64,9 @@ REBUILD_HEADER = "x-parley-rebuild"
 """On a session socket that asks a worker to continue the session of a lost one: the id of its log.
 The worker answers with a `RebuildResult` and waits for the client's own connection."""
 
+WHY_HEADER = "x-parley-why"
+"""In a worker's refusal: the reason, as a sentence."""
+
 RESUME_STATUSES: Final[dict[RefusalReason, int]] = {
     "unknown": 404,
     "expired": 410,

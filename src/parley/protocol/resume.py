@@ -164,16 +164,32 @@ ResumeServerMessage = (
     | ResyncRequired
 )
 
-REFUSALS: Final[dict[RefusalReason, str]] = {
-    "unknown": "There is no such session, or this is not its token. Begin a new one.",
-    "expired": "The session has ended. Begin a new one.",
-    "replaced": "This token was replaced by a later one.",
-    "gap": "seq is not the number of a message that was sent.",
-    "lost": "The server lost the session and cannot continue it. Start a new one.",
+_REFUSALS: Final[dict[RefusalReason, tuple[str, str]]] = {
+    "unknown": (
+        "There is no such session, or the token or API key does not open it.",
+        "Start a new session.",
+    ),
+    "expired": ("The session has ended.", "Start a new session."),
+    "replaced": (
+        "A later token has replaced this one.",
+        "Use the token of the newest session.resumed.",
+    ),
+    "gap": (
+        "seq is not the number of a message that the server sent.",
+        "Send the seq of the newest message that you have received.",
+    ),
+    "lost": ("The server lost the session and cannot continue it.", "Start a new session."),
 }
+"""What is wrong, and what the client can do."""
 
 _request = msgspec.json.Decoder(ResumeRequest)
 _ack = msgspec.json.Decoder(DeliveryAck)
+
+
+def refusal_message(reason: RefusalReason, why: str = "") -> str:
+    """What a client is sent: what is wrong, why, and what it can do."""
+    what, do = _REFUSALS[reason]
+    return f"{what} {why} {do}" if why else f"{what} {do}"
 
 
 def new_token() -> str:

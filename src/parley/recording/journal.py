@@ -104,7 +104,7 @@ class Journal:
     """The journal and media files of one session. Nothing here blocks or raises.
 
     Args:
-        keeps_inputs: keep audio exactly as the model receives it, besides the audible files.
+        keeps_inputs: keep audio exactly as the model receives it, in addition to the audible files.
         finished: called in the writer thread when `recording.json` exists.
     """
 
@@ -122,7 +122,7 @@ class Journal:
         self._writer = writer
         self._keeps_inputs = keeps_inputs
         self._finished = finished
-        self._has_begun = False
+        self._has_started = False
         self._is_over = False
         # Both threads, under the lock.
         self._lock = threading.Lock()
@@ -157,7 +157,7 @@ class Journal:
         """
         if self._is_over:
             return
-        self._has_begun = True
+        self._has_started = True
 
         def failed(error: Exception) -> None:
             if not self._exists:
@@ -177,7 +177,7 @@ class Journal:
 
     def end(self, reason: str, at_ms: float) -> None:
         """Complete the recording: the session ended. Safe to repeat."""
-        if self._is_over or not self._has_begun:
+        if self._is_over or not self._has_started:
             return
         complete = partial(self._end, EndLine(reason, round(at_ms, 1)))
 
@@ -193,7 +193,7 @@ class Journal:
 
     def discard(self) -> None:
         """Delete the recording: the client declined, or the session never began."""
-        if self._has_begun and not self._is_over:
+        if self._has_started and not self._is_over:
             self._queue(self._discard, must=True)
         self._is_over = True
 

@@ -115,7 +115,7 @@ class JournalWriter:
         try:
             job.act()
         except Exception as error:
-            # The edge: one entry is lost, the thread and the other recordings go on.
+            # The edge: one entry is lost, the thread and the other recordings continue.
             self.problem = reason_of(error)
             if not isinstance(error, OSError):
                 _log.exception("recording_failed", session_id=job.session_id)

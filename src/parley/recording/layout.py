@@ -24,7 +24,7 @@ from parley.protocol.kinds import Kind
 
 ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,159}$"
 RANDOM_BYTES: Final = 12
-"""96 bits: whoever knows a recording's id may look at it, so nobody may guess one."""
+"""96 bits: a client that knows a recording's id may look at it, so ids must not be guessable."""
 
 
 UPLOAD_KINDS: Final = ("webm", "mp4", "wav")
@@ -64,7 +64,7 @@ class BadPath(BadInput):
 
 
 def make_id(kind: Kind, session_id: str, now_s: float) -> str:
-    """A new id that nobody can guess.
+    """A new id that cannot be guessed.
 
     Duplex ids begin with the time and the session's own id, half-duplex ids with the session's own,
     as published; the random part is ours. Source: service.md 6.1.
@@ -208,7 +208,7 @@ class Folder:
         return total
 
     def is_live(self) -> bool:
-        """Whether somebody is recording into it: the journal is locked by its writer, and the lock
+        """True if a session is being recorded into it: its writer locks the journal, and the lock
         goes with the process, however that ends."""
         try:
             with open(self.journal, "rb") as journal:

@@ -287,7 +287,7 @@ class JournalLines:
 
 
 def read(path: Path) -> JournalLines:
-    """Read a journal. A line that a crash cut off counts as damaged; it is no error.
+    """Read a journal. A line that a crash cut off counts as damaged; it raises nothing.
 
     Raises:
         OSError: there is no journal.

@@ -177,7 +177,7 @@ def _units(lines: Iterable[Line]) -> Plan:
         if isinstance(line, NoteLine) and line.name == "interrupted":
             assistant.interrupt(line.at_ms / 1000)
         if isinstance(line, HeardLine):
-            # Where nothing tells when it was said: since the last time, and not long ago.
+            # If it is unknown when it was said: since the last time, and not long ago.
             start_s = max(said_s, line.at_ms / 1000 - HEARD_S)
             end_s = line.at_ms / 1000
             if line.from_ms is not UNSET and line.until_ms is not UNSET:

@@ -35,7 +35,7 @@ from parley.recording import lines, store
 from parley.recording.layout import Folder, write_atomically
 from parley.recording.lines import HeadLine, Line, TurnLine
 from parley.recording.placing import PlacedPiece, PlacedText, Plan, place
-from parley.recording.render_queue import tell
+from parley.recording.render_queue import set_state
 
 if TYPE_CHECKING:
     import av
@@ -91,7 +91,7 @@ def make(folder: Folder, progress: Progress = lambda share: None) -> list[Path]:
 
 
 def _with_durations(folder: Folder, found: Sequence[Line]) -> Sequence[Line]:
-    """Add the durations of audio files in chat messages, which only the files themselves tell."""
+    """Add the durations of audio files in chat messages, which only the files themselves have."""
     import soundfile
 
     for line in found:
@@ -390,22 +390,22 @@ def main(arguments: Sequence[str]) -> int:
         except BlockingIOError:
             return 0  # another process is rendering it
         if (store.replay_state(folder) or {}).get("state") != "done":
-            _make_and_tell(folder)
+            _make_and_report(folder)
     return 0
 
 
-def _make_and_tell(folder: Folder) -> None:
+def _make_and_report(folder: Folder) -> None:
     last = 0.0
 
     def progress(share: float) -> None:
         nonlocal last
         if share - last >= 0.05:
             last = share
-            tell(folder, "running", share)
+            set_state(folder, "running", share)
 
-    tell(folder, "running", 0.0)
+    set_state(folder, "running", 0.0)
     made = make(folder, progress)
-    tell(folder, "done", 1.0, files=[path.name for path in made])
+    set_state(folder, "done", 1.0, files=[path.name for path in made])
 
 
 if __name__ == "__main__":

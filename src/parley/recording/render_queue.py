@@ -51,7 +51,7 @@ class RenderQueue:
                 self._thread = threading.Thread(target=self._run, name="render-queue", daemon=True)
                 self._thread.start()
         # Before it is queued: what the process reports comes later and must win.
-        tell(folder, "queued", 0.0)
+        set_state(folder, "queued", 0.0)
         try:
             self._waiting.put_nowait(folder)
         except queue.Full:
@@ -116,7 +116,7 @@ class RenderQueue:
         if process.returncode != 0 and not self._closing.is_set() and folder.path.is_dir():
             why = said.decode(errors="replace").strip().splitlines()[-1:] or ["killed"]
             log.error("render_failed", recording_id=folder.recording_id, why=why[0][:500])
-            tell(folder, "failed", 0.0)
+            set_state(folder, "failed", 0.0)
 
 
 def pending(folders: RecordingFolders) -> list[Folder]:
@@ -130,7 +130,7 @@ def pending(folders: RecordingFolders) -> list[Folder]:
     return found
 
 
-def tell(folder: Folder, state: Progress, share: float, **facts: Any) -> None:
+def set_state(folder: Folder, state: Progress, share: float, **facts: Any) -> None:
     """Write the progress of a render; `share` from 0 to 1."""
     value = {"state": state, "progress": round(share, 3), **facts}
     try:

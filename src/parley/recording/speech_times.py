@@ -17,7 +17,7 @@ FRAME_S: Final = 0.02
 QUIET_LEVEL: Final = 0.006
 """RMS below which nothing is speech."""
 OVER_FLOOR: Final = 3.0
-"""Speech is so many times louder than the quietest of late."""
+"""Factor by which speech is louder than the quietest of late."""
 FLOOR_RISE: Final = 1.004
 """How fast the floor follows a room that becomes louder, per frame: by half in 2 s."""
 BREAK_S: Final = 1.2

@@ -98,7 +98,7 @@ def describe(folder: Folder) -> dict[str, Any]:
 
 
 def replay_state(folder: Folder) -> dict[str, Any] | None:
-    """How far the replay is; None when nobody asked for one."""
+    """How far the replay is; None if none was requested."""
     try:
         state = json.loads(folder.replay_state.read_bytes())
     except (OSError, ValueError):
@@ -233,7 +233,7 @@ def take_upload(folder: Folder, source: BinaryIO, *, limit_bytes: int = UPLOAD_B
 
 
 class _Outlet(io.RawIOBase):
-    """Takes what `zipfile` writes and gives it to whoever streams."""
+    """Takes what `zipfile` writes and passes it to the stream."""
 
     def __init__(self) -> None:
         self._waiting = bytearray()
@@ -255,7 +255,7 @@ def zip_pieces(folder: Folder, *, shown_id: str | None = None) -> Iterator[bytes
     """The folder as a ZIP file, piece by piece; never more than a piece is in memory.
 
     Args:
-        shown_id: stands for the recording's own id, which a share link must not tell.
+        shown_id: stands for the recording's own id, which a share link must not reveal.
     """
     outlet = _Outlet()
     name = shown_id[:24] if shown_id else folder.recording_id

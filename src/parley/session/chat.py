@@ -175,13 +175,13 @@ class RequestRun:
             self._session.session_id, generation, generate_audio=speaks
         )
         async for chunk in chunks:
-            self._tell(
+            self._emit(
                 self._calls.add(chunk.text_delta or ""),
-                None if self._calls.has_begun else chunk.audio,
+                None if self._calls.has_started else chunk.audio,
                 chunk.logprobs,
             )
             await self._session.room()
-        self._tell(self._calls.finish(), None)
+        self._emit(self._calls.finish(), None)
         decoded = self._view.decoded
         assert decoded is not None
         if not self.is_stopped:
@@ -200,7 +200,7 @@ class RequestRun:
                 )
             )
 
-    def _tell(self, text: str, sound: Pcm | None, logprobs: tuple[TokenLogprob, ...] = ()) -> None:
+    def _emit(self, text: str, sound: Pcm | None, logprobs: tuple[TokenLogprob, ...] = ()) -> None:
         """The next piece; kept where the client wants the whole."""
         self._text += text
         if self._asked.is_streaming:

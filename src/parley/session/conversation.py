@@ -158,7 +158,7 @@ class ConversationRunner:
         self._requests: deque[ResponseRequested] = deque()
         self._response: Response | None = None
         self._asked = asyncio.Event()
-        self._begun_s = self._idle_since_s = session.clock.monotonic()
+        self._started_s = self._idle_since_s = session.clock.monotonic()
         self._is_rebuilt = self._is_answering = False
         self._is_set_up = False
         """True if the setup has been logged; a recording begins with it."""
@@ -235,7 +235,7 @@ class ConversationRunner:
             self._context.forget(item_id)
 
     def _truncate(self, item_id: str, heard_ms: float) -> None:
-        """The words whose sound had begun were heard."""
+        """The words whose sound had started were heard."""
         item = self._items.find(item_id)
         if not item.spoken:
             raise InvalidRequest("Only a spoken answer can be truncated.", field="item_id")
@@ -286,7 +286,7 @@ class ConversationRunner:
 
     def cut_by_speech(self) -> None:
         """See `TurnTaker`. What was not heard of the response that is being made or heard was never
-        said. A client that knows better truncates it once more."""
+        said. A client that knows better truncates it again."""
         response = self._response
         if response is None:
             return
@@ -295,7 +295,7 @@ class ConversationRunner:
             self._cancel(is_turn=True)
             return
         heard_ms, words = self._listener.interruptions.playback.heard()
-        # Clients with items are told milliseconds, and count the words of a piece by its beginning.
+        # Clients with items receive milliseconds, and count the words of a piece by its beginning.
         heard = item.truncate(heard_ms) if self._has_items else item.keep(words)
         response.text, response.audio_ms = heard, heard_ms
         self._cancel(is_turn=True)
@@ -320,7 +320,7 @@ class ConversationRunner:
         self._cancel(is_turn=False)
 
     def _cancel(self, *, is_turn: bool) -> bool:
-        """Silence the response in progress; the client is told at once."""
+        """Silence the response in progress; the client learns it immediately."""
         response = self._response
         if response is None or response.has_ended:
             return False
@@ -347,7 +347,7 @@ class ConversationRunner:
         elif deadline == QUIET:
             self._listener.be_quiet()
         else:
-            since_s = self._idle_since_s if deadline == "idle" else self._begun_s
+            since_s = self._idle_since_s if deadline == "idle" else self._started_s
             self._session.end(SessionEnded("timeout", elapsed_s=now_s - since_s))
 
     def _be_idle_from_now(self) -> None:
@@ -380,13 +380,13 @@ class ConversationRunner:
         session, deadlines = self._session, self._session.deadlines
         prompt_tokens = 0
         if not self._has_items:
-            deadlines.set("setup", self._begun_s + self._limits.setup_s)
+            deadlines.set("setup", self._started_s + self._limits.setup_s)
             await self._prepared.wait()
             deadlines.clear("setup")
             prompt_tokens = await self._context.open(self._setup)
             session.log(self._setup)
         recording_id = await session.recording_id()
-        now_s = self._begun_s = session.clock.monotonic()
+        now_s = self._started_s = session.clock.monotonic()
         deadlines.set("session", now_s + self._limits.session_s)
         if not self._has_items:
             self._listener.is_guarded = True
@@ -399,7 +399,7 @@ class ConversationRunner:
         if not self._has_items:
             self._log(entries.Opened())
         if self._setup.wants_speech and not self._view.spec.can_speak:
-            self._silence.tell("no_voice")
+            self._silence.report("no_voice")
 
     # ---- another worker continues ------------------------------------------------------------
 
@@ -422,12 +422,12 @@ class ConversationRunner:
             "requests": self._requests,
             "listener": heard,
             "response": None if response is None else response.remembered(),
-            "begun_ago_s": now_s - self._begun_s,
+            "started_ago_s": now_s - self._started_s,
             "idle_ago_s": now_s - self._idle_since_s,
         }
 
     def without_old_sound(self, log: Sequence[Any]) -> list[Any]:
-        """See `RebuildableRunner`: items may be filled into the context anew, with their sound."""
+        """See `RebuildableRunner`: items may be filled into the context again, with their sound."""
         return list(log) if self._has_items else turns_without_old_sound(log)
 
     async def rebuild(self, log: Sequence[Any], remembered: dict[str, Any]) -> None:
@@ -438,7 +438,7 @@ class ConversationRunner:
         self._listener.restore(remembered["listener"])
         self._listener.is_guarded = self._session.deadlines.get("guard") is not None
         now_s = self._session.clock.monotonic()
-        self._begun_s = now_s - remembered["begun_ago_s"]
+        self._started_s = now_s - remembered["started_ago_s"]
         self._idle_since_s = now_s - remembered["idle_ago_s"]
         self._prepared.set()
         self._is_rebuilt = True
@@ -448,13 +448,13 @@ class ConversationRunner:
             self._response.is_filled = feed.is_filled
 
     def _restored(self, told: dict[str, Any]) -> Response:
-        """An answer that was being made: it is made again, and what was told of it is not."""
+        """An answer in the making: it is made again, without sending again what was sent."""
         request, item_id = told["request"], told["item_id"]
         known = [item for item in self._items if item.item_id == item_id]
         item = known[0] if known else ConversationItem.of_answer(item_id)
         response = self._made(self._turns - 1, request, item, is_spoken=told["is_spoken"])
         response.response_id, response.skips = told["response_id"], told["emitted"]
-        # Calls have names that were drawn: what was told of them cannot be told again.
+        # Calls have names that were drawn: what was sent of them cannot be repeated.
         response.is_cancelled = told["has_calls"]
         return response
 
@@ -468,7 +468,7 @@ class ConversationRunner:
 
     async def _answer(self) -> None:
         if (broken_off := self._response) is not None:
-            await self._go_on(broken_off)
+            await self._continue(broken_off)
         elif self._session.phase is Phase.GENERATING and not self._requests:
             # What was silenced elsewhere is over, though its model had not stopped.
             self._end_answer()
@@ -496,7 +496,7 @@ class ConversationRunner:
         self._session.enter(Phase.ACTIVE)
         self._be_idle_from_now()
 
-    async def _go_on(self, response: Response) -> None:
+    async def _continue(self, response: Response) -> None:
         """The answer that was being made when another worker ended."""
         if response.is_cancelled:
             self._context.invalidate()
@@ -639,7 +639,7 @@ class ConversationRunner:
                 continue
             text = response.calls.add(chunk.text_delta or "")
             # What is heard of a call is nothing to listen to.
-            self._say(response, text, None if response.calls.has_begun else chunk.audio)
+            self._say(response, text, None if response.calls.has_started else chunk.audio)
             await self._session.room()
         if not response.has_ended:
             self._say(response, response.calls.finish(), None)

@@ -129,10 +129,10 @@ class DuplexRunner:
         self._mailbox = Mailbox(limits.mailbox_units, unit_samples, lost=session.report_dropped)
         self._frames: tuple[bytes, ...] = ()
         self._written: list[str] = []
-        self._begun_s = session.clock.monotonic()
-        self._ready_s = self._begun_s
-        self._silent_since_s = self._begun_s
-        self._paused_s = self._begun_s
+        self._started_s = session.clock.monotonic()
+        self._ready_s = self._started_s
+        self._silent_since_s = self._started_s
+        self._paused_s = self._started_s
         self._settles_late = True
         self._units = 0
         self._failures = 0
@@ -144,7 +144,7 @@ class DuplexRunner:
             session, index=lambda: self._units, stop=lambda _: self._be_cut()
         )
         self._must_go_back = False
-        self._goes_on = False
+        self._continues = False
         """True if more of an answer that is heard follows: a moment of silence between its units,
         because the next is late or this one was short, is not its end."""
         self._unsent_units = 0
@@ -194,7 +194,7 @@ class DuplexRunner:
             heard = dataclasses.replace(heard, frames=frames, playback=None)
             self._frames = ()
         if self._interruptions.is_armed:
-            if self._goes_on or self._interruptions.playback.is_heard:
+            if self._continues or self._interruptions.playback.is_heard:
                 self._interruptions.hear(heard.pcm)
             else:
                 self._interruptions.learn(heard.pcm)
@@ -251,7 +251,7 @@ class DuplexRunner:
             "silence": self._silent_since_s,
             "pause": self._paused_s,
             "session": self._ready_s,
-        }.get(deadline, self._begun_s)
+        }.get(deadline, self._started_s)
         elapsed_s = self._session.clock.monotonic() - since_s
         self._session.end(SessionEnded("timeout", elapsed_s=elapsed_s))
 
@@ -330,7 +330,7 @@ class DuplexRunner:
             "written": self._written,
             "must_go_back": self._must_go_back,
             "unsent_units": self._unsent_units,
-            "begun_ago_s": now_s - self._begun_s,
+            "started_ago_s": now_s - self._started_s,
             "ready_ago_s": now_s - self._ready_s,
             "silent_ago_s": now_s - self._silent_since_s,
             "paused_ago_s": now_s - self._paused_s,
@@ -349,7 +349,7 @@ class DuplexRunner:
         self._mailbox.partial = remembered["waiting"]
         self._must_go_back = remembered["must_go_back"]
         self._unsent_units = remembered["unsent_units"]
-        self._begun_s = now_s - remembered["begun_ago_s"]
+        self._started_s = now_s - remembered["started_ago_s"]
         self._ready_s = now_s - remembered["ready_ago_s"]
         self._silent_since_s = now_s - remembered["silent_ago_s"]
         self._paused_s = now_s - remembered["paused_ago_s"]
@@ -357,7 +357,7 @@ class DuplexRunner:
 
     def without_old_sound(self, log: Sequence[Any]) -> list[Any]:
         light: deque[Any] = deque()
-        # Number of units that may be decided again, with the one before them.
+        # Number of units that may be decided again, with the unit that precedes them.
         units, needed_s = KEPT_UNITS + 1, 0.0
         for entry in reversed(log):
             kept = entry
@@ -490,7 +490,7 @@ class DuplexRunner:
             self._interruptions.is_cut = not decided.is_listen
             self._unsent_units += 1
             result = decided.silenced()
-        self._goes_on = result.pcm is not None and not result.end_of_turn
+        self._continues = result.pcm is not None and not result.end_of_turn
         if not result.is_listen:
             audio = result.pcm or Pcm.empty(self._spec.output_rate_hz)
             self._interruptions.say(result.text, audio, audio.duration_ms)

@@ -1,8 +1,8 @@
-"""Prepares the answer while nobody knows yet whether the user has finished.
+"""Prepares the answer before it is known whether the user has finished.
 
-As soon as they pause, what was said is taken in as their turn, and the answer is begun. If the turn
-is found complete, the answer is there, or nearly; if they go on, it is stopped and given back
-unheard (`HalfDuplexView.prefill_early`): nobody is told of it, and nothing but time depends on it.
+As soon as they pause, what was said is taken in as their turn, and the answer starts. If the turn
+is found complete, the answer is there, or nearly; if they continue, it is stopped and given back
+unheard (`HalfDuplexView.prefill_early`): no client learns of it, and only time depends on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parley.vad import UtteranceFinder
 
 EARLY_MS: Final = 64
 """A pause of so long. The detector falls silent 30 to 140 ms after a word has ended, so within
-sentences there are few: one in 11 s of somebody who reads prompts."""
+sentences there are few: one in 11 s of a person who reads prompts."""
 
 EARLY_MOST: Final = 8
 """Times in one utterance; who pauses more often is waited for."""
@@ -33,7 +33,7 @@ class EarlyAnswer:
     Args:
         prepare: takes in what was said, as what will be the user's turn, and begins the answer; has
             to begin the view's work before it waits for anything else.
-        stop: the user goes on.
+        stop: the user continues.
         read: where the pause began, and the words before it; called while it lasts.
     """
 
@@ -53,7 +53,7 @@ class EarlyAnswer:
         self._task: asyncio.Task[None] | None = None
 
     def follow(self, finder: UtteranceFinder) -> None:
-        """The finder has heard something. Returns at once."""
+        """The finder has heard something. Returns immediately."""
         if not finder.is_speaking:
             self._times, self._pause_start = 0, None
             return
@@ -73,7 +73,7 @@ class EarlyAnswer:
         )
 
     def begin_turn(self) -> None:
-        """The user's turn is complete: what has not been begun by now is not taken in any more."""
+        """The user's turn is complete: what has not started by now is not taken in any more."""
         self._turn += 1
         self._pause_start = None
 
@@ -89,5 +89,5 @@ class EarlyAnswer:
             if words.text and pause_start is not None and pause_start == self._pause_start:
                 self._read(pause_start, words)
         except ParleyError:
-            # Whoever needs the context next is told by the view.
+            # The view informs the next user of the context.
             _log.debug("early_answer_failed", exc_info=True)

@@ -61,19 +61,19 @@ class InterruptionWatch:
     """Listens for interruptions; see the module's text.
 
     Args:
-        tell: called on the event loop with every event; must not block.
+        report: called on the event loop with every event; must not block.
     """
 
     def __init__(
         self,
         options: InterruptionOptions,
         detectors: DetectorFactory,
-        tell: Callable[[InterruptionEvent], None],
+        report: Callable[[InterruptionEvent], None],
         judges: TurnJudges = NO_JUDGES,
     ) -> None:
         self.options = options
         self._detector = InterruptionDetector(detectors(), options, judges)
-        self._tell = tell
+        self._report = report
         self._waiting: deque[_Work] = deque()
         self._waiting_s = 0.0
         self._heard: deque[Pcm] = deque()
@@ -86,7 +86,7 @@ class InterruptionWatch:
 
     def play(self, pcm: Pcm, starts_s: float) -> None:
         """The assistant's sound as it is sent, and when it is played (monotonic seconds); its echo
-        is no interruption."""
+        does not interrupt."""
         self._put(lambda: self._detector.play(pcm, starts_s), takes_long=pcm.duration_s > PLAYED_S)
 
     def cut(self, at_s: float) -> None:
@@ -183,7 +183,7 @@ class InterruptionWatch:
                 self._is_interruption = True
             case SpeechOver() if not self._is_interruption:
                 self._speech_is_open = False
-        self._tell(event)
+        self._report(event)
 
 
 class Interruptions:

@@ -18,7 +18,7 @@ from parley.protocol.values import TextPart, ToolCallPart, ToolResultPart
 
 ITEMS_MOST: Final = 256
 KEPT_BYTES: Final = 64 << 20
-"""Items and their media that are kept to fill a context anew; the oldest are forgotten first."""
+"""Items and their media that are kept to fill a context again; the oldest are forgotten first."""
 
 
 class NoSuchItem(InvalidRequest):

@@ -371,7 +371,7 @@ class TurnListener:
         for pcm in spoken:
             await self._find(pcm, detection)
         if self._is_announced and not finder.is_speaking:
-            # The detector of turns is stricter than the watch: to it, this was no speech.
+            # The detector of turns is stricter than the watch: to it, this was not speech.
             self._announce_silence(self._heard_samples)
 
     async def _find(self, pcm: Pcm, detection: TurnDetection) -> None:

@@ -28,7 +28,7 @@ QUIET_SPARE_S: Final = 0.25
 
 
 async def find(finder: UtteranceFinder, pcm: Pcm) -> list[VadEvent]:
-    """What the detector finds in the next sound: at once in a short piece, in a thread in a long
+    """What the detector finds in the next sound: directly for a short piece, in a thread for a long
     one, and where a pause may have to be judged."""
     if len(pcm) <= AT_ONCE_SAMPLES and not finder.may_judge(len(pcm)):
         return finder.feed(pcm)

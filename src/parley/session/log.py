@@ -109,7 +109,7 @@ class SessionLog:
     ) -> None:
         self._writer = writer
         if writer is not None:
-            writer.on_forgotten = self._write_anew
+            writer.on_forgotten = self._write_again
         self._clock = clock
         self._bounds = outputs
         self._head = head
@@ -462,7 +462,7 @@ class SessionLog:
         self._account()
         self.send_soon()
 
-    def _write_anew(self) -> None:
+    def _write_again(self) -> None:
         self._is_whole_due = True
         self.send_soon()
 

@@ -1,4 +1,4 @@
-"""Sound that is sent when it is to be played, to clients that cannot be told to throw it away.
+"""Sound that is sent when it is to be played, to clients that cannot discard it.
 
 Whatever such a client has when an answer is interrupted it plays to the end, so it never has more
 than `LEAD_S`. Pure: it reads no clock. Times are monotonic seconds.

@@ -21,7 +21,7 @@ LATEST_S: Final = 5.0
 """A client cannot play later than this behind what was computed: the server waits no longer."""
 
 
-UNDER_WAY_MS: Final = 5.0
+IN_FLIGHT_MS: Final = 5.0
 """Less than this is what a coding holds back."""
 
 
@@ -96,16 +96,16 @@ class Playback:
         """What the client says; returns by how many seconds it plays later than was known."""
         now_s = self._clock.monotonic()
         if self._is_cut:
-            # The client may have said so before it was told to throw away what it has.
+            # The client may have said so before it had to discard what it has.
             return 0.0
         if now_s - self._last_sent_s >= ARRIVED_S:
             self._lost_ms = self._all_ms - told.received_ms
-        under_way_ms = max(0.0, self._all_ms - self._lost_ms - told.received_ms)
-        ends_s = now_s + (under_way_ms + told.buffered_ms) / 1000
-        self._told.append(_Told(now_s, ends_s, under_way_ms < UNDER_WAY_MS))
+        in_flight_ms = max(0.0, self._all_ms - self._lost_ms - told.received_ms)
+        ends_s = now_s + (in_flight_ms + told.buffered_ms) / 1000
+        self._told.append(_Told(now_s, ends_s, in_flight_ms < IN_FLIGHT_MS))
         while now_s - self._told[0].at_s > RECENT_S:
             self._told.popleft()
-        # Nobody knows when sound comes that is under way: it counts where nothing else is known.
+        # When sound in flight arrives is unknown: it counts if nothing else is known.
         known = [one.ends_s for one in self._told if one.is_whole]
         ends_s = max(now_s, min(known or [one.ends_s for one in self._told]))
         # What is over is over, however long ago.

@@ -260,7 +260,7 @@ class TurnFeed(_Feed[HalfDuplexView]):
         self._context = context
         self._session_id = session_id
         self.setup = HalfDuplexSetup()
-        self._begun: Begun | None = None
+        self._current: Begun | None = None
         self._before: list[ConversationItem] = []
         self._is_whole = True
         """True if everything since the beginning is in the entries."""
@@ -306,11 +306,11 @@ class TurnFeed(_Feed[HalfDuplexView]):
                 await self._begin(entry)
             case AnswerTold():
                 self._silenced = entry if self.is_filled else None
-                self._tell(entry)
-            case Filled(chosen) if self._is_whole and self._begun is not None:
-                await self._fill(self._begun, chosen)
-            case AnswerMade() if self._is_whole and self._begun is not None:
-                return await self._answer(self._begun, entry)
+                self._add_answer(entry)
+            case Filled(chosen) if self._is_whole and self._current is not None:
+                await self._fill(self._current, chosen)
+            case AnswerMade() if self._is_whole and self._current is not None:
+                return await self._answer(self._current, entry)
             case _:
                 # What was answered when not everything was logged is not made again.
                 self.is_filled = False
@@ -323,9 +323,9 @@ class TurnFeed(_Feed[HalfDuplexView]):
 
     async def _make_silenced(self) -> None:
         """The context holds what was said of an answer whose worker was lost before its end."""
-        if self._silenced is not None and self._begun is not None:
+        if self._silenced is not None and self._current is not None:
             said = "".join(text for text, _ in self._silenced.spoken)
-            await self._answer(self._begun, AnswerMade(said, is_whole=False, chosen=None))
+            await self._answer(self._current, AnswerMade(said, is_whole=False, chosen=None))
 
     def _forget(self, item_ids: list[str]) -> None:
         for item_id in item_ids:
@@ -334,7 +334,7 @@ class TurnFeed(_Feed[HalfDuplexView]):
     async def _begin(self, entry: Begun) -> None:
         await self._make_silenced()
         self.setup = entry.setup or self.setup
-        self._begun, self.is_filled, self._is_made = entry, False, False
+        self._current, self.is_filled, self._is_made = entry, False, False
         answer = ConversationItem.of_answer(entry.item_id)
         if not entry.request.is_apart:
             self._forget(self._items.append(answer))
@@ -391,12 +391,12 @@ class TurnFeed(_Feed[HalfDuplexView]):
             again=None if again is None else again.chosen,
         ):
             calls.add(chunk.text_delta or "")
-            if chunk.audio is not None and not calls.has_begun:
+            if chunk.audio is not None and not calls.has_started:
                 sounds.append(chunk.audio)
         decoded = self._view.decoded
         return MadeAnswer("" if decoded is None else decoded.text, tuple(sounds))
 
-    def _tell(self, told: AnswerTold) -> None:
+    def _add_answer(self, told: AnswerTold) -> None:
         if told.is_apart:
             return
         item = self._items.find(told.item_id)

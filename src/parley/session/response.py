@@ -79,6 +79,6 @@ class Response:
             "is_spoken": self.is_spoken,
             "text": self.text,
             "emitted": max(self.emitted, self.skips),
-            "has_calls": self.calls.has_begun,
+            "has_calls": self.calls.has_started,
             "has_ended": self.has_ended,
         }

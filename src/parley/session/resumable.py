@@ -3,7 +3,7 @@
 Until the client asks for it (`enable`) a message goes straight through. From then on messages are
 numbered and kept, a task delivers them to the connection of the moment, and a connection that
 breaks ends nothing: the session's clock stops until another one is attached or the window is over.
-What the client was told last, `close` included, can be fetched after the session has ended.
+The last messages and the close code can be fetched after the session has ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from parley.errors import ServiceUnavailable
 from parley.protocol.control import CUT_CODE
 from parley.protocol.resume import (
     INPUT_ACK_EVERY,
-    REFUSALS,
     REPLACED_CODE,
     ConnectionReplaced,
     InputAck,
@@ -30,6 +29,7 @@ from parley.protocol.resume import (
     ResumeGranted,
     ResyncRequired,
     as_ack,
+    refusal_message,
     with_fields,
 )
 from parley.session.deadlines import RESUME, Deadlines
@@ -46,7 +46,7 @@ than a gateway keeps a newcomer waiting for its own session id. If the gateway w
 that waited in its queue may have the token, and the session waits as any other."""
 
 BETWEEN_S: Final = 20.0
-"""How long an answer may still take when its session is to go on at another worker."""
+"""How long an answer may still take when its session is to continue at another worker."""
 
 CATCH_UP_S: Final = 5.0
 """How long a client that was away may take at least to send what was said meanwhile."""
@@ -69,11 +69,12 @@ _log = logs.get(__name__)
 
 
 class ResumeRefused(Exception):
-    """A connection may not go on with a session."""
+    """A connection may not continue a session. `why`: what `reason` leaves open; "" if nothing."""
 
-    def __init__(self, reason: RefusalReason) -> None:
-        super().__init__(REFUSALS[reason])
+    def __init__(self, reason: RefusalReason, why: str = "") -> None:
+        super().__init__(refusal_message(reason, why))
         self.reason: RefusalReason = reason
+        self.why = why
 
 
 @dataclass(slots=True, eq=False)
@@ -123,7 +124,7 @@ class ResumableSocket:
         """Messages of the client until it asked."""
         self._received = 0
         self._repeated = 0
-        """So many that come next have come before."""
+        """Number of the next messages that are repetitions."""
         self._told = 0
         self._log = log
         log.state, log.on_protection = self._state, moved
@@ -140,16 +141,16 @@ class ResumableSocket:
         self._sent_before: int | None = None
         """Messages that the client had sent when it lost another worker; None: it did not."""
         self._is_handed_over = False
-        """Whether another worker goes on: nothing is taken in or told any more."""
+        """True if another worker is to continue: no message is read or sent any more."""
         self.is_between: Callable[[], bool] = lambda: True
-        """Whether the session is between two turns or units."""
+        """True if the session is between two turns or units."""
         self.remember: Callable[[], dict[str, Any] | None] = lambda: None
-        """What the session remembers; None: it cannot be told in this moment."""
+        """What the session remembers; None: it cannot say at the moment."""
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
         log.on_stored = self._news.set
         self._closing: tuple[int, str] | None = None
-        self._is_told = False
+        self._is_confirmed = False
         """True if the other side of a connection has confirmed that it has the last words."""
         self._away_until_s: float | None = None
         """Unix seconds until which the session waits for its client; None: it is here."""
@@ -157,19 +158,20 @@ class ResumableSocket:
         """True if another worker continues the session for good."""
         self._remembered: dict[str, Any] | None = None
         """What the session remembered last; of one that has ended it does not matter any more."""
-        self._is_over = False
+        self._why_over = ""
+        """Why no client can continue the session; "" while one can."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- what others ask -------------------------------------------------------------------
 
     @property
     def is_enabled(self) -> bool:
-        """Whether the client asked to be able to come back."""
+        """True if the client asked to be able to come back."""
         return self._log.is_open
 
     @property
     def is_of_before(self) -> bool:
-        """Whether the newest message was sent while another worker held the session."""
+        """True if the newest message was sent while another worker ran the session."""
         return self._received <= (self._sent_before or 0)
 
     @property
@@ -213,7 +215,7 @@ class ResumableSocket:
 
     @property
     def has_last_words(self) -> bool:
-        """Whether the session has ended and the client may not know yet."""
+        """True if the session has ended and the client may not know yet."""
         is_kept = self.is_enabled and not self.has_left
         return self._closing is not None and is_kept and not self._log.is_acknowledged
 
@@ -281,27 +283,27 @@ class ResumableSocket:
         """Send one message, or keep it for a client that comes back. Waits while too much is kept.
 
         Raises:
-            Disconnected: it cannot be sent, and there is nobody who could come back.
+            Disconnected: it cannot be sent, and the client cannot come back.
         """
         log = self._log
         if not log.is_open:
             await self._first.send(frame)
             return
         is_ready = frame is self._ready_text
-        # A message is told with the part that brings it, and so after that state.
+        # It is sent when the update with it is stored, and so after that state.
         self._told = min(self._received, log.sent_received)
         fields = f'"seq":{log.last_seq + 1},"received":{self._told}'
         log.add(with_fields(frame, fields))
         if is_ready:
             self._ready_text, self._ready_seq = None, log.last_seq
         self._news.set()
-        while log.waiting_bytes > log.room_bytes and not self._is_over:
+        while log.waiting_bytes > log.room_bytes and not self._why_over:
             self._changed.clear()
             await self._changed.wait()
 
     async def close(self, code: int, reason: str) -> bool:
-        """Close when everything has been delivered; returns at once where there is no connection,
-        and whoever comes back for the last words is told then."""
+        """Close when everything has been delivered. Without a connection it returns immediately: a
+        client that comes back for the last words receives them then."""
         if not self.is_enabled:
             return await self._first.close(code, reason)
         self._closing = (code, reason)
@@ -316,16 +318,17 @@ class ResumableSocket:
                 await self._log.until_current()
         while (attached := self._attached) is not None:
             await asyncio.wait({attached.over})
-        return self._is_told
+        return self._is_confirmed
 
     def expire(self) -> None:
         """The client did not come back in time: it is refused from now on, also while the session
         is being cleaned up."""
-        self._is_over = True
+        self._refuse_from_now(f"No client returned within {self._window_s:g} s.")
 
     def end(self) -> None:
         """Nothing will come or go any more. Safe to repeat."""
-        self.expire()
+        how = "" if self._closing is None else " ({1}, close code {0})".format(*self._closing)
+        self._refuse_from_now(f"It is over{how}, and no messages are left.")
         self._finish_log()
         self._log.acknowledge(self._log.last_seq)
         self._detach(self._attached)
@@ -334,7 +337,7 @@ class ResumableSocket:
             task.cancel()
 
     async def until_told(self) -> None:
-        """Wait until the last words of a session that has ended were told, for a moment at most."""
+        """Wait, for a moment at most, until a client has fetched the last words."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(FETCHED_S, self.window_left_s)):
                 while self._attached is None:
@@ -350,7 +353,7 @@ class ResumableSocket:
         if self.has_last_words and not self._is_handed_over:
             # Until then the gateway may not know that there is nothing to continue.
             self._log.forget_session()
-            kept_s = LAST_WORDS_S if self._is_told else self.window_left_s
+            kept_s = LAST_WORDS_S if self._is_confirmed else self.window_left_s
             self._loop.call_later(kept_s, self._finish_log)
         else:
             self._finish_log()
@@ -366,17 +369,17 @@ class ResumableSocket:
         """
         if self.has_left:
             raise ServiceUnavailable("The session continues at another worker.")
-        reason = self._tokens.refusal(token_hash)
-        if reason is None and self._is_over:
-            reason = "expired"
-        elif reason is None and not self._ready_seq <= seq <= self._log.last_seq:
-            reason = "gap"
-        if reason is not None:
+        if (reason := self._tokens.refusal(token_hash)) is not None:
             raise ResumeRefused(reason)
+        if self._why_over:
+            raise ResumeRefused("expired", self._why_over)
+        first, last = self._ready_seq, self._log.last_seq
+        if not first <= seq <= last:
+            raise ResumeRefused("gap", f"It must be between {first} and {last}, got {seq}.")
 
     async def attach(self, socket: SessionSocket, token_hash: str, seq: int, sent: int = 0) -> None:
-        """Go on over `socket`; the connection before, if there still is one, is told. Returns when
-        this one is over.
+        """Continue over `socket`, which replaces the current connection, if there still is one.
+        Returns when this one is over.
 
         Args:
             sent: how many messages the client had sent when it lost its connection.
@@ -437,7 +440,7 @@ class ResumableSocket:
             return reading.result()
         except Disconnected as error:
             if error.is_leaving and attached is self._attached:
-                self._is_over = True
+                self._refuse_from_now(f"The client closed it with code {error.code}.")
                 self._detach(attached)
                 raise
             self._detach(attached, is_client_cut=error.code == CUT_CODE)
@@ -459,7 +462,7 @@ class ResumableSocket:
         try:
             if first:
                 # The token in it has to open the session elsewhere, too. Where that is not certain
-                # in time, the client comes once more, with the one that it has.
+                # in time, the client comes again, with the token that it has.
                 await log.until_current()
             for text in first:
                 await self._send_to(attached.socket, text)
@@ -469,7 +472,7 @@ class ResumableSocket:
                     await self._send_to(attached.socket, output.frame)
                     seq = output.seq
                     if seq == self._ready_seq:
-                        # It holds a token; whoever has the token has this message.
+                        # It contains a token; a client that has the token has this message.
                         log.acknowledge(seq)
                     self._changed.set()
                 safe = min(self._received, log.stored_received)
@@ -477,7 +480,7 @@ class ResumableSocket:
                     self._told = safe
                     await self._send_to(attached.socket, _text(InputAck(received=self._told)))
                 if self._closing is not None and not log.waiting_bytes:
-                    self._is_told = await attached.socket.close(*self._closing)
+                    self._is_confirmed = await attached.socket.close(*self._closing)
                     break
                 await self._news.wait()
         except (Disconnected, TimeoutError):
@@ -554,7 +557,7 @@ class ResumableSocket:
     def restore(
         self, state: dict[str, Any], outputs: Sequence[StoredOutput], entries: bytes
     ) -> None:
-        """Be what another worker's was: nobody is connected, and the window begins.
+        """Take over another worker's state. No connection is attached, and the window runs.
 
         Args:
             state: as it was logged.
@@ -571,6 +574,10 @@ class ResumableSocket:
         self._away_until_s = state["away_until_s"]
         self._detach(self._attached)
         self._left_s = None
+
+    def _refuse_from_now(self, why: str) -> None:
+        """Only the first reason counts."""
+        self._why_over = self._why_over or why
 
     async def _send_to(self, socket: SessionSocket, frame: str | bytes) -> None:
         async with asyncio.timeout(self._output.send_s(len(frame))):

@@ -48,7 +48,7 @@ PARSE_ON_LOOP_BYTES = 65_536
 sound is longer, so every unit is."""
 
 NEARLY_FULL = 0.9
-"""Share of a context from which a client that wants to know is told that the session will end."""
+"""Share of a context from which a client that asked for it is warned that the session will end."""
 
 PACE = "pace"
 """The deadline at which more sound is due."""
@@ -71,7 +71,7 @@ _log = logs.get(__name__)
 
 
 class Observer(Protocol):
-    """Sees everything that happens, in order: what the client is told, and what another worker
+    """Sees everything that happens, in order: what the client is sent, and what another worker
     would have to do again. Quick, and never raises: what is slow it does elsewhere."""
 
     def observe(self, event: Observed, at_s: float) -> None:
@@ -123,7 +123,7 @@ class RebuildableRunner(Protocol):
         ...
 
     def remembered(self) -> dict[str, Any] | None:
-        """What it knows besides the log, as values; None: it cannot be told in this moment."""
+        """What it knows beyond the log, as values; None: it cannot say at the moment."""
         ...
 
     def without_old_sound(self, log: Sequence[Any]) -> list[Any]:
@@ -148,7 +148,7 @@ class Session:
         settle: what it speaks, as its first message shows.
         session_id: for logs.
         enters: told about every change of phase.
-        recorded: gives the recording's id before the client is told that it may begin; bounded in
+        recorded: gives the recording's id before the client learns that it may start; bounded in
             time.
         may_roll_over: see `rolls_over`.
     """
@@ -333,11 +333,11 @@ class Session:
         return self._resumable is not None and self._resumable.is_of_before
 
     def log(self, entry: Entry) -> None:
-        """Something was done of which the client is told nothing, but observers are."""
+        """Log an entry that observers see and the client does not."""
         self._observe(entry)
 
     async def recording_id(self) -> str | None:
-        """The recording's id, which the client is told when it may begin; None when there is none.
+        """The recording's id, which the client receives when it may start; None if there is none.
         Waits until that is known."""
         return None if self._recorded is None else await self._recorded()
 

@@ -51,7 +51,7 @@ class SilenceWatch:
         if self._reason is None:
             return
         now_s = self._session.clock.monotonic()
-        self.tell(self._reason, now_s - self._since_s)
+        self.report(self._reason, now_s - self._since_s)
         self._after_s = min(2 * self._after_s, MOST_S)
         self._session.deadlines.set(DEADLINE, now_s + self._after_s)
 
@@ -61,9 +61,9 @@ class SilenceWatch:
         if self._told_late_s is not None and now_s - self._told_late_s < LATE_EVERY_S:
             return
         self._told_late_s = now_s
-        self.tell("unit_late", late_s)
+        self.report("unit_late", late_s)
 
-    def tell(self, reason: SilenceReason, elapsed_s: float = 0.0) -> None:
+    def report(self, reason: SilenceReason, elapsed_s: float = 0.0) -> None:
         """Say it now."""
         elapsed_ms = round(1000 * elapsed_s)
         _log.info("silence_explained", reason=reason, elapsed_ms=elapsed_ms)

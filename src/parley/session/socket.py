@@ -16,7 +16,7 @@ class Disconnected(Exception):
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the client said goodbye."""
+        """True if the client closed the connection to end the session."""
         return self.code in LEAVING_CODES
 
 

@@ -43,7 +43,7 @@ def encode(value: Any) -> bytes:
     """Bytes from which `decode` makes an equal value.
 
     Raises:
-        TypeError: something in it is no value.
+        TypeError: it contains something that is not a value.
     """
     return msgspec.msgpack.encode(to_plain(value))
 
@@ -114,7 +114,7 @@ def to_plain(value: Any, keep: Keep | None = None) -> Any:
     """Lists, dictionaries and scalars; without bytes if `keep` takes them.
 
     Raises:
-        TypeError: something in it is no value.
+        TypeError: it contains something that is not a value.
     """
     match value:
         case Pcm() | bytes() if keep is not None:
@@ -140,7 +140,7 @@ def to_plain(value: Any, keep: Keep | None = None) -> Any:
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
             name, fields = _shape(type(value))
         case _:
-            raise TypeError(f"{type(value).__name__} is no value")
+            raise TypeError(f"{type(value).__name__} is not a value")
     set_fields = {
         field: each
         for field, default in fields.items()
@@ -174,7 +174,7 @@ def _array(value: np.ndarray[Any, Any]) -> list[Any]:
         if bool(np.all(whole == scaled)):
             return ["array", _PCM16, list(data.shape), whole.tobytes()]
     if data.dtype.name not in _ARRAYS:
-        raise TypeError(f"an array of {data.dtype} is no value")
+        raise TypeError(f"an array of {data.dtype} is not a value")
     return ["array", data.dtype.name, list(data.shape), data.tobytes()]
 
 
@@ -209,7 +209,7 @@ def _value(plain: Any, depth: int, load: Load | None) -> Any:
         case "enum":
             found = _class(rest[0])
             if not issubclass(found, Enum):
-                raise TypeError(f"{rest[0]} is no enum")
+                raise TypeError(f"{rest[0]} is not an enum")
             return found(rest[1])
         case "made":
             return _made(_class(rest[0]), rest[1], depth, load)
@@ -240,7 +240,7 @@ def _class(name: str) -> type:
     for part in path.split("."):
         found = getattr(found, part)
     if not isinstance(found, type) or found.__module__ != module:
-        raise ValueError(f"{name!r} is no class of this package")
+        raise ValueError(f"{name!r} is not a class of this package")
     return found
 
 
@@ -249,7 +249,7 @@ def _made(kind: type, fields: dict[str, Any], depth: int, load: Load | None) -> 
     if issubclass(kind, msgspec.Struct):
         return kind(**values)
     if not dataclasses.is_dataclass(kind):
-        raise ValueError(f"{kind.__name__} is no value")
+        raise ValueError(f"{kind.__name__} is not a value")
     _, known = _shape(kind)
     needed = {name for name, default in known.items() if default is dataclasses.MISSING}
     if not needed <= values.keys() <= known.keys():

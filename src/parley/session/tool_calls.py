@@ -21,7 +21,7 @@ from parley.views.tools import (
 
 
 def check_tools(tools: tuple[Tool, ...], spec: ModelSpec) -> None:
-    """Refuse functions that nobody would call, and a call that nobody can be made to make.
+    """Refuse functions if the model calls none, and a forced call if it cannot be forced.
 
     Raises:
         InvalidRequest: the model cannot.
@@ -48,7 +48,7 @@ class AnswerCalls:
     """See the module's text. Without functions on offer, text is text.
 
     Args:
-        emit: takes what is told of the calls.
+        emit: takes the events of the calls.
         last_id: of the item before the next call.
     """
 
@@ -68,19 +68,19 @@ class AnswerCalls:
         return tuple(each.call for each in self.done)
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         """True if the answer has reached its calls; what follows is not spoken."""
         return self._index >= 0 or self._reader.is_call
 
     def add(self, text: str) -> str:
-        """More of the answer; returns what of it is to be told as text."""
-        return self._tell(self._reader.add(text)) if self.is_offered else text
+        """More of the answer; returns the part of it that is text."""
+        return self._text_of(self._reader.add(text)) if self.is_offered else text
 
     def finish(self) -> str:
         """The answer is complete; as `add`."""
-        return self._tell(self._reader.finish()) if self.is_offered else ""
+        return self._text_of(self._reader.finish()) if self.is_offered else ""
 
-    def _tell(self, pieces: list[AnswerPart]) -> str:
+    def _text_of(self, pieces: list[AnswerPart]) -> str:
         words = ""
         for piece in pieces:
             match piece:

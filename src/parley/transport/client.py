@@ -19,11 +19,24 @@ MAX_RESPONSE_HEAD_BYTES = 16 << 10
 
 
 class DialFailed(Exception):
-    """No WebSocket could be opened; `status` is the HTTP status where there was an answer."""
+    """No WebSocket could be opened.
 
-    def __init__(self, sentence: str, *, status: int | None = None) -> None:
+    Args:
+        status: HTTP status of the answer, if there was one; `head`: its header fields.
+    """
+
+    def __init__(self, sentence: str, *, status: int | None = None, head: bytes = b"") -> None:
         super().__init__(sentence)
         self.status = status
+        self._head = head
+
+    def header(self, name: str) -> str:
+        """A field of the answer; "" if it has none of that name."""
+        for line in self._head.decode("latin-1").split("\r\n"):
+            field, _, value = line.partition(":")
+            if field.lower() == name:
+                return value.strip()
+        return ""
 
 
 class ClientConnection(Connection):
@@ -67,6 +80,7 @@ class ClientConnection(Connection):
             self._refuse(
                 f"The worker answered {status.decode(errors='replace')}.",
                 status=int(status) if status.isdigit() else None,
+                head=head,
             )
             return
         self._handshake.receive_data(head)
@@ -87,9 +101,9 @@ class ClientConnection(Connection):
             self.ready.set_exception(DialFailed("The worker closed the connection."))
         super().connection_lost(exc)
 
-    def _refuse(self, sentence: str, *, status: int | None = None) -> None:
+    def _refuse(self, sentence: str, *, status: int | None = None, head: bytes = b"") -> None:
         if not self.ready.done():
-            self.ready.set_exception(DialFailed(sentence, status=status))
+            self.ready.set_exception(DialFailed(sentence, status=status, head=head))
         self.abort()
 
 

@@ -7,6 +7,7 @@ the host.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
@@ -45,10 +46,11 @@ from parley.protocol.control import (
     SESSION_HEADER,
     SESSION_PATH,
     UNKNOWN_DIALECT_STATUS,
+    WHY_HEADER,
 )
 from parley.protocol.kinds import Kind
 from parley.protocol.networks import host_name, is_private_name, network_of
-from parley.protocol.resume import REFUSED_CODE
+from parley.protocol.resume import REFUSED_CODE, ResumeRefusal
 from parley.recording.store import StillRecording
 from parley.session.resumable import ResumeRefused
 from parley.session.socket import Disconnected
@@ -227,9 +229,12 @@ async def _resume(socket: WebSocket, host: Host, lease: LeasedSlot) -> None:
         await host.attach(lease.lease_id, wire, token_hash, after, sent)
     except ResumeRefused as error:
         if socket.application_state is WebSocketState.CONNECTING:
-            await _refuse(socket, str(error), RESUME_STATUSES[error.reason])
+            await _refuse(socket, str(error), RESUME_STATUSES[error.reason], why=error.why)
         else:
             # What was true at the handshake has changed.
+            refusal = ResumeRefusal(reason=error.reason, message=str(error))
+            with contextlib.suppress(Disconnected):
+                await wire.send(msgspec.json.encode(refusal).decode())
             await wire.close(REFUSED_CODE, error.reason)
     except ServiceUnavailable as error:
         if socket.application_state is WebSocketState.CONNECTING:
@@ -238,9 +243,12 @@ async def _resume(socket: WebSocket, host: Host, lease: LeasedSlot) -> None:
             await wire.close(CUT_CODE, "try again")
 
 
-async def _refuse(socket: WebSocket, sentence: str, status: int = BUSY_STATUS) -> None:
-    """Say no before the socket is open, so that no client hears of it: the gateway decides."""
-    await socket.send_denial_response(PlainTextResponse(sentence, status))
+async def _refuse(
+    socket: WebSocket, sentence: str, status: int = BUSY_STATUS, *, why: str = ""
+) -> None:
+    """Refuse before the socket is open, so that the client does not see it: the gateway decides."""
+    headers = {WHY_HEADER: why} if why.isascii() and why.isprintable() else {}
+    await socket.send_denial_response(PlainTextResponse(sentence, status, headers))
 
 
 def _is_welcome(socket: HTTPConnection, secret: str | None) -> bool:

@@ -105,7 +105,7 @@ class Reporter(Protocol):
         ...
 
     def announce_end(self, time_left_s: float) -> None:
-        """Sessions will be ended in that time: tell clients that want to know."""
+        """Sessions will be ended in that time: warn clients that asked for it."""
         ...
 
     def change_limits(self, limits: Mapping[str, Any]) -> None:
@@ -229,7 +229,7 @@ class ControlLink:
         self.connected_at = asyncio.get_running_loop().time()
         _log.info("gateway_connected", url=self._url)
         tasks = [
-            asyncio.create_task(self._tell(socket), name="control:tell"),
+            asyncio.create_task(self._report(socket), name="control:report"),
             asyncio.create_task(self._listen(socket), name="control:listen"),
         ]
         try:
@@ -243,7 +243,7 @@ class ControlLink:
             await asyncio.gather(*tasks, return_exceptions=True)
         _log.info("gateway_gone", url=self._url)
 
-    async def _tell(self, socket: ClientConnection) -> None:
+    async def _report(self, socket: ClientConnection) -> None:
         loop = asyncio.get_running_loop()
         next_heartbeat = loop.time()
         while True:

@@ -33,8 +33,8 @@ def read(device: str) -> DeviceMemory | None:
     return DeviceMemory(used_bytes=int(total - free), total_bytes=int(total))
 
 
-async def keep_reading(device: str, tell: Callable[[DeviceMemory | None], None]) -> None:
+async def keep_reading(device: str, report: Callable[[DeviceMemory | None], None]) -> None:
     """Tell what `read` finds, until cancelled."""
     while True:
-        tell(await asyncio.to_thread(read, device))
+        report(await asyncio.to_thread(read, device))
         await asyncio.sleep(READ_EVERY_S)

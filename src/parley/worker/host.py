@@ -74,7 +74,7 @@ MOVE_S: Final = 10.0
 """A worker that ends gives its sessions at least so long to move to others."""
 
 ENDED_LIMIT: Final = 64
-"""Ended sessions whose clients may still ask what became of them."""
+"""Number of ended sessions whose clients may still ask about them."""
 
 MIB: Final = 1024 * 1024
 
@@ -263,7 +263,7 @@ class Host:
                 moved=lambda: self._report(held),
             )
             if rebuilt is not None and rebuilt.has_ended:
-                await rebuilt.tell_last_words(held.socket)
+                await rebuilt.deliver_last_words(held.socket)
                 ended = SessionEnded("stopped")
                 return
             session = held.session = Session(
@@ -284,7 +284,7 @@ class Host:
                 may_roll_over=self.limits.rollover,
             )
             if recording is not None:
-                recording.tell_lost = lambda entries: session.emit(RecordingLost(entries))
+                recording.report_lost = lambda entries: session.emit(RecordingLost(entries))
             runner = self._runner(lease, dialect, session, slot, seed)
             if not isinstance(runner, RebuildableRunner):
                 held.socket.log_nothing()
@@ -296,7 +296,7 @@ class Host:
             ended = await session.run(runner)
         finally:
             self._enter(held, Phase.CLEANUP)
-            # Shielded: what is under way must be given back even if the server is in a hurry.
+            # Shielded: what was taken must be given back even if the server is in a hurry.
             await asyncio.shield(self._spawn(self._clean_up(held, runner, slot)))
             _log.info("session_ended", reason=ended.reason if ended else "cancelled")
             try:
@@ -319,7 +319,7 @@ class Host:
     ) -> None:
         await rebuilt.restore(socket, session, runner)
         if recording is not None and rebuilt.setup is not None:
-            recording.go_on(
+            recording.continue_session(
                 rebuilt.setup,
                 first=rebuilt.recording_id,
                 after=rebuilt.entries_done,
@@ -415,7 +415,7 @@ class Host:
     def _let_last_words_be_fetched(
         self, socket: ResumableSocket, ended: SessionEnded | None
     ) -> None:
-        """A client that was cut off just now may come back for what it was told last."""
+        """A client that was cut off just now may come back for its last messages."""
         if not socket.is_enabled:
             return
         if ended is None or ended.reason == "disconnected" or not socket.has_last_words:
@@ -425,7 +425,7 @@ class Host:
             loop.call_later(socket.window_left_s, socket.end)
 
     def _remember_ended(self, held: _Held) -> None:
-        """Its client may ask what became of it."""
+        """Its client may still ask about it."""
         if held.socket is None or not held.socket.is_enabled or held.socket.has_left:
             return
         # Without session and log, which are large.

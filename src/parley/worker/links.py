@@ -1,7 +1,7 @@
 """A worker's control links: one to each gateway it knows, of which at most one is active.
 
 All of them are dialled all the time, so a gateway that becomes active has its workers within a
-moment. While one gateway ends and another has begun, both are connected: each hears of every
+moment. While one gateway stops and another has started, both are connected: each hears of every
 session, and slots are given out by the worker, to the gateway that asks first.
 """
 

@@ -74,7 +74,7 @@ from parley.worker.trust import GatewayTrust
 DONE: Final = 0
 FAILED: Final = 1
 RESTART: Final = 75
-"""An admin ordered a restart: to be started again at once, whoever supervises. Source: EX_TEMPFAIL
+"""An admin ordered a restart: its supervisor starts it again immediately. Source: EX_TEMPFAIL
 of sysexits.h, which systemd and Docker count as a failure."""
 
 PROGRESS_EVERY_S: Final = 5.0
@@ -88,7 +88,7 @@ FIRST_PORT: Final = 8007
 SWITCH_INTERVAL_S: Final = 0.00005
 """How long a thread of a worker keeps the interpreter's lock while another waits for it. The
 engine thread lets it go with every operator and every wait for the device, and then waits for
-whoever reads messages. Python's own 5 ms cost it several times as much. Source: `parley bench
+the reader of messages. Python's own 5 ms cost it several times as much. Source: `parley bench
 engine`, docs/log/minicpmo45.md."""
 
 STEP_LIMIT_S: Final = 60.0
@@ -317,10 +317,10 @@ class WorkerProcess:
             await asyncio.to_thread(self._tracing.close)
 
     async def _read_device_memory(self, host: Host) -> None:
-        def tell(found: DeviceMemory | None) -> None:
+        def report(found: DeviceMemory | None) -> None:
             host.device_memory = found
 
-        await device_memory.keep_reading(host.identity.device, tell)
+        await device_memory.keep_reading(host.identity.device, report)
 
     def _traced(self, worker_id: str) -> ObserverFactory:
         tracing = self._tracing
@@ -438,7 +438,7 @@ class WorkerProcess:
         if limit_s is None:
             device = engine.spec.details.get("device", "cpu")
             limit_s = CPU_STEP_LIMIT_S if device.startswith("cpu") else STEP_LIMIT_S
-        # The engine thread cannot tell: it is the one that hangs.
+        # The engine thread cannot report it: it is the one that hangs.
         while engine.step_took_s <= limit_s:  # noqa: ASYNC110
             await asyncio.sleep(STEP_CHECK_S)
 
@@ -522,7 +522,7 @@ def is_loopback(host: str) -> bool:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn with our connections, and with signals left to whoever runs us."""
+    """uvicorn with our connections, and with signals left to the caller."""
 
     def __init__(self, config: uvicorn.Config, limits: ConnectionLimits) -> None:
         super().__init__(config)
@@ -594,7 +594,7 @@ async def _aside(work: Callable[[], T]) -> T:
             if not future.done():
                 act()
 
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop has ended: no task waits any more
             loop.call_soon_threadsafe(on_loop)
 
     def body() -> None:

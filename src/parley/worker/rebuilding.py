@@ -128,7 +128,7 @@ class RebuiltSession:
         """True if only the last words are left of the session."""
         return self._state["closing"] is not None
 
-    async def tell_last_words(self, socket: ResumableSocket) -> None:
+    async def deliver_last_words(self, socket: ResumableSocket) -> None:
         """Tell the gateway that they are here, and wait until the client has them."""
         await self._answer("")
         socket.restore(self._state, self._outputs, self._log)
@@ -137,7 +137,7 @@ class RebuiltSession:
     async def restore(
         self, socket: ResumableSocket, session: Session, runner: RebuildableRunner
     ) -> None:
-        """Be what the other worker's session was, and tell the gateway.
+        """Take over the other worker's state, and report to the gateway.
 
         Raises:
             ParleyError: it cannot be done here.

@@ -166,7 +166,7 @@ class Recordings:
 class SessionRecorder:
     """Observer of one session.
 
-    `seed` is the seed of the session's sampling, so that it can be rerun. `tell_lost` is
+    `seed` is the seed of the session's sampling, so that it can be rerun. `report_lost` is
     called with the number of entries that were not written: the first time there are any, and each
     time their number has at least doubled.
     """
@@ -181,7 +181,7 @@ class SessionRecorder:
         owner: str = "",
     ) -> None:
         self.seed = self._drawn_seed = secrets.randbits(31)
-        self.tell_lost: Callable[[int], None] = lambda entries: None
+        self.report_lost: Callable[[int], None] = lambda entries: None
         self._settled: asyncio.Future[bool] | None = None
         self._told_lost = 0
         self._journal = journal
@@ -210,7 +210,7 @@ class SessionRecorder:
             return ""
         return self._continues or self._journal.folder.recording_id
 
-    def go_on(
+    def continue_session(
         self, setup: SessionRequest, *, first: str, after: int | None, seed: int, at_s: float
     ) -> None:
         """Record the rest of a session that began at another worker.
@@ -363,8 +363,8 @@ class SessionRecorder:
         lost = self._journal.lost
         if lost >= max(1, 2 * self._told_lost):
             self._told_lost = lost
-            # Later: `tell_lost` emits an event, and this is in the middle of one.
-            asyncio.get_running_loop().call_soon(self.tell_lost, lost)
+            # Later: `report_lost` emits an event, and this is in the middle of one.
+            asyncio.get_running_loop().call_soon(self.report_lost, lost)
 
     # ---- events ----------------------------------------------------------------------------
 
