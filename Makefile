@@ -7,6 +7,7 @@ ARGS ?=
 # Test processes at a time; 0 runs everything in one, as a debugger wants it. One in four computes, the others
 # wait for servers and browsers (tests/support/scheduling.py): with more, conversations starve. Each takes 0.5 to 2 GB.
 JOBS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 2 ? 2 : cores < 4 ? 2 * cores : 8)))
+FAST_JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 # Several test processes with several threads each would fight for the cores. Byte code is kept even where
 # the environment forbids it: without it each of the hundreds of processes that tests start compiles everything.
 TEST_ENV := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
@@ -100,7 +101,8 @@ test-long: export LONG_TESTS := 1
 test-long: test ## the same with more repetitions in leak hunts and fuzz tests
 
 test-fast: $(STAMP) ## the quick tests of every part, without whole servers
-	@$(TEST_ENV) $(PY) -m pytest -n $(JOBS) -m "not slow" $(FAST) $(ARGS)
+	@# These compute: a process per core, because each costs ten seconds before its first test.
+	@$(TEST_ENV) $(PY) -m pytest -n $(FAST_JOBS) -m "not slow" $(FAST) $(ARGS)
 
 # SDKs of others, which need other versions than we and each other do.
 CLIENTS := $(patsubst tests/clients/environments/%.txt,.venv-clients/%/.ready,$(wildcard tests/clients/environments/*.txt))

@@ -14,6 +14,7 @@ from tests.support.scheduling import (
     pytest_configure,
     pytest_sessionstart,
     pytest_xdist_make_scheduler,
+    slow_tests,
 )
 
 from parley import logs
@@ -55,8 +56,12 @@ RERUN_FOLDERS = ("executor", "system", "web")
 elsewhere that fails once in ten runs has found a race."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    slow = slow_tests()
     for item in items:
+        if item.nodeid in slow:
+            item.add_marker(pytest.mark.slow)
         if any(item.nodeid.startswith(f"tests/{folder}/") for folder in RERUN_FOLDERS):
             item.add_marker(pytest.mark.flaky(reruns=1))
 

@@ -33,7 +33,7 @@ from parley.protocol.codec import to_base64
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES: Final = times(10, 25)
+EXAMPLES: Final = times(6, 25)
 """Per operation and caller, half of them wrong on purpose."""
 
 CHECKED: Final = (

@@ -36,23 +36,24 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def _cpu_seconds() -> float:
     times = os.times()
     own = times.user + times.system + times.children_user + times.children_system
-    return own + sum(_of_descendants(os.getpid(), _processes()))
+    return own + sum(_of_descendants(os.getpid()))
 
 
-def _processes() -> dict[int, list[tuple[int, float]]]:
-    """Id and CPU seconds (with those of children it has waited for) of every process, by parent."""
-    found: dict[int, list[tuple[int, float]]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
+def _of_descendants(parent: int) -> Iterator[float]:
+    """CPU seconds of each, with those of children it has waited for."""
+    for path in Path(f"/proc/{parent}/task").glob("*/children"):
         try:
-            fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            children = path.read_text(encoding="ascii").split()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        seconds = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-        found.setdefault(int(fields[1]), []).append((int(path.parent.name), seconds))
-    return found
+        for child in map(int, children):
+            yield _seconds_of(child)
+            yield from _of_descendants(child)
 
 
-def _of_descendants(parent: int, processes: dict[int, list[tuple[int, float]]]) -> Iterator[float]:
-    for child, seconds in processes.get(parent, []):
-        yield seconds
-        yield from _of_descendants(child, processes)
+def _seconds_of(process: int) -> float:
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return sum(map(int, stat.rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,6 +56,9 @@ TOGETHER: Final = {
 """Files whose tests share a server, a cluster, weights or a package, by what is shared."""
 
 BROWSERS: Final = "tests/web/test_browser.py::"
+SLOW_CPU_S: Final = 0.3
+"""What has taken more than this is left out of `make test-fast`, as if it were marked `slow`."""
+
 LANES: Final = 3
 """Browsers at a time, each with a server, that all scenarios of a lane share: calls mostly wait for
 sound, but more would starve each other on a small machine."""
@@ -67,10 +71,21 @@ LANE_OF: Final = {
 lanes in turn."""
 
 
+def measured() -> Iterator[tuple[float, float, str]]:
+    """CPU seconds, wall seconds and name of each test in the table."""
+    for line in COSTS.read_text(encoding="utf-8").splitlines():
+        cpu, wall, name = line.split("\t")
+        yield float(cpu), float(wall), name
+
+
 def wall_seconds() -> dict[str, float]:
     """How long tests took when they were measured."""
-    lines = (line.split("\t") for line in COSTS.read_text(encoding="utf-8").splitlines())
-    return {name: float(wall) for _, wall, name in lines}
+    return {name: wall for _, wall, name in measured()}
+
+
+def slow_tests() -> set[str]:
+    """Names of tests that took more processor than `make test-fast` has for one."""
+    return {name for cpu, _, name in measured() if cpu > SLOW_CPU_S}
 
 
 def computes(worker_id: str, processes: int) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.long import IS_LONG
 from tests.web import speech
 
 ROOT = Path(__file__).parents[2]
@@ -29,8 +30,10 @@ FILES = ("browser", "calls", "extras", "firefox", "lines", "pages", "whole")
 RECORDED = ["look_again", "below_a_path"]
 """Scenarios that look at recordings, whose server renders them: one after the other."""
 FIREFOX = ["firefox"]
-ANSWERED = ["half_duplex", "duplex_gapless", "chat", "omni", "look_again"]
+ANSWERED = ["half_duplex", "omni"]
 """Scenarios in which an answer is heard, asked of the shipped model too once it has weights."""
+if IS_LONG:
+    ANSWERED += ["duplex_gapless", "chat", "look_again"]
 
 SCENARIO_S = 300
 """What a scenario has not done by then it will not do. The longest takes half a minute on two cores
@@ -136,7 +139,7 @@ def test_recorded_in_a_browser(scenario: str, driver: Driver):
 
 
 @pytest.mark.skipif(
-    not os.environ.get("LONG_TESTS"),
+    not IS_LONG,
     reason="Firefox, whose tab sometimes stops with its test microphone: make test-long",
 )
 @pytest.mark.parametrize("scenario", FIREFOX)

@@ -143,9 +143,10 @@ def slots_on(card: Card, kind: Kind, *, has_small_caches: bool) -> Fitting:
     )
 
 
-CARDS: list[tuple[int, Kind, bool, int]] = [(24, "int4", True, 6), (80, "none", False, 22)]
+CARDS: list[tuple[int, Kind, bool, int]] = [(24, "int4", True, 6)]
+"""The tightest; that others are divided up in the same way takes 20 s for each."""
 if IS_LONG:
-    CARDS.append((48, "none", False, 8))
+    CARDS += [(48, "none", False, 8), (80, "none", False, 22)]
 
 
 @pytest.mark.parametrize(("gigabytes", "kind", "has_small_caches", "least"), CARDS)
