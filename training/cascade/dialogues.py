@@ -21,7 +21,7 @@ from parley.models.cascade import notes
 from parley.models.cascade.notes.knowledge import lines_of
 from parley.models.cascade.notes.memory import listen
 from parley.models.cascade.numerals import in_words
-from parley.models.cascade.prompt import PERSONA, with_note
+from parley.models.cascade.prompt import PERSONA
 
 
 @dataclass(frozen=True, slots=True)
@@ -1472,7 +1472,7 @@ def _shown(turns: Sequence[tuple[str, str]], r: Random) -> tuple[Turn, ...]:
         elif note and not picture and not _agree(note, answer):
             # What the notes know comes first, as it will when the model runs.
             answer = note
-        made.append(Turn(spoken, answer, with_note(spoken, note)))
+        made.append(Turn(spoken, answer, f"{spoken}\n(note: {note})" if note else spoken))
         earlier.append(spoken)
     return tuple(made)
 

@@ -22,11 +22,6 @@ CLOSING = f"{END}\n"
 """Template text after a turn."""
 
 
-def with_note(text: str, note: str | None) -> str:
-    """A user turn with its note."""
-    return f"{text}\n(note: {note})" if note else text
-
-
 _NOT_PROMPTS = (
     "clone the voice", "use the voice in the audio prompt", "you are a helpful assistant with the "
     "above",

@@ -17,8 +17,6 @@ LETTERS: Final = f"[{chr(_FIRST + ord('A'))}-{chr(_FIRST + ord('Z'))}]"
 WHOLE: Final = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
 NUMBER: Final = rf"(?:{WHOLE}(?:\.\d+)?|(?<![\d.])\.\d+)"
 """A written number: `1,234.5`, `.5`."""
-BEFORE: Final = r"(?<![\w.,])"
-"""Not directly after a number or word."""
 
 
 def spelled(text: str) -> str:
