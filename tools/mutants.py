@@ -208,6 +208,26 @@ MUTANTS: Final = [
         ("ends_at <= self._ends_at - self.waiting_bytes:", "ends_at:"),
         ("is_old = now_s - oldest.at_s > self._bounds.limit_s", "is_old = False"),
         ("return output if output.seq <= self._released_seq else None", "return output"),
+        ("self._stored_seq if is_held_back else sys.maxsize", "self._sent_seq if is_held_back else sys.maxsize"),
+        ("if self._kept_bytes > self._limit_bytes:", "if False:"),
+        ("since = 0 if is_whole else self._sent_seq", "since = self._sent_seq"),
+    ),
+    *_mutants(
+        "away", "session/resumable.py", "tests/session/test_resumable.py",
+        ("return min(self._window_s, max(self.window_left_s, least_s))", "return self._window_s"),
+        ("kept_s = LAST_WORDS_S if self._is_confirmed else self.window_left_s", "kept_s = LAST_WORDS_S"),
+        ("self._repeated = self._received - received", "self._repeated = 0"),
+        ("while not self._is_handed_over and (output := log.tail(seq)) is not None:", "while (output := log.tail(seq)) is not None:"),
+    ),
+    *_mutants(
+        "moved", "worker/host.py", "tests/worker/test_host.py",
+        ('if order.reason == "moved" and', 'if order.reason == "" and'),
+    ),
+    *_mutants(
+        "log-file", "session_log/file_logs.py", "tests/session_log/test_backends.py",
+        ("return self._path.stat().st_ino == os.fstat(self._tail.descriptor).st_ino", "return True"),
+        ("epoch = tails[0][0] + 1", "epoch = tails[0][0]"),
+        ("        is_ours = self._tail is not None and self._is_ours()", "        is_ours = True"),
     ),
     *_mutants(
         "token", "session/tokens.py", "tests/session/test_resumable.py",

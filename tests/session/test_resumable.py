@@ -545,6 +545,39 @@ async def test_last_words_that_did_not_arrive_stay_in_the_log_for_the_window(is_
         assert state["closing"] == (1000, "done")
 
 
+async def test_a_session_whose_log_is_too_large_continues_without_one():
+    async with logged() as (bench, logs):
+        assert bench.socket.is_protected
+
+        bench.log.observe(DuplexSetup("x" * (2 << 20)), 0.0)
+
+        assert not bench.socket.is_protected
+        assert logs.dropped == 1
+
+
+async def test_a_session_that_is_handed_over_sends_nothing_more():
+    async with logged() as (bench, _):
+        assert await bench.socket.hand_over()
+        await bench.socket.send(message("late"))
+        await until(lambda: bench.log.is_current)
+        await asyncio.sleep(0.05)
+
+        assert "said" not in bench.first.types
+
+
+async def test_messages_that_were_not_stored_come_again_and_are_acted_upon_once():
+    async with logged() as (bench, _):
+        bench.first.say({"type": "one"})
+        await bench.socket.receive()
+
+        client = await bench.come_back(1)
+        assert client.sent[0]["received"] == 0
+        for again in ("start", "hello", "one", "two"):
+            client.say({"type": again})
+
+        assert json.loads(await bench.socket.receive()) == {"type": "two"}
+
+
 async def test_a_session_that_another_worker_has_tells_and_stores_nothing_more():
     async with logged() as (bench, logs):
         assert await bench.socket.hand_over()
