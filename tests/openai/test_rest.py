@@ -695,7 +695,7 @@ async def test_silence_has_no_segments():
         ("POST", "/realtime/sessions", "client_secrets"),
         ("POST", "/live/sessions", "websocket"),
         ("GET", "/no/such/thing", "docs"),
-        ("GET", "/chat/completions/chatcmpl-1", "not stored"),
+        ("GET", "/chat/completions/chatcmpl-1", "does not store"),
         ("POST", "/responses/compact", "items"),
         ("POST", "/responses/input_tokens", "usage"),
     ],
@@ -712,7 +712,7 @@ async def test_what_is_not_there_says_what_to_use_instead(method, path, hint):
 async def test_a_file_for_what_is_not_there_is_not_called_too_large():
     big = ("a.bin", bytes(100_000))
     async with talking() as (_, client):
-        with pytest.raises(openai.NotFoundError, match="Files are not kept here"):
+        with pytest.raises(openai.NotFoundError, match="stores no files"):
             await client.files.create(file=big, purpose="user_data")
         with pytest.raises(openai.NotFoundError, match="no pictures"):
             await client.images.edit(image=big, prompt="x")

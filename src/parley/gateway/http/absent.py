@@ -1,4 +1,4 @@
-"""What OpenAI's API has and this server has not: which path, and what to use instead."""
+"""Paths of OpenAI's API that this server does not have, and what to use instead."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ INSTEAD: Final[tuple[tuple[str, str], ...]] = (
         "/v1/audio/translations",
         "Use /v1/audio/transcriptions, and have /v1/chat/completions translate the text.",
     ),
-    ("/v1/images", "The models here make no pictures."),
-    ("/v1/videos", "The models here make no films."),
-    ("/v1/files", "Files are not kept here: send them in the request, as data URLs."),
-    ("/v1/uploads", "Files are not kept here: send them in the request, as data URLs."),
-    ("/v1/vector_stores", "Files are not kept here: send their text in the request."),
+    ("/v1/images", "The models here generate no pictures."),
+    ("/v1/videos", "The models here generate no videos."),
+    ("/v1/files", "This server stores no files: send them in the request, as data URLs."),
+    ("/v1/uploads", "This server stores no files: send them in the request, as data URLs."),
+    ("/v1/vector_stores", "This server stores no files: send their text in the request."),
     ("/v1/batches", "Send the requests one by one: they wait in a queue."),
     ("/v1/assistants", "Use /v1/responses."),
     ("/v1/threads", "Use /v1/responses with previous_response_id."),
@@ -35,12 +35,12 @@ INSTEAD: Final[tuple[tuple[str, str], ...]] = (
     ("/v1/responses/input_tokens", "The usage of a response has its tokens."),
     ("/v1/responses/compact", "Send the items of the conversation that matter."),
 )
-STORED: Final = "Chat completions are not stored here: use /v1/responses with store."
+STORED: Final = "This server does not store chat completions: use /v1/responses with store."
 OTHERWISE: Final = "docs/protocols/openai-rest.md lists what there is; so does /docs."
 
 
 def has_hint(path: str) -> bool:
-    """True for what OpenAI's API takes files and long texts at, and nothing is here."""
+    """True for absent paths to which clients of OpenAI's API send files and long texts."""
     others = (start for start, _ in INSTEAD if not start.startswith(("/v1/realtime", "/v1/live")))
     return path.startswith(tuple(others))
 

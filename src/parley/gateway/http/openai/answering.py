@@ -36,18 +36,18 @@ NO_TOOLS: Final = (
     "(--model cascade --llm ADDRESS) or with MiniCPM-o."
 )
 NO_BOTH: Final = (
-    "The loaded model can be made to call a tool or to keep to a format, not both: leave out "
+    "The loaded model can be forced to call a tool or to keep to a format, not both: leave out "
     "response_format, or set tool_choice to none."
 )
 CALL: Final = "Answer with a call of one of these functions, as JSON:\n{}"
 NO_CHOICE: Final = (
-    'The loaded model cannot be made to call a tool: tool_choice must be "auto" or "none". '
+    'The loaded model cannot be forced to call a tool: tool_choice must be "auto" or "none". '
     "A language model of your own (--model cascade --llm ADDRESS) can."
 )
 
 
 NO_FORMAT: Final = (
-    'The loaded model cannot be held to a format: response_format must be {"type": "text"}. '
+    'The loaded model cannot keep to a format: response_format must be {"type": "text"}. '
     "pocket and MiniCPM-o can, and a language model of your own (--model cascade --llm ADDRESS)."
 )
 NO_PENALTY: Final = (
@@ -116,7 +116,7 @@ AnswerPiece = AnswerBegun | AnswerWords | AnswerSound | AnswerCall | AnswerEnded
 
 @contextlib.contextmanager
 def renamed(names: Mapping[str, str]) -> Iterator[None]:
-    """Errors about a field that the client calls otherwise say its own name for it."""
+    """Give errors about a field the name that the client knows it by."""
     try:
         yield
     except (InvalidRequest, WorkerRefused) as error:
@@ -128,7 +128,7 @@ def renamed(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def names_of(*, is_forced: bool) -> Mapping[str, str]:
-    """What is called otherwise in an answer that is a call: its format is made of the tools."""
+    """Names of fields in an answer that is a forced call: its format is made of the tools."""
     return {"response_format": "tools"} if is_forced else {}
 
 

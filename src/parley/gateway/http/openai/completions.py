@@ -12,11 +12,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from parley.errors import BadInput, InvalidRequest, MissingField
+from parley.errors import BadInput, InvalidRequest
 from parley.protocol import chat, codec, values
 
 MOST_TOKENS: Final = 4096
-"""The longest answer of the chat dialect; more is asked for in vain."""
+"""Longest answer of the chat dialect; a request for more gets this."""
 CHOICES_MOST: Final = 8
 """Each is an answer of its own."""
 
@@ -84,7 +84,7 @@ class FileContent(msgspec.Struct, tag="file", frozen=True):
 
 Content = TextContent | RefusalContent | ImageContent | AudioContent | VideoContent | FileContent
 NO_DOCUMENTS: Final = (
-    "Documents cannot be read here: send their text, or pictures of their pages as {}."
+    "This server does not read documents: send their text, or pictures of their pages as {}."
 )
 
 
@@ -121,7 +121,7 @@ class AudioOptions(msgspec.Struct, frozen=True):
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """What a stream says besides the answer."""
+    """What a stream contains in addition to the answer."""
 
     include_usage: bool = False
     include_obfuscation: bool = False
@@ -189,7 +189,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
         """The form that the answer's text must have.
 
         Raises:
-            InvalidRequest: `response_format` is none.
+            InvalidRequest: `response_format` is not a format.
         """
         return read_format(self.response_format)
 
@@ -230,15 +230,25 @@ def _names(tools: Any) -> set[str]:
 # ---- reading -------------------------------------------------------------------------------
 
 
-def _refused(sentence: str, where: str) -> BadInput:
+def refused(sentence: str, where: str) -> BadInput:
+    """The error for a field that is wrong, in every interface of OpenAI."""
     return InvalidRequest(sentence, field=where)
 
 
-def _absent(where: str) -> BadInput:
-    return MissingField(where)
+def object_in(raw: bytes | bytearray) -> dict[str, Any]:
+    """A request's body as an object.
+
+    Raises:
+        InvalidJson: it is not JSON.
+        InvalidRequest: it is not an object.
+    """
+    value = codec.parse(raw)
+    if not isinstance(value, dict):
+        raise InvalidRequest("The request must be a JSON object.")
+    return value
 
 
-FORMAT: Final = codec.Shape(values.AnswerFormat, failed=_refused, absent=_absent)
+FORMAT: Final = codec.Shape(values.AnswerFormat, failed=refused)
 
 
 def read_format(given: Any) -> values.AnswerFormat | None:
@@ -268,19 +278,17 @@ def read_format(given: Any) -> values.AnswerFormat | None:
     return form
 
 
-SHAPE: Final = codec.Shape(Completion, failed=_refused, absent=_absent)
+SHAPE: Final = codec.Shape(Completion, failed=refused)
 
 
 def read(raw: bytes | bytearray) -> Completion:
     """A request's body.
 
     Raises:
-        InvalidJson, InvalidRequest, MissingField: it is no request.
-        InvalidRequest: it asks for something that cannot be held; `field` says what.
+        BadInput: it is not a request, or asks for something that this server cannot do; `field`
+            names it.
     """
-    value = codec.parse(raw)
-    if not isinstance(value, dict):
-        raise InvalidRequest("The request must be a JSON object.")
+    value = object_in(raw)
     check_kinds(value.get("tools"))
     asked: Completion = codec.read(value, SHAPE)
     check(asked)
@@ -288,10 +296,10 @@ def read(raw: bytes | bytearray) -> Completion:
 
 
 def check_kinds(tools: Any) -> None:
-    """Refuse tools that are no functions, in either interface.
+    """Refuse tools other than functions, in either interface.
 
     Raises:
-        InvalidRequest: naming the first of them.
+        InvalidRequest: names the first of them.
     """
     for index, tool in enumerate(tools if isinstance(tools, list | tuple) else ()):
         kind = tool.get("type", "function") if isinstance(tool, dict) else "function"
@@ -304,17 +312,17 @@ def check_kinds(tools: Any) -> None:
 
 
 def check(asked: Completion) -> None:
-    """Refuse what cannot be held.
+    """Refuse what this server cannot do.
 
     Raises:
-        InvalidRequest: naming it.
+        InvalidRequest: names the field.
     """
-    _ = asked.answer_format  # a format that is none is told here
+    _ = asked.answer_format  # raises if it is not a format
     if asked.functions:
         raise InvalidRequest("functions must be empty: use tools.", field="functions")
     if not asked.tools and asked.tool_choice not in (None, "auto", "none"):
         raise InvalidRequest("tool_choice requires tools.", field="tool_choice")
-    _ = asked.offered  # a choice that is none is told here
+    _ = asked.offered  # raises if it is not a choice
     if asked.top_logprobs and not asked.logprobs:
         raise InvalidRequest("top_logprobs requires logprobs: true.", field="top_logprobs")
     if asked.logit_bias:
@@ -325,8 +333,8 @@ def check(asked: Completion) -> None:
         )
     if asked.web_search_options is not None:
         raise InvalidRequest(
-            "web_search_options must be absent: nothing is searched here. Offer a function in "
-            "tools.",
+            "web_search_options must be absent, because this server does not search. Offer a "
+            "function in tools.",
             field="web_search_options",
         )
     if asked.is_spoken and asked.audio is None:
@@ -344,10 +352,10 @@ def choices_of(asked: Completion) -> list[Completion]:
 
 
 def part_of(content: Content) -> values.Part:
-    """A part as the chat dialect has it. Addresses have become `data:` URLs, sound WAV by now.
+    """A part as the chat dialect has it. Addresses are `data:` URLs by now, sound is WAV.
 
     Raises:
-        InvalidRequest: an address that is no `data:` URL.
+        InvalidRequest: an address that is not a `data:` URL.
     """
     match content:
         case TextContent(text) | RefusalContent(text):
@@ -366,7 +374,7 @@ def data_of(url: str, *, field: str) -> str:
     """The base64 of a `data:` URL.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: it is not a `data:` URL.
     """
     head, comma, data = url.partition(",")
     if not comma or not head.startswith("data:") or not head.endswith(";base64"):
@@ -399,7 +407,7 @@ def message_of(message: CompletionMessage) -> values.Message:
     if content is None:
         if message.audio is not None:
             raise InvalidRequest(
-                "Sound of earlier answers is not kept here: send the transcript as content.",
+                "This server does not store audio of answers: send the transcript as content.",
                 field="messages",
             )
         content = ""

@@ -233,14 +233,8 @@ def _adjust(value: dict[str, Any]) -> None:
             item["type"] = "message"
 
 
-def _refused(sentence: str, where: str) -> BadInput:
-    return InvalidRequest(sentence, field=where)
-
-
-SHAPE: Final = codec.Shape(
-    ResponseRequest, adjust=_adjust, failed=_refused, absent=lambda where: MissingField(where)
-)
-TOOL: Final = codec.Shape(FunctionTool, failed=_refused, absent=lambda where: MissingField(where))
+SHAPE: Final = codec.Shape(ResponseRequest, adjust=_adjust, failed=completions.refused)
+TOOL: Final = codec.Shape(FunctionTool, failed=completions.refused)
 _items: Final = codec.Converter(tuple[InputItem, ...])
 
 
@@ -251,9 +245,7 @@ def read(raw: bytes | bytearray) -> tuple[ResponseRequest, list[Item]]:
         BadInput: it is not a request, or asks for something that this server cannot do; `field`
             says what.
     """
-    value = codec.parse(raw)
-    if not isinstance(value, dict):
-        raise InvalidRequest("A response request must be a JSON object.")
+    value = completions.object_in(raw)
     if value.get("input") is None and value.get("previous_response_id") is None:
         raise MissingField("input")
     _check_fields(value)
@@ -281,9 +273,9 @@ def _check_fields(value: dict[str, Any]) -> None:
 
 def _check(asked: ResponseRequest) -> None:
     absent = {
-        "background": "This server answers while the client waits: background must be false.",
-        "conversation": "Conversation objects are not available here: use previous_response_id.",
-        "prompt": "Prompt templates are kept by OpenAI: send instructions and input.",
+        "background": "background must be false: this server answers while the client waits.",
+        "conversation": "This server has no conversation objects: use previous_response_id.",
+        "prompt": "This server stores no prompt templates: send instructions and input.",
     }
     for name, sentence in absent.items():
         if getattr(asked, name):
@@ -449,7 +441,7 @@ def _part(part: Part) -> completions.Content:
                 url = url.get("url")
             if not isinstance(url, str):
                 raise InvalidRequest(
-                    "Files are not kept here: send the picture in image_url, as a data URL.",
+                    "This server stores no files: send the picture in image_url, as a data URL.",
                     field="input_image.file_id",
                 )
             return completions.ImageContent(completions.ImageUrl(url, detail))

@@ -67,7 +67,7 @@ class NotInBackground(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """One response that is being made."""
+    """One response while it is generated."""
 
     request: Request
     asked: ResponseRequest
@@ -205,7 +205,7 @@ def routes(
         stream: bool = False,
         starting_after: int | None = Query(None, ge=0),
     ) -> Response:
-        """A response that was kept; with `stream` as its events, from one on."""
+        """A stored response; with `stream` its events, after `starting_after`."""
         found = await kept.find(request, response_id)
         if not stream:
             return JSONResponse(found.response)
@@ -223,7 +223,7 @@ def routes(
         responses={200: docs.DELETED_RESPONSE, **openai_problems(403, 404)},
     )
     async def delete(request: Request, response_id: str) -> dict[str, Any]:
-        """Delete a response that was kept. Its recording has a life of its own."""
+        """Delete a stored response. Its recording stays."""
         forwarder.admission.check_origin(request.headers)
         await kept.forget(request, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
@@ -235,7 +235,8 @@ def routes(
         response_model=None,
     )
     async def cancel(request: Request, response_id: str) -> Response:
-        """Always refused: a response is made while its client waits, and ends when it hangs up."""
+        """Always refused: a response is generated while its client waits, and stops when the client
+        disconnects."""
         forwarder.admission.check_origin(request.headers)
         await kept.find(request, response_id)
         raise NotInBackground
@@ -251,7 +252,7 @@ def routes(
         limit: int = Query(20, ge=1, le=100),
         order: Literal["asc", "desc"] = "desc",
     ) -> dict[str, Any]:
-        """What a response that was kept was asked, newest first."""
+        """The input items of a stored response, newest first."""
         found = await kept.find(request, response_id)
         items = [_listed(item) for item in found.input]
         if order == "desc":

@@ -96,7 +96,7 @@ class Sources:
         """What is at an address, as a `data:` URL."""
         if not self.may_fetch:
             raise AddressRefused(
-                f"This server fetches no addresses: send {field} as a data URL "
+                f"This server does not fetch addresses: send {field} as a data URL "
                 "(data:image/jpeg;base64,…).",
                 field=field,
             )

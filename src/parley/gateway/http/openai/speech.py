@@ -24,6 +24,7 @@ from parley.gateway.http.errors import openai_problems
 from parley.gateway.http.large import read_body
 from parley.gateway.http.openai import docs
 from parley.gateway.http.openai.answering import sound_of
+from parley.gateway.http.openai.completions import object_in, refused
 from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.stream import EVENTS, PiecesResponse, event
 from parley.gateway.http.openai.voices import VoiceNames
@@ -37,7 +38,7 @@ from parley.transport import Message
 
 PATH: Final = "/v1/audio/speech"
 PIECE_CHARS: Final = 600
-"""What is said at once; a model of the smallest context here holds three times as much."""
+"""Longest text of one request; the smallest context here fits three times as much."""
 SENTENCE_END: Final = re.compile(r"[.!?…。！？;:\n]+[\"'”’)]*(?=\s|$)|[。！？]")
 
 
@@ -53,21 +54,16 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
     stream_format: Literal["audio", "sse"] = "audio"
 
 
-SHAPE: Final = codec.Shape(
-    SpeechRequest, failed=lambda sentence, where: InvalidRequest(sentence, field=where)
-)
+SHAPE: Final = codec.Shape(SpeechRequest, failed=refused)
 
 
 def read(raw: bytes | bytearray) -> SpeechRequest:
     """A request's body.
 
     Raises:
-        BadInput: it is no request, or asks for what cannot be held.
+        BadInput: it is not a request, or asks for something that this server cannot do.
     """
-    value = codec.parse(raw)
-    if not isinstance(value, dict):
-        raise InvalidRequest("The request must be a JSON object.")
-    asked: SpeechRequest = codec.read(value, SHAPE)
+    asked: SpeechRequest = codec.read(object_in(raw), SHAPE)
     if not asked.input.strip():
         raise InvalidRequest("input must not be empty.", field="input")
     return asked
@@ -146,7 +142,7 @@ def request_of(text: str, voice: str | None) -> chat.Request:
         messages=(values.Message(role="user", content=text),),
         tts=values.ChatTts(ref_audio_path=voice),
         say=text,
-        # Nobody said anything: there is no conversation to keep.
+        # A text that is read aloud is not a conversation.
         record=False,
     )
 
@@ -189,7 +185,7 @@ async def _events(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, 
             if piece:
                 sound = base64.b64encode(piece).decode()
                 yield event({"type": "speech.audio.delta", "audio": sound})
-    # Speech is not counted in tokens that anybody pays for.
+    # Speech is not billed in tokens.
     yield event(
         {
             "type": "speech.audio.done",

@@ -28,7 +28,7 @@ from parley.gateway.http.bodies import file_body
 from parley.gateway.http.chat_forwarder import ChatForwarder, PendingAnswer
 from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, openai_problems
 from parley.gateway.http.openai import docs
-from parley.gateway.http.openai.completions import MOST_TOKENS
+from parley.gateway.http.openai.completions import MOST_TOKENS, refused
 from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.sources import pcm_of, wav_of
 from parley.gateway.http.openai.stream import EVENTS, PiecesResponse, event
@@ -79,9 +79,7 @@ NO_EFFECT: Final = ("prompt", "temperature", "chunking_strategy")
 LISTS: Final = ("timestamp_granularities", "include")
 FIELDS: Final = frozenset({"file", *TranscriptionRequest.__struct_fields__, *NO_EFFECT, *LISTS})
 
-SHAPE: Final = codec.Shape(
-    TranscriptionRequest, failed=lambda sentence, where: InvalidRequest(sentence, field=where)
-)
+SHAPE: Final = codec.Shape(TranscriptionRequest, failed=refused)
 
 
 def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
@@ -168,7 +166,7 @@ def routes(*, forwarder: ChatForwarder, metrics: Metrics, models: ModelList) -> 
         forwarder.check(request)
         if not models.can("transcription"):
             raise InvalidRequest("The loaded model cannot transcribe audio.", field="model")
-        # The body is taken in only now that somebody may wait for it, and by few at a time.
+        # The body is received only if the queue has room, and few bodies at a time.
         forwarder.check_room(request)
         async with (
             uploads.one(who.address),
@@ -242,7 +240,7 @@ async def _heard(
 
 
 def verbose(segments: list[Segment], duration_s: float, language: str) -> dict[str, Any]:
-    """`verbose_json`. What no recogniser here can tell (log probabilities) is 0."""
+    """`verbose_json`. Values that no recogniser here reports (log probabilities) are 0."""
     return {
         "task": "transcribe",
         "language": LANGUAGES.get(language.lower(), language.lower()),
@@ -312,7 +310,7 @@ def _body(wav: bytes, prompt: str) -> Message:
 async def _asked(
     forwarder: ChatForwarder, request: Request, data: bytes, prompt: str
 ) -> AsyncIterator[PendingAnswer]:
-    """A file on its way to the model: decoded once its sender has a session to spend on it."""
+    """The answer to a file, which is decoded once its sender has a session to spend on it."""
     with forwarder.visit(request, "http transcription") as session_id:
         body = await asyncio.to_thread(_body, await wav_of(data, field="file"), prompt)
         async with forwarder.forward(request, session_id, body) as answer:

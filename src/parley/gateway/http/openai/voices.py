@@ -34,7 +34,11 @@ class VoiceNames:
         found = await asyncio.to_thread(self._registered, name, request.state.requester.voice_user)
         if found is not None or name.lower() in BUILT_IN_VOICES:
             return found
-        raise InvalidRequest(f"There is no voice '{name[:80]}'.", field="voice")
+        raise InvalidRequest(
+            f'voice must be "default" or a voice that GET /api/assets/ref_audio lists, got '
+            f"'{name[:80]}'.",
+            field="voice",
+        )
 
     def _registered(self, name: str, user: VoiceUser) -> str | None:
         card = self.library.card(name, user)
