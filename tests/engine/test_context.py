@@ -34,7 +34,7 @@ def test_what_does_not_fit_is_refused():
     ledger = book_with(limit=30)
     ledger.require(10)
 
-    with pytest.raises(ContextFull, match="31 tokens, the limit is 30"):
+    with pytest.raises(ContextFull, match="length is 30 tokens, the request has 31"):
         ledger.require(11)
 
 

@@ -58,7 +58,7 @@ async def test_text_that_cannot_fit_costs_the_engine_nothing():
     limit = model.spec.context_limit_tokens
     async with Engine(model) as engine, await engine.take_slot() as handle:
         await handle.start(StartSession("chat"))
-        with pytest.raises(ContextFull, match=f"the limit is {limit}"):
+        with pytest.raises(ContextFull, match=f"length is {limit} tokens"):
             await handle.prefill([Text("words " * limit)] * 6)
 
         assert (await handle.prefill(HELLO)).context_tokens == 1

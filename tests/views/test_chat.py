@@ -135,7 +135,7 @@ async def test_a_request_needs_a_beginning(slot, messages):
 async def test_too_much_is_refused(slot):
     view = ChatView(slot)
 
-    with pytest.raises(ContextFull, match="the limit is 8192"):
+    with pytest.raises(ContextFull, match="maximum context length is 8192 tokens"):
         await view.prefill("s", [Message.of("user", "word " * 9000)])
     with pytest.raises(InvalidRequest, match="Nothing has been prefilled"):
         await view.generate("s")
