@@ -15,8 +15,7 @@ from tests.golden.talking import ROW, conversation
 from parley.engine.segments import Audio, Hearing, Image, Mark, Marker, Segment, Text
 from parley.engine.work import Generate, Prefill, Sampling, StartSession, Window
 from parley.models.minicpmo45.audio_encoder.mel import LiveMelOptions
-from parley.models.minicpmo45.conversation.replies import ReplyJob
-from parley.models.minicpmo45.conversation.whole import WholeReplyJob
+from parley.models.minicpmo45.conversation.replies import ReplyJob, WholeReplyJob
 
 
 def run(case: Case, check: Checker) -> None:

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from parley.models.minicpmo45.token2wav.conformer import AttentionHistory
 from parley.models.minicpmo45.token2wav.flow import Flow
-from parley.models.minicpmo45.token2wav.flow_step import FlowStep
+from parley.models.minicpmo45.token2wav.flow_memory import FlowStep
 from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
 from parley.models.minicpmo45.token2wav.vocoder import OVERLAP_SAMPLES, ClassicVocoder
 from parley.models.minicpmo45.token2wav.vocoder_causal import PITCH_AHEAD, CausalVocoder

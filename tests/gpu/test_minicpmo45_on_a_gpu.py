@@ -12,7 +12,6 @@ from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.quantize import Int4Linear, grouped
 from parley.models.minicpmo45.runtime.attention import (
-    AttentionMethod,
     FusedAttention,
     make_attention,
 )
@@ -70,7 +69,7 @@ def test_every_step_is_captured_and_says_what_it_says_without() -> None:
     captured.unload()
 
 
-def _states(llm, attention: AttentionMethod, *, is_padded: bool) -> torch.Tensor:
+def _states(llm, attention: FusedAttention, *, is_padded: bool) -> torch.Tensor:
     llm.attention = attention
     cache, rope = llm.make_cache(2, 64), llm.make_rope(64)
     steps = LanguageSteps(llm, cache, rope, is_padded=is_padded)

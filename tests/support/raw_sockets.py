@@ -11,14 +11,7 @@ from collections.abc import AsyncIterator
 
 from tests.support.patience import HANG_S
 
-from parley.transport.framing import (
-    CLOSE,
-    PONG,
-    Control,
-    FrameReader,
-    Message,
-    parse_close,
-)
+from parley.transport.framing import CLOSE, PONG, Control, FrameReader, Message, parse_close
 
 WS_HEAD = (
     "Host: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

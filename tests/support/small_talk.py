@@ -8,12 +8,7 @@ from tests.contracts.conversations import turn, unit, voice
 from tests.support.small_minicpmo import IDS
 
 from parley.engine.segments import Text
-from parley.engine.work import (
-    Sampling,
-    StartSession,
-    StepUnit,
-    Window,
-)
+from parley.engine.work import Sampling, StartSession, StepUnit, Window
 from parley.models.minicpmo45.llm.sampling import Choice
 from parley.protocol.values import DuplexConfig
 

@@ -13,12 +13,13 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from tests.support import rule_weights
 from tests.support.small_minicpmo import CONFIG
 from tests.support.tiny_voice import tiny_voice
@@ -33,6 +34,35 @@ VECTORS = Path(__file__).parents[1] / "golden" / "data"
 DEFAULT_VOICE = "default_voice.safetensors"
 
 
+def write(
+    folder: Path,
+    raw_config: Mapping[str, Any],
+    tensors: Iterable[tuple[str, Tensor]],
+    *,
+    shard_bytes: int = 5_000_000_000,
+) -> None:
+    """Store a checkpoint in the official layout: config.json, an index, and numbered shards."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shards: list[dict[str, Tensor]] = [{}]
+    filled = total = 0
+    for name, tensor in tensors:
+        size = tensor.numel() * tensor.element_size()
+        if shards[-1] and filled + size > shard_bytes:
+            shards.append({})
+            filled = 0
+        shards[-1][name] = tensor.contiguous()
+        filled += size
+        total += size
+    places: dict[str, str] = {}
+    for number, shard in enumerate(shards, 1):
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        save_file(shard, folder / file, metadata={"format": "pt"})
+        places.update(dict.fromkeys(shard, file))
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+    (folder / checkpoint.INDEX_FILE).write_text(json.dumps(index, indent=2), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(raw_config, indent=2), encoding="utf-8")
+
+
 def write_small(
     folder: Path, *, dtype: torch.dtype = torch.float32, shard_bytes: int = 500_000
 ) -> dict[str, tuple[int, ...]]:
@@ -40,7 +70,7 @@ def write_small(
     network = weights.build(make_config(CONFIG))
     width = CONFIG["tts_config"]["hidden_size"]
     shapes = {**weights.shapes_of(network), **_unused(width, CONFIG["hidden_size"])}
-    checkpoint.write(folder, CONFIG, _tensors(shapes, dtype), shard_bytes=shard_bytes)
+    write(folder, CONFIG, _tensors(shapes, dtype), shard_bytes=shard_bytes)
     return shapes
 
 
@@ -76,7 +106,7 @@ def _golden_weights(dtype: torch.dtype, shard_bytes: int) -> Path:
     raw = json.loads((VECTORS / "config.json").read_text(encoding="utf-8"))
     listed = json.loads((VECTORS / "tensors.json").read_text(encoding="utf-8"))
     shapes = {name: tuple(entry["shape"]) for name, entry in listed.items()}
-    checkpoint.write(folder, raw, _tensors(shapes, dtype), shard_bytes=shard_bytes)
+    write(folder, raw, _tensors(shapes, dtype), shard_bytes=shard_bytes)
     return folder
 
 

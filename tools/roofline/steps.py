@@ -46,8 +46,7 @@ from parley.models.minicpmo45.token2wav.vocoder import ClassicVocoder
 from parley.models.minicpmo45.token2wav.vocoder_files import random_token2wav
 from parley.models.minicpmo45.token2wav.windows import LOOK_AHEAD, WINDOW_FRAMES, WINDOW_TOKENS
 from parley.models.minicpmo45.tokenizer import SpecialIds
-from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
-from parley.models.minicpmo45.tts.passes import SpeechPasses
+from parley.models.minicpmo45.tts.decoder import MiniCPMTTS, SpeechPasses
 from parley.models.minicpmo45.tts.rows import BlockRule, SpeechBlock
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
 from parley.models.minicpmo45.vision_encoder.pictures import cut

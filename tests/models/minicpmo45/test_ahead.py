@@ -24,9 +24,8 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.models.minicpmo45.config import SliceRules
 from parley.models.minicpmo45.conversation.prefill import PrefillJob
 from parley.models.minicpmo45.stages.encode import listen
-from parley.models.minicpmo45.vision_encoder import ahead
-from parley.models.minicpmo45.vision_encoder.ahead import MediaThreads
-from parley.models.minicpmo45.vision_encoder.pictures import Pieces, cut
+from parley.models.minicpmo45.vision_encoder import pictures
+from parley.models.minicpmo45.vision_encoder.pictures import MediaThreads, Pieces, cut
 from parley.protocol.values import DuplexConfig
 from parley.views.duplex import DuplexView
 
@@ -66,7 +65,7 @@ def test_whoever_hands_a_picture_in_does_not_wait(
         assert goes_on.wait(30)
         return cut(pixels, limit, rules)
 
-    monkeypatch.setattr(ahead, "cut", slow)
+    monkeypatch.setattr(pictures, "cut", slow)
     pixels = picture()
     threads.begin_cut(pixels, 1)
     threads.begin_cut(pixels, 1)
@@ -149,7 +148,7 @@ async def test_the_engine_thread_cuts_no_picture_of_a_live_conversation(
         names.append(threading.current_thread().name)
         return cut(pixels, limit, rules)
 
-    monkeypatch.setattr(ahead, "cut", noted)
+    monkeypatch.setattr(pictures, "cut", noted)
     loaded = small_model(slots=1)
     assert isinstance(loaded, PreparesAhead)
     async with Engine(loaded) as engine:

@@ -14,13 +14,7 @@ from tests.support.tiny_checkpoint import write_small
 
 from parley.errors import SetupError
 from parley.models.minicpmo45 import checkpoint, weights
-from parley.models.minicpmo45.awq import (
-    AwqScheme,
-    dequantised,
-    groups_of,
-    scheme_of,
-    unpacked,
-)
+from parley.models.minicpmo45.awq import awq, scheme_of, unpacked
 from parley.models.minicpmo45.config import make_config
 from parley.models.minicpmo45.quantize import Int4Linear
 
@@ -60,7 +54,7 @@ def stored(
     outputs: int = OUT, inputs: int = IN, group: int = GROUP
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     q, zeros, scales = rule(outputs, inputs, group)
-    return pack(q), pack(zeros), torch.from_numpy(scales)
+    return pack(q), torch.from_numpy(scales), pack(zeros)
 
 
 def by_hand(outputs: int = OUT, inputs: int = IN, group: int = GROUP) -> np.ndarray:
@@ -88,13 +82,13 @@ def test_one_column_by_its_bits():
 
 
 def test_dequantised_weights_are_those_of_the_rule_bit_for_bit():
-    weight = dequantised(*stored(), AwqScheme(GROUP))
+    weight = awq(GROUP).weight(stored())
 
     assert np.array_equal(weight.numpy(), by_hand())
 
 
 def test_groups_stand_for_the_same_weights():
-    groups = groups_of(*stored(), AwqScheme(GROUP))
+    groups = awq(GROUP).groups(stored())
 
     assert np.allclose(groups.weight().numpy(), by_hand(), rtol=0, atol=1e-7)
     x = torch.randn(3, IN, generator=torch.Generator().manual_seed(1))
@@ -117,7 +111,7 @@ def folder(tmp_path_factory):
                 outputs, inputs = tensor.shape
                 triple = stored(outputs, inputs)
                 del index["weight_map"][name]
-                for suffix, one in zip(("qweight", "qzeros", "scales"), triple, strict=True):
+                for suffix, one in zip(("qweight", "scales", "qzeros"), triple, strict=True):
                     tensors[f"{place}.{suffix}"] = one
                     index["weight_map"][f"{place}.{suffix}"] = file.name
             else:
@@ -146,7 +140,7 @@ def test_an_awq_checkpoint_that_lacks_a_part_is_named_by_its_matrix(folder, tmp_
     found = checkpoint.catalogue(folder)
     del found["llm.model.layers.0.mlp.up_proj.qzeros"]
 
-    listed, _ = checkpoint.unfolded(found, AwqScheme(GROUP))
+    listed, _ = checkpoint.unfolded(found, awq(GROUP))
     with pytest.raises(SetupError, match=r"1 missing: llm\.model\.layers\.0\.mlp\.up_proj\.weight"):
         checkpoint.account(weights.shapes_of(network), listed, weights.unused_names(network))
 

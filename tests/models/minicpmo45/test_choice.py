@@ -9,13 +9,7 @@ from tests.support.choosing import candidates, weighed
 from tests.support.small_minicpmo import IDS, VOCABULARY, ByteTokenizer
 
 from parley.engine.work import Sampling
-from parley.models.minicpmo45.llm.sampling import (
-    Ask,
-    ChoiceRule,
-    Chooser,
-    reply_rule,
-    unit_rule,
-)
+from parley.models.minicpmo45.llm.sampling import Ask, ChoiceRule, Chooser, reply_rule, unit_rule
 from parley.models.minicpmo45.runtime import transfer
 from parley.models.minicpmo45.runtime.randomness import race, uniforms
 from parley.protocol.values import DuplexConfig

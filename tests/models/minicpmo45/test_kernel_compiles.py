@@ -24,7 +24,7 @@ triton = pytest.importorskip("triton", reason="the package triton is not install
 from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped] # noqa: E402
 from triton.compiler import ASTSource  # type: ignore[import-untyped] # noqa: E402
 
-from parley.models.minicpmo45.runtime import fp8_kernels, slot_kernels  # noqa: E402
+from parley.models.minicpmo45.runtime import kernels  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -108,11 +108,11 @@ def compiled(use: Use, capability: int) -> Any:
     signature = {name: f"*{kind}" for name, kind in pointers.items()}
     signature |= {"scale": "fp32"} | dict.fromkeys(numbers, "i32")
     signature |= dict.fromkeys(constants, "constexpr")
-    names = slot_kernels.partial.arg_names
+    names = kernels.partial.arg_names
     assert sorted(names) == sorted(signature)
     even = {*pointers, *numbers[:8]}
     source = ASTSource(
-        fn=slot_kernels.partial,
+        fn=kernels.partial,
         signature={name: signature[name] for name in names},
         constexprs={(names.index(name),): value for name, value in constants.items()},
         attrs={
@@ -136,10 +136,10 @@ def uses_of(capability: int) -> list[Use]:
 @pytest.mark.parametrize("capability", [one for one in SHARED_BYTES if one >= 89])
 def test_rows_are_rounded_to_eight_bits_on_every_card_that_multiplies_them(capability: int) -> None:
     for width in (4096, 16_384):
-        names = fp8_kernels.rounded.arg_names
+        names = kernels.rounded.arg_names
         kinds = ("*bf16", "*fp8e4nv", "*fp32", "i32", "fp32", "fp32", "constexpr")
         source = ASTSource(
-            fn=fp8_kernels.rounded,
+            fn=kernels.rounded,
             signature=dict(zip(names, kinds, strict=True)),
             constexprs={(names.index("WIDTH"),): width},
         )

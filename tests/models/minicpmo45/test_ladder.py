@@ -342,6 +342,23 @@ def test_fp8_products_that_fail_while_they_serve_are_made_of_unpacked_matrices(m
     assert model.fast_paths["fp8"].startswith("plain: RuntimeError: CUBLAS")
 
 
+@pytest.mark.parametrize("part", ["int4", "fp8"])
+def test_graphs_that_hold_a_product_go_with_it(card, monkeypatch, part):
+    monkeypatch.setattr(loading, "_graphs", with_graphs(FakeCapture))
+    model = loaded(quantize=part, attention="sdpa")
+    model.warm_up()
+    assert "decode" in model.graphs.counts
+
+    model.step_down(part, "the card refused it")
+
+    assert not {"decode", "feed"} & set(model.graphs.counts)
+    assert "sound" in model.graphs.counts
+    assert model.fast_paths["graph_decode"] == (
+        f"plain: captured with the part '{part}', which has failed"
+    )
+    assert model.fast_paths["graph_sound"] == "fast"
+
+
 @pytest.mark.parametrize("is_lying", [False, True], ids=["raises", "lies"])
 def test_a_precision_that_fails_gives_way_to_float32(monkeypatch, is_lying):
     chosen: list[str] = []

@@ -19,13 +19,7 @@ from parley.engine.work import Prefill, Stage, StartSession
 from parley.models.minicpmo45.config import full_size_config
 from parley.models.minicpmo45.measuring import SPARE_SHARE
 from parley.models.minicpmo45.model import ANSWER_RESERVE
-from parley.models.minicpmo45.plan import (
-    GIB,
-    SHARE_TOKENS,
-    LoadChoice,
-    MemoryPlan,
-    plan_of,
-)
+from parley.models.minicpmo45.plan import GIB, SHARE_TOKENS, LoadChoice, MemoryPlan, plan_of
 from parley.models.minicpmo45.quantize import Kind
 from parley.models.minicpmo45.runtime.caches import SlotCache
 from parley.models.minicpmo45.runtime.pages import PagePool
@@ -84,12 +78,13 @@ def state_bytes(
     language, audio, tts = CONFIG.language, CONFIG.audio, CONFIG.tts
     context = SlotCache(
         layers=language.num_hidden_layers, rows=slots, heads=language.num_key_value_heads,
-        capacity=context_tokens + ANSWER_RESERVE, head_dim=CONFIG.head_dim, dtype=bf16, device=meta,
-        is_eight_bit=has_small_caches, pool=pool,
+        capacity=context_tokens + ANSWER_RESERVE, head_dim=language.head_dim, dtype=bf16,
+        device=meta, is_eight_bit=has_small_caches, pool=pool,
     )  # fmt: skip
     sound = SlotCache(
         layers=audio.encoder_layers, rows=slots, heads=audio.encoder_attention_heads,
-        capacity=CONFIG.audio_positions, head_dim=audio.d_model // audio.encoder_attention_heads,
+        capacity=audio.max_source_positions,
+        head_dim=audio.d_model // audio.encoder_attention_heads,
         dtype=bf16, device=meta, is_eight_bit=has_small_caches,
     )  # fmt: skip
     speech = SpeechCache(

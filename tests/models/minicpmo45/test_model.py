@@ -13,16 +13,9 @@ from tests.support.small_minicpmo import IDS, small_model
 from tests.support.small_talk import answer, conversation, do, duplex, samples
 
 from parley.engine.segments import Audio, Image, Text
-from parley.engine.work import (
-    Ending,
-    Finalize,
-    Generate,
-    StartSession,
-    StepUnit,
-    Window,
-)
+from parley.engine.work import Ending, Finalize, Generate, StartSession, StepUnit, Window
 from parley.errors import ContextFull
-from parley.models.minicpmo45.conversation.rounds import RoundLedger
+from parley.models.minicpmo45.conversation.state import RoundLedger
 from parley.settings import ModelBehaviour as Behaviour
 
 

@@ -9,15 +9,7 @@ from tests.support.small_minicpmo import IDS, small_model
 from tests.support.small_talk import GREEDY, Script, answer, conversation, do, duplex, samples
 
 from parley.engine.segments import Audio, Image, Mark, Marker, Text
-from parley.engine.work import (
-    Ending,
-    Finalize,
-    Generate,
-    Prefill,
-    Sampling,
-    StartSession,
-    Window,
-)
+from parley.engine.work import Ending, Finalize, Generate, Prefill, Sampling, StartSession, Window
 from parley.errors import BadInput
 from parley.media.pcm import Pcm
 from parley.settings import ModelBehaviour as Behaviour

@@ -31,7 +31,7 @@ from parley.media.pcm import Pcm
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.runtime.caches import RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.pages import RESERVED, PagePool, PageTable
-from parley.models.minicpmo45.stages import eviction
+from parley.models.minicpmo45.stages import language
 
 PAGE = 16
 CONTEXT = 1000
@@ -390,7 +390,7 @@ def test_a_window_that_cannot_be_rewritten_leaves_the_context_as_it_was(
 
     monkeypatch.setattr(model.network.llm, "forward", fails)
     with pytest.raises(RuntimeError):
-        eviction._rewrite(model, 0, plan, [1, 2])
+        language._rewrite(model, 0, plan, [1, 2])
 
     after = model.context.copy_row(0)
     assert torch.equal(before.keys, after.keys)

@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from parley.errors import SetupError
 from parley.models.minicpmo45 import quantize, weights
 from parley.models.minicpmo45.config import make_config
-from parley.models.minicpmo45.fp8 import Fp8Linear, rounded_plainly
 from parley.models.minicpmo45.plan import LoadChoice, MemoryPlan, plan_of
 from parley.models.minicpmo45.quantize import (
+    Fp8Linear,
     Int4Linear,
     Kind,
     RowQuantizedEmbedding,
@@ -23,6 +23,7 @@ from parley.models.minicpmo45.quantize import (
     checked,
     grouped,
     planned_bytes,
+    rounded_plainly,
     stored_bytes,
 )
 from parley.models.minicpmo45.runtime.caches import Span

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from parley.cli.bench import gpu_parts
-from parley.models.minicpmo45 import fp8
+from parley.models.minicpmo45 import quantize
 from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
@@ -103,9 +103,9 @@ def test_rows_in_eight_bits_are_what_pytorch_makes_of_them(dtype: torch.dtype) -
     torch.manual_seed(0)
     x = torch.randn(4, 300).to(dtype) * torch.tensor([1e-3, 1.0, 1e4, 0.0])[:, None].to(dtype)
 
-    small, scales = fp8._run(x)
+    small, scales = quantize._run(x)
 
-    wanted, wanted_scales = fp8.rounded_plainly(x)
+    wanted, wanted_scales = quantize.rounded_plainly(x)
     assert torch.allclose(scales, wanted_scales, rtol=1e-6)
     # The interpreter of Triton 3.9 loses what a rounding carries into the exponent.
     is_carried = wanted.float().frexp().mantissa.abs() == 0.5

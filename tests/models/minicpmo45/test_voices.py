@@ -21,17 +21,9 @@ from parley.models.minicpmo45.token2wav.features import (
     speaker_bank,
     tokenizer_mel,
 )
-from parley.models.minicpmo45.token2wav.voice_maker import (
-    SPEAKER_FILE,
-    TOKENIZER_FILE,
-    VoiceMaker,
-)
+from parley.models.minicpmo45.token2wav.voice_maker import SPEAKER_FILE, TOKENIZER_FILE, VoiceMaker
 from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
-from parley.models.minicpmo45.token2wav.voices import (
-    VoiceStore,
-    read_pack,
-    write_pack,
-)
+from parley.models.minicpmo45.token2wav.voices import VoiceStore, read_pack, write_pack
 
 
 def reference(seconds: float = 3.0, rate_hz: int = 16_000, hz: float = 180.0) -> Pcm:

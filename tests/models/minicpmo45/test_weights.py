@@ -221,7 +221,7 @@ def test_rope_theta_may_stand_where_transformers_5_keeps_it():
 
     config = make_config({**raw, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}})
 
-    assert config.rope_base == 5e5
+    assert config.language.rope_theta == 5e5
 
 
 def test_the_plan_counts_what_a_model_takes(folder):

@@ -12,7 +12,7 @@ from tests.support.small_minicpmo import IDS, small_model
 
 from parley.engine.segments import Text
 from parley.engine.work import Ending, Generate, GenerateResult, Sampling, StartSession
-from parley.models.minicpmo45.conversation.whole import WholeReplyJob
+from parley.models.minicpmo45.conversation.replies import WholeReplyJob
 from parley.models.minicpmo45.llm.sampling import Ask, Choice
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.token2wav.vocoder import OVERLAP_SAMPLES

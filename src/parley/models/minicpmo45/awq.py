@@ -9,7 +9,7 @@ shape (out, in) is stored as three tensors:
 | `x.qzeros`  | (in / group, out / 8) | int32 | the zeros of eight outputs, packed alike       |
 | `x.scales`  | (in / group, out)   | float16 | a scale per group of inputs and output         |
 
-Output `8 j + ORDER[i]` lies in bits `4 i` to `4 i + 3` of column `j`. A weight is
+Output `8 j + AWQ_ORDER[i]` lies in bits `4 i` to `4 i + 3` of column `j`. A weight is
 `(q - zero) * scale`.
 
 In compressed-tensors, W4A16, the format "pack-quantized":
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ from torch import Tensor
 from parley.errors import SetupError
 from parley.models.minicpmo45.quantize import GROUPS, Groups
 
-ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
+AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
 """Which of eight neighbouring outputs lies in which four bits, lowest first."""
 
 USE_INSTEAD: Final = (
@@ -44,87 +44,80 @@ USE_INSTEAD: Final = (
     "or the one in AWQ (openbmb/MiniCPM-o-4_5-awq)."
 )
 
+_AWQ: Final = {"bits": 4, "version": "gemm", "zero_point": True}
+_W4A16: Final = {"num_bits": 4, "type": "int", "strategy": "group", "actorder": None}
+"""What is read of each kind: fields of `quantization_config`, and of its group's weights."""
 
-class PackedScheme(Protocol):
-    """How the matrices of a checkpoint are packed."""
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        ...
+@dataclass(frozen=True, slots=True)
+class PackedScheme:
+    """How the matrices of a checkpoint are packed.
 
-    @property
-    def suffixes(self) -> tuple[str, ...]:
-        """The tensors of a matrix; the numbers come first."""
-        ...
+    Args:
+        name: for people.
+        group: inputs that share a scale.
+        suffixes: the tensors of a matrix: numbers and scales first, zeros last.
+        by_input: the first axis of numbers and scales is inputs, and eight outputs are neighbours.
+        has_zeros: groups have zeros of their own; else every zero is 8.
+    """
+
+    name: str
+    group: int
+    suffixes: tuple[str, ...]
+    by_input: bool = False
+    has_zeros: bool = True
 
     def matrix(self, packed: tuple[int, ...]) -> tuple[int, ...]:
         """(out, in) of a matrix whose numbers have this shape."""
-        ...
+        rows, columns = packed
+        return (8 * columns, rows) if self.by_input else (rows, 8 * columns)
 
-    def groups(self, parts: Sequence[Tensor]) -> Groups:
+    def groups(self, stored: Sequence[Tensor]) -> Groups:
         """The stored tensors as groups of 4-bit weights; nothing is rounded."""
-        ...
+        q, scales, zeros = self._unpacked(stored)
+        return Groups(q, scales, (8 - zeros) * scales)
 
-    def weight(self, parts: Sequence[Tensor]) -> Tensor:
-        """The matrix that they stand for, float32, shape (out, in)."""
-        ...
+    def weight(self, stored: Sequence[Tensor]) -> Tensor:
+        """The matrix that they stand for, float32, shape (out, in). Exact: a product of a 4-bit and
+        an 11-bit number."""
+        q, scales, zeros = self._unpacked(stored)
+        steps = torch.unflatten(q, 1, (-1, self.group)) - zeros[..., None]
+        return (steps * scales[..., None]).flatten(1)
 
-
-@dataclass(frozen=True, slots=True)
-class AwqScheme:
-    """AWQ. `group`: inputs that share a scale."""
-
-    group: int
-
-    @property
-    def name(self) -> str:
-        return "AWQ"
-
-    @property
-    def suffixes(self) -> tuple[str, ...]:
-        return ("qweight", "qzeros", "scales")
-
-    def matrix(self, packed: tuple[int, ...]) -> tuple[int, ...]:
-        return (8 * packed[1], packed[0])
-
-    def groups(self, parts: Sequence[Tensor]) -> Groups:
-        return groups_of(parts[0], parts[1], parts[2], self)
-
-    def weight(self, parts: Sequence[Tensor]) -> Tensor:
-        return dequantised(parts[0], parts[1], parts[2], self)
-
-
-@dataclass(frozen=True, slots=True)
-class CompressedScheme:
-    """compressed-tensors. `group`: inputs that share a scale."""
-
-    group: int
-    has_zeros: bool
-
-    @property
-    def name(self) -> str:
-        return "W4A16"
-
-    @property
-    def suffixes(self) -> tuple[str, ...]:
-        names = ("weight_packed", "weight_scale", "weight_shape")
-        return (*names, "weight_zero_point") if self.has_zeros else names
-
-    def matrix(self, packed: tuple[int, ...]) -> tuple[int, ...]:
-        return (packed[0], 8 * packed[1])
-
-    def groups(self, parts: Sequence[Tensor]) -> Groups:
-        q = in_order(parts[0])
-        scale = parts[1].float().contiguous()
-        _require_groups(q.shape[1], scale.shape[1], self.group)
-        zero = torch.full_like(scale, 8.0)
+    def _unpacked(self, stored: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Numbers (out, in), scales and zeros (out, in / group)."""
+        order = AWQ_ORDER if self.by_input else tuple(range(8))
+        q, scales = unpacked(stored[0], order), stored[1].float()
+        if self.by_input:
+            q, scales = q.T, scales.T
+        if q.shape[1] != self.group * scales.shape[1]:
+            raise SetupError(
+                f"A matrix of {q.shape[1]} inputs has {scales.shape[1]} groups, not of "
+                f"{self.group} inputs as config.json says."
+            )
+        zeros = torch.full_like(scales, 8.0)
         if self.has_zeros:
-            zero = in_order(parts[3].T).T[: scale.shape[0]].float()
-        return Groups(q.contiguous(), scale, (8 - zero) * scale)
+            # Eight outputs are neighbours here in both kinds.
+            packed = stored[-1] if self.by_input else stored[-1].T
+            zeros = unpacked(packed, order).T[: q.shape[0]].float()
+        return q.contiguous(), scales.contiguous(), zeros
 
-    def weight(self, parts: Sequence[Tensor]) -> Tensor:
-        return self.groups(parts).weight()
+
+def awq(group: int) -> PackedScheme:
+    """AWQ, the layout "gemm"."""
+    return PackedScheme("AWQ", group, ("qweight", "scales", "qzeros"), by_input=True)
+
+
+def unpacked(numbers: Tensor, order: Sequence[int] = AWQ_ORDER) -> Tensor:
+    """int32 (rows, columns) to its 4-bit numbers, int32 (rows, 8 columns).
+
+    Args:
+        order: which of eight numbers lies in which four bits, lowest first.
+    """
+    shifts = torch.empty(8, dtype=torch.int32, device=numbers.device)
+    for place, number in enumerate(order):
+        shifts[number] = 4 * place
+    return ((numbers[..., None] >> shifts) & 0xF).flatten(-2)
 
 
 def scheme_of(config: Mapping[str, Any]) -> PackedScheme | None:
@@ -141,91 +134,52 @@ def scheme_of(config: Mapping[str, Any]) -> PackedScheme | None:
         return _compressed(stated)
     if method != "awq":
         raise SetupError(
-            f"config.json says that the weights are packed by '{method}', which is not read here.",
+            f"config.json says that the weights are packed by '{method}', which is not supported.",
             hint=USE_INSTEAD,
         )
-    known = {"bits": 4, "version": "gemm", "zero_point": True}
-    for name, value in known.items():
-        given = stated.get(name, stated.get("w_bit", value) if name == "bits" else value)
-        _require("AWQ", name, given, value)
-    return AwqScheme(_group(stated.get("group_size", stated.get("q_group_size", 128))))
+    given = {"bits": stated.get("w_bit", 4), **stated}
+    _require("AWQ", given, _AWQ)
+    return awq(_group(given.get("group_size", given.get("q_group_size", 128))))
 
 
-def _compressed(stated: Mapping[str, Any]) -> CompressedScheme:
+def _compressed(stated: Mapping[str, Any]) -> PackedScheme:
     groups = list((stated.get("config_groups") or {}).values())
     if len(groups) != 1:
         raise SetupError(
-            f"config.json has {len(groups)} groups of compressed weights; 1 is read here.",
+            f"config.json has {len(groups)} groups of compressed weights; 1 is supported.",
             hint=USE_INSTEAD,
         )
     weights: Mapping[str, Any] = groups[0].get("weights") or {}
-    _require("W4A16", "format", stated.get("format", "pack-quantized"), "pack-quantized")
-    _require("W4A16", "input_activations", groups[0].get("input_activations"), None)
-    known = {"num_bits": 4, "type": "int", "strategy": "group", "actorder": None}
-    for name, value in known.items():
-        _require("W4A16", name, weights.get(name, value), value)
-    has_zeros = not weights.get("symmetric", True)
-    return CompressedScheme(_group(weights.get("group_size", 128)), has_zeros)
+    _require("W4A16", stated, {"format": "pack-quantized"})
+    _require("W4A16", groups[0], {"input_activations": None})
+    _require("W4A16", weights, _W4A16)
+    names = ("weight_packed", "weight_scale", "weight_shape")
+    group = _group(weights.get("group_size", 128))
+    if weights.get("symmetric", True):
+        return PackedScheme("W4A16", group, names, has_zeros=False)
+    return PackedScheme("W4A16", group, (*names, "weight_zero_point"))
 
 
-def _require(kind: str, name: str, given: object, wanted: object) -> None:
-    if str(given).lower() != str(wanted).lower():
-        raise SetupError(
-            f"config.json says {name} {given!r} of its {kind} weights; {wanted!r} is read here.",
-            hint=USE_INSTEAD,
-        )
+def _require(kind: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    for name, value in wanted.items():
+        found = given.get(name, value)
+        if str(found).lower() != str(value).lower():
+            raise SetupError(
+                f"config.json says {name} {found!r} of its {kind} weights; {value!r} is supported.",
+                hint=USE_INSTEAD,
+            )
 
 
 def _group(given: object) -> int:
     """Inputs that share a scale.
 
     Raises:
-        SetupError: whole rows share one (-1), or it is no group that a kernel takes.
+        SetupError: whole rows share one (-1), or no kernel takes such groups.
     """
     if not isinstance(given, int) or given not in GROUPS:
         sizes = ", ".join(map(str, sorted(GROUPS)))
         raise SetupError(
-            f"config.json says group_size {given!r} of its 4-bit weights; {sizes} are read here.",
+            f"config.json says group_size {given!r} of its 4-bit weights; {sizes} are supported.",
             hint=USE_INSTEAD,
         )
     return given
-
-
-def _require_groups(inputs: int, groups: int, size: int) -> None:
-    if inputs != size * groups:
-        raise SetupError(
-            f"A matrix of {inputs} inputs has {groups} groups, not of {size} inputs as "
-            "config.json says."
-        )
-
-
-def in_order(numbers: Tensor) -> Tensor:
-    """int32 (rows, columns) to its 4-bit numbers, int32 (rows, 8 columns), lowest first."""
-    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=numbers.device)
-    return ((numbers[..., None] >> shifts) & 0xF).flatten(-2)
-
-
-def unpacked(numbers: Tensor) -> Tensor:
-    """int32 (rows, columns) to its 4-bit numbers, int32 (rows, 8 columns), outputs in order."""
-    shifts = torch.empty(8, dtype=torch.int32, device=numbers.device)
-    for place, output in enumerate(ORDER):
-        shifts[output] = 4 * place
-    out = (numbers[..., None] >> shifts) & 0xF
-    return out.flatten(-2)
-
-
-def groups_of(qweight: Tensor, qzeros: Tensor, scales: Tensor, scheme: AwqScheme) -> Groups:
-    """The stored tensors of a matrix as groups of 4-bit weights; nothing is rounded."""
-    q = unpacked(qweight).T.contiguous()
-    zero = unpacked(qzeros).T.float()
-    scale = scales.T.float().contiguous()
-    _require_groups(q.shape[1], scale.shape[1], scheme.group)
-    return Groups(q, scale, (8 - zero) * scale)
-
-
-def dequantised(qweight: Tensor, qzeros: Tensor, scales: Tensor, scheme: AwqScheme) -> Tensor:
-    """The matrix that three tensors stand for, float32, shape (out, in). Exact: a product of a
-    4-bit and an 11-bit number."""
-    q = unpacked(qweight).view(-1, scheme.group, scales.shape[1])
-    zero = unpacked(qzeros)[:, None]
-    return ((q - zero).float() * scales.float()[:, None]).flatten(0, 1).T.contiguous()

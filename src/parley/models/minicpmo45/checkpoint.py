@@ -9,20 +9,16 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
 
 from parley.errors import SetupError
 from parley.models.minicpmo45.awq import USE_INSTEAD, PackedScheme
 
 INDEX_FILE = "model.safetensors.index.json"
 
-
 SINGLE_FILE = "model.safetensors"
-
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -45,7 +41,6 @@ LAYERS = "llm.model.layers."
 
 EMBEDDINGS, HEAD = "llm.model.embed_tokens.weight", "llm.lm_head.weight"
 """Those that the smallest models keep in 8 bits."""
-
 
 _DTYPE_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
 
@@ -164,34 +159,3 @@ def stored_dtype(found: Mapping[str, Stored]) -> torch.dtype:
             sizes[stored.dtype] = sizes.get(stored.dtype, 0) + count
     is_wide = bool(sizes) and max(sizes, key=lambda kind: sizes[kind]) in ("F32", "F64")
     return torch.float32 if is_wide else torch.bfloat16
-
-
-def write(
-    folder: Path,
-    raw_config: Mapping[str, Any],
-    tensors: Iterable[tuple[str, Tensor]],
-    *,
-    shard_bytes: int = 5_000_000_000,
-) -> None:
-    """Store a checkpoint in the official layout: config.json, an index, and numbered shards."""
-    from safetensors.torch import save_file
-
-    folder.mkdir(parents=True, exist_ok=True)
-    shards: list[dict[str, Tensor]] = [{}]
-    filled = total = 0
-    for name, tensor in tensors:
-        size = tensor.numel() * tensor.element_size()
-        if shards[-1] and filled + size > shard_bytes:
-            shards.append({})
-            filled = 0
-        shards[-1][name] = tensor.contiguous()
-        filled += size
-        total += size
-    places: dict[str, str] = {}
-    for number, shard in enumerate(shards, 1):
-        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        save_file(shard, folder / file, metadata={"format": "pt"})
-        places.update(dict.fromkeys(shard, file))
-    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-    (folder / INDEX_FILE).write_text(json.dumps(index, indent=2), encoding="utf-8")
-    (folder / "config.json").write_text(json.dumps(raw_config, indent=2), encoding="utf-8")

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from parley.errors import SetupError
 
@@ -89,7 +89,7 @@ class SliceRules:
     use_image_id: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageConfig:
     """Sizes of the language model. Field names are those of the file, here and in the others."""
 
@@ -100,39 +100,38 @@ class LanguageConfig:
     num_attention_heads: int
     num_key_value_heads: int
     head_dim: int
-    hidden_act: str
-    max_position_embeddings: int
-    rms_norm_eps: float
-    attention_bias: bool
     rope_theta: float
+    hidden_act: str = "silu"
+    max_position_embeddings: int = 40960
+    rms_norm_eps: float = 1e-6
+    attention_bias: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VisionConfig:
-    """Sizes of the vision encoder."""
-
     hidden_size: int
     intermediate_size: int
     num_hidden_layers: int
     num_attention_heads: int
-    num_channels: int
-    image_size: int
-    patch_size: int
-    hidden_act: str
-    layer_norm_eps: float
+    num_channels: int = 3
+    image_size: int = 980
+    patch_size: int = 14
+    hidden_act: str = "gelu_pytorch_tanh"
+    layer_norm_eps: float = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AudioConfig:
-    """Sizes of the audio encoder."""
-
     d_model: int
     encoder_layers: int
     encoder_attention_heads: int
     encoder_ffn_dim: int
-    num_mel_bins: int
-    max_source_positions: int
-    activation_function: str
+    num_mel_bins: int = 80
+    max_source_positions: int = 1500
+    activation_function: str = "gelu"
+
+
+Part = TypeVar("Part", LanguageConfig, VisionConfig, AudioConfig)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,21 +167,7 @@ class MiniCPMOConfig:
     @property
     def hidden_size(self) -> int:
         """Width of the language model, `H`."""
-        return int(self.language.hidden_size)
-
-    @property
-    def rope_base(self) -> float:
-        """Base of the rotary frequencies."""
-        return self.language.rope_theta
-
-    @property
-    def head_dim(self) -> int:
-        return int(self.language.head_dim)
-
-    @property
-    def audio_positions(self) -> int:
-        """Length of the audio encoder's position table."""
-        return int(self.audio.max_source_positions)
+        return self.language.hidden_size
 
     @property
     def audio_chunk_frames(self) -> int:
@@ -217,12 +202,8 @@ def make_config(
             f"version {version!r}.",
             hint="Use openbmb/MiniCPM-o-4_5 or a folder with its files.",
         )
-    missing = [
-        name
-        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
-        if name not in raw
-    ]
-    missing += [name for name in ("vision_config", "audio_config") if name not in raw]
+    needed = ("hidden_size", "num_attention_heads", "vision_config", "audio_config")
+    missing = [name for name in needed if name not in raw]
     if missing:
         raise SetupError(f"config.json lacks {', '.join(missing)}.")
     for flag in ("init_vision", "init_audio"):
@@ -231,8 +212,8 @@ def make_config(
     tts = dict(raw.get("tts_config") or {})
     return MiniCPMOConfig(
         language=_language(raw),
-        vision=_vision(raw["vision_config"]),
-        audio=_audio(raw["audio_config"]),
+        vision=_sizes(VisionConfig, raw["vision_config"], "vision_config."),
+        audio=_sizes(AudioConfig, raw["audio_config"], "audio_config."),
         tts=tts,
         query_num=int(raw.get("query_num", 64)),
         vision_batch=int(raw.get("vision_batch_size", 16)),
@@ -275,58 +256,44 @@ def _language(raw: Mapping[str, Any]) -> LanguageConfig:
     if raw.get("use_sliding_window"):
         raise SetupError("config.json switches sliding-window attention on; it is not supported.")
     heads = int(raw["num_attention_heads"])
-    width = int(raw["hidden_size"])
-    return LanguageConfig(
-        vocab_size=int(raw["vocab_size"]),
-        hidden_size=width,
-        intermediate_size=int(raw["intermediate_size"]),
-        num_hidden_layers=int(raw["num_hidden_layers"]),
-        num_attention_heads=heads,
-        num_key_value_heads=int(raw.get("num_key_value_heads", heads)),
-        head_dim=int(raw.get("head_dim") or width // heads),
-        hidden_act=raw.get("hidden_act", "silu"),
-        max_position_embeddings=int(raw.get("max_position_embeddings", 40960)),
-        rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-        attention_bias=bool(raw.get("attention_bias", False)),
-        rope_theta=float(base),
-    )
+    given = {
+        "num_key_value_heads": heads,
+        **raw,
+        "head_dim": raw.get("head_dim") or int(raw["hidden_size"]) // heads,
+        "rope_theta": base,
+    }
+    return _sizes(LanguageConfig, given, "")
 
 
-def _vision(raw: Mapping[str, Any]) -> VisionConfig:
-    return VisionConfig(
-        hidden_size=int(raw["hidden_size"]),
-        intermediate_size=int(raw["intermediate_size"]),
-        num_hidden_layers=int(raw["num_hidden_layers"]),
-        num_attention_heads=int(raw["num_attention_heads"]),
-        num_channels=int(raw.get("num_channels", 3)),
-        image_size=int(raw.get("image_size", 980)),
-        patch_size=int(raw.get("patch_size", 14)),
-        hidden_act=raw.get("hidden_act", "gelu_pytorch_tanh"),
-        layer_norm_eps=float(raw.get("layer_norm_eps", 1e-6)),
-    )
+def _sizes(kind: type[Part], raw: Mapping[str, Any], place: str) -> Part:
+    """A part's sizes from the object that has fields of the same names.
 
-
-def _audio(raw: Mapping[str, Any]) -> AudioConfig:
-    return AudioConfig(
-        d_model=int(raw["d_model"]),
-        encoder_layers=int(raw["encoder_layers"]),
-        encoder_attention_heads=int(raw["encoder_attention_heads"]),
-        encoder_ffn_dim=int(raw["encoder_ffn_dim"]),
-        num_mel_bins=int(raw.get("num_mel_bins", 80)),
-        max_source_positions=int(raw.get("max_source_positions", 1500)),
-        activation_function=raw.get("activation_function", "gelu"),
-    )
+    Args:
+        place: of that object in the file.
+    """
+    types = {"int": int, "float": float, "bool": bool, "str": str}
+    missing = [
+        place + one.name for one in fields(kind) if one.default is MISSING and one.name not in raw
+    ]
+    if missing:
+        raise SetupError(f"config.json lacks {', '.join(missing)}.")
+    named = {one.name: str(one.type) for one in fields(kind) if one.name in raw}
+    return kind(**{name: types[wanted](raw[name]) for name, wanted in named.items()})
 
 
 def _slices(preprocessor: Mapping[str, Any] | None, raw: Mapping[str, Any]) -> SliceRules:
     if preprocessor is None:
         return SliceRules(use_image_id=bool(raw.get("use_image_id", True)))
+    names = {
+        "max_slices": "max_slice_nums",
+        "resolution": "scale_resolution",
+        "patch": "patch_size",
+        "mean": "norm_mean",
+        "std": "norm_std",
+        "use_image_id": "use_image_id",
+    }
     defaults = SliceRules()
-    return SliceRules(
-        max_slices=int(preprocessor.get("max_slice_nums", defaults.max_slices)),
-        resolution=int(preprocessor.get("scale_resolution", defaults.resolution)),
-        patch=int(preprocessor.get("patch_size", defaults.patch)),
-        mean=tuple(preprocessor.get("norm_mean", defaults.mean)),
-        std=tuple(preprocessor.get("norm_std", defaults.std)),
-        use_image_id=bool(preprocessor.get("use_image_id", defaults.use_image_id)),
+    given = {name: preprocessor[theirs] for name, theirs in names.items() if theirs in preprocessor}
+    return replace(
+        defaults, **{name: type(getattr(defaults, name))(one) for name, one in given.items()}
     )

@@ -120,12 +120,9 @@ def _card(device: torch.device) -> Iterator[PartFinding]:
 
 def _parts(settings: ModelSettings, device: torch.device) -> Iterator[PartFinding]:
     sizes = full_sizes()
+    flow_dtype, history = flow_dtype_of(settings, device), history_dtype(settings, device)
     uses = trials.uses_of(
-        sizes.config,
-        sizes.flow,
-        dtype=torch.bfloat16,
-        flow_dtype=flow_dtype_of(settings, device),
-        history=history_dtype(settings, device),
+        trials.Geometry(sizes.config, sizes.flow, torch.bfloat16, flow_dtype, history)
     )
     if slot_attention.is_installed():
         version = getattr(importlib.import_module("triton"), "__version__", "")

@@ -41,14 +41,12 @@ class NotDownloaded(SetupError):
 
 @dataclass(frozen=True, slots=True)
 class RepositoryFile:
-    """A file of a hub repository."""
-
     name: str
     size_bytes: int
 
 
 class Hub(Protocol):
-    """The part of a hub that is used."""
+    """The part of a hub that parley uses."""
 
     @property
     def cache(self) -> Path:
@@ -140,11 +138,7 @@ def _failures() -> tuple[type[Exception], ...]:
     Which HTTP library `huggingface_hub` uses (requests, httpx, httpx2) depends on its version; its
     own HTTP error is derived from that library's.
     """
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-    )
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
     return (*HfHubHTTPError.__bases__, OfflineModeIsEnabled, LocalEntryNotFoundError, OSError)
 
@@ -230,7 +224,7 @@ def _require_room(cache: Path, repository: str, missing: int) -> None:
 
 @contextmanager
 def _reported(cache: Path, repository: str, total: int) -> Iterator[None]:
-    """Say now and then how much has arrived."""
+    """Log the progress of a download every few seconds."""
     if not total:
         yield
         return

@@ -13,33 +13,11 @@ import torch
 
 from parley.errors import SetupError
 from parley.models.minicpmo45 import trials
-from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.device import set_precision
 from parley.models.minicpmo45.quantize import Kind
-from parley.models.minicpmo45.runtime.attention import (
-    AttentionMethod,
-    FusedAttention,
-    SlotAttention,
-    why_no_kernel,
-)
+from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention, why_no_kernel
 from parley.models.minicpmo45.runtime.fast_paths import FastPaths
-from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 from parley.settings import ModelSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """What decides which kernels a model needs.
-
-    Args:
-        dtype: of the weights; flow_dtype, history: of the flow and of what it remembers.
-    """
-
-    config: MiniCPMOConfig
-    flow: FlowShape
-    dtype: torch.dtype
-    flow_dtype: torch.dtype
-    history: torch.dtype | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +29,7 @@ class Rung:
         unpacks: matrices in fewer bits are unpacked for every product.
     """
 
-    attention: AttentionMethod
+    attention: FusedAttention
     has_small_caches: bool = False
     unpacks: bool = False
 
@@ -59,7 +37,7 @@ class Rung:
 def choose(
     settings: ModelSettings,
     device: torch.device,
-    geometry: Geometry,
+    geometry: trials.Geometry,
     *,
     kind: Kind,
     has_small_caches: bool,
@@ -96,22 +74,16 @@ def _keeps_small(
 def _attention(
     settings: ModelSettings,
     device: torch.device,
-    geometry: Geometry,
+    geometry: trials.Geometry,
     has_small_caches: bool,
     paths: FastPaths,
-) -> AttentionMethod:
+) -> FusedAttention:
     problem = why_no_kernel(device)
     if settings.attention == "sdpa":
         problem = "model.attention is sdpa."
     elif problem is not None and settings.attention == "triton":
         raise SetupError(problem, hint="Set model.attention to auto.")
-    uses = trials.uses_of(
-        geometry.config,
-        geometry.flow,
-        dtype=geometry.dtype,
-        flow_dtype=geometry.flow_dtype,
-        history=geometry.history,
-    )
+    uses = trials.uses_of(geometry)
     if problem is None and not uses:
         problem = "The kernel takes no head of this model."
     if problem is not None:

@@ -7,6 +7,7 @@ the model loads and answers in text. Source: model.md 2.1.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,9 +16,9 @@ from parley.errors import ParleyError, SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.resample import resample
 from parley.media.wav import load as load_wav
-from parley.models.minicpmo45 import hub, ladder, weights
+from parley.models.minicpmo45 import hub, ladder, trials, weights
 from parley.models.minicpmo45.awq import scheme_of
-from parley.models.minicpmo45.config import MiniCPMOConfig, read_config
+from parley.models.minicpmo45.config import read_config
 from parley.models.minicpmo45.conversation.speech import SpeechOutput, Streams
 from parley.models.minicpmo45.device import choose_device, use_device
 from parley.models.minicpmo45.model import ANSWER_RESERVE, MiniCPMO45
@@ -39,7 +40,6 @@ from parley.models.minicpmo45.quantize import Kind, checked, unpack
 from parley.models.minicpmo45.random_model import ByteTokenizer, NoiseVoices, Sizes, full_sizes
 from parley.models.minicpmo45.runtime.fast_paths import FastPaths
 from parley.models.minicpmo45.runtime.graphs import CudaGraphCapture, GraphRunner
-from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
 from parley.models.minicpmo45.token2wav.vocoder_files import (
     load_token2wav,
     missing_files,
@@ -47,10 +47,7 @@ from parley.models.minicpmo45.token2wav.vocoder_files import (
 )
 from parley.models.minicpmo45.token2wav.voice_maker import VoiceMaker
 from parley.models.minicpmo45.token2wav.voices import VoiceStore
-from parley.models.minicpmo45.tokenizer import (
-    CheckpointTokenizer,
-    Tokenizer,
-)
+from parley.models.minicpmo45.tokenizer import CheckpointTokenizer, Tokenizer
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 from parley.settings import ModelSettings
 
@@ -90,7 +87,7 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
     kind = kind_of(settings, scheme)
     checked(kind, device=device, dtype=dtype or torch.bfloat16)
     paths = FastPaths(is_strict=settings.strict)
-    geometry = ladder.Geometry(
+    geometry = trials.Geometry(
         config,
         sizes.flow,
         dtype or torch.bfloat16,
@@ -105,19 +102,17 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         has_small_caches=keeps_eight_bits(settings, device),
         paths=paths,
     )
-    network = _network(config, folder, device, dtype, kind)
+    network = weights.build(config)
+    if folder is None:
+        weights.randomise(network, device=device, dtype=dtype or torch.bfloat16, quantize=kind)
+    else:
+        weights.load(network, folder, device=device, dtype=dtype, quantize=kind, scheme=scheme)
     if rung.unpacks:
         unpack(network, "fp8" if kind == "fp8" else "int4")
     network.llm.attention = rung.attention
-    network.apm.reads_in_place = rung.attention.reads_in_place
-    in_place = rung.attention.reads_in_place
-    chosen = LoadChoice(
-        network.llm.dtype,
-        kind,
-        rung.has_small_caches,
-        in_place,
-        is_paged(settings, device, reads_in_place=in_place),
-    )
+    in_place = network.apm.reads_in_place = rung.attention.reads_in_place
+    paged = is_paged(settings, device, reads_in_place=in_place)
+    chosen = LoadChoice(network.llm.dtype, kind, rung.has_small_caches, in_place, paged)
     fits = fitting(settings, config, folder, network, device, chosen)
     slots = fits.slots
     graphs = _graphs(settings, device, paths)
@@ -147,9 +142,7 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         behaviour=settings.behaviour,
         graphs=graphs,
         prefill_piece_tokens=PREFILL_PIECE_TOKENS,
-        prompt_voice=None
-        if folder is None
-        else _prompt_voice_of(default_voice_of(settings, folder)),
+        prompt_voice=None if folder is None else _prompt_voice(default_voice_of(settings, folder)),
         voice_problem=problem,
         has_small_caches=rung.has_small_caches,
         pool=fits.pool,
@@ -158,31 +151,8 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
 
 
 def _graphs(settings: ModelSettings, device: torch.device, paths: FastPaths) -> GraphRunner:
-    """Who captures steps."""
     captures = settings.compile and device.type == "cuda"
     return GraphRunner(device, CudaGraphCapture(device) if captures else None, paths=paths)
-
-
-def _network(
-    config: MiniCPMOConfig,
-    folder: Path | None,
-    device: torch.device,
-    dtype: torch.dtype | None,
-    kind: Kind,
-) -> weights.Network:
-    network = weights.build(config)
-    if folder is None:
-        return weights.randomise(
-            network, device=device, dtype=dtype or torch.bfloat16, quantize=kind
-        )
-    return weights.load(
-        network,
-        folder,
-        device=device,
-        dtype=dtype,
-        quantize=kind,
-        scheme=scheme_of(config.raw),
-    )
 
 
 def _speech_output(
@@ -208,34 +178,24 @@ def _speech_output(
     decoder = getattr(network, "tts", None)
     if not isinstance(decoder, MiniCPMTTS):
         return None, "The checkpoint has no speech decoder: answers are text only."
-    token2wav: Token2Wav
     problem: str | None = None
+    options: dict[str, Any] = {
+        "slots": slots,
+        "device": device,
+        "dtype": flow_dtype,
+        "graphs": graphs,
+        "history": history_dtype(settings, device),
+        "steps": settings.token2wav_steps,
+    }
     if folder is None:
-        token2wav = random_token2wav(
-            slots=slots,
-            shape=sizes.flow,
-            channels=sizes.channels,
-            device=device,
-            dtype=flow_dtype,
-            graphs=graphs,
-            history=history_dtype(settings, device),
-            steps=settings.token2wav_steps,
-        )
+        token2wav = random_token2wav(shape=sizes.flow, channels=sizes.channels, **options)
         voices: VoiceStore = NoiseVoices()
     else:
         place = settings.token2wav or folder / TOKEN2WAV_FOLDER
         absent = missing_files(place)
         if absent:
             return None, f"{place} lacks {', '.join(absent)}: answers are text only."
-        token2wav = load_token2wav(
-            place,
-            slots=slots,
-            device=device,
-            dtype=flow_dtype,
-            graphs=graphs,
-            history=history_dtype(settings, device),
-            steps=settings.token2wav_steps,
-        )
+        token2wav = load_token2wav(place, **options)
         maker = VoiceMaker(place)
         if missing := maker.missing_files():
             log.warning("voice_files_missing", folder=str(place), files=", ".join(missing))
@@ -257,7 +217,7 @@ def _speech_output(
     return speech_output, problem
 
 
-def _prompt_voice_of(path: Path | None) -> Pcm | None:
+def _prompt_voice(path: Path | None) -> Pcm | None:
     """The default voice as the model hears it; None where it is no readable sound."""
     if path is None or path.suffix == ".safetensors":
         return None

@@ -35,10 +35,8 @@ CLIPS: Final = 4
 
 
 class Allocator(Protocol):
-    """A card's memory."""
-
     def total_bytes(self) -> int:
-        """All of it."""
+        """Size of the card."""
         ...
 
     def free_bytes(self) -> int:
@@ -96,7 +94,6 @@ class Measured:
 
     @property
     def spare_bytes(self) -> int:
-        """What is kept free."""
         return int(SPARE_SHARE * self.total_bytes)
 
     @property

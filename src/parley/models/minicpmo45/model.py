@@ -17,9 +17,9 @@ that raises has advanced no job.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, cast
+from typing import Any, Final, Literal
 
 import torch
 
@@ -44,19 +44,18 @@ from parley.models.minicpmo45.audio_encoder.mel import LiveMel, LiveMelOptions, 
 from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.conversation.formats import Formats
-from parley.models.minicpmo45.conversation.observer import ModelObserver
-from parley.models.minicpmo45.conversation.prefill import ModelJob, PrefillJob, StartJob
-from parley.models.minicpmo45.conversation.replies import ReplyJob
+from parley.models.minicpmo45.conversation.parts import ModelObserver
+from parley.models.minicpmo45.conversation.prefill import StartJob
+from parley.models.minicpmo45.conversation.replies import ReplyJob, WholeReplyJob
 from parley.models.minicpmo45.conversation.speech import SpeechOutput
 from parley.models.minicpmo45.conversation.state import Conversation, ConversationCheckpoint
 from parley.models.minicpmo45.conversation.turn_prefill import TurnPrefill
 from parley.models.minicpmo45.conversation.unit_prefill import UnitPrefillJob
 from parley.models.minicpmo45.conversation.units import SettleJob, UnitAnswerJob
-from parley.models.minicpmo45.conversation.whole import WholeReplyJob
 from parley.models.minicpmo45.device import use_device
 from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.llm.sampling import Chooser
-from parley.models.minicpmo45.llm.steps import LanguageSteps
+from parley.models.minicpmo45.llm.steps import LANGUAGE_GRAPHS, LanguageSteps
 from parley.models.minicpmo45.quantize import stored_bytes, unpack
 from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import SlotCache
@@ -64,19 +63,12 @@ from parley.models.minicpmo45.runtime.fast_paths import GRAPH, PARTS, FastPathFa
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.runtime.pages import PagePool
 from parley.models.minicpmo45.stages.encode import capture_encoders, encode
-from parley.models.minicpmo45.stages.eviction import slide, slide_turns
-from parley.models.minicpmo45.stages.language import (
-    DecodingJob,
-    FeedingJob,
-    decode,
-    finalize,
-    prefill,
-)
-from parley.models.minicpmo45.stages.parts import Choosing, LastInput
-from parley.models.minicpmo45.stages.speech import SpeakingJob, speak, vocode
+from parley.models.minicpmo45.stages.language import decode, finalize, prefill, slide, slide_turns
+from parley.models.minicpmo45.stages.parts import Choosing, LastInput, StepParts
+from parley.models.minicpmo45.stages.speech import speak, vocode
 from parley.models.minicpmo45.tokenizer import Tokenizer
-from parley.models.minicpmo45.vision_encoder.ahead import MediaThreads
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
+from parley.models.minicpmo45.vision_encoder.pictures import MediaThreads
 from parley.models.minicpmo45.warmup import warm_up
 from parley.models.minicpmo45.weights import Network
 from parley.protocol.values import CONTEXT_TOKENS
@@ -87,7 +79,6 @@ log = logs.get(__name__)
 ANSWER_RESERVE = 1024
 """Positions behind the context limit that only answers may use: a full request can be answered."""
 
-
 PRESSED_RESERVE = 256
 """The same where conversations share a pool of pages and it has few left."""
 
@@ -97,6 +88,16 @@ checkpoint's model card, speech recognition."""
 
 PREVIOUS_MARKER = "\n\nprevious: "
 """Introduces what dropped units said. Source: sessions.md 5.3."""
+
+STEPS: Final[Mapping[Stage, Callable[[StepParts, Any], None]]] = {
+    Stage.ENCODE: encode,
+    Stage.PREFILL: prefill,
+    Stage.DECODE: decode,
+    Stage.SPEECH: speak,
+    Stage.VOCODE: vocode,
+    Stage.FINALIZE: finalize,
+}
+"""What each stage runs; its jobs are of the kinds that the function names."""
 
 
 class MiniCPMO45:
@@ -216,7 +217,6 @@ class MiniCPMO45:
 
     @property
     def llm(self) -> LanguageModel:
-        """The language model."""
         return self.network.llm
 
     @property
@@ -318,19 +318,7 @@ class MiniCPMO45:
 
     def _step(self, stage: Stage, jobs: Sequence[Job]) -> None:
         try:
-            match stage:
-                case Stage.ENCODE:
-                    encode(self, cast(Sequence[PrefillJob], jobs))
-                case Stage.PREFILL:
-                    prefill(self, cast(Sequence[FeedingJob], jobs))
-                case Stage.DECODE:
-                    decode(self, cast(Sequence[DecodingJob], jobs))
-                case Stage.SPEECH:
-                    speak(self, cast(Sequence[SpeakingJob], jobs))
-                case Stage.VOCODE:
-                    vocode(self, cast(Sequence[ModelJob], jobs))
-                case Stage.FINALIZE:
-                    finalize(self, cast(Sequence[SettleJob], jobs))
+            STEPS[stage](self, jobs)
         except torch.AcceleratorError as error:
             raise DeviceFault(str(error)) from error
 
@@ -355,20 +343,23 @@ class MiniCPMO45:
             SetupError: stepping down is not allowed.
         """
         self.paths.step_down(part, reason)
-        if part in ("attention", "caches"):
-            self._attend_plainly()
-        elif part in ("int4", "fp8"):
+        if part.startswith(GRAPH):
+            self.graphs.forget(part.removeprefix(GRAPH), reason=reason)
+            return
+        # Graphs hold the kernel, or the product, that they were captured with.
+        kinds: Iterable[str] = LANGUAGE_GRAPHS
+        if part in ("int4", "fp8"):
             unpack(self.network, part)
-        elif part.startswith(GRAPH):
-            self.graphs.forget(part.removeprefix(GRAPH))
+        else:
+            self._attend_plainly()
+            kinds = self.graphs.counts
+        self.graphs.forget(*kinds, reason=f"captured with the part '{part}', which has failed")
 
     def _attend_plainly(self) -> None:
         self.network.llm.attention = FusedAttention()
         self.network.apm.reads_in_place = False
         if self.speech_output is not None:
             self.speech_output.attend_plainly()
-        # Their graphs hold the kernel.
-        self.graphs.forget()
 
     def not_finite(self, kind: Literal["decode", "speech"], *, is_repaired: bool) -> None:
         """Scores of a row were not finite. The first time that the plain path corrects them is

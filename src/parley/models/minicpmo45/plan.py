@@ -98,11 +98,8 @@ GRAPHS_SLOT_BYTES: Final = 28 * 2**20
 what the largest needs in between, which all share: a window of the vocoder."""
 
 
-# ----------------------------------------------------------------------- what the settings come to
-
-
 def dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype | None:
-    """None: as stored."""
+    """Precision of the weights; None: as the checkpoint stores them."""
     if settings.dtype == "auto":
         if settings.random_weights:
             return torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -200,9 +197,6 @@ def is_paged(settings: ModelSettings, device: torch.device, *, reads_in_place: b
     return slots_asked(settings, device) == "auto" and device.type == "cuda" and reads_in_place
 
 
-# ----------------------------------------------------------------------------------------- memory
-
-
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Where a card's memory goes, in bytes, all slots busy with voices of their own.
@@ -264,7 +258,7 @@ class MemoryPlan:
         return replace(self, lacks=self.lacks | frozenset(names))
 
     def table(self, slots: int) -> list[str]:
-        """Lines for people."""
+        """The plan, a line for each item."""
         once = {f"weights of {name}": size for name, size in sorted(self.parts.items())}
         once |= self.once
         lines = [f"{name}: {size / GIB:.2f} GiB" for name, size in once.items() if size]
@@ -276,7 +270,7 @@ class MemoryPlan:
 
 
 def pages_of(positions: int) -> int:
-    """How many pages so many positions take."""
+    """Number of pages for so many positions."""
     return -(-positions // PAGE_POSITIONS)
 
 
@@ -290,8 +284,8 @@ def plan_of(
     size, language, vision = chosen.dtype.itemsize, config.language, config.vision
     parts, loading = _weights_bytes(settings, config, folder, chosen)
     kept = functools.partial(cache_bytes, itemsize=size, is_eight_bit=chosen.has_small_caches)
-    numbers = 2 * language.num_hidden_layers * language.num_key_value_heads * config.head_dim
-    token = kept(numbers, config.head_dim)
+    numbers = 2 * language.num_hidden_layers * language.num_key_value_heads * language.head_dim
+    token = kept(numbers, language.head_dim)
     longest = settings.context_tokens + ANSWER_RESERVE
     share = longest
     if chosen.is_paged:
@@ -299,7 +293,7 @@ def plan_of(
         share = pages_of(share) * PAGE_POSITIONS
     heads = config.audio.encoder_attention_heads
     sound = kept(
-        2 * config.audio.encoder_layers * config.audio_positions * config.audio.d_model,
+        2 * config.audio.encoder_layers * config.audio.max_source_positions * config.audio.d_model,
         config.audio.d_model // heads,
     )
     # Reading one row's context of one layer: keys and values as numbers of the model, and float32
@@ -344,7 +338,7 @@ def _ceiled(positions: int) -> int:
 def _weights_bytes(
     settings: ModelSettings, config: MiniCPMOConfig, folder: Path | None, chosen: LoadChoice
 ) -> tuple[dict[str, int], int]:
-    """By part; and at most while loading."""
+    """Bytes of the weights by part, and the peak while they are loaded."""
     size, shapes = chosen.dtype.itemsize, weights.shapes_of(weights.build(config))
     parts: dict[str, int] = {}
     for name, shape in shapes.items():
@@ -425,9 +419,6 @@ def _voice_bytes(settings: ModelSettings, folder: Path | None) -> int:
     return sum((place / name).stat().st_size for name in (FLOW_FILE, VOCODER_FILE))
 
 
-# ------------------------------------------------------------------------------------------ slots
-
-
 @dataclass(frozen=True, slots=True)
 class Fitting:
     """How many conversations a loaded model gets, and the pages that they share; None: each has its
@@ -494,9 +485,6 @@ def fitting(
             hint="int4 weights and a smaller model.context_tokens leave more room.",
         )
     return Fitting(slots, pool)
-
-
-# ----------------------------------------------------------------------------------- parley doctor
 
 
 def describe(settings: ModelSettings) -> ModelPlan:

@@ -7,7 +7,7 @@ matrix, never the whole model.
 
 | kind | on a GPU                                     | on a CPU |
 |------|----------------------------------------------|----------|
-| fp8  | bfloat16 only, sm_89 and newer (`fp8.py`)    | yes      |
+| fp8  | bfloat16 only, sm_89 and newer               | yes      |
 | int4 | bfloat16 only                                | yes      |
 | int8 | refused: PyTorch has no kernel that is faster than bfloat16 there | yes |
 
@@ -23,14 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from parley.errors import SetupError
-from parley.models.minicpmo45.fp8 import SCALE_BYTES, Fp8Linear, fits_fp8
+from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.fast_paths import guarded
 
 Kind = Literal["none", "fp8", "int8", "int4", "smallest"]
@@ -172,7 +172,6 @@ class RowQuantized(nn.Module):
         self.scales = nn.Parameter(scales, requires_grad=False)
 
     def rows(self, which: Tensor | slice) -> Tensor:
-        """Some rows as numbers."""
         return self.packed[which].to(self.scales.dtype) * self.scales[which][..., None]
 
 
@@ -199,6 +198,100 @@ class RowQuantizedEmbedding(RowQuantized):
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.rows(ids)
+
+
+FP8_DTYPE: Final = torch.float8_e4m3fn
+
+FP8_MOST: Final = 448.0
+"""The largest number of e4m3."""
+
+FP8_LEAST_SCALE: Final = 1e-12
+"""Added to scales, so that a row of zeros has one."""
+
+SCALE_BYTES: Final = 4
+
+
+class Fp8Linear(nn.Module):
+    """`nn.Linear` without bias over a matrix in e4m3, which also rounds its inputs.
+
+    Weights have a scale per row. Inputs are rounded row by row, so the rounding of a row does not
+    depend on its company. On a GPU a kernel of ours rounds all rows in one launch; PyTorch's
+    operators take longer than the product.
+
+    Args of state:
+        is_plain: multiply with the unpacked matrix, inputs as they are.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        small = torch.empty(weight.shape, dtype=FP8_DTYPE, device=weight.device)
+        scales = torch.empty(weight.shape[0], 1, dtype=torch.float32, device=weight.device)
+        for first in range(0, weight.shape[0], _ROWS_AT_ONCE):
+            here = slice(first, first + _ROWS_AT_ONCE)
+            small[here], scales[here] = rounded_plainly(weight[here])
+        self.is_plain = False
+        self.packed = nn.Parameter(small, requires_grad=False)
+        self.scales = nn.Parameter(scales, requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.is_plain:
+            return F.linear(x, self.unpacked().to(x.dtype))
+        flat = x.reshape(-1, x.shape[-1])
+        with guarded("fp8"):
+            small, scales = rounded(flat)
+            made = torch._scaled_mm(
+                small, self.packed.t(), scale_a=scales, scale_b=self.scales.t(), out_dtype=x.dtype
+            )
+        return made.view(*x.shape[:-1], -1)
+
+    def unpacked(self) -> Tensor:
+        """The matrix that it stands for, float32, shape (n, k)."""
+        return self.packed.float() * self.scales
+
+
+def fits_fp8(shape: tuple[int, ...]) -> bool:
+    """True if the product takes a matrix of this shape."""
+    return shape[0] % 16 == 0 and shape[1] % 16 == 0
+
+
+def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows (R, k) in 8 bits, and their scales (R, 1), float32."""
+    if x.device.type == "cpu":
+        return rounded_plainly(x)
+    return torch.ops.parley.rounded_rows(x)
+
+
+def rounded_plainly(x: Tensor) -> tuple[Tensor, Tensor]:
+    """`rounded`, by PyTorch's operators."""
+    wide = x.float()
+    scales = wide.abs().amax(1, keepdim=True) / FP8_MOST + FP8_LEAST_SCALE
+    return (wide / scales).to(FP8_DTYPE), scales
+
+
+def _run(x: Tensor) -> tuple[Tensor, Tensor]:
+    """`rounded`, as one operator of torch, which a meter of operators counts as one."""
+    if not slot_attention.is_installed():
+        return rounded_plainly(x)
+    from parley.models.minicpmo45.runtime import kernels
+
+    x = x.contiguous()
+    small, scales = _shapes_only(x)
+    columns = x.shape[1]
+    width = 1 << (columns - 1).bit_length()
+    kernels.rounded[(x.shape[0],)](
+        x, small, scales, columns, FP8_MOST, FP8_LEAST_SCALE, WIDTH=width, num_warps=8
+    )
+    return small, scales
+
+
+def _shapes_only(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    """What `rounded` returns, for tensors without memory."""
+    small = torch.empty(x.shape, dtype=FP8_DTYPE, device=x.device)
+    return small, torch.empty(x.shape[0], 1, dtype=torch.float32, device=x.device)
+
+
+OPERATOR: Final = torch.library.custom_op("parley::rounded_rows", _run, mutates_args=())
+OPERATOR.register_fake(_shapes_only)
 
 
 def packed(weight: Tensor, kind: Kind) -> nn.Module | None:
@@ -311,5 +404,5 @@ def _tensor_bytes(shape: tuple[int, ...], kind: Kind, itemsize: int) -> int:
 
 
 def stored_bytes(tensors: Iterable[Tensor]) -> int:
-    """What tensors take."""
+    """Bytes that tensors take."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -17,10 +17,7 @@ from parley.models.minicpmo45.token2wav.vocoder_files import FULL_CHANNELS, FULL
 from parley.models.minicpmo45.token2wav.voice_maker import PROMPT_S, check_reference
 from parley.models.minicpmo45.token2wav.voice_pack import EMBEDDING_WIDTH, MEL_BINS, VoicePack
 from parley.models.minicpmo45.token2wav.voices import VoiceStore, reference_name
-from parley.models.minicpmo45.tokenizer import (
-    TOKEN_TEXTS,
-    SpecialIds,
-)
+from parley.models.minicpmo45.tokenizer import TOKEN_TEXTS, SpecialIds
 
 TOKENS_PER_S = 25
 """Speech tokens of a second of sound."""
@@ -36,7 +33,7 @@ class Sizes:
 
 
 def full_sizes() -> Sizes:
-    """The published model's."""
+    """Sizes of the published model."""
     return Sizes(full_size_config(), FULL_FLOW, FULL_CHANNELS)
 
 

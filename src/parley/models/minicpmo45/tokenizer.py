@@ -96,7 +96,6 @@ TOKEN_TEXTS = {
     "tts_pad": "<|tts_pad|>",
 }
 
-
 SPOKEN_FORBIDDEN = ":：；#“”‘’@*【】「」()（）[]&/$"
 """Symbols a speaking reply must not contain. Those that are not vocabulary entries of their own
 resolve to `<unk>`, so only `<unk>` is forbidden in their place. Source: model.md 10.6."""
@@ -195,16 +194,14 @@ class CheckpointTokenizer:
         self.size = self.rules.get_vocab_size()
 
     def _id(self, token: str) -> int | None:
-        found: int | None = self.rules.token_to_id(token)
-        return found
+        return self.rules.token_to_id(token)
 
     def encode(self, text: str, *, literal: bool = False) -> list[int]:
         tokenizer = self._literal if literal else self.rules
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
-        out: str = self.rules.decode(list(ids), skip_special_tokens=skip_special)
-        return out
+        return self.rules.decode(list(ids), skip_special_tokens=skip_special)
 
 
 def _tokenizer(pairs: BPE, added: list[AddedToken]) -> tokenizers.Tokenizer:

@@ -19,8 +19,13 @@ from torch import Tensor
 
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.device import set_precision
-from parley.models.minicpmo45.fp8 import Fp8Linear, rounded_plainly
-from parley.models.minicpmo45.quantize import Int4Linear, fits_int4, grouped
+from parley.models.minicpmo45.quantize import (
+    Fp8Linear,
+    Int4Linear,
+    fits_int4,
+    grouped,
+    rounded_plainly,
+)
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
 from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed
@@ -85,22 +90,32 @@ class Use:
         return slot_attention.fits(self.tokens * (self.heads // self.key_heads), self.width)
 
 
-def uses_of(
-    config: MiniCPMOConfig,
-    flow: FlowShape,
-    *,
-    dtype: torch.dtype,
-    flow_dtype: torch.dtype = torch.float32,
-    history: torch.dtype | None = None,
-) -> list[Use]:
-    """Every use of the kernel in a model of this geometry."""
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What decides which kernels a model needs.
+
+    Args:
+        dtype: of the weights; flow_dtype, history: of the flow and of what it remembers.
+    """
+
+    config: MiniCPMOConfig
+    flow: FlowShape
+    dtype: torch.dtype
+    flow_dtype: torch.dtype = torch.float32
+    history: torch.dtype | None = None
+
+
+def uses_of(geometry: Geometry) -> list[Use]:
+    """Every use of the kernel in a model."""
+    config, flow, dtype = geometry.config, geometry.flow, geometry.dtype
     language, audio = config.language, config.audio
-    heads, width = language.num_attention_heads, config.head_dim
+    heads, width = language.num_attention_heads, language.head_dim
     sound = audio.encoder_attention_heads
+    key_heads = language.num_key_value_heads
     uses = [
-        Use("decode", 1, heads, language.num_key_value_heads, width, dtype, is_paged=True),
-        Use("decode by row", 1, heads, language.num_key_value_heads, width, dtype),
-        Use("finalize", 2, heads, language.num_key_value_heads, width, dtype, is_paged=True),
+        Use("decode", 1, heads, key_heads, width, dtype, is_paged=True),
+        Use("decode by row", 1, heads, key_heads, width, dtype),
+        Use("finalize", 2, heads, key_heads, width, dtype, is_paged=True),
         Use("sound", 50, sound, sound, audio.d_model // sound, dtype, ends_together=True),
     ]
     if config.has_tts:
@@ -115,8 +130,8 @@ def uses_of(
                 flow.estimator_heads,
                 flow.estimator_heads,
                 flow.estimator_head_width,
-                flow_dtype,
-                stored=history,
+                geometry.flow_dtype,
+                stored=geometry.history,
                 ends_together=True,
                 is_masked=True,
                 has_small_caches=False,

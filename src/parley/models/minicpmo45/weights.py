@@ -21,9 +21,7 @@ from torch import Tensor, nn
 from parley import logs
 from parley.errors import SetupError
 from parley.models.minicpmo45.audio_encoder.network import AudioEncoder, AudioProjection
-from parley.models.minicpmo45.awq import (
-    PackedScheme,
-)
+from parley.models.minicpmo45.awq import PackedScheme
 from parley.models.minicpmo45.checkpoint import (
     EMBEDDINGS,
     HEAD,
@@ -85,9 +83,6 @@ def build(config: MiniCPMOConfig, *, with_speech: bool = True) -> Network:
 
 def _speech(config: MiniCPMOConfig) -> nn.Module:
     return MiniCPMTTS(SpeechConfig.from_json(config.tts, llm_width=config.hidden_size))
-
-
-# ------------------------------------------------------------------------------------- reading
 
 
 def shapes_of(network: nn.Module) -> dict[str, tuple[int, ...]]:

@@ -2,8 +2,9 @@
 
 Three ways of encoding exist, and the same sound gives different numbers in each: whole clips with a
 one-second chunk mask (chat, reference voice), whole clips with full attention (a finished user
-turn), and a live stream with cached keys and values (duplex). The layers are
-Whisper's (`layers.py`); Whisper itself insists on 30 s, and has neither masks nor a cache.
+turn), and a live stream with cached keys and values (duplex). The layers have
+the names and the arithmetic of Whisper's in `transformers`: queries are scaled before the product,
+keys have no bias. Whisper itself insists on 30 s, and has neither masks nor a cache.
 
 Shapes: `N` pieces, `M` mel bins, `F` mel frames (100 per second), `C` encoder frames (50 per
 second), `Da` encoder width, `H` width of the language model. Source: model.md 7.
@@ -19,7 +20,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from parley.models.minicpmo45.audio_encoder.layers import AudioLayer
 from parley.models.minicpmo45.audio_encoder.mel import (
     PIECE_SAMPLES,
     Floor,
@@ -29,11 +29,61 @@ from parley.models.minicpmo45.audio_encoder.mel import (
 )
 from parley.models.minicpmo45.config import AudioConfig
 from parley.models.minicpmo45.runtime import slot_attention
-from parley.models.minicpmo45.runtime.attention import FusedAttention
+from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import power
+from parley.models.minicpmo45.runtime.layers import activation
 
-_ATTENTION = FusedAttention()
+_ATTENTION, _IN_PLACE = FusedAttention(), SlotAttention()
+
+
+class AudioAttention(nn.Module):
+    """Attention between the frames of whole pieces."""
+
+    def __init__(self, config: AudioConfig) -> None:
+        super().__init__()
+        width = config.d_model
+        self.heads = config.encoder_attention_heads
+        self.head_dim = width // self.heads
+        self.k_proj = nn.Linear(width, width, bias=False)
+        self.v_proj = nn.Linear(width, width)
+        self.q_proj = nn.Linear(width, width)
+        self.out_proj = nn.Linear(width, width)
+
+    def split(self, projected: Tensor) -> Tensor:
+        """(N, C, Da) to (N, heads, C, head width)."""
+        return projected.view(*projected.shape[:2], self.heads, self.head_dim).transpose(1, 2)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Args:
+        mask: (N or 1, 1, C, C), added to the scores; None: every frame sees every frame.
+        """
+        # Scaled before the product, as the published model is: inside it rounds otherwise.
+        query = self.split(self.q_proj(x) * self.head_dim**-0.5).contiguous()
+        keys = self.split(self.k_proj(x)).contiguous()
+        values = self.split(self.v_proj(x)).contiguous()
+        mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=1.0)
+        return self.out_proj(mixed.transpose(1, 2).reshape(x.shape))
+
+
+class AudioLayer(nn.Module):
+    def __init__(self, config: AudioConfig) -> None:
+        super().__init__()
+        width = config.d_model
+        self.self_attn = AudioAttention(config)
+        self.self_attn_layer_norm = nn.LayerNorm(width)
+        self.activation = activation(config.activation_function)
+        self.fc1 = nn.Linear(width, config.encoder_ffn_dim)
+        self.fc2 = nn.Linear(config.encoder_ffn_dim, width)
+        self.final_layer_norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        x = x + self.self_attn(self.self_attn_layer_norm(x), mask)
+        return self.think(x)
+
+    def think(self, x: Tensor) -> Tensor:
+        """The feed-forward half."""
+        return x + self.fc2(self.activation(self.fc1(self.final_layer_norm(x))))
 
 
 class CapturedSteps(Protocol):
@@ -97,8 +147,7 @@ class AudioEncoder(nn.Module):
         x = self.layer_norm(x)
         if layer_states is not None:
             layer_states[-1] = x
-        out: Tensor = x
-        return out
+        return x
 
     def live(
         self,
@@ -173,8 +222,7 @@ class AudioEncoder(nn.Module):
                 cache.write(index, span, keys[place], values[place])
                 seen = cache.view(index, span.row, span.end)
                 heard[place] = _ATTENTION.one(query[place], *seen, mask=None)
-        out: Tensor = layer.think(x + attention.out_proj(heard.transpose(1, 2).reshape(*x.shape)))
-        return out
+        return layer.think(x + attention.out_proj(heard.transpose(1, 2).reshape(*x.shape)))
 
     def _together(
         self,
@@ -187,24 +235,8 @@ class AudioEncoder(nn.Module):
     ) -> Tensor:
         """What all rows hear, shapes (N, heads, C, D), by one launch over the slots."""
         cache.write_padded(index, batch, keys.transpose(1, 2), values.transpose(1, 2))
-        asked = query.transpose(1, 2)
-        if not self.reads_in_place:
-            return _ATTENTION.padded(index, asked, batch, cache).transpose(1, 2)
-        assert batch.numbers is not None
-        assert batch.first is not None
-        kept = cache.paged(index)
-        heard = slot_attention.attend(
-            asked,
-            kept.keys,
-            kept.values,
-            batch.numbers,
-            first=batch.first,
-            last=batch.turns,
-            reads=batch.reads,
-            scales=kept.scales,
-            table=kept.table,
-        )
-        return heard.transpose(1, 2)
+        method = _IN_PLACE if self.reads_in_place else _ATTENTION
+        return method.padded(index, query.transpose(1, 2), batch, cache).transpose(1, 2)
 
 
 def _whole_mask(lengths: Sequence[int], x: Tensor, chunk_frames: int) -> Tensor | None:
@@ -238,8 +270,7 @@ class AudioProjection(nn.Module):
         self.linear2 = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.linear2(F.relu(self.linear1(x)))
-        return out
+        return self.linear2(F.relu(self.linear1(x)))
 
 
 class SoundEncoder:
@@ -264,8 +295,7 @@ class SoundEncoder:
         """Encoder states (N, C, Da) to tokens (N, C // pool_step, H); a remainder is dropped."""
         projected = self.projection(states)
         if states.shape[1] < self.pool_step:
-            out: Tensor = projected[:, :0]
-            return out
+            return projected[:, :0]
         return F.avg_pool1d(projected.transpose(1, 2), self.pool_step).transpose(1, 2)
 
     def pieces(self, clips: Sequence[Samples], floor: Floor = "dynamic") -> list[Tensor]:
@@ -311,8 +341,7 @@ class SoundEncoder:
         """True if a live row's cache must be emptied before the next chunk, because it would reach
         the last position. Counted before trimming. Source: model.md 7.3.
         """
-        out: bool = cached_frames + encoder_frames(mel_frames) >= self.encoder.positions
-        return out
+        return cached_frames + encoder_frames(mel_frames) >= self.encoder.positions
 
     def hear_live(
         self,

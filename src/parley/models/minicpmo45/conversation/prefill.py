@@ -18,17 +18,15 @@ from torch import Tensor
 
 from parley.engine.work import PrefillResult, Stage, StartResult, StartSession
 from parley.models.job import ModelJob as ModelJob
-from parley.models.minicpmo45.audio_encoder.mel import (
-    HOP,
-    PIECE_SAMPLES,
-    Samples,
-)
+from parley.models.minicpmo45.audio_encoder.mel import HOP, PIECE_SAMPLES, Samples
 from parley.models.minicpmo45.conversation.parts import Parts
+from parley.models.minicpmo45.conversation.speech import Windows
 from parley.models.minicpmo45.conversation.state import Conversation, Frame
+from parley.models.minicpmo45.llm.sampling import Ask, Choice
 from parley.models.minicpmo45.prompt.inputs import fuse
-from parley.models.minicpmo45.prompt.layout import (
-    Prompt,
-)
+from parley.models.minicpmo45.prompt.layout import Prompt
+from parley.models.minicpmo45.token2wav.windows import Wave
+from parley.models.minicpmo45.tts.rows import SpeechBlock
 
 PICTURES_PER_STEP = 4
 """Most pictures of one job that one step cuts and looks at."""
@@ -58,7 +56,7 @@ class StartJob(ModelJob):
 
     @property
     def is_voice_found(self) -> bool:
-        """Wait a moment for the voice."""
+        """True if the voice is ready; waits `VOICE_WAIT_S` for it."""
         assert self.voice is not None
         wait([self.voice], timeout=VOICE_WAIT_S)
         return self.voice.done()
@@ -98,6 +96,59 @@ class Feed:
 
     def next(self, limit: int) -> Tensor:
         return self.embeds[self.done : self.done + limit]
+
+
+class ConversationJob(ModelJob):
+    """A piece of work of an open conversation, as the steps know it. Each stage uses its own part.
+
+    Args of state:
+        feed: PREFILL: what is fed; `wants_logits`: the last position's logits are wanted.
+        logits: DECODE: what the next token is chosen from, (V,).
+        block, windows: SPEECH, VOCODE: the call of the speech decoder, and its windows.
+    """
+
+    feed: Feed | None = None
+    wants_logits = False
+    logits: Tensor | None = None
+    block: SpeechBlock | None = None
+    windows: Windows | None = None
+
+    def __init__(self, model: Parts, conversation: Conversation, stage: Stage | None) -> None:
+        super().__init__(conversation.row, stage)
+        self.model = model
+        self.conversation = conversation
+
+    def begin_feed(self) -> None:
+        """Called by the first PREFILL step: make `feed`."""
+        raise NotImplementedError
+
+    def fed(self, logits: Tensor | None) -> None:
+        """Everything is in the context; the last position's logits (V,) where they are wanted."""
+        raise NotImplementedError
+
+    def ask(self) -> Ask:
+        """What the chooser needs to know."""
+        raise NotImplementedError
+
+    def consider(self, choice: Choice) -> int | None:
+        """Which token to feed; None ends the text."""
+        raise NotImplementedError
+
+    def advance(self, hidden: Tensor | None, logits: Tensor | None) -> None:
+        """The considered token was fed, or the text has ended."""
+        raise NotImplementedError
+
+    def open_block(self) -> SpeechBlock:
+        """The call of the speech decoder that is due."""
+        raise NotImplementedError
+
+    def spoken(self) -> None:
+        """The block is finished: its tokens go to the vocoder in windows."""
+        raise NotImplementedError
+
+    def voiced(self, wave: Wave) -> None:
+        """One window became sound."""
+        raise NotImplementedError
 
 
 @dataclass(slots=True)
@@ -154,7 +205,6 @@ class Work:
         return torch.cat(self.heard) if self.heard else None
 
     def take_signals(self, signals: Sequence[Samples]) -> None:
-        """Cut whole sounds every 30 s."""
         self.clips = [
             signal[first : first + PIECE_SAMPLES]
             for signal in signals
@@ -162,19 +212,14 @@ class Work:
         ]
 
 
-class PrefillJob(ModelJob):
+class PrefillJob(ConversationJob):
     """Encode what there is to see and hear, then feed it.
 
     Subclasses decide what the prompt is and what happens when it is in.
     """
 
-    feed: Feed | None = None
-    wants_logits = False
-
     def __init__(self, model: Parts, conversation: Conversation) -> None:
-        super().__init__(conversation.row, Stage.ENCODE)
-        self.model = model
-        self.conversation = conversation
+        super().__init__(model, conversation, Stage.ENCODE)
         self.work = Work()
         self.prompt = Prompt(())
         self.added = 0
@@ -194,7 +239,6 @@ class PrefillJob(ModelJob):
         self.go(Stage.PREFILL if self.work.is_done else Stage.ENCODE)
 
     def begin_feed(self) -> None:
-        """Called by the first prefill step."""
         embeds = fuse(self.model.llm, self.prompt, self.work.seen, self.work.audio)
         self.feed = Feed(embeds, self.prompt.ids)
 
@@ -202,17 +246,11 @@ class PrefillJob(ModelJob):
         """Called when all media have their tokens."""
         self.go(Stage.PREFILL)
 
-    def fed(self, logits: Tensor | None) -> None:
-        """Called when everything is in the context, with the last position's logits (V,) where they
-        are wanted."""
-        raise NotImplementedError
-
     @property
     def slices(self) -> int:
         return sum(int(tokens.shape[0]) for tokens in self.work.seen)
 
     def done(self) -> None:
-        """Finish with the usual result."""
         self.finish(
             PrefillResult(
                 self.added,

@@ -18,15 +18,15 @@ from parley.models.grammar import Mask
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel
 from parley.models.minicpmo45.conversation.formats import TOO_MUCH, AllowedNext
 from parley.models.minicpmo45.conversation.parts import Parts
-from parley.models.minicpmo45.conversation.prefill import Feed, ModelJob
+from parley.models.minicpmo45.conversation.prefill import ConversationJob, Feed
 from parley.models.minicpmo45.conversation.speech import Windows
 from parley.models.minicpmo45.conversation.state import Conversation, Group
 from parley.models.minicpmo45.llm.sampling import REPLY_PENALTY_WINDOW, Ask, Choice, reply_rule
 from parley.models.minicpmo45.prompt.layout import answer_prompt
-from parley.models.minicpmo45.token2wav.windows import Wave
+from parley.models.minicpmo45.token2wav.windows import Wave, utterance_windows
 from parley.models.minicpmo45.tokenizer import SpecialIds, readable
 from parley.models.minicpmo45.tts.rows import SpeechBlock
-from parley.models.minicpmo45.tts.turns import Yielded
+from parley.models.minicpmo45.tts.turns import WholeUtterance, Yielded
 
 GROUP = 10
 """Text tokens that speech is made from at a time. Fixed by training (sessions.md 8)."""
@@ -45,7 +45,7 @@ class TextStream:
 
     @property
     def text(self) -> str:
-        """Everything, with what is incomplete."""
+        """The whole text, including an incomplete end."""
         return readable(self._words, self.ids) if self._hides else self._words.decode(self.ids)
 
     def delta(self, *, is_last: bool = False) -> str:
@@ -58,7 +58,7 @@ class TextStream:
         return new
 
 
-class ReplyJob(ModelJob):
+class ReplyJob(ConversationJob):
     """Prompt, then text and speech in turns, until the model ends it or a limit does."""
 
     wants_logits = True
@@ -71,13 +71,11 @@ class ReplyJob(ModelJob):
         *,
         use_tts_template: bool = True,
     ) -> None:
-        super().__init__(conversation.row, Stage.PREFILL)
+        super().__init__(model, conversation, Stage.PREFILL)
         self.said = None if work.say is None else model.tokenizer.encode(work.say, literal=True)
         """The tokens of an answer that was given; they are fed in place of what is chosen."""
         if self.said is not None:
             work = replace(work, max_new_tokens=max(1, len(self.said)))
-        self.model = model
-        self.conversation = conversation
         self.work = work
         self.speaks = work.speak and conversation.speaks
         self.rule = reply_rule(work.sampling, model.tokenizer.ids, speaks=self.speaks)
@@ -85,7 +83,6 @@ class ReplyJob(ModelJob):
         self.prompt_ids = model.tokenizer.encode(
             answer_prompt(enable_thinking=work.enable_thinking, use_tts_template=use_tts_template)
         )
-        self.feed: Feed | None = None
         length = conversation.ledger.length_tokens + len(self.prompt_ids)
         asked = GROUP * math.ceil(max(1, work.max_new_tokens) / GROUP)
         self.limit = max(0, min(asked, model.context.reach(self.row) - length - 1))
@@ -97,15 +94,12 @@ class ReplyJob(ModelJob):
             # The symbols of JSON are among those that a speaking reply avoids.
             self.rule = replace(self.rule, forbids=None)
         self.problem = ""
-        self.logits: Tensor | None = None
         self.chosen: list[int] = []
         self.fed_count = 0
         self.pending: list[tuple[int, Tensor]] = []
         self.text = TextStream(model)
         self.group: Group | None = None
         self.ending: Ending | None = None
-        self.block: SpeechBlock | None = None
-        self.windows: Windows | None = None
         self.speech_tokens = 0
         self.is_sound_closed = False
         self.held: list[OutputPiece] = []
@@ -117,7 +111,6 @@ class ReplyJob(ModelJob):
 
     @staticmethod
     def _ends(ids: SpecialIds) -> tuple[int, ...]:
-        """What ends the text."""
         return ids.reply_terminators
 
     # The prompt.
@@ -126,7 +119,6 @@ class ReplyJob(ModelJob):
         self.feed = Feed(self.model.llm.embed(self.prompt_ids), self.prompt_ids)
 
     def fed(self, logits: Tensor | None) -> None:
-        """The prompt is in the context."""
         conversation, state = self.conversation, self.conversation.state
         conversation.ledger.append(len(self.prompt_ids))
         state.has_begun = state.has_replied = state.new_turn = state.is_reply_open = True
@@ -139,7 +131,7 @@ class ReplyJob(ModelJob):
     # Text.
 
     def ask(self) -> Ask:
-        """What the chooser needs to know. The penalty looks at the reply's last ids of earlier
+        """The penalty looks at the reply's last ids of earlier
         groups and at all of the current one; groups count from the eleventh choice."""
         done = len(self.chosen)
         start = 0 if done <= GROUP else GROUP + 1 + GROUP * ((done - GROUP - 1) // GROUP)
@@ -158,7 +150,6 @@ class ReplyJob(ModelJob):
             return None
 
     def consider(self, choice: Choice) -> int | None:
-        """Which token to feed; None ends the text."""
         if self.said is not None:
             done = self.fed_count >= len(self.said)
             token = self.ends[0] if done else self.said[self.fed_count]
@@ -173,7 +164,6 @@ class ReplyJob(ModelJob):
         return self._token
 
     def advance(self, hidden: Tensor | None, logits: Tensor | None) -> None:
-        """The considered token was fed, or the text has ended."""
         assert self._choice is not None
         self.conversation.state.draws += self.rule.draws
         if self._token is None:
@@ -200,7 +190,6 @@ class ReplyJob(ModelJob):
         self._emit(is_last=is_done)
 
     def _emit(self, *, is_last: bool) -> None:
-        """A group is complete."""
         group = Group(
             tuple(token for token, _ in self.pending),
             tuple(hidden for _, hidden in self.pending),
@@ -218,7 +207,6 @@ class ReplyJob(ModelJob):
         self._go_on()
 
     def _go_on(self) -> None:
-        """After a group was dealt with."""
         self.group = self.block = self.windows = None
         if self.ending is None:
             self.go(Stage.DECODE)
@@ -228,7 +216,6 @@ class ReplyJob(ModelJob):
     # Speech.
 
     def open_block(self) -> SpeechBlock:
-        """The group's call of the speech decoder."""
         if self.block is None:
             assert self.group is not None
             assert self.conversation.speech is not None
@@ -239,7 +226,6 @@ class ReplyJob(ModelJob):
         return self.block
 
     def spoken(self) -> None:
-        """The block is finished: its tokens go to the vocoder in windows."""
         assert self.block is not None
         self.model.observer.spoke(self.row, self.block)
         self.speech_tokens += len(self.block.tokens)
@@ -257,7 +243,6 @@ class ReplyJob(ModelJob):
             self._go_on()
 
     def voiced(self, wave: Wave) -> None:
-        """One window became sound."""
         assert self.windows is not None
         window = self.windows.waiting.pop(0)
         delta = self.text.delta(is_last=window.is_last)
@@ -304,3 +289,100 @@ class ReplyJob(ModelJob):
                 problem=self.problem,
             )
         )
+
+
+class WholeReplyJob(ReplyJob):
+    """A reply in one piece: all of the text first, then all of it spoken as one utterance.
+
+    The public one-shot generation, for answers that are not streamed. It differs from a streamed
+    reply in what ends the text (the end of the message, not of the speech), in forbidding nothing,
+    in a penalty that sees all of the reply, in a limit that is not rounded up, and in speech that
+    knows the whole text before it starts. Source: sessions.md 2.6, with what is marked FIX there:
+    sampled from the first token on, the length penalty applied, states aligned with their tokens,
+    the closing tag cut off whole.
+    """
+
+    def __init__(
+        self,
+        model: Parts,
+        conversation: Conversation,
+        work: Generate,
+        *,
+        use_tts_template: bool = True,
+    ) -> None:
+        work = replace(work, streaming=False)
+        super().__init__(model, conversation, work, use_tts_template=use_tts_template)
+        self.rule = replace(self.rule, forbids=None, enders=self.ends)
+        self.limit = min(self.limit, max(1, self.work.max_new_tokens))
+
+    @staticmethod
+    def _ends(ids: SpecialIds) -> tuple[int, ...]:
+        return ids.chat_terminators
+
+    # Text.
+
+    def ask(self) -> Ask:
+        draws = self.conversation.state.draws
+        return Ask(self.rule, self.chosen, self.conversation.seed, draws, self._allowed())
+
+    def _make_room(self) -> None:
+        """All of the text is one group."""
+
+    def _told(self, *, is_done: bool) -> None:
+        tts_eos = self.model.tokenizer.ids.tts_eos
+        said = [token for token, _ in self.pending]
+        self.text.ids = said[:-1] if said and said[-1] == tts_eos else said
+        self.pending = self._spoken_span()
+        if self.speaks and self.pending:
+            self.go(Stage.SPEECH)
+        else:
+            self._end(self.ending or Ending.DONE)
+
+    def _spoken_span(self) -> list[tuple[int, Tensor]]:
+        """What stands between the last opening and the last closing of speech; the prompt has
+        opened it, and it need not be closed."""
+        ids = self.model.tokenizer.ids
+        tokens = [token for token, _ in self.pending]
+        begin = _after_last(tokens, ids.tts_bos)
+        end = _after_last(tokens, ids.tts_eos) - 1
+        return self.pending[begin : end if end >= begin else None]
+
+    # Speech.
+
+    def open_block(self) -> SpeechBlock:
+        if self.block is None:
+            speech = self.conversation.speech
+            assert speech is not None
+            decoder = speech.speech_output.decoder
+            # Text that would leave no room for its speech is not spoken to its end.
+            del self.pending[decoder.capacity // 2 :]
+            states = [hidden for _, hidden in self.pending]
+            rows = speech.speech_output.condition([token for token, _ in self.pending], states)
+            self.model.observer.conditioned(self.row, rows, True)
+            self.utterance = WholeUtterance(decoder, speech.row, speech.sampling)
+            self.block = self.utterance.begin(rows)
+        return self.block
+
+    def spoken(self) -> None:
+        assert self.block is not None
+        self.model.observer.spoke(self.row, self.block)
+        tokens = self.utterance.end(self.block)
+        self.speech_tokens = len(tokens)
+        windows = utterance_windows(tokens)
+        if windows:
+            self.windows = Windows(windows, [])
+            self.go(Stage.VOCODE)
+        else:
+            self._end(self.ending or Ending.DONE)
+
+    def voiced(self, wave: Wave) -> None:
+        assert self.windows is not None
+        self.windows.waiting.pop(0)
+        self._say("", Pcm(wave, OUTPUT_RATE_HZ))
+        if not self.windows.waiting:
+            self._end(self.ending or Ending.DONE)
+
+
+def _after_last(tokens: list[int], token: int) -> int:
+    """The place behind the last one; 0 where there is none."""
+    return len(tokens) - tokens[::-1].index(token) if token in tokens else 0

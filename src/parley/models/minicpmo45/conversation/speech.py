@@ -1,8 +1,7 @@
 """What a conversation needs to be heard: a row of the speech decoder and a stream of the vocoder.
 
 `SpeechOutput` belongs to the model and serves all rows; a `Speech` is one conversation's part of
-it. The vocoder is known by a small contract only, so that a text-only model, a recorder in tests
-and both generations of the real one look alike.
+it. The vocoder is known by `Streams` only, so that both generations of it look alike.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,71 +32,12 @@ from parley.models.minicpmo45.tts.sampling import SpeechSampling
 from parley.models.minicpmo45.tts.turns import SpokenTurn, SpokenUnits
 
 
-class Vocoder(Protocol):
-    """Speech tokens to 24 kHz samples, a stream per row.
-
-    All calls but `find` come from the engine thread.
-    """
-
-    def find(self, voice: Pcm | None) -> Future[Any]:
-        """Look for a voice (None: the default one), away from the engine thread.
-
-        The future fails with `BadInput` where the sound cannot be a voice, and with
-        `VoiceUnavailable` where it cannot be made.
-        """
-        ...
-
-    def prepare(self, row: int, found: Any) -> None:
-        """Give a row the voice that a future brought, and begin its stream."""
-        ...
-
-    def restart(self, rows: Sequence[int]) -> None:
-        """Begin a turn: the streams are as after `prepare`."""
-        ...
-
-    def speak(self, rows: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
-        """The next piece of each row's stream. A call that raises has changed no stream."""
-        ...
-
-    def snapshot(self, row: int) -> Any:
-        """A row's stream as it is, for `restore`."""
-        ...
-
-    def restore(self, row: int, snapshot: Any) -> None: ...
-
-    def capture(self) -> None:
-        """Make ready what can be made ready before anybody speaks."""
-        ...
-
-    def close(self, row: int) -> None:
-        """Forget a row's voice. Harmless on a row without one."""
-        ...
-
-    def attend_plainly(self) -> None:
-        """Use no attention kernel of our own from now on."""
-        ...
-
-    def unload(self) -> None:
-        """Free everything; no call may follow."""
-        ...
-
-    @property
-    def row_bytes(self) -> int:
-        """Device memory per row."""
-        ...
-
-    @property
-    def has_default_voice(self) -> bool:
-        """True if a row can have a voice without bringing one."""
-        ...
-
-
 class Streams:
-    """`Vocoder` over `Token2Wav`, with voices from a store.
+    """The vocoder of a model: speech tokens to 24 kHz samples, a stream per row.
 
-    A new voice is described by two networks on the CPU, which takes seconds, and then primed: both
-    happen on a separate thread, so that running conversations do not wait. Beginning a turn with it
-    is a copy, in a vocoder step.
+    All calls but `find` come from the engine thread. A new voice is described by two networks on
+    the CPU, which takes seconds, and then primed: both happen on a separate thread, so that running
+    conversations do not wait. Starting a turn with it is a copy, in a vocoder step.
     """
 
     def __init__(self, token2wav: Token2Wav, voices: VoiceStore) -> None:
@@ -113,13 +53,20 @@ class Streams:
 
     @property
     def row_bytes(self) -> int:
+        """Device memory per row."""
         return self._token2wav.row_bytes
 
     @property
     def has_default_voice(self) -> bool:
+        """True if a row can have a voice without bringing one."""
         return self._known.has_default
 
     def find(self, voice: Pcm | None) -> Future[Any]:
+        """Look for a voice (None: the default one), away from the engine thread.
+
+        The future fails with `BadInput` if the sound cannot be a voice, and with
+        `VoiceUnavailable` if the voice cannot be made.
+        """
         return self._maker.submit(self._find, voice)
 
     def _find(self, voice: Pcm | None) -> PrimedVoice:
@@ -127,34 +74,42 @@ class Streams:
         pack = self._known.default() if voice is None else self._known.voice(voice)
         return self._token2wav.prime(pack)
 
-    def prepare(self, row: int, found: PrimedVoice) -> None:
+    def prepare(self, row: int, found: Any) -> None:
+        """Give a row the voice that a future brought, and start its stream."""
         self._token2wav.begin(row, found)
         self._voices[row] = found
 
     def restart(self, rows: Sequence[int]) -> None:
+        """Start a turn: the streams are as after `prepare`."""
         for row in rows:
             self._token2wav.begin(row, self._voices[row])
 
     def speak(self, rows: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
+        """The next piece of each row's stream. A call that raises has changed no stream."""
         return self._token2wav.decode(rows, windows)
 
     def capture(self) -> None:
+        """Capture what can be captured, before anybody speaks."""
         self._token2wav.capture()
 
     def snapshot(self, row: int) -> Any:
+        """A row's stream as it is, for `restore`."""
         return self._token2wav.snapshot(row)
 
     def restore(self, row: int, snapshot: Any) -> None:
         self._token2wav.restore(row, snapshot)
 
     def close(self, row: int) -> None:
+        """Forget a row's voice. Harmless on a row without one."""
         if self._voices.pop(row, None) is not None:
             self._token2wav.close(row)
 
     def attend_plainly(self) -> None:
+        """Use no attention kernel of our own from now on."""
         self._token2wav.flow.reads_in_place = False
 
     def unload(self) -> None:
+        """Free everything; no call may follow."""
         self._maker.shutdown(wait=False, cancel_futures=True)
         self._voices.clear()
 
@@ -169,7 +124,7 @@ class SpeechOutput:
     def __init__(
         self,
         decoder: MiniCPMTTS,
-        vocoder: Vocoder,
+        vocoder: Streams,
         sampling: SpeechSampling | None = None,
         *,
         first_window_tokens: int = WINDOW_TOKENS,
@@ -248,7 +203,6 @@ class Speech:
         return spoken, TurnBuffer(self.speech_output.first_window_tokens)
 
     def end_turn(self) -> None:
-        """A turn-based reply is over, however it ended."""
         self.row.forget()
         self.restart_stream()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from torch import Tensor
 from parley.engine.context import ContextLedger, LedgerCheckpoint
 from parley.engine.work import StartSession
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel, Samples
-from parley.models.minicpmo45.conversation.rounds import RoundLedger
 from parley.models.minicpmo45.runtime.caches import CacheCopy, SlotCache
 from parley.models.minicpmo45.vision_encoder.pictures import Pixels
 
@@ -30,6 +29,79 @@ WAITING_FRAMES = 8
 
 Frame = tuple[Pixels, int | None]
 """Pixels and their slice limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One registered chunk of the context."""
+
+    kind: str
+    round: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundLedger:
+    """The turn-based window as the public implementation counts it. Immutable, so that a checkpoint
+    keeps an old one.
+
+    It keeps a history of chunks with a round number each. What it drops is counted in rounds, but
+    taken from the oldest positions after the system prompt; the first round is never chosen because
+    the system prompt is in it, replies count as their re-tokenised text, and text-only replies not
+    at all. Exact bookkeeping is `engine.context.ContextLedger`. Source: sessions.md 3.6, 5.4.
+
+    Args:
+        next_round: advances when a reply is registered.
+        pending_round: the round that prefills and the next reply belong to.
+        protected_tokens: the longest system chunk; never dropped.
+        dropped_tokens: of the whole conversation.
+    """
+
+    chunks: tuple[Chunk, ...] = ()
+    next_round: int = 0
+    pending_round: int | None = None
+    protected_tokens: int = 0
+    dropped_tokens: int = 0
+
+    def prefilled(self, role: str, tokens: int) -> RoundLedger:
+        kind = role if role in ("system", "assistant") else "user"
+        protected = max(self.protected_tokens, tokens if kind == "system" else 0)
+        pending = self.next_round
+        return replace(
+            self,
+            chunks=(*self.chunks, Chunk(kind, pending, tokens)),
+            pending_round=pending,
+            protected_tokens=protected,
+        )
+
+    def replied(self, tokens: int) -> RoundLedger:
+        """A spoken reply came to so many re-tokenised tokens; its round is over."""
+        number = self.next_round if self.pending_round is None else self.pending_round
+        return replace(
+            self,
+            chunks=(*self.chunks, Chunk("assistant", number, tokens)),
+            next_round=number + 1,
+            pending_round=None,
+        )
+
+    def plan(self, length: int, high: int, low: int) -> tuple[RoundLedger, int]:
+        """The ledger after dropping rounds, and how many positions after the system prompt go."""
+        if length <= high:
+            return self, 0
+        kept, gone = self.chunks, 0
+        rounds = sorted({chunk.round for chunk in kept})
+        for number in rounds:
+            if length - gone <= low:
+                break
+            members = [chunk for chunk in kept if chunk.round == number]
+            if any(chunk.kind == "system" for chunk in members):
+                continue
+            tokens = sum(chunk.tokens for chunk in members)
+            if tokens > length - gone - self.protected_tokens:
+                break
+            kept = tuple(chunk for chunk in kept if chunk.round != number)
+            gone += tokens
+        return replace(self, chunks=kept, dropped_tokens=self.dropped_tokens + gone), gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +205,6 @@ class Conversation:
         return self.speech is not None
 
     def checkpoint(self, audio_cache: SlotCache) -> ConversationCheckpoint:
-        """Remember this point."""
         checkpoint = ConversationCheckpoint(
             row=self.row,
             conversation=self,

@@ -11,9 +11,7 @@ from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import Prefill
 from parley.errors import BadInput, ContextFull
 from parley.models.job import ModelJob as ModelJob
-from parley.models.minicpmo45.audio_encoder.mel import (
-    FIRST_LIVE_SAMPLES,
-)
+from parley.models.minicpmo45.audio_encoder.mel import FIRST_LIVE_SAMPLES
 from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.prefill import PrefillJob
 from parley.models.minicpmo45.conversation.state import Conversation

@@ -21,13 +21,7 @@ from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.prefill import PrefillJob
 from parley.models.minicpmo45.conversation.state import WAITING_FRAMES, Conversation, Frame
 from parley.models.minicpmo45.prompt.inputs import Media, samples_of
-from parley.models.minicpmo45.prompt.layout import (
-    Part,
-    Place,
-    Prompt,
-    PromptSound,
-    merge_texts,
-)
+from parley.models.minicpmo45.prompt.layout import Part, Place, Prompt, PromptSound, merge_texts
 from parley.models.minicpmo45.vision_encoder.pictures import choose_grid
 
 TERMINATORS = 3

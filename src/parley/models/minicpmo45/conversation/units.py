@@ -14,7 +14,7 @@ from torch import Tensor
 from parley.engine.work import Ending, FinalizeResult, GenerateResult, OutputPiece, Stage, StepUnit
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.models.minicpmo45.conversation.parts import Parts
-from parley.models.minicpmo45.conversation.prefill import Feed, ModelJob
+from parley.models.minicpmo45.conversation.prefill import ConversationJob, Feed
 from parley.models.minicpmo45.conversation.speech import Windows
 from parley.models.minicpmo45.conversation.state import HISTORY_LIMIT, Conversation, Unsettled
 from parley.models.minicpmo45.llm.sampling import Ask, Choice, unit_rule
@@ -34,15 +34,11 @@ class _End:
     is_refusal: bool = False
 
 
-class UnitAnswerJob(ModelJob):
+class UnitAnswerJob(ConversationJob):
     """Listen, or speak for about a second."""
 
-    wants_logits = False
-
     def __init__(self, model: Parts, conversation: Conversation, work: StepUnit) -> None:
-        super().__init__(conversation.row, None)
-        self.model = model
-        self.conversation = conversation
+        super().__init__(model, conversation, None)
         state = conversation.state
         ids = model.tokenizer.ids
         options = conversation.opening.duplex
@@ -50,7 +46,6 @@ class UnitAnswerJob(ModelJob):
         self.is_explicit = options.ls_mode == "explicit"
         acts_on = ids.listen if model.behaviour.listen_options_act_on_listen else ids.im_end
         self.rule = unit_rule(options, ids, listen_id=acts_on)
-        self.feed: Feed | None = None
         self.logits = state.logits
         self.steps = 0
         self.tokens: list[int] = []
@@ -58,8 +53,6 @@ class UnitAnswerJob(ModelJob):
         self.end_of_turn = False
         self.text = ""
         self.speech_tokens = 0
-        self.block: SpeechBlock | None = None
-        self.windows: Windows | None = None
         self.terminator: int | None = None
         self.again: list[int] | None = None
         """Tokens that are still to be said again."""
@@ -120,7 +113,6 @@ class UnitAnswerJob(ModelJob):
         return Ask(self.rule, seen, self.conversation.seed, state.draws)
 
     def consider(self, choice: Choice) -> int | None:
-        """Which token to feed; None ends the unit's text."""
         ids = self.model.tokenizer.ids
         self._choice = choice
         token = choice.token
@@ -157,7 +149,6 @@ class UnitAnswerJob(ModelJob):
         return len(text) >= CHARACTERS_PER_UNIT
 
     def advance(self, hidden: Tensor | None, logits: Tensor | None) -> None:
-        """The considered token was fed, or the text has ended."""
         assert self._choice is not None
         state, ids = self.conversation.state, self.model.tokenizer.ids
         if self.steps == 0:
@@ -197,7 +188,6 @@ class UnitAnswerJob(ModelJob):
             self.go(Stage.DECODE)
 
     def _listen(self, terminator: int) -> None:
-        """The unit ends in `<|listen|>`."""
         if self.tokens and self.model.behaviour.keeps_speech_before_listen:
             self._close(terminator)
             return
@@ -222,7 +212,6 @@ class UnitAnswerJob(ModelJob):
     # Speech.
 
     def open_block(self) -> SpeechBlock:
-        """The unit's call of the speech decoder."""
         if self.block is None:
             speech = self.conversation.speech
             assert speech is not None
@@ -234,7 +223,6 @@ class UnitAnswerJob(ModelJob):
         return self.block
 
     def spoken(self) -> None:
-        """The block is finished: its tokens go to the vocoder in windows."""
         speech = self.conversation.speech
         assert speech is not None
         assert self.block is not None
@@ -249,7 +237,6 @@ class UnitAnswerJob(ModelJob):
             self._sound()
 
     def voiced(self, wave: Wave) -> None:
-        """One window became sound."""
         assert self.windows is not None
         self.windows.waiting.pop(0)
         self.windows.waves.append(wave)
@@ -298,14 +285,12 @@ class UnitAnswerJob(ModelJob):
         )
 
 
-class SettleJob(ModelJob):
+class SettleJob(ConversationJob):
     """Terminator and end-of-unit into the context, then the window."""
 
     def __init__(self, model: Parts, conversation: Conversation) -> None:
         unsettled = conversation.state.unsettled
-        super().__init__(conversation.row, None if unsettled is None else Stage.FINALIZE)
-        self.model = model
-        self.conversation = conversation
+        super().__init__(model, conversation, None if unsettled is None else Stage.FINALIZE)
         self.ids: list[int] = []
         if unsettled is None:
             self.finish(FinalizeResult(conversation.ledger.length_tokens))
@@ -315,7 +300,7 @@ class SettleJob(ModelJob):
         self.ids.append(model.tokenizer.ids.unit_end)
 
     def settled(self) -> None:
-        """The ids are in the context."""
+        """Called when the ids are in the context."""
         conversation = self.conversation
         state, ledger = conversation.state, conversation.ledger
         unsettled, state.unsettled = state.unsettled, None
@@ -327,5 +312,5 @@ class SettleJob(ModelJob):
         ledger.end_entry([token for token in heard if token not in special])
 
     def slid(self, dropped_tokens: int) -> None:
-        """The window has done its work."""
+        """Called when the window has been applied."""
         self.finish(FinalizeResult(self.conversation.ledger.length_tokens, dropped_tokens))

@@ -1,6 +1,6 @@
 """The language model: Qwen3 over slot caches.
 
-Weights, norms and MLPs are Qwen3's (`layers.py`); attention runs over the preallocated caches of
+Parameter names, norms and MLPs are Qwen3's; attention runs over the preallocated caches of
 `caches.SlotCache`. We differ from `Qwen3ForCausalLM` in that one forward takes a *packed* sequence:
 new positions of several rows, any number of each, one after the other. Prefill of ragged lengths
 and decode of a few rows are the same call, and rows that are not in it are not touched.
@@ -18,10 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from parley.models.minicpmo45.config import LanguageConfig
-from parley.models.minicpmo45.llm.layers import LanguageLayer
-from parley.models.minicpmo45.runtime.attention import AttentionMethod, FusedAttention, causal_mask
+from parley.models.minicpmo45.runtime.attention import FusedAttention, causal_mask
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span, rotated
-from parley.models.minicpmo45.runtime.norm import RmsNorm
+from parley.models.minicpmo45.runtime.layers import RmsNorm, activation
 from parley.models.minicpmo45.runtime.pages import PagePool
 
 
@@ -31,6 +30,63 @@ class Probe:
     layer (the last one after the final norm)."""
 
     states: list[Tensor] = field(default_factory=list)
+
+
+class LanguageAttention(nn.Module):
+    """The projections of attention, and the norms of queries and keys."""
+
+    def __init__(self, config: LanguageConfig) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        width, has_bias = config.hidden_size, config.attention_bias
+        inner = config.num_attention_heads * self.head_dim
+        kv_inner = config.num_key_value_heads * self.head_dim
+        self.q_proj = nn.Linear(width, inner, bias=has_bias)
+        self.k_proj = nn.Linear(width, kv_inner, bias=has_bias)
+        self.v_proj = nn.Linear(width, kv_inner, bias=has_bias)
+        self.o_proj = nn.Linear(inner, width, bias=has_bias)
+        self.q_norm = RmsNorm(self.head_dim, config.rms_norm_eps)
+        self.k_norm = RmsNorm(self.head_dim, config.rms_norm_eps)
+
+
+class LanguageMlp(nn.Module):
+    def __init__(self, config: LanguageConfig) -> None:
+        super().__init__()
+        width, wide = config.hidden_size, config.intermediate_size
+        self.gate_proj = nn.Linear(width, wide, bias=False)
+        self.up_proj = nn.Linear(width, wide, bias=False)
+        self.down_proj = nn.Linear(wide, width, bias=False)
+        self.activation = activation(config.hidden_act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+
+
+class LanguageLayer(nn.Module):
+    """Everything of a layer that has weights."""
+
+    def __init__(self, config: LanguageConfig) -> None:
+        super().__init__()
+        self.self_attn = LanguageAttention(config)
+        self.mlp = LanguageMlp(config)
+        self.input_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
+
+    def asked(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (..., heads, D) of states (..., H), the first two turned by
+        cosines and sines (..., 1, D)."""
+        attention, normed = self.self_attn, self.input_layernorm(x)
+        shape = (*x.shape[:-1], -1, attention.head_dim)
+        query = attention.q_norm(attention.q_proj(normed).view(shape))
+        keys = attention.k_norm(attention.k_proj(normed).view(shape))
+        heads = query.shape[-2]
+        both = rotated(torch.cat((query, keys), dim=-2), *turn)
+        return both[..., :heads, :], both[..., heads:, :], attention.v_proj(normed).view(shape)
+
+    def answered(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """The layer's states (..., H), once attention has mixed its values (..., heads, D)."""
+        x = x + self.self_attn.o_proj(mixed.reshape(*x.shape[:-1], -1))
+        return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class _Body(nn.Module):
@@ -49,7 +105,7 @@ class LanguageModel(nn.Module):
     def __init__(self, config: LanguageConfig) -> None:
         super().__init__()
         self.config = config
-        self.attention: AttentionMethod = FusedAttention()
+        self.attention = FusedAttention()
         self.model = _Body(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
@@ -84,7 +140,6 @@ class LanguageModel(nn.Module):
         )
 
     def make_rope(self, positions: int, *, rounds: bool = False) -> RopeTable:
-        """Rotary tables for `positions` positions."""
         return RopeTable(
             head_dim=self.config.head_dim,
             base=self.config.rope_theta,
@@ -97,13 +152,11 @@ class LanguageModel(nn.Module):
         """Token embeddings (n, H)."""
         if not isinstance(ids, Tensor):
             ids = torch.tensor(list(ids), dtype=torch.int64)
-        out: Tensor = self.model.embed_tokens(ids.to(self.device))
-        return out
+        return self.model.embed_tokens(ids.to(self.device))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores (n, V) of hidden states (n, H), in the model's dtype."""
-        out: Tensor = self.lm_head(hidden)
-        return out
+        return self.lm_head(hidden)
 
     def forward(
         self,
@@ -140,46 +193,24 @@ class LanguageModel(nn.Module):
         x = embeds
         if probe is not None:
             probe.states.append(x)
+        layer: Any
         for index, layer in enumerate(self.model.layers):
-            x = self._layer(index, layer, x, (cos, sin), (spans, masks), cache)
+            query, keys, values = layer.asked(x, (cos, sin))
+            mixed, first = torch.empty_like(query), 0
+            for span, mask in zip(spans, masks, strict=True):
+                mine = slice(first, first + span.count)
+                first += span.count
+                cache.write(index, span, keys[mine].transpose(0, 1), values[mine].transpose(0, 1))
+                seen = cache.view(index, span.row, span.end)
+                here = self.attention.one(query[mine].transpose(0, 1), *seen, mask=mask)
+                mixed[mine] = here.transpose(0, 1)
+            x = layer.answered(x, mixed)
             if probe is not None:
                 probe.states.append(x)
         x = self.model.norm(x)
         if probe is not None:
             probe.states[-1] = x
-        out: Tensor = x
-        return out
-
-    def _layer(
-        self,
-        index: int,
-        layer: Any,
-        x: Tensor,
-        turn: tuple[Tensor, Tensor],
-        rows: tuple[Sequence[Span], Sequence[Tensor | None]],
-        cache: SlotCache,
-    ) -> Tensor:
-        attention: Any = layer.self_attn
-        normed = layer.input_layernorm(x)
-        shape = (x.shape[0], -1, attention.head_dim)
-        query = attention.q_norm(attention.q_proj(normed).view(shape))
-        keys = attention.k_norm(attention.k_proj(normed).view(shape))
-        values = attention.v_proj(normed).view(shape)
-        heads = query.shape[-2]
-        both = rotated(torch.cat((query, keys), dim=-2), *turn)
-        query, keys = both[..., :heads, :], both[..., heads:, :]
-        mixed = torch.empty_like(query)
-        first = 0
-        for span, mask in zip(*rows, strict=True):
-            mine = slice(first, first + span.count)
-            first += span.count
-            cache.write(index, span, keys[mine].transpose(0, 1), values[mine].transpose(0, 1))
-            seen = cache.view(index, span.row, span.end)
-            here = self.attention.one(query[mine].transpose(0, 1), *seen, mask=mask)
-            mixed[mine] = here.transpose(0, 1)
-        x = x + attention.o_proj(mixed.reshape(x.shape[0], -1))
-        out: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
-        return out
+        return x
 
     def forward_even(
         self, embeds: Tensor, batch: PaddedBatch, cache: SlotCache, rope: RopeTable
@@ -195,31 +226,9 @@ class LanguageModel(nn.Module):
         groups = config.num_attention_heads // config.num_key_value_heads
         batch = cache.placed(self.attention.prepared(batch, cache, groups))
         x = embeds
+        layer: Any
         for index, layer in enumerate(self.model.layers):
-            x = self._even_layer(index, layer, x, (cos, sin), batch, cache)
-        out: Tensor = self.model.norm(x)
-        return out
-
-    def _even_layer(
-        self,
-        index: int,
-        layer: Any,
-        x: Tensor,
-        turn: tuple[Tensor, Tensor],
-        batch: PaddedBatch,
-        cache: SlotCache,
-    ) -> Tensor:
-        attention: Any = layer.self_attn
-        normed = layer.input_layernorm(x)
-        shape = (*x.shape[:2], -1, attention.head_dim)
-        query = attention.q_norm(attention.q_proj(normed).view(shape))
-        keys = attention.k_norm(attention.k_proj(normed).view(shape))
-        values = attention.v_proj(normed).view(shape)
-        heads = query.shape[-2]
-        both = rotated(torch.cat((query, keys), dim=-2), *turn)
-        query, keys = both[..., :heads, :], both[..., heads:, :]
-        cache.write_padded(index, batch, keys, values)
-        mixed = self.attention.padded(index, query, batch, cache)
-        x = x + attention.o_proj(mixed.reshape(*x.shape[:2], -1))
-        out: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
-        return out
+            query, keys, values = layer.asked(x, (cos, sin))
+            cache.write_padded(index, batch, keys, values)
+            x = layer.answered(x, self.attention.padded(index, query, batch, cache))
+        return self.model.norm(x)

@@ -278,7 +278,7 @@ class _Probe:
         self._greedy = upload.ints([ask.rule.is_greedy for ask in asks])
 
     def won(self, scores: Tensor, sent: Arrived) -> Tensor:
-        """int64 (R,)."""
+        """1 where a row's probe won, int64 (R,)."""
         ids = sent.ints(self._ids)
         # A draw gives this one id with its probability; which other id it would give is not asked.
         chance = torch.softmax(scores, -1).gather(1, ids[:, None])[:, 0]

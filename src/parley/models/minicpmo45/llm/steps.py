@@ -35,6 +35,9 @@ from parley.models.minicpmo45.runtime.graphs import (
 LEAST_COLUMNS = 512
 """No step reads fewer columns; more graphs for shorter contexts would gain nothing."""
 
+LANGUAGE_GRAPHS = ("decode", "feed")
+"""Kinds of captured steps; both hold the matrices' products."""
+
 FED_TOGETHER = (2, 11)
 """Positions of a row whose steps are captured besides single tokens: the ends of a unit, and a unit
 of sound. The kernel takes so many, and stops where a row ends, so these read all columns."""
@@ -74,8 +77,7 @@ class LanguageSteps:
         is_beyond = max(span.start for span in spans) + count > self._cache.capacity
         is_single = len(spans) == 1 and not self._captures(count)
         if not self._is_padded or is_single or is_wasteful or is_beyond:
-            out: Tensor = self._llm(embeds, spans, self._cache, self._rope)
-            return out
+            return self._llm(embeds, spans, self._cache, self._rope)
         spans_in_order = sorted(range(len(spans)), key=lambda place: spans[place].row)
         starts = [0]
         for span in spans:
@@ -179,7 +181,6 @@ class LanguageSteps:
                     self._capture_fed(size, count)
 
     def _capture_fed(self, size: int, count: int) -> None:
-        """As `_capture`, of several positions of each row."""
         llm, capacity = self._llm, self._cache.capacity
         spare = torch.full((size, count), self._cache.spare)
         ends = [(capacity - count, 0, 63, 64, capacity // 2)[place % 5] for place in range(size)]

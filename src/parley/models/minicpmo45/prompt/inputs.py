@@ -56,7 +56,6 @@ class Media:
     def add_clip(
         self, samples: Samples, *, pool_step: int, group: int | None = None
     ) -> PromptSound:
-        """Take a clip in."""
         if not self.clips:
             self.begin_group()
         self.clips[-1].append(samples)

@@ -67,8 +67,6 @@ Part = str | PromptPicture | PromptSound
 
 @dataclass(frozen=True, slots=True)
 class PromptMessage:
-    """One turn."""
-
     role: Role
     parts: tuple[Part, ...]
 
@@ -158,9 +156,6 @@ def as_text(parts: Iterable[Part]) -> str:
         else AUDIO_MARK
         for part in parts
     )
-
-
-# ------------------------------------------------------------------------------------- prompts
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,13 +31,16 @@ from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
 Kernel = Literal["auto", "triton", "sdpa"]
 
 
-class AttentionMethod(Protocol):
-    """One way of computing it."""
+class FusedAttention:
+    """PyTorch's `scaled_dot_product_attention`.
 
-    @property
-    def reads_in_place(self) -> bool:
-        """True if any subset of rows is read without copying what they remember."""
-        ...
+    Rows that the host knows by number are read one by one, as views. Rows that are known to the
+    device only, as in a captured graph, are copied first; so such batches prefer all
+    rows, which are a view.
+    """
+
+    reads_in_place = False
+    """True if any subset of rows is read without copying what they remember."""
 
     def prepared(self, batch: PaddedBatch, cache: SlotCache, groups: int) -> PaddedBatch:
         """A batch with what all layers of a step share, made once.
@@ -45,7 +48,12 @@ class AttentionMethod(Protocol):
         Args:
             groups: query heads per key head.
         """
-        ...
+        count = batch.turns.shape[1]
+        columns = torch.arange(batch.reads, device=cache.keys.device)
+        seen = columns <= batch.turns[:, :, None]
+        # The queries that share a key head become one longer query.
+        mask = seen[:, None].expand(-1, groups, count, batch.reads).flatten(1, 2)[:, None]
+        return replace(batch, mask=mask)
 
     def one(self, query: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None) -> Tensor:
         """Attention of one row's new tokens over what the row remembers.
@@ -58,7 +66,11 @@ class AttentionMethod(Protocol):
         Returns:
             (heads, T, D).
         """
-        ...
+        heads, tokens, width = query.shape
+        # The queries that share a key head become one longer query: no repeated keys in memory.
+        grouped = query.reshape(keys.shape[0], heads // keys.shape[0] * tokens, width)
+        out = self._attend(grouped[None], keys[None], values[None], mask)[0]
+        return out.reshape(heads, tokens, width)
 
     def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
         """Attention of a padded batch, whose keys and values are in the cache already.
@@ -69,36 +81,6 @@ class AttentionMethod(Protocol):
         Returns:
             (B, n, heads, D).
         """
-        ...
-
-
-class FusedAttention:
-    """PyTorch's `scaled_dot_product_attention`.
-
-    Rows that the host knows by number are read one by one, as views. Rows that are known to the
-    device only, as in a captured graph, are copied first; so such batches prefer all
-    rows, which are a view.
-    """
-
-    reads_in_place = False
-
-    def prepared(self, batch: PaddedBatch, cache: SlotCache, groups: int) -> PaddedBatch:
-        count = batch.turns.shape[1]
-        columns = torch.arange(batch.reads, device=cache.keys.device)
-        seen = columns <= batch.turns[:, :, None]
-        # The queries that share a key head become one longer query.
-        mask = seen[:, None].expand(-1, groups, count, batch.reads).flatten(1, 2)[:, None]
-        return replace(batch, mask=mask)
-
-    def one(self, query: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None) -> Tensor:
-        heads, tokens, width = query.shape
-        groups = heads // keys.shape[0]
-        # The queries that share a key head become one longer query: no repeated keys in memory.
-        grouped = query.reshape(keys.shape[0], groups * tokens, width)
-        out = self._attend(grouped[None], keys[None], values[None], mask)[0]
-        return out.reshape(heads, tokens, width)
-
-    def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
         size, count, heads, width = query.shape
         key_heads = cache.heads
         groups = heads // key_heads
@@ -176,7 +158,7 @@ class SlotAttention(FusedAttention):
         )
 
 
-def make_attention(kernel: Kernel, *, device: torch.device | str = "cpu") -> AttentionMethod:
+def make_attention(kernel: Kernel, *, device: torch.device | str = "cpu") -> FusedAttention:
     """The kernel that a setting names.
 
     Raises:

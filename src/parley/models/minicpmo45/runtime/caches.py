@@ -22,11 +22,7 @@ import torch
 from torch import Tensor
 
 from parley.errors import ContextFull
-from parley.models.minicpmo45.runtime.eight_bits import (
-    SCALE_DTYPE,
-    from_eight_bits,
-    to_eight_bits,
-)
+from parley.models.minicpmo45.runtime.eight_bits import SCALE_DTYPE, from_eight_bits, to_eight_bits
 from parley.models.minicpmo45.runtime.pages import RESERVED, SPARE, ZEROS, PagePool, PageTable
 
 
@@ -58,7 +54,6 @@ class CacheCopy:
         return int(self.keys.shape[2])
 
     def first(self, count: int) -> CacheCopy:
-        """Its first `count` positions."""
         return self.part(0, count)
 
     def part(self, start: int, end: int) -> CacheCopy:
@@ -66,14 +61,12 @@ class CacheCopy:
         return self.map(lambda kept: kept[:, :, start:end])
 
     def map(self, change: Callable[[Tensor], Tensor]) -> CacheCopy:
-        """The same with each tensor changed."""
         key_scales = None if self.key_scales is None else change(self.key_scales)
         value_scales = None if self.value_scales is None else change(self.value_scales)
         return CacheCopy(change(self.keys), change(self.values), key_scales, value_scales)
 
     @property
     def parts(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Keys, values, and the scales of both."""
         return self.keys, self.values, self.key_scales, self.value_scales
 
 
@@ -322,7 +315,6 @@ class SlotCache:
         self.release(row)
 
     def copy_row(self, row: int) -> CacheCopy:
-        """Keep aside what a row remembers."""
         return self.lift(row, 0, self.lengths[row])
 
     def restore_row(self, row: int, copy: CacheCopy) -> None:
@@ -448,7 +440,7 @@ class PaddedBatch:
         turns: (B, n) int64, their rotary positions.
         reads: how many columns attention looks at; a number of the host.
         slots: the rows as the host knows them; None where only the device does.
-        mask, numbers, first: shared by a step's layers, by kernel (`AttentionMethod.prepared`).
+        mask, numbers, first: shared by a step's layers, by kernel (`FusedAttention.prepared`).
         columns: (B, n) int64, where the positions lie; shared likewise (`SlotCache.placed`).
     """
 

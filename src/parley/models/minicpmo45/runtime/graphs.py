@@ -195,7 +195,6 @@ class GraphRunner:
             return _replayed(graph, inputs)
 
     def seal(self) -> None:
-        """Capture nothing more."""
         self._is_sealed = True
         for kind in self.counts:
             self._paths.settle(GRAPH + kind, "fast")
@@ -207,13 +206,20 @@ class GraphRunner:
         self._graphs.clear()
         self._is_sealed = True
 
-    def forget(self, kind: str | None = None) -> None:
-        """Let go of the graphs of a kind, or of all: their steps run as they are.
+    def forget(self, *kinds: str, reason: str = "") -> None:
+        """Drop the graphs of some kinds: their steps are launched one by one.
 
-        Kinds that were forgotten before `seal` are captured again when they are asked for.
+        Kinds that are dropped before `seal` are captured again when they next run.
+
+        Args:
+            reason: what their state says after `seal`.
         """
-        for key in [key for key in self._graphs if kind is None or key[0] == kind]:
-            del self._graphs[key]
+        for kind in kinds:
+            dropped = [key for key in self._graphs if key[0] == kind]
+            for key in dropped:
+                del self._graphs[key]
+            if dropped and self._is_sealed:
+                self._paths.settle(GRAPH + kind, "plain", reason)
 
     def _moved(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         return [tensor.to(self._device) for tensor in inputs]
@@ -259,7 +265,7 @@ class GraphRunner:
     def _refuse(self, kind: str, reason: str) -> None:
         """One shape that fails is reason enough to leave its kind alone."""
         self._refused[kind] = reason
-        self.forget(kind)
+        self.forget(kind, reason=reason)
         log.warning("graph_capture_failed", steps=kind, why=reason)
         self._paths.step_down(GRAPH + kind, reason)
 
@@ -357,5 +363,4 @@ def reaches(least: int, most: int) -> list[int]:
 
 
 def power(number: int) -> int:
-    """The next power of two."""
     return 1 << (number - 1).bit_length()

@@ -168,9 +168,9 @@ def _run(
 
 def _kernels() -> Any:
     """The compiled kernels; a module of their own, because decorating them needs the package."""
-    from parley.models.minicpmo45.runtime import slot_kernels
+    from parley.models.minicpmo45.runtime import kernels
 
-    return slot_kernels
+    return kernels
 
 
 def _shape_only(query: Tensor, *_: Any) -> Tensor:

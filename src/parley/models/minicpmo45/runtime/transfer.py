@@ -43,14 +43,11 @@ class Upload:
         return slice(start, self._count)
 
     def send(self, device: torch.device) -> Arrived:
-        """The one copy."""
         words = torch.from_numpy(np.concatenate([np.zeros(0, np.int32), *self._parts]))
         return Arrived(to_device(words, device))
 
 
 class Arrived:
-    """What arrived, by the places that `Upload` gave."""
-
     def __init__(self, words: Tensor) -> None:
         self._words = words
 

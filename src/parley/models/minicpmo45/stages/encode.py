@@ -12,9 +12,7 @@ from torch import Tensor
 
 from parley.errors import BadInput
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel
-from parley.models.minicpmo45.conversation.prefill import (
-    PrefillJob,
-)
+from parley.models.minicpmo45.conversation.prefill import PrefillJob
 from parley.models.minicpmo45.runtime.caches import Span
 from parley.models.minicpmo45.stages.parts import StepParts
 from parley.models.minicpmo45.vision_encoder.pictures import Pieces, fitting_size

@@ -1,20 +1,20 @@
-"""The language model's steps: prefill, decode, and the terminators of answers."""
+"""The language model's steps: prefill, decode, the terminators of answers, and its window."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from parley.engine.context import Eviction
 from parley.errors import InferenceFailed
-from parley.models.minicpmo45.conversation.prefill import Feed
+from parley.models.minicpmo45.conversation.prefill import ConversationJob
+from parley.models.minicpmo45.conversation.state import Conversation
 from parley.models.minicpmo45.conversation.turn_prefill import TurnPrefill
 from parley.models.minicpmo45.conversation.units import SettleJob
 from parley.models.minicpmo45.llm.sampling import Ask, Choice
 from parley.models.minicpmo45.runtime.caches import Span
-from parley.models.minicpmo45.stages.eviction import slide
 from parley.models.minicpmo45.stages.parts import LastInput, StepParts
 
 PREFILL_STEP_TOKENS = 4096
@@ -22,32 +22,7 @@ PREFILL_STEP_TOKENS = 4096
 not grow with the number of conversations."""
 
 
-class FeedingJob(Protocol):
-    """A job at PREFILL."""
-
-    row: int
-    feed: Feed | None
-    wants_logits: bool
-
-    def begin_feed(self) -> None: ...
-
-    def fed(self, logits: Tensor | None) -> None: ...
-
-
-class DecodingJob(Protocol):
-    """A job at DECODE."""
-
-    row: int
-    logits: Tensor | None
-
-    def ask(self) -> Ask: ...
-
-    def consider(self, choice: Choice) -> int | None: ...
-
-    def advance(self, hidden: Tensor | None, logits: Tensor | None) -> None: ...
-
-
-def prefill(model: StepParts, jobs: Sequence[FeedingJob]) -> None:
+def prefill(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
     """PREFILL: up to `prefill_piece_tokens` positions of each job, packed."""
     for job in jobs:
         if job.feed is None:
@@ -90,7 +65,7 @@ def _last_logits(model: StepParts, parts: Sequence[Tensor]) -> Sequence[Tensor]:
     return model.network.llm.logits(torch.stack([part[-1] for part in parts])).unbind()
 
 
-def decode(model: StepParts, jobs: Sequence[DecodingJob]) -> None:
+def decode(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
     """DECODE: choose a token per job from the waiting logits, feed it, compute the next ones."""
     logits = torch.stack([job.logits for job in jobs if job.logits is not None])
     asks = [job.ask() for job in jobs]
@@ -162,3 +137,68 @@ def finalize(model: StepParts, jobs: Sequence[SettleJob]) -> None:
         model.observer.fed(job.row, tuple(job.ids), None, span.start, hidden[mine])
         job.settled()
         job.slid(slide(model, job.conversation))
+
+
+def slide_turns(model: StepParts, conversation: Conversation) -> None:
+    if model.behaviour.counts_window_exactly:
+        slide(model, conversation)
+        return
+    window = conversation.opening.window
+    if window.kind != "basic":
+        return
+    row, state = conversation.row, conversation.state
+    length = model.context.lengths[row]
+    state.rounds, gone = state.rounds.plan(length, window.high_tokens, window.low_tokens)
+    if not gone:
+        return
+    model.context.drop(row, state.rounds.protected_tokens, gone, model.rope)
+    conversation.replace_ledger(model.context.lengths[row])
+    model.observer.slid(row, gone, 1)
+
+
+def slide(model: StepParts, conversation: Conversation) -> int:
+    """The window looks; gives how many tokens it dropped."""
+    eviction = conversation.ledger.plan()
+    if eviction is None:
+        return 0
+    if eviction.previous is None:
+        _close_gaps(model, conversation.row, eviction)
+    else:
+        _rewrite(model, conversation.row, eviction, eviction.previous)
+    conversation.ledger.commit(eviction)
+    model.observer.slid(conversation.row, eviction.dropped_tokens, eviction.dropped_entries)
+    return eviction.dropped_tokens
+
+
+def _close_gaps(model: StepParts, row: int, eviction: Eviction) -> None:
+    target = eviction.keep[0][1]
+    for start, end in eviction.keep[1:]:
+        model.context.move(row, start, end - start, target, model.rope)
+        target += end - start
+    model.context.truncate(row, target)
+
+
+def _rewrite(model: StepParts, row: int, eviction: Eviction, previous: Sequence[int]) -> None:
+    """Run what dropped units said through the model, between the head and the kept units."""
+    context, llm = model.context, model.network.llm
+    length, head = context.lengths[row], eviction.keep[0][1]
+    behind = context.lift(row, head, length - head)
+    kept = sum(end - start for start, end in eviction.keep[1:])
+    # A prompt that came without the usual end has no suffix to write again.
+    count = eviction.length_tokens - head - kept
+    ids = [*model.marker_ids, *previous, *model.suffix_ids][:count]
+    try:
+        context.lengths[row] = head
+        span = Span(row, head, len(ids))
+        llm(llm.embed(ids), [span], context, model.rope)
+    except Exception:
+        context.put(row, behind, head, head, model.rope)
+        context.lengths[row] = length
+        raise
+    target = span.end
+    for start, end in eviction.keep[1:]:
+        part = behind.part(start - head, end - head)
+        context.put(row, part, start, target, model.rope)
+        target += end - start
+    context.lengths[row] = target
+    context.release(row)

@@ -15,8 +15,8 @@ from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.llm.sampling import Ask, Choice
 from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.runtime.caches import RopeTable
-from parley.models.minicpmo45.vision_encoder.ahead import MediaThreads
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
+from parley.models.minicpmo45.vision_encoder.pictures import MediaThreads
 from parley.models.minicpmo45.weights import Network
 
 
@@ -35,8 +35,6 @@ class LastInput:
 
 
 class Choosing(Protocol):
-    """What turns logits into tokens."""
-
     def choose(self, logits: Tensor, asks: Sequence[Ask]) -> list[Choice]: ...
 
 

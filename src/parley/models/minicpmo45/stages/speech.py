@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, cast
 
 from parley.errors import InferenceFailed
-from parley.models.minicpmo45.conversation.prefill import ModelJob, StartJob
-from parley.models.minicpmo45.conversation.speech import Windows
-from parley.models.minicpmo45.conversation.state import Conversation
+from parley.models.minicpmo45.conversation.prefill import ConversationJob, ModelJob, StartJob
 from parley.models.minicpmo45.stages.parts import StepParts
-from parley.models.minicpmo45.token2wav.windows import Wave
-from parley.models.minicpmo45.tts.rows import SpeechBlock
 
 SPEECH_TOKENS_PER_STEP = 5
 """Speech tokens of a row between two looks of the scheduler."""
 
 
-class SpeakingJob(Protocol):
-    """A job at SPEECH or VOCODE."""
-
-    row: int
-    block: SpeechBlock | None
-    windows: Windows | None
-    conversation: Conversation
-
-    def open_block(self) -> SpeechBlock: ...
-
-    def spoken(self) -> None: ...
-
-    def voiced(self, wave: Wave) -> None: ...
-
-
-def speak(model: StepParts, jobs: Sequence[SpeakingJob]) -> None:
+def speak(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
     """SPEECH: a few speech tokens per job."""
     output = model.speech_output
     assert output is not None
@@ -52,7 +32,7 @@ def vocode(model: StepParts, jobs: Sequence[ModelJob]) -> None:
     output = model.speech_output
     assert output is not None
     opening = [job for job in jobs if isinstance(job, StartJob) and job.is_voice_found]
-    speaking = [cast(SpeakingJob, job) for job in jobs if not isinstance(job, StartJob)]
+    speaking = [job for job in jobs if isinstance(job, ConversationJob)]
     for open_job in opening:
         assert open_job.voice is not None
         output.vocoder.prepare(open_job.row, open_job.voice.result())

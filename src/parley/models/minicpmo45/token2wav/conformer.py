@@ -82,8 +82,7 @@ class Embed(nn.Module):
         self.out = nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.out(x) * math.sqrt(x.shape[-1])
-        return out
+        return self.out(x) * math.sqrt(x.shape[-1])
 
 
 class LookAhead(nn.Module):
@@ -141,8 +140,7 @@ class RelativeAttention(nn.Module):
         return self._kept[:, :, reach - oldest : reach - newest + 1]
 
     def _project(self, codes: Tensor) -> Tensor:
-        out: Tensor = self.linear_pos(codes).view(-1, self.heads, self.head_width).permute(1, 2, 0)
-        return out
+        return self.linear_pos(codes).view(-1, self.heads, self.head_width).permute(1, 2, 0)
 
     def forward(self, x: Tensor, past: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Attend over past and new entries.
@@ -194,21 +192,16 @@ def _shifted(raw: Tensor, columns: int) -> Tensor:
 
 
 class ConformerFeedForward(nn.Module):
-    """Two layers with SiLU."""
-
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
         self.w_1 = nn.Linear(width, inner)
         self.w_2 = nn.Linear(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.w_2(F.silu(self.w_1(x)))
-        return out
+        return self.w_2(F.silu(self.w_1(x)))
 
 
 class ConformerBlock(nn.Module):
-    """Pre-norm attention and feed-forward."""
-
     def __init__(self, width: int, heads: int, inner: int) -> None:
         super().__init__()
         self.self_attn = RelativeAttention(width, heads)

@@ -153,8 +153,7 @@ class TimeEmbedder(nn.Module):
         )
         angles = (t.float() * 1000)[:, None] * rates
         code = torch.cat([angles.cos(), angles.sin()], dim=-1)
-        out: Tensor = self.mlp(code.to(next(self.parameters()).dtype))
-        return out
+        return self.mlp(code.to(next(self.parameters()).dtype))
 
 
 class FrameAttention(nn.Module):
@@ -185,16 +184,14 @@ class FrameAttention(nn.Module):
             places.write(keys, k)
             places.write(values, v)
             if places.lines is not None and slot_attention.fits(x.shape[1], self.head_width):
-                read: Tensor = self.proj(places.attend(q.transpose(1, 2), keys, values).flatten(2))
-                return read
+                return self.proj(places.attend(q.transpose(1, 2), keys, values).flatten(2))
             out = F.scaled_dot_product_attention(
                 q,
                 places.read(keys).to(q.dtype),
                 places.read(values).to(q.dtype),
                 attn_mask=places.mask,
             )
-        made: Tensor = self.proj(out.transpose(1, 2).flatten(2))
-        return made
+        return self.proj(out.transpose(1, 2).flatten(2))
 
 
 class FrameConv(nn.Module):
@@ -229,8 +226,7 @@ class FrameMlp(nn.Module):
         self.fc2 = nn.Linear(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
-        return out
+        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
 
 
 class TimeModulation(nn.Sequential):

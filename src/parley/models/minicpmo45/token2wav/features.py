@@ -79,8 +79,7 @@ def tokenizer_mel(samples: Array) -> Array:
     mel = power[:-1] @ mel_filters(128, 400, TOKENIZER_RATE_HZ, 8000.0).T
     logs = np.log10(np.maximum(mel, 1e-10))
     logs = np.maximum(logs, logs.max() - 8)
-    out: Array = ((logs + 4) / 4).T.astype(np.float32)
-    return out
+    return ((logs + 4) / 4).T.astype(np.float32)
 
 
 def speaker_bank(samples: Array) -> Array:
@@ -100,8 +99,7 @@ def speaker_bank(samples: Array) -> Array:
     frames = (frames - 0.97 * before) * _povey_window()
     power = np.abs(np.fft.rfft(frames, _KALDI_FOURIER)) ** 2
     bank = np.log(np.maximum(power @ _kaldi_filters().T, _KALDI_FLOOR))
-    out: Array = (bank - bank.mean(axis=0)).astype(np.float32)
-    return out
+    return (bank - bank.mean(axis=0)).astype(np.float32)
 
 
 def flow_mel(samples: Array) -> Array:
@@ -131,8 +129,7 @@ def _spectrum(padded: Wide, size: int, hop: int) -> Wide:
 def _povey_window() -> Wide:
     """A symmetric Hann window to the power of 0.85."""
     turn = 2 * np.pi * np.arange(_KALDI_FRAME) / (_KALDI_FRAME - 1)
-    window: Wide = (0.5 - 0.5 * np.cos(turn)) ** 0.85
-    return window
+    return (0.5 - 0.5 * np.cos(turn)) ** 0.85
 
 
 @lru_cache(maxsize=1)

@@ -28,21 +28,22 @@ from parley.models.minicpmo45.runtime.graphs import (
     row_counts,
 )
 from parley.models.minicpmo45.runtime.transfer import to_device
-from parley.models.minicpmo45.token2wav.conformer import (
-    ConformerEncoder,
+from parley.models.minicpmo45.token2wav.conformer import ConformerEncoder
+from parley.models.minicpmo45.token2wav.estimator import Estimator, Places
+from parley.models.minicpmo45.token2wav.flow_memory import (
+    FlowMemory,
+    FlowStep,
+    Indices,
+    Trim,
+    are_neighbours,
+    history_of,
 )
-from parley.models.minicpmo45.token2wav.estimator import (
-    Estimator,
-    Places,
-)
-from parley.models.minicpmo45.token2wav.flow_memory import FlowMemory, Indices, Trim
 from parley.models.minicpmo45.token2wav.flow_shape import (
     FlowShape,
     Schedule,
     euler_grid,
     noise_table,
 )
-from parley.models.minicpmo45.token2wav.flow_step import FlowStep, are_neighbours, history_of
 from parley.models.minicpmo45.token2wav.voice_pack import MEL_BINS
 from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES
 
@@ -114,14 +115,12 @@ class Flow(nn.Module):
         """A voice's 192 numbers to the 80 the estimator sees."""
         weight = self.spk_embed_affine_layer.weight
         unit = F.normalize(embedding.to(weight.device, torch.float32), dim=-1)
-        out: Tensor = self.spk_embed_affine_layer(unit.to(weight.dtype))
-        return out
+        return self.spk_embed_affine_layer(unit.to(weight.dtype))
 
     def embed(self, tokens: Sequence[Sequence[int]]) -> Tensor:
         """Token embeddings of rows of equal length, shape (R, n, W)."""
         ids = to_device(torch.tensor([list(row) for row in tokens]), self.device)
-        out: Tensor = self.input_embedding(ids)
-        return out
+        return self.input_embedding(ids)
 
     def stream(
         self,

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from parley.errors import SetupError
-from parley.models.minicpmo45.token2wav.estimator import (
-    Modulation,
-)
+from parley.models.minicpmo45.token2wav.estimator import Modulation
 from parley.models.minicpmo45.token2wav.voice_pack import MEL_BINS
 
 NOISE_FRAMES = 30_000

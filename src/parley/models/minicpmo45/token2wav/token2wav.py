@@ -31,10 +31,10 @@ from parley.models.minicpmo45.token2wav.flow_memory import (
     FlowCheckpoint,
     FlowMemory,
     FlowRow,
+    FlowStep,
     Trim,
     memory_for_prompts,
 )
-from parley.models.minicpmo45.token2wav.flow_step import FlowStep
 from parley.models.minicpmo45.token2wav.vocoder import OVERLAP_SAMPLES, ClassicRow, ClassicVocoder
 from parley.models.minicpmo45.token2wav.vocoder_causal import CausalRow, CausalVocoder
 from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
@@ -46,9 +46,7 @@ STEPS = 5
 PROMPT_FRAMES = 502
 """Longest prompt by default: ten seconds and the rounding of a token."""
 
-
 Wave = npt.NDArray[np.float32]
-
 
 VOICES_READY = 4
 """Primed voices kept on the device; others in use wait in the host's memory."""
@@ -68,16 +66,12 @@ class PrimedVoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Turn:
-    """One row's stream through the vocoder."""
-
     stream: ClassicRow | CausalRow
     has_begun: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """A slot in the middle of a turn."""
-
     flow: FlowCheckpoint
     turn: _Turn | None
 
@@ -138,7 +132,6 @@ class Token2Wav:
 
     @property
     def row_bytes(self) -> int:
-        """Device bytes of one slot."""
         return self.memory.nbytes // len(self._turns)
 
     @property

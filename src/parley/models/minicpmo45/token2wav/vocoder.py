@@ -16,19 +16,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from parley.models.minicpmo45.runtime.graphs import GraphRunner, bucket, buckets
-from parley.models.minicpmo45.token2wav.convolution import (
-    PaddedConv,
-    SpreadConv,
-    channels_last,
-)
+from parley.models.minicpmo45.runtime.graphs import buckets
+from parley.models.minicpmo45.token2wav.convolution import PaddedConv, SpreadConv, channels_last
 from parley.models.minicpmo45.token2wav.vocoder_layers import (
     BANDS,
     FRAME_SAMPLES,
     HARMONICS,
+    NOISE_SAMPLES,
     RATE_HZ,
     UP_KERNELS,
     UP_RATES,
@@ -42,9 +39,6 @@ OVERLAP_FRAMES = 8
 """Frames computed twice at the seam of two calls."""
 
 OVERLAP_SAMPLES = OVERLAP_FRAMES * FRAME_SAMPLES
-
-NOISE_SAMPLES = 20 * RATE_HZ
-"""Length of the excitation's noise; it repeats after that."""
 
 _DOWN_KERNELS = (30, 6, 1)
 
@@ -84,12 +78,8 @@ class ClassicVocoder(Generator):
     """Parameter names are those of `hift.pt` with folded weight norms. Always float32."""
 
     def __init__(self, channels: int, pitch_channels: int, mel_bins: int = 80) -> None:
-        super().__init__(channels, is_causal=False)
-        self.mel_bins = mel_bins
-        self.slots = 1
+        super().__init__(channels, mel_bins, is_causal=False)
         self.conv_pre = PaddedConv(mel_bins, channels, 7, left=3, right=3)
-        self.ups = nn.ModuleList()
-        self.source_downs = nn.ModuleList()
         for stage, (rate, kernel) in enumerate(zip(UP_RATES, UP_KERNELS, strict=True)):
             wide, narrow = channels // 2**stage, channels // 2 ** (stage + 1)
             self.ups.append(SpreadConv(wide, narrow, kernel, rate, padding=(kernel - rate) // 2))
@@ -103,7 +93,6 @@ class ClassicVocoder(Generator):
         convs = [PaddedConv(mel_bins, pitch_channels, 3, left=1, right=1)]
         convs += [PaddedConv(pitch_channels, pitch_channels, 3, left=1, right=1) for _ in range(4)]
         self.f0_predictor = PitchPredictor(convs, pitch_channels)
-        self.graphs = GraphRunner()
         self._fade = torch.hamming_window(
             2 * OVERLAP_SAMPLES, periodic=False, dtype=torch.float64, device="cpu"
         )
@@ -134,8 +123,7 @@ class ClassicVocoder(Generator):
         phase = F.interpolate(phase, scale_factor=float(FRAME_SAMPLES), mode="linear")
         sines = torch.sin(phase).transpose(1, 2)
         voiced = (pitch > VOICED_HZ).repeat_interleave(FRAME_SAMPLES, dim=1)[..., None]
-        out: Tensor = self.m_source(sines, voiced, noise)
-        return out
+        return self.m_source(sines, voiced, noise)
 
     def make_noise(self) -> Tensor:
         return excitation_noise()
@@ -192,19 +180,16 @@ class ClassicVocoder(Generator):
 
     def _sounded(self, mel: Tensor, known: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Samples and excitation of frames whose first excitation is known; by a graph for the
-        calls of full windows, with rows of zeros where some are missing.
+        calls of full windows.
 
         Shapes (R, 80, T), (R, known samples) and (R, 480 T, 9) to (R, 480 T) twice.
         """
-        rows, samples = known.shape
+        samples = known.shape[1]
         received = mel.shape[2] - samples // FRAME_SAMPLES
         if not self.graphs.is_active or received != WINDOW_FRAMES:
             return self._sound(mel, known, noise)
-        missing = bucket(rows, self.slots) - rows
-        inputs = [F.pad(x, (0, 0) * (x.dim() - 1) + (0, missing)) for x in (mel, known, noise)]
-        shape = (rows + missing, mel.shape[2], samples)
-        wave, source = self.graphs.run("vocoder", shape, self._sound, inputs)
-        return wave[:rows], source[:rows]
+        wave, source = self.captured((mel.shape[2], samples), self._sound, (mel, known, noise))
+        return wave, source
 
     def _sound(self, mel: Tensor, known: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         source = self._excited(self.f0_predictor(mel), noise)

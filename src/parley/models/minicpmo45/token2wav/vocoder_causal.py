@@ -14,18 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from parley.models.minicpmo45.runtime.graphs import GraphRunner, bucket, buckets
+from parley.models.minicpmo45.runtime.graphs import buckets
 from parley.models.minicpmo45.token2wav.convolution import PaddedConv, channels_last
 from parley.models.minicpmo45.token2wav.vocoder_layers import (
     BANDS,
     FRAME_SAMPLES,
     HARMONICS,
     HOP,
+    NOISE_SAMPLES,
     RATE_HZ,
     UP_KERNELS,
     UP_RATES,
@@ -51,8 +53,6 @@ PAST_FRAMES = 31
 """Frames decoded again, so that the seam of two calls leaves no trace."""
 
 DELAY_FRAMES = PITCH_AHEAD + MEL_AHEAD + SEAM_FRAMES
-
-NOISE_SAMPLES = 20 * RATE_HZ
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,27 +126,15 @@ class CausalVocoder(Generator):
     pitch predictor float64."""
 
     def __init__(self, channels: int, pitch_channels: int, mel_bins: int = 80) -> None:
-        super().__init__(channels, is_causal=True)
-        self.mel_bins = mel_bins
-        self.slots = 1
-        self.graphs = GraphRunner()
+        super().__init__(channels, mel_bins, is_causal=True)
         self.conv_pre = PaddedConv(mel_bins, channels, MEL_AHEAD + 1, left=0, right=0)
-        self.ups = nn.ModuleList()
-        self.source_downs = nn.ModuleList()
         for stage, (rate, kernel) in enumerate(zip(UP_RATES, UP_KERNELS, strict=True)):
             wide, narrow = channels // 2**stage, channels // 2 ** (stage + 1)
             self.ups.append(NearestUp(wide, narrow, kernel, rate))
             stride = (15, 3, 1)[stage]
-            self.source_downs.append(
-                PaddedConv(
-                    2 * BANDS,
-                    narrow,
-                    2 * stride if stride > 1 else 1,
-                    left=stride - 1,
-                    right=0,
-                    stride=stride,
-                )
-            )
+            kernel = 2 * stride if stride > 1 else 1
+            down = PaddedConv(2 * BANDS, narrow, kernel, left=stride - 1, right=0, stride=stride)
+            self.source_downs.append(down)
         self.conv_post = PaddedConv(channels // 8, 2 * BANDS, 7, left=6, right=0)
         convs = [PaddedConv(mel_bins, pitch_channels, PITCH_AHEAD + 1, left=0, right=0)]
         convs += [PaddedConv(pitch_channels, pitch_channels, 3, left=2, right=0) for _ in range(4)]
@@ -161,8 +149,7 @@ class CausalVocoder(Generator):
 
         Computed in float64, handed on in float32, as published.
         """
-        out: Tensor = self.f0_predictor(mel.double()).float()
-        return out
+        return self.f0_predictor(mel.double()).float()
 
     def source(self, pitch: Tensor, phase: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Excitation of frames with a pitch.
@@ -241,19 +228,10 @@ class CausalVocoder(Generator):
         return wave, after
 
     def _sounded(self, cut: _Cut, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """`_sound`, by a graph for the calls of full windows, with rows of zeros where some are
-        missing."""
-        rows = inputs[0].shape[0]
+        """`_sound`, by a graph for the calls of full windows."""
         if not self.graphs.is_active or cut.is_last or cut.ready - cut.done != WINDOW_FRAMES:
             return self._sound(cut, *inputs)
-        missing = bucket(rows, self.slots) - rows
-        filled = [F.pad(x, (0, 0) * (x.dim() - 1) + (0, missing)) for x in inputs]
-
-        def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-            return self._sound(cut, *inputs)
-
-        results = self.graphs.run("vocoder", (rows + missing, cut), run, filled)
-        return tuple(result[:rows] for result in results)
+        return self.captured(cut, partial(self._sound, cut), inputs)
 
     def _sound(
         self, cut: _Cut, mel: Tensor, source: Tensor, phase: Tensor, noise: Tensor

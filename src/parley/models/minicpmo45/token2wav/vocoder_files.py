@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from parley.errors import SetupError
-from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.token2wav.flow import Flow
 from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
-from parley.models.minicpmo45.token2wav.token2wav import PROMPT_FRAMES, STEPS, Token2Wav
+from parley.models.minicpmo45.token2wav.token2wav import Token2Wav
 from parley.models.minicpmo45.token2wav.vocoder import ClassicVocoder
 from parley.models.minicpmo45.token2wav.vocoder_causal import CausalVocoder
 from parley.models.minicpmo45.token2wav.vocoder_layers import folded
@@ -25,35 +25,22 @@ FLOW_FILE, VOCODER_FILE = "flow.pt", "hift.pt"
 def load_token2wav(
     folder: Path,
     *,
-    slots: int,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-    steps: int = STEPS,
-    prompt_frames: int = PROMPT_FRAMES,
-    leads_with_silence: bool = True,
-    graphs: GraphRunner | None = None,
-    history: torch.dtype | None = None,
+    **options: Any,
 ) -> Token2Wav:
     """Read `flow.pt` and `hift.pt`.
 
     Args:
         dtype: of the flow; the vocoder always computes in float32.
+        options: of `Token2Wav`.
 
     Raises:
         SetupError: a file is absent or broken, or its tensors are not those of a voice.
     """
-    flow = make_flow(read_tensors(folder / FLOW_FILE))
-    vocoder = make_vocoder(read_tensors(folder / VOCODER_FILE))
-    return Token2Wav(
-        flow.to(device=device, dtype=dtype),
-        vocoder.to(device=device),
-        slots=slots,
-        steps=steps,
-        prompt_frames=prompt_frames,
-        leads_with_silence=leads_with_silence,
-        graphs=graphs,
-        history=history,
-    )
+    flow = make_flow(read_tensors(folder / FLOW_FILE)).to(device=device, dtype=dtype)
+    vocoder = make_vocoder(read_tensors(folder / VOCODER_FILE)).to(device=device)
+    return Token2Wav(flow, vocoder, **options)
 
 
 def missing_files(folder: Path) -> list[str]:
@@ -156,26 +143,25 @@ FULL_FLOW = FlowShape(
 )
 """Geometry of the published flow. Source: speech.md 3.1."""
 
-
 FULL_CHANNELS = 512
 """Channels of the published vocoder and of its pitch predictor."""
 
 
 def random_token2wav(
     *,
-    slots: int,
     shape: FlowShape = FULL_FLOW,
     channels: int = FULL_CHANNELS,
     is_causal: bool = False,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-    steps: int = STEPS,
-    prompt_frames: int = PROMPT_FRAMES,
     seed: int = 0,
-    graphs: GraphRunner | None = None,
-    history: torch.dtype | None = None,
+    **options: Any,
 ) -> Token2Wav:
-    """The published geometry without a checkpoint, for benchmarks and tests: it makes noise."""
+    """The published geometry without a checkpoint, for benchmarks and tests: it makes noise.
+
+    Args:
+        options: of `Token2Wav`.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         flow = Flow(shape)
@@ -188,15 +174,8 @@ def random_token2wav(
     for network in (flow, vocoder):
         network.requires_grad_(False)
         network.eval()
-    return Token2Wav(
-        flow.to(device=device, dtype=dtype),
-        vocoder.to(device=device),
-        slots=slots,
-        steps=steps,
-        prompt_frames=prompt_frames,
-        graphs=graphs,
-        history=history,
-    )
+    flow, vocoder = flow.to(device=device, dtype=dtype), vocoder.to(device=device)
+    return Token2Wav(flow, vocoder, **options)
 
 
 def random_voice(*, tokens: int = 150, seed: int = 0) -> VoicePack:

@@ -9,17 +9,21 @@ captured graphs, and has no workspace of its own. Source: speech.md 3.5.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from parley.models.minicpmo45.runtime.graphs import Function, GraphRunner, bucket
 from parley.models.minicpmo45.token2wav.convolution import PaddedConv, channels_last, mirrored
 
 RATE_HZ = 24_000
 FRAME_SAMPLES = 480
 """Samples of one mel frame."""
+
+NOISE_SAMPLES = 20 * RATE_HZ
+"""Length of the excitation's noise; it repeats after that."""
 
 HARMONICS = 9
 WINDOW = 16
@@ -152,16 +156,22 @@ class ShortFourier(nn.Module):
 class Generator(nn.Module):
     """Mel and excitation to samples; what lies between the edges of both vocoders.
 
-    Subclasses make `conv_pre`, `ups`, `source_downs`, `conv_post` and the noise of the excitation.
+    Subclasses make `conv_pre`, `conv_post`, what they append to `ups` and `source_downs`, and the
+    noise of the excitation.
+
+    Args of state:
+        slots: most rows of a call; `graphs`: who captures calls of full windows.
     """
 
     conv_pre: nn.Module
     conv_post: nn.Module
-    ups: nn.ModuleList
-    source_downs: nn.ModuleList
 
-    def __init__(self, channels: int, *, is_causal: bool) -> None:
+    def __init__(self, channels: int, mel_bins: int, *, is_causal: bool) -> None:
         super().__init__()
+        self.mel_bins = mel_bins
+        self.slots = 1
+        self.graphs = GraphRunner()
+        self.ups, self.source_downs = nn.ModuleList(), nn.ModuleList()
         self.m_source = SourceMixer()
         widths = [channels // 2 ** (stage + 1) for stage in range(len(UP_RATES))]
         self.source_resblocks = nn.ModuleList(
@@ -207,6 +217,20 @@ class Generator(nn.Module):
                 left -= len(parts[-1])
         return torch.cat(parts).view(len(starts), samples, HARMONICS)
 
+    def captured(
+        self, key: Hashable, function: Function, inputs: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """`function` of tensors of rows, by a graph, with rows of zeros where some are missing.
+
+        Args:
+            key: what the function depends on besides.
+        """
+        rows = inputs[0].shape[0]
+        missing = bucket(rows, self.slots) - rows
+        filled = [F.pad(x, (0, 0) * (x.dim() - 1) + (0, missing)) for x in inputs]
+        results = self.graphs.run("vocoder", (rows + missing, key), function, filled)
+        return tuple(result[:rows] for result in results)
+
     def generate(self, x: Tensor, spectrum: Tensor) -> Tensor:
         """Samples.
 
@@ -250,8 +274,7 @@ class PitchPredictor(nn.Module):
         x = channels_last(mel)
         for conv in self.condnet.values():
             x = F.elu(conv(x))
-        out: Tensor = self.classifier(x.transpose(1, 2))[..., 0].abs()
-        return out
+        return self.classifier(x.transpose(1, 2))[..., 0].abs()
 
 
 def folded(tensors: dict[str, Tensor], *, precise: str | None = None) -> dict[str, Tensor]:

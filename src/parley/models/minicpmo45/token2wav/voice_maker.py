@@ -34,17 +34,13 @@ from parley.models.minicpmo45.token2wav.voice_pack import (
 
 TOKENIZER_FILE = "speech_tokenizer_v2_25hz.onnx"
 
-
 SPEAKER_FILE = "campplus.onnx"
-
 
 PROMPT_S = 10.0
 """So much of a reference becomes the vocoder's prompt; between 3 and 10 s are best."""
 
-
 SPEAKER_S = 30.0
 """So much of a reference describes the speaker."""
-
 
 LEAST_S = 0.5
 """A shorter reference says nothing about a voice."""

@@ -52,7 +52,6 @@ class VoicePack:
 
     @cached_property
     def key(self) -> str:
-        """Equal for equal content."""
         digest = hashlib.sha256()
         for part in (self.tokens.astype("<i8"), self.embedding.astype("<f4"), self.mel):
             digest.update(np.ascontiguousarray(part).tobytes())

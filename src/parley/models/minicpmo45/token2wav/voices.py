@@ -27,12 +27,9 @@ from parley.models.minicpmo45.token2wav.voice_maker import (
     VoiceMaker,
     check_reference,
 )
-from parley.models.minicpmo45.token2wav.voice_pack import (
-    VoicePack,
-)
+from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
 
 log = logs.get(__name__)
-
 
 KEPT_FILES = 256
 """Voices kept on disk; those not used for longest go first. One is about 100 KB."""
@@ -41,9 +38,6 @@ KEPT_IN_MEMORY = 16
 
 _RECIPE = 1
 """Part of a kept voice's name; to be raised when the recipe changes."""
-
-
-# ----------------------------------------------------------------------------------------- keeping
 
 
 class VoiceStore:

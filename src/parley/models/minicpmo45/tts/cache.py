@@ -11,11 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from parley.models.minicpmo45.runtime.eight_bits import (
-    SCALE_DTYPE,
-    from_eight_bits,
-    to_eight_bits,
-)
+from parley.models.minicpmo45.runtime.eight_bits import SCALE_DTYPE, from_eight_bits, to_eight_bits
 
 
 @dataclass(frozen=True, slots=True, eq=False)

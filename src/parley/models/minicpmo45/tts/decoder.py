@@ -1,20 +1,414 @@
 """The speech decoder's batched step, over its network and slot caches.
 
-Source: speech.md 2.
+A step takes its rows a few tokens further. The first pass feeds conditions (rows whose block
+starts) and last tokens (the others); every later pass is `advanced`, which works on tensors of
+fixed shape only, never looks at a value and never waits for the device. Only what is drawn depends
+on what was drawn before: where each pass reads and writes is known to the host, goes to the device
+in one table, and becomes tensors for all passes together (`network.planned`). At the end the
+tokens are read back once and become the rows' state; tokens behind a row's end are thrown away.
+Until then nothing of a row has changed.
+
+Letters: `P` passes, `R` rows of the step, `S` slots, `T` tokens of one pass, `C` cache columns per
+slot, `V` speech codes. Source: speech.md 2.
+
+Shapes on a GPU: `advanced` is a pure function of `R` (rounded up to a power of two), of the columns
+read (likewise, from `LEAST_COLUMNS` on) and of whether any row filters or is greedy; it goes
+through the model's `GraphRunner`. A missing row is filled up by slot 0 writing to the spare column.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from parley.models.minicpmo45.runtime.attention import plainly
-from parley.models.minicpmo45.tts import passes
-from parley.models.minicpmo45.tts.network import SpeechNetwork
-from parley.models.minicpmo45.tts.rows import SpeechBlock, Watch
-from parley.models.minicpmo45.tts.sampling import SpeechSampling
+from parley.models.minicpmo45.runtime.graphs import (
+    CHECKED_ROWS,
+    bucket,
+    compare,
+    filled,
+    power,
+    reaches,
+    row_counts,
+)
+from parley.models.minicpmo45.runtime.randomness import uniforms
+from parley.models.minicpmo45.runtime.transfer import to_device
+from parley.models.minicpmo45.tts.layers import Pass
+from parley.models.minicpmo45.tts.network import CacheReads, RowPass, SpeechNetwork, planned
+from parley.models.minicpmo45.tts.rows import PassRecord, SpeechBlock, Watch
+from parley.models.minicpmo45.tts.sampling import (
+    NOTHING,
+    PENALTY_WINDOW,
+    RowRules,
+    SpeechSampling,
+    pick,
+)
+
+LEAST_COLUMNS = 256
+"""On a GPU no pass reads fewer cache columns."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spoken:
+    """What rows said last, on the device; every pass makes a new one.
+
+    Args:
+        table: int64, shape (R, 2 + 16): the token that the next pass feeds, 1 if it was drawn from
+            finite scores, then the tokens that the penalty looks at, the newest last.
+    """
+
+    table: Tensor
+
+    @property
+    def token(self) -> Tensor:
+        return self.table[:, 0]
+
+    @property
+    def drawn_and_finite(self) -> Tensor:
+        """What the host reads back, shape (R, 2)."""
+        return self.table[:, :2]
+
+    def drawn(
+        self,
+        logits: Tensor,
+        exempt: Tensor | None,
+        masks_end: Tensor,
+        draws: Tensor,
+        rules: RowRules,
+    ) -> Spoken:
+        """One more drawn (`pick`).
+
+        A row that ran on behind its end draws something too; it is not read, but it is a valid
+        row of the embedding.
+        """
+        history = self.table[:, 2:]
+        token = pick(logits, history, exempt, masks_end, draws, rules)[:, None]
+        # The largest of numbers of which one is not a number is not a number.
+        finite = torch.isfinite(logits.amax(-1, keepdim=True)).long()
+        return Spoken(torch.cat((token, finite, history[:, 1:], token), dim=1))
+
+
+def advanced(
+    decoder: SpeechNetwork, plan: Pass, spoken: Spoken, draws: Tensor, rules: RowRules
+) -> tuple[Spoken, Tensor, Tensor]:
+    """One pass: every row is fed its last token and draws the next. Fixed shapes, no values looked
+    at, inputs unchanged; what it writes into the caches it would write again.
+
+    Returns:
+        What the rows said then, their states and their raw logits.
+    """
+    hidden, logits = fed(decoder, decoder.emb_code[0](spoken.token), plan, None)
+    return spoken.drawn(logits, None, plan.masks_end, draws, rules), hidden, logits
+
+
+def fed(
+    decoder: SpeechNetwork, x: Tensor, plan: Pass, counts: list[int] | None
+) -> tuple[Tensor, Tensor]:
+    """Run the layers over new tokens.
+
+    Args:
+        x: shape (R T, D).
+        counts: real tokens per row; None if all have one.
+
+    Returns:
+        Final state and raw logits at each row's last token.
+    """
+    hidden = decoder.model(x, plan, decoder.cache)
+    if counts is not None:
+        tokens = plan.shape[1]
+        ends = [row * tokens + count - 1 for row, count in enumerate(counts)]
+        hidden = hidden[to_device(torch.tensor(ends), x.device)]
+    return hidden, torch.mm(hidden, decoder.head.weight.t()).float()
+
+
+class SpeechPasses:
+    """One step of some blocks.
+
+    Args:
+        blocks: unfinished, of distinct rows.
+        tokens: passes, and tokens per row.
+        watch: sees every pass; for tests, it makes a step slow and keeps it from being captured.
+        is_plain: use no graphs.
+    """
+
+    def __init__(
+        self,
+        decoder: SpeechNetwork,
+        blocks: list[SpeechBlock],
+        tokens: int,
+        watch: Watch | None,
+        *,
+        is_plain: bool = False,
+    ) -> None:
+        self.decoder, self.blocks, self.tokens, self.watch = decoder, blocks, tokens, watch
+        rows = [block.row for block in blocks]
+        # What a row's first pass feeds; its later passes feed one token.
+        self._counts = [len(block.condition) if not block.sampled else 1 for block in blocks]
+        starts = zip(rows, self._counts, strict=True)
+        reads = max(row.length + count for row, count in starts) + tokens - 1
+        if decoder.device.type != "cpu" or decoder.graphs.is_active:
+            reads = power(max(reads, LEAST_COLUMNS))
+        self.reads = min(reads, decoder.capacity)
+        self._slots = [row.index for row in rows]
+        samplings = [block.rule.sampling for block in blocks]
+        draws = [torch.from_numpy(uniforms(row.seed, row.draws, tokens)) for row in rows]
+        self._captures = decoder.graphs.is_active and watch is None and not is_plain
+        lines = [[self._line(i, done) for i in range(len(blocks))] for done in range(tokens)]
+        said = [_said(block) for block in blocks]
+        numbers = torch.stack(draws, dim=1)
+        if self._captures and self._slots != list(range(len(decoder.rows))):
+            missing = bucket(len(blocks), len(decoder.rows)) - len(blocks)
+            lines = [[*line, *[RowPass.unheard(decoder.capacity)] * missing] for line in lines]
+            said += [_NOTHING_SAID] * missing
+            samplings += [_FREE] * missing
+            numbers = torch.nn.functional.pad(numbers, (0, missing), value=0.5)
+        # One transfer each for all integers, all rules and all draws of the rows.
+        device = decoder.device
+        self._size = len(said)
+        self._lines, self.spoken = _known_to(device, lines, said)
+        self.rules = RowRules.of(samplings, decoder.config.codes, device)
+        self.draws = to_device(numbers, device).unbind()
+        self._plans: list[Pass] = []
+        self.drawn: list[Tensor] = []
+
+    def run(self) -> None:
+        if not self._captures or any(not block.sampled for block in self.blocks):
+            self._begin()
+        while len(self.drawn) < self.tokens:
+            self._advance()
+
+    def _begin(self) -> None:
+        """The first pass: conditions of blocks that begin, last tokens of the others."""
+        decoder, device = self.decoder, self.decoder.device
+        fresh = [i for i, block in enumerate(self.blocks) if not block.sampled]
+        going = [i for i, block in enumerate(self.blocks) if block.sampled]
+        logits = torch.zeros(self._size, decoder.config.codes, device=device)
+        for which in (fresh, going):
+            if not which:
+                continue
+            counts = [self._counts[i] for i in which]
+            if which is fresh:
+                conditions = [self.blocks[i].condition for i in which]
+                x = pad_sequence(conditions, batch_first=True).flatten(0, 1)
+            else:
+                x = decoder.emb_code[0](self.spoken.token[which])
+            cache_reads = CacheReads(self.reads, _first_slot([self._slots[i] for i in which]))
+            # Dense, for a kernel that reads slots in place.
+            here = self._lines[:, :1, which].contiguous()
+            (plan,) = planned(decoder, here, x.shape[0] // len(which), counts, cache_reads)
+            hidden, part = fed(decoder, x, plan, counts)
+            logits[which] = part
+            self._tell(which, counts, hidden, part, passes=0)
+        free = [block.rule.first_is_free and not block.sampled for block in self.blocks]
+        exempt = to_device(torch.tensor([*free, *[False] * (self._size - len(free))]), device)
+        masks_end = self._lines[4, 0] > 0
+        self._arrived(self.spoken.drawn(logits, exempt, masks_end, self.draws[0], self.rules))
+
+    def _advance(self) -> None:
+        decoder, rules, done = self.decoder, self.rules, len(self.drawn)
+        draws = self.draws[done]
+        if not self._captures:
+            if not self._plans:
+                cache_reads = CacheReads(self.reads, _first_slot(self._slots))
+                lines = self._lines[:, done:]
+                self._plans = planned(decoder, lines, 1, None, cache_reads)
+            spoken, hidden, logits = advanced(
+                decoder, self._plans[done - self.tokens], self.spoken, draws, rules
+            )
+            everyone = list(range(len(self.blocks)))
+            self._tell(everyone, [1] * len(everyone), hidden, logits, passes=done)
+            self._arrived(spoken)
+            return
+        cache_reads = CacheReads(
+            self.reads, 0 if self._slots == list(range(len(decoder.rows))) else None
+        )
+        self._arrived(
+            _replayed(decoder, self._lines[:, done], self.spoken, draws, rules, cache_reads)
+        )
+
+    def _arrived(self, spoken: Spoken) -> None:
+        self.spoken = spoken
+        self.drawn.append(spoken.drawn_and_finite)
+
+    def _line(self, i: int, done: int) -> RowPass:
+        """What a row's pass after so many others is about."""
+        block = self.blocks[i]
+        row = block.row
+        first, length, position = row.first, row.length, row.position
+        if done:
+            first, length, position = self._state(i, done)
+        return RowPass(
+            row.index, first, length, position, block.sampled + done < block.rule.min_new
+        )
+
+    def _tell(
+        self, which: list[int], counts: list[int], hidden: Tensor, logits: Tensor, *, passes: int
+    ) -> None:
+        if self.watch is None:
+            return
+        for at, (i, count) in enumerate(zip(which, counts, strict=True)):
+            first, length, start = self._state(i, passes)
+            self.watch(
+                PassRecord(
+                    self.blocks[i], hidden[at], count, start, length + count - first, logits[at]
+                )
+            )
+
+    def _state(self, i: int, passes: int) -> tuple[int, int, int]:
+        """First column, length and position of a row after so many passes."""
+        row = self.blocks[i].row
+        taken = self._counts[i] + passes - 1 if passes else 0
+        length = min(row.length + taken, self.decoder.capacity)
+        first = row.first if row.window is None else max(row.first, length - row.window)
+        return first, length, row.position + taken
+
+    def commit(self) -> bool:
+        """Wait for the tokens of every pass, and make them the rows' state; False if a token was
+        drawn from scores that are not finite, and nothing has changed."""
+        drawn: list[list[tuple[int, int]]] = torch.stack(self.drawn).tolist()
+        tokens = [self._heard(i, [row[i] for row in drawn]) for i in range(len(self.blocks))]
+        if not all(finite for row in tokens for _, finite in row):
+            return False
+        end = self.decoder.config.end_code
+        for i, block in enumerate(self.blocks):
+            row, rule = block.row, block.rule
+            used = len(tokens[i])
+            accepted = [token for token, _ in tokens[i]]
+            block.sampled += used
+            block.ended = accepted[-1] == end
+            block.finished = block.ended or block.sampled >= rule.max_new
+            if block.ended or (block.finished and rule.drops_last):
+                accepted.pop()
+            row.first, row.length, row.position = self._state(i, used)
+            row.draws += used
+            block.tokens += accepted
+            row.history = (row.history + accepted)[-PENALTY_WINDOW:]
+            # The counter runs over accepted tokens, fed or not: at a limit without `drops_last` it
+            # leaves a gap of one position. Source: speech.md 2.4.
+            if block.finished and not block.ended and not rule.drops_last:
+                row.position += 1
+        return True
+
+    def _heard(self, i: int, drawn: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Of a row's draws those up to its end code or its limit."""
+        block, end = self.blocks[i], self.decoder.config.end_code
+        drawn = drawn[: block.rule.max_new - block.sampled]
+        codes = [token for token, _ in drawn]
+        return drawn[: codes.index(end) + 1] if end in codes else drawn
+
+
+def capture(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
+    """Capture `advanced` in all shapes of rows that sample so, with and without filters."""
+    graphs, device = decoder.graphs, decoder.device
+    if not graphs.is_active:
+        return
+    slots = len(decoder.rows)
+    with filled(decoder.cache.tensors):
+        _compare_reading(decoder, sampling)
+        # Largest first: the space of a large graph serves all smaller ones after it.
+        for reads in reversed(reaches(LEAST_COLUMNS, decoder.capacity)):
+            for size, everyone in reversed(row_counts(slots)):
+                lines, spoken = _known_to(device, [_fillers(decoder, size, reads)], _nobody(size))
+                draws = torch.full((size,), 0.5, device=device)
+                for one in (sampling, sampling.without_filters()):
+                    rules = RowRules.of([one] * size, decoder.config.codes, device)
+                    cache_reads = CacheReads(reads, 0 if everyone else None)
+                    _replayed(decoder, lines[:, 0], spoken, draws, rules, cache_reads)
+
+
+def _fillers(decoder: SpeechNetwork, size: int, reads: int) -> list[RowPass]:
+    """Rows that see different numbers of columns; for caches that hold made-up numbers."""
+    ends = (reads - 1, 0, 63, 64, reads // 2)
+    return [
+        RowPass(slot=row, first=0, column=ends[row % 5], position=ends[row % 5], masks_end=False)
+        for row in range(size)
+    ]
+
+
+def _nobody(size: int) -> list[list[int]]:
+    return [_NOTHING_SAID] * size
+
+
+def _compare_reading(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
+    """Hold one pass by the kernel to the same by PyTorch's attention.
+
+    Raises:
+        FastPathFailed: they differ.
+    """
+    if not decoder.reads_in_place:
+        return
+    size = min(len(decoder.rows), CHECKED_ROWS)
+    fillers = [_fillers(decoder, size, min(LEAST_COLUMNS, decoder.capacity))]
+    lines, spoken = _known_to(decoder.device, fillers, _nobody(size))
+    rules = RowRules.of([sampling] * size, decoder.config.codes, decoder.device)
+    draws = torch.full((size,), 0.5, device=decoder.device)
+    cache_reads = CacheReads(min(LEAST_COLUMNS, decoder.capacity), None)
+
+    def logits() -> Tensor:
+        (plan,) = planned(decoder, lines, 1, None, cache_reads)
+        return advanced(decoder, plan, spoken, draws, rules)[2]
+
+    found = logits()
+    with plainly(decoder):
+        compare([found], [logits()], "scores of the speech decoder")
+
+
+def _replayed(
+    decoder: SpeechNetwork,
+    lines: Tensor,
+    spoken: Spoken,
+    draws: Tensor,
+    rules: RowRules,
+    cache_reads: CacheReads,
+) -> Spoken:
+    """`advanced`, by a graph where there is one; lines have shape (5, R)."""
+
+    def run(
+        lines: Tensor, said: Tensor, draws: Tensor, numbers: Tensor, switches: Tensor
+    ) -> tuple[Tensor, ...]:
+        here = replace(rules, numbers=numbers, switches=switches)
+        (plan,) = planned(decoder, lines[:, None], 1, None, cache_reads)
+        return (advanced(decoder, plan, Spoken(said), draws, here)[0].table,)
+
+    shape = (lines.shape[1], cache_reads, rules.kind)
+    inputs = (lines, spoken.table, draws, rules.numbers, rules.switches)
+    return Spoken(*decoder.graphs.run("speech", shape, run, inputs))
+
+
+_FREE = SpeechSampling(temperature=1.0, repetition_penalty=1.0, top_p=1.0, top_k=0)
+"""For padding rows."""
+
+_NOTHING_SAID = [0, 1, *[NOTHING] * PENALTY_WINDOW]
+
+
+def _said(block: SpeechBlock) -> list[int]:
+    """A block's line of `Spoken.table`."""
+    history = block.row.history[-PENALTY_WINDOW:]
+    unused = [NOTHING] * (PENALTY_WINDOW - len(history))
+    return [block.tokens[-1] if block.tokens else 0, 1, *unused, *history]
+
+
+def _known_to(
+    device: torch.device, lines: list[list[RowPass]], said: list[list[int]]
+) -> tuple[Tensor, Spoken]:
+    """Lines of shape (5, P, R) and what was said, in one transfer."""
+    passes, rows, parts = len(lines), len(said), len(RowPass._fields)
+    numbers = [line[part] for part in range(parts) for row in lines for line in row]
+    numbers += [one for row in said for one in row]
+    table = to_device(torch.tensor(numbers), device)
+    count = parts * passes * rows
+    return table[:count].view(parts, passes, rows), Spoken(table[count:].view(rows, -1))
+
+
+def _first_slot(numbers: list[int]) -> int | None:
+    """The first of neighbouring slots in order, else None."""
+    is_run = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    return numbers[0] if is_run else None
 
 
 class MiniCPMTTS(SpeechNetwork):
@@ -49,7 +443,7 @@ class MiniCPMTTS(SpeechNetwork):
         for block in blocks:
             self._save(block.row, block.row.length)
         tokens = min(tokens, max(block.rule.max_new - block.sampled for block in blocks))
-        walk = passes.SpeechPasses(self, list(blocks), tokens, watch, is_plain=is_plain)
+        walk = SpeechPasses(self, list(blocks), tokens, watch, is_plain=is_plain)
         with plainly(self) if is_plain else nullcontext():
             walk.run()
         return walk.commit()
@@ -57,4 +451,4 @@ class MiniCPMTTS(SpeechNetwork):
     @torch.inference_mode()
     def capture(self, sampling: SpeechSampling | None = None) -> None:
         """Capture the passes of rows that sample so, in every shape; nothing without graphs."""
-        passes.capture(self, sampling or self.config.sampling)
+        capture(self, sampling or self.config.sampling)

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from parley.models.minicpmo45.runtime import slot_attention
-from parley.models.minicpmo45.runtime.activations import activation
 from parley.models.minicpmo45.runtime.caches import rotated
-from parley.models.minicpmo45.runtime.norm import RmsNorm
+from parley.models.minicpmo45.runtime.layers import RmsNorm, activation
 from parley.models.minicpmo45.tts.cache import LayerCache, SpeechCache
 from parley.models.minicpmo45.tts.config import SpeechConfig
 
@@ -35,8 +34,7 @@ class SpeechProjector(nn.Module):
         self.linear2 = nn.Linear(width, width)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        out: Tensor = self.linear2(F.relu(self.linear1(hidden)))
-        return out
+        return self.linear2(F.relu(self.linear1(hidden)))
 
 
 def joined(parts: Sequence[nn.Linear]) -> Tensor:
@@ -131,8 +129,6 @@ class SpeechMlp(nn.Module):
 
 
 class SpeechLayer(nn.Module):
-    """One Llama layer over slot caches."""
-
     def __init__(self, config: SpeechConfig) -> None:
         super().__init__()
         self.self_attn = CausalAttention(config)
@@ -142,13 +138,10 @@ class SpeechLayer(nn.Module):
 
     def forward(self, x: Tensor, plan: Pass, cache: LayerCache) -> Tensor:
         x = self.self_attn(self.input_layernorm(x), x, plan, cache)
-        out: Tensor = self.mlp(self.post_attention_layernorm(x), x)
-        return out
+        return self.mlp(self.post_attention_layernorm(x), x)
 
 
 class SpeechBackbone(nn.Module):
-    """The layers and the final norm."""
-
     def __init__(self, config: SpeechConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList([SpeechLayer(config) for _ in range(config.layers)])
@@ -158,8 +151,7 @@ class SpeechBackbone(nn.Module):
         """Final states of new tokens; both of shape (R T, D)."""
         for layer, part in zip(self.layers, cache.layers, strict=True):
             x = layer(x, plan, part)
-        out: Tensor = self.norm(x)
-        return out
+        return self.norm(x)
 
 
 @dataclass(slots=True, eq=False)
@@ -193,6 +185,5 @@ class Pass:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """R and T."""
         rows, tokens = self.columns.shape
         return rows, tokens

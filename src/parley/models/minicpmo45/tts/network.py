@@ -2,12 +2,11 @@
 
 A small Llama that reads what the language model said (text embedding plus projected hidden state)
 and produces 25 speech tokens per second. This file is the network with its slot caches. The layers
-are in `layers.py`, the passes of a batched step in `plan.py` and `passes.py`, the choice of a token
-in `sampling.py`; which rows are fed, and when a way of talking forgets, is decided in
-`turns.py`.
+are in `layers.py`, the batched step in `decoder.py`, the choice of a token in `sampling.py`; which
+rows are fed, and when a way of talking forgets, is decided in `turns.py`.
 
-Letters: `S` slots, `R` rows that share a step, `L` condition rows of one block, `C` cache columns
-per slot, `D` width, `V` speech codes.
+Letters: `S` slots, `P` passes and `R` rows of a step, `T` tokens of a pass, `L` condition rows of
+one block, `C` cache columns per slot, `D` width, `V` speech codes.
 
 Source: speech.md 2.
 """
@@ -15,6 +14,8 @@ Source: speech.md 2.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import remove_parametrizations
 
+from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.caches import rotated
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.runtime.transfer import to_device
@@ -29,14 +31,12 @@ from parley.models.minicpmo45.tts.cache import SpeechCache
 from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.layers import (
     CausalAttention,
+    Pass,
     SpeechBackbone,
     SpeechMlp,
     SpeechProjector,
 )
-from parley.models.minicpmo45.tts.rows import (
-    RowCheckpoint,
-    SpeechRow,
-)
+from parley.models.minicpmo45.tts.rows import RowCheckpoint, SpeechRow
 
 UNUSED_TENSORS = ("tts.model.embed_tokens.", "tts.projector_spk.")
 """Checkpoint names that inference never touches, as prefixes. Source: speech.md 2.2."""
@@ -147,7 +147,6 @@ class SpeechNetwork(nn.Module):
 
     @property
     def row_bytes(self) -> int:
-        """Cache bytes of one slot."""
         if not self.rows:
             return 0
         return self.cache.nbytes // len(self.rows)
@@ -178,8 +177,7 @@ class SpeechNetwork(nn.Module):
         projected = self.projector_semantic(hidden.to(weight.device, weight.dtype))
         if self.config.normalizes_projected if normalize is None else normalize:
             projected = F.normalize(projected, p=2.0, dim=-1)
-        out: Tensor = self.emb_text(ids) + projected
-        return out
+        return self.emb_text(ids) + projected
 
     @property
     def audio_bos(self) -> Tensor:
@@ -194,8 +192,7 @@ class SpeechNetwork(nn.Module):
     def code_rows(self, tokens: Sequence[int]) -> Tensor:
         """Embeddings of speech tokens, shape (n, D)."""
         ids = to_device(torch.tensor(list(tokens), dtype=torch.long), self.device)
-        out: Tensor = self.emb_code[0](ids)
-        return out
+        return self.emb_code[0](ids)
 
     def has_room(self, row: SpeechRow, needed: int) -> bool:
         """True if `needed` more columns fit, moving the kept ones to the front if that helps."""
@@ -269,3 +266,100 @@ class SpeechNetwork(nn.Module):
         angles = positions[..., None, None] * self._frequencies
         dtype = self.cache.dtype
         return angles.cos().to(dtype), angles.sin_().to(dtype)
+
+
+class RowPass(NamedTuple):
+    """What the host knows of one row in one pass.
+
+    Args:
+        slot: whose cache.
+        first, column: the first column it sees, and the one of its first new token.
+        position: the rotary position of that token.
+        masks_end: whether it may not end with this pass.
+    """
+
+    slot: int
+    first: int
+    column: int
+    position: int
+    masks_end: bool
+
+    @classmethod
+    def unheard(cls, spare: int) -> RowPass:
+        """Of a row that fills a graph up; `spare` is the column that is never read."""
+        return cls(slot=0, first=0, column=spare, position=0, masks_end=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReads:
+    """What a pass reads, as the host decides it.
+
+    Args:
+        columns: cache columns.
+        first_slot: the rows are neighbouring slots from this one on, so that caches are read
+            without a copy; None if they are not.
+    """
+
+    columns: int
+    first_slot: int | None
+
+
+def planned(
+    decoder: SpeechNetwork,
+    lines: Tensor,
+    tokens: int,
+    counts: list[int] | None,
+    cache_reads: CacheReads,
+) -> list[Pass]:
+    """Where the tokens of some passes stand.
+
+    Args:
+        lines: int64, shape (5, P, R): the parts of `RowPass`.
+        tokens: `T`.
+        counts: real tokens per row where T is padded; None if all have as many.
+    """
+    slots, first, column, position, masks_end = lines.unbind()
+    spare = decoder.capacity
+    steps = decoder.numbers[:tokens]
+    columns = column[..., None] + steps
+    if counts is not None:
+        # Padding writes to the column that is never read.
+        real = steps < to_device(torch.tensor(counts), lines.device)[:, None]
+        columns = torch.where(real, columns, spare)
+    # So do rows that ran on behind their end until the cache was full.
+    columns = columns.clamp_(max=spare)
+    places = (slots[..., None] * (spare + 1)).add(columns).flatten(1)
+    groups = decoder.config.heads // decoder.config.kv_heads
+    masks: Sequence[Tensor | None] = [None] * lines.shape[1]
+    if not (
+        decoder.reads_in_place and slot_attention.fits(tokens * groups, decoder.config.head_width)
+    ):
+        seen = decoder.numbers[: cache_reads.columns]
+        hidden = (seen < first[..., None, None]) | (seen > columns[..., None])
+        # Added to the scores: made once here, not by every layer.
+        mask = torch.zeros(hidden.shape, dtype=decoder.cache.dtype, device=lines.device)
+        masks = mask.masked_fill_(hidden, -torch.inf).unsqueeze(2).unbind()
+    cos, sin = (
+        table.flatten(1, 2).unbind() for table in decoder.angles(position[..., None] + steps)
+    )
+    which: slice | None = None
+    if cache_reads.first_slot is not None:
+        which = slice(cache_reads.first_slot, cache_reads.first_slot + lines.shape[2])
+    parts = (slots, columns, places, first, masks_end > 0)
+    return [
+        Pass(
+            slots=slot,
+            columns=column,
+            places=place,
+            mask=mask,
+            cos=turn,
+            sin=side,
+            which=slot if which is None else which,
+            reads=cache_reads.columns,
+            first=start,
+            masks_end=may_not_end,
+        )
+        for slot, column, place, start, may_not_end, mask, turn, side in zip(
+            *(part.unbind() for part in parts), masks, cos, sin, strict=True
+        )
+    ]

@@ -90,7 +90,6 @@ class SpeechRow:
 
     @property
     def columns(self) -> int:
-        """How many entries attention sees."""
         return self.length - self.first
 
 

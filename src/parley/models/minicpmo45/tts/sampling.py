@@ -45,7 +45,6 @@ class SpeechSampling:
 
     @property
     def filters(self) -> bool:
-        """True if top-p or top-k does anything."""
         return self.top_p < 1 or self.top_k > 0
 
     def without_filters(self) -> SpeechSampling:
@@ -70,30 +69,6 @@ class RowRules:
     all_filter: bool
     any_greedy: bool
     candidates: int
-
-    @property
-    def temperature(self) -> Tensor:
-        return self.numbers[:, 0]
-
-    @property
-    def penalty(self) -> Tensor:
-        return self.numbers[:, 1]
-
-    @property
-    def top_p(self) -> Tensor:
-        return self.numbers[:, 2]
-
-    @property
-    def top_k(self) -> Tensor:
-        return self.switches[:, 0]
-
-    @property
-    def filters(self) -> Tensor:
-        return self.switches[:, 1].bool()
-
-    @property
-    def greedy(self) -> Tensor:
-        return self.switches[:, 2].bool()
 
     @property
     def kind(self) -> tuple[bool, bool, bool, int]:
@@ -153,10 +128,9 @@ def kept_candidates(logits: Tensor, rules: RowRules) -> tuple[Tensor, Tensor]:
     mass = torch.exp(best - torch.logsumexp(logits, dim=-1, keepdim=True))
     before = mass.cumsum(-1) - mass
     place = torch.arange(rules.candidates, device=logits.device)
-    limit = torch.where(rules.top_k > 0, rules.top_k.clamp_min(_KEEP_AT_LEAST), rules.candidates)
-    keep = ((before < rules.top_p[:, None]) | (rules.top_p >= 1)[:, None]) & (
-        place < limit[:, None]
-    )
+    top_p, top_k = rules.numbers[:, 2:], rules.switches[:, :1]
+    limit = torch.where(top_k > 0, top_k.clamp_min(_KEEP_AT_LEAST), rules.candidates)
+    keep = ((before < top_p) | (top_p >= 1)) & (place < limit)
     keep |= place < _KEEP_AT_LEAST
     return best.masked_fill(~keep, -torch.inf), codes
 
@@ -182,8 +156,8 @@ def pick(
     Returns:
         int64, shape (R,).
     """
-    shaped = logits.float() / rules.temperature[:, None]
-    penalty = rules.penalty
+    temperature, penalty, _ = rules.numbers.unbind(1)
+    shaped = logits.float() / temperature[:, None]
     if exempt is not None:
         penalty = penalty.masked_fill(exempt, 1.0)
     shaped = penalised(shaped, history, penalty)
@@ -197,10 +171,11 @@ def pick(
     shaped[:, end].masked_fill_(masks_end, -torch.inf)
     free = race(shaped, draws)
     if token is not None:
-        filters = rules.filters if exempt is None else rules.filters & ~exempt
+        filters = rules.switches[:, 1].bool()
+        filters = filters if exempt is None else filters & ~exempt
         free = torch.where(filters, token, free)
     if rules.any_greedy:
-        free = torch.where(rules.greedy, shaped.argmax(-1), free)
+        free = torch.where(rules.switches[:, 2].bool(), shaped.argmax(-1), free)
     return free
 
 

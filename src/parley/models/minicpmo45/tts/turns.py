@@ -154,7 +154,7 @@ class SpokenTurn:
         return new
 
     def _again(self, new: Tensor) -> Tensor:
-        """Start over from the previous block."""
+        """The condition when a turn starts over from its previous block."""
         history = self.row.history
         self.row.forget()
         self.row.history = history

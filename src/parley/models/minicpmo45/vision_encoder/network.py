@@ -1,6 +1,6 @@
 """The vision encoder: patches to features, features to context tokens.
 
-The layers are SigLIP's (`layers.py`). We differ from `SiglipVisionModel` in the position
+The layers have SigLIP's names and arithmetic. We differ from `SiglipVisionModel` in the position
 embedding (NaViT style: the table is read at the place a patch has relative to the whole picture),
 in the absence of a pooling head, and in the resampler, a perceiver that turns any number of patches
 into `query_num` tokens.
@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from parley.models.minicpmo45.config import VisionConfig
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
-from parley.models.minicpmo45.vision_encoder.layers import VisionLayer
+from parley.models.minicpmo45.runtime.layers import activation
 from parley.models.minicpmo45.vision_encoder.pictures import Pieces
 
 CAPTURED_PIECES: Final = 2
@@ -46,6 +46,62 @@ def patch_positions(rows: int, columns: int, table_side: int) -> Tensor:
         return torch.bucketize(places, borders, right=True)
 
     return (buckets(rows)[:, None] * table_side + buckets(columns)).flatten()
+
+
+class VisionAttention(nn.Module):
+    """Attention between the patches of a piece."""
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.heads = config.num_attention_heads
+        self.head_dim = width // self.heads
+        self.k_proj = nn.Linear(width, width)
+        self.v_proj = nn.Linear(width, width)
+        self.q_proj = nn.Linear(width, width)
+        self.out_proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Args:
+        mask: (B, 1, L, L), added to the scores; None: no piece is padded.
+        """
+
+        def split(projected: Tensor) -> Tensor:
+            return projected.view(*projected.shape[:2], self.heads, self.head_dim).transpose(1, 2)
+
+        mixed = F.scaled_dot_product_attention(
+            split(self.q_proj(x)),
+            split(self.k_proj(x)),
+            split(self.v_proj(x)),
+            attn_mask=mask,
+            scale=self.head_dim**-0.5,
+        )
+        return self.out_proj(mixed.transpose(1, 2).reshape(x.shape))
+
+
+class VisionMlp(nn.Module):
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.activation = activation(config.hidden_act)
+        self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.activation(self.fc1(x)))
+
+
+class VisionLayer(nn.Module):
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        width, eps = config.hidden_size, config.layer_norm_eps
+        self.layer_norm1 = nn.LayerNorm(width, eps=eps)
+        self.self_attn = VisionAttention(config)
+        self.layer_norm2 = nn.LayerNorm(width, eps=eps)
+        self.mlp = VisionMlp(config)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        x = x + self.self_attn(self.layer_norm1(x), mask)
+        return x + self.mlp(self.layer_norm2(x))
 
 
 class _Embeddings(nn.Module):
@@ -91,8 +147,7 @@ class VisionTower(nn.Module):
             for index, (rows, columns) in enumerate(sizes):
                 ids[index, : rows * columns] = patch_positions(rows, columns, self.table_side)
             ids = ids.to(patches.device)
-        out: Tensor = patches + self.embeddings.position_embedding(ids)
-        return out
+        return patches + self.embeddings.position_embedding(ids)
 
     def _places(self, size: tuple[int, int], device: torch.device) -> Tensor:
         """`patch_positions` on the device, kept there."""
@@ -122,8 +177,7 @@ class VisionTower(nn.Module):
             x = layer(x, mask)
             if layer_states is not None:
                 layer_states.append(x)
-        out: Tensor = self.post_layernorm(x)
-        return out
+        return self.post_layernorm(x)
 
 
 def _padding_mask(sizes: Sequence[tuple[int, int]], x: Tensor) -> Tensor | None:
@@ -184,13 +238,11 @@ class Resampler(nn.Module):
             split(query[None]).expand(batch, -1, -1, -1), split(keys), split(values), attn_mask=mask
         )
         attended = attended.transpose(1, 2).reshape(batch, -1, width)
-        out: Tensor = self.attn.out_proj(attended)
-        return out
+        return self.attn.out_proj(attended)
 
     def forward(self, features: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
         """Context tokens (B, query_num, H)."""
-        out: Tensor = self.ln_post(self.attention(features, sizes)) @ self.proj
-        return out
+        return self.ln_post(self.attention(features, sizes)) @ self.proj
 
     def _position(self, rows: int, columns: int, like: Tensor) -> Tensor:
         """Sines and cosines of the column, then of the row; (rows * columns, H)."""
@@ -252,8 +304,7 @@ class PictureEncoder:
         """Tokens (B, query_num, H) of pieces of one size."""
         if len(patches) > CAPTURED_PIECES or not self._graphs.is_active:
             sizes = [size] * len(patches)
-            out: Tensor = self.resampler(self.features(patches, sizes), sizes)
-            return out
+            return self.resampler(self.features(patches, sizes), sizes)
         return self._step(_laid_out(patches), size)
 
     def capture(self, sizes: Iterable[tuple[int, int]]) -> None:

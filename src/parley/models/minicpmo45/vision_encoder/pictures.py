@@ -1,22 +1,30 @@
 """Pictures to pieces of patches, on the CPU.
 
 The overview and the tiles of a picture, laid out as the vision encoder takes them. Knows no
-network and no device, so any thread may do it. Source: model.md 4.
+network and no device, so any thread may do it: cutting takes a processor 10 ms and more, in which
+the device would wait, so `MediaThreads` start when a picture is handed in. Source: model.md 4.
 """
 
 from __future__ import annotations
 
 import math
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL import Image as PillowImage
 
 from parley.errors import BadInput
+from parley.media.image import Pixels as Pixels
 from parley.models.minicpmo45.config import SliceRules
-
-Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,3 +147,69 @@ def _to_patches(
     # (rows, y, columns, x, channel) -> (channel, y, rows, columns, x)
     grid = values.reshape(rows, side, columns, side, 3).transpose(4, 1, 0, 2, 3)
     return np.ascontiguousarray(grid.reshape(3, side, rows * columns * side)), (rows, columns)
+
+
+THREADS: Final = max(1, min(4, (os.cpu_count() or 1) - 1))
+
+Found = TypeVar("Found")
+
+_Key = tuple[int, int | None]
+
+
+class MediaThreads:
+    """Threads on which pictures are cut and sound is analysed; harmless to share. Unused results
+    are forgotten with their picture."""
+
+    def __init__(self, rules: SliceRules, threads: int = THREADS) -> None:
+        self._rules = rules
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="parley-media")
+        # A picture may be collected, and be forgotten, while this very thread holds the lock.
+        self._lock = threading.RLock()
+        self._cuts: dict[_Key, Future[Pieces]] = {}
+
+    def begin_cut(self, pixels: Pixels, limit: int | None) -> None:
+        """Begin to cut a picture; any thread, returns at once."""
+        key = (id(pixels), limit)
+        with self._lock:
+            if key in self._cuts:
+                return
+            try:
+                self._cuts[key] = self._threads.submit(_guarded, partial(self._cut, pixels, limit))
+            except RuntimeError:
+                # The model is being unloaded; a late step cuts it itself.
+                return
+        # An id is good for as long as its object lives.
+        weakref.finalize(pixels, self._forget, key).atexit = False
+
+    def pieces(self, pixels: Pixels, limit: int | None) -> Pieces:
+        """A picture's pieces; waits for them, or cuts it now.
+
+        Raises:
+            BadInput: see `cut`.
+        """
+        with self._lock:
+            found = self._cuts.get((id(pixels), limit))
+        return self._cut(pixels, limit) if found is None else found.result()
+
+    def together(self, tasks: Sequence[Callable[[], Found]]) -> list[Found]:
+        """What some independent tasks return, in order; a single one runs where it is."""
+        if len(tasks) < 2:
+            return [task() for task in tasks]
+        return [one.result() for one in [self._threads.submit(_guarded, task) for task in tasks]]
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._cuts.clear()
+
+    def _cut(self, pixels: Pixels, limit: int | None) -> Pieces:
+        return cut(pixels, limit, self._rules)
+
+    def _forget(self, key: _Key) -> None:
+        with self._lock:
+            self._cuts.pop(key, None)
+
+
+def _guarded(task: Callable[[], Found]) -> Found:
+    with torch.inference_mode():
+        return task()

@@ -1,4 +1,4 @@
-"""The activations that a checkpoint's configuration may name."""
+"""Activations that a checkpoint's configuration names, and the norm of both decoders."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from parley.errors import SetupError
@@ -33,3 +34,19 @@ def activation(name: str) -> Activation:
             hint=f"Supported: {', '.join(_ACTIVATIONS)}.",
         )
     return _ACTIVATIONS[name]
+
+
+class RmsNorm(nn.Module):
+    """Divide by the root of the mean square, and scale, in one operator.
+
+    In float32 it returns what `transformers`' module of the same name does, bit for bit; in
+    bfloat16 it rounds once at the end, where that one rounds in between, too.
+    """
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)

@@ -1,4 +1,4 @@
-"""The kernels of `slot_attention.py`. Importing this module needs the package triton."""
+"""Kernels of `slot_attention.py` and `quantize.py`. This module needs the package triton."""
 
 # mypy: ignore-errors
 from __future__ import annotations
@@ -107,3 +107,15 @@ def join(
         said.to(out.dtype.element_ty),
         mask=is_query[:, None],
     )
+
+
+@triton.jit
+def rounded(x, small, scales, columns, most, least, WIDTH: tl.constexpr):
+    """One row in 8 bits of floating point, and its scale."""
+    row = tl.program_id(0)
+    places = tl.arange(0, WIDTH)
+    here = places < columns
+    wide = tl.load(x + row * columns + places, mask=here, other=0.0).to(tl.float32)
+    scale = tl.max(tl.abs(wide), 0) / most + least
+    tl.store(small + row * columns + places, (wide / scale).to(small.dtype.element_ty), mask=here)
+    tl.store(scales + row, scale)
