@@ -205,6 +205,7 @@ def test_w4a16_of_compressed_tensors_is_read_as_it_is_stored(has_zeros):
 
     assert len(parts) == len(scheme.suffixes)
     assert scheme.matrix(tuple(parts[0].shape)) == (OUT, IN)
+    assert np.array_equal(scheme.weight(parts).numpy(), weight)
     assert np.allclose(groups.weight().numpy(), weight, rtol=0, atol=1e-6)
     x = torch.randn(3, IN, generator=torch.Generator().manual_seed(1))
     assert torch.allclose(

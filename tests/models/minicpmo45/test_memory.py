@@ -146,8 +146,8 @@ def test_the_number_of_slots_survives_the_worst_hour(
     card.take(state_bytes(slots, 8192, pool, has_small_caches=has_small_caches))
     card.take(VOICES_READY * voice_bytes())
     card.take(budget.once["captured graphs"] + budget.once["libraries"])
-    card.take(budget.once["pictures while they are looked at"])
-    card.take(budget.once["steps while they run"])
+    card.take(budget.once["largest step of pictures"])
+    card.take(budget.once["largest prefill step"])
     card.take(slots * budget.per_slot["choosing a token"])
     card.take(slots * budget.per_slot["captured graphs of a slot"])
     card.take(plan.once["a context unpacked from 8 bits"])
@@ -266,10 +266,10 @@ def test_the_table_names_everything_and_adds_up():
     named = " ".join(lines)
     for name in (
         "weights of llm", "weights of vocoder", "voices kept ready", "captured graphs",
-        "context and sound", "speech", "choosing a token", "steps while they run",
+        "context and sound", "speech", "choosing a token", "largest prefill step",
     ):  # fmt: skip
         assert name in named
-    assert lines[-1].startswith(f"together {budget.total_bytes(4) / GIB:.2f} GiB with 4 slots")
+    assert lines[-1].startswith(f"total: {budget.total_bytes(4) / GIB:.2f} GiB with 4 slots")
     assert budget.total_bytes(4) == budget.once_bytes + 4 * budget.slot_bytes
 
 

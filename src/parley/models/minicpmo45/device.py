@@ -49,7 +49,7 @@ def choose_device(
         device = torch.device(name)
     except RuntimeError as error:
         raise SetupError(
-            f"'{name}' is no device.", hint="Use auto, cpu, cuda or cuda:N."
+            f"'{name}' is not a device.", hint="Use auto, cpu, cuda or cuda:N."
         ) from error
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -97,7 +97,7 @@ def _checked(device: torch.device) -> torch.device:
 def set_precision(precision: Literal["float32", "tf32", "bfloat16"]) -> None:
     """How a GPU multiplies float32 matrices and convolutions, in this process from now on.
 
-    Only flow and vocoder compute in float32 beside a bfloat16 model, so this is about them.
+    Only flow and vocoder compute in float32 next to a bfloat16 model, so this is about them.
     """
     torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
     torch.backends.cudnn.allow_tf32 = precision != "float32"

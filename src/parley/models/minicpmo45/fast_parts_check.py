@@ -47,7 +47,7 @@ class PartFinding:
 
 
 def try_parts(settings: ModelSettings) -> Iterator[PartFinding]:
-    """Driver, card, compiler, headers, then every part."""
+    """Check driver, compiler, headers and card, then try every part."""
     yield from driver()
     yield from toolchain()
     try:
@@ -56,7 +56,9 @@ def try_parts(settings: ModelSettings) -> Iterator[PartFinding]:
         yield PartFinding("broken", "card", str(error), error.hint)
         return
     if device.type != "cuda":
-        yield PartFinding("note", "card", "none is used; kernel, graphs and int4 need one")
+        yield PartFinding(
+            "note", "card", "no NVIDIA card is used: kernel, graphs, int4 and fp8 were not tried"
+        )
         return
     use_device(device)
     yield from _card(device)
@@ -84,7 +86,7 @@ def toolchain(environment: dict[str, str] | None = None) -> Iterator[PartFinding
         yield PartFinding("fine", "compiler", compiler)
     else:
         yield PartFinding(
-            "note", "compiler", "none was found; Triton cannot build the launcher of its kernels",
+            "note", "compiler", "not found; Triton cannot build the launcher of its kernels",
             "Debian, Ubuntu: apt install gcc libc6-dev. Or set CC.",
         )  # fmt: skip
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
@@ -145,7 +147,7 @@ def _parts(settings: ModelSettings, device: torch.device) -> Iterator[PartFindin
 
 
 def tried(subject: str, instead: str, trial: Callable[[], object]) -> PartFinding:
-    """What came of one trial.
+    """The result of one trial.
 
     Args:
         instead: what serves where it fails.
@@ -156,4 +158,4 @@ def tried(subject: str, instead: str, trial: Callable[[], object]) -> PartFindin
         return PartFinding("broken", subject, f"the card failed: {one_line(str(error))}")
     except Exception as error:
         return PartFinding("note", subject, described(error), f"Slower: {instead} will serve.")
-    return PartFinding("fine", subject, "works, and computes what its plain form computes")
+    return PartFinding("fine", subject, "works; its results are those of its plain form")

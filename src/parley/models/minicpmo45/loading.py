@@ -218,7 +218,7 @@ def _speech_output(
 
 
 def _prompt_voice(path: Path | None) -> Pcm | None:
-    """The default voice as the model hears it; None where it is no readable sound."""
+    """The default voice as the model hears it; None if it cannot be read."""
     if path is None or path.suffix == ".safetensors":
         return None
     try:

@@ -44,7 +44,7 @@ class Allocator(Protocol):
         ...
 
     def peak_bytes(self, run: Callable[[], object]) -> int:
-        """Run something; the most bytes that it held at once, besides what was held before."""
+        """Run something; its peak of bytes, beyond what was held before."""
         ...
 
 

@@ -227,7 +227,7 @@ class MiniCPMO45:
     # Work.
 
     def prepare_ahead(self, work: Work) -> None:
-        """Begin to cut the pictures of work that is on its way; any thread."""
+        """Start to cut the pictures of work that comes next; any thread."""
         if isinstance(work, Prefill):
             for segment in work.segments:
                 if isinstance(segment, Image):

@@ -176,7 +176,7 @@ class LoadChoice:
 
     Args:
         dtype: of the weights.
-        kind: what becomes of the language model's layers.
+        kind: how the language model's layers are packed.
         has_small_caches: context, heard sound and the speech decoder's cache are kept in 8 bits.
         reads_in_place: attention copies nothing before it reads it.
         is_paged: contexts take pages of a pool.
@@ -203,7 +203,7 @@ class MemoryPlan:
 
     Args:
         parts: weights by part.
-        once: what there is one of besides, by name.
+        once: what else there is one of, by name.
         per_slot: what every slot has, by name.
         token_bytes: of a position of a context.
         longest, share: positions of a context, and those that every slot is sure of.
@@ -266,7 +266,11 @@ class MemoryPlan:
             f"{name}: {size / GIB:.2f} GiB per slot" for name, size in self.per_slot.items() if size
         ]
         total = self.total_bytes(slots)
-        return [*lines, f"together {total / GIB:.2f} GiB with {slots} slots, all of them busy"]
+        return [*lines, f"total: {total / GIB:.2f} GiB with {_counted(slots)}, all of them busy"]
+
+
+def _counted(slots: int) -> str:
+    return "1 slot" if slots == 1 else f"{slots} slots"
 
 
 def pages_of(positions: int) -> int:
@@ -304,13 +308,13 @@ def plan_of(
     layer_numbers = 8 * language.hidden_size + 3 * language.intermediate_size
     patch_numbers = 8 * vision.hidden_size + 2 * vision.intermediate_size
     once = {
-        "pictures while they are looked at": VISION_BATCH_TOKENS * patch_numbers * size,
+        "largest step of pictures": VISION_BATCH_TOKENS * patch_numbers * size,
         "captured graphs": GRAPHS_BYTES if settings.compile else 0,
         "a context unpacked from 8 bits": unpacking,
         "libraries": LIBRARIES_BYTES,
         "voices kept ready": voices_ready(chosen.kind) * voice,
         # A layer holds about eight tensors of H and three of I per position of all rows together.
-        "steps while they run": PREFILL_STEP_TOKENS * layer_numbers * size,
+        "largest prefill step": PREFILL_STEP_TOKENS * layer_numbers * size,
         "room for one long context": max(0, _ceiled(longest) - share) * token
         + RESERVED * PAGE_POSITIONS * token
         if share < longest
@@ -460,7 +464,7 @@ def fitting(
         ) from error
     left = plan.without(*(name for name in plan.parts if name != "vocoder"))
     # What was measured is not estimated. Vocoder and graphs bring libraries of their own.
-    left = left.without("steps while they run", "pictures while they are looked at")
+    left = left.without("largest prefill step", "largest step of pictures")
     free = measured.left_bytes
     slots = left.slots_in(free)
     if slots < 1 and left.slots_in(free + measured.spare_bytes, most=1):
@@ -481,7 +485,7 @@ def fitting(
             f"No slot fits on {device}: one and what all share takes "
             f"{left.total_bytes(1) / GIB:.1f} GiB, "
             f"{max(0, measured.free_bytes - measured.largest_bytes) / GIB:.1f} GiB are free "
-            "beside the largest step.",
+            "next to the largest step.",
             hint="int4 weights and a smaller model.context_tokens leave more room.",
         )
     return Fitting(slots, pool)
@@ -512,7 +516,7 @@ def describe(settings: ModelSettings) -> ModelPlan:
             CheckpointTokenizer(folder)
     except hub.NotDownloaded as error:
         config = full_size_config()
-        notes.append(f"{error} Serving it fetches about 20 GB first; sizes are the published ones.")
+        notes.append(f"{error} Serving it downloads about 20 GB; sizes are the published ones.")
     except ParleyError as error:
         hint = getattr(error, "hint", "")
         problems.append(f"{error} {hint}".strip())
@@ -529,9 +533,15 @@ def describe(settings: ModelSettings) -> ModelPlan:
         problems.append(f"{error} {error.hint}".strip())
     paged = is_paged(settings, device, reads_in_place=reads_in_place)
     chosen = LoadChoice(dtype, kind, has_small_caches, reads_in_place, paged)
-    plan = plan_of(settings, config, folder, chosen)
+    # Nothing is captured on a CPU.
+    compiles = settings.compile and device.type == "cuda"
+    plan = plan_of(settings.model_copy(update={"compile": compiles}), config, folder, chosen)
     free = spare = None
-    if device.type == "cuda":
+    if device.type != "cuda":
+        notes.append(
+            "on a CPU it is far slower than real time: use a card, or --model llamacpp-omni:URL"
+        )
+    else:
         free, total = torch.cuda.mem_get_info(device)
         spare = int(SPARE_SHARE * total)
     asked = slots_asked(settings, device)
@@ -564,7 +574,7 @@ def describe(settings: ModelSettings) -> ModelPlan:
         )
     return ModelPlan(
         "minicpmo45",
-        source=str(folder or "random weights"),
+        source=str(folder or ("random weights" if settings.random_weights else "not downloaded")),
         device=str(device),
         slots=None if asked == "auto" and free is None else slots,
         dtype=str(dtype).removeprefix("torch."),

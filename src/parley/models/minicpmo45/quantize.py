@@ -42,7 +42,7 @@ FP8_CAPABILITY: Final = (8, 9)
 """Compute capability of the oldest cards that multiply e4m3 (RTX 40xx, L4, L40S, H100)."""
 
 _ROWS_AT_ONCE: Final = 1024
-"""Rows that are quantised together: bounds what rounding takes besides the matrix."""
+"""Rows that are quantised together: bounds what rounding takes in addition to the matrix."""
 
 _UNPACKED_ROWS: Final = 8192
 """Rows of a matrix in 8 bits that are unpacked together on a GPU: 64 MiB of the published head."""
@@ -378,7 +378,7 @@ def planned_bytes(shapes: Mapping[str, tuple[int, ...]], kind: Kind, itemsize: i
 def workspace_bytes(
     shapes: Iterable[tuple[int, ...]], itemsize: int, *, is_int4: bool = True
 ) -> int:
-    """What loading takes besides the result: the largest matrix, its 4-bit numbers one by one, and
+    """What loading takes beyond its result: the largest matrix, its 4-bit numbers one by one, and
     what rounding some of its rows takes."""
     matrices = [shape for shape in shapes if len(shape) == 2]
     return max(

@@ -124,7 +124,7 @@ class Tokenizer(Protocol):
 
     @property
     def special_ids(self) -> Collection[int]:
-        """Ids that are no words: they vanish under `skip_special`."""
+        """Ids that are not words: they vanish under `skip_special`."""
         ...
 
     def encode(self, text: str, *, literal: bool = False) -> list[int]:

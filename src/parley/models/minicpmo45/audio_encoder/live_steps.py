@@ -65,7 +65,7 @@ class LiveSteps:
         reads = min(power(max(LEAST_COLUMNS, *(s.end for s in spans))), self._cache.capacity)
         table = [[span.row, span.start, span.end] for span in spans]
         padding = size - len(spans)
-        rows = torch.tensor(table + [self._nobody] * padding)
+        rows = torch.tensor(table + [self._padding] * padding)
         return self._step(F.pad(mel, (0, 0, 0, 0, 0, padding)), rows, kept, reads)[: len(spans)]
 
     def capture(self, frames: int, trim: tuple[int, int]) -> None:
@@ -89,7 +89,7 @@ class LiveSteps:
                     self._step(mel, table, kept, reads, is_checked=size <= CHECKED_ROWS)
 
     @property
-    def _nobody(self) -> list[int]:
+    def _padding(self) -> list[int]:
         """A line of the table for padding: it writes to the spare column and hears the first."""
         return [0, self._cache.spare, 1]
 

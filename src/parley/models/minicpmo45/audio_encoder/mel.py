@@ -24,7 +24,7 @@ RATE_HZ = 16_000
 HOP = 160
 N_FFT = 400
 PIECE_SAMPLES = 30 * RATE_HZ
-"""Longest piece the encoder sees at once."""
+"""Longest piece the encoder sees."""
 FIRST_LIVE_SAMPLES = 16_560
 """A live stream's first chunk is padded with silence on the left up to this (1035 ms)."""
 FIRST_FED_SAMPLES = 16_480

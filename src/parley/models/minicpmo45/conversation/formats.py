@@ -46,11 +46,11 @@ class Formats:
 
     @property
     def can_begin(self) -> bool:
-        """Whether the tokenizer is one that grammars can be made for."""
+        """True if grammars can be made for the tokenizer."""
         return self._grammars is not None
 
     def warm_up(self) -> None:
-        """Read the vocabulary now: a second that would stop everybody's answers later."""
+        """Read the vocabulary now: a second that would delay all answers later."""
         if self._grammars is not None:
             self._grammars.warm_up()
 

@@ -74,7 +74,7 @@ class StartJob(ModelJob):
 
 
 class Feed:
-    """Embeddings on their way into a row's context, in bounded pieces.
+    """Embeddings that enter a row's context, in bounded pieces.
 
     Args:
         ids: what is fed, where it is plain tokens; for those who watch.

@@ -121,7 +121,7 @@ class ReplyJob(ConversationJob):
     def fed(self, logits: Tensor | None) -> None:
         conversation, state = self.conversation, self.conversation.state
         conversation.ledger.append(len(self.prompt_ids))
-        state.has_begun = state.has_replied = state.new_turn = state.is_reply_open = True
+        state.has_started = state.has_replied = state.new_turn = state.is_reply_open = True
         state.turn_sounds = 0
         state.mel = LiveMel(self.model.turn_mel)
         conversation.restart_audio(self.model.audio_cache)
@@ -204,9 +204,9 @@ class ReplyJob(ConversationJob):
             return
         if not self.speaks:
             self._say(self.text.delta(is_last=self.ending is not None), None)
-        self._go_on()
+        self._continue()
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self.group = self.block = self.windows = None
         if self.ending is None:
             self.go(Stage.DECODE)
@@ -240,7 +240,7 @@ class ReplyJob(ConversationJob):
             self.windows = Windows(windows, [])
             self.go(Stage.VOCODE)
         else:
-            self._go_on()
+            self._continue()
 
     def voiced(self, wave: Wave) -> None:
         assert self.windows is not None
@@ -248,7 +248,7 @@ class ReplyJob(ConversationJob):
         delta = self.text.delta(is_last=window.is_last)
         self._say(delta, Pcm(wave, OUTPUT_RATE_HZ))
         if not self.windows.waiting:
-            self._go_on()
+            self._continue()
 
     # The end.
 

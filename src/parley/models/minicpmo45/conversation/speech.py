@@ -255,7 +255,7 @@ class Speech:
 
 @dataclass(slots=True, eq=False)
 class Windows:
-    """Windows of one piece of speech on their way through the vocoder.
+    """Windows of one piece of speech in the vocoder's queue.
 
     Args:
         waiting: windows left, in order.

@@ -121,7 +121,7 @@ class Unsettled:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Text of a reply on its way to the speech decoder.
+    """Text of a reply that waits for the speech decoder.
 
     Args:
         ids: tokens; `hidden` the state of the pass that consumed each.
@@ -141,7 +141,7 @@ class ConversationState:
     Args:
         draws: random numbers used for text.
         rounds: turn-based, only where the window counts as the public one.
-        has_begun: turn-based: something was prefilled.
+        has_started: turn-based: something was prefilled.
         new_turn: turn-based: the next user segment opens a turn.
         has_replied: turn-based: the model has answered at least once.
         is_reply_open: turn-based: the last reply's terminators are due.
@@ -163,7 +163,7 @@ class ConversationState:
 
     draws: int = 0
     rounds: RoundLedger = field(default_factory=RoundLedger)
-    has_begun: bool = False
+    has_started: bool = False
     new_turn: bool = True
     has_replied: bool = False
     is_reply_open: bool = False

@@ -33,13 +33,13 @@ class TurnPrefill(PrefillJob):
     def __init__(self, model: Parts, conversation: Conversation, work: Prefill) -> None:
         super().__init__(model, conversation)
         state = conversation.state
-        self.begun, self.new_turn = state.has_begun, state.new_turn
+        self.has_started, self.new_turn = state.has_started, state.new_turn
         self.window_is_due = True
         self.closing = 0
         self.system_tokens = 0
         self.turn_sounds = 0
         self.has_turn_sound = False
-        self.restarts_audio = not state.has_begun
+        self.restarts_audio = not state.has_started
         self.role: Role = "user"
         self.text = ""
         media = Media()
@@ -109,10 +109,12 @@ class TurnPrefill(PrefillJob):
                     parts.append(self._sound(segment, role, media))
             if role != "user":
                 self.restarts_audio = True
-                parts = list(parts) if self.begun else render([PromptMessage(role, tuple(parts))])
-            elif not self.begun or self.new_turn:
+                parts = (
+                    list(parts) if self.has_started else render([PromptMessage(role, tuple(parts))])
+                )
+            elif not self.has_started or self.new_turn:
                 parts = [self._opening(), *parts]
-            self.begun, self.new_turn = True, role != "user"
+            self.has_started, self.new_turn = True, role != "user"
             self._append(parts, is_system=role == "system")
         self.turn_sounds += int(self.has_turn_sound)
 
@@ -150,7 +152,7 @@ class TurnPrefill(PrefillJob):
             ledger.append(self.system_tokens)
             ledger.protect()
         ledger.append(self.added - self.system_tokens - self.closing)
-        state.has_begun, state.new_turn = True, self.new_turn
+        state.has_started, state.new_turn = True, self.new_turn
         state.turn_sounds += self.turn_sounds
         if not self.model.behaviour.counts_window_exactly:
             state.rounds = state.rounds.prefilled(self.role, self.added)
@@ -161,7 +163,7 @@ class TurnPrefill(PrefillJob):
 
 
 def _turns(segments: Sequence[Segment]) -> list[tuple[Role, list[Text | Image | Audio]]]:
-    """Segments by turn. What stands outside of turn marks goes on with the user's turn."""
+    """Segments by turn. What stands outside of turn marks continues the user's turn."""
     turns: list[tuple[Role, list[Text | Image | Audio]]] = []
     is_open = False
     for segment in segments:

@@ -1,6 +1,6 @@
 """A duplex unit's answer as a row of steps, and its settling.
 
-Token 0 of a unit says how it goes on (listen, speak, go on speaking) and is never heard; at most
+Token 0 of a unit says what follows (listen, speak, continue to speak) and is never heard; at most
 eighteen tokens after it are. The unit's terminator is fed when it is settled, after the answer was
 sent. Source: sessions.md 4.4 to 4.7 and 6.
 """

@@ -48,10 +48,10 @@ class ChoiceRule:
         repetition_penalty: applied once per distinct id of the history.
         penalty_minds_sign: multiply negative logits instead of dividing them; units divide always.
         length_penalty: above 1 makes the `enders` less likely.
-        probe: an id that wins at once if a draw from the untouched logits gives it; it cannot be
+        probe: an id that wins immediately if a draw from the untouched logits is it; it cannot be
             chosen afterwards. Costs a second random number.
-        listen_id, listen_scale, listen_top_k: multiply the logit of one id; choose it at once where
-            fewer than so many ids beat it.
+        listen_id, listen_scale, listen_top_k: multiply the logit of one id; choose it immediately
+            if fewer than so many ids beat it.
         temperature, top_k, top_p: 0 switches top-k or top-p off.
     """
 

@@ -3,7 +3,7 @@
 On a CPU the packed forward of `network.py` is the fastest and the most exact, and it is what runs
 there. On a GPU a packed forward launches a handful of small kernels per row and layer; a padded
 batch launches them once for all rows, and a captured graph (`runtime/graphs.py`) launches a whole
-decode step at once.
+decode step in one go.
 
 Shapes are rounded up so that few of them occur: rows to powers of two, columns read likewise from
 `LEAST_COLUMNS` on.
@@ -39,7 +39,7 @@ LANGUAGE_GRAPHS = ("decode", "feed")
 """Kinds of captured steps; both hold the matrices' products."""
 
 FED_TOGETHER = (2, 11)
-"""Positions of a row whose steps are captured besides single tokens: the ends of a unit, and a unit
+"""Positions of a row whose steps are captured, single tokens apart: the ends of a unit, and a unit
 of sound. The kernel takes so many, and stops where a row ends, so these read all columns."""
 
 WASTE = 1.5

@@ -42,7 +42,7 @@ class Media:
     sounds: int = 0
 
     def add_picture(self, image: Image, *, max_slices: int | None, with_id: bool) -> PromptPicture:
-        """Take a picture in; its own wishes win over the defaults of the mode."""
+        """Take a picture in; its own options win over the defaults of the mode."""
         limit = image.max_slices if image.max_slices is not None else max_slices
         numbered = image.with_id if image.with_id is not None else with_id
         height, width = image.pixels.shape[:2]

@@ -26,7 +26,7 @@ AUDIO_MARK = "<audio>./</audio>"
 """How media look in rendered template text."""
 
 NO_THOUGHT = "<think>\n\n</think>\n\n"
-"""The empty think block that tells the model to answer at once."""
+"""The empty think block that makes the model answer without thinking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class PromptPicture:
     Args:
         index: 0-based number among all pictures of the request.
         width, height: of the original.
-        max_slices: most tiles besides the overview; None means the processor's own limit.
+        max_slices: most tiles after the overview; None means the processor's own limit.
         with_id: number it in the prompt.
     """
 

@@ -274,7 +274,7 @@ class SlotCache:
 
     def view(self, layer: int, row: int, length: int) -> tuple[Tensor, Tensor]:
         """The first `length` positions of a row, shapes (K, length, D); without a copy unless they
-        are kept in 8 bits, or their pages are no neighbours."""
+        are kept in 8 bits, or their pages are not neighbours."""
         where = self._columns(row, 0, length)
         return self._loaded(layer, lambda kept: kept[:, where])
 
@@ -331,7 +331,7 @@ class SlotCache:
     def put(self, row: int, copy: CacheCopy, source: int, target: int, rope: RopeTable) -> None:
         """Write lifted positions to begin at `target`, turning their keys to the new places.
 
-        A key that was rotated for position p is rotated once more by (target - source), in
+        A key that was rotated for position p is rotated again by (target - source), in
         float32, which equals having been rotated for its new position. Source: sessions.md 5.5.
         The length is left to the caller.
         """
@@ -474,8 +474,8 @@ class PaddedBatch:
             cache.reserve(span.row, span.end)
         if everyone:
             by_row = {span.row: span for span in spans}
-            nobody = [Span(row, 0, 0) for row in range(cache.rows)]
-            spans = [by_row.get(row, nobody[row]) for row in range(cache.rows)]
+            padding = [Span(row, 0, 0) for row in range(cache.rows)]
+            spans = [by_row.get(row, padding[row]) for row in range(cache.rows)]
         spare = cache.spare
         positions = [
             [span.start + step if step < span.count else spare for step in range(count)]

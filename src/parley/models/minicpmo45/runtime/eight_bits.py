@@ -30,7 +30,7 @@ def to_eight_bits(vectors: Tensor) -> tuple[Tensor, Tensor]:
 
 def from_eight_bits(numbers: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """The vectors that numbers and scales stand for, (..., D)."""
-    # Multiplied in float32 and rounded on the way out: one kernel, nothing in between.
+    # Multiplied in float32 and rounded last: one kernel, nothing in between.
     out = torch.empty(numbers.shape, dtype=dtype, device=numbers.device)
     return torch.mul(numbers, scales.float()[..., None], out=out)
 

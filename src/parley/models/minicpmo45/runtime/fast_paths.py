@@ -32,7 +32,7 @@ log = logs.get(__name__)
 State = Literal["fast", "plain", "refused"]
 
 PARTS: Final = ("attention", "caches", "int4", "fp8", "flow_precision")
-"""Parts besides the graphs, whose names are `GRAPH` and their kind of step."""
+"""Parts other than the graphs, whose names are `GRAPH` and their kind of step."""
 
 GRAPH: Final = "graph_"
 

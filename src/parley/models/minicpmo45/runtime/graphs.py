@@ -101,7 +101,7 @@ class CudaGraphCapture:
         self, step: Callable[[], tuple[Tensor, ...]]
     ) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
         graph = torch.cuda.CUDAGraph()
-        # Other threads may go on using the device; only this one must not.
+        # Other threads may continue to use the device; only this one must not.
         with torch.cuda.graph(
             graph, pool=self._pool, stream=self._side, capture_error_mode="thread_local"
         ):
@@ -170,7 +170,7 @@ class GraphRunner:
         """`function(*inputs)`.
 
         Args:
-            kind, shape: everything that the function depends on besides its inputs; a graph is
+            kind, shape: everything that the function depends on other than its inputs; a graph is
                 used for equal ones.
             reference: its plain form, asked once when it is captured.
 

@@ -87,7 +87,7 @@ def attend(
         first: (B,) int64, the first column that a row sees.
         last: (B, T) int64, the last column that a token sees.
         reads: columns behind this one are not looked at.
-        mask: (B, reads) bool, columns that a row sees besides that; None: all.
+        mask: (B, reads) bool, columns of these that a row sees; None: all.
         scales: of keys and values that are kept in 8 bits, (S, K, C) each; None: they are not.
         table: (rows, pages of one) int64, the pages of every slot's columns; `C` is a multiple of
             `BLOCK`, unless a slot has one page. None: slots are pages.

@@ -2,7 +2,7 @@
 
 Each `torch.tensor(..., device=cuda)` is a copy of its own from pageable memory, which waits for
 everything that was asked of the device before. An `Upload` collects all numbers of a step and sends
-them at once from pinned memory, without waiting.
+them together from pinned memory, without waiting.
 """
 
 from __future__ import annotations

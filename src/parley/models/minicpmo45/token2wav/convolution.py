@@ -50,7 +50,7 @@ class FrameProduct(nn.Conv1d):
 
 
 class PaddedConv(nn.Conv1d):
-    """A convolution that pads as many zeros on each side as it is told.
+    """A convolution that pads each side with its own number of zeros.
 
     Args:
         left, right: zeros; unequal for causal convolutions and those that look ahead.

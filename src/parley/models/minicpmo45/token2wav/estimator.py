@@ -73,7 +73,7 @@ class Places:
         mask: bool, shape (2 R, 1, 1, reads): places that hold history or new frames.
         reads: places read.
         in_place: whether a kernel reads the slots where they lie.
-        lines, first, last: what the kernel needs to know besides, the same for all blocks.
+        lines, first, last: what else the kernel needs to know, the same for all blocks.
     """
 
     slots: Tensor

@@ -192,7 +192,7 @@ class Flow(nn.Module):
         """`solve`, by a graph for full windows.
 
         The graph's rows are a power of two, or all slots in order. Missing ones are filled up with
-        the last row once more: what that writes is already written there.
+        the last row again: what that writes is already written there.
         """
         rows, frames = x.shape[:2]
         is_usual = memory is self._served and frames == WINDOW_FRAMES

@@ -31,7 +31,7 @@ from parley.models.minicpmo45.token2wav.estimator import CONV_FRAMES, EstimatorM
 from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 
 KEPT_FRAMES = 100
-"""Mel frames that trimming keeps besides the prompt. Source: speech.md 3.4."""
+"""Mel frames that trimming keeps after the prompt. Source: speech.md 3.4."""
 
 MOST_FRAMES = 56
 """Most mel frames of one streaming call: a last window of 28 tokens."""
@@ -255,7 +255,7 @@ class FlowMemory:
     def restore(self, slot: int, checkpoint: FlowCheckpoint) -> None:
         """Return to a checkpoint of this row; it stays valid."""
         for places, keys, values in checkpoint.saved:
-            self.before_frames(slot, places, besides=checkpoint)
+            self.before_frames(slot, places, other_than=checkpoint)
             here = to_device(torch.from_numpy(places), self.keys.device)
             self.keys[:, :, slot][:, :, :, here] = keys
             self.values[:, :, slot][:, :, :, here] = values
@@ -267,11 +267,11 @@ class FlowMemory:
         self.rows[slot] = checkpoint.row.copy()
 
     def before_frames(
-        self, slot: int, places: Indices, *, besides: FlowCheckpoint | None = None
+        self, slot: int, places: Indices, *, other_than: FlowCheckpoint | None = None
     ) -> None:
         """These places are about to be overwritten: put aside what checkpoints need of them."""
         for checkpoint in list(self._checkpoints[slot]):
-            needed = places[:0] if checkpoint is besides else checkpoint.unsaved(places)
+            needed = places[:0] if checkpoint is other_than else checkpoint.unsaved(places)
             if len(needed):
                 here = to_device(torch.from_numpy(needed), self.keys.device)
                 keys, values = self.keys[:, :, slot], self.values[:, :, slot]

@@ -39,7 +39,7 @@ class FlowShape:
         """Read the sizes.
 
         Raises:
-            SetupError: a tensor that tells a size is absent.
+            SetupError: a tensor that shows a size is absent.
         """
         try:
             vocabulary, width = tensors["input_embedding.weight"].shape

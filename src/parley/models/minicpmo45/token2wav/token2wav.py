@@ -1,4 +1,4 @@
-"""Speech tokens to 24 kHz sound, streaming, for several conversations at once.
+"""Speech tokens to 24 kHz sound, streaming, for several conversations together.
 
 A row gets a voice (`begin`), then windows of tokens (`decode`), the last of which closes its turn;
 `begin` starts the next. Windows of different rows that have the same shape share every network
@@ -67,7 +67,7 @@ class PrimedVoice:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Turn:
     stream: ClassicRow | CausalRow
-    has_begun: bool = False
+    has_started: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,7 +123,7 @@ class Token2Wav:
         self._voices: OrderedDict[str, PrimedVoice] = OrderedDict()
         self.voices_ready = voices
         self._spoken_with: dict[int, PrimedVoice] = {}
-        # Voices are primed beside the steps of those who talk.
+        # Voices are primed while other rows speak.
         self._side: torch.cuda.Stream | None = None
         if flow.device.type == "cuda":
             self._side = torch.cuda.Stream(flow.device)  # type: ignore[no-untyped-call]
@@ -213,7 +213,7 @@ class Token2Wav:
         """The sound of one window per slot.
 
         Args:
-            slots: distinct, each begun and not closed by a last window.
+            slots: distinct, each started and not closed by a last window.
 
         A call that raises has changed no slot.
 
@@ -253,16 +253,16 @@ class Token2Wav:
         for step in steps:
             step.commit()
         led = [
-            self.leads_with_silence and not turn.has_begun and not window.is_last
+            self.leads_with_silence and not turn.has_started and not window.is_last
             for turn, window in zip(turns, windows, strict=True)
         ]
         for i, slot in enumerate(slots):
-            self._turns[slot] = None if windows[i].is_last else _Turn(after[i], has_begun=True)
+            self._turns[slot] = None if windows[i].is_last else _Turn(after[i], has_started=True)
         return _waves(made, led)
 
     @torch.inference_mode()
     def snapshot(self, slot: int) -> Snapshot:
-        """A slot's turn as it is. Costs next to nothing until the turn goes on."""
+        """A slot's turn as it is. Costs next to nothing until the turn continues."""
         return Snapshot(self.memory.checkpoint(slot), self._turns[slot])
 
     @torch.inference_mode()
@@ -285,7 +285,7 @@ class Token2Wav:
         vocabulary = self.flow.shape.vocabulary
         strangers = [token for token in window.tokens if not 0 <= token < vocabulary]
         if strangers:
-            raise ValueError(f"{strangers[0]} is no speech token; there are {vocabulary}")
+            raise ValueError(f"{strangers[0]} is not a speech token; there are {vocabulary}")
 
 
 def _waves(made: Sequence[tuple[list[int], Tensor]], led: Sequence[bool]) -> list[Wave]:

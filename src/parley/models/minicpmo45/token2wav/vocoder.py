@@ -98,7 +98,7 @@ class ClassicVocoder(Generator):
         )
 
     def row(self) -> ClassicRow:
-        """A stream that has not begun."""
+        """A stream that has not started."""
         return ClassicRow()
 
     def source(self, pitch: Tensor, starts: Sequence[int]) -> Tensor:

@@ -141,7 +141,7 @@ class CausalVocoder(Generator):
         self.f0_predictor = PitchPredictor(convs, pitch_channels)
 
     def row(self) -> CausalRow:
-        """A stream that has not begun."""
+        """A stream that has not started."""
         return CausalRow()
 
     def pitch(self, mel: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ class CausalVocoder(Generator):
     def source(self, pitch: Tensor, phase: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Excitation of frames with a pitch.
 
-        The phase of a frame holds for all its samples; the running sum goes on from `phase`. Turns
+        A frame's phase holds for all its samples; the running sum continues from `phase`. Turns
         per sample are rounded to float32, as published, their sum is not.
 
         Args:
@@ -236,7 +236,7 @@ class CausalVocoder(Generator):
     def _sound(
         self, cut: _Cut, mel: Tensor, source: Tensor, phase: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Samples that can be told now, the excitation of the remembered frames and the new ones,
+        """Samples that are known now, the excitation of the remembered frames and the new ones,
         and the phase after them.
 
         Shapes: (R, 80, total), (R, 480 known), (R, 9) and (R, 480 (pitched - known), 9).
@@ -266,7 +266,7 @@ class CausalVocoder(Generator):
                 _, rows = self.stream(rows, mel, is_last=False)
 
     def _decoded(self, mel: Tensor, source: Tensor, pitched: int, *, is_last: bool) -> Tensor:
-        """Samples of the remembered frames, as far as they can be told."""
+        """Samples of the remembered frames, as far as they are known."""
         spectrum = self.fourier.spectrum(source)
         if is_last:
             x = channels_last(F.pad(mel, (0, MEL_AHEAD)))

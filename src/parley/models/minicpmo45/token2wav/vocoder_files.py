@@ -80,7 +80,7 @@ def make_flow(tensors: dict[str, Tensor]) -> Flow:
 
 
 def make_vocoder(tensors: dict[str, Tensor]) -> ClassicVocoder | CausalVocoder:
-    """A vocoder from the tensors of `hift.pt`; which kind, the first convolution's width tells."""
+    """A vocoder from the tensors of `hift.pt`; its first convolution's width decides which kind."""
     first = "conv_pre.parametrizations.weight.original1"
     pitch = "f0_predictor.condnet.0.parametrizations.weight.original1"
     for name in (first, pitch):

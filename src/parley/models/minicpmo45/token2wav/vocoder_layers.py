@@ -40,7 +40,7 @@ LIMIT = 0.99
 """Samples are clamped to plus and minus this."""
 
 CACHED_NUMBERS = 65_536
-"""Numbers that an activation takes at once on a CPU: a quarter of a MiB."""
+"""Numbers of one piece of an activation on a CPU: a quarter of a MiB."""
 
 SINE_LEVEL = 0.1
 VOICED_NOISE = 0.003
@@ -125,7 +125,7 @@ class ShortFourier(nn.Module):
         self.rebuild_buffers("cpu")
 
     def rebuild_buffers(self, device: torch.device | str) -> None:
-        """Compute the bases; they are no weights."""
+        """Compute the bases, which are not weights."""
         time = torch.arange(WINDOW, dtype=torch.float64, device="cpu")
         band = torch.arange(BANDS, dtype=torch.float64, device="cpu")
         window = 0.5 - 0.5 * torch.cos(2 * torch.pi * time / WINDOW)
@@ -223,7 +223,7 @@ class Generator(nn.Module):
         """`function` of tensors of rows, by a graph, with rows of zeros where some are missing.
 
         Args:
-            key: what the function depends on besides.
+            key: what else the function depends on.
         """
         rows = inputs[0].shape[0]
         missing = bucket(rows, self.slots) - rows

@@ -123,7 +123,7 @@ class VoiceMaker:
     def _tokens(self, mel: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
         session = self._session(TOKENIZER_FILE)
         features: dict[str, Any] = {}
-        # The published file's input names are not documented; ranks tell the two apart.
+        # The published file's input names are not documented; their ranks differ.
         for place in session.get_inputs():
             if len(place.shape) == 3:
                 features[place.name] = mel[None]

@@ -213,7 +213,7 @@ def read_pack(path: Path) -> VoicePack:
 
     Raises:
         OSError: it cannot be read.
-        SetupError: it is no voice.
+        SetupError: it is not a voice.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load

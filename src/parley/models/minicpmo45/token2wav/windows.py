@@ -46,7 +46,7 @@ class VocoderWindow:
 
 
 class TurnBuffer:
-    """Tokens of one turn on their way to the vocoder (half-duplex): full windows only.
+    """Tokens of one turn that wait for the vocoder (half-duplex): full windows only.
 
     Args:
         first_tokens: that the first window of a turn turns into sound; less than `WINDOW_TOKENS`

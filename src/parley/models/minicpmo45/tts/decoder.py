@@ -203,7 +203,7 @@ class SpeechPasses:
             (plan,) = planned(decoder, here, x.shape[0] // len(which), counts, cache_reads)
             hidden, part = fed(decoder, x, plan, counts)
             logits[which] = part
-            self._tell(which, counts, hidden, part, passes=0)
+            self._report(which, counts, hidden, part, passes=0)
         free = [block.rule.first_is_free and not block.sampled for block in self.blocks]
         exempt = to_device(torch.tensor([*free, *[False] * (self._size - len(free))]), device)
         masks_end = self._lines[4, 0] > 0
@@ -221,7 +221,7 @@ class SpeechPasses:
                 decoder, self._plans[done - self.tokens], self.spoken, draws, rules
             )
             everyone = list(range(len(self.blocks)))
-            self._tell(everyone, [1] * len(everyone), hidden, logits, passes=done)
+            self._report(everyone, [1] * len(everyone), hidden, logits, passes=done)
             self._arrived(spoken)
             return
         cache_reads = CacheReads(
@@ -246,7 +246,7 @@ class SpeechPasses:
             row.index, first, length, position, block.sampled + done < block.rule.min_new
         )
 
-    def _tell(
+    def _report(
         self, which: list[int], counts: list[int], hidden: Tensor, logits: Tensor, *, passes: int
     ) -> None:
         if self.watch is None:
@@ -313,7 +313,7 @@ def capture(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
         # Largest first: the space of a large graph serves all smaller ones after it.
         for reads in reversed(reaches(LEAST_COLUMNS, decoder.capacity)):
             for size, everyone in reversed(row_counts(slots)):
-                lines, spoken = _known_to(device, [_fillers(decoder, size, reads)], _nobody(size))
+                lines, spoken = _known_to(device, [_fillers(decoder, size, reads)], _silent(size))
                 draws = torch.full((size,), 0.5, device=device)
                 for one in (sampling, sampling.without_filters()):
                     rules = RowRules.of([one] * size, decoder.config.codes, device)
@@ -330,7 +330,7 @@ def _fillers(decoder: SpeechNetwork, size: int, reads: int) -> list[RowPass]:
     ]
 
 
-def _nobody(size: int) -> list[list[int]]:
+def _silent(size: int) -> list[list[int]]:
     return [_NOTHING_SAID] * size
 
 
@@ -344,7 +344,7 @@ def _compare_reading(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
         return
     size = min(len(decoder.rows), CHECKED_ROWS)
     fillers = [_fillers(decoder, size, min(LEAST_COLUMNS, decoder.capacity))]
-    lines, spoken = _known_to(decoder.device, fillers, _nobody(size))
+    lines, spoken = _known_to(decoder.device, fillers, _silent(size))
     rules = RowRules.of([sampling] * size, decoder.config.codes, decoder.device)
     draws = torch.full((size,), 0.5, device=decoder.device)
     cache_reads = CacheReads(min(LEAST_COLUMNS, decoder.capacity), None)

@@ -249,7 +249,7 @@ class SpeechNetwork(nn.Module):
 
         The key at place j of the tail is turned by `j + new start - old start`, which doubles the
         distances inside the tail; the published `reindex` does so, and it is followed for parity.
-        Positions go on after the kept columns. Source: speech.md 2.5.
+        Positions continue after the kept columns. Source: speech.md 2.5.
         """
         old_start = row.length - tail
         columns = torch.cat([torch.arange(head), torch.arange(old_start, row.length)])

@@ -84,7 +84,7 @@ class SpeechRow:
     checkpoints: WeakSet[RowCheckpoint] = field(default_factory=WeakSet)
 
     def forget(self) -> None:
-        """Empty the cache and start at position 0; the draws go on."""
+        """Empty the cache and start at position 0; the draws continue."""
         self.first = self.length = self.position = 0
         self.history = []
 

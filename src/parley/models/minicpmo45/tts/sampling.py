@@ -1,4 +1,4 @@
-"""From speech logits to speech tokens, many rows with different rules at once.
+"""From speech logits to speech tokens, many rows with different rules together.
 
 `R` rows, `V` speech codes (6562, the last one is end-of-speech), `K` candidates that filters may
 keep, `W` the penalty window (16). Temperature first, then the penalty, then top-p, then top-k, then

@@ -74,7 +74,7 @@ def cut(pixels: Pixels, max_slices: int | None, rules: SliceRules) -> Pieces:
 
     Args:
         pixels: uint8, shape (height, width, 3).
-        max_slices: most tiles besides the overview; None means the processor's own limit.
+        max_slices: most tiles after the overview; None means the processor's own limit.
 
     Raises:
         BadInput: `max_slices` is not positive, or the picture has no area.
@@ -168,7 +168,7 @@ class MediaThreads:
         self._cuts: dict[_Key, Future[Pieces]] = {}
 
     def begin_cut(self, pixels: Pixels, limit: int | None) -> None:
-        """Begin to cut a picture; any thread, returns at once."""
+        """Start to cut a picture; any thread, returns immediately."""
         key = (id(pixels), limit)
         with self._lock:
             if key in self._cuts:
