@@ -313,7 +313,7 @@ def test_voice_longer_than_the_limit_is_cropped() -> None:
     [
         (VocoderWindow((1, 2, 3), False), "at least 4 tokens"),
         (VocoderWindow((), True), "at least 1 token"),
-        (VocoderWindow((1, 2, 3, 6561), False), "6561 is no speech token"),
+        (VocoderWindow((1, 2, 3, 6561), False), "6561 is not a speech token"),
     ],
 )
 def test_window_the_flow_cannot_take_is_refused(window: VocoderWindow, sentence: str) -> None:
