@@ -17,9 +17,9 @@ between two, and then the detector is put back.
   same moment; with `ignore`, the default, only once `BACKCHANNEL_MS` have been spoken with pauses
   below `PAUSE_MS`, because "mhm" and "yes" are shorter than that.
 - With `backchannel: words` and a matcher (`keywords.py`), what was said so far is looked at after
-  `ASKED_MS` and when it is over: a command interrupts at once, and so does whatever is surely no
-  acknowledgement; an acknowledgement may last as long as `LONG_ACKNOWLEDGEMENT_MS`. Before that its
-  beginning is judged (`onset.py`), where it cannot be an echo.
+  `ASKED_MS` and when it is over: a command interrupts immediately, and so does whatever is
+  surely no acknowledgement; an acknowledgement may last as long as `LONG_ACKNOWLEDGEMENT_MS`.
+  Before that its beginning is judged (`onset.py`), where it cannot be an echo.
 - What sounds like what was played in the last seconds is the assistant's echo (`echo.py`): by its
   waveform at any moment, by its spectrum over time before it would interrupt.
 - Who is much softer than the user was in their last turn is somebody else (`user_voice.py`).
@@ -68,7 +68,7 @@ OVER_MS: Final = 160
 """A pause this long: what was said is said."""
 
 OTHER_PHONES: Final = 4
-"""So many phones that are no listed word are no acknowledgement."""
+"""Phones outside the listed words from which speech is not an acknowledgement."""
 
 KEPT_S: Final = 2.0
 """Of the last sound, for the matcher and for spectra."""
@@ -80,7 +80,7 @@ PAUSE_MS: Final = 320
 """A pause this long ends what might have become an interruption."""
 
 LEAST_DBFS: Final = -50.0
-"""Below this nobody is speaking to the machine."""
+"""Below this the user is not speaking to the machine."""
 
 ABOVE_NOISE_DB: Final = 8.0
 """How far speech stands out of the room's noise."""
@@ -298,7 +298,7 @@ class InterruptionDetector:
         ends_s: float,
         events: list[InterruptionEvent],
     ) -> None:
-        """So many more samples are speech, heard in a half that begins at `at_sample`."""
+        """Count `fresh` more samples of speech, heard in a half that starts at `at_sample`."""
         if self._began is None:
             self._began = at_sample
             self._pause = HALF_SAMPLES

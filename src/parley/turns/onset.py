@@ -1,7 +1,7 @@
 """Is the beginning of what a person says into an answer surely no acknowledgement?
 
 A person who interrupts waits until that is known. A network hears the last 0.7 s, `ASKED_MS`
-after speech was noticed and once more when it is over, and says how likely it is something else
+after speech was noticed and when it is over, and says how likely it is something else
 than "mhm", "yeah" or "okay". Where it is unsure, words decide (`keywords.py`), later.
 
 It is the first half of the encoder that hears the end of a turn, with a head that was taught on

@@ -409,7 +409,7 @@ def test_it_knows_what_both_sides_said_and_what_it_began(turns, last):
         ("Do you have feelings?", "no feelings"),
         ("Are you smarter than me?", "quick with sums"),
         ("Is it okay to lie?", "for people to decide"),
-        ("Guess what happened to me today!", "Tell me!"),
+        ("Guess what happened to me today!", "What happened?"),
         ("I didn't understand you.", "repeat that"),
     ],
 )

@@ -81,7 +81,7 @@ class ReplyJob(CascadeJob):
 
     def _after_text(self) -> None:
         draft = self._draft
-        # A chat is told of a problem by its error alone; who listens has to hear it.
+        # A chat gets a problem as an error only; a listener has to hear it.
         if draft.problem and not draft.text and self._conversation.opening.mode != "chat":
             self._draft = draft = replace(draft, text=draft.problem.spoken)
         if self._speaks:

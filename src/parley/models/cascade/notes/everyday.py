@@ -20,7 +20,7 @@ _TALK: Final[tuple[tuple[str, str], ...]] = (
     (
         r"\bshould (?:i|we) (?:see|call|go to|ask|visit|talk to) (?:a |the |my )?(?:doctor|dentist"
         r"|hospital|therapist|vet)\b",
-        "If you are worried, yes. They can tell you much more than I can.",
+        "If you are worried, yes. They know much more than I do.",
     ),
     (
         r"\bhow long (?:should|do|must) (?:i|you|we|it|they|[a-z]+ (?:have|need)) (?:have to |need "
@@ -30,7 +30,7 @@ _TALK: Final[tuple[tuple[str, str], ...]] = (
     (
         _LEAD
         + r"(?:do you think )?(?:should i|i should|would you advise me to) (?!go to bed)(?:quit"
-        r"|leave|buy|sell|move|marry|break up|change|take|accept|tell|stay|go|ask|learn|study|get"
+        r"|leave|buy|sell|move|marry|break up|change|take|accept|stay|go|ask|learn|study|get"
         r"|apply|start|stop|invest|call|trust|forgive|wait)\b",
         "I can't decide that for you. What speaks for it, and what against it?",
     ),
@@ -84,7 +84,7 @@ _TALK: Final[tuple[tuple[str, str], ...]] = (
     ),
     (
         _LEAD + r"guess what(?: (?:i|my|we|he|she|just|happened)\b.*)?\W*$",
-        "I am curious. Tell me!",
+        "I am curious. What happened?",
     ),
     (
         r"\bi (?:did(?:n't| not)|do(?:n't| not)|could(?:n't| not)) (?:understand|hear|get|follow) "

@@ -66,11 +66,11 @@ def note_for(
     It is the whole answer, and another one than the last.
 
     Args:
-        earlier: what the user said before, oldest first; for what was told, for follow-ups and to
-            tell another joke than last time.
+        earlier: what the user said before, oldest first; for facts, for follow-ups and to
+            find another joke than last time.
         seed: which joke comes first.
         answers: what was answered before, oldest first; for who asks to hear it again, and for
-            what goes on from there.
+            a continuation.
         now: reads the clock, if it is asked for.
         is_word: True for an English word; see `foreign_note`.
     """
