@@ -353,7 +353,7 @@ class VoiceLibrary:
         return self._root / f"{voice_id}.wav" if _ID.fullmatch(voice_id) else None
 
     def _cards(self) -> Sequence[VoiceCard]:
-        """All cards. Their files are replaced, not changed, so the folder tells that they have."""
+        """All cards. Files are replaced, never changed: the time of the folder shows a change."""
         try:
             changed_ns = self._root.stat().st_mtime_ns
         except FileNotFoundError:

@@ -184,7 +184,7 @@ def _decode(picture: Image.Image, keep_pixels: int | None) -> Pixels:
 
 
 def _orientation(picture: Image.Image) -> int:
-    """How the camera was held; 0 if the picture does not tell, or tells nonsense."""
+    """Orientation of the camera; 0 if it is absent or damaged."""
     told = picture.info.get("exif", b"")
     if 0 < len(told) <= EXIF_LIMIT_BYTES:
         exif = Image.Exif()

@@ -26,7 +26,7 @@ class _File(io.BytesIO):
     def seek(self, offset: int, whence: int = 0) -> int:
         with contextlib.suppress(ValueError):
             return super().seek(offset, whence)
-        return self.tell()
+        return self.seek(0, io.SEEK_CUR)
 
 
 def decode_sound(data: bytes, *, limit_s: float, what: str = "The audio") -> Pcm:
