@@ -20,6 +20,7 @@ from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.lines import (
     HeardLine,
+    JournalLines,
     Line,
     NoteLine,
     RecordedResult,
@@ -32,6 +33,7 @@ from parley.recording.placing import PlacedText, place
 from parley.recording.render import make, srt, vtt, wrap
 from parley.recording.render_queue import RenderQueue, pending
 from parley.recording.speech_times import SpeechTimes
+from parley.recording.timeline import build_meta
 
 MADE = ("merged_replay.wav", "merged_replay.srt", "merged_replay.vtt", "merged_replay.mp4")
 
@@ -160,6 +162,15 @@ def test_what_was_heard_and_written_is_captioned_where_it_was_said():
         ("What is the time?", 3.0, 5.0)
     ]
     assert [(one.text, one.end_s) for one in units.user_captions] == [("Look", 1.5), ("Hello", 2.1)]
+
+
+def test_a_call_is_called_after_the_first_words_of_the_user():
+    call = [unit(0, 1.0), unit(1, 2.0), HeardLine(1, 2100.0, '"Count  to four."'), unit(2, 3.0)]
+
+    title = build_meta(head("x"), JournalLines(call)).title
+
+    assert title == "Count to four."
+    assert build_meta(head("x"), JournalLines([unit(0, 1.0)])).title == ""
 
 
 def test_a_long_answer_is_shown_in_parts_each_for_its_share():

@@ -1054,6 +1054,14 @@ const scenarios = {
     await sessions.getByText('connected').waitFor();
     await page.locator('.facts .chip', { hasText: 'half_duplex' }).waitFor();
     await page.locator('[aria-labelledby="admin-answers"]').getByRole('cell', { name: 'Voice call' }).waitFor();
+    await sessions.getByRole('button', { name: 'End', exact: true }).click();
+    await page.locator('dialog').getByRole('button', { name: 'End', exact: true }).click();
+    await phase(caller, 'ended');
+    await sessions.getByText('connected').waitFor({ state: 'detached' });
+    await caller.bringToFront();
+    await mainButton(caller).click();
+    await phase(caller, 'live');
+    await page.bringToFront();
     await page.getByRole('button', { name: 'Restart' }).click();
     await page.locator('dialog').getByRole('button', { name: 'Restart' }).click();
     await phase(caller, 'ended');

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Final, Literal
 
 import msgspec
@@ -170,9 +171,19 @@ def build_meta(head: HeadLine, journal: JournalLines, *, recovered: bool = False
     meta.duration_s = round(lasted_s, 1)
     meta.end_reason = end.reason if end else "crashed"
     meta.lost_entries, meta.damaged_entries = _holes(journal)
+    meta.title = head.title or _first_words(journal)
     if recovered:
         meta.recovered = True
     return meta
+
+
+def _first_words(journal: JournalLines) -> str:
+    """What a call is called in lists: the first words that the user said or typed; "" for none."""
+    heard = [(line.index, line.text) for line in journal.of(HeardLine)]
+    typed = [(line.index, line.text) for line in journal.of(UnitLine)]
+    typed += [(line.turn_index, line.input.text) for line in journal.of(TurnLine)]
+    words = [text for _, text in sorted([*heard, *typed], key=itemgetter(0)) if text]
+    return " ".join(words[0].strip(' \n"“”').split())[:TITLE_CHARS] if words else ""
 
 
 def build_recording(head: HeadLine, journal: JournalLines) -> RecordingJson:
