@@ -159,14 +159,14 @@ def test_looking_for_voices_reads_no_file_twice(shelf, tmp_path, monkeypatch):
     ids = [shelf.add(name, file()).id for name in ("Anna", "Bert")]
     long_ago_s = time.time() - 60
     os.utime(tmp_path / "voices", (long_ago_s, long_ago_s))
-    for name in (*ids, "Anna", "nobody"):
+    for name in (*ids, "Anna", "stranger"):
         shelf.find(name)
     reads = []
     monkeypatch.setattr(voices, "read_voice", lambda *args, **more: reads.append(args))
     monkeypatch.setattr(json, "loads", lambda *args: reads.append(args))
 
     assert shelf.find("Anna") is shelf.find("Anna") is not None
-    assert shelf.find("nobody") is None
+    assert shelf.find("stranger") is None
     assert not reads
     monkeypatch.undo()
     assert shelf.remove(ids[0])

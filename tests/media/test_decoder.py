@@ -1,4 +1,4 @@
-"""What is large, slow or hostile is decoded in a child, and harms nobody but itself."""
+"""Large, slow or hostile files are decoded in a child and harm only that child."""
 
 from __future__ import annotations
 

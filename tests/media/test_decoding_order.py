@@ -14,7 +14,7 @@ from parley.media.decoding_order import WAITING_PER_OWNER, DecodingOrder
 
 
 class Jobs:
-    """Jobs in threads of their own; `begun` tells which had their turn, in order."""
+    """Jobs in threads of their own; `begun` lists those that had their turn, in order."""
 
     def __init__(self, order: DecodingOrder) -> None:
         self.order = order

@@ -23,7 +23,7 @@ def chunk(audio: str | None = None, **more) -> dict:
     return {"type": "audio_chunk", "audio_base64": audio or loud(), **more}
 
 
-async def begun(harness: WorkerHarness, **more) -> Talk:
+async def started(harness: WorkerHarness, **more) -> Talk:
     return await harness.ready("duplex", "omni_1", **more)
 
 
@@ -56,7 +56,7 @@ async def spoken_to(talk: Talk) -> dict:
 
 async def test_units_are_heard_and_then_answered():
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         first = await spoken_to(talk)
         results = [first, *await one_by_one(talk, *[chunk(quiet())] * 4)]
 
@@ -71,7 +71,7 @@ async def test_units_are_heard_and_then_answered():
 
 async def test_a_result_has_every_field_and_counts_units():
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         results = await one_by_one(talk, chunk(), chunk(frame_base64_list=[JPEG]))
 
         listening = results[0]
@@ -86,7 +86,7 @@ async def test_a_result_has_every_field_and_counts_units():
 async def test_a_result_says_how_long_its_unit_took_from_when_it_came():
     clock = ManualClock()
     async with worker_harness(clock=clock) as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         harness.gate.shut(Stage.ENCODE)
         talk.say(chunk())
         await harness.gate.arrived()
@@ -101,7 +101,7 @@ async def test_a_result_says_how_long_its_unit_took_from_when_it_came():
 
 async def test_twenty_units_at_once_give_at_most_three_results_of_the_newest_sound():
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         harness.gate.shut(Stage.ENCODE)
         for index in range(20):
             talk.say(chunk(frame_base64_list=[JPEG] if index >= 18 else []))
@@ -120,7 +120,7 @@ async def test_twenty_units_at_once_give_at_most_three_results_of_the_newest_sou
 
 async def test_the_wish_to_listen_of_a_dropped_unit_is_kept():
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         await spoken_to(talk)
         harness.gate.shut(Stage.ENCODE)
         talk.say(chunk(quiet()))
@@ -140,7 +140,7 @@ async def test_the_wish_to_listen_of_a_dropped_unit_is_kept():
 
 async def test_force_listen_stops_speech():
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         await spoken_to(talk)
         (result,) = await one_by_one(talk, chunk(quiet(), force_listen=True))
 
@@ -149,7 +149,7 @@ async def test_force_listen_stops_speech():
 
 async def test_interrupt_is_answered_and_the_next_unit_listens():
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         await spoken_to(talk)
         talk.say({"type": "interrupt"})
         (result,) = await one_by_one(talk, chunk(quiet()))
@@ -160,7 +160,7 @@ async def test_interrupt_is_answered_and_the_next_unit_listens():
 
 async def test_a_frame_that_comes_ahead_goes_with_the_next_unit_and_the_newest_four_are_kept():
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         for _ in range(6):
             talk.say({"type": "video_frame", "frame": JPEG})
         first, second = await one_by_one(talk, chunk(), chunk())
@@ -179,7 +179,7 @@ async def test_every_unit_is_settled_before_the_next_one_begins(monkeypatch):
             step(stage, jobs)
 
         monkeypatch.setattr(harness.faults, "step", watch)
-        talk = await begun(harness)
+        talk = await started(harness)
         await one_by_one(talk, *[chunk()] * 3)
         talk.say({"type": "stop"})
         await talk.over()
@@ -190,14 +190,14 @@ async def test_every_unit_is_settled_before_the_next_one_begins(monkeypatch):
 
 async def test_the_result_is_sent_before_the_unit_is_settled_unless_asked_otherwise():
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         harness.gate.shut(Stage.FINALIZE)
         await one_by_one(talk, chunk())
         await harness.gate.arrived()
         harness.gate.open()
 
     async with worker_harness() as harness:
-        talk = await begun(harness, deferred_finalize=False)
+        talk = await started(harness, deferred_finalize=False)
         harness.gate.shut(Stage.FINALIZE)
         talk.say(chunk())
         await harness.gate.arrived()
@@ -208,7 +208,7 @@ async def test_the_result_is_sent_before_the_unit_is_settled_unless_asked_otherw
 
 async def test_stop_while_a_unit_settles_waits_for_it_before_the_slot_is_free():
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         harness.gate.shut(Stage.FINALIZE)
         await one_by_one(talk, chunk())
         await harness.gate.arrived()
@@ -225,7 +225,7 @@ async def test_stop_while_a_unit_settles_waits_for_it_before_the_slot_is_free():
 
 async def test_stop_is_heard_while_a_unit_is_being_computed():
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         harness.gate.shut(Stage.DECODE)
         talk.say(chunk())
         await harness.gate.arrived()
@@ -238,7 +238,7 @@ async def test_stop_is_heard_while_a_unit_is_being_computed():
 
 async def test_pause_lets_the_unit_in_flight_finish_and_drops_the_rest():
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         harness.gate.shut(Stage.DECODE)
         for _ in range(3):
             talk.say(chunk())
@@ -260,7 +260,7 @@ async def test_pause_lets_the_unit_in_flight_finish_and_drops_the_rest():
 
 async def test_the_gateway_hears_about_pauses():
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         talk.say({"type": "pause"})
         await talk.until("paused")
         states = [harness.host.state]
@@ -288,7 +288,7 @@ async def test_the_gateway_hears_about_pauses():
 
 async def test_a_pause_that_lasts_too_long_ends_the_session():
     async with worker_harness(clock=ManualClock()) as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         talk.say({"type": "pause"})
         await talk.until("paused")
         await harness.pass_time(60, due="pause")
@@ -300,7 +300,7 @@ async def test_a_pause_that_lasts_too_long_ends_the_session():
 
 async def test_silence_ends_an_active_session_but_not_a_paused_one():
     async with worker_harness(clock=ManualClock(), duplex_silence_s=120) as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         talk.say({"type": "pause", "timeout": 300})
         await talk.until("paused")
         await harness.pass_time(200, due="pause")
@@ -319,7 +319,7 @@ async def test_the_whole_session_has_a_limit():
     async with worker_harness(
         clock=ManualClock(), duplex_session_s=60, duplex_silence_s=999
     ) as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         await harness.pass_time(60, due="session")
 
         assert await talk.over() == 1000
@@ -328,7 +328,7 @@ async def test_the_whole_session_has_a_limit():
 
 async def test_a_failed_unit_is_reported_and_the_session_goes_on():
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         for stage in (Stage.ENCODE, Stage.PREFILL, Stage.DECODE):
             harness.faults.fail_at(stage)
             talk.say(chunk())
@@ -340,7 +340,7 @@ async def test_a_failed_unit_is_reported_and_the_session_goes_on():
 
 async def test_three_failed_units_in_a_row_end_the_session():
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         harness.faults.fail_at(Stage.DECODE, times=9)
         for index in range(3):
             talk.say(chunk())
@@ -351,7 +351,7 @@ async def test_three_failed_units_in_a_row_end_the_session():
 
 async def test_a_unit_that_cannot_be_settled_ends_the_session():
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         harness.faults.fail_at(Stage.FINALIZE)
         talk.say(chunk())
 
@@ -361,7 +361,7 @@ async def test_a_unit_that_cannot_be_settled_ends_the_session():
 
 async def test_a_full_context_ends_the_session_after_an_error():
     async with worker_harness(context_tokens=60) as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         await one_by_one(talk, *[chunk()] * 3)
         for _ in range(2):  # room for one of them at most
             talk.say(chunk())
@@ -373,7 +373,7 @@ async def test_a_full_context_ends_the_session_after_an_error():
 
 async def test_a_long_chunk_is_cut_into_units():
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         talk.say(chunk(pcm64(sound(speak(3.0)))))
         await talk.until("result", 3)
         talk.say({"type": "stop"})
@@ -384,7 +384,7 @@ async def test_a_long_chunk_is_cut_into_units():
 
 async def test_an_external_stop_of_a_turn_makes_the_next_unit_listen():
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         await spoken_to(talk)
         assert harness.host.stop_turn(StopTurn("r", talk.lease.lease_id))
         (result,) = await one_by_one(talk, chunk(quiet()))
@@ -394,12 +394,12 @@ async def test_an_external_stop_of_a_turn_makes_the_next_unit_listen():
 
 async def test_options_are_not_carried_over_from_an_earlier_session():
     async with worker_harness() as harness:
-        talk = await begun(harness, config={"generate_audio": False})
+        talk = await started(harness, config={"generate_audio": False})
         mute = await spoken_to(talk)
         talk.say({"type": "stop"})
         await talk.over()
 
-        talk = await begun(harness)
+        talk = await started(harness)
         voiced = await spoken_to(talk)
 
         assert mute["audio_data"] == ""
@@ -442,7 +442,7 @@ async def test_a_failed_preparation_leaves_another_try():
 )
 async def test_bad_input_is_answered_and_the_session_goes_on(frame, code):
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         talk.say(frame)
         error = await talk.until("error")
         await one_by_one(talk, chunk())
@@ -452,7 +452,7 @@ async def test_bad_input_is_answered_and_the_session_goes_on(frame, code):
 
 async def test_a_missing_sound_is_named_as_documented():
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         talk.say({"type": "audio_chunk"})
 
         assert (await talk.until("error"))["error"] == "Missing audio_base64"
@@ -472,7 +472,7 @@ async def test_sound_before_prepare_is_not_ready_and_the_session_stays():
 @pytest.mark.parametrize("frame", ["{", b"{}"])
 async def test_what_is_no_json_closes_with_1003(frame):
     async with worker_harness() as harness:
-        talk = await begun(harness)
+        talk = await started(harness)
         talk.say(frame)
 
         assert await talk.over() == 1003
@@ -483,7 +483,7 @@ async def test_what_is_no_json_closes_with_1003(frame):
 async def test_what_a_caller_said_while_away_is_heard(away_s: float, answered: int) -> None:
     clock = ManualClock()
     async with worker_harness(clock=clock) as harness:
-        talk = await begun(harness, resume=True)
+        talk = await started(harness, resume=True)
         token = talk.socket.sent[-1]["resume_token"]
         talk.say(chunk())
         await talk.until("result")

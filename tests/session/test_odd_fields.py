@@ -263,10 +263,10 @@ async def test_openai_live(failures):
     said = Said()
     async with worker_harness() as harness:
         for message in odd(LIVE_START):
-            talk = await begun(harness, "openai_live", message, "omni_duplex")
+            talk = await started(harness, "openai_live", message, "omni_duplex")
             said.read(talk)
             await end(talk)
-        talk = await begun(harness, "openai_live", LIVE_START, "omni_duplex")
+        talk = await started(harness, "openai_live", LIVE_START, "omni_duplex")
         await talk.until("session.started")
         for number, message in enumerate(each for kind in LIVE for each in odd(kind)):
             talk.say(message)
@@ -283,11 +283,11 @@ async def test_minicpmo_v2(kind, failures):
     message = V2_CHAT if kind == "chat" else V2_UNIT
     async with worker_harness() as harness:
         for init in odd(V2_INIT):
-            talk = await begun(harness, "minicpmo_v2", init, kind)
+            talk = await started(harness, "minicpmo_v2", init, kind)
             await end(talk)
             said.read(talk)
         for each in odd(message):
-            talk = await begun(harness, "minicpmo_v2", V2_INIT, kind)
+            talk = await started(harness, "minicpmo_v2", V2_INIT, kind)
             talk.say(each)
             talk.say({"type": "session.close"})
             await end(talk)
@@ -295,7 +295,7 @@ async def test_minicpmo_v2(kind, failures):
     assert not said.codes & INTERNAL
 
 
-async def begun(harness: WorkerHarness, dialect: Any, opening: Json, kind: str) -> Talk:
+async def started(harness: WorkerHarness, dialect: Any, opening: Json, kind: str) -> Talk:
     talk = harness.begin(dialect, "s", kind=kind, extensions=False)
     talk.say(opening)
     return talk

@@ -30,7 +30,7 @@ def test_a_copy_is_alike_at_any_delay_and_level_and_another_voice_is_not():
 def test_an_echo_is_looked_for_where_it_can_be():
     talk = noises.talk(8.0)
     played = PlayedSound()
-    # All of it is sent at once, as a fast model does.
+    # All of it is sent immediately, as a fast model does.
     played.play(noises.pcm(talk), 100.0)
     begin = heard(talk, 0.5)
 
@@ -125,7 +125,7 @@ def test_where_nothing_was_heard_of_what_was_played_only_a_sure_echo_is_one():
     assert not played.is_heard_in(somewhat, 101.8)
     assert played.is_heard_in(copy, 101.8)
 
-    # Somebody speaks, which is no echo: nothing has changed.
+    # A person speaks, which is not an echo: nothing has changed.
     listen_quietly(played, 101.8, 101.9, loud=True)
     played.hear_somebody()
     listen_quietly(played, 101.9, 102.1)

@@ -26,7 +26,7 @@ from parley.vad.base import WINDOW_SAMPLES
 
 
 class Says:
-    """An end of turn that is told what to find."""
+    """An end of turn with a fixed result."""
 
     def __init__(self, *probabilities: float) -> None:
         self.probabilities = list(probabilities)

@@ -18,7 +18,7 @@ WORDS = InterruptionOptions(mode="stop", backchannel="words")
 
 
 class Hears:
-    """A matcher that is told what to find."""
+    """A matcher with a fixed result."""
 
     def __init__(self, *found: Matched) -> None:
         self.found = list(found)

@@ -312,14 +312,14 @@ class Servers:
         }
 
     async def _look(self) -> tuple[int, int]:
-        """Workers that can take sessions, and free slots; -1 where nobody answers."""
+        """Workers that can take sessions, and free slots; -1 if no gateway answers."""
         workers = await self._list()
         if workers is None:
             return -1, -1
         return len(workers), sum(int(worker["free_slots"]) for worker in workers)
 
     async def _list(self) -> list[dict[str, Any]] | None:
-        """Our workers that can take sessions, as the gateway lists them; None: nobody answers."""
+        """Our workers that can take sessions; None: no gateway answers."""
         told = await self._ask("/workers")
         if told is None:
             return None

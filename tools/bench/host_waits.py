@@ -1,7 +1,7 @@
 """What the engine thread waits for, told apart, for `python -m tools.bench engine`.
 
-A thread computes, waits for a processor, or waits for the interpreter's lock; Linux tells how long
-it has run, how long it was in run queues, and how often it gave its processor up. From that follows
+A thread computes, waits for a processor, or waits for the interpreter's lock. Linux reports how
+long it has run, how long it was in run queues, and how often it gave its processor up. From that follows
 why a device that it feeds had nothing to do.
 
 All times are seconds of `time.perf_counter` unless they say otherwise.
@@ -45,7 +45,7 @@ class ThreadTimes:
     """How long the calling thread has waited in run queues, and how often it went to sleep.
 
     Raises:
-        SetupError: the system does not tell.
+        SetupError: the system does not report it.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class ThreadTimes:
 
 
 def queued_s(schedstat: bytes) -> float:
-    """How long a thread has waited in a run queue, of what /proc tells in `schedstat`."""
+    """Seconds that a thread has waited in a run queue, from /proc's `schedstat`."""
     return int(schedstat.split()[1]) / 1e9
 
 

@@ -1,4 +1,4 @@
-"""What the system tells of a process: processor time and memory. Source: proc(5)."""
+"""Processor time and memory of a process. Source: proc(5)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def cpu_s(pid: int) -> float:
     ticks, usually 10 ms.
 
     Raises:
-        SetupError: the system does not tell.
+        SetupError: the system does not report it.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -27,7 +27,7 @@ def threads_cpu_s(pid: int) -> float:
     are too coarse for one percent).
 
     Raises:
-        SetupError: the system does not tell.
+        SetupError: the system does not report it.
     """
     threads = list(Path(f"/proc/{pid}/task").glob("*/schedstat"))
     if not threads:
@@ -36,7 +36,7 @@ def threads_cpu_s(pid: int) -> float:
 
 
 def rss_mb(pid: int) -> float | None:
-    """Resident memory of a process, where the system tells."""
+    """Resident memory of a process, if the system reports it."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):

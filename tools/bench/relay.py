@@ -61,7 +61,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class RelayReport:
-    """One run. CPU and memory are the gateway's; None where the system does not tell."""
+    """One run. CPU and memory are the gateway's; None if the system does not report them."""
 
     through: Tally
     direct: Tally
@@ -259,7 +259,7 @@ def _ws(url: str) -> str:
 
 
 def _cpu_s(pid: int) -> float | None:
-    """Processor time of a process, where the system tells."""
+    """Processor time of a process, if the system reports it."""
     with contextlib.suppress(SetupError):
         return threads_cpu_s(pid)
     return None

@@ -63,7 +63,7 @@ def raise_file_limit() -> None:
 
 
 async def end_of_input() -> None:
-    """Return when whoever started us is done, or gone."""
+    """Return when the parent process is done or gone."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin

@@ -23,7 +23,7 @@ from parley.turns.smart_turn import log_mel
 FRAMES = 400
 """Four seconds."""
 STATES = ((-10, None), (-15, -10), (-20, -15), (-30, -20), (-50, -30), (-100, None))
-"""Encoder states (20 ms each) whose means the head sees, besides the network's own pooling."""
+"""Encoder states (20 ms each) whose means the head sees, next to its own pooling."""
 RIDGE = 0.1
 SPEAKERS = {
     "en": ("en_US_f_Allison", ".g722"),

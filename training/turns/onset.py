@@ -44,7 +44,7 @@ INTERJECTIONS = (
     "amazing|brilliant|excellent|flawless|hmm|jump|laugh|ohdear|ooff|oops|ouch|ow|poison|uh-oh|"
     "yessir|bugger|drat|boring|nooo|whatthe|victory"
 )
-"""Of the game's recordings, what may be an acknowledgement, or is no word."""
+"""Game recordings that may be an acknowledgement, or that are not words."""
 
 Speak = Callable[[str], Samples]
 """A text in one voice, 16 kHz."""
