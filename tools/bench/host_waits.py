@@ -1,8 +1,8 @@
 """What the engine thread waits for, told apart, for `python -m tools.bench engine`.
 
 A thread computes, waits for a processor, or waits for the interpreter's lock. Linux reports how
-long it has run, how long it was in run queues, and how often it gave its processor up. From that follows
-why a device that it feeds had nothing to do.
+long it has run, how long it was in run queues, and how often it gave its processor up. From that
+follows why a device that it feeds had nothing to do.
 
 All times are seconds of `time.perf_counter` unless they say otherwise.
 """
