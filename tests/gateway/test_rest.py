@@ -342,4 +342,4 @@ def test_an_answer_with_sound_is_the_json_of_its_model(sound: str | None):
         estimated_queue_wait_s=None,
     )
 
-    assert json.loads(written(answer).body) == answer.model_dump(mode="json")
+    assert json.loads(bytes(written(answer).body)) == answer.model_dump(mode="json")

@@ -435,7 +435,7 @@ async def test_a_client_whose_session_was_lost_is_refused_immediately_with_the_r
                 (refusal,), code = await end_of(client)
 
     assert (refusal["reason"], code) == ("lost", REFUSED_CODE)
-    assert refusal["message"].endswith(why)
+    assert why in refusal["message"]
     (line,) = [each for each in lines if each["event"] == "resume_refused"]
     assert (line["session_id"], line["reason"], line["why"]) == ("call", "lost", why)
 

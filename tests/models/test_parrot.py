@@ -114,7 +114,7 @@ def test_the_context_ends_at_its_limit(cast):
         cast.play(0, one_unit)
     assert cast.model.context_tokens(0) == 17 + 628 * 13
 
-    with pytest.raises(ContextFull, match="8195 tokens, the limit is 8192"):
+    with pytest.raises(ContextFull, match="8192 tokens, the request has 8195"):
         cast.play(0, one_unit)
 
 

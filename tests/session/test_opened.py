@@ -143,7 +143,7 @@ async def test_what_the_context_cannot_take_is_refused_before_it_is_decoded(monk
     picture = Picture(jpeg(20, 30))
     room = ContextRoom(limit_tokens=100, image_tokens=64, audio_tokens_per_s=10)
 
-    with pytest.raises(ContextFull, match="128 tokens, the limit is 100"):
+    with pytest.raises(ContextFull, match="100 tokens, the request has 128"):
         await opened.open_messages([Message("user", (picture, picture))], room=room)
 
 
@@ -158,7 +158,7 @@ async def test_what_the_context_cannot_take_is_refused_before_it_is_decoded(monk
 async def test_text_that_no_tokenizer_could_fit_reaches_none(messages):
     room = ContextRoom(limit_tokens=200, image_tokens=64, audio_tokens_per_s=10)
 
-    with pytest.raises(ContextFull, match="the limit is 200"):
+    with pytest.raises(ContextFull, match="length is 200 tokens"):
         await opened.open_messages(messages, room=room)
     assert await opened.open_messages(messages[:1], room=room)
 
@@ -167,7 +167,7 @@ async def test_sounds_count_what_they_take_of_the_context():
     room = ContextRoom(limit_tokens=15, image_tokens=64, audio_tokens_per_s=10)
     sound = Sound(VOICE.samples.tobytes())
 
-    with pytest.raises(ContextFull, match="20 tokens, the limit is 15"):
+    with pytest.raises(ContextFull, match="15 tokens, the request has 20"):
         await opened.open_messages([Message("user", (sound, sound))], room=room)
 
 

@@ -171,7 +171,7 @@ class PacedCall:
 
     def _is_settled(self) -> bool:
         runner, session = self._runner, self._session
-        if not self._talk.socket._incoming.empty() or not session._outbox.is_empty:
+        if not self._talk.socket._incoming.empty() or session._outbox.waiting:
             return False
         listener: Any = getattr(runner, "_listener", None)
         interruptions = runner._interruptions if listener is None else listener.interruptions

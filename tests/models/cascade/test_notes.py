@@ -414,7 +414,7 @@ def test_it_knows_what_both_sides_said_and_what_it_began(turns, last):
     ],
 )
 def test_what_it_cannot_decide_it_does_not_decide(said, answer):
-    assert answer in note_for(said)
+    assert answer in (note_for(said) or "")
 
 
 @pytest.mark.parametrize(
