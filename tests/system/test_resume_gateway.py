@@ -6,10 +6,12 @@ import asyncio
 import json
 import signal
 import time
+from pathlib import Path
 
 import pytest
-from tests.support.apart import Apart
+from tests.support.apart import Apart, free_port
 from tests.support.patience import HANG_S
+from tests.support.processes import serving
 from tests.support.resumed_talks import TALKS, UNITS
 from tests.support.resuming import ResumingClient
 
@@ -18,11 +20,11 @@ from parley.session.resumable import UNUSED_WINDOW_S
 pytestmark = pytest.mark.slow
 
 
-async def started(apart: Apart) -> ResumingClient:
+async def started(port: int) -> ResumingClient:
     """A resumable duplex session of which nothing was heard yet."""
     spoken = TALKS["duplex"]
     path = spoken.path()
-    client = ResumingClient(f"ws://127.0.0.1:{apart.port}{path}")
+    client = ResumingClient(f"ws://127.0.0.1:{port}{path}")
     await client.begin(session_id=spoken.session_id(path), first=spoken.first)
     return client
 
@@ -30,7 +32,7 @@ async def started(apart: Apart) -> ResumingClient:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 async def test_a_session_goes_on_at_the_next_gateway(apart: Apart, how: signal.Signals) -> None:
     apart.start_worker()
-    client = await started(apart)
+    client = await started(apart.port)
     await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
     await client.hear()
     apart.gateway.send(signal.SIGHUP)
@@ -62,7 +64,7 @@ async def test_a_session_that_has_just_begun_goes_on_at_the_next_gateway(
     apart: Apart, how: signal.Signals
 ) -> None:
     apart.start_worker()
-    client = await started(apart)
+    client = await started(apart.port)
 
     apart.gateway.send(how)
     apart.gateway.popen.wait(HANG_S)
@@ -78,11 +80,31 @@ async def test_a_session_that_has_just_begun_goes_on_at_the_next_gateway(
     apart.until(HANG_S, idle_workers=1)
 
 
+@pytest.mark.starts_python
+async def test_a_session_continues_after_serve_was_killed_with_its_worker(tmp_path: Path) -> None:
+    port = free_port()
+    with serving(tmp_path, "--port", str(port)) as killed:
+        client = await started(port)
+        await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
+        before = await client.hear()
+
+        killed.send(signal.SIGKILL)
+        killed.popen.wait(HANG_S)
+        with serving(tmp_path, "--port", str(port)):
+            client.cut()
+            await client.resume()
+            await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
+            after = await client.hear()
+
+    assert (before["type"], after["type"]) == ("result", "result")
+    assert after["kv_cache_length"] > before["kv_cache_length"]
+
+
 async def test_a_gateway_waits_for_sessions_that_cannot_be_resumed_only(apart: Apart) -> None:
     apart.start_worker(0, "--slots", "2")
     apart.restart_gateway("--drain-timeout", str(HANG_S))
     apart.until(HANG_S, total_workers=1)
-    client = await started(apart)
+    client = await started(apart.port)
     with apart.session("hdx_other") as other:
         other.send(json.dumps({"type": "prepare"}))
         while json.loads(other.recv())["type"] != "prepared":

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 
 from parley.cli.announce import announce
 
@@ -18,12 +19,14 @@ def ending_on_signals(
     *,
     drain: Callable[[], object] | None = None,
     reload: Callable[[], object] | None = None,
+    others: Mapping[signal.Signals, Callable[[], object]] = MappingProxyType({}),
 ) -> Iterator[None]:
     """Ctrl-C and SIGTERM end gracefully, a second signal immediately.
 
     Args:
         drain: on SIGTERM instead of `stop`.
         reload: on SIGHUP, except where a terminal says with it that it closes.
+        others: on other signals.
     """
     loop = asyncio.get_running_loop()
     times = 0
@@ -40,6 +43,7 @@ def ending_on_signals(
     handlers: dict[signal.Signals, Callable[[], object]] = {
         signal.SIGINT: lambda: asked(stop),
         signal.SIGTERM: lambda: asked(drain or stop),
+        **others,
     }
     if reload is not None and not sys.stderr.isatty():
         handlers[signal.SIGHUP] = reload

@@ -18,7 +18,7 @@ import uvloop
 from parley import logs
 from parley.cli import flags
 from parley.cli.signals import ending_on_signals
-from parley.executor.child import is_supervised
+from parley.executor.child import ORPHANED, is_supervised
 from parley.private import make_files_private
 from parley.settings import Settings, load
 from parley.worker.allocator import limit_arenas
@@ -136,6 +136,7 @@ async def _run(settings: Settings, read: Callable[[], Settings]) -> int:
         drain=lambda: running.stop(settings.worker.drain_timeout_s),
         # The gateway of `serve` reloads its own workers.
         reload=None if is_supervised() else lambda: running.reload(read),
+        others={ORPHANED: lambda: running.stop(is_orphan=True)} if is_supervised() else {},
     ):
         return await running.run()
 

@@ -36,6 +36,11 @@ SUPERVISED_VARIABLE: Final = "_PARLEY_SUPERVISED"
 """Id of a process that an executor restarts. An id, because child processes inherit the variable
 and are not restarted."""
 
+ORPHANED: Final = signal.SIGUSR2 if hasattr(signal, "SIGUSR2") else signal.SIGTERM
+"""Sent to a process whose parent is gone, perhaps several times: Linux sends it for each thread of
+the parent that ends, and a second SIGTERM would end sessions instead of leaving them to their logs.
+"""
+
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -50,14 +55,14 @@ def follow(parent: int) -> None:
         # Immediate, but bound to the parent's starting thread and lost on setuid: the watch below
         # is what can be relied on.
         with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, ORPHANED)
     threading.Thread(target=_watch, args=(parent,), name="parent watch", daemon=True).start()
 
 
 def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(CHECK_EVERY_S)
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), ORPHANED)
     time.sleep(GRACE_S)
     os.kill(os.getpid(), signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)
 

@@ -731,10 +731,12 @@ class Host:
             return
         _log.info("limits_changed")
 
-    def leave(self, grace_s: float, drain_s: float = 0.0, *, moves: bool = True) -> None:
+    def leave(
+        self, grace_s: float, drain_s: float = 0.0, *, moves: bool = True, moves_s: float = MOVE_S
+    ) -> None:
         """Take no more sessions, end the running ones, then set `leaving`.
 
-        Everything that runs may continue for `drain_s`. Meanwhile, and for `MOVE_S` at least, the
+        Everything that runs may continue for `drain_s`. Meanwhile, and for `moves_s` at least, the
         gateway moves sessions that can resume to other workers; those left are handed over, to go
         on from their logs when a slot is free. Then requests that are being answered may finish
         within `grace_s`; conversations, which have no end of their own, end.
@@ -746,14 +748,14 @@ class Host:
         self._parted.set()
         if not self._is_leaving:
             self._is_leaving = True
-            self._spawn(self._leave(grace_s, drain_s))
+            self._spawn(self._leave(grace_s, drain_s, moves_s))
             self.report(self.heartbeat())
 
-    async def _leave(self, grace_s: float, drain_s: float) -> None:
+    async def _leave(self, grace_s: float, drain_s: float, moves_s: float) -> None:
         if drain_s:
             self.announce_end(drain_s)
             await self._until(lambda: not self._held, drain_s)
-        await self._until(lambda: not (self._may_move and self._movable()), MOVE_S - drain_s)
+        await self._until(lambda: not (self._may_move and self._movable()), moves_s - drain_s)
         handed_over = await self._hand_over_rest()
         for lease_id, held in list(self._held.items()):
             is_request = held.lease.kind is Kind.CHAT

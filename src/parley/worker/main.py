@@ -64,7 +64,7 @@ from parley.worker import device_memory
 from parley.worker.app import make_app
 from parley.worker.control import ControlLink, http_url, socket_url
 from parley.worker.finished import FinishedRecordings, GatewayVoices
-from parley.worker.host import Host, Identity, ObserverFactory, no_observers
+from parley.worker.host import MOVE_S, Host, Identity, ObserverFactory, no_observers
 from parley.worker.lease import LeasedSlot
 from parley.worker.links import GatewayLinks
 from parley.worker.recording import Recordings
@@ -136,6 +136,7 @@ class WorkerProcess:
         self._load_model = load_model or (lambda: models.load(settings.model))
         self._host: Host | None = None
         self._drain_s = 0.0
+        self._moves_s = MOVE_S
         self._tracing = Tracing.of(settings.trace, "parley-worker")
         self._stopping = asyncio.Event()
         self._replays = RenderQueue()
@@ -183,9 +184,15 @@ class WorkerProcess:
         """There once the model is warm."""
         return self._host
 
-    def stop(self, drain_s: float = 0.0) -> None:
-        """Begin a graceful end; what runs may continue for `drain_s`."""
-        self._drain_s = drain_s
+    def stop(self, drain_s: float = 0.0, *, is_orphan: bool = False) -> None:
+        """Begin a graceful end; what runs may continue for `drain_s`.
+
+        Args:
+            is_orphan: the process that started this one is gone, with the gateway of `serve` in it:
+                sessions are left to their logs without delay.
+        """
+        self._drain_s = 0.0 if is_orphan else drain_s
+        self._moves_s = 0.0 if is_orphan else MOVE_S
         self._stopping.set()
 
     def reload(self, read: Callable[[], Settings]) -> None:
@@ -423,7 +430,7 @@ class WorkerProcess:
                 await host.leaving.wait()
                 return FAILED
             if waits["stop"].done():
-                host.leave(LEAVE_GRACE_S, self._drain_s)
+                host.leave(LEAVE_GRACE_S, self._drain_s, moves_s=self._moves_s)
                 await host.leaving.wait()
                 return DONE
             _log.info("restart_ordered")
