@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.contracts.executor import LOADS_FOR_LONG, Kept, check_executor
+from tests.support.gateways import until
 from tests.support.patience import HANG_S
 
 from parley.executor import child, local
@@ -383,3 +384,37 @@ async def test_the_contract():
         )
 
     await check_executor(make)
+
+
+ORPHAN = """
+import pathlib, signal, sys, time
+from parley.executor import child
+
+seen = pathlib.Path(sys.argv[2])
+for number in (signal.SIGTERM, child.ORPHANED):
+    signal.signal(number, lambda number, _: seen.open("a").write(f"{int(number)} "))
+child.follow(int(sys.argv[1]))
+seen.write_text("ready ")
+time.sleep(3)
+"""
+PARENT = """
+import os, subprocess, sys, threading, time
+
+for _ in range(8):
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid()), sys.argv[2]])
+time.sleep(60)
+"""
+
+
+@pytest.mark.starts_python
+async def test_a_lost_parent_has_a_signal_of_its_own_and_never_sigterm(tmp_path: Path) -> None:
+    # Linux sends it for each thread of the parent: a second SIGTERM would end all sessions.
+    seen = tmp_path / "seen"
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, ORPHAN, str(seen)])  # noqa: ASYNC220
+    await until(lambda: seen.exists() and "ready" in seen.read_text())
+    parent.kill()
+    parent.wait(HANG_S)
+
+    await until(lambda: str(int(child.ORPHANED)) in seen.read_text().split())
+    assert str(int(signal.SIGTERM)) not in seen.read_text().split()
