@@ -20,6 +20,7 @@ Source: service.md 4.3, VAD algorithm.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ LONGEST_MS = 60_000
 _PER_MS = RATE_HZ // 1000
 
 Bounds = tuple[int | None, int, int]
-UNBOUND: Bounds = (None, 0, 0)
+UNBOUND: Bounds = (None, 0, sys.maxsize)
 
 
 @dataclass(frozen=True, slots=True)
