@@ -457,10 +457,13 @@ async def test_a_copy_of_which_something_is_missing_is_refused(
     lease = LeasedSlot("again", "session", "duplex", KINDS["duplex"])
     slot = await harness.host.admit(lease)
 
-    with pytest.raises(ParleyError):
-        await harness.host.rebuild(lease, slot, GatewayEnd())  # type: ignore[arg-type]
+    asking = GatewayEnd()
+
+    with pytest.raises(ParleyError) as refused:
+        await harness.host.rebuild(lease, slot, asking)  # type: ignore[arg-type]
 
     assert harness.engine.free_slots == 2
+    assert asking.answer.result() == {"type": "rebuild_result", "problem": str(refused.value)}
 
 
 def _is_answered(talk: Talk, number: int) -> bool:

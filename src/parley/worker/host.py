@@ -205,7 +205,12 @@ class Host:
         comes by `attach`."""
         with logs.bind_session(lease.session_id, dialect=lease.dialect):
             held = self._held[lease.lease_id] = _Held(lease)
-            await self._hold(held, socket, slot, rebuilt=RebuiltSession(socket))
+            rebuilt = RebuiltSession(socket)
+            try:
+                await self._hold(held, socket, slot, rebuilt=rebuilt)
+            except ParleyError as error:
+                await rebuilt.refuse(str(error))
+                raise
 
     async def hold(self, lease: LeasedSlot, slot: SlotHandle, socket: SessionSocket) -> None:
         """Hold a session from its accepted socket to its closed one."""

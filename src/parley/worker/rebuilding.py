@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from typing import Any, Final
 
@@ -10,13 +11,14 @@ import msgspec
 
 from parley import logs
 from parley.dialects.events import DuplexSetup, HalfDuplexSetup, SetupChanged
-from parley.errors import ParleyError, ServiceUnavailable
+from parley.errors import ServiceUnavailable
 from parley.protocol.control import RebuildResult
 from parley.session import log as session_log
 from parley.session import state_codec
 from parley.session.entries import ItemsSoFar, SessionRequest
 from parley.session.resumable import ResumableSocket
 from parley.session.session import RebuildableRunner, Session
+from parley.session.socket import Disconnected
 from parley.session_log.contract import (
     LoggedSession,
     SessionLogs,
@@ -148,11 +150,7 @@ class RebuiltSession:
             async with asyncio.timeout(REBUILD_S):
                 await runner.rebuild(self._entries, self._state["runner"])
         except TimeoutError:
-            await self.refuse("The model took too long.")
-            raise ServiceUnavailable("The session could not be rebuilt in time.") from None
-        except ParleyError as error:
-            await self.refuse(str(error))
-            raise
+            raise ServiceUnavailable("The model took too long.") from None
         # Only a session that a gateway knows to be here waits for its client: otherwise the next
         # gateway finds the log, and another worker continues from it.
         await self._answer("")
@@ -161,9 +159,9 @@ class RebuiltSession:
         _log.info("session_rebuilt", entries=len(self._entries), took_s=took_s)
 
     async def refuse(self, why: str) -> None:
-        """Tell the gateway that it does not work."""
-        _log.warning("session_not_rebuilt", why=why)
-        await self._answer(why)
+        """Report to the gateway, unless it has left, why the session cannot continue here."""
+        with contextlib.suppress(Disconnected):
+            await self._answer(why)
 
     async def _answer(self, problem: str) -> None:
         told = msgspec.json.encode(RebuildResult(problem)).decode()
