@@ -1,0 +1,1 @@
+"""The judge of danger: see README.md in this folder."""
