@@ -1,6 +1,6 @@
 """The report card: what the pocket model does when it is asked through a server.
 
-    python -m training.cascade.card --run FOLDER [--only PART …]      # goes on where it stopped
+    python -m training.cascade.card --run FOLDER [--only PART …]      # continues where it stopped
     python -m training.cascade.card --run FOLDER --report docs/pocket-report.md
 
 Every case is one line of `FOLDER/results.jsonl`. Nothing that is asked here was part of training:
@@ -188,7 +188,7 @@ def _ask_spoilt(server: Server, book: Book, part: str, how: str,
             try:
                 reply = session.ask(speech)
             except TimeoutError:
-                reply = {"answer": "", "first_ms": None}  # it did not notice that somebody spoke
+                reply = {"answer": "", "first_ms": None}  # it did not notice speech
             ok = is_right(pattern, reply["answer"])
             book.write(part, key, voice=voice.name, said=text, ok=ok, **reply)
             session.wire.socket.close()

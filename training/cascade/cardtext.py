@@ -29,7 +29,7 @@ def wilson(right: int, count: int) -> tuple[float, float]:
 
 
 def shares(name: str, rows: list[Row], wanted: int | None, note: str = "") -> str:
-    """A line of the table for right answers; `wanted` None: nobody has said how many."""
+    """A line of the table for right answers; `wanted` None: no number was given."""
     aim = "–" if wanted is None else f"{wanted} %"
     right = sum(row["ok"] for row in rows)
     low, high = wilson(right, len(rows))

@@ -1,12 +1,12 @@
-"""Low-rank fine-tuning of the language model on dialogues; stops and goes on at any time.
+"""Low-rank fine-tuning of the language model on dialogues; stops and continues at any time.
 
     python -m training.cascade.finetune --run FOLDER --minutes 20
     python -m training.cascade.finetune --run FOLDER --minutes 5 --anneal
 
 The four-bit weights stay as they came (they are what ships); what is learnt is one pair of thin
-matrices per matrix, which ships beside them and is joined with them at load. Rows of a batch are
+matrices per matrix, which ships next to them and is joined with them at load. Rows of a batch are
 dialogues packed end to end, each blind to the others. `--anneal` lets the rate fall to nothing and
-writes `lora.safetensors`; the run's own state is kept, so training can go on from before.
+writes `lora.safetensors`; the run's own state is kept, so training can continue.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sounds that nobody should be answered for, and what spoils speech on its way. 16 kHz."""
+"""Sounds that deserve no answer, and distortions of speech. 16 kHz."""
 
 from __future__ import annotations
 

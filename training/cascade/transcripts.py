@@ -4,7 +4,7 @@
 
 The questions of the report card, each by two of its voices, none of which was part of training.
 They go through the detector of turns as a call's sound does, 100 ms at a time, and into the model
-as a turn of half-duplex; its words are what clients are told (`input_transcript`, in OpenAI's
+as a turn of half-duplex; clients receive its words (`input_transcript`, in OpenAI's
 dialects and in recordings), its times those of the utterance. Needs a checkout and libflite1.
 """
 
@@ -89,7 +89,7 @@ def found_in(silero: SileroModel, speech: Samples) -> tuple[list[Utterance], flo
 
 
 async def measure(count: int) -> list[Written]:
-    """So many questions, each by two voices in turn."""
+    """A number of questions, each by two voices in turn."""
     silero, found = SileroModel(), []
     asked = [text for name in ("spoken", "spoken2") for text, _ in questions(name)]
     async with (

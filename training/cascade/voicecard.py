@@ -69,7 +69,7 @@ def distance(first: list[str], second: list[str]) -> int:
 
 
 def interval(pairs: list[tuple[int, int]], seed: int = 1) -> tuple[float, float]:
-    """95 % by drawing sentences anew."""
+    """95 % by drawing sentences again."""
     r = Random(seed)
     rates = []
     for _ in range(1000):

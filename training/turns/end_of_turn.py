@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,8 +17,10 @@ import av
 import numpy as np
 import numpy.typing as npt
 
+from parley.cli.bench.noise_people import PAUSES_MS
 from parley.cli.bench.noises import at_level
 from parley.media.pcm import Samples
+from parley.turns.end_of_turn import silence_ms
 from parley.turns.smart_turn import log_mel
 
 FRAMES = 400
@@ -34,6 +37,8 @@ SPEAKERS = {
     "es-co": ("es", ".gsm"),
     "fr-armelle": ("fr", ".gsm"),
 }
+LATE_MS = 95
+"""How late the detector notices the end of a sound, about."""
 _LEFT_OUT = ("digits", "letters", "phonetic", "silence")
 
 
@@ -258,7 +263,14 @@ def line_of(name: str, one: Pauses, weights: npt.NDArray[np.float64], bias: floa
         f"pause {np.mean(odds[kinds == 'pause'] > threshold):.2f}"
         for threshold in (0.0, 1.0, 2.0)
     ]
-    return f"{name}: taken for complete above log odds {'; '.join(shares)}"
+    waits_ms = np.array([silence_ms(1 / (1 + math.exp(-each))) for each in odds]) + LATE_MS
+    cuts = [f"{np.mean(waits_ms[kinds == 'cut'] <= ms):.2f}" for ms in PAUSES_MS]
+    quiet = [f"{each:.0f}" for each in np.percentile(waits_ms[is_whole], (50, 75, 90))]
+    return (
+        f"{name}: taken for complete above log odds {'; '.join(shares)}; cuts taken for an end at "
+        f"pauses of {PAUSES_MS} ms: {', '.join(cuts)}; quiet after whole ones (50, 75, 90 %): "
+        f"{', '.join(quiet)} ms"
+    )
 
 
 def main() -> None:

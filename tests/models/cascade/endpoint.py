@@ -1,7 +1,5 @@
 """A small server that speaks the OpenAI dialect: scripted, for tests, and named as such."""
 
-from __future__ import annotations
-
 import json
 import select
 import threading
@@ -24,12 +22,13 @@ class Script:
         status: of the answer to a request for words.
         hangs: no word is sent until the test ends.
         events: stream events to send instead of words.
-        raw: bytes to send instead of a stream.
+        raw: bytes to send instead of a stream; `kind`: their type.
         headers: of a refusal.
         is_cut: the stream ends without saying so.
         is_mute: not even a status is sent until the test ends.
         thinks: pieces of thought are sent every 20 ms until the client has gone.
         finish: why the answer ends.
+        asked: set when a request has come.
         gone: set when the client has closed its connection before the answer was over.
     """
 
@@ -39,11 +38,13 @@ class Script:
     hangs: bool = False
     events: list[dict[str, Any]] = field(default_factory=list)
     raw: bytes | None = None
+    kind: str = "text/html"
     headers: dict[str, str] = field(default_factory=dict)
     is_cut: bool = False
     is_mute: bool = False
     thinks: bool = False
     finish: str | None = None
+    asked: threading.Event = field(default_factory=threading.Event)
     gone: threading.Event = field(default_factory=threading.Event)
     requests: list[dict[str, Any]] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
@@ -68,6 +69,7 @@ def scripted_endpoint(script: Script) -> Iterator[str]:
                 return
             body = json.loads(sent)
             script.requests.append(body)
+            script.asked.set()
             if self.path.endswith("/audio/speech"):
                 tone = 3000 * np.sin(np.arange(2400 * len(body["input"])) / 20)
                 self._send(script.status, tone.astype("<i2").tobytes(), "audio/pcm")
@@ -76,7 +78,7 @@ def scripted_endpoint(script: Script) -> Iterator[str]:
                 self._send(script.status, b"{}", "application/json")
                 return
             if script.raw is not None:
-                self._send(200, script.raw, "text/html")
+                self._send(200, script.raw, script.kind)
                 return
             if script.is_mute:
                 self._wait_until_gone()
@@ -124,7 +126,7 @@ def scripted_endpoint(script: Script) -> Iterator[str]:
             self.wfile.write(body)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/v1"
     finally:

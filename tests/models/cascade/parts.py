@@ -1,7 +1,5 @@
 """Small scripted parts of a cascade: everything but the wiring under test."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

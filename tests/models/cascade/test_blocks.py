@@ -1,17 +1,23 @@
 """Tokens that are read before they are chosen, and what is read together."""
 
-from __future__ import annotations
+import json
+from itertools import pairwise
 
 import pytest
 import torch
-from tests.models.cascade.parts import byte_tokenizer, small_llama
+from tests.models.cascade.parts import byte_tokenizer, small_cascade, small_llama
+from tests.support.present import present
 
+from parley.engine import Engine
 from parley.models.cascade import local, read_tokens
 from parley.models.cascade.llama import quantize
 from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.writer import Draft
+from parley.protocol.values import AnswerFormat
+from parley.views.content import Message
+from parley.views.half_duplex import HalfDuplexView, TurnRequest
 
 NOTE = "The capital of Japan is Tokyo, of course."
 ASKED = History("Be kind.", (Line("user", "Japan?", NOTE),))
@@ -28,9 +34,9 @@ class CopyingLlama:
         self.passes = 0
 
     def run(self, ids, cache):
-        return self.run_each(ids, cache)[-1]
+        return self.run_each(ids, cache, 1)[-1]
 
-    def run_each(self, ids, cache):
+    def run_each(self, ids, cache, wanted):
         self.passes += 1
         start = cache.length
         cache.reserve(start + len(ids))
@@ -40,7 +46,7 @@ class CopyingLlama:
             place = start + row + 1 - self.prompt
             if 0 <= place < len(self._script):
                 logits[row, self._script[place]] = 50.0
-        return logits
+        return logits[-wanted:]
 
 
 def writer(model=None, limit: int = 2048) -> LocalWriter:
@@ -79,18 +85,43 @@ def test_what_follows_the_note_is_read_in_blocks():
     assert model.passes == 2 + 3
 
 
+def test_a_frequent_answer_is_read_in_blocks_without_a_note():
+    words = byte_tokenizer()
+    said = local.FREQUENT[0]
+    model = CopyingLlama(words.encode(said).ids, words.token_to_id("<|im_end|>"))
+    asked = History("Be kind.", (Line("user", "Extension, followed by pound."),))
+    made = writer(model)
+    model.prompt = sum(map(len, made._answering(asked, Draft())))
+
+    assert answer(made, asked).text == said
+    # The prompt's two chunks, five letters with the second, and the other 54 eight at a time.
+    assert model.passes == 2 + 7
+
+
+def test_words_of_the_user_are_read_in_blocks():
+    words = byte_tokenizer()
+    asked = History("Be kind.", (Line("user", "Xylophone makers unite."),))
+    model = CopyingLlama(words.encode("Xylophone makers").ids, words.token_to_id("<|im_end|>"))
+    made = writer(model)
+    model.prompt = sum(map(len, made._answering(asked, Draft())))
+
+    assert answer(made, asked).text == "Xylophone makers"
+    # The prompt's two chunks, and sixteen letters eight at a time.
+    assert model.passes == 2 + 2
+
+
 @pytest.fixture
-def begun(monkeypatch) -> Draft:
-    """An answer that is the note so far, for a model that will go on with it."""
+def started(monkeypatch) -> Draft:
+    """An answer that is the note so far, for a model that will continue it."""
     monkeypatch.setattr(local, "FAITH", 1e4)
     first = byte_tokenizer().encode(NOTE).ids[0]
     return Draft(NOTE[0], (first,), count=1)
 
 
-def test_a_row_that_went_on_and_returned_into_a_block_computes_the_same(begun):
+def test_a_row_that_continued_and_returned_into_a_block_computes_the_same(started):
     model = writer()
     quantize(model.model)
-    middle = answer(model, ASKED, begun, most=8)
+    middle = answer(model, ASKED, started, most=8)
     point = model.point(0)
     later = answer(model, ASKED, middle, most=6)
     wanted = logits_of(model)
@@ -112,22 +143,24 @@ def logits_of(model: LocalWriter, row: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("said", [4, 8, 20, 30])
-def test_a_row_done_again_reads_the_same_blocks(begun, said):
+def test_a_row_done_again_reads_the_same_blocks(started, said):
     """Also where the answer has left its note."""
     model = LocalWriter(small_llama(), byte_tokenizer(), rows=2)
     quantize(model.model)
     chosen = [*byte_tokenizer().encode(NOTE).ids[1:said], 99, 98]
-    drafts = [begun, begun]
+    drafts = [started, started]
     for row, later in enumerate((False, True)):
         for token in chosen:
             while model.is_reading(row, ASKED, drafts[row]) and not later:
                 model.step(row, ASKED, drafts[row], Rule(), 120, 0, 0)
+            model._read_due(row, ASKED, drafts[row])
             drafts[row] = (
                 model.again(row, ASKED, drafts[row], 120, token)
                 if later
                 else (model._followed(row, ASKED, drafts[row], token, 120))
             )
     first, second = drafts
+    model._read_due(0, ASKED, first)
     while model.is_reading(1, ASKED, second):
         model.step(1, ASKED, second, Rule(), 120, 0, 0)
 
@@ -138,9 +171,9 @@ def test_a_row_done_again_reads_the_same_blocks(begun, said):
                for portion in model._rows[0].read.portions)  # fmt: skip
 
 
-def test_a_row_that_was_elsewhere_goes_on_with_its_note(begun):
+def test_a_row_that_was_elsewhere_continues_its_note(started):
     model = writer()
-    middle = answer(model, ASKED, begun, most=8)
+    middle = answer(model, ASKED, started, most=8)
     point = model.point(0)
     answer(model, History("Something else.", (Line("user", "A"),)))
 
@@ -149,11 +182,11 @@ def test_a_row_that_was_elsewhere_goes_on_with_its_note(begun):
     assert answer(model, ASKED, middle).text == NOTE
 
 
-def test_a_block_stays_within_the_context(begun):
+def test_a_block_stays_within_the_context(started):
     limit = writer().count(ASKED) + 40
     model = writer(limit=limit)
 
-    draft = answer(model, ASKED, begun)
+    draft = answer(model, ASKED, started)
 
     assert draft.is_limit
     assert model._rows[0].read.cache.length <= limit
@@ -173,3 +206,131 @@ def test_short_lines_are_read_together():
 
     assert both.count(history) == both._rows[0].read.cache.length
     assert model.passes <= -(-both.count(history) // read_tokens.PIECE_TOKENS) + 1
+
+
+FORM = AnswerFormat(
+    type="json_schema",
+    schema={
+        "type": "object",
+        "properties": {"temperature": {"type": "integer"}, "windy": {"type": "boolean"}},
+        "required": ["temperature", "windy"],
+        "additionalProperties": False,
+    },
+)
+
+
+def formatted(model: LocalWriter, row: int = 0) -> list[Draft]:
+    """Every draft of an answer that keeps to `FORM`, beginning with the empty one."""
+    drafts = [Draft()]
+    while not drafts[-1].is_over:
+        before = drafts[-1]
+        after = model.step(row, ASKED, before, Rule(answer_format=FORM), 300, 0, len(before.ids))
+        if after is not before:
+            drafts.append(after)
+    return drafts
+
+
+def test_what_a_format_demands_is_read_in_blocks():
+    words = byte_tokenizer()
+    said = '{"temperature":7,"windy":true}'
+    model = CopyingLlama(words.encode(said).ids, words.token_to_id("<|im_end|>"))
+
+    assert formatted(writer(model))[-1].text == said
+    # The prompt's two chunks, `{"temperature":`, what follows the number, and few letters alone.
+    assert model.passes < len(said) / 2
+
+
+def test_a_formatted_answer_done_again_reads_the_same_blocks():
+    model = LocalWriter(small_llama(), byte_tokenizer(), rows=2)
+    quantize(model.model)
+    drafts = formatted(model)
+
+    again = drafts[0]
+    for before, after in pairwise(drafts):
+        again = model.again(1, ASKED, again, 300, model.choice(before, after))
+
+    assert again.ids == drafts[-1].ids
+    assert model._rows[0].read.portions == model._rows[1].read.portions
+
+
+def test_a_list_without_end_is_closed_when_the_answer_is_long():
+    script = byte_tokenizer().encode('{"a":[' + "1," * 200).ids
+    model = CopyingLlama(script, byte_tokenizer().token_to_id("<|im_end|>"))
+    made = writer(model)
+    items = {"type": "array", "items": {"type": "integer"}}
+    form = AnswerFormat(
+        type="json_schema",
+        schema={"type": "object", "properties": {"a": items}, "required": ["a"]},
+    )
+    draft = Draft()
+    while not draft.is_over:
+        draft = made.step(0, ASKED, draft, Rule(answer_format=form), 512, 0, len(draft.ids))
+
+    assert json.loads(draft.text)["a"]
+    assert len(draft.ids) <= local.FULL_TOKENS + 4
+
+
+def test_the_first_clause_of_a_frequent_answer_needs_the_prompt_alone():
+    words = byte_tokenizer()
+    opening = words.decode(words.encode(local.FREQUENT[0]).ids[: local.OPENING_TOKENS])
+    model = CopyingLlama(words.encode(opening + " then").ids, words.token_to_id("<|im_end|>"))
+    asked = History("Be kind.", (Line("user", "Extension, followed by pound."),))
+    made = writer(model)
+    model.prompt = sum(map(len, made._answering(asked, Draft())))
+
+    # Two passes of the prompt, and a token that is chosen and not read yet.
+    draft = answer(made, asked, most=2 + local.OPENING_TOKENS + 1)
+
+    assert draft.text == opening
+    assert len(draft.ids) == local.OPENING_TOKENS + 1
+    assert model.passes == 2
+
+
+def test_an_opening_that_was_guessed_wrong_changes_nothing(monkeypatch):
+    """In floats: int8 inputs have one scale for all that is read together."""
+    asked = History("Be kind.", (Line("user", "abcabc"),))
+    guessed, plain = writer(), writer()
+
+    with_guess = answer(guessed, asked, most=12)
+    monkeypatch.setattr(local, "OPENING_TOKENS", 0)
+    without = answer(plain, asked, most=12)
+
+    assert not with_guess.text.startswith("I")
+    assert with_guess.ids == without.ids
+    assert guessed._rows[0].read.length == plain._rows[0].read.length
+
+
+async def test_an_answer_is_read_while_the_user_speaks(monkeypatch):
+    said, read = [], []
+    for reads_early in (False, True):
+        model = small_cascade(rows=1)
+        assert isinstance(model.parts.writer, LocalWriter)
+        network = model.parts.writer.model
+        tokens: list[int] = []
+        append = network._append
+        monkeypatch.setattr(
+            network,
+            "_append",
+            lambda ids, *more, append=append, tokens=tokens: (
+                tokens.append(len(ids)) or append(ids, *more)
+            ),
+        )
+        async with Engine(model) as engine, await engine.take_slot() as slot:
+            view = HalfDuplexView(slot)
+            await view.reset_session("talk", seed=1)
+            for words in ("Tell me something.", "And more of it."):
+                tokens.clear()
+                if reads_early:
+                    await view.read_answer()
+                    before = sum(tokens)
+                    tokens.clear()
+                request = TurnRequest("talk", (Message.of("user", words),))
+                await view.prefill(request)
+                async for _ in view.generate("talk"):
+                    pass
+        said.append(present(view.decoded).text)
+        read.append(sum(tokens))
+
+    assert said[0] == said[1]
+    assert before > 10
+    assert read[0] == read[1] + before

@@ -1,7 +1,5 @@
 """The cascade satisfies the Model contract."""
 
-from __future__ import annotations
-
 import contextlib
 from unittest import mock
 

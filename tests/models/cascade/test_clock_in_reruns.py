@@ -1,7 +1,5 @@
 """A rerun says the time that it was, not the time that it is."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,10 +16,10 @@ from parley.models.cascade import store
 from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.model import Cascade
 from parley.recording.layout import RecordingFolders
+from parley.recording.recorder import Recordings
 from parley.session.rerun import rerun
 from parley.settings import ModelSettings
 from parley.vad.energy import EnergyDetector
-from parley.worker.recording import Recordings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -1,7 +1,5 @@
-"""A conversation that is done again in another row asks no part of the cascade, and goes on bit for
-bit as the first one does."""
-
-from __future__ import annotations
+"""A conversation that is done again in another row asks no part of the cascade, and continues bit
+for bit as the first one does."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,7 +15,7 @@ from parley.models.cascade import units as cascade_units
 from parley.models.cascade.llama import quantize
 from parley.models.cascade.model import Cascade
 from parley.protocol.values import DuplexConfig
-from parley.session import state_codec
+from parley.session_log import state_codec
 
 SECONDS = [
     *(voice(1.0, 1), quiet(1.0), quiet(1.0), quiet(1.0), quiet(1.0), voice(1.0, 2)),
@@ -84,7 +82,7 @@ def sounds(outcomes: list[Outcome]) -> list[bytes]:
 
 
 def cascade() -> Cascade:
-    """As the bundled one, numbers depend on how many tokens are read at once."""
+    """As the bundled one, numbers depend on how many tokens are read in one step."""
     model = small_cascade(rows=2)
     quantize(model.parts.writer.model)  # type: ignore[attr-defined]
     return model
@@ -95,7 +93,7 @@ def cascade() -> Cascade:
     [(units(), 10_000, 3), (units(), 60, 1), (spoken_turns(), 10_000, 4)],
     ids=["duplex", "duplex_spread_over_units", "half_duplex"],
 )
-def test_from_every_point_it_goes_on_as_the_first(steps, unit_cost, sounding, monkeypatch):
+def test_from_every_point_it_continues_as_the_first(steps, unit_cost, sounding, monkeypatch):
     monkeypatch.setattr(cascade_units, "UNIT_COST", unit_cost)
     model = cascade()
     cast = Cast(model)

@@ -1,7 +1,5 @@
-"""What somebody says who has just found it, and what the pages offer to say: the bundled model's
+"""What a person says who has just found it, and what the pages offer to say: the bundled model's
 answers must be acceptable. None of the twenty sentences is in the training texts."""
-
-from __future__ import annotations
 
 import re
 from collections.abc import Callable
@@ -34,6 +32,7 @@ NEWCOMER = [
     (["Capital of Hungary, please."], "budapest"),
     (["What's the capital of Peru?", "And of Cuba?"], "havana"),
     (["Which day follows Friday?"], "saturday"),
+    (["How many days does February have?"], "^february has 28"),
     (["What's the opposite of wide?"], "narrow"),
     (["Tell me a joke."], ".{25}"),
     (["Tell me a joke.", "Another one."], ".{25}"),

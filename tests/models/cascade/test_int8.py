@@ -1,7 +1,5 @@
 """Products of int8 matrices on processors of any age."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Any length of call: the window slides, what was told stays, silence is not answered."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

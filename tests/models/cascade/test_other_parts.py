@@ -1,8 +1,6 @@
 """Parts that are not ours: any causal language model and Whisper of transformers, and voices and
 recognisers of libraries that may be installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys
@@ -82,7 +80,7 @@ def test_a_folder_of_transformers_writes_the_answers(causal_folder: Path):
     assert answers[1].context_tokens > answers[0].context_tokens
 
 
-def test_it_says_the_same_again_and_beside_another_conversation(causal_folder: Path):
+def test_it_says_the_same_again_and_next_to_another_conversation(causal_folder: Path):
     alone = [one.text for one in Cast(cascade(causal_folder)).play(0, list(works("Hello.", "So?")))]
 
     model = cascade(causal_folder)
@@ -198,10 +196,10 @@ def test_the_doctor_says_what_is_missing_and_what_fits(causal_folder: Path, tmp_
     assert plan.problems[2] == "A worker takes about 1.0 GB of memory; 0.5 GB are free."
 
 
-def test_a_file_that_is_no_voice_is_refused(tmp_path: Path):
+def test_a_file_that_is_not_a_voice_is_refused(tmp_path: Path):
     (tmp_path / "voice.onnx").write_bytes(b"")
 
-    with pytest.raises(SetupError, match="no voice that is known"):
+    with pytest.raises(SetupError, match="not a voice of a known format"):
         find_speaker(ModelSettings(name="cascade", tts=str(tmp_path / "voice.onnx")), None)
 
 
@@ -237,7 +235,7 @@ def test_kokoro_speaks_with_the_voice_that_is_set(tmp_path: Path, monkeypatch, v
 
 
 PIPER = "PARLEY_TEST_PIPER"
-"""Names a Piper voice (an ONNX file), for whoever has piper-tts installed."""
+"""Names a Piper voice (an ONNX file), for anyone who has piper-tts installed."""
 
 
 @pytest.mark.skipif(

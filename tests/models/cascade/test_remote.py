@@ -1,7 +1,6 @@
-"""Somebody else's language model and voice, behind an OpenAI-compatible address."""
+"""A person else's language model and voice, behind an OpenAI-compatible address."""
 
-from __future__ import annotations
-
+import gzip
 import json
 import re
 import threading
@@ -9,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from tests.contracts.conversations import Cast, quiet, turn, unit, voice
 from tests.models.cascade.endpoint import Script, scripted_endpoint
 from tests.models.cascade.parts import (
@@ -20,13 +20,17 @@ from tests.models.cascade.parts import (
 )
 from tests.support.patience import HANG_S
 
+from parley.dialects.events import ServerEvent
 from parley.engine.segments import Audio, Text
-from parley.engine.work import Ending, Finalize, Generate, Sampling, StartSession, StepUnit, Work
-from parley.errors import InvalidRequest, SetupError
-from parley.models.cascade import endpoint
+from parley.engine.work import Ending, Finalize, Generate, StartSession, StepUnit, Work
+from parley.errors import ContextFull, InvalidRequest, SetupError
+from parley.media.pcm import join
+from parley.models.cascade import endpoint, loader
 from parley.models.cascade.endpoint import Endpoint
-from parley.models.cascade.loader import answers_early
+from parley.models.cascade.loader import answers_early, find_writer
+from parley.models.cascade.messages import History
 from parley.models.cascade.model import Cascade
+from parley.models.cascade.parts import CascadeParts
 from parley.models.cascade.remote import RemoteSpeaker, RemoteWriter, check
 from parley.protocol.values import (
     AnswerFormat,
@@ -37,13 +41,14 @@ from parley.protocol.values import (
     ToolResultPart,
     chosen_tools,
 )
+from parley.session.tool_calls import AnswerCalls
 from parley.settings import ModelSettings
 from parley.vad.energy import EnergyDetector
 from parley.views.tools import call_text, result_text, section
 
 
 def cascade(url: str, *, timeout_s: float = 10.0, speaker=None) -> Cascade:
-    writer = RemoteWriter(Endpoint(url, "scripted", timeout_s=timeout_s), rows=2)
+    writer = RemoteWriter(Endpoint(url, "scripted", timeout_s=timeout_s), rows=2, limit_tokens=8192)
     return Cascade(
         writer, LoudnessRecogniser(), speaker or ToneSpeaker(), SizeEyes(), EnergyDetector, rows=2
     )
@@ -82,6 +87,20 @@ def test_the_words_of_the_address_are_shown_and_spoken():
     assert sent["messages"][1]["content"].startswith("It took 10 at")
 
 
+def test_a_message_of_a_minute_is_heard_to_its_end():
+    """Recognisers take half a minute at a time."""
+    script = Script()
+    said = join([voice(20.0), quiet(1.0), voice(20.0), quiet(1.0), voice(3.0)], 16_000)
+    start, system, _, answer = works()
+    with scripted_endpoint(script) as url:
+        heard = turn("user", Audio(said, "turn"), is_closed=False)
+        Cast(cascade(url)).play(0, [start, system, heard, answer])
+
+    content = script.requests[0]["messages"][1]["content"]
+    lengths = [int(found) / 10 for found in re.findall(r"It took (\d+)", content)]
+    assert lengths == pytest.approx([20.0, 20.0, 3.0], abs=0.5)
+
+
 def test_the_next_turn_sends_what_was_said_before():
     script = Script()
     with scripted_endpoint(script) as url:
@@ -102,6 +121,7 @@ def test_the_next_turn_sends_what_was_said_before():
         (Script(status=503), "has failed", r"failed \(503\)\. Try again"),
         (Script(raw=b"<html>It works!</html>"), "don't understand", "no chat completion"),
         (Script(raw=b"data: {broken\n\n"), "don't understand", "no chat completion"),
+        (Script(raw=b"data: " + b"[" * 99_999), "don't understand", "no chat completion"),
         (Script(raw=b"data: " + b"x" * (2 << 20)), "don't understand", "no chat completion"),
         (Script(events=[{"error": {"message": "out of memory"}}]), "has failed", "in its stream"),
     ],
@@ -124,7 +144,7 @@ def test_an_answer_that_breaks_off_stands_and_is_told_to_be_cut_off():
     assert "stopped in the middle" in result_of(outcome).problem
 
 
-def test_silence_is_told_by_voice():
+def test_silence_is_reported_by_voice():
     with scripted_endpoint(Script(hangs=True)) as url:
         outcome = Cast(cascade(url, timeout_s=0.3)).play(0, works())[-1]
 
@@ -139,7 +159,7 @@ def test_an_unreachable_address_is_reported_by_voice():
     assert "--llm" in result_of(outcome).problem
 
 
-def test_a_chat_is_told_by_the_result_alone():
+def test_a_chat_reports_it_in_the_result_alone():
     asked: list[Work] = [
         StartSession("chat", seed=1),
         turn("user", Text("Hello"), is_closed=False),
@@ -198,6 +218,76 @@ def test_functions_are_passed_on_and_calls_come_back_as_the_servers_text():
         {"name": "weather", "arguments": {}},
     ]
     assert len(outcome.samples) == len(ToneSpeaker().say("One moment.", 0))
+
+
+ROME, OSLO = '{"town": "Rome"}', '{"town": "Oslo"}'
+
+
+@pytest.mark.parametrize(
+    ("pieces", "towns"),
+    [
+        ([(0, "a", "weather", ROME), (0, "b", "weather", OSLO)], ["Rome", "Oslo"]),
+        ([(None, "a", "weather", ROME), (None, "b", "weather", OSLO)], ["Rome", "Oslo"]),
+        ([(0, "a", "wea", ""), (0, "", "ther", ""), (0, "", "", ROME)], ["Rome"]),
+        ([(0, "a", "weather", ""), (0, "a", "weather", ROME)], ["Rome"]),
+        ([(0, "a", "weather", {"town": "Rome"})], ["Rome"]),
+    ],
+    ids=["one index", "no index", "name in pieces", "name repeated", "arguments as an object"],
+)
+def test_calls_are_understood_as_servers_send_them(pieces, towns):
+    calls = [
+        {"index": index, "id": id_, "function": {"name": name, "arguments": arguments}}
+        for index, id_, name, arguments in pieces
+    ]
+    script = Script(events=[{"choices": [{"delta": {"tool_calls": [one]}}]} for one in calls])
+    asked = [works()[0], turn("system", Text(TOOLS)), *works()[2:]]
+    with scripted_endpoint(script) as url:
+        outcome = Cast(cascade(url)).play(0, asked)[-1]
+
+    parts = outcome.text.removesuffix("</tool_call>").split("</tool_call>")
+    found = [json.loads(one.partition("<tool_call>")[2]) for one in parts]
+    assert found == [{"name": "weather", "arguments": {"town": town}} for town in towns]
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [called((0, "weather", '{"town": "Ro')), [{"choices": [{"delta": {"content": text}}]}
+     for text in ("<tool_call>", '\\n{"name": "weath')]],
+    ids=["as a call", "as text"],
+)  # fmt: skip
+@pytest.mark.parametrize("words", ["", "One moment."])
+def test_a_call_that_is_cut_in_the_middle_is_neither_shown_nor_sent_back(pieces, words):
+    script = Script(events=[{"choices": [{"delta": {"content": words}}]}, *pieces], is_cut=True)
+    asked = [works()[0], turn("system", Text(TOOLS)), *works()[2:]]
+    with scripted_endpoint(script) as url:
+        model = cascade(url)
+        cast = Cast(model)
+        outcome = cast.play(0, asked)[-1]
+        script.events, script.is_cut = [], False
+        cast.play(0, asked[2:])
+
+    calls = AnswerCalls(list[ServerEvent]().append, is_offered=True)
+    shown = calls.add(outcome.text) + calls.finish()
+    assert shown == words or (not words and shown == endpoint.CUT_OFF.spoken)
+    assert calls.calls == ()
+    assert "stopped in the middle" in result_of(outcome).problem
+    assert "tool_call" not in json.dumps(script.requests[-1]["messages"])
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"), [("weather", [{"name": "weather", "arguments": {}}]), ("fly", [])]
+)
+def test_calls_that_a_server_leaves_in_the_text_are_calls_if_declared(name, calls):
+    text = f'Let me look. <tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>'
+    script = Script(words=[text[at : at + 5] for at in range(0, len(text), 5)], finish="stop")
+    asked = [works()[0], turn("system", Text(TOOLS)), *works()[2:]]
+    with scripted_endpoint(script) as url:
+        outcome = Cast(cascade(url)).play(0, asked)[-1]
+
+    words, *found = outcome.text.removesuffix("</tool_call>").split("<tool_call>")
+    assert words == "Let me look."
+    assert [json.loads(one) for one in found] == calls
+    assert len(outcome.samples) == len(ToneSpeaker().say(words, 0))
 
 
 @pytest.mark.parametrize(
@@ -347,6 +437,7 @@ def test_a_duplex_call_listens_while_it_waits_and_being_talked_over_closes_the_r
         (Script(words=[], finish="length"), "all its tokens were spent before. Try again"),
         (Script(words=["<think>What now?</think>", "\n"]), "without a word"),
         (Script(words=["<|im_end|>"]), "without a word"),
+        (Script(words=[], finish="content_filter"), "without a word: its filter withheld"),
     ],
 )
 def test_an_empty_answer_is_said_to_be_one(script, told):
@@ -356,6 +447,152 @@ def test_an_empty_answer_is_said_to_be_one(script, told):
     assert outcome.text == "I'm sorry, my language model gave no answer."
     assert len(outcome.samples) > 0
     assert told in result_of(outcome).problem
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"content": [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "No."}]},
+        {"refusal": "No."},
+    ],
+    ids=["parts", "refusal"],
+)
+def test_words_come_in_parts_and_as_a_refusal_too(delta):
+    with scripted_endpoint(Script(events=[{"choices": [{"delta": delta}]}], finish="stop")) as url:
+        assert Cast(cascade(url)).play(0, works())[-1].text == "No."
+
+
+def stream(*texts: str) -> list[dict[str, Any]]:
+    return [{"choices": [{"delta": {"content": text}}]} for text in texts]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Okay, the user asks for a greeting. Keep it short.\n</think>\n\nGood evening!",
+        "We need to answer politely.</think>Good evening!",
+        "<think>They are polite.</think>Good evening!",
+        "<thought>\nThey are polite.\n</thought>\nGood evening!",
+        "<seed:think>They are polite.</seed:think>Good evening!",
+        "[THINK]They are polite.[/THINK]Good evening!",
+        "<|channel|>analysis<|message|>They greet.<|end|><|start|>assistant<|channel|>final"
+        "<|message|>Good evening!<|return|>",
+        "<|channel|>final<|message|>Good evening!",
+        "analysisThey greet. Be polite.assistantfinalGood evening!",
+    ],
+)
+@pytest.mark.parametrize("size", [1, 4, 1000])
+def test_thoughts_of_any_kind_are_not_shown(text, size):
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    with scripted_endpoint(Script(words=pieces, finish="stop")) as url:
+        assert Cast(cascade(url)).play(0, works())[-1].text == "Good evening!"
+
+
+def test_thoughts_that_no_tag_opens_are_known_from_the_second_answer_on():
+    script = Script(words=["Greetings go first. ", "</think>", "Hi."])
+    with scripted_endpoint(script) as url:
+        cast = Cast(cascade(url))
+        first = cast.play(0, works())[-1]
+        second = cast.play(0, works()[2:])[-1]
+        script.words = ["I do ", "not think."]
+        answers = [cast.play(0, works()[2:])[-1].text for _ in range(2)]
+
+    assert first.text.startswith("Greetings go first.")
+    assert second.text == "Hi."
+    assert answers == ["I do not think."] * 2
+
+
+def test_what_one_client_has_the_model_write_holds_up_no_other_answer():
+    script = Script(words=["Greetings go first. ", "</think>", "Hi."])
+    with scripted_endpoint(script) as url:
+        cast = Cast(cascade(url))
+        cast.play(0, works())
+        other = cast.play(1, works())[-1]
+
+    assert other.text.startswith("Greetings go first.")
+
+
+@pytest.mark.parametrize("text", ["The user manual is here.", "So, the sea.", "I", "[T] is a key",
+                                  "Well", "Analysis is fun."])  # fmt: skip
+def test_answers_that_begin_like_thoughts_are_shown(text):
+    with scripted_endpoint(Script(words=list(text), finish="stop")) as url:
+        assert Cast(cascade(url)).play(0, works())[-1].text == text
+
+
+def chunk(**delta: Any) -> str:
+    return "data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]})
+
+
+LAST = 'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}'
+USAGE = 'data: {"choices": [], "usage": {"completion_tokens": 2}}'
+WHOLE = {"choices": [{"message": {"content": "Hi there."}, "finish_reason": "stop"}]}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        [": OPENROUTER PROCESSING", "", chunk(content="Hi there."), "data: [DONE]"],
+        ["event: message", "id: 1", "retry: 9", chunk(content="Hi there."), "data: [DONE]"],
+        [chunk(role="assistant", content=None), chunk(content="Hi there."), LAST],
+        [chunk(reasoning="Hm."), chunk(reasoning_content="Hm."), chunk(content="Hi there."), LAST],
+        [chunk(content="Hi"), LAST, chunk(content=" there."), USAGE, "data: [DONE]"],
+        [chunk(content="Hi there.", tool_calls=None, function_call=None), USAGE, LAST],
+        [chunk(content="Hi there.").replace("data: ", "data:"), "data:[DONE]"],
+        ["\ufeff" + chunk(content="Hi there."), LAST],
+        ["data: ", "data:", chunk(content="Hi there."), LAST],
+        [chunk(content="Hi there."), LAST, "data: {}"],
+        ["\r\n".join([chunk(content="Hi"), "", chunk(content=" there."), "", LAST])],
+        [json.dumps({"choices": [{"delta": {"content": "Hi there.", "audio": None}}]}).join(
+            ["data: ", ""]), LAST],
+        [json.dumps(WHOLE).join(["data: ", ""]), "data: [DONE]"],
+    ],
+)  # fmt: skip
+def test_streams_are_understood_as_servers_send_them(raw):
+    script = Script(raw="\n\n".join(raw).encode(), kind="text/event-stream")
+    with scripted_endpoint(script) as url:
+        outcome = Cast(cascade(url)).play(0, works())[-1]
+
+    assert (outcome.text, result_of(outcome).problem) == ("Hi there.", "")
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (json.dumps(WHOLE).encode(), {}),
+        (json.dumps(WHOLE, indent=2).encode(), {}),
+        (gzip.compress(json.dumps(WHOLE).encode()), {"Content-Encoding": "gzip"}),
+    ],
+    ids=["one line", "many lines", "gzip"],
+)
+def test_an_answer_that_is_not_streamed_is_taken_whole(body, headers):
+    script = Script(raw=body, kind="application/json", headers=headers)
+    with scripted_endpoint(script) as url:
+        assert Cast(cascade(url)).play(0, works())[-1].text == "Hi there."
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        'error: {"code": 400, "message": "too long"}\n\ndata: [DONE]\n\n',
+        'data: {"object": "error", "message": "too long", "code": 400}\n\n',
+        'data: {"error": "too long"}\n\n',
+        'data: {"error": {"code": 502}, "choices": [{"delta": {}, "finish_reason": "error"}]}\n\n',
+        'data: {"choices": [{"delta": {"content": ""}, "finish_reason": "error"}]}\n\n',
+    ],
+)
+def test_an_error_in_a_stream_is_reported(raw):
+    with scripted_endpoint(Script(raw=raw.encode(), kind="text/event-stream")) as url:
+        outcome = Cast(cascade(url)).play(0, works())[-1]
+
+    assert outcome.text == endpoint.BROKEN.spoken
+    assert "in its stream" in result_of(outcome).problem
+
+
+def test_an_answer_that_the_server_cuts_at_its_limit_is_incomplete():
+    with scripted_endpoint(Script(words=["The answer is"], finish="length")) as url:
+        outcome = Cast(cascade(url)).play(0, works())[-1]
+
+    assert (outcome.text, result_of(outcome).ending) == ("The answer is", Ending.LIMIT)
 
 
 def test_thoughts_leave_room_for_the_words():
@@ -377,7 +614,7 @@ def test_further_fields_are_sent_and_null_leaves_one_out():
     ).llm_fields
     script = Script()
     with scripted_endpoint(script) as url:
-        writer = RemoteWriter(Endpoint(url, "scripted", extra=extra), rows=1)
+        writer = RemoteWriter(Endpoint(url, "scripted", extra=extra), rows=1, limit_tokens=8192)
         model = Cascade(
             writer, LoudnessRecogniser(), ToneSpeaker(), SizeEyes(), EnergyDetector, rows=1
         )
@@ -522,8 +759,9 @@ def test_a_format_is_asked_of_the_address_and_its_json_stands_as_written():
 
 def test_any_json_and_penalties_are_asked_of_the_address():
     script = Script(words=["{}"])
-    sampling = Sampling(presence_penalty=0.5, frequency_penalty=-1)
-    works = chat_works(answer_format=AnswerFormat(type="json_object"), sampling=sampling)
+    works = chat_works(
+        answer_format=AnswerFormat(type="json_object"), presence_penalty=0.5, frequency_penalty=-1
+    )
     with scripted_endpoint(script) as url:
         Cast(cascade(url)).play(0, works)
 
@@ -539,3 +777,23 @@ def test_nothing_is_asked_of_the_address_that_nobody_asked_for():
 
     names = {"response_format", "presence_penalty", "frequency_penalty", "parallel_tool_calls"}
     assert not names & script.requests[0].keys()
+
+
+def test_what_does_not_fit_names_the_setting_of_the_context():
+    with scripted_endpoint(Script()) as url:
+        settings = ModelSettings(llm=url, llm_model="scripted", context_tokens=4096)
+        writer = find_writer(settings, None, 1)
+    parts = CascadeParts(writer, LoudnessRecogniser(), None, None)
+
+    with pytest.raises(ContextFull, match=r"4096 tokens.*model\.context_tokens raises it"):
+        parts.require(History(""), "word " * 4000)
+
+
+def test_bundled_ears_and_mouth_compute_in_one_thread_beside_a_model_at_an_address(monkeypatch):
+    """Two threads on a busy machine of two cores took nine times as long to hear a sentence."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    torch.set_num_threads(2)
+    with scripted_endpoint(Script()) as url:
+        loader.load(ModelSettings(name="cascade", llm=url, llm_model="m"))
+
+    assert torch.get_num_threads() == 1

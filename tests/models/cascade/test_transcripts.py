@@ -1,7 +1,5 @@
 """How `training.cascade.transcripts` counts: words as they are compared, and errors."""
 
-from __future__ import annotations
-
 import pytest
 from training.cascade.transcripts import Written, errors, summary, words_of
 

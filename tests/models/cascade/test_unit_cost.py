@@ -1,6 +1,4 @@
-"""A unit of a call does only so much: an answer that needs more goes on in the next one."""
-
-from __future__ import annotations
+"""A unit of a call does only so much: an answer that needs more continues in the next one."""
 
 from collections.abc import Callable
 

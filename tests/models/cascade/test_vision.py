@@ -1,7 +1,5 @@
 """What the eyes see in drawings and, where the weights are, in other pictures."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 
@@ -86,7 +84,7 @@ def test_several_things_are_told_from_left_to_right() -> None:
     assert describe(seen) == "I see a red circle, a green square."
 
 
-def test_what_is_no_drawing_is_left_to_the_classifier() -> None:
+def test_what_is_not_a_drawing_is_left_to_the_classifier() -> None:
     noise = np.random.default_rng(1).integers(0, 256, (240, 320, 3), np.uint8)
     gradient = np.linspace(0, 255, 320)[None, :, None] * np.ones((240, 1, 3))
 

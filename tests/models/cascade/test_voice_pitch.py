@@ -1,7 +1,5 @@
 """The bundled voice follows the pitch of a reference."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,20 +1,13 @@
 """What a language model writes, and what of it anybody gets to see."""
 
-from __future__ import annotations
-
-from random import Random
-
 import pytest
-import torch
 from tests.models.cascade.parts import byte_tokenizer, small_llama
 
 from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.prompt import PERSONA, persona_of
 from parley.models.cascade.sampling import Rule
-from parley.models.cascade.writer import Draft, shown
-
-CONTROL = ("<|", "|>", "<perception", "</perception", "(note", "<unit>", "\n")
+from parley.models.cascade.writer import Draft
 
 
 def writer(rows: int = 1) -> LocalWriter:
@@ -26,54 +19,6 @@ def answer(model: LocalWriter, history: History, *, row: int = 0, limit: int = 2
     while not draft.is_over:
         draft = model.step(row, history, draft, Rule(), limit, 0, 0)
     return draft
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_no_control_text_is_shown_whatever_is_written(seed):
-    """Texts put together at random from everything that could go wrong, letter by letter."""
-    r = Random(seed)
-    pieces = (
-        *CONTROL,
-        "<|im_end|>",
-        "<|listen|>",
-        "(note: 7)",
-        "word ",
-        "is ",
-        "fine. ",
-        "\ufffd",
-        "<",
-        "|",
-        "(",
-    )
-    text = "".join(r.choice(pieces) for _ in range(r.randrange(1, 12)))
-
-    before = ""
-    for end in range(1, len(text) + 1):
-        now, is_over = shown(text[:end], is_last=end == len(text))
-        assert not any(sign in now.lower() for sign in CONTROL)
-        assert now.startswith(before.rstrip()) or is_over
-        if is_over:
-            break
-        before = now
-
-
-def test_tokens_at_random_show_no_control_token(monkeypatch):
-    model = writer()
-    torch.manual_seed(3)
-    monkeypatch.setattr(model.model, "run", lambda ids, cache: _advance(cache, len(ids)))
-    history = History("Be kind.", (Line("user", "Hello"),))
-
-    for _ in range(60):
-        model.open(0)
-        draft = Draft()
-        while not draft.is_over:
-            draft = model.step(0, history, draft, Rule(temperature=1.0), 12, _, len(draft.ids))
-            assert not any(sign in draft.text for sign in CONTROL)
-
-
-def _advance(cache, count):
-    cache.length += count
-    return torch.randn(260) * 6
 
 
 def test_words_of_a_user_cannot_become_control_tokens():

@@ -1,4 +1,4 @@
-"""What came of a piece of work, as values, so that another row can do it again without choosing.
+"""Results of a piece of work, as values, so that another row can repeat it without choosing.
 
 The same code runs both times. The first time its parts are asked, and what they say is written
 down; the second time it is read, in the same order. Speech is made again only where it is still to
@@ -37,7 +37,7 @@ class NothingLeft(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listened:
-    """What a voice detector made of a unit.
+    """Results of a voice detector for a unit.
 
     Args:
         detector: what it remembers afterwards.

@@ -71,7 +71,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CascadeState:
-    """What a row knows; replaced as a whole.
+    """State of a row; replaced as a whole.
 
     Args:
         promises: the chunks of which `echo` holds silence of the same length, oldest first.

@@ -1,14 +1,15 @@
-"""An answer on its way from a server with OpenAI's chat completions, and what can go wrong with it.
+"""An answer streamed by a server with OpenAI's chat completions API, and what can go wrong with it.
 
-A request runs in a thread of its own and leaves what comes in a queue. Cancelling shuts its
-connection, whatever it waits for. Whatever goes wrong (nobody
-there, a refusal, silence for longer than the timeout, nonsense) ends the answer with an
-`AnswerProblem`: a sentence to say, and one that says what to do. Addresses and keys stay here.
+A request runs in a thread of its own and queues what it receives. Cancelling shuts its connection,
+whatever it waits for. A failure (an unreachable server, a refusal, silence for longer than the
+timeout, nonsense) ends the answer with an `AnswerProblem`: a sentence to say, and one that says
+what to do. Addresses and keys stay here.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import queue
 import socket
@@ -30,8 +31,10 @@ log = logs.get(__name__)
 CONNECT_S: Final = 5.0
 LINE_BYTES: Final = 1 << 20
 """Maximum length of a line of a stream."""
+LINES_MOST: Final = 1000
+"""Maximum number of lines of an answer that is not streamed."""
 THOUGHTS_MOST: Final = 50_000
-"""Events without a visible word after which an answer is abandoned."""
+"""Lines without a visible word after which an answer is abandoned."""
 PIECES_MOST: Final = 1000
 """Size of the queue of pieces; when it is full, the server has to wait."""
 
@@ -87,7 +90,7 @@ EMPTY = AnswerProblem(
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where and how.
+    """Address and key of the server.
 
     Args:
         url: up to and including `/v1`.
@@ -133,7 +136,7 @@ class CompletionStream:
         self._socket: socket.socket | None = None
         self._endpoint, self._body = endpoint, body
         tools = body.get("tools") or []
-        self._declared = frozenset(str(tool["function"]["name"]) for tool in tools)
+        self.declared = frozenset(str(tool["function"]["name"]) for tool in tools)
         threading.Thread(target=self._run, name="llm-endpoint", daemon=True).start()
 
     def cancel(self) -> None:
@@ -162,11 +165,12 @@ class CompletionStream:
             self._fail(SILENT, f"was silent for too long ({type(error).__name__})")
         except httpx.RemoteProtocolError as error:
             self._fail(CUT_OFF, f"broke off: {error}")
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             self._fail(UNREACHABLE, f"failed: {error}")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             self._fail(NONSENSE, f"sent nonsense: {error}")
-        self._put(None)
+        finally:
+            self._put(None)
 
     def _fail(self, problem: AnswerProblem, how: str) -> None:
         if self._is_cancelled.is_set():
@@ -187,7 +191,9 @@ class CompletionStream:
     def _read(self) -> Iterator[StreamPiece]:
         timeout = httpx.Timeout(self._endpoint.timeout_s, connect=CONNECT_S)
         with (
-            httpx.Client(timeout=timeout, headers=self._endpoint.headers()) as client,
+            httpx.Client(
+                timeout=timeout, headers=self._endpoint.headers(), follow_redirects=True
+            ) as client,
             client.stream(
                 "POST",
                 f"{self._endpoint.url}/chat/completions",
@@ -196,44 +202,61 @@ class CompletionStream:
             ) as reply,
         ):
             reply.raise_for_status()
-            yield from self._pieces_of(lines_of(reply))
+            lines = lines_of(reply)
+            if "application/json" in reply.headers.get("content-type", ""):
+                # A server that does not stream sends one event's object, without its field.
+                lines = iter(["data:" + "".join(itertools.islice(lines, LINES_MOST))])
+            yield from self._pieces_of(lines)
 
     def _pieces_of(self, lines: Iterator[str]) -> Iterator[StreamPiece]:
-        calls = CallWriter(self._declared)
+        calls = CallWriter(self.declared)
         is_begun = is_over = False
         thoughts = 0
         for line in lines:
-            if not line.startswith("data:"):
-                continue
-            data = line.removeprefix("data:").strip()
-            if data == "[DONE]":
-                is_over = True
-                break
-            event = json.loads(data)
-            if event.get("error"):
-                self._fail(BROKEN.filled(status="in its stream"), f"said: {event['error']}"[:500])
-                return
-            for choice in (event.get("choices") or [])[:1]:
-                self.finish = str(choice.get("finish_reason") or "") or self.finish
-                is_over = is_over or bool(self.finish)
-                delta = choice.get("delta") or {}
-                text = delta.get("content")
-                called = "".join(calls.add(one) for one in delta.get("tool_calls") or [])
-                is_begun = is_begun or bool(delta)
-                thoughts += 1
-                found = (choice.get("logprobs") or {}).get("content") or ()
-                if called or found or (isinstance(text, str) and text):
-                    thoughts = 0
-                    words = text if isinstance(text, str) else ""
-                    yield StreamPiece(words, called, _logprobs.convert(found))
+            # Signs of life are counted, too.
+            thoughts += bool(line)
             if thoughts > THOUGHTS_MOST:
                 self.finish = "length"
                 return
+            kind, _, data = line.lstrip("\ufeff").partition(":")
+            data = data.strip()
+            if data == "[DONE]":
+                is_over = True
+                break
+            # llama.cpp before October 2025 names the field of an error `error`.
+            if kind not in ("data", "error") or not data:
+                continue
+            event = json.loads(data)
+            if kind == "error" or event.get("error") or event.get("object") == "error":
+                self._fail(BROKEN.filled(status="in its stream"), f"said: {data}"[:500])
+                return
+            for choice in (event.get("choices") or [])[:1]:
+                self.finish = str(choice.get("finish_reason") or "") or self.finish
+                if self.finish == "error":
+                    self._fail(BROKEN.filled(status="in its stream"), "ended with an error")
+                    return
+                is_over = is_over or bool(self.finish)
+                delta = choice.get("delta") or choice.get("message") or {}
+                text = _words_of(delta)
+                called = "".join(calls.add(one) for one in delta.get("tool_calls") or [])
+                is_begun = is_begun or bool(delta)
+                found = (choice.get("logprobs") or {}).get("content") or ()
+                if called or found or text:
+                    thoughts = 0
+                    yield StreamPiece(text, called, _logprobs.convert(found))
         rest = calls.finish()
         if rest:
             yield StreamPiece(calls=rest)
         if not is_over:
             self._fail(*((CUT_OFF, "broke off") if is_begun else (NONSENSE, "sent no stream")))
+
+
+def _words_of(delta: Mapping[str, Any]) -> str:
+    """Text in a piece of an answer: a string, text parts, or a refusal."""
+    content = delta.get("content") or delta.get("refusal") or ""
+    if isinstance(content, list):
+        content = "".join(part["text"] for part in content if part.get("type") == "text")
+    return content if isinstance(content, str) else ""
 
 
 def lines_of(reply: httpx.Response) -> Iterator[str]:

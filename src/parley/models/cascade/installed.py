@@ -1,5 +1,5 @@
-"""Recognisers and voices of libraries that are no part of parley, for whoever has them installed:
-faster-whisper (a Whisper in CTranslate2's form), Piper and Kokoro (voices as ONNX files).
+"""Recognisers and voices of optional libraries: faster-whisper (a Whisper in CTranslate2's format),
+Piper and Kokoro (voices as ONNX files).
 
 Each is imported when it is asked for. Whether its licence suits is for its user to decide: Piper is
 GPL-3.0, and both voices read English with espeak-ng, which is, too.
@@ -94,7 +94,7 @@ def is_ctranslate2(name: str) -> bool:
 
 
 class PiperSpeaker:
-    """A voice of Piper: `NAME.onnx` with `NAME.onnx.json` beside it.
+    """A voice of Piper: `NAME.onnx` with `NAME.onnx.json` next to it.
 
     Raises:
         SetupError: the library is not installed.
@@ -117,7 +117,7 @@ class PiperSpeaker:
 
 
 class KokoroSpeaker:
-    """Kokoro: its network as ONNX, its voices in a file beside it.
+    """Kokoro: its network as ONNX, its voices in a file next to it.
 
     Args:
         voice: the name of one of them.
@@ -179,7 +179,7 @@ def load_voice(name: str, voice: str) -> PiperSpeaker | KokoroSpeaker:
         for voices in sorted(path.parent.glob(pattern)):
             return KokoroSpeaker(path, voices, voice)
     raise SetupError(
-        f"{path} is no voice that is known here.",
+        f"{path} is not a voice of a known format.",
         hint="A Piper voice has its settings beside it (NAME.onnx.json), Kokoro its voices "
         "(voices….bin).",
     )

@@ -1,4 +1,4 @@
-"""A piece of work of the cascade, as a row of steps."""
+"""A piece of work of the cascade, as a sequence of steps."""
 
 from __future__ import annotations
 

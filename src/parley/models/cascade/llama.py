@@ -154,9 +154,9 @@ class Llama(nn.Module):
         return self._append(ids, cache, 1)[0]
 
     @torch.inference_mode()
-    def run_each(self, ids: list[int], cache: Cache) -> Tensor:
-        """Like `run`, with the logits after each of the tokens (T, V)."""
-        return self._append(ids, cache, len(ids))
+    def run_each(self, ids: list[int], cache: Cache, wanted: int) -> Tensor:
+        """Like `run`, with the logits after each of the last `wanted` tokens (wanted, V)."""
+        return self._append(ids, cache, wanted)
 
     def _append(self, ids: list[int], cache: Cache, wanted: int) -> Tensor:
         start, count = cache.length, len(ids)

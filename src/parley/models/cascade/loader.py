@@ -1,4 +1,4 @@
-"""From settings to a cascade: which part comes from where."""
+"""From settings to a cascade: which part comes from which source."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ def load(settings: ModelSettings) -> Cascade:
     Raises:
         SetupError: a part is missing or unreachable.
     """
-    if is_own_llm(settings) and "OMP_NUM_THREADS" not in os.environ:
-        # Its matrices are too small to share: a second thread gains a tenth on an idle machine, and
-        # on a busy one everything, loading too, takes several times as long.
+    is_small = is_own_llm(settings) or (is_address(settings.llm) and settings.asr == "own")
+    if is_small and "OMP_NUM_THREADS" not in os.environ:
+        # Bundled matrices are too small to share: a second thread gains a tenth on an idle machine,
+        # and on a busy one everything, loading too, takes several times as long.
         torch.set_num_threads(1)
     folder = pocket_data.folder(settings)
     slots = SLOTS_AUTO if settings.slots == "auto" else settings.slots or 1
@@ -182,7 +183,7 @@ def find_writer(settings: ModelSettings, folder: Path | None, slots: int) -> Wri
                     hint=f"Name one with --llm-model: {', '.join(offered[:8])}",
                 )
             endpoint = replace(endpoint, model=offered[0])
-        return RemoteWriter(endpoint, rows=slots)
+        return RemoteWriter(endpoint, rows=slots, limit_tokens=settings.context_tokens)
     if settings.llm != "own":
         return load_causal(settings.llm, rows=slots)
     assert folder is not None
@@ -196,7 +197,11 @@ def find_recogniser(settings: ModelSettings, folder: Path | None) -> Recogniser:
             return FasterWhisper(settings.asr)
         return load_whisper(settings.asr)
     assert folder is not None
-    return store.load_recogniser(folder)
+    recogniser = store.load_recogniser(folder)
+    if is_own_llm(settings):
+        # Now, because later every conversation would wait for it.
+        _ = recogniser.phrases
+    return recogniser
 
 
 def find_speaker(settings: ModelSettings, folder: Path | None) -> Speaker | None:

@@ -1,4 +1,4 @@
-"""A conversation as messages: what every language model behind the cascade is given.
+"""A conversation as messages: the input of every language model behind the cascade.
 
 Immutable values, so that a point of a conversation is remembered by keeping them.
 """

@@ -1,4 +1,5 @@
-"""The cascade on the engine's contract: recogniser, language model, voice and vision in a row.
+"""The cascade behind the engine's contract: recogniser, language model, voice and vision in
+sequence.
 
 What was heard goes into the context as text, the answer is written token by token and spoken clause
 by clause while it is being written. Everything that differs between two conversations is an
@@ -60,7 +61,7 @@ class OpenJob(CascadeJob):
 
 
 class FinalizeJob(CascadeJob):
-    """Nothing to do: the next turn closes a finished answer."""
+    """Does nothing: the next turn closes a finished answer."""
 
     def __init__(self, row: int, conversation: Conversation) -> None:
         super().__init__(row, Stage.FINALIZE if conversation.state.is_unfinalized else None)

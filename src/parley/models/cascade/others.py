@@ -1,4 +1,4 @@
-"""Anybody's own weights: any causal language model and any Whisper that transformers can load."""
+"""Other weights: any causal language model and any Whisper that transformers can load."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class CausalWriter(DraftChoices):
         self.open(row)
 
     def cancel(self, row: int) -> None:
-        """Nothing to do: no work runs between two steps."""
+        """Does nothing: no work runs between two steps."""
 
     def point(self, row: int) -> object:
         return list(self._rows[row].ids)

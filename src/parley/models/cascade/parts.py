@@ -1,4 +1,4 @@
-"""What a cascade is made of, and what its jobs ask of all parts together.
+"""The parts of a cascade, and what its jobs need from several of them.
 
 A part is anything that satisfies one of these protocols: the bundled ones, a server's, a folder's.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from parley.errors import ContextFull
 from parley.media.image import Pixels
@@ -16,12 +16,13 @@ from parley.models.cascade import notes
 from parley.models.cascade.messages import History
 from parley.models.cascade.notes import memory
 from parley.models.cascade.notes.clock import Now
-from parley.models.cascade.notes.said import varied
+from parley.models.cascade.prompt import PERSONA
 from parley.models.cascade.recognition import Expects, Heard
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.transcript import FOREIGN_SPEECH
 from parley.models.cascade.voice.lexicon import Lexicon
 from parley.models.cascade.writer import Writer
+from parley.protocol.values import WordTime
 from parley.turns import NO_JUDGES, TurnJudges
 
 HEAT = 0.3
@@ -35,10 +36,15 @@ NOTHING_HEARD = "um"
 """Text of a turn without words in the context."""
 GREETED = "Hello!"
 """User turn of a conversation that the assistant opens."""
-NOT_CAUGHT = "Sorry, I didn't catch that. Please say it again, in English."
-"""Answer to words of which the recogniser was unsure and that match no note."""
-UNCLEAR = -0.6
-"""Words below this confidence are unsure."""
+NOT_CAUGHT = (
+    "Sorry, I didn't catch that. Could you say it again?",
+    "I still didn't get it. Could you say it in other words?",
+    "I'm having trouble hearing you. Please come closer and try once more.",
+)
+"""Answers to words of which the recogniser was unsure and that match no note; never the same twice
+in a row."""
+UNCLEAR = -0.5
+"""Words below this confidence are unsure; of 32 prompts of a person none was heard with less."""
 FOREIGN, SURELY_FOREIGN = -0.75, -1.0
 """Words below the first confidence are not English; below the second, not even if they match a note
 or are only one or two. Source: docs/log/pocket.md."""
@@ -52,6 +58,15 @@ class Hearing(Protocol):
 
     def step(self) -> bool:
         """Do a bounded piece of work; true when finished."""
+        ...
+
+
+@runtime_checkable
+class TimedHearing(Hearing, Protocol):
+    """Of a recogniser that knows when words were said."""
+
+    def word_times(self, text: str) -> tuple[WordTime, ...]:
+        """Times of the words of `heard`, in seconds; () unless they are those of `text`."""
         ...
 
 
@@ -115,7 +130,7 @@ class CascadeParts:
             return
         needed = self.writer.count_text(text) + self.writer.count_text(history.system) + 64
         if needed > limit:
-            raise ContextFull(max(needed, limit + 1), limit)
+            raise ContextFull(max(needed, limit + 1), limit, setting=self.writer.limit_setting)
 
     def windowed(self, history: History) -> History:
         """The history; without its oldest rounds if it has grown too long."""
@@ -172,7 +187,8 @@ class CascadeParts:
         note = None
         if self.writer.takes_notes:
             answers = [line.text for line in lines if line.role == "assistant"]
-            note = picture or notes.note_for(
+            seen = picture and (notes.care_note(text, answers) or picture)
+            note = seen or notes.note_for(
                 text,
                 history.told,
                 seed=seed % 1000,
@@ -180,7 +196,10 @@ class CascadeParts:
                 now=now,
                 is_word=self.is_word,
             )
-            if note is None and last.is_unclear:
-                note = varied(notes.FixedNote(NOT_CAUGHT), answers[-1] if answers else "")
+            if note is None and last.is_unclear and not notes.is_expected(text, history.told):
+                said = next(one for one in NOT_CAUGHT if one not in answers[-2:])
+                note = notes.FixedNote(said)
+            elif note is None and history.system == PERSONA:
+                note = notes.unknown_to_us(text, history.told, answers)
         line = replace(last, text=text, note=note, is_open=False)
         return replace(history, lines=(*lines[:-1], line), told=(*history.told, text))

@@ -1,4 +1,4 @@
-"""What comes in enters the context: sound as words, pictures as notes."""
+"""Adds input to the context: sound as words, pictures as notes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from parley.engine.segments import Audio, Image, Mark, Marker, Text
 from parley.engine.work import Prefill, PrefillResult, Stage
 from parley.media.image import Pixels
 from parley.media.pcm import Pcm, Samples
+from parley.media.segments import stretches_of
 from parley.models.cascade.choices import Choices, Listened
 from parley.models.cascade.conversation import Conversation
 from parley.models.cascade.job import CascadeJob
 from parley.models.cascade.messages import Line, defused
-from parley.models.cascade.parts import UNCLEAR, CascadeParts, Hearing
+from parley.models.cascade.parts import UNCLEAR, CascadeParts, Hearing, TimedHearing
 from parley.models.cascade.promises import Promises
 from parley.models.cascade.prompt import persona_of
 from parley.models.cascade.read_tokens import PIECE_TOKENS
 from parley.models.job import merge_texts
-from parley.protocol.values import Role
+from parley.protocol.values import Role, WordTime
 from parley.turns import silence_ms
 from parley.turns.echo import is_echo
 from parley.turns.units import SPEECH, WINDOW_MS, Turns, believed, interrupts
@@ -27,7 +28,7 @@ from parley.vad.base import WINDOW_SAMPLES, Detector, heard_in, restore, snapsho
 
 UNIT_PIECES = 2
 """Pieces of context that are read in one unit of a call: a third of a second."""
-HEARING_COST = 3
+HEARING_COST = 2
 """Cost of a step of the recogniser, in hundredths of a second of one core (`Writer.cost`)."""
 JUDGING_COST = 4
 """Cost of judging whether the user has finished."""
@@ -55,6 +56,8 @@ class PrefillJob(CascadeJob):
         self._slices = 0
         self._read_pieces = 0
         self._heard: list[str] = []
+        self._is_clip = False
+        self._words: tuple[WordTime, ...] = ()
         self._is_whole = False
         texts = " ".join(one.text for one in work.segments if isinstance(one, Text))
         parts.require(conversation.state.history, texts)
@@ -113,7 +116,10 @@ class PrefillJob(CascadeJob):
                     if self._state.is_unit_open:
                         self._listen(pcm)
                     elif self._state.role not in ("system", "assistant"):
-                        self._hearing = self._recognise(pcm.samples)
+                        first, *rest = _pieces(pcm)
+                        self._waiting[:0] = [replace(segment, pcm=piece) for piece in rest]
+                        self._is_clip = segment.hearing == "clip"
+                        self._hearing = self._recognise(first.samples)
                     return
 
     # Turns.
@@ -198,6 +204,9 @@ class PrefillJob(CascadeJob):
         assert heard is not None
         heard = self._parts.understood(heard, self._state.history)
         self._choices.heard(heard)
+        # Words of a later sound, or of a later piece of it, would need its place.
+        if self._is_clip and not self._heard and isinstance(self._hearing, TimedHearing):
+            self._words = self._hearing.word_times(heard.text)
         self._hearing = None
         if self._state.is_unit_open:
             self._state = replace(self._state, cost=self._state.cost + HEARING_COST * heard.steps)
@@ -255,7 +264,7 @@ class PrefillJob(CascadeJob):
             self._hearing = self._recognise(turns.samples)
 
     def _detect(self, detector: Detector, windows: Samples) -> Listened:
-        """Where speech is in a unit, whether it is our own echo, and whether it interrupts."""
+        """Speech in a unit: its position, whether it is an echo, and whether it interrupts."""
         ours, judges = self._state.echo, self._parts.judges
         restore(detector, self._state.detector)
         found = tuple(float(probability) for _, probability in heard_in(detector, windows))
@@ -300,6 +309,12 @@ class PrefillJob(CascadeJob):
             PrefillResult(
                 tokens - before, tokens, vision_slices=self._slices,
                 vision_tokens=0, heard=" ".join(self._heard), is_whole=self._is_whole,
-                chosen=self._choices.made,
+                words=self._words if len(self._heard) == 1 else (), chosen=self._choices.made,
             )
         )  # fmt: skip
+
+
+def _pieces(pcm: Pcm) -> list[Pcm]:
+    """Sound as a recogniser takes it: longer sound is cut at its pauses."""
+    stretches = stretches_of(pcm) or [(0.0, pcm.duration_s)]
+    return [pcm.slice(*(round(at_s * pcm.rate_hz) for at_s in each)) for each in stretches]

@@ -1,4 +1,4 @@
-"""Speech that a conversation promised while it was done again, made where it is still needed.
+"""Speech that a repeated conversation promised, generated where it is still needed.
 
 What was played long ago is never made. What waits to be played, and what was played so recently
 that it may come back as an echo, is made before the conversation goes on; clause after clause,
@@ -29,7 +29,7 @@ def echo_of(chunk: Samples) -> Samples:
 
 
 class Promises:
-    """What is to be made of one conversation's promises.
+    """Promised speech of one conversation that is still needed.
 
     Args:
         state: as it is.

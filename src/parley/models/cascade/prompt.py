@@ -1,4 +1,4 @@
-"""How a conversation is written down for the bundled language model (ChatML), and who it is."""
+"""The prompt of the bundled language model (ChatML), and the persona in it."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ The network's inputs get one int8 scale per call, so numbers depend on what was 
 that is to go on exactly as another one has to read in the same portions, and need not do so before
 it writes: until then they are only noted.
 
-A block is a portion of which only the first token is known to follow; the others are expected. They
-count one by one, as they are taken, until another token is read instead.
+A block is a portion of which only the first tokens are known to follow; the others are expected.
+They count one by one, as they are taken, until another token is read instead.
 """
 
 from __future__ import annotations
@@ -30,16 +30,23 @@ class Later(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What was read in one call.
+    """Tokens read in one call.
 
     Args:
-        kept: how many of the tokens count.
+        known: how many of the tokens were known to follow when it was read.
+        kept: how many count.
         is_block: whether more of them may come to count.
     """
 
     ids: tuple[int, ...]
+    known: int
     kept: int
     is_block: bool = False
+
+    @property
+    def wanted(self) -> int:
+        """How many of the last tokens have logits."""
+        return len(self.ids) - min(self.known, self.kept) + 1
 
 
 class ReadTokens:
@@ -50,7 +57,7 @@ class ReadTokens:
         self._read = 0
         """Number of portions in the cache."""
         self._ahead: Tensor | None = None
-        """Logits after each token of the current block (N, V)."""
+        """Logits after the last tokens of the current block (N, V)."""
         self.length = 0
         """Number of tokens that were read or noted."""
 
@@ -70,15 +77,18 @@ class ReadTokens:
         later = later or self.is_behind
         self.end_block()
         logits = Later.LOGITS if later else self._model.run(list(ids), self.cache)
-        self._append(Portion(ids, len(ids)), later=later)
+        self._append(Portion(ids, len(ids), len(ids)), later=later)
         return logits
 
-    def run_block(self, ids: tuple[int, ...], *, later: bool = False) -> Tensor | Later:
-        """Read a block; returns the logits after its first token."""
+    def run_block(
+        self, ids: tuple[int, ...], known: int = 1, *, later: bool = False
+    ) -> Tensor | Later:
+        """Read a block of which the first `known` tokens follow; returns the logits after those."""
         later = later or self.is_behind
         self.end_block()
-        ahead = None if later else self._model.run_each(list(ids), self.cache)
-        self._append(Portion(ids, 1, is_block=True), later=later)
+        block = Portion(ids, known, known, is_block=True)
+        ahead = None if later else self._model.run_each(list(ids), self.cache, block.wanted)
+        self._append(block, later=later)
         self._ahead = ahead
         return Later.LOGITS if ahead is None else ahead[0]
 
@@ -102,7 +112,9 @@ class ReadTokens:
         last = self._portions[-1]
         self._portions[-1] = replace(last, kept=last.kept + 1)
         self.length += 1
-        return Later.LOGITS if self._ahead is None else self._ahead[last.kept]
+        if self._ahead is None:
+            return Later.LOGITS
+        return self._ahead[last.kept - len(last.ids)]
 
     def end_block(self) -> None:
         """Drop the remaining tokens of the block."""
@@ -159,8 +171,8 @@ class ReadTokens:
             if is_whole or not is_last:
                 logits = self._model.run(ids, self.cache)
             else:
-                each = self._model.run_each(ids, self.cache)
-                logits = each[portion.kept - 1]
+                each = self._model.run_each(ids, self.cache, portion.wanted)
+                logits = each[portion.kept - 1 - len(ids)]
                 self._ahead = each if portion.is_block else None
             if not portion.is_block:
                 self.cache.cut(start + portion.kept)

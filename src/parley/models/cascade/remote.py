@@ -1,4 +1,4 @@
-"""Parts that are a server of somebody else: a language model and a voice behind OpenAI's API.
+"""Parts that run on another server: a language model and a voice behind OpenAI's API.
 
 The answer comes in a thread of its own (`endpoint.py`); `step` takes what is there and waits at
 most `PATIENCE_S`, so that an engine step stays short. What goes wrong is said in plain words and
@@ -25,9 +25,17 @@ from parley.media.resample import resample
 from parley.models.cascade.endpoint import CONNECT_S, EMPTY, CompletionStream, Endpoint
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.sampling import Rule
-from parley.models.cascade.tool_text import call_id, split_calls, split_results, split_tools
-from parley.models.cascade.writer import Draft, DraftChoices, readable
+from parley.models.cascade.tool_text import (
+    call_id,
+    split_calls,
+    split_results,
+    split_tools,
+    without_calls,
+    written_calls,
+)
+from parley.models.cascade.writer import Draft, DraftChoices, ends_thoughts, readable
 from parley.protocol.values import AnswerFormat
+from parley.views.tools import CLOSE
 
 log = logs.get(__name__)
 
@@ -35,6 +43,8 @@ PATIENCE_S = 0.03
 """Time for which a step waits for the next words."""
 LETTERS_A_TOKEN = 8
 """Servers may send many tokens in one piece, so tokens are estimated from letters."""
+RAW_MOST = 400_000
+"""Letters of an answer, thoughts included, after which it is abandoned."""
 NO_RESULT = "No result."
 """Result of a call that returned nothing."""
 
@@ -62,18 +72,23 @@ class RemoteWriter(DraftChoices):
     keeps_formats = True
     takes_penalties = True
     reports_logprobs = True
+    limit_setting = "model.context_tokens"
 
-    def __init__(self, endpoint: Endpoint, *, rows: int, limit_tokens: int = 8192) -> None:
+    def __init__(self, endpoint: Endpoint, *, rows: int, limit_tokens: int) -> None:
         self.endpoint = endpoint
         self.sees = endpoint.takes_images
         self.limit_tokens = limit_tokens
         self._running: list[_Running | None] = [None] * rows
+        self._thinks = [False] * rows
+        """Per row: answers start with thoughts that no tag opens, as its newest has shown. What
+        one client has the model write says nothing about the answers of others."""
 
     def check_format(self, form: AnswerFormat) -> None:
-        """Nothing to check: the server reports what it does not support."""
+        """Does nothing: the server reports what it does not support."""
 
     def open(self, row: int) -> None:
         self.cancel(row)
+        self._thinks[row] = False
 
     def close(self, row: int) -> None:
         self.cancel(row)
@@ -109,7 +124,7 @@ class RemoteWriter(DraftChoices):
         running = self._running[row]
         if running is None or running.history is not history:
             if draft.text or draft.calls:
-                # The row has returned to the middle of an answer: a server cannot go on with it.
+                # The row has returned to the middle of an answer: a server cannot continue it.
                 return replace(draft, is_over=True)
             self.cancel(row)
             body = self._body(history, rule, seed)
@@ -121,17 +136,23 @@ class RemoteWriter(DraftChoices):
             return draft
         if new is None:
             self._running[row] = None
-            text, _ = _shown(running.raw, rule, is_last=True)
-            over = replace(draft, text=text, is_over=True, problem=running.stream.problem)
-            return _checked(over, running.stream.finish)
+            text, _ = self._shown(row, running.raw, rule, draft, is_last=True)
+            self._thinks[row] = ends_thoughts(running.raw)
+            finish, declared = running.stream.finish, running.stream.declared
+            over = replace(
+                draft, text=text, is_over=True, is_limit=finish == "length",
+                problem=running.stream.problem,
+                calls=draft.calls or written_calls(running.raw, declared),
+            )  # fmt: skip
+            return _checked(over, finish)
         raw, calls = running.raw + new.text, draft.calls + new.calls
         self._running[row] = replace(running, raw=raw)
-        text, is_cut = _shown(raw, rule, is_last=bool(calls))
+        text, is_cut = self._shown(row, raw, rule, draft, is_last=bool(calls))
         # Only what is shown counts: how long a model thinks, is for its server to limit.
         count = max(draft.count + (text != draft.text), len(text) // LETTERS_A_TOKEN)
-        is_limit = count >= limit
+        is_limit = count >= limit or len(raw) > RAW_MOST
         if is_limit:
-            text, is_cut = _shown(raw, rule, is_last=True)
+            text, is_cut = self._shown(row, raw, rule, draft, is_last=True)
         if is_cut or is_limit:
             self.cancel(row)
         draft = Draft(
@@ -139,6 +160,18 @@ class RemoteWriter(DraftChoices):
             logprobs=draft.logprobs + new.logprobs,
         )  # fmt: skip
         return _checked(draft, "") if draft.is_over else draft
+
+    def _shown(
+        self, row: int, raw: str, rule: Rule, draft: Draft, *, is_last: bool
+    ) -> tuple[str, bool]:
+        """`readable`, JSON as written. What has been shown of thoughts stays before the rest."""
+        if rule.answer_format:
+            return raw, False
+        words = without_calls(raw)
+        text, is_cut = readable(words, is_last=is_last, thinks=self._thinks[row])
+        if not text.startswith(draft.text):
+            text, is_cut = readable(words, is_last=is_last)
+        return text, is_cut
 
     def _body(self, history: History, rule: Rule, seed: int) -> dict[str, Any]:
         system, tools = split_tools(history.system)
@@ -152,17 +185,19 @@ class RemoteWriter(DraftChoices):
         return {name: value for name, value in fields.items() if value is not None}
 
 
+_WHY_EMPTY = {
+    "length": ": all its tokens were spent before",
+    "content_filter": ": its filter withheld all of it",
+    "tool_calls": ": the function call is not whole",
+}
+
+
 def _checked(draft: Draft, finish: str) -> Draft:
     """A finished answer; one without a word or a call is a problem."""
-    if draft.problem is not None or draft.text or draft.calls:
+    if draft.problem is not None or draft.text or CLOSE in draft.calls:
         return draft
-    after = ": all its tokens were spent before" if finish == "length" else ""
-    return replace(draft, problem=EMPTY.filled(after=after))
-
-
-def _shown(raw: str, rule: Rule, *, is_last: bool) -> tuple[str, bool]:
-    """`readable`; JSON is left as written."""
-    return (raw, False) if rule.answer_format else readable(raw, is_last=is_last)
+    finish = "tool_calls" if draft.calls else finish
+    return replace(draft, problem=EMPTY.filled(after=_WHY_EMPTY.get(finish, "")))
 
 
 def _options(rule: Rule, *, has_tools: bool) -> dict[str, Any]:
@@ -292,7 +327,7 @@ def check(endpoint: Endpoint) -> list[str]:
     """Names of the models that an address offers.
 
     Raises:
-        SetupError: nobody answers there, or not as this API.
+        SetupError: no server answers there, or not as this API.
     """
     try:
         reply = httpx.get(f"{endpoint.url}/models", headers=endpoint.headers(), timeout=CONNECT_S)

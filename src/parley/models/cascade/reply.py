@@ -41,14 +41,13 @@ class ReplyJob(CascadeJob):
         self._held: list[OutputPiece] = []
         self._draws = state.draws
         self._speaks = work.speak and conversation.speaks and parts.speaker is not None
-        sampling = work.sampling
-        temperature = 0.0 if sampling.is_greedy else sampling.temperature
+        temperature = 0.0 if work.is_greedy else work.temperature
         if work.answer_format is not None:
             parts.writer.check_format(work.answer_format)
         self._rule = replace(
-            parts.rule(temperature, sampling.top_p, sampling.top_k, sampling.repetition_penalty),
-            presence_penalty=sampling.presence_penalty,
-            frequency_penalty=sampling.frequency_penalty,
+            parts.rule(temperature, work.top_p, work.top_k, work.repetition_penalty),
+            presence_penalty=work.presence_penalty,
+            frequency_penalty=work.frequency_penalty,
             parallel_calls=work.parallel_calls,
             answer_format=work.answer_format,
             top_logprobs=work.top_logprobs,
@@ -86,7 +85,8 @@ class ReplyJob(CascadeJob):
             self._draft = draft = replace(draft, text=draft.problem.spoken)
         if self._speaks:
             is_last = draft.is_over or bool(draft.calls)
-            clauses, _ = cut(draft.text[self._taken :], is_last=is_last)
+            is_first = self._work.streaming and not self._taken
+            clauses, _ = cut(draft.text[self._taken :], is_last=is_last, is_first=is_first)
             for clause in clauses:
                 self._taken += len(clause)
             self._clauses += clauses

@@ -1,4 +1,4 @@
-"""Choosing a token. Random numbers are counted, so that a row can return to any point."""
+"""Samples tokens. Random numbers are counted, so that a row can return to any point."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parley.protocol.values import AnswerFormat
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How to choose.
+    """Sampling options.
 
     Args:
         temperature: 0 takes the most probable token.

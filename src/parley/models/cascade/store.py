@@ -1,4 +1,4 @@
-"""The bundled files: tensors as int8 or four-bit rows in shards, and what goes with them.
+"""The bundled files: tensors as int8 or four-bit rows in shards, and their companion files.
 
 A folder of weights holds `cascade.json` (its format), `*.safetensors` (each under 50 MB) and
 the text files of tokenizers and lexicon. A matrix `name` is stored as int8 rows with `name.scale`
@@ -192,13 +192,16 @@ def load_recogniser(folder: Path, name: str = "asr") -> Recogniser:
 
 
 def vocabulary_of(facts: Mapping[str, Any]) -> Vocabulary:
-    """Vocabulary of a recogniser's folder."""
+    """Vocabulary of a recogniser's folder, without quotation marks: no one says them, and what is
+    short is often heard as one."""
+    pieces = tuple(_bytes(piece) for piece in facts["pieces"])
+    quotes = [token for token, piece in enumerate(pieces) if b'"' in piece]
     return Vocabulary(
-        pieces=tuple(_bytes(piece) for piece in facts["pieces"]),
+        pieces=pieces,
         start=tuple(facts["start"]),
         end=facts["end"],
         silence=facts["silence"],
-        banned=tuple(facts["banned"]),
+        banned=(*facts["banned"], *quotes),
         leading=tuple(facts["leading"]),
     )
 

@@ -21,6 +21,7 @@ _SECTION: Final = re.compile(
     r"\s*# Tools\s.*?<tools>\n(.*?)\n</tools>(?:.*?</tool_call>){2}\s*", re.S
 )
 _CALL: Final = re.compile(r"\s*<tool_call>\s*(\{.*?\})\s*</tool_call>", re.S)
+_WRITTEN: Final = re.compile(r"<tool_call>.*?(?:</tool_call>|$)", re.S)
 _RESULT: Final = re.compile(r"\s*<tool_response>\n(.*?)\n</tool_response>", re.S)
 
 
@@ -53,7 +54,22 @@ def split_calls(text: str, first: int) -> tuple[str, list[dict[str, Any]]]:
         arguments = json.dumps(call.get("arguments", {}), ensure_ascii=False)
         function = {"name": call["name"], "arguments": arguments}
         calls.append({"id": call_id(first + len(calls)), "type": "function", "function": function})
-    return (_CALL.sub("", text).strip() if calls else text), calls
+    return without_calls(_CALL.sub("", text)).strip(), calls
+
+
+def without_calls(text: str) -> str:
+    """An answer's words, where its server leaves calls in the text as the model wrote them."""
+    return _WRITTEN.sub(" ", text) if OPEN in text else text
+
+
+def written_calls(text: str, declared: Collection[str]) -> str:
+    """The whole calls of declared functions that a server left in the text."""
+    calls = (_object(found[1]) for found in _CALL.finditer(text))
+    return "\n".join(
+        f"{OPEN}\n{json.dumps(call, ensure_ascii=False)}\n{CLOSE}"
+        for call in calls
+        if call.get("name") in declared and isinstance(call.get("arguments"), dict)
+    )
 
 
 def split_results(text: str) -> tuple[list[str], str]:
@@ -75,60 +91,77 @@ class CallWriter:
 
     def __init__(self, declared: Collection[str]) -> None:
         self._declared = declared
-        self._dropped: set[int] = set()
+        self._numbers: dict[int, int] = {}
+        """The newest call with each index of the server."""
+        self._ids: dict[int, str] = {}
         self._names: dict[int, str] = {}
         self._arguments: dict[int, str] = {}
         self._open: int | None = None
-        self._is_bare = False
+        self._written = ""
+        """Arguments of the open call."""
         self._done: set[int] = set()
 
     def add(self, delta: dict[str, Any]) -> str:
         """Add a piece of a call; returns the text that is final."""
-        index = delta.get("index", 0)
         function = delta.get("function") or {}
-        if not isinstance(index, int) or index in self._done:
-            raise ValueError(f"a call numbered {str(index)[:40]}")
-        if index in self._dropped:
+        name, arguments = function.get("name") or "", function.get("arguments") or ""
+        if isinstance(arguments, dict):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        number = self._number(delta, name)
+        if number == self._open:
+            return self._write(arguments)
+        known = self._names[number]
+        # Some servers send the name in pieces, some repeat it with each piece of the arguments.
+        self._names[number] = known = known if name == known else known + name
+        self._arguments[number] += arguments
+        longer = [one for one in self._declared if one.startswith(known) and one != known]
+        is_named = known in self._declared and not (longer and not arguments)
+        if self._open is not None or not is_named:
             return ""
-        self._names[index] = self._names.get(index, "") + (function.get("name") or "")
-        if self._names[index] and self._names[index] not in self._declared:
-            log.warning("undeclared_function_called")
-            self._dropped.add(index)
-            del self._names[index]
-            return ""
-        self._arguments.setdefault(index, "")
-        text = ""
-        if self._open is None and self._names[index]:
-            text = self._begin(index)
-        arguments = function.get("arguments") or ""
-        if index == self._open:
-            return text + self._write(arguments)
-        self._arguments[index] += arguments
-        return text
+        return self._begin(number) + self._write(self._arguments[number])
+
+    def _number(self, delta: dict[str, Any], name: str) -> int:
+        """The call that a piece belongs to. Some servers give all calls the same index, or none:
+        a name with another id is another call."""
+        index, call = delta.get("index"), str(delta.get("id") or "")
+        if not isinstance(index, int | None):
+            raise TypeError(f"a call numbered {str(index)[:40]}")
+        place = 0 if index is None else index
+        number = self._numbers.get(place)
+        if number is None or (name and (index is None or call) and call != self._ids[number]):
+            number = self._numbers[place] = len(self._ids)
+            self._ids[number], self._names[number], self._arguments[number] = call, "", ""
+        return number
 
     def finish(self) -> str:
         """No piece follows: close the open call and return those that waited for it."""
         text = self._end()
-        for index in sorted(self._names):
-            if index not in self._done and self._names[index]:
-                text += self._begin(index) + self._write(self._arguments[index]) + self._end()
+        for number, name in self._names.items():
+            if name and name not in self._declared:
+                log.warning("undeclared_function_called")
+            elif name and number not in self._done:
+                text += self._begin(number) + self._write(self._arguments[number]) + self._end()
         return text
 
-    def _begin(self, index: int) -> str:
-        self._open, self._is_bare = index, True
+    def _begin(self, number: int) -> str:
+        self._open, self._written = number, ""
         between = "\n" if self._done else ""
-        return f'{between}{OPEN}\n{{"name": {json.dumps(self._names[index])}, "arguments": '
+        return f'{between}{OPEN}\n{{"name": {json.dumps(self._names[number])}, "arguments": '
 
     def _write(self, arguments: str) -> str:
-        self._is_bare = self._is_bare and not arguments.strip()
+        self._written += arguments
         return arguments
 
     def _end(self) -> str:
+        """The end of the open call; of one that was cut there is none."""
         if self._open is None:
             return ""
         self._done.add(self._open)
         self._open = None
-        return ("{}" if self._is_bare else "") + f"}}\n{CLOSE}"
+        if not self._written.strip():
+            return f"{{}}}}\n{CLOSE}"
+        is_whole = bool(_object(self._written)) or self._written.split() in (["{}"], ["{", "}"])
+        return f"}}\n{CLOSE}" if is_whole else ""
 
 
 def _object(text: str) -> dict[str, Any]:

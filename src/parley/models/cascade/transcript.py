@@ -1,4 +1,4 @@
-"""What a recogniser writes besides what was said: repetitions, doubled words, names of sounds."""
+"""Removes what a recogniser invents: repetitions, doubled words, names of sounds."""
 
 from __future__ import annotations
 

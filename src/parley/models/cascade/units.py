@@ -20,6 +20,8 @@ from parley.models.cascade.voice.reading import cut
 from parley.turns.units import Turns
 
 UNIT_SAMPLES = OUTPUT_RATE_HZ
+FIRST_SAMPLES = UNIT_SAMPLES * 7 // 10
+"""An answer begins with so much: the rest of the second is part of the pause after its clause."""
 DUPLEX_TOKENS = 120
 """Maximum length of an answer in a duplex conversation."""
 ECHO_SAMPLES = 2 * INPUT_RATE_HZ
@@ -140,11 +142,12 @@ class AnswerJob(CascadeJob):
         speaks = self._conversation.speaks and self._parts.speaker is not None
         if self.stage is Stage.VOCODE:
             telling = self._voiced(telling)
-        enough = len(telling.waiting) >= UNIT_SAMPLES if speaks else self._tokens >= 10
+        needed = UNIT_SAMPLES if telling.played else FIRST_SAMPLES
+        enough = len(telling.waiting) >= needed if speaks else self._tokens >= 10
         if enough or telling.is_all_spoken:
             self._play(telling, speaks=speaks)
             return
-        clauses, _ = cut(telling.draft.text[telling.taken :], is_last=telling.draft.is_over)
+        clauses = _clauses(telling)
         if clauses and not speaks:
             taken = telling.taken + sum(map(len, clauses))
             self._tokens += 10
@@ -210,7 +213,7 @@ class AnswerJob(CascadeJob):
         self.go(Stage.PREFILL if reads else Stage.DECODE)
 
     def _voiced(self, telling: Telling) -> Telling:
-        clauses, _ = cut(telling.draft.text[telling.taken :], is_last=telling.draft.is_over)
+        clauses = _clauses(telling)
         if not clauses:
             return telling
         wave = self._choices.spoken(self._parts, clauses[0], self._conversation.voice)
@@ -316,6 +319,12 @@ class AnswerJob(CascadeJob):
         if state.telling is not None:
             count += state.telling.draft.count
         return count
+
+
+def _clauses(telling: Telling) -> list[str]:
+    """Clauses that may be spoken next."""
+    text, is_first = telling.draft.text[telling.taken :], not telling.taken
+    return cut(text, is_last=telling.draft.is_over, is_first=is_first)[0]
 
 
 def _silent(state: CascadeState) -> CascadeState:

@@ -50,6 +50,12 @@ class Attention(nn.Module):
         """(T, D) as (H, T, W)."""
         return x.view(x.shape[0], self.heads, -1).transpose(0, 1)
 
+    def scores(self, x: Tensor, keys: Tensor) -> Tensor:
+        """Attention scores of inputs (T, D) and keys (H, S, W), before the softmax (H, T, S)."""
+        query = self.cut(self.q(x))
+        result: Tensor = query @ keys.transpose(1, 2) / query.shape[-1] ** 0.5
+        return result
+
     def mix(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Attention of inputs (T, D) to keys and values (H, S, W)."""
         query = self.cut(self.q(x))
@@ -145,8 +151,13 @@ class Whisper(nn.Module):
         start: int,
         past: list[tuple[Tensor, Tensor]],
         heard: list[tuple[Tensor, Tensor]],
+        looks: list[Tensor] | None = None,
     ) -> Tensor:
-        """Append tokens; extends `past` in place. Returns the logits after the last one (V,)."""
+        """Append tokens; extends `past` in place. Returns the logits after the last one (V,).
+
+        Args:
+            looks: gets, for each layer, `Attention.scores` of the sound.
+        """
         x = self.embed(torch.tensor(ids)) + self.text_places[start : start + len(ids)]
         for index, block in enumerate(self.decoder):
             assert isinstance(block, Block)
@@ -171,7 +182,10 @@ class Whisper(nn.Module):
                 query[None], key[None], value[None], attn_mask=mask
             )[0]
             x = x + attention.out(mixed.transpose(0, 1).reshape(x.shape))
-            x = x + block.cross.mix(block.cross_norm(x), *heard[index])
+            asked = block.cross_norm(x)
+            if looks is not None:
+                looks.append(block.cross.scores(asked, heard[index][0]))
+            x = x + block.cross.mix(asked, *heard[index])
             x = block.think(x)
         last = self.decoder_norm(x[-1:])
         logits = self.head(last) if self.head is not None else last @ self.embed.weight.T

@@ -1,4 +1,4 @@
-"""Who writes the answers: what the cascade asks of a language model.
+"""The contract of a language model that writes the answers.
 
 A `Draft` is an answer in the making, an immutable value: with the history it says all that is
 needed to go on, so a row that returns to an earlier point writes the same again. `Writer.step` does
@@ -48,6 +48,7 @@ class Draft:
         calls: calls of functions, as text (`views/tools.py`); they follow the words and are not
             spoken.
         has_format: the text is JSON, and stands as it was written.
+        forced: tokens that its format demands next.
         logprobs: of all tokens so far, if `Rule.top_logprobs` asks for them.
     """
 
@@ -59,6 +60,7 @@ class Draft:
     problem: AnswerProblem | None = None
     calls: str = ""
     has_format: bool = False
+    forced: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
@@ -115,6 +117,11 @@ class Writer(Protocol):
         """Size of its context."""
         ...
 
+    @property
+    def limit_setting(self) -> str:
+        """The setting that raises it; "" if there is none."""
+        ...
+
     def check_format(self, form: AnswerFormat) -> None:
         """Refuse a form that the text cannot be made to keep to.
 
@@ -143,7 +150,7 @@ class Writer(Protocol):
         ...
 
     def cost(self, history: History, draft: Draft) -> int:
-        """What the next token costs, in hundredths of a second of one core.
+        """Cost of the next token, in hundredths of a second of one core.
 
         Estimated from counts alone, never measured: what a unit is given to do depends on it, and a
         conversation that is done again must be given the same. 0 for writers that do not say.
@@ -201,6 +208,8 @@ class DraftChoices(ABC):
     """For writers that do not choose tokens themselves, or that read everything again: a choice is
     the draft, nothing is prepared, and costs are unknown."""
 
+    limit_setting: str = ""
+
     @abstractmethod
     def count_text(self, text: str) -> int: ...
 
@@ -228,22 +237,56 @@ class DraftChoices(ABC):
 
 _STOPS = re.compile(r"<\|?|\n|\(\s*note\b|\|>", re.I)
 _OPENS = re.compile(r"(?:<|\(\s*n?o?t?e?|\|)$", re.I)
-_THOUGHT = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|$)", re.I | re.S)
+_THOUGHT = re.compile(
+    r"<(think(?:ing)?|thought|seed:think)>.*?(?:</\1>|$)|\[THINK\].*?(?:\[/THINK\]|$)"
+    # Harmony: of its channels only the last, `final`, is for the user.
+    r"|<\|channel\|>(?!final)\w*.*?(?:<\|end\|>|(?=<\|start\|>)|$)",
+    re.I | re.S,
+)
+_FINAL = re.compile(
+    r"(?:<\|start\|>\w*)?<\|channel\|>final(?:<\|message\|>|$)|<\|start\|>\w*", re.I
+)
+_WELL = r"\s*(?:(?:okay|ok|alright|hmm|well|so|first)\W+)*"
+_MUSES = re.compile(
+    _WELL + r"(?:the user(?:'s (?:question|message|asking|request)| (?:is|has|wants|asks|asked"
+    r"|said|says|just|sent|seems|greeted|wrote|simply))\b|(?:i|we) (?:need|have) to (?:respond"
+    r"|answer|figure|reply)\b|let me (?:think|figure)\b)|\s*analysis(?=[A-Z])",
+    re.I,
+)
+_MAY_MUSE = re.compile(
+    _WELL + r"(?:the(?: u\w*(?:'?| )\w*)?|(?:i|we)(?: (?:need|have)(?: to)?)?|let(?: me)?|a\w*"
+    r"|o\w?|h\w*|we\w*|so?|f\w*)?\s*$",
+    re.I,
+)
+_MUSED = re.compile(r"</think(?:ing)?>|\[/THINK\]|assistantfinal")
 _CODE = re.compile(r"(```.*?(?:```|$)|`[^`\n]*`?)", re.S)
 _TAG = re.compile(r"</?[a-z_]+>", re.I)
 _END = re.compile(r"<\||\|>")
 _CODE_END = re.compile(r"<\|\w+\|>")
-_OPEN_TAG = re.compile(r"<[|/]?[a-z_]*$|\|$", re.I)
+_OPEN_TAG = re.compile(r"<(?:\|\w*\|?|/?[a-z_:]*)$|\|$|\[(?:/?T(?:H(?:I(?:N?)?)?)?)?$", re.I)
 
 
-def readable(text: str, *, is_last: bool) -> tuple[str, bool]:
-    """What of a foreign model's text may be shown, and whether the answer ends there.
+def ends_thoughts(text: str) -> bool:
+    """True if a text has the end of thoughts whose beginning is in the prompt's template."""
+    return bool(_MUSED.search(_THOUGHT.sub(" ", text)))
+
+
+def readable(text: str, *, is_last: bool, thinks: bool = False) -> tuple[str, bool]:
+    """Visible part of another model's text, and whether the answer ends there.
 
     Lines and code as they were written, without thoughts and tags; a control token ends it. An end
-    that may still become one of these is held back until more is known.
+    that may still become one of these is held back until more is known. Thoughts that no tag opens
+    are recognised by their first words; `thinks`: the model's last answer had such ones.
     """
+    text = text.replace("\ufffd", "")
+    unknown = None if is_last else _OPEN_TAG.search(text)
+    text = text[: unknown.start()] if unknown else text
     # A space stays for what is left out: its neighbours must not become a tag themselves.
-    text = _THOUGHT.sub(" ", text.replace("\ufffd", ""))
+    text = _FINAL.sub(" ", _THOUGHT.sub(" ", text))
+    if thinks or _MUSES.match(text):
+        *_, text = _MUSED.split(text) if is_last or _MUSED.search(text) else ("",)
+    elif not is_last and _MAY_MUSE.match(text):
+        return "", False
     shown_text = ""
     for place, part in enumerate(_CODE.split(text)):
         kept = part if place % 2 else _TAG.sub(" ", part)
@@ -251,12 +294,11 @@ def readable(text: str, *, is_last: bool) -> tuple[str, bool]:
         if end:
             return (shown_text + kept[: end.start()]).strip(), True
         shown_text += kept
-    held = None if is_last else _OPEN_TAG.search(shown_text)
-    return (shown_text[: held.start()] if held else shown_text).strip(), False
+    return shown_text.strip(), False
 
 
 def shown(text: str, *, is_last: bool) -> tuple[str, bool]:
-    """What of the bundled model's text may be shown, and whether the answer ends there.
+    """Visible part of the bundled model's text, and whether the answer ends there.
 
     Everything from the first sign of a control token, a note or a new line on is cut off; an end
     that may still become one is held back until more is known.

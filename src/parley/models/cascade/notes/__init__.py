@@ -1,6 +1,7 @@
-"""Notes that go with what the user said: see `noting.py`."""
+"""Notes that accompany the user's words: see `noting.py`."""
 
 from parley.models.cascade.notes.calendar import DAYS, MONTHS
+from parley.models.cascade.notes.care import care_note
 from parley.models.cascade.notes.knowledge import (
     capitals,
     country_names,
@@ -9,7 +10,7 @@ from parley.models.cascade.notes.knowledge import (
     opposites,
     stock,
 )
-from parley.models.cascade.notes.noting import is_expected, note_for
+from parley.models.cascade.notes.noting import is_expected, note_for, unknown_to_us
 from parley.models.cascade.notes.said import FixedNote, instead_of
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "MONTHS",
     "FixedNote",
     "capitals",
+    "care_note",
     "country_names",
     "definitions",
     "facts",
@@ -25,4 +27,5 @@ __all__ = [
     "note_for",
     "opposites",
     "stock",
+    "unknown_to_us",
 ]

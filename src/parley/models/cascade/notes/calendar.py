@@ -12,7 +12,7 @@ _MONTH_DAYS = dict(zip(MONTHS, (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31),
 
 
 def calendar_note(low: str) -> str | None:
-    """What comes after Tuesday, the third month, days of a month, all of them."""
+    """The day after Tuesday, the third month, days of a month, lists of all."""
     for names, noun in ((DAYS, "day"), (MONTHS, "month")):
         joined = "|".join(name.lower() for name in names)
         found = re.search(rf"\b(after|before|follows|precedes)\s+({joined})\b", low) or re.search(

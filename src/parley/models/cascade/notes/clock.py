@@ -13,6 +13,7 @@ from typing import Final
 
 from parley.models.cascade.notes.calendar import DAYS, MONTHS
 from parley.models.cascade.notes.said import FixedNote
+from parley.models.cascade.numerals import as_digits
 
 Now = Callable[[], datetime]
 
@@ -26,6 +27,8 @@ _TIME: Final = re.compile(
     r"time\b|\bgot the time\b|^\W*(?:the )?time(?:,? please)?\W*$|\bwhat hour is it\b"
     r"|\b(?:check|look at|read) (?:the|your|a) (?:clock|watch|time)\b"
     r"|\bis it (?:already )?(?:past|after|before) (?:noon|midday|midnight|lunch|lunchtime|\d)"
+    r"|\bis it (?:already )?(?:noon|midday|midnight|lunch ?time)(?: yet| already| now)?\W*$"
+    r"|^\W*and (?:what(?:'s| is) )?the time\W*$"
 )
 _ELSEWHERE: Final = re.compile(
     r"\b(?:time|day|date)\b.*\b(?:in|at) (?!the (?:moment|morning)|your|this|my)[a-z]"
@@ -34,7 +37,7 @@ _DATE: Final = re.compile(
     r"\b(?:what|which)(?:'s| is)? (?:the |today's )?(?:current )?date\b|\btoday's date\b|\bdate "
     r"today\b"
     r"|\bwhat(?:'s| is) (?:the )?(?:day and )?date\b|\bwhat day of the month\b"
-    r"|\b(?:tell|give) me (?:the|today's) date\b"
+    r"|\b(?:tell|give) me (?:the|today's) date\b|^\W*and (?:what(?:'s| is) )?the date\W*$"
 )
 _DAY: Final = re.compile(
     r"\b(?:what|which) (?:day|weekday)(?: of the week)?(?: is| do we have| are we)?(?: it)?(?: "
@@ -45,9 +48,10 @@ _DAY: Final = re.compile(
     r"|\bis (?:it|today) (monday|tuesday|wednesday|thursday|friday|saturday|sunday)\b"
 )
 _OTHER_DAY: Final = re.compile(
-    r"\b(?:what|which) (?:day|date)(?: of the week)?(?:'s| is| was| will)?(?: it)?(?: be)? "
+    r"\b(?:what|which) (?:day|date|weekday)(?: of the week)?(?:'s| is| was| will)?(?: it)?(?: be)? "
     r"(?:the )?(day after tomorrow|day before yesterday|tomorrow|yesterday)\b"
-    r"|\bwhat(?:'s| is| was) (tomorrow|yesterday)\b(?:'s date)?"
+    r"|\bwhat(?:'s| is| was) (?:the )?(day after tomorrow|day before yesterday|tomorrow"
+    r"|yesterday)\b(?:'s date)?\W*$"
     r"|\bdate(?: is it| was it| will it be| for)? (tomorrow|yesterday)\b"
 )
 _WEEKEND: Final = re.compile(
@@ -71,6 +75,27 @@ _PART: Final = re.compile(
     r"\bis it (?:still |already )?(?:morning|afternoon|evening|night|late|early)\b"
     r"(?: (?:yet|already|now))?\W*$"
 )
+_MONTH_NAMES: Final = "|".join(month.lower() for month in MONTHS)
+_SPAN: Final = r"(half an?|\d{1,4}|an?) (minute|hour|day|week|month|year)s?"
+_SHIFTED: Final = re.compile(
+    r"\b(?:what|which) (time|day|date|weekday)(?: of the week)? "
+    rf"(?:will it be|is it|would it be|was it|is|was) (?:in )?{_SPAN}(?: from (?:now|today))?"
+    r"( ago)?\W*$"
+)
+_HOURS_UNTIL: Final = re.compile(
+    r"\bhow (?:many (?:hours|minutes)|long)(?: is it| are there| is there| are left)?(?: left)? "
+    r"(?:until|till|to|before) (midnight|noon|midday|(\d{1,2})(?::(\d\d))? ?(am|pm|a\.m|p\.m))"
+)
+_WEEKDAY_OF: Final = re.compile(
+    r"\b(?:what|which) (?:day|weekday)(?: of the week)? (?:is|does|will|was)(?: it)?(?: on)?"
+    "(?: the)? "
+    rf"(?:({_MONTH_NAMES}) (\d{{1,2}})|(\d{{1,2}})(?:st|nd|rd|th)? (?:of )?({_MONTH_NAMES}))"
+)
+_LEFT: Final = re.compile(r"\bhow many days (?:are )?(?:left|remain\w*)(?: in| of)? (?:this|the) "
+                          r"(year|month)\b")  # fmt: skip
+_BESIDE: Final = re.compile(
+    r"\b(?:what|which)(?:'s| is)? (?:month (?:is |comes |was )?)?(next|last)(?: month)?\W*$"
+)
 _FEASTS: Final = {
     "christmas": (12, 25), "christmas eve": (12, 24), "new year": (1, 1), "new year's": (1, 1),
     "new year's eve": (12, 31), "new year's day": (1, 1), "new year day": (1, 1),
@@ -82,6 +107,10 @@ def clock_note(low: str, now: Now) -> str | None:
     """The time, the day, the date, or how long it is until one. `now` is read only then."""
     if re.search(r"\b(?:mars|moon)\b", low):
         return None
+    low = re.sub(r"[,\s]+(?:pls|plz|please|thanks|mate|buddy|bro)\W*$", "?", low)
+    shifted = _shifted(as_digits(low), now) or _of_the_year(low, now)
+    if shifted:
+        return FixedNote(shifted)
     other = _OTHER_DAY.search(low)
     if other:
         return FixedNote(_other_day(other[1] or other[2] or other[3], now().date()))
@@ -113,6 +142,65 @@ def clock_note(low: str, now: Now) -> str | None:
             is_so = DAYS[today.weekday()].lower() == day[1]
             return FixedNote(f"{'Yes' if is_so else 'No'}, today is {_date(today)}.")
         return FixedNote(f"Today is {_date(today)}.")
+    return None
+
+
+def _shifted(low: str, now: Now) -> str | None:
+    """The time or the day before or after now, or how long it is until an hour."""
+    found = _SHIFTED.search(low)
+    if found:
+        what, count, unit, ago = found.groups()
+        units = {"minute": 1, "hour": 60, "day": 1440, "week": 10_080}
+        if unit not in units or (what == "time") != (units[unit] < 1440):
+            return None
+        many = 0.5 if count.startswith("half") else int(count) if count.isdigit() else 1
+        moment = now() + timedelta(minutes=(-1 if ago else 1) * many * units[unit])
+        verb = "was" if ago else "will be"
+        return f"It {verb} {_clock(moment) if what == 'time' else _date(moment.date())}."
+    found = _HOURS_UNTIL.search(low)
+    if found is None:
+        return None
+    name, hour, minute, half = found.groups()
+    at = {"midnight": 0, "noon": 12, "midday": 12}.get(name)
+    if at is None:
+        at = int(hour) % 12 + 12 * half.startswith("p")
+    moment = now()
+    left = (at * 60 + int(minute or 0) - moment.hour * 60 - moment.minute) % 1440
+    said = [
+        f"{many} {unit}{'' if many == 1 else 's'}"
+        for many, unit in zip(divmod(left, 60), ("hour", "minute"), strict=True) if many
+    ]  # fmt: skip
+    return f"It is {' and '.join(said) or 'no time at all'} until {name}."
+
+
+def _of_the_year(low: str, now: Now) -> str | None:
+    """Facts about this year: a weekday, a season, the remaining days."""
+    found = _WEEKDAY_OF.search(low)
+    if found:
+        month = [one.lower() for one in MONTHS].index(found[1] or found[4]) + 1
+        try:
+            return f"{_date(date(now().year, month, int(found[2] or found[3])))}."
+        except ValueError:
+            return "There is no such day."
+    if re.search(r"\b(?:what|which) season (?:is it|are we in|do we have|is this)\b", low):
+        names = ("winter", "spring", "summer", "autumn")
+        place = now().month % 12 // 3
+        return f"In the north it is {names[place]}, and in the south {names[(place + 2) % 4]}."
+    if re.search(r"\bis (?:this year|it|this) a leap year\b", low):
+        year = now().year
+        is_so = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+        return f"{'Yes' if is_so else 'No'}, {year} is {'a' if is_so else 'not a'} leap year."
+    found = _LEFT.search(low)
+    if found:
+        today = now().date()
+        first = date(today.year + (found[1] == "year" or today.month == 12),
+                     1 if found[1] == "year" else today.month % 12 + 1, 1)  # fmt: skip
+        days = (first - today).days - 1
+        return f"After today there are {days} days left this {found[1]}."
+    found = _BESIDE.search(low)
+    if found and "month" in low:
+        other = MONTHS[(now().month - 1 + (1 if found[1] == "next" else -1)) % 12]
+        return f"{found[1].capitalize()} month {'is' if found[1] == 'next' else 'was'} {other}."
     return None
 
 

@@ -6,6 +6,7 @@ Like `manners.py`, for what people say in passing. Pure text.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from parley.models.cascade.notes.said import FixedNote
@@ -16,6 +17,19 @@ _LEAD: Final = (
 )
 _VERY: Final = r"(?:so |very |really |pretty |a (?:bit|little) |just |quite |feeling |still )*"
 _TALK: Final[tuple[tuple[str, str], ...]] = (
+    (
+        r"\b(?:heavier|lighter|weighs? (?:more|less))\b.*\b(?:a|one) (kilo(?:gram)?|pound|ton|tonne"
+        r"|ounce|gram) of .*\b(?:a|one) \1 of\b",
+        "They weigh the same.",
+    ),
+    (
+        r"\bcan you keep (?:a|my) secret\b",
+        "I tell nobody, but this conversation may be recorded.",
+    ),
+    (
+        _LEAD + r"(?:say|tell me) something (?:nice|kind|sweet)\b",
+        "It is good that you are here. I enjoy our talk.",
+    ),
     # Advice.
     (
         r"\bshould (?:i|we) (?:see|call|go to|ask|visit|talk to) (?:a |the |my )?(?:doctor|dentist"
@@ -138,7 +152,9 @@ _TALK: Final[tuple[tuple[str, str], ...]] = (
     (
         r"\b(?:can|do|could) you (?:also |even )?(?:speak|understand|talk|know) (?:any "
         r")?(?:other languages?|spanish|french|german|italian|portuguese|dutch|chinese|mandarin"
-        r"|japanese|korean|russian|hindi|arabic|turkish|polish|greek|latin|swedish)\b",
+        r"|japanese|korean|russian|hindi|arabic|turkish|polish|greek|latin|swedish)\b"
+        r"|\b(?:say|tell me|talk|speak) (?:\w+ )?(?:to me )?in (?:spanish|french|german|italian"
+        r"|portuguese|dutch|chinese|japanese|korean|russian|hindi|arabic|another language)\b",
         "No, I speak only English.",
     ),
     # What it cannot do.
@@ -198,6 +214,42 @@ _TALK: Final[tuple[tuple[str, str], ...]] = (
         r"\bwhere am i\b|\bwhat city am i in\b|\bwhat is my location\b|\bdo you know where i am\b",
         "I don't know where you are.",
     ),
+    (
+        r"\b(?:what|who) am i (?:thinking|dreaming) (?:of|about)\b|\bguess (?:my|what i|how old)\b",
+        "I can't read minds. Tell me!",
+    ),
+    (
+        _LEAD + r"is it (?:better|cheaper|healthier|smarter) to\b",
+        "That depends on you. What speaks for the one, and what for the other?",
+    ),
+    # What they have done or are doing.
+    (
+        _LEAD + r"(?:today |yesterday |last \w+ )?(?:i|we) (?:just |also )?(?:went|visited|watched"
+        r"|travel?led|flew) (?!.*\b(?:doctor|dentist|hospital|funeral|grave|police|court)\b)",
+        "How was it?",
+    ),
+    (
+        _LEAD + r"(?:i|we)(?:'m| am|'re| are) (?:just |now |still |currently )*(?:making|cooking"
+        r"|baking|drinking|eating|reading|watching|painting|cleaning|gardening|knitting)\b",
+        "That sounds good. Enjoy it!",
+    ),
+    (
+        _LEAD + r"i(?:'ve| have)? (?:just )?(?:woke|woken|got) up\b",
+        "Good morning! Did you sleep well?",
+    ),
+    (
+        _LEAD + r"i was born (?:in|on)\b",
+        "Thank you, I will remember that.",
+    ),
+    (
+        r"\b(?:talk|chat|speak) about something (?:else|different)\b"
+        r"|\bchange the (?:subject|topic)\b",
+        "Gladly. What would you like to talk about?",
+    ),
+    (
+        r"\byour (?:last|middle|first|full|real|second) name\b",
+        "I have only one name: Parley.",
+    ),
     # Moods.
     (
         r"\b(?:terrible|awful|horrible|bad|rough|hard|difficult|stressful|long|exhausting|lousy"
@@ -212,7 +264,8 @@ _TALK: Final[tuple[tuple[str, str], ...]] = (
         "I'm sorry, that is hard to take. What did they say?",
     ),
     (
-        r"\bi (?:just )?(?:got|passed|won|finished|made|graduated|bought)\b.*\b(?:job|exam|test"
+        r"\bi (?:just )?(?:got|passed|won|finished|made|graduated|bought)\b"
+        r"(?!.*\b(?:gun|rope|pills|knife|poison)\b).*\b(?:job|exam|test"
         r"|promotion|prize|race|house|degree|scholarship|license|licence|game|match|it)\b"
         r"|\bi(?:'m| am) (?:getting married|pregnant|engaged|a (?:father|mother|grandmother"
         r"|grandfather) now)\b|\bwe(?:'re| are) (?:getting married|engaged|having a baby)\b",
@@ -283,7 +336,10 @@ _TALK: Final[tuple[tuple[str, str], ...]] = (
     (_LEAD + r"guess what\W*$", "What? Tell me!"),
     (_LEAD + r"knock,? knock\b", "Who's there?"),
     (
-        _LEAD + r"(?:can|may) i ask (?:you )?(?:something|a question|you something)\b",
+        _LEAD
+        + r"(?:can|may) i ask (?:you )?(?:something|a question|you something)\b|"
+        + _LEAD
+        + r"i(?:'ve| have)(?: got)? a question\W*$",
         "Of course. Ask me.",
     ),
     (
@@ -296,7 +352,8 @@ _TALK: Final[tuple[tuple[str, str], ...]] = (
         r"\byou(?:'re| are) "
         + _VERY
         + r"(?:the )?(?:funny|great|smart|clever|nice|awesome|amazing|cool|sweet|kind|helpful"
-        r"|good|best|lovely|wonderful)\b|\bgood (?:job|one|bot)\b|\bwell done\b|\bi like (?:you"
+        r"|good|best|lovely|wonderful)\b|(?:^|\bthat(?:'s| is| was) an? |[.!,] )"
+        r"(?:(?:very |really )?good (?:job|one|bot)|well done)\b|\bi like (?:you"
         r"|talking to you)\b|\bthat was (?:great|funny|good|nice|helpful|lovely)\b",
         "Thank you, that is kind of you!",
     ),
@@ -387,6 +444,47 @@ _GROUPS: Final = tuple(group.split() for group in _RHYMES.split("|"))
 def everyday_note(low: str) -> str | None:
     """The sentence for what people say in passing."""
     return next((FixedNote(said) for pattern, said in _PATTERNS if pattern.search(low)), None)
+
+
+_SHAPE: Final = (
+    r"(?:circles?|squares?|triangles?|stars?|hearts?|rings?|cross(?:es)?|shapes?|background)"
+)
+_OF_A_PICTURE: Final = re.compile(
+    r"\bwhat (?:do|can) you see\b|\bwhat(?:'s| is| do you see) (?:in|on) (?:the|this|my) "
+    r"(?:picture|image|photo)\b"
+    r"|\b(?:(?:is|are) there|(?:do|can) you see) (?:an? |any )?(?:[a-z]+ )?"
+    + _SHAPE
+    + r"\b|\bhow many (?!stars are)(?:[a-z]+ )?"
+    + _SHAPE
+    + r" (?:are|do|can)\b|\bwhat (?:shape|colou?r) is (?:it|this|that|the "
+    + _SHAPE
+    + r")\W*$|\bdescribe (?:the|this) (?:picture|image|photo)\b"
+)
+_OF_ONE_SEEN: Final = re.compile(r"\bI see (?!no picture)|\b(?:may|might|could) be\b")
+
+
+def unseen_note(low: str, answers: Sequence[str]) -> str | None:
+    """That there is no picture, to a question about one, unless one was described before."""
+    if not _OF_A_PICTURE.search(low) or any(_OF_ONE_SEEN.search(one) for one in answers):
+        return None
+    return FixedNote("I see no picture. Turn on the camera or send me one.")
+
+
+_SAY_AFTER: Final = re.compile(
+    r"^\W*(?:(?:please|parley|now|can you|could you)\W+)*"
+    r"(?:(?:repeat|say) after me\b|repeat the (?:words?|sentence)\b"
+    r"|(?:repeat|say) (?=(?:the|an?|my|in|we|he|she|they) \w+ \w+ \w+))[\s,:;]*([^?]+)$",
+    re.I,
+)
+
+
+def echo_note(text: str) -> str | None:
+    """What is to be said after the user."""
+    found = _SAY_AFTER.search(text)
+    if not found:
+        return None
+    words = found[1].strip(" \"'.")
+    return FixedNote(f"{words[0].upper()}{words[1:]}.") if words else None
 
 
 def rhyme_note(low: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Which language somebody writes who does not write English, and what is said to them.
+"""Which language a user writes who does not write English, and the reply to them.
 
 By script, else by the commonest words of each language, else because the lexicon does not know most
 of its words. A sentence with as many English words as foreign ones is English: "What does bonjour
@@ -17,7 +17,7 @@ from parley.models.cascade.transcript import FOREIGN_SPEECH
 
 ONLY_ENGLISH: Final = "I speak only English."
 UNDERSTANDS_ENGLISH: Final = "Sorry, I understand only English."
-"""What is said in reply to an unknown language."""
+"""Reply to an unknown language."""
 _SENTENCES: Final = {
     "es": "Lo siento, solo hablo inglés.",
     "fr": "Désolé, je ne parle qu'anglais.",
@@ -42,6 +42,11 @@ _SENTENCES: Final = {
     "th": "ขอโทษค่ะ ฉันพูดได้แต่ภาษาอังกฤษ",
     "bn": "দুঃখিত, আমি শুধু ইংরেজি বলতে পারি।",
     "vi": "Xin lỗi, tôi chỉ nói được tiếng Anh.",
+    "da": "Beklager, jeg taler kun engelsk.",
+    "cs": "Promiňte, mluvím jen anglicky.",
+    "hu": "Sajnálom, csak angolul beszélek.",
+    "ro": "Îmi pare rău, vorbesc doar engleză.",
+    "fi": "Anteeksi, puhun vain englantia.",
 }
 _SCRIPTS: Final = (
     ("HIRAGANA", "ja"), ("KATAKANA", "ja"), ("HANGUL", "ko"), ("CJK", "zh"), ("CYRILLIC", "ru"),
@@ -55,7 +60,7 @@ _WORDS: Final = {
         "qué quién dónde cuándo cuánto cuál hola buenos buenas días tardes noches gracias favor "
         "adiós sí yo tú él ella usted mi tu su me te se lo le puedes puedo quiero tengo hay muy "
         "más pero porque también hablas español ayuda ayúdame hace hora tiempo llamas llamo "
-        "nombre eso esto dime cuéntame chiste gustaría"
+        "nombre eso esto dime cuéntame chiste gustaría hablo entiendo inglés"
     ),
     "fr": (
         "le la les un une des du de et est je tu il elle nous vous ils suis es sommes êtes sont "
@@ -115,6 +120,27 @@ _WORDS: Final = {
         "tôi bạn là và của không có gì ai đâu khi nào thế tại sao xin chào cảm ơn vâng được tiếng "
         "mấy giờ tên khỏe"
     ),
+    "da": (
+        "hvordan hvad hva hvem hvor hvornår hvorfor er jeg du han hun vi det ikke ikkje og en et "
+        "har kan vil god dag morgen tak takk ja nej nei hej hei med for min din meget klokken "
+        "hjælpe hjelpe hedder heter taler snakker dansk norsk mig meg"
+    ),
+    "cs": (
+        "je jsem jsi jste co kdo kde kdy jak proč dobrý den ráno ahoj děkuji díky prosím ano ne ty "
+        "já mluvíš mluvíte česky můžeš mi pomoct kolik hodin máš dnes jmenuješ se na"
+    ),
+    "hu": (
+        "az egy és nem igen hogy mi ki hol mikor hogyan miért szia jó napot reggelt köszönöm kérem "
+        "te én van vagy tudsz beszélsz magyarul óra nekem segíteni hány hívnak"
+    ),
+    "ro": (
+        "este sunt ești ce cine unde când cum cât bună ziua mulțumesc da nu tu eu vorbești "
+        "românește poți mă ajuți faci ceasul mai te"
+    ),
+    "fi": (
+        "on ja ei mikä mitä kuka missä milloin miten miksi hei moi terve kiitos hyvää päivää "
+        "huomenta sinä minä olet olen puhutko suomea voitko auttaa minua kello kuuluu paljonko nyt"
+    ),
 }  # fmt: skip
 _SETS: Final = {code: frozenset(words.split()) for code, words in _WORDS.items()}
 _ENGLISH: Final = frozenset(
@@ -130,7 +156,12 @@ _ENGLISH: Final = frozenset(
     "well ha haha "
     "capital called call meet nice sorry love help me man old new".split()
 )
-_MARKS: Final = re.compile(r"[¿¡ñãõßőűłąęşğıđơư]")
+_MARKS: Final = re.compile(r"[¿¡ñãõßőűłąęşğıđơưěřůșță]")
+_OWN_LETTERS: Final = {
+    "es": "¿¡ñ", "pl": "ąćęłńśźż", "tr": "ğış", "vi": "ơưđ", "de": "ß",
+    "cs": "ěřů", "hu": "őű", "ro": "șță",
+}  # fmt: skip
+_MARKED: Final = re.compile(f"[{''.join(_OWN_LETTERS.values())}]")
 _LETTERS: Final = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
 _VOWEL: Final = re.compile(r"[^\Wbcdfghjklmnpqrstvwxz]")
 _GREETINGS: Final = {
@@ -138,8 +169,15 @@ _GREETINGS: Final = {
     "merci": "fr", "salut": "fr", "hallo": "de", "danke": "de", "tschüss": "de", "ciao": "it",
     "buongiorno": "it", "buonasera": "it", "grazie": "it", "olá": "pt", "oi": "pt",
     "obrigado": "pt", "obrigada": "pt", "hoi": "nl", "dankjewel": "nl", "goedemorgen": "nl",
-    "hej": "sv", "merhaba": "tr", "cześć": "pl",
+    "hej": "sv", "merhaba": "tr", "cześć": "pl", "dzień": "pl",
 }  # fmt: skip
+
+
+_ELSEWHERE: Final = frozenset(
+    "kamusta kumusta magandang dobar kako zdravo hvala moduz kaixo eskerrik shqip faleminderit "
+    "habari sawubona sveiki labas ačiū estàs adéu tere aitäh blagodaria molweni halló".split()
+)
+"""Greetings in languages of which nothing else is known."""
 
 
 def language_of(text: str) -> str | None:
@@ -156,6 +194,10 @@ def foreign_note(text: str, is_word: Callable[[str], bool] | None = None) -> str
     code = language_of(text)
     if code is not None:
         return FixedNote(f"{_SENTENCES[code]} {ONLY_ENGLISH}")
+    words = _LETTERS.findall(_plain(text))
+    is_known = len(words) <= 3 and bool(_ELSEWHERE.intersection(words))
+    if is_known and not _ENGLISH.intersection(words):
+        return FixedNote(UNDERSTANDS_ENGLISH)
     if text.strip() == FOREIGN_SPEECH or _is_another_script(text) or _is_strange(text, is_word):
         return FixedNote(UNDERSTANDS_ENGLISH)
     return None
@@ -220,6 +262,10 @@ def _by_words(text: str) -> str | None:
     english = sum(word in _ENGLISH for word in words)
     scores = {code: sum(word in known for word in words) for code, known in _SETS.items()}
     code = max(scores, key=lambda one: scores[one])
+    if marked := _MARKED.search(low):
+        # Letters that only one of our languages has.
+        own = next(one for one, signs in _OWN_LETTERS.items() if marked[0] in signs)
+        code = own if scores[own] + 1 >= scores[code] else code
     score = scores[code] + bool(_MARKS.search(low))
     if score >= 2 and score > english and 2 * score >= len(words):
         return code

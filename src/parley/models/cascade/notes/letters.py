@@ -1,8 +1,11 @@
-"""Spelling and the alphabet."""
+"""Spelling, the alphabet, and words with a letter."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+
+from parley.models.cascade.notes.knowledge import capitals, country_names
 
 LONGEST = 45
 """Letters of a word that is spelled; no English word has more."""
@@ -55,3 +58,40 @@ def letters_note(low: str) -> str | None:
     if re.search(r"\b(?:say|tell me|recite|sing|know)\b.*\balphabet\b", low):
         return "A, B, C, D, E, F, G, H, I, J, K, L, M, N, O, P, Q, R, S, T, U, V, W, X, Y, Z."
     return None
+
+
+_NAMED = re.compile(
+    r"\b(one|an?|two|three|four|five|[1-5]|some) (animals?|fruits?|countr(?:y|ies)|cit(?:y|ies)|"
+    r"capitals?)\b.{0,14}?\b(?:with|from|in)(?: an?\b)?(?: the)?(?: letter)? ([a-z])\W*$"
+)
+_COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "some": 3}
+_ANIMALS = (
+    "ant alligator ape bear bee beaver cat cow camel dog duck dolphin eagle elephant eel fox frog "
+    "fish goat giraffe goose horse hare hedgehog iguana insect ibis jaguar jellyfish jackal "
+    "kangaroo koala kiwi lion lizard lamb monkey mouse mole newt nightingale octopus otter owl pig "
+    "parrot penguin quail rabbit rat raven sheep snake spider tiger turtle toad urchin viper "
+    "vulture wolf whale worm yak zebra"
+)
+_FRUITS = (
+    "apple apricot avocado banana blackberry blueberry cherry coconut cranberry date "
+    "elderberry fig grape grapefruit guava kiwi lemon lime lychee mango melon nectarine orange "
+    "olive papaya peach pear plum quince raspberry strawberry tangerine watermelon"
+)
+
+
+def named_note(low: str) -> str | None:
+    """A number of animals, fruits, countries or cities with a given letter."""
+    found = _NAMED.search(low)
+    if not found:
+        return None
+    number, kind, letter = found.groups()
+    words: Iterable[str] = (_ANIMALS if kind.startswith("an") else _FRUITS).split()
+    if kind.startswith(("co", "ci", "ca")):
+        words = country_names().values() if kind.startswith("co") else capitals().values()
+    wanted = int(number) if number.isdigit() else _COUNTS[number]
+    chosen = [word for word in words if word.lower().startswith(letter)][:wanted]
+    if not chosen:
+        return f"I can't think of any with {letter.upper()}."
+    *first, last = chosen
+    said = f"{', '.join(first)} and {last}" if first else last
+    return f"{said[0].upper()}{said[1:]}."

@@ -1,4 +1,4 @@
-"""What is always said the same way: about itself, to moods, and when it is asked to say it again.
+"""Fixed replies: about itself, to moods, and to requests to repeat.
 
 Like the other notes: a sentence of ours beside the user's words, which the model says in its turn.
 Pure text.
@@ -14,9 +14,10 @@ from parley.models.cascade.notes.turns import plain_answer
 _AGAIN = re.compile(
     r"^\W*(?:(?:sorry|excuse me|pardon|please|um|oh|wait|can you|could you|would you)\W+)*(?:what "
     r"did you (?:just )?say|"
-    r"what was that|pardon(?: me)?|say (?:that|it) again|repeat (?:that|it|your(?:self)?(?: "
-    r"last)?(?: answer)?)|"
-    r"come again|once more please|what were you saying)(?: (?:again|please|once more|for me|just "
+    r"what was that|pardon(?: me)?|say (?:that|it) again|repeat(?: (?:that|it|your(?:self)?(?: "
+    r"last)?(?: answer)?))?|"
+    r"come again|once more(?: please)?|tell me (?:that|the) (?:same )?(?:joke|story|poem) again|"
+    r"what were you saying)(?: (?:again|please|once more|for me|just "
     r"now))*\W*$"
 )
 
@@ -28,6 +29,12 @@ _ALWAYS: tuple[tuple[str, str], ...] = (
             f"Good {when}! How are you?",
         )
         for when in ("morning", "afternoon", "evening", "day")
+    ),
+    (
+        r"^\W*(?:(?:oh|okay|ok|no|hey|parley|please|just)\W+)*(?:stop|quiet|hush|silence|enough"
+        r"|(?:be|keep) (?:quiet|silent)|stop (?:it|that|talking|speaking)|that(?:'s| is) enough)"
+        r"(?:\W+(?:please|now|it|parley|thank you|thanks))*\W*$",
+        "All right.",
     ),
     # About itself.
     (
@@ -87,8 +94,8 @@ _ALWAYS: tuple[tuple[str, str], ...] = (
     ),
     # Ends.
     (
-        r"\bi(?:'ve| have)?(?: really)? (?:got to|gotta|must|need to|have to|should) (?:go|leave"
-        r"|run)(?: now| soon)?\W*$",
+        r"(?<!\bdo )\bi(?:'ve| have)?(?: really)? (?:got to|gotta|must|need to|have to|should)"
+        r" (?:go|leave|run)(?: now| soon)?\W*$",
         "Goodbye! It was nice talking to you.",
     ),
     (
@@ -99,7 +106,7 @@ _ALWAYS: tuple[tuple[str, str], ...] = (
     (
         r"\b(?:that(?:'s| is)|this is) not what i (?:asked|meant|said|wanted)\b|\byou "
         r"(?:misunderstood|misheard) me\b"
-        r"|\bi did(?:n't| not) (?:ask|say) that\b",
+        r"|\bi did(?:n't| not) (?:ask|say) (?:about |for )?(?:that|this|it)\b",
         "I'm sorry, I got that wrong. Please say it again in other words.",
     ),
     (
@@ -120,7 +127,8 @@ def always(text: str) -> str | None:
 
 _FAMILIAR = re.compile(
     r"^\W*(?:(?:and|so|well|okay|hello|hi|hey|parley)\W+)*(?:"
-    r"how are you(?: doing)?(?: today)?|how do you do|who are you|what(?:'s| is) your name"
+    r"how are you(?: doing)?(?: today)?|how do you do|(?:who|what) are you|what(?:'s| is) your name"
+    r"|tell me your name"
     r"|what can you do(?: for me)?|are you an? (?:real )?(?:person|human|robot|machine|computer)"
     r"|(?:good )?(?:morning|afternoon|evening|night)|hello|hi|hey|thank you(?: very much)?|thanks"
     r"|goodbye|bye|see you(?: later)?|yes|no|okay|please|how old are you|where are you from"

@@ -35,7 +35,7 @@ _PLURAL: Final = {"foot": "feet", "inch": "inches", "century": "centuries"}
 
 
 def measure_note(low: str, answers: Sequence[str] = ()) -> str | None:
-    """What a sum in everyday words comes to."""
+    """Result of a sum in everyday words."""
     text = _halves(as_digits(re.sub(r"\b(\d+),(?=\d{3}\b)", r"\1", low)))
     for rule in (_how_many, _converted, _temperature, _price, _power, _shares, _prime, _checked):
         found = rule(text)
@@ -148,6 +148,12 @@ def _temperature(text: str) -> str | None:
 
 
 def _price(text: str) -> str | None:
+    reduced = re.search(
+        rf"\b{_N}\b.*?\b{_N} ?(?:%|percent|per cent) (?:off|discount|cheaper)", text
+    )
+    if reduced:
+        left = float(reduced[1]) * (1 - float(reduced[2]) / 100)
+        return f"With {reduced[2]} percent off, {reduced[1]} becomes {_number(left)}."
     found = re.search(
         rf"\b(?:if )?(?:an?|one|each|every|1) ([a-z]+) costs? \$?{_N} ?([a-z]*),? (?:what do|how "
         rf"much (?:do|are|is)|what are|how much for|what would) {_N} (?:of )?([a-z]+)",
@@ -246,8 +252,19 @@ def _checked(text: str) -> str | None:
     return f"{'Yes' if is_so else 'No'}, {found[1]} {word} {found[3]} is {_number(result)}."
 
 
+_IT: Final = r"(?:that|it|this|the result)"
+_DONE_TO_IT: Final = (
+    (re.compile(rf"\bdivide {_IT} by {_N}"), "divided by"),
+    (re.compile(rf"\bmultiply {_IT} (?:by|with) {_N}"), "times"),
+    (re.compile(rf"\badd {_N}(?: to {_IT})?"), "plus"),
+    (re.compile(rf"\b(?:subtract|take(?: away)?) {_N}(?: (?:away )?from {_IT})?"), "minus"),
+)
+
+
 def _on(text: str, answers: Sequence[str]) -> str | None:
-    """`And times two?` after a result."""
+    """`And times two?` after a result, or `Divide that by two.`"""
+    for verb, word in _DONE_TO_IT:
+        text = verb.sub(rf"{word} \1", text)
     found = re.fullmatch(
         rf"\W*(?:and |now |then |okay |ok |so )*(?:(?:what(?:'s| is) )?(?:that|it|this) )?(plus"
         rf"|minus|times|divided by|multiplied by) {_N}\W*",

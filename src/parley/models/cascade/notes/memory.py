@@ -1,4 +1,4 @@
-"""What somebody told us about themselves, found again in their own words.
+"""Facts that users have stated about themselves, found again in their own words.
 
 Rules over the user's sentences, nothing learnt: "my name is Fiona", "my dog is called Rex", "I live
 in Oslo", "remember that the key is under the mat". What was told last holds. A pure function of the
@@ -34,11 +34,25 @@ _RENAMED = re.compile(
     r"wrong"
     r"|\bi'm not|\bi am not) ?(?:[A-Z][\w'-]+)?[\s,.!:;]*(?:but |it's |it is |i'm |i am |my name "
     r"is |call me )*([A-Z][\w'-]+)\W*$"
-    r"|^\W*(?i:no|nope|actually|sorry|wait|wrong|it's)[\s,.!]+(?i:no |it's |it is |i'm |i am "
+    r"|^\W*(?:(?i:no|nope|actually|sorry|wait|wrong|it's)[\s,.!]+)+(?i:no |it's |it is |i'm |i am "
     r"|that's |just |with a k|)*"
-    r"([A-Z][\w'-]+)(?i:,? please| not [A-Z]?\w+)?\W*$"
+    r"([A-Z][\w'-]+)(?i:,? please| not [A-Z]?\w+|,? with an? \w\W.*)?\W*$"
+    r"|\b(?i:it's|it is|that's|i)(?i: actually| really)? (?i:spelled|spelt|written|meant|said) "
+    r"([A-Z][\w'-]+)(?i:,? not [A-Z]?\w+|,? with an? \w\W.*)?\W*$"
+    r"|\b(?i:not) [A-Z][\w'-]+[,.;!:]* (?:but )?([A-Z][\w'-]+)\W*$"
+    r"|\b(?i:got|have|had|said|wrote|spelled) my name wrong\b.*?\b([A-Z][\w'-]+)\W*$"
 )
-"""What corrects a name that was told before."""
+"""Corrects a name given earlier."""
+_CORRECTED = re.compile(
+    r"^\W*(?:(?i:no|nope|actually|sorry|wait|i mean)[\s,.!]+)+(?i:it's |it is |i meant |i mean "
+    r"|(?:his|her|its|their) name is |he's called |she's called |on |in )*"
+    r"((?:[A-Z]|\d)[\w'-]*(?: \w+)?)\W*$|^\W*(?i:it's|it is|they are) ([a-z ]{2,24}) now\W*$"
+)
+_VALUE = re.compile(
+    r"( is (?:called |on |in )?| are (?:from )?| live in | like | prefer | support ).+(?=\.$)"
+)
+"""Of a fact, in its sentence."""
+_FORGET = re.compile(r"\b(?:forget|delete|erase|don't remember) (?:about )?my name\b", re.I)
 _NO_NAMES = frozenset(
     "sorry fine good tired sad happy here back from not so very really just going doing trying "
     "hungry bored okay ok ill sick sure afraid glad".split()
@@ -49,6 +63,11 @@ _MY = re.compile(
 )
 _ALSO = (
     (re.compile(r"\bi live in ([^.,;!?]+)"), "live", "You live in {}."),
+    (re.compile(r"\bi (?:just |have |recently )?moved to ([A-Z]\w+(?: [A-Z]\w+)*)"), "live",
+     "You live in {}."),
+    (re.compile(r"\bi (?:now )?prefer ((?!to\b|not\b)[^.,;!?]+?)(?: now)?(?=[.,;!?]|$)"), "prefer",
+     "You prefer {}."),
+    (re.compile(r"\bi support ([A-Z][^.,;!?]+)"), "support team", "You support {}."),
     (re.compile(r"\bi(?:'m| am) from ([^.,;!?]+)"), "from", "You are from {}."),
     (re.compile(r"\bi come from ([^.,;!?]+)"), "from", "You come from {}."),
     (re.compile(r"\bi was born (?:in|on) ([^.,;!?]+)"), "born", "You were born in {}."),
@@ -70,6 +89,11 @@ _ALSO = (
     ),
     (re.compile(r"\bi (?:really )?(?:like|love) ((?!to\b|it\b|that\b|you\b)[^.,;!?]+)"), "like",
      "You like {}."),
+    (re.compile(r"\bi(?:'m| am) (?:\w+ly )?allergic to ([^.,;!?]+)"), "allergic",
+     "You are allergic to {}."),
+    (re.compile(r"\bi (?:really )?(?:hate|dislike|don't like|can't stand) "
+                r"((?!to\b|it\b|that\b|this\b|you\b|when\b)[^.,;!?]+)"), "hate dislike",
+     "You don't like {}."),
     (re.compile(r"\bi parked(?: my| the)?(?: car)? ([^.,;!?]+)"), "parked",
      "You parked {}."),
 )  # fmt: skip
@@ -110,31 +134,40 @@ class Told:
 
 
 def listen(texts: Iterable[str]) -> Told:
-    """What these sentences of the user tell."""
+    """Facts in these sentences of the user."""
     name: str | None = None
     facts: dict[str, str] = {}
     for text in texts:
         plain = " ".join(latest(text).replace("’", "'").split())
         if plain.endswith("?") and not re.search(r"\bmy name is\b", plain, re.I):
             continue
+        if _FORGET.search(plain):
+            name = None
         found = _find_name(plain) or (_renamed(plain) if name else None)
         if found:
             name = found
-        for key, sentence in _facts(plain):
+        told = dict(_facts(plain))
+        if facts and not told and not found and (corrected := _CORRECTED.search(plain)):
+            newest = next(reversed(facts))
+            value = corrected[1] or corrected[2]
+            told = {newest: _VALUE.sub(rf"\g<1>{value}", facts[newest], count=1)}
+        for key in told:
             facts.pop(key, None)
-            facts[key] = sentence
+        facts |= told
     return Told(name, facts)
 
 
 def _renamed(plain: str) -> str | None:
     found = _RENAMED.search(_lower_lead(plain))
-    new = (found[1] or found[2]) if found else None
+    new = next((one for one in found.groups() if one), None) if found else None
     return new if new and new.lower() not in _NO_NAMES else None
 
 
 def introduced(text: str, earlier: Sequence[str]) -> str | None:
-    """What is said to who tells a name and little else, or another name than before."""
+    """Reply to a user who gives only a name, or another name than before."""
     before, after = listen(earlier), listen([*earlier, text])
+    if before.name and not after.name:
+        return "All right, I have forgotten your name."
     if after.name is None or text.rstrip().endswith("?") or len(text.split()) > 9:
         return None
     is_told = listen([text]).name == after.name or before.name != after.name
@@ -148,7 +181,7 @@ def introduced(text: str, earlier: Sequence[str]) -> str | None:
 
 
 def recall(text: str, told: Told) -> str | None:
-    """What was told and is asked for in `text`; None if the text does not ask for any such thing.
+    """The stored fact that `text` asks for; None if it asks for none.
 
     An empty string: it asks for something of the user's that was never told.
     """
@@ -158,12 +191,12 @@ def recall(text: str, told: Told) -> str | None:
     if not _MINE.search(low):
         return _remembered(low, told)
     if re.search(r"\b(?:what|who)\b.*\b(?:your|you)\b", low) and not re.search(
-        r"\bmy\b|\bi\b", low
+        r"\bmy\b|\bi\b|\bcall me\b", low
     ):
         return None
     if re.search(
         r"\bmy (?:own )?name\b|\bwho (?:am i|i am)\b(?! (?:talking|speaking|chatting|dealing))"
-        r"|\bi(?:'m| am) called\b|\bam i called\b",
+        r"|\bi(?:'m| am) called\b|\bam i called\b|\bdo you call me\b",
         low,
     ):
         return f"Your name is {told.name}." if told.name else ""
@@ -177,14 +210,16 @@ def recall(text: str, told: Told) -> str | None:
     if best is not None:
         return best
     if re.search(
-        r"\b(?:what|who|where)(?:'s| is| are| was| do| did) (?:my|i)\b|\bhow old am i\b", low
+        r"\b(?:what|who|where)(?:'s| is| are| was| do| did) (?:my|i)\b|\bhow old am i\b"
+        r"|\bwhat am i allergic\b",
+        low,
     ):
         return ""
     return None
 
 
 def _remembered(low: str, told: Told) -> str | None:
-    """What we were asked to remember, whoever it belongs to."""
+    """Facts that the user asked to remember, about anyone."""
     words = _words(low)
     who = re.search(r"\bwho(?:'s| is) ([a-z][\w'-]+)\W*$", low)
     if who:
@@ -243,13 +278,14 @@ def _facts(plain: str) -> Iterable[tuple[str, str]]:
 
 
 def _also_key(key: str, values: list[str]) -> str:
-    if key == "family":
-        return _family_key(values[0].lower())
-    return f"{values[0].lower()} {key}" if key == "have" else {
-        "live": "live", "from": "from", "born": "born birthday", "old": "old", "work": "work job",
-        "job": "work job",
-        "like": "like", "parked": "parked park car",
-    }[key]  # fmt: skip
+    match key:
+        case "family":
+            return _family_key(values[0].lower())
+        case "have":
+            return f"{values[0].lower()} have"
+    kinds = {"born": "born birthday", "work": "work job", "job": "work job",
+             "parked": "parked park car"}  # fmt: skip
+    return kinds.get(key, key)
 
 
 _KINDS: Final = (

@@ -1,4 +1,4 @@
-"""Notes that go with what the user said: sums, spelling, the calendar, a small stock of facts.
+"""Notes that accompany the user's words: sums, spelling, the calendar, a small stock of facts.
 
 A language model of 135 M parameters converses, but neither reckons nor knows much. What a few
 lines of code or a table know for certain is put beside the user's words as a note, and the model
@@ -14,12 +14,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from random import Random
 
 from parley.models.cascade.notes import manners, memory, turns
 from parley.models.cascade.notes.calendar import calendar_note
-from parley.models.cascade.notes.care import care_note
+from parley.models.cascade.notes.care import care_note, cares, listening
 from parley.models.cascade.notes.clock import Now, clock_note
-from parley.models.cascade.notes.everyday import everyday_note, rhyme_note
+from parley.models.cascade.notes.everyday import (
+    echo_note,
+    everyday_note,
+    rhyme_note,
+    unseen_note,
+)
 from parley.models.cascade.notes.knowledge import (
     capital_note,
     definition_note,
@@ -29,17 +35,18 @@ from parley.models.cascade.notes.knowledge import (
     unknown_note,
 )
 from parley.models.cascade.notes.languages import foreign_note
-from parley.models.cascade.notes.letters import letters_note, spelling_note
+from parley.models.cascade.notes.letters import letters_note, named_note, spelling_note
 from parley.models.cascade.notes.measures import measure_note
-from parley.models.cascade.notes.reckoning import compare_note, count_note, sum_note
-from parley.models.cascade.notes.said import FixedNote, latest, varied
+from parley.models.cascade.notes.reckoning import compare_note, count_note, leaving_note, sum_note
+from parley.models.cascade.notes.said import FixedNote, latest, plainly, varied
 from parley.models.cascade.numerals import as_digits
 
 _TOOLS = (
-    sum_note, compare_note, count_note, spelling_note, letters_note, calendar_note, capital_note,
-    opposite_note,
+    leaving_note, sum_note, compare_note, count_note, spelling_note, letters_note, named_note,
+    calendar_note, capital_note, opposite_note,
 )  # fmt: skip
 _STOCKS = {
+    "fun_facts": r"\bfacts?\b(?! about)|\bsomething (?:interesting|new|i don't know)\b",
     "jokes": r"\bjokes?\b|\bmake me laugh\b|\b(?:something|anything) funny\b",
     "poems": r"\bpoems?\b|\brhyme for me\b|\bverses?\b|\bpoetry\b",
     "riddles": r"\briddles?\b|\bpuzzles? for me\b",
@@ -47,7 +54,7 @@ _STOCKS = {
     "tongue_twisters": r"\btongue.?twisters?\b",
 }
 _WANTS = re.compile(
-    r"\b(?:tell|know|say|give|read|recite|write|make|hear|another|one more|got|have|like|let's"
+    r"\b(?:tell|ask|know|say|give|read|recite|write|make|hear|another|one more|got|have|like|let's"
     r"|do)\b"
 )
 
@@ -74,18 +81,25 @@ def note_for(
         now: reads the clock, if it is asked for.
         is_word: True for an English word; see `foreign_note`.
     """
-    alone = care_note(text, answers[-1] if answers else "") or foreign_note(text, is_word)
-    found = alone or _known(text, earlier, seed, answers, now)
+    known = _known(text, earlier, seed, answers, now)
+    careful = care_note(text, answers, is_known=known is not None)
+    found = careful or foreign_note(text, is_word) or known
     if found is None:
         text = latest(text)
         followed = _follow_up(text, earlier[-1]) if earlier else None
         found = unknown_note(_low(followed or text))
+        if found is None and earlier and answers and _asks_again(text, earlier[-1]):
+            found = plainly(answers[-1])
+    if found is None and cares(answers):
+        found = listening(answers)
     return None if found is None else varied(FixedNote(found), answers[-1] if answers else "")
 
 
 def is_expected(text: str, earlier: Sequence[str] = ()) -> bool:
     """True if a sentence is one of those we know what to do with: a recogniser that is in doubt
     takes such a reading rather than one that means nothing."""
+    if care_note(text, ()) is not None:
+        return True
     told = memory.listen([text])
     text = latest(text)
     is_telling = told.name is not None or bool(told.facts)
@@ -99,6 +113,43 @@ def is_expected(text: str, earlier: Sequence[str] = ()) -> bool:
             NOT_TOLD,
         )
     )
+
+
+_OF_THE_WORLD = re.compile(
+    r"^\W*(?:(?:and|so|okay|ok|well|please|hey|hi|hello|um|oh|do you know|can you tell me)\W+)*"
+    r"(?:(?:what|who|where)'s|what|who|where|when|which|why|how) "
+    r"(?!up\b|new\b|about\b|else\b|if\b|now\b|an? \w+!|come\b|not\b|makes\b|wrong\b|going on\b)"
+    r"(?!.*\b(?:i|i'm|me|my|mine|we|us|our|you|you're|your|yourself|this|that|these|those|love|life"
+    r"|happiness|meaning|picture|photo)\b).*\?\W*$"
+)
+_NOT_KNOWN = (
+    "I don't know that one, sorry.",
+    "I don't know that. It would be best to look it up.",
+    "Sorry, I have no answer to that one.",
+)
+
+
+def unknown_to_us(text: str, earlier: Sequence[str], answers: Sequence[str]) -> FixedNote | None:
+    """That we do not know, to a question about the world without a note: of 19 such questions the
+    model says so to 17, and invents the other answers. None where words of the question were said
+    before, which the model may have learnt from them."""
+    low = _low(latest(text))
+    if not _OF_THE_WORLD.search(low):
+        return None
+    before = " ".join(map(_low, (*earlier, *answers)))
+    words = re.findall(r"\b[a-z]{4,}\b", low)
+    if any(re.search(rf"\b{one}\b", before) for one in words if one not in _ASKING):
+        return None
+    return FixedNote(_NOT_KNOWN[len(answers) % len(_NOT_KNOWN)])
+
+
+_ASKING = frozenset("what where which when does were will many much there with from have".split())
+
+
+def _asks_again(text: str, before: str) -> bool:
+    """True for a question that was asked in the same words just before."""
+    asked, last = (re.findall(r"[a-z0-9']+", _low(one)) for one in (text, before))
+    return asked == last and len(asked) > 1 and text.rstrip().endswith("?")
 
 
 _MINE = re.compile(
@@ -140,11 +191,11 @@ def _known(
     if found is None and earlier:
         followed = _follow_up(text, earlier[-1])
         if followed is not None:
-            found = _plain(followed, earlier, seed)
+            found = clock_note(_low(followed), now) or _plain(followed, earlier, seed)
     if found is None and answers:
         named = _of_whom(low, answers[-1])
         found = _plain(named, earlier, seed) if named else None
-    return found or everyday_note(low)
+    return found or echo_note(text) or unseen_note(low, answers) or everyday_note(low)
 
 
 _PRONOUN = re.compile(r"\b(?:he|she|they|it|him|her|them)\b")
@@ -172,8 +223,29 @@ def _plain(text: str, earlier: Sequence[str], seed: int) -> str | None:
         found = tool(low)
         if found is not None:
             return found
-    drawn = stock_note(low, earlier, seed)
+    drawn = _by_chance(as_digits(low), seed + len(earlier)) or stock_note(low, earlier, seed)
     return drawn or rhyme_note(low) or fact_note(low) or definition_note(low)
+
+
+_COIN = re.compile(r"\b(?:flip|toss) (?:a|the) coin\b|\bheads or tails\b")
+_DIE = re.compile(r"\b(?:roll|throw) (?:a|the|one) (?:die|dice)\b")
+_PICK = re.compile(
+    r"\b(?:pick|choose|give me|think of|say) (?:me )?(?:a|any) (?:random )?number "
+    r"(?:between|from) (\d{1,6}) (?:and |to )?(\d{1,6})\b"
+)
+
+
+def _by_chance(low: str, seed: int) -> FixedNote | None:
+    """A coin, a die, or a number between two."""
+    chance = Random(seed)
+    if _COIN.search(low):
+        return FixedNote(f"It is {chance.choice(('heads', 'tails'))}.")
+    if _DIE.search(low):
+        return FixedNote(f"It is a {chance.randint(1, 6)}.")
+    if picked := _PICK.search(low):
+        first, last = sorted(map(int, picked.groups()))
+        return FixedNote(f"I pick {chance.randint(first, last)}.")
+    return None
 
 
 def _follow_up(text: str, before: str) -> str | None:
@@ -190,6 +262,8 @@ def _follow_up(text: str, before: str) -> str | None:
     low = before.lower()
     for pattern, form in (
         (r"\bcapital\b", "what is the capital of {}"),
+        (r"\bwhat day\b|\bwhat date\b|\bthe date\b", "what day is {}"),
+        (r"\bwhat time\b|\bthe time\b", "what time is it {}"),
         (r"\bopposite\b", "what is the opposite of {}"),
         (r"\bspell", "how do you spell {}"),
         (r"\bcome.? after\b", "what comes after {}"),

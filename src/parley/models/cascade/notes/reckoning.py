@@ -129,6 +129,30 @@ def sum_note(low: str) -> str | None:
     return None
 
 
+_LEAVES = re.compile(
+    r"\bat (\d{1,2})(?:[:.](\d\d))?\b(?:.*?)\b(?:needs?|takes?)\b.*?\b"
+    r"(half an hour|a quarter of an hour|an hour and a half|an hour|(\d+) (minute|hour)s?)\b"
+    r".*\bwhen (?:must|should|do|shall|can) i (?:have to )?(?:go|leave|start|set off|set out)\b"
+)
+_SPANS_MIN = {
+    "half an hour": 30, "a quarter of an hour": 15, "an hour": 60, "an hour and a half": 90,
+}  # fmt: skip
+
+
+def leaving_note(low: str) -> str | None:
+    """`The train leaves at 6:40 and I need half an hour to get there, when must I go?`"""
+    found = _LEAVES.search(as_digits(low))
+    if not found or int(found[1]) > 23 or int(found[2] or 0) > 59:
+        return None
+    needed = _SPANS_MIN.get(found[3])
+    if needed is None:
+        needed = int(found[4]) * (60 if found[5] == "hour" else 1)
+    at = 60 * int(found[1]) + int(found[2] or 0)
+    leave = (at - needed) % (24 * 60 if int(found[1]) > 12 else 12 * 60)
+    hour = leave // 60 or (0 if int(found[1]) > 12 else 12)
+    return f"You have to leave at {hour}:{leave % 60:02d}."
+
+
 def _chain(first: str, parts: Sequence[tuple[str, str]]) -> str | None:
     terms: list[float] = [float(first)]
     said = [_number(float(first))]

@@ -1,4 +1,4 @@
-"""A note that is the answer: it is said word for word, without the language model."""
+"""A note that is the whole answer: it is spoken word for word, without the language model."""
 
 from __future__ import annotations
 
@@ -30,13 +30,17 @@ def latest(text: str) -> str:
 _BEFORE = ("As I said: ", "Once more: ", "Again: ")
 
 
+def plainly(answer: str) -> str:
+    """An answer without the words that say that it is one again."""
+    return next((answer.removeprefix(one) for one in _BEFORE if answer.startswith(one)), answer)
+
+
 def varied(note: FixedNote, last: str) -> FixedNote:
     """The note in other words where it is what was answered last."""
-    plain = next((last.removeprefix(one) for one in _BEFORE if last.startswith(one)), last)
-    if note != plain:
+    if note != plainly(last):
         return note
     used = next((place for place, one in enumerate(_BEFORE) if last.startswith(one)), -1)
-    return FixedNote(_BEFORE[(used + 1) % len(_BEFORE)] + note)
+    return FixedNote(_BEFORE[(used + 1) % len(_BEFORE)] + note.removeprefix("I said: "))
 
 
 _NOT_KNOWN = (
@@ -53,7 +57,7 @@ _SMALL_TALK = (
 
 
 def instead_of(answer: str, answers: Sequence[str]) -> str:
-    """What is said in place of the sentence that was said last."""
+    """Alternative to the sentence that was spoken last."""
     low = answer.lower()
     is_lost = any(words in low for words in ("don't know", "sorry", "not told", "can't"))
     choices = _NOT_KNOWN if is_lost else _SMALL_TALK

@@ -1,4 +1,4 @@
-"""What was just said by either side, and how a story or a riddle continues.
+"""The last words of either side, and how a story or a riddle continues.
 
 Pure text: everything follows from what was said and answered before.
 """
@@ -17,7 +17,7 @@ _MINE: Final = re.compile(
     r"(?:what (?:did|have|was it) i (?:just |last )?(?:say|said|ask|asked|told you|tell you"
     r"|want)\w*"
     r"|what i (?:just )?(?:said|asked|told you)|what was (?:my last|my previous|the last) "
-    r"(?:question|sentence|message)"
+    r"(?:question|sentence|message)|what was my question"
     r"|what did i (?:just )?(?:ask|say|tell) ?(?:you)?)(?: (?:you|to you|about|before|just now"
     r"|right now|last|again))*\W*$"
 )
@@ -27,6 +27,7 @@ _FIRST: Final = re.compile(
 )
 _YOURS_BEFORE: Final = re.compile(
     r"\bwhat did you say before (?:that|this)\b|\byour answer before (?:that|this)\b"
+    r"|^\W*and before (?:that|this)\W*$"
 )
 _YOURS: Final = re.compile(
     r"^\W*(?:(?:sorry|wait|um|oh|so)\W+)*(?:what did you (?:just )?(?:say|tell me|answer)|what "
@@ -52,11 +53,15 @@ _GIVES_UP: Final = re.compile(
     r"|\byou tell me\b|^\W*(?:what|dunno|idk)\W*$"
 )
 _ABOUT: Final = re.compile(r"\b(?:about|of|with) (?:an? |the |my |some )?([a-z]+(?: [a-z]+)?)\W*$")
+_WRONG: Final = (
+    "No, that is not it. Guess again, or say: I give up.",
+    "Not that either. Guess again, or ask me for a hint.",
+)
 RIDDLE_END: Final = "Do you know the answer?"
 
 
 def last_words(low: str, earlier: Sequence[str], answers: Sequence[str]) -> str | None:
-    """What the user or we said last, where that is asked."""
+    """Last words of the user or the assistant, if the user asks for them."""
     if _FIRST.search(low):
         return FixedNote(
             f"First you said: {earlier[0]}" if earlier else "You have not said anything before."
@@ -66,10 +71,10 @@ def last_words(low: str, earlier: Sequence[str], answers: Sequence[str]) -> str 
             f"You said: {earlier[-1]}" if earlier else "You have not said anything before."
         )
     if _YOURS_BEFORE.search(low):
+        said = [plain_answer(one) for one in answers]
+        before = [one for one in said if one != said[-1]]
         return FixedNote(
-            f"Before that I said: {answers[-2]}"
-            if len(answers) > 1
-            else "I have said nothing before that."
+            f"Before that I said: {before[-1]}" if before else "I have said nothing before that."
         )
     if _YOURS.search(low):
         return FixedNote(
@@ -82,7 +87,7 @@ def last_words(low: str, earlier: Sequence[str], answers: Sequence[str]) -> str 
 
 def plain_answer(answer: str) -> str:
     """An answer without `I said:` before it."""
-    return re.sub(r"^(?:I said: )+", "", answer)
+    return re.sub(r"^(?:I said: |As I said: |Once more: |Again: )+", "", answer)
 
 
 def riddle(entry: str) -> FixedNote:
@@ -118,10 +123,12 @@ def _of_riddle(low: str, answers: Sequence[str]) -> str | None:
         return FixedNote(f"Yes, that's it! {solution}.")
     if _GIVES_UP.search(low):
         return FixedNote(f"The answer is: {solution[0].lower()}{solution[1:]}.")
+    if re.search(r"\b(?:hints?|clues?|help)\b", low) and len(low.split()) <= 7:
+        return FixedNote(f"It is a word of {len(key)} letters, and the first one is {key[0]}.")
     if len(low.split()) <= 6 and re.match(
         r"^\W*(?:is it|maybe|perhaps|an?|the|your|my|it's|it is|i (?:think|guess|say))\b", low
     ):
-        return FixedNote("No, that is not it. Guess again, or say: I give up.")
+        return FixedNote(_WRONG[answers[-1] == _WRONG[0]])
     if re.match(r"^\W*(?:no|nope)\W*$", low):
         return FixedNote(f"The answer is: {solution[0].lower()}{solution[1:]}.")
     if re.match(r"^\W*(?:yes|yeah|i do|maybe)\W*$", low):

@@ -1,4 +1,4 @@
-"""Drawn things: flat colours on a plain ground, told by colour and outline. By rule, not learnt.
+"""Recognises drawings, flat colours on a plain ground, by colour and outline. Rules, not learned.
 
 Shapes: pixels (H, W, 3) uint8; masks (h, w) at a size of at most 128. A picture whose ground is not
 plain, or that has more than a few things, is no drawing: a classifier may look at it.

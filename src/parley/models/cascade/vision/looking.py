@@ -1,4 +1,4 @@
-"""The bundled vision: a drawing is told thing by thing, everything else by its likeliest class."""
+"""The bundled vision: describes a drawing thing by thing, anything else by its likeliest class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0: one of a thousand things in a photograph, and how sure it is.
+"""EfficientNet-Lite0: one of a thousand classes for a photograph, and its probability.
 
 Shapes: pixels (H, W, 3) uint8; activations (1, C, H, W). Batch norms are folded into the
 convolutions when the weights are packed (`training/cascade/eyes.py`). Strided convolutions pad as

@@ -1,4 +1,4 @@
-"""From sounds to the course of a voice: how long each sound lasts, its pitch, and its spectrum.
+"""From phones to the course of a voice: the length, pitch and spectrum of each phone.
 
 Shapes: `S` sounds of one clause, `F` frames of 12.5 ms, `C` = 60 coefficients of the spectral
 envelope, `A` = 3 bands of aperiodicity. One clause at a time, all at once: a clause of two seconds

@@ -1,4 +1,4 @@
-"""Where speech may be cut, from the text alone: what streams is cut like what is whole."""
+"""Where speech may be cut, from the text alone, so that streamed text is cut like whole text."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ PAUSES: Final = ",;:—…"
 """Characters that make a pause within a sentence."""
 MIN_WORDS, MAX_WORDS = 3, 14
 """Minimum number of words of a clause and, where the text allows it, the maximum."""
+FIRST_WORDS: Final = 2
+"""Minimum of the first clause of an answer that somebody waits for: "I'm sorry," sounds for as long
+as the words behind it take."""
 
 _END: Final = re.compile(r"(?<=[.!?…])[\"')\]*_]*(?=\s)|(?<=[,;:—])(?=\s)|\n")
 _LONG: Final = re.compile(rf"\s*(?:\S+\s+){{{MAX_WORDS + 1}}}\S")
@@ -32,17 +35,21 @@ _TIES: Final = re.compile(
 """Words that stay with the next word when a clause is cut for its length."""
 
 
-def cut(text: str, *, is_last: bool) -> tuple[list[str], str]:
+def cut(text: str, *, is_last: bool, is_first: bool = False) -> tuple[list[str], str]:
     """Clauses that are complete, and the rest that waits for more text.
+
+    `is_first`: the first of them may be shorter (`FIRST_WORDS`).
 
     Joined, they are the text. A block of code is one clause. Depends on the text alone: cutting
     what streams gives the clauses of the whole.
     """
     done: list[str] = []
     start = 0
-    while (size := _first(text[start:])) > 0:
+    least = FIRST_WORDS if is_first else MIN_WORDS
+    while (size := _first(text[start:], least)) > 0:
         done.append(text[start : start + size])
         start += size
+        least = MIN_WORDS
     rest = text[start:]
     if is_last and rest.strip():
         done.append(rest)
@@ -50,7 +57,7 @@ def cut(text: str, *, is_last: bool) -> tuple[list[str], str]:
     return done, rest
 
 
-def _first(text: str) -> int:
+def _first(text: str, least: int) -> int:
     """Length of the first clause; 0 if it is incomplete."""
     is_code = bool(_FENCE.match(text.lstrip("\n")))
     lead = len(text) - len(text.lstrip())
@@ -60,12 +67,12 @@ def _first(text: str) -> int:
             continue
         if not is_code and _is_long(piece):
             return _place(piece)
-        if _is_end(piece, is_line="\n" in found[0]):
+        if _is_end(piece, least, is_line="\n" in found[0]):
             return found.end()
     return _place(text) if not is_code and _is_long(text) else 0
 
 
-def _is_end(piece: str, *, is_line: bool) -> bool:
+def _is_end(piece: str, least: int, *, is_line: bool) -> bool:
     """True if a clause may end here."""
     if not piece.strip() or _MARKER.fullmatch(piece):
         return False
@@ -73,7 +80,7 @@ def _is_end(piece: str, *, is_line: bool) -> bool:
     is_stop = piece.rstrip("\"')]*_ ")[-1:] in tuple(STOPS + "…")
     if is_stop and not is_line and _GOES_ON.search(piece.strip()):
         return False
-    return is_line or len(piece.split()) >= (1 if is_stop else MIN_WORDS)
+    return is_line or len(piece.split()) >= (1 if is_stop else least)
 
 
 def _is_long(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""From words to the sounds of American English: a lexicon, its rules for endings, and letters.
+"""From words to phones of American English: a lexicon, its rules for endings, and letters.
 
 Sounds are written as the Kokoro voices write them (IPA with one sign per diphthong: A in *day*, I
 in *my*, O in *go*, W in *now*, Y in *boy*). The lexicon is made from misaki's dictionaries

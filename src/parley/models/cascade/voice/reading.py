@@ -13,7 +13,7 @@ from typing import Final
 
 from parley.models.cascade.voice.clauses import PAUSES, STOPS, cut
 from parley.models.cascade.voice.written.abbreviations import read_abbreviations
-from parley.models.cascade.voice.written.addresses import read_addresses, read_codes
+from parley.models.cascade.voice.written.addresses import read_addresses, read_chess, read_codes
 from parley.models.cascade.voice.written.amounts import (
     plain_groups,
     read_fractions,
@@ -44,6 +44,7 @@ __all__ = ["PAUSES", "STOPS", "cut", "read_out"]
 _RULES: Final = (
     without_markup,
     plain_groups,
+    read_chess,
     read_addresses,
     read_verses,
     read_dates,
@@ -70,6 +71,7 @@ _FOLDED: Final = str.maketrans(
     {"ß": "ss", "ẞ": "ss", "ø": "o", "Ø": "O", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ł": "l",
      "Ł": "L", "đ": "d", "Đ": "D", "ð": "th", "Ð": "Th", "þ": "th", "Þ": "Th", "ı": "i", "ħ": "h"}
 )  # fmt: skip
+_BEHIND_LETTERS: Final = ("plus", "minus", "equals", "times", "is", "squared", "cubed")
 _LETTER_AFTER: Final = re.compile(
     r"\b([Vv]itamin|[Pp]lan|[Gg]rade|[Tt]ype|[Hh]epatitis|[Oo]ption|[Pp]art|[Ee]xhibit|[Aa]ppendix|"
     r"[Cc]ategory|[Gg]roup|[Tt]eam|[Pp]oint|[Ll]etter|[Aa]nswer|[Cc]lass|[Tt]erminal|[Ss]ection) "
@@ -146,9 +148,11 @@ def _is_word(tokens: list[str], index: int) -> bool:
     token = tokens[index]
     if token not in ("a", "A", "I", "i"):
         return False
+    following = tokens[index + 1 : index + 2]
+    if token in "aA" and following in ([":"], [")"]):
+        return False
     if token in "ai":
-        following = tokens[index + 1 : index + 2]
-        return not (following and following[0] in ("plus", "minus", "equals", "times", "is"))
+        return not (following and following[0] in _BEHIND_LETTERS)
     before = [one for one in tokens[max(0, index - 2) : index] if one != ","]
     after = [one for one in tokens[index + 1 : index + 3] if one != ","]
     near = before[-1:] + after[:1]

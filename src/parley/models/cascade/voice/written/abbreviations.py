@@ -30,7 +30,7 @@ _BEFORE_NUMBERS: Final = {
     "chap": "chapter", "sec": "section", "sect": "section", "art": "article", "eq": "equation",
     "ver": "version", "ed": "edition", "min": "minimum", "max": "maximum",
     "approx": "approximately", "ca": "circa", "c": "circa", "apt": "apartment", "ste": "suite",
-    "ext": "extension", "tel": "telephone", "nr": "number", "par": "paragraph",
+    "ext": "extension", "tel": "telephone", "nr": "number", "rm": "room", "par": "paragraph",
     "para": "paragraph", "ln": "line", "tab": "table", "app": "appendix", "ex": "exercise",
     "avg": "average", "temp": "temperature", "qty": "quantity",
 }  # fmt: skip

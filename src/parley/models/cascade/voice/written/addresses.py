@@ -165,6 +165,7 @@ _PHONES: Final = tuple(
         r"\d{3}-\d{4}",
         r"\d{4}([ -])\d{4}\1\d{4}\1\d{4}",
         r"0\d{2,4}[ /-]\d{3,4}(?:[ -]?\d{2,4}){0,2}",
+        r"\(0\d{2,4}\)[ /-]?\d{3,4}(?:[ -]?\d{2,4}){0,2}",
         r"\d{3}-\d{2}-\d{4}",
     )
 )
@@ -174,6 +175,18 @@ def read_codes(text: str) -> str:
     """Write telephone numbers, other numbers read digit by digit, and versions as words."""
     for pattern in _PHONES:
         text = pattern.sub(lambda found: _phone(found[0]), text)
+    text = re.sub(
+        r"\b(ISBN(?:-1[03])?:?) ((?:\d[ -]?){9,13}X?)(?!\w)",
+        lambda found: f"{found[1]} {_phone(found[2])}", text,
+    )  # fmt: skip
+    text = re.sub(
+        r"(?<![\w.,$€£-])(?:116 123\b|(?:911|988|112|999)(?= (?:calls?|operators?|dispatch\w*|"
+        r"emergenc\w*|services?)\b| in (?:the )?[A-Z]))",
+        lambda found: _phone(found[0]), text,
+    )  # fmt: skip
+    text = re.sub(
+        r"\b([ABCDGMP])2([ABCGMP])\b", lambda f: f"{spelled(f[1])} to {spelled(f[2])}", text
+    )
     text = re.sub(
         rf"\b({_CALLS})((?: the police)?(?: at| on)?) (\d{{3,}})(?= or (\d{{3,}})\b)?(?![\d%:.]\d)",
         lambda found: f"{found[1]}{found[2]} {digits(found[3])} ", text, flags=re.I,
@@ -190,8 +203,8 @@ def read_codes(text: str) -> str:
     )  # fmt: skip
     text = re.sub(r"(?<=[A-Z]{2} )(\d{5})(?:-(\d{4}))?(?!\w)", lambda f: digits(f[0]), text)
     text = re.sub(
-        rf"\b({_PLACES}(?: [A-Z]{{2}})?) ?(\d{{3,4}})(?![\w%]|[.,:]\d)",
-        lambda found: f"{found[1]} {code(found[2])} ", text,
+        rf"\b({_PLACES}(?: [A-Z]{{2}})?) ?(\d{{3,4}})(?:-(\d{{2,4}}))?(?![\w%]|[.,:-]\d)",
+        lambda found: f"{found[1]} {code(found[2])} " + (code(found[3]) if found[3] else ""), text,
     )  # fmt: skip
     text = re.sub(
         r"(?<![\w.,])[vV]?(\d+(?:\.\d+){2,})(?!\w)",
@@ -209,6 +222,29 @@ def read_codes(text: str) -> str:
 
 
 _RANGE: Final = re.compile(r"(\d\d0)-([1-9]\d\d0)")
+
+
+_PIECES: Final = {"K": "king", "Q": "queen", "R": "rook", "B": "bishop", "N": "knight"}
+_MOVE: Final = re.compile(
+    r"(?<![\w-])(?:([KQRBN])([a-h]?[1-8]?)(x?)|([a-h])(x))([a-h])([1-8])([+#]?)(?![\w#])"
+)
+
+
+def read_chess(text: str) -> str:
+    """Write moves such as `Nxf3+` as words; `e4` reads as it is."""
+    text = re.sub(
+        r"(?<![\w-])O-O(-O)?(?![\w-])", lambda f: f" castles {'long' if f[1] else ''} ", text
+    )
+
+    def move(found: re.Match[str]) -> str:
+        piece, of, taking, pawn, pawn_taking, file, rank, end = found.groups("")
+        squares = [number(sign) if sign.isdigit() else spelled(sign) for sign in of + pawn]
+        takes = "takes" if taking or pawn_taking else ""
+        check = {"+": "check", "#": "checkmate", "": ""}[end]
+        words = [_PIECES.get(piece, ""), *squares, takes, spelled(file), number(rank), check]
+        return f" {' '.join(words)} "
+
+    return _MOVE.sub(move, text)
 
 
 def _phone(text: str) -> str:

@@ -77,7 +77,10 @@ def read_money(text: str) -> str:
         lambda f: f" {_counted(f[1], 'penny', 'pence')} ",
         text,
     )
-    return re.sub(rf"\b({_COIN_ENDS}) ?/ ?(?=(?:{_PER_WORDS})\b)", r"\1 per ", text)
+    return re.sub(
+        rf"\b({_COIN_ENDS}) ?/ ?({_PER_WORDS})\b",
+        lambda f: f"{f[1]} per {_unit(f[2])[0]}", text,
+    )  # fmt: skip
 
 
 _COIN_ENDS: Final = (
@@ -207,9 +210,20 @@ _SPACED: Final = r"(?:\s|-)?"
 _AMOUNT: Final = re.compile(
     rf"(?<![\w.,/])(?<!-)({NUMBER}){_SPACED}{_UNIT}(?![A-Za-z0-9°'])(?!\^|/\w|-[A-Za-z]{{1,2}}\b)"
 )
+_MIXED_AMOUNT: Final = re.compile(
+    rf"(?<![\w.,/-])(\d{{1,3}})[ -](\d{{1,2}})/(\d{{1,2}})[ -]?({_ONE})(?![\w°'/])"
+)
 _NEED_SPACE: Final = frozenset(("K", "A"))
 _NEED_SUM: Final = frozenset(
     "d day days week month year hour minute second people inch mile miles hours".split()
+)
+_COMPASS: Final = {"N": "north", "S": "south", "E": "east", "W": "west"}
+_WHOLE_UNITS: Final = (
+    "(?:kilo|centi|milli)?(?:lit|met)(?:er|re)s?|(?:kilo|milli)?grams?|kilos?|euros?|percent|"
+    "degrees?|hours?|million|billion"
+)
+_DECIMAL_COMMA: Final = re.compile(
+    rf"(?<=\d),(?=\d{{1,2}}\s?(?:%|°|(?:[kcm]?m|k?g|[kM]?[Ww]|l|(?i:{_WHOLE_UNITS}))\b))"
 )
 _NOT_JOINED: Final = frozenset("L V W J K".split())
 
@@ -221,6 +235,8 @@ def read_units(text: str) -> str:
         lambda f: f"{f[1]} inch{'es' if ' ' in f[1] and not _is_attributive(f) else ''}",
         text,
     )
+    text = re.sub(r"(?<=°[CF]) ?/ ?(?=\d)", " or ", text)
+    text = _MIXED_AMOUNT.sub(_mixed_amount, text)
     text = re.sub(
         rf"(?<=[\d\"'])\s?[x×]\s?(?={NUMBER}\s?(?:[kcm]?m|ft|in|px|inch|inches)\b|{NUMBER}\")",
         " by ",
@@ -245,10 +261,11 @@ def read_units(text: str) -> str:
         lambda f: f" {_counted(f[1], 'inch', 'inch' if _is_attributive(f) else 'inches')} ", text,
     )  # fmt: skip
     text = re.sub(
-        r"(\d)°\s?([NSEW])\b",
-        lambda f: f"{f[1]}° " + {"N": "north", "S": "south", "E": "east", "W": "west"}[f[2]], text,
+        r"(?<=\d)° ?(?:(\d{1,2})'(?: ?(\d{1,2})\")?)? ?([NSEW])\b",
+        lambda f: "° " + (f"{f[1]} minutes " if f[1] else "")
+        + (f"{f[2]} seconds " if f[2] else "") + _COMPASS[f[3]], text,
     )  # fmt: skip
-    text = re.sub(r"(?<=\d),(?=\d{1,2}\s?(?:%|°|[kcm]?m\b|k?g\b|[kM]?[Ww]\b|l\b))", ".", text)
+    text = _DECIMAL_COMMA.sub(".", text)
     return _AMOUNT.sub(_amount, text)
 
 
@@ -270,6 +287,16 @@ def _amount(found: re.Match[str]) -> str:
     if unit.endswith(".") and not found.string[found.end() :].strip():
         stop = "."
     return f"{said}{stop} "
+
+
+def _mixed_amount(found: re.Match[str]) -> str:
+    """`2 1/2 lbs` as two and a half pounds."""
+    whole, top, below, unit = found.groups()
+    if int(top) >= int(below) or unit in _NEED_SUM:
+        return found[0]
+    one, many = _unit(unit)
+    part = _share(top, below, is_part=True)
+    return f"{number(whole)} and {part} {one if _is_attributive(found) else many} "
 
 
 def _unit(text: str) -> tuple[str, str]:
@@ -300,6 +327,8 @@ def read_ranges(text: str) -> str:
         lambda f: " ".join(number(one) for one in re.findall(r"\d+", f[1])), text,
     )  # fmt: skip
     text = re.sub(r"\b24[/-]7\b", "twenty four seven", text)
+    text = re.sub(r"(?<=\d)(st|nd|rd|th)\s?[-–]\s?(?=\d+(?:st|nd|rd|th)\b)", r"\1 to ", text)
+    text = re.sub(r"\b1(0{1,3})s(?= of [a-z])", lambda f: _TENS[len(f[1])], text)
     text = re.sub(r"\b9/11\b", "nine eleven", text)
     text = re.sub(
         r"(?<=\d)\s+-\s+(?=\d[\d.,]*\s*(?:[=?]|is\b|equals\b|makes\b|[+×*]))", " minus ", text
@@ -318,6 +347,7 @@ def read_ranges(text: str) -> str:
     return re.sub(r"(?<=[a-z])–(?=[A-Za-z])", " ", text)
 
 
+_TENS: Final = {1: "tens", 2: "hundreds", 3: "thousands"}
 _POINTED: Final = r"%|\s?°[CF]?|\s?(?:k|M|mm|cm|km|kg|m|g|h|s|min|ms|GB|MB|x)"
 _RATED: Final = re.compile(
     r"\b(?:rate\w*|scor\w*|gave|give|gives|got|pain|rating|graded?|stars?)\b", re.I
@@ -465,6 +495,7 @@ def read_signs(text: str) -> str:
     text = re.sub(r"(?<=[a-zA-Z])/(?=[a-zA-Z])|\s/\s", " or ", text)
     for sign, word in _SIGNS.items():
         text = text.replace(sign, word)
+    text = re.sub(r"(?<!\w)([A-Za-zα-ω]|\))/(?=\d|\()", r"\1 over ", text)
     text = text.replace("/", " ")
     return "".join(f" {_GREEK[sign.lower()]} " if sign.lower() in _GREEK else sign for sign in text)
 
@@ -501,7 +532,7 @@ def read_numbers(text: str) -> str:
     )  # fmt: skip
     text = re.sub(r"(?<=\d)\+(?=\s|[.,;!?)]|$)", " plus ", text)
     text = re.sub(r"(?<![A-Za-z'])([A-Za-z])(?=\d)", lambda f: spelled(f[1]), text)
-    text = re.sub(r"(?<=\d)([a-z])(?![A-Za-z'])", lambda f: spelled(f[1]), text)
+    text = re.sub(r"(?<=\d)([A-Za-z])(?![A-Za-z'])", lambda f: spelled(f[1]), text)
     text = re.sub(r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])", " ", text)
     text = re.sub(r"\d[\d,]*(?:\.\d+)?|\.\d+", _number, text)
     return text

@@ -1,4 +1,4 @@
-"""What capitals say: letters one by one, a word, a shout, or a Roman number."""
+"""Meaning of capitals: spelled letters, a word, emphasis, or a Roman numeral."""
 
 from __future__ import annotations
 
@@ -135,6 +135,9 @@ def mixed_case(text: str) -> str:
 
 
 def _chemical(found: re.Match[str]) -> str:
+    if re.fullmatch(r"[A-Z]{2,}s", found[0]):
+        # The plural of an abbreviation: PCs.
+        return found[0]
     parts = re.findall(r"[A-Za-z]+|\d+", found[0])
     return " ".join(number(part) if part.isdigit() else spelled(part) for part in parts)
 
@@ -192,6 +195,8 @@ _THRONE: Final = re.compile(
 )
 _COUNTED: Final = re.compile(rf"\b({_NUMBERED}) ({_ROMAN})(?!\w)", re.I)
 _FREE: Final = re.compile(r"(?<![\w.'-])(?=[IVX]{2,}\b|[MDCLXVI]{5,}\b)" + rf"({_ROMAN})(?![\w'])")
+_SMALL: Final = r"((?=[ivxl]{2})(?:xl|l?x{0,3})(?:ix|iv|v?i{0,3}))"
+_PAGES: Final = re.compile(rf"\b([Pp]ages?|pp?\.) {_SMALL}(?:[-–]{_SMALL})?(?![\w'])")
 _NOT_ROMAN: Final = frozenset("XX XXX XXXX CIVIC MIX MILD VIVID VI LIVID MIMIC".split())
 
 
@@ -210,6 +215,7 @@ def read_romans(text: str) -> str:
     text = re.sub(
         r"\bIV(?= (?:drip|fluid|line|bag|antibiotic|pole|treatment))", spelled("IV"), text
     )
+    text = _PAGES.sub(_paged, text)
     text = _THRONE.sub(_throned, text)
     text = _COUNTED.sub(_counted, text)
     return _FREE.sub(_free, text)
@@ -221,6 +227,12 @@ def _throned(found: re.Match[str]) -> str:
     if not roman or is_single or (roman in "IV" and name in ("Mary", "John", "Paul", "Joseph")):
         return found[0]
     return f"{name} the {as_ordinal(roman_value(roman))}"
+
+
+def _paged(found: re.Match[str]) -> str:
+    pages = [in_words(roman_value(one.upper())) for one in found.groups()[1:] if one]
+    name = {"p.": "page", "pp.": "pages"}.get(found[1], found[1])
+    return f"{name} {' to '.join(pages)} "
 
 
 def _counted(found: re.Match[str]) -> str:

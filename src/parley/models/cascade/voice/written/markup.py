@@ -1,4 +1,4 @@
-"""Signs that are for the eye: Markdown, HTML, LaTeX, emoji, quotation marks."""
+"""Markup for the eye: Markdown, HTML, LaTeX, emoji, quotation marks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RULES: Final = tuple(
             "",
         ),  # below a table's head
         (r"^[ \t]*(?:[-*_][ \t]*){3,}$", ""),
-        (r"^[ \t]*(?:[-*+•◦▪–][ \t]+)(?:\[[ xX]\][ \t]+)?", ""),
+        (r"^[ \t]*(?:[-*+•◦▪–→➜]+[ \t]+)(?:\[[ xX]\][ \t]+)?", ""),
         (r"^([ \t]*)(\d{1,3})[.)][ \t]+(?=\S)", r"\1\2, "),
         (r"^[ \t]*\|(.*)\|[ \t]*$", r"\1"),
         (r"\s\|\s", ", "),

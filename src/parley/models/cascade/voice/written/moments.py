@@ -128,6 +128,7 @@ _HALF: Final = r"([AaPp])\.?\s?[Mm]\b(\.?)"
 
 def read_times(text: str) -> str:
     """Write times of day, and durations such as `1h30`, as words."""
+    text = re.sub(r"\b(noon|midnight)\s?[-–]\s?(?=\d)", r"\1 to ", text)
     text = re.sub(
         rf"(?<![\w:.])(1[0-2]|0?[1-9])((?::[0-5]\d)?){_TO}(?=(?:1[0-2]|0?[1-9])(?::[0-5]\d)?\s?{_HALF})",
         lambda f: f"{_clock(f[1], f[2][1:]) if f[2] else in_words(int(f[1]))} to ", text,
@@ -238,6 +239,7 @@ def read_year_ranges(text: str) -> str:
         r"|(?<=\bearly )|(?<=\blate )|(?<=\btheir )|(?<=\b[Mm]y )|(?<=\byour ))(\d)0'?s"
         r"|(1\d|20)(\d)0'?s)(?!\w)", _decade, text,
     )  # fmt: skip
+    text = re.sub(r"(?<=ties)\s?[-–]\s?(?=(?:\w+ )?\w+ties\b)", " to ", text)
     return re.sub(_YEAR_RANGE, _years, text)
 
 

@@ -1,4 +1,4 @@
-"""What all rules of reading share: letters that are spelled, digits one by one, numbers in words.
+"""Shared by all rules of reading: spelled letters, single digits, numbers in words.
 
 A rule replaces a written form with the words for it, in lower case. A letter that is spelled is one
 sign of Unicode's private area until all rules are done, so that no later rule takes it for a word.
@@ -38,9 +38,9 @@ def digits(text: str) -> str:
 
 def number(text: str) -> str:
     """A written number in words."""
-    text = text.replace(",", "")
-    whole, _, part = text.partition(".")
-    is_code = len(whole) > 15 or (len(whole) > 9 and not whole.endswith("000"))
+    whole, _, part = text.replace(",", "").partition(".")
+    is_plain = "," in text or whole.endswith("000")
+    is_code = len(whole) > 15 or (len(whole) > 9 and not is_plain)
     if is_code or (len(whole) > 1 and whole[0] == "0"):
         said = digits(whole)
     else:
