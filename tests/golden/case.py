@@ -1,10 +1,8 @@
 """One golden case, and how results are compared with it.
 
 A case is `<section>/<name>.json` and/or `.npz`: inputs, settings and what the public implementation
-gave. A `Checker` notes every difference and goes on, so that one run shows them all.
+gave. A `Checker` notes every difference and continues, so that one run shows them all.
 """
-
-from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Cases of section `duplex` that are tables of one choice each."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

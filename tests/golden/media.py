@@ -1,7 +1,5 @@
 """Reading the inputs of cases: pictures, clips and messages by rule."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

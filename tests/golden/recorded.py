@@ -6,8 +6,6 @@ differ from the case's and the comparison says so. A text that the listed entrie
 raises `Skipped`.
 """
 
-from __future__ import annotations
-
 import json
 import unicodedata
 from collections.abc import Sequence

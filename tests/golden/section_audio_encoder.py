@@ -1,7 +1,5 @@
 """The audio encoder: whole with both masks, and live with its cache."""
 
-from __future__ import annotations
-
 import copy
 import re
 
@@ -10,6 +8,7 @@ import torch
 from tests.golden import media, tiny
 from tests.golden.case import Case, Checker
 from tests.golden.section_mel import live_options, push_all
+from tests.support.states import layer_states
 
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel, token_count
 from parley.models.minicpmo45.runtime.caches import SlotCache
@@ -69,8 +68,9 @@ def _layers(case: Case, check: Checker) -> None:
     sound_encoder = tiny.sound_encoder(case.folder)
     clip = media.audio(case.json["input"]["audio"])
     (mel,) = sound_encoder.pieces([clip])
-    states: list[torch.Tensor] = []
-    last = sound_encoder.encoder.whole(mel[None], [mel.shape[1]], 0, states)
+    encoder = sound_encoder.encoder
+    with layer_states(encoder.layers, encoder.layer_norm) as states:
+        last = encoder.whole(mel[None], [mel.shape[1]], 0)
     for index, state in enumerate(states):
         if f"state{index}" in case.arrays:
             check.close(f"state{index}", state[0, ::2], case.arrays[f"state{index}"])

@@ -1,10 +1,8 @@
-"""A whole request answered at once, greedily or with beams.
+"""A whole request answered together, greedily or with beams.
 
 The product streams its answers; this is a small straight generation over the product's prompt,
 embeddings, language model and penalties, with the rules of the public one-shot call.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Sequence
@@ -137,7 +135,7 @@ def beam_search(
         for row, (_, ids) in enumerate(live):
             for token in set(ids):
                 log[row, token] *= penalty if log[row, token] < 0 else 1 / penalty
-        total = log + torch.tensor([[value] for value, _ in live])
+        total = log + torch.tensor([[value] for value, _ in live], device=log.device)
         values, places = total.flatten().topk(2 * beams)
         chosen: list[tuple[float, int, int]] = []
         for rank, (value, place) in enumerate(zip(values.tolist(), places.tolist(), strict=True)):

@@ -1,7 +1,5 @@
 """Full duplex, unit by unit, and tables of single choices."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Sequence

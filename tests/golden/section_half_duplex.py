@@ -1,6 +1,4 @@
-"""Turn-based sessions, step by step, and one request prefilled at once."""
-
-from __future__ import annotations
+"""Turn-based sessions, step by step, and one request prefilled together."""
 
 from typing import Any
 
@@ -13,7 +11,7 @@ from tests.golden.section_prompts import read, segments_of
 from tests.golden.talking import ROW, conversation
 
 from parley.engine.segments import Audio, Hearing, Image, Mark, Marker, Segment, Text
-from parley.engine.work import Generate, Prefill, Sampling, StartSession, Window
+from parley.engine.work import Generate, Prefill, StartSession, Window
 from parley.models.minicpmo45.audio_encoder.mel import LiveMelOptions
 from parley.models.minicpmo45.conversation.replies import ReplyJob, WholeReplyJob
 
@@ -92,12 +90,10 @@ class Session:
             self.checkpoint = self.model.checkpoint(ROW)
         reply = Generate(
             max_new_tokens=args["max_new_tokens"],
-            sampling=Sampling(
-                temperature=args["temperature"],
-                repetition_penalty=args["repetition_penalty"],
-                length_penalty=args["length_penalty"],
-                is_greedy=True,
-            ),
+            temperature=args["temperature"],
+            repetition_penalty=args["repetition_penalty"],
+            length_penalty=args["length_penalty"],
+            do_sample=False,
             speak=args["generate_audio"],
             enable_thinking=args.get("enable_thinking", False),
         )
@@ -227,7 +223,7 @@ def _segments(spec: dict[str, Any], args: dict[str, Any]) -> list[Segment]:
 
 
 def _one_call(case: Case, check: Checker) -> None:
-    """All messages at once, then a whole reply, by the product's own path."""
+    """All messages together, then a whole reply, by the product's own path."""
     given = case.json["input"]
     request = read(case, given["msgs"], given, answer=False)
     check.equal("prompt", request.rendered, case.json["prompt"])
@@ -238,7 +234,8 @@ def _one_call(case: Case, check: Checker) -> None:
     spoken = any(place.kind == "audio" for place in request.prompt.places)
     reply = Generate(
         max_new_tokens=given["max_new_tokens"],
-        sampling=Sampling(repetition_penalty=given["repetition_penalty"], is_greedy=True),
+        repetition_penalty=given["repetition_penalty"],
+        do_sample=False,
         speak=False,
         is_whole=True,
     )

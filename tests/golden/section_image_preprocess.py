@@ -1,7 +1,5 @@
 """Slicing, resizing, patch layout and placeholders of pictures."""
 
-from __future__ import annotations
-
 from tests.golden import media, tiny
 from tests.golden.case import Case, Checker, strided
 

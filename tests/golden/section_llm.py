@@ -1,12 +1,13 @@
 """The language model alone: states, caches, and a gap closed in the middle."""
 
-from __future__ import annotations
+from typing import Any
 
 import torch
 from tests.golden import tiny
 from tests.golden.case import Case, Checker
+from tests.support.states import layer_states
+from torch import nn
 
-from parley.models.minicpmo45.llm.network import Probe
 from parley.models.minicpmo45.runtime.caches import Span
 
 
@@ -21,11 +22,14 @@ def run(case: Case, check: Checker) -> None:
         is_eight_bit=tiny.PRECISION.has_small_caches,
         pool=tiny.pool(2, count + 8),
     )
-    rope, probe = llm.make_rope(count + 8), Probe()
+    rope = llm.make_rope(count + 8)
     spans = [Span(1, 0, count)]
-    hidden = llm(llm.embed(torch.from_numpy(ids)), spans, cache, rope, probe)
+    layers: Any = llm.model.layers
+    norms = nn.ModuleList([layer.input_layernorm for layer in layers])
+    with layer_states(norms, llm.model.norm) as states:
+        hidden = llm(llm.embed(torch.from_numpy(ids)), spans, cache, rope)
     cache.commit(spans)
-    for index, state in enumerate(probe.states):
+    for index, state in enumerate(states):
         check.close(f"hidden{index}", state, case.arrays[f"hidden{index}"])
     logits = llm.logits(hidden)
     check.top("top", logits[-1], case.arrays["top_ids"], case.arrays["top_logits"])

@@ -1,7 +1,5 @@
 """Log-mel features, whole and live."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

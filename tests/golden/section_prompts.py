@@ -1,7 +1,5 @@
 """From messages to ids: template, placeholders, bounds, padding."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +49,7 @@ def segments_of(messages: list[dict[str, Any]], args: dict[str, Any]) -> list[Se
 
 
 def has_sound(messages: list[dict[str, Any]], args: dict[str, Any]) -> bool:
-    """Whether there is anything to hear in a conversation."""
+    """True if there is anything to hear in a conversation."""
     return any(isinstance(segment, Audio) for segment in segments_of(messages, args))
 
 

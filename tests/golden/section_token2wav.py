@@ -10,8 +10,6 @@ a vocoder is compared strictly from what was recorded before it (the classic one
 causal one, which computes pitch in float64, from the mel), and end to end with `PITCH_SLACK`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -3,8 +3,6 @@
 Every input comes from the case's own files; names that rules refer to ("uniform(...)") are parsed
 out of their text, so a folder with other inputs works as well."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -20,12 +18,13 @@ from tests.golden.section_chat import Straight
 from tests.golden.section_prompts import read
 from tests.support.interleaved import Interleaved
 from tests.support.rule_weights import shaped, uniform, weight
+from tests.support.states import PassRecord, passes_of
 from torch import Tensor
 
 from parley.models.minicpmo45.token2wav.windows import utterance_windows
 from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
-from parley.models.minicpmo45.tts.rows import PassRecord, SpeechBlock
+from parley.models.minicpmo45.tts.rows import SpeechBlock
 from parley.models.minicpmo45.tts.sampling import (
     RowRules,
     SpeechSampling,
@@ -112,9 +111,9 @@ def greedy(settings: Mapping[str, Any]) -> SpeechSampling:
 
 def finish(tts: MiniCPMTTS, block: SpeechBlock) -> list[PassRecord]:
     """Run a block to its end, noting every pass."""
-    seen: list[PassRecord] = []
-    while not block.finished:
-        tts.step([block], watch=seen.append)
+    with passes_of(tts, block.row) as seen:
+        while not block.finished:
+            tts.step([block])
     return seen
 
 

@@ -1,12 +1,11 @@
 """The vision tower and the resampler."""
 
-from __future__ import annotations
-
 import re
 
 import torch
 from tests.golden import media, tiny
 from tests.golden.case import Case, Checker
+from tests.support.states import layer_states
 
 from parley.models.minicpmo45.config import SliceRules
 from parley.models.minicpmo45.vision_encoder.pictures import Pieces, cut
@@ -53,9 +52,9 @@ def _layers(case: Case, check: Checker, pictures: list[Pieces]) -> None:
     picture_encoder = tiny.picture_encoder(case.folder)
     (picture,) = pictures
     step = _step(case)
-    states: list = []
-    pixels = torch.from_numpy(picture.patches[0])[None]
-    features = picture_encoder.tower(pixels, picture.sizes, states)
+    pixels = torch.from_numpy(picture.patches[0])[None].to(tiny.PRECISION.device)
+    with layer_states(picture_encoder.tower.encoder.layers) as states:
+        features = picture_encoder.tower(pixels, picture.sizes)
     check.close("emb", states[0][0, ::step], case.arrays["emb"])
     for index, state in enumerate(states[1:]):
         if f"layer{index}" in case.arrays:

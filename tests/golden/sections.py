@@ -4,8 +4,6 @@ A section is a module `tests.golden.section_<name>` with `run(case, check)`; it 
 with a reason. A section without a module is a failure, not a skip.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from collections.abc import Callable

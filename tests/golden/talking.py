@@ -4,8 +4,6 @@ Speech tokens are the most probable ones and the vocoder is a recorder, as when 
 made; everything else is the product as it is, with the public implementation's choices.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -45,6 +43,7 @@ class SilentVocoder:
 
     row_bytes = 0
     has_default_voice = True
+    offline = None
 
     def find(self, voice: Pcm | None) -> Future[None]:
         found: Future[None] = Future()
@@ -62,6 +61,9 @@ class SilentVocoder:
             np.zeros(960 * (len(window.tokens) - (0 if window.is_last else 3)), np.float32)
             for window in windows
         ]
+
+    def release(self, row: int) -> None:
+        """It has no offline stream."""
 
     def attend_plainly(self) -> None:
         """It attends to nothing."""

@@ -1,7 +1,5 @@
 """How far caches in 8 bits and bfloat16 move the recorded results, on a few cases."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Every case of the repository's golden vectors, one test each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 Parts are built when first needed and kept for the process, because filling them takes seconds.
 """
 
-from __future__ import annotations
-
 import json
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -147,7 +145,7 @@ class RememberedScores:
             self._kept[position] = found
             if len(self._kept) > self.KEPT:
                 self._kept.popitem(last=False)
-        # A copy: whoever chooses may write into it.
+        # A copy: anyone who chooses may write into it.
         return found.clone().view(*hidden.shape[:-1], -1)
 
 

@@ -1,20 +1,15 @@
 """What only a GPU can show: `make gpu`. The small model of the other tests, no checkpoint."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.contracts.conversations import Cast, Style, assert_same, closing
 from tests.contracts.model import ModelContract
-from tests.support.small_minicpmo import small_model, small_network
+from tests.support.small_minicpmo import decoded, small_model, small_network
 
 from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.quantize import Int4Linear, grouped
-from parley.models.minicpmo45.runtime.attention import (
-    FusedAttention,
-    make_attention,
-)
+from parley.models.minicpmo45.runtime.attention import FusedAttention, make_attention
 from parley.models.minicpmo45.runtime.caches import Span
 from parley.models.minicpmo45.runtime.graphs import CudaGraphCapture
 
@@ -29,19 +24,21 @@ TOLERANCE = 2e-2
 """Of samples: convolutions use TF32 by default, and other batches other kernels."""
 
 
-class TestSmallMiniCPMOOnAGpu(ModelContract):
+class OnAGpu(ModelContract):
     style = Style(max_new_tokens=16, is_greedy=True)
     tolerance = TOLERANCE
 
+    def shown(self, text: str) -> str:
+        return decoded(text)
+
+
+class TestSmallMiniCPMOOnAGpu(OnAGpu):
     @classmethod
     def make(cls) -> MiniCPMO45:
         return small_model(slots=3, device="cuda")
 
 
-class TestCapturedMiniCPMOOnAGpu(ModelContract):
-    style = Style(max_new_tokens=16, is_greedy=True)
-    tolerance = TOLERANCE
-
+class TestCapturedMiniCPMOOnAGpu(OnAGpu):
     @classmethod
     def make(cls) -> MiniCPMO45:
         model = small_model(slots=3, device="cuda", capture=CudaGraphCapture(torch.device("cuda")))

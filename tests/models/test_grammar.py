@@ -1,7 +1,5 @@
 """Answers that keep to a format: whatever a model would like to say, what it writes is valid."""
 
-from __future__ import annotations
-
 import json
 from functools import lru_cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Conversations on a llama.cpp-omni server, against a stand-in that speaks its protocol."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The licences of what is bundled are shown and shipped."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,6 +1,4 @@
-"""A server without the pocket model's weights says at once where they are to be had."""
-
-from __future__ import annotations
+"""A server without the pocket model's weights says immediately where they are to be had."""
 
 import subprocess
 import sys

@@ -1,9 +1,10 @@
-"""The steps of a unit at any size, on tensors without memory, as a meter counts them.
+"""The steps of a unit at any size: counted on tensors without memory, or run on a card.
 
 Everything that is run here is the code that serves: the language model's steps, the speech
-decoder's passes, the flow and the vocoder, with a `GraphRunner` that counts what a graph would hold
-apart from what is launched one by one. A unit is the worst there is: every conversation shows a
-picture and speaks as much as a unit holds, with a full context.
+decoder's passes, the flow and the vocoder. `PaperModel` has a `GraphRunner` that counts what a
+graph would hold apart from what is launched one by one; `CardModel` (`card.py`) captures it. A unit
+is the worst there is: every conversation shows a picture and speaks as much as a unit holds, with a
+full context.
 
 Letters: `R` rows that share a step, `S` slots.
 """
@@ -11,13 +12,14 @@ Letters: `R` rows that share a step, `S` slots.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+import tools.roofline.operators  # noqa: F401 -- kernels of ours are counted as operators
 import torch
 from tools.roofline.meter import Count, Meter, Returned
 from torch import Tensor, nn
@@ -67,9 +69,27 @@ CAMERA: Final = (720, 1280)
 META: Final = torch.device("meta")
 
 
+Run = Callable[[], object]
+"""Takes one step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One kind of step of a unit, ready to run.
+
+    Args:
+        times: how often a unit takes it.
+    """
+
+    name: str
+    stage: Stage
+    times: int
+    run: Run
+
+
 @dataclass(frozen=True, slots=True)
 class StepKind:
-    """One kind of step of a unit.
+    """One kind of step of a unit, counted.
 
     Args:
         times: how often a unit takes it.
@@ -129,50 +149,44 @@ class CountingGraphs(GraphRunner):
         return tuple(result.clone() for result in results)
 
 
-class PaperModel:
-    """MiniCPM-o 4.5 of the published size, without memory.
+class UnitSteps:
+    """The steps of a unit of MiniCPM-o 4.5. Each method prepares one and returns what runs it.
 
     Args:
-        kind: how the matrices of the language model's layers are kept.
-        config: another size, for tests.
+        network: on its device; its attention is chosen.
+        graphs: runs what is captured.
         has_small_caches: context, heard sound and the speech decoder's cache in 8 bits.
     """
 
     def __init__(
         self,
-        kind: Kind = "none",
+        network: weights.Network,
+        graphs: GraphRunner,
         *,
+        config: MiniCPMOConfig,
         slots: int,
-        context_tokens: int = 8192,
-        config: MiniCPMOConfig | None = None,
-        has_small_caches: bool = False,
+        context_tokens: int,
+        has_small_caches: bool,
     ) -> None:
-        self.config = config or full_size_config()
+        self.network = network
+        self.graphs = graphs
+        self.config = config
         self.slots = slots
         self.context_tokens = context_tokens
-        self.network = network = weights.build(self.config).to(torch.bfloat16)
-        for module in network.modules():
-            rebuild = getattr(module, "rebuild_buffers", None)
-            if rebuild is not None:
-                rebuild(META)
-        if kind != "none":
-            _pack(network, kind)
-        self._returned = Returned()
-        self.graphs = CountingGraphs(self._meter)
-        network.llm.attention = SlotAttention()
+        self.device = device = network.llm.device
         capacity = context_tokens + ANSWER_RESERVE
         self.cache = network.llm.make_cache(slots, capacity, is_eight_bit=has_small_caches)
         rope = network.llm.make_rope(capacity)
-        self.steps = LanguageSteps(network.llm, self.cache, rope, graphs=self.graphs)
+        self.steps = LanguageSteps(network.llm, self.cache, rope, graphs=graphs)
         decoder = network.tts
         assert isinstance(decoder, MiniCPMTTS)
         # Made once per device, so it does not belong to a step.
-        gumbel_table(META)
+        gumbel_table(device)
         self.decoder = decoder
-        decoder.allocate(slots, graphs=self.graphs, is_eight_bit=has_small_caches)
-        with META:
+        decoder.allocate(slots, graphs=graphs, is_eight_bit=has_small_caches)
+        with device if device.type == "meta" else nullcontext():
             self.voice = random_token2wav(
-                slots=slots, device="meta", graphs=self.graphs, history=torch.bfloat16
+                slots=slots, device=device, graphs=graphs, history=torch.bfloat16
             )
         decoder.reads_in_place = self.voice.flow.reads_in_place = True
         encoder = network.apm
@@ -184,35 +198,234 @@ class PaperModel:
             capacity=encoder.positions,
             head_dim=encoder.head_dim,
             dtype=torch.bfloat16,
-            device=META,
+            device=device,
             is_eight_bit=has_small_caches,
         )
 
-    def unit(self, rows: int) -> list[StepKind]:
+    @property
+    def chooser_device(self) -> torch.device:
+        """Where tokens are chosen: values are looked at there."""
+        return self.device
+
+    def prepared(self, rows: int) -> list[Prepared]:
         """The steps of a unit of `rows` conversations together."""
         looks = -(-WINDOW_TOKENS // SPEECH_TOKENS_PER_STEP)
-        made: list[tuple[str, Stage, int, Callable[[int], object]]] = [
-            ("picture", Stage.ENCODE, 1, self.look),
-            ("sound", Stage.ENCODE, 1, self.hear),
-            ("prefill", Stage.PREFILL, 1, self.prefill),
-            ("choose", Stage.DECODE, TEXT_TOKENS + 1, self.choose),
-            ("decode", Stage.DECODE, TEXT_TOKENS + 1, self.decode),
-            ("speech, first 5", Stage.SPEECH, 1, self.speech_begin),
-            ("speech, next 5", Stage.SPEECH, looks - 1, self.speech),
-            ("flow", Stage.VOCODE, 1, self.flow),
-            ("vocoder", Stage.VOCODE, 1, self.vocoder),
-            ("finalize", Stage.FINALIZE, 1, self.finalize),
+        words = TEXT_TOKENS + 1
+        return [
+            Prepared("picture", Stage.ENCODE, 1, self.look(rows)),
+            Prepared("sound", Stage.ENCODE, 1, self.hear(rows)),
+            Prepared("prefill", Stage.PREFILL, 1, self.prefill(rows)),
+            Prepared("choose", Stage.DECODE, words, self.choose(rows)),
+            Prepared("decode", Stage.DECODE, words, self.decode(rows)),
+            Prepared("speech, first 5", Stage.SPEECH, 1, self.speech_begin(rows)),
+            Prepared("speech, next 5", Stage.SPEECH, looks - 1, self.speech(rows)),
+            Prepared("flow", Stage.VOCODE, 1, self.flow(rows)),
+            Prepared("vocoder", Stage.VOCODE, 1, self.vocoder(rows)),
+            Prepared("finalize", Stage.FINALIZE, 1, self.finalize(rows)),
         ]
-        return [self.step(name, stage, times, run, rows) for name, stage, times, run in made]
 
-    def step(
-        self, name: str, stage: Stage, times: int, run: Callable[[int], object], rows: int
-    ) -> StepKind:
-        """One step of so many rows, counted."""
+    def look(self, rows: int) -> Run:
+        """Everybody shows a video frame."""
+        pixels = np.zeros((*CAMERA, 3), np.uint8)
+        pieces = cut(pixels, 1, self.config.slices)
+        encoder = PictureEncoder(
+            self.network.vpm,
+            self.network.resampler,
+            batch=self.config.vision_batch,
+            graphs=self.graphs,
+        )
+        with unseen():
+            # Positions are worked out with the first picture of a size and kept.
+            encoder.resampler(encoder.features(pieces.patches, pieces.sizes), pieces.sizes)
+        return lambda: encoder.tokens(list(pieces.patches) * rows, pieces.sizes[0])
+
+    def hear(self, rows: int) -> Run:
+        """Everybody says something for a second."""
+        config = self.config
+        encoder = SoundEncoder(
+            self.network.apm,
+            self.network.audio_projection_layer,
+            MelExtractor(config.audio.num_mel_bins),
+            pool_step=config.pool_step,
+            chunk_frames=config.audio_chunk_frames,
+        )
+        mel = LiveMel()
+        with unseen():
+            mel, _ = mel.push(np.zeros(RATE_HZ + 1600, np.float32), encoder.extractor)
+            mel, frames = mel.push(np.zeros(RATE_HZ, np.float32), encoder.extractor)
+        margins = [mel.options.redundancy_frames] * rows
+        steps = LiveSteps(self.network.apm, self.sounds, self.graphs)
+
+        def run() -> object:
+            self.sounds.lengths = [self.sounds.capacity // 2] * self.slots
+            return encoder.hear_live(
+                [frames] * rows,
+                list(range(rows)),
+                self.sounds,
+                prefixes=margins,
+                suffixes=margins,
+                steps=steps,
+            )
+
+        return run
+
+    def prefill(self, rows: int) -> Run:
+        """A unit's tokens into full contexts."""
+        return self._fed(rows, PROMPT_TOKENS)
+
+    def finalize(self, rows: int) -> Run:
+        """A unit's terminators."""
+        return self._fed(rows, 2)
+
+    def _fed(self, rows: int, count: int) -> Run:
+        width = int(self.config.language.hidden_size)
+        start = self.context_tokens - count
+
+        def run() -> object:
+            embeds = torch.empty(rows * count, width, dtype=torch.bfloat16, device=self.device)
+            return self.steps.prefill(embeds, [Span(row, start, count) for row in range(rows)])
+
+        return run
+
+    def decode(self, rows: int) -> Run:
+        """One token for every row, and the scores of the next."""
+        spans = [Span(row, self.context_tokens - 1, 1) for row in range(rows)]
+        return lambda: self.steps.decode([0] * rows, spans)
+
+    def choose(self, rows: int) -> Run:
+        """A token each, by the rules of a unit."""
+        vocabulary = int(self.config.language.vocab_size)
+        ids = SpecialIds()
+        with unseen():
+            device = self.chooser_device
+            chooser = Chooser(ByteTokenizer(), vocabulary, device)
+            logits = torch.zeros(rows, vocabulary, dtype=torch.bfloat16, device=device)
+        rule = unit_rule(DuplexConfig(), ids, listen_id=ids.listen)
+        asks = [Ask(rule, seed=row, draws=0, history=tuple(range(50))) for row in range(rows)]
+        return lambda: chooser.choose(logits, asks)
+
+    def speech_begin(self, rows: int) -> Run:
+        """What the unit says goes in, and the first speech tokens come out."""
+        config, count = self.decoder.config, TEXT_TOKENS + 1
+
+        def run() -> object:
+            blocks = []
+            for row in range(rows):
+                hidden = torch.empty(
+                    count, config.llm_width, dtype=torch.bfloat16, device=self.device
+                )
+                blocks.append(self._block(row, self.decoder.condition([0] * count, hidden)))
+            return self._spoken(blocks)
+
+        return run
+
+    def speech(self, rows: int) -> Run:
+        """Some more of them."""
+
+        def run() -> object:
+            blocks = [self._block(row, torch.empty(0, device=self.device)) for row in range(rows)]
+            for block in blocks:
+                block.sampled, block.tokens = 1, [0]
+            return self._spoken(blocks)
+
+        return run
+
+    def _block(self, index: int, condition: Tensor) -> SpeechBlock:
+        row = self.decoder.rows[index]
+        row.length = row.position = SPEECH_COLUMNS
+        rule = BlockRule(0, WINDOW_TOKENS, True, True, self.decoder.config.sampling)
+        return SpeechBlock(row, condition, rule)
+
+    def _spoken(self, blocks: list[SpeechBlock]) -> object:
+        passes = SpeechPasses(self.decoder, blocks, SPEECH_TOKENS_PER_STEP)
+        passes.run()
+        return passes.drawn
+
+    def flow(self, rows: int) -> Run:
+        """A full window of every row to mel frames, and what rows remember of it."""
+        voice, every = self.voice, list(range(rows))
+        places = PROMPT_FRAMES + KEPT_FRAMES
+        dtype = voice.flow.encoder_proj.weight.dtype
+        window = [[0] * (WINDOW_TOKENS + LOOK_AHEAD)] * rows
+
+        def run() -> object:
+            speaker = torch.empty(80, dtype=dtype, device=self.device)
+            for slot in every:
+                columns = voice.memory.tokens.shape[4]
+                voice.memory.rows[slot] = FlowRow(
+                    np.arange(places), columns, 2 * columns, PROMPT_FRAMES, speaker
+                )
+            step = voice.flow.advance(voice.memory, every, window, voice.schedule, is_last=False)
+            step.commit()
+            return step.mel
+
+        return run
+
+    def vocoder(self, rows: int) -> Run:
+        """Mel frames to sound."""
+        vocoder = self.voice.vocoder
+        assert isinstance(vocoder, ClassicVocoder)
+        mel = torch.zeros(rows, 80, WINDOW_FRAMES, device=self.device)
+        streams = [vocoder.row() for _ in range(rows)]
+        with unseen():
+            _, streams = vocoder.stream(streams, mel, is_last=False)
+        return lambda: vocoder.stream(streams, mel, is_last=False)
+
+
+class PaperModel(UnitSteps):
+    """MiniCPM-o 4.5 of the published size, without memory.
+
+    Args:
+        kind: how the matrices of the language model's layers are kept.
+        config: another size, for tests.
+        has_small_caches: context, heard sound and the speech decoder's cache in 8 bits.
+    """
+
+    graphs: CountingGraphs
+
+    def __init__(
+        self,
+        kind: Kind = "none",
+        *,
+        slots: int,
+        context_tokens: int = 8192,
+        config: MiniCPMOConfig | None = None,
+        has_small_caches: bool = False,
+    ) -> None:
+        config = config or full_size_config()
+        network = weights.build(config).to(torch.bfloat16)
+        for module in network.modules():
+            rebuild = getattr(module, "rebuild_buffers", None)
+            if rebuild is not None:
+                rebuild(META)
+        if kind != "none":
+            _pack(network, kind)
+        network.llm.attention = SlotAttention()
+        self._returned = Returned()
+        super().__init__(
+            network,
+            CountingGraphs(self._meter),
+            config=config,
+            slots=slots,
+            context_tokens=context_tokens,
+            has_small_caches=has_small_caches,
+        )
+
+    @property
+    def chooser_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def unit(self, rows: int) -> list[StepKind]:
+        """The steps of a unit of `rows` conversations together, counted."""
+        return [self.step(one) for one in self.prepared(rows)]
+
+    def step(self, prepared: Prepared) -> StepKind:
+        """One step, counted."""
         self.graphs.captured = Count()
         with torch.inference_mode(), self._meter() as meter:
-            run(rows)
-        return StepKind(name, stage, times, meter.count, self.graphs.captured)
+            prepared.run()
+        one = prepared
+        return StepKind(one.name, one.stage, one.times, meter.count, self.graphs.captured)
 
     def _meter(self) -> Meter:
         return Meter(self._weights, self._caches(), self._returned)
@@ -231,130 +444,6 @@ class PaperModel:
     def _caches(self) -> Iterable[Tensor]:
         yield from (*self.cache.tensors, *self.sounds.tensors, *self.decoder.cache.tensors)
         yield from (tensor for tensor, _ in self.voice.memory._tensors())
-
-    def look(self, rows: int) -> object:
-        """Everybody shows a video frame."""
-        with unseen():
-            pixels = np.zeros((*CAMERA, 3), np.uint8)
-            pieces = cut(pixels, 1, self.config.slices)
-        batch = self.config.vision_batch
-        encoder = PictureEncoder(
-            self.network.vpm, self.network.resampler, batch=batch, graphs=self.graphs
-        )
-        with unseen():
-            # Positions are worked out with the first picture of a size and kept.
-            encoder.resampler(encoder.features(pieces.patches, pieces.sizes), pieces.sizes)
-        return encoder.tokens(list(pieces.patches) * rows, pieces.sizes[0])
-
-    def hear(self, rows: int) -> object:
-        """Everybody says something for a second."""
-        config = self.config
-        encoder = SoundEncoder(
-            self.network.apm,
-            self.network.audio_projection_layer,
-            MelExtractor(config.audio.num_mel_bins),
-            pool_step=config.pool_step,
-            chunk_frames=config.audio_chunk_frames,
-        )
-        mel = LiveMel()
-        second = np.zeros(RATE_HZ, np.float32)
-        with unseen():
-            mel, _ = mel.push(np.zeros(RATE_HZ + 1600, np.float32), encoder.extractor)
-            mel, frames = mel.push(second, encoder.extractor)
-        margin = mel.options.redundancy_frames
-        self.sounds.lengths = [self.sounds.capacity // 2] * self.slots
-        margins = [margin] * rows
-        every = list(range(rows))
-        return encoder.hear_live(
-            [frames] * rows,
-            every,
-            self.sounds,
-            prefixes=margins,
-            suffixes=margins,
-            steps=LiveSteps(self.network.apm, self.sounds, self.graphs),
-        )
-
-    def prefill(self, rows: int) -> object:
-        """A unit's tokens into full contexts."""
-        return self._fed(rows, PROMPT_TOKENS)
-
-    def finalize(self, rows: int) -> object:
-        """A unit's terminators."""
-        return self._fed(rows, 2)
-
-    def _fed(self, rows: int, count: int) -> Tensor:
-        width = int(self.config.language.hidden_size)
-        embeds = torch.empty(rows * count, width, dtype=torch.bfloat16, device=META)
-        start = self.context_tokens - count
-        return self.steps.prefill(embeds, [Span(row, start, count) for row in range(rows)])
-
-    def decode(self, rows: int) -> object:
-        """One token for every row, and the scores of the next."""
-        spans = [Span(row, self.context_tokens - 1, 1) for row in range(rows)]
-        return self.steps.decode([0] * rows, spans)
-
-    def choose(self, rows: int) -> object:
-        """A token each, by the rules of a unit; on the host's memory, because it is looked at."""
-        vocabulary = int(self.config.language.vocab_size)
-        ids = SpecialIds()
-        with unseen():
-            chooser = Chooser(ByteTokenizer(), vocabulary, torch.device("cpu"))
-            logits = torch.zeros(rows, vocabulary, dtype=torch.bfloat16)
-        rule = unit_rule(DuplexConfig(), ids, listen_id=ids.listen)
-        asks = [Ask(rule, seed=row, draws=0, history=tuple(range(50))) for row in range(rows)]
-        return chooser.choose(logits, asks)
-
-    def speech_begin(self, rows: int) -> object:
-        """What the unit says goes in, and the first speech tokens come out."""
-        config, count = self.decoder.config, TEXT_TOKENS + 1
-        blocks = []
-        for row in range(rows):
-            hidden = torch.empty(count, config.llm_width, dtype=torch.bfloat16, device=META)
-            blocks.append(self._block(row, self.decoder.condition([0] * count, hidden)))
-        return self._spoken(blocks)
-
-    def speech(self, rows: int) -> object:
-        """Some more of them."""
-        blocks = [self._block(row, torch.empty(0, device=META)) for row in range(rows)]
-        for block in blocks:
-            block.sampled, block.tokens = 1, [0]
-        return self._spoken(blocks)
-
-    def _block(self, index: int, condition: Tensor) -> SpeechBlock:
-        row = self.decoder.rows[index]
-        row.length = row.position = SPEECH_COLUMNS
-        rule = BlockRule(0, WINDOW_TOKENS, True, True, self.decoder.config.sampling)
-        return SpeechBlock(row, condition, rule)
-
-    def _spoken(self, blocks: list[SpeechBlock]) -> object:
-        passes = SpeechPasses(self.decoder, blocks, SPEECH_TOKENS_PER_STEP, None)
-        passes.run()
-        return passes.drawn
-
-    def flow(self, rows: int) -> object:
-        """A full window of every row to mel frames, and what rows remember of it."""
-        voice, every = self.voice, list(range(rows))
-        places = PROMPT_FRAMES + KEPT_FRAMES
-        speaker = torch.empty(80, dtype=voice.flow.encoder_proj.weight.dtype, device=META)
-        for slot in every:
-            columns = voice.memory.tokens.shape[4]
-            voice.memory.rows[slot] = FlowRow(
-                np.arange(places), columns, 2 * columns, PROMPT_FRAMES, speaker
-            )
-        window = [[0] * (WINDOW_TOKENS + LOOK_AHEAD)] * rows
-        step = voice.flow.advance(voice.memory, every, window, voice.schedule, is_last=False)
-        step.commit()
-        return step.mel
-
-    def vocoder(self, rows: int) -> object:
-        """Mel frames to sound."""
-        vocoder = self.voice.vocoder
-        assert isinstance(vocoder, ClassicVocoder)
-        mel = torch.empty(rows, 80, WINDOW_FRAMES, device=META)
-        streams = [vocoder.row() for _ in range(rows)]
-        with unseen():
-            _, streams = vocoder.stream(streams, mel, is_last=False)
-        return vocoder.stream(streams, mel, is_last=False)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ overlaps another, nothing waits for anything else, and a worker runs nothing els
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Card:
 
 H200: Final = Card("H200", 4.8e12, 989e12, 494e12)
 RTX4090: Final = Card("RTX 4090", 1.008e12, 165e12, 82.6e12)
+L40S: Final = Card("L40S", 0.864e12, 362e12, 183e12)
 
 MEMORY_SHARE: Final = 0.75
 """Of the memory's speed that real kernels reach."""
@@ -71,6 +73,8 @@ CASES: Final[Sequence[tuple[Card, Kind, int, int, bool]]] = (
     (RTX4090, "int4", 1, 8192, False),
     (RTX4090, "int4", 4, 8192, False),
     (RTX4090, "int4", 4, 8192, True),
+    (L40S, "int4", 1, 8192, False),
+    (L40S, "int4", 4, 8192, True),
 )
 """Card, weights, conversations, tokens of each one's context, whether caches have 8 bits."""
 
@@ -121,10 +125,18 @@ def kernel_seconds(op: Op, card: Card, least_s: float) -> float:
 
 def unit_of(card: Card, kind: Kind, rows: int, context_tokens: int, has_small_caches: bool) -> Unit:
     """A unit of the published model on a card."""
+    steps = _counted(kind, rows, context_tokens, has_small_caches)
+    return Unit(card, kind, rows, context_tokens, has_small_caches, steps)
+
+
+@functools.cache
+def _counted(
+    kind: Kind, rows: int, context_tokens: int, has_small_caches: bool
+) -> tuple[StepKind, ...]:
     model = PaperModel(
         kind, slots=rows, context_tokens=context_tokens, has_small_caches=has_small_caches
     )
-    return Unit(card, kind, rows, context_tokens, has_small_caches, tuple(model.unit(rows)))
+    return tuple(model.unit(rows))
 
 
 def markdown(units: Sequence[Unit]) -> str:

@@ -96,7 +96,7 @@ def load(settings: ModelSettings) -> Model:
 
 
 def check(settings: ModelSettings) -> None:
-    """What can be found out about a model without loading anything, torch included.
+    """Facts about a model, found without loading anything, torch included.
 
     Raises:
         SetupError: there is no such model, or its weights are not installed.
@@ -106,7 +106,7 @@ def check(settings: ModelSettings) -> None:
 
 
 def describe(settings: ModelSettings) -> ModelPlan:
-    """What `load` would do, without doing it."""
+    """The plan of `load`, without loading."""
     return _module(settings.name).describe(_settled(settings))
 
 

@@ -27,9 +27,9 @@ Mask = npt.NDArray[np.bool_]
 
 FIELD: Final = "response_format"
 SCHEMA_BYTES: Final = 32 << 10
-"""A schema is read on the thread that everybody's answers are made on."""
+"""Limit: a schema is compiled on the thread that generates all answers."""
 OBJECT: Final[dict[str, Any]] = {"type": "object"}
-"""What `json_object` asks for."""
+"""Schema of `json_object`."""
 CLOSERS: Final = frozenset('"}]')
 """Tokens of nothing but these bring an answer nearer to its end."""
 
@@ -103,7 +103,7 @@ class Grammars:
 
 
 class Grammar:
-    """Where one answer is in its format."""
+    """Position of one answer in its format."""
 
     def __init__(self, matcher: LLMatcher, grammars: Grammars) -> None:
         self._matcher = matcher
@@ -124,6 +124,15 @@ class Grammar:
         if not self._matcher.consume_tokens(list(ids[same:])):
             raise ValueError(self._matcher.get_error() or "tokens outside of the format")
         self.ids = ids
+
+    def forced(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """The tokens that must follow `ids`: names of fields, and what stands between them.
+
+        Raises:
+            ValueError: as `follow`.
+        """
+        self.follow(ids)
+        return tuple(self._matcher.compute_ff_tokens())
 
     def allowed(self, *, closing: bool = False) -> Mask:
         """Which tokens may come next (V,).

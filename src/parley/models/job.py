@@ -34,7 +34,7 @@ class ModelJob:
 
     Args:
         row: the slot it belongs to.
-        stage: what it needs first; None when it is finished at once.
+        stage: what it needs first; None if no step is needed.
     """
 
     def __init__(self, row: int, stage: Stage | None) -> None:
@@ -61,14 +61,14 @@ class ModelJob:
 
 
 class RowConversation(Protocol):
-    """What `RowModel` needs to know about a conversation."""
+    """A conversation as `RowModel` sees it."""
 
     @property
     def is_duplex(self) -> bool: ...
 
     @property
     def awaits_finalize(self) -> bool:
-        """Whether the last unit was decided and not finalized."""
+        """True if the last unit was decided and not finalized."""
         ...
 
     @property
@@ -83,7 +83,7 @@ class RowModel(ABC, Generic[Talk]):
 
     Args:
         spec: what others need to know about it.
-        rows: how many conversations at once.
+        rows: number of concurrent conversations.
     """
 
     def __init__(self, spec: ModelSpec, rows: int) -> None:

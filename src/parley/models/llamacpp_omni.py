@@ -63,25 +63,25 @@ log = logs.get(__name__)
 PREFIX: Final = "llamacpp-omni:"
 
 SOUND_LIMIT_S: Final = 30
-"""Of one input; longer sound is refused there without a word."""
+"""Of one input; the server refuses longer sound without an error."""
 
 POLL_S: Final = 0.02
-"""How long a step waits for news."""
+"""How long a step waits for a message."""
 
 IDLE_S: Final = 1.0
-"""A unit without any answer for so long is one in which the server listened."""
+"""A unit without an answer for this long counts as listening."""
 
 LATE_SOUND_S: Final = 0.8
-"""How long after its input a unit that spoke waits for its first sound."""
+"""How long a speaking unit waits for its first sound after its input."""
 
 ANSWER_LIMIT_S: Final = 150.0
 """Silence of the server that ends an answer: it waits 120 s for the end of speech itself."""
 
 BUSY_LIMIT_S: Final = 20.0
-"""How long another session may still occupy a server."""
+"""How long a previous session may still occupy a server."""
 
 LOAD_LIMIT_S: Final = 600.0
-"""How long a session may take to begin: the server loads its model for the first one."""
+"""Start timeout of a session: the server loads its model for the first one."""
 
 CONFIG_FIELDS: Final = (
     "length_penalty",
@@ -93,13 +93,13 @@ CONFIG_FIELDS: Final = (
     "top_p",
     "top_k",
 )
-"""What of a duplex configuration the server knows, by the names that both have."""
+"""Options of a duplex configuration that the server knows, by their common names."""
 
 MESSAGE_LIMIT_BYTES: Final = 64 * 2**20
 
 
 class ServerSession:
-    """One session at a server: a thread that reads, and a queue of what came.
+    """One session at a server: a reading thread and a queue of received messages.
 
     Args:
         address: of the server, `http://host:port`.
@@ -137,7 +137,7 @@ class ServerSession:
         return self.inputs
 
     def take(self) -> list[dict[str, Any]]:
-        """What came since the last call."""
+        """Messages since the last call."""
         taken = []
         while self._events:
             taken.append(self._events.popleft())
@@ -215,7 +215,7 @@ class ServerSession:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OmniTurn:
-    """What one side contributed: words, and sound and a picture of the user's."""
+    """One side's contribution: words, and the user's sound and picture."""
 
     role: str
     text: str = ""
@@ -223,7 +223,7 @@ class OmniTurn:
     picture: Image | None = None
 
     def with_segment(self, segment: Segment) -> OmniTurn:
-        """The turn with one more segment."""
+        """This turn followed by one more segment."""
         match segment:
             case Text(text):
                 return replace(self, text=self.text + text)
@@ -261,7 +261,7 @@ class OmniTalk:
 
     @property
     def inputs(self) -> int:
-        """Units that the server has got, which nothing takes back."""
+        """Units that the server has received; they cannot be taken back."""
         return self.link.inputs if self.is_duplex and self.link is not None else 0
 
     def take_in(self, segments: Sequence[Segment]) -> None:
@@ -285,7 +285,7 @@ class OmniTalk:
             raise BadInput(f"A turn's sound is limited to {SOUND_LIMIT_S} s by this model.")
 
     def noted(self, event: dict[str, Any]) -> None:
-        """Learn the length of the server's context."""
+        """Set the length of the server's context."""
         metrics = event.get("metrics")
         if isinstance(metrics, dict):
             self.context_tokens = int(metrics.get("kv_cache_length", self.context_tokens))
@@ -309,7 +309,7 @@ class OmniTalk:
         return init
 
     def messages(self) -> list[dict[str, Any]]:
-        """The conversation as the server takes it; media of the last user turn only."""
+        """The conversation in the server's format; media of the last user turn only."""
         last = max((n for n, turn in enumerate(self.turns) if turn.role == "user"), default=-1)
         made = []
         for number, turn in enumerate(self.turns):
@@ -336,7 +336,7 @@ def picture(image: Image) -> str:
 
 
 class _Waiting(ModelJob):
-    """A piece of work that the server does: asked once, then looked after until it is done."""
+    """Work on the server: requested once, then polled until it is done."""
 
     def __init__(self, row: int, talk: OmniTalk) -> None:
         super().__init__(row, Stage.DECODE)
@@ -352,7 +352,7 @@ class _Waiting(ModelJob):
         raise NotImplementedError
 
     def advance(self) -> bool:
-        """Take what came; true if something did.
+        """Handle received messages; true if there were any.
 
         Raises:
             InferenceFailed: the server is gone, or silent for too long.
@@ -485,11 +485,11 @@ class ReplyJob(_Waiting):
         self._held: list[OutputPiece] = []
 
     def ask(self) -> ServerSession:
-        sampling = self._work.sampling
+        work = self._work
         config = {
-            "temperature": 0.0 if sampling.is_greedy else sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
+            "temperature": 0.0 if work.is_greedy else work.temperature,
+            "top_p": work.top_p,
+            "top_k": work.top_k,
         }
         link = self._open(self.row, self.talk.session(speaks=self._speaks, config=config))
         self.talk.link = link
@@ -497,10 +497,10 @@ class ReplyJob(_Waiting):
             "messages": self.talk.messages(),
             "streaming": True,
             "use_tts_template": self._speaks,
-            "enable_thinking": self._work.enable_thinking,
+            "enable_thinking": work.enable_thinking,
             "generation": {
-                "max_new_tokens": self._work.max_new_tokens,
-                "length_penalty": sampling.length_penalty,
+                "max_new_tokens": work.max_new_tokens,
+                "length_penalty": work.length_penalty,
             },
         }
         self.number = link.append(given)
@@ -535,7 +535,7 @@ class ReplyJob(_Waiting):
 
 
 OpenLink = Callable[[int, dict[str, Any]], ServerSession]
-"""Begins a session for a row."""
+"""Starts a session for a row."""
 
 
 class LlamaCppOmni(RowModel[OmniTalk]):
@@ -554,7 +554,7 @@ class LlamaCppOmni(RowModel[OmniTalk]):
         self._news = threading.Condition()
 
     def open_link(self, row: int, init: dict[str, Any]) -> ServerSession:
-        """Begin a session at a row's server."""
+        """Start a session at a row's server."""
         return ServerSession(self._addresses[row], init, self._news)
 
     def job_of_start(self, row: int, work: StartSession) -> Job:
@@ -611,7 +611,7 @@ class LlamaCppOmni(RowModel[OmniTalk]):
         checkpoint.talk.unit = None
 
     def warm_up(self) -> None:
-        """Have every server load its model.
+        """Make every server load its model.
 
         Raises:
             SetupError: one of them does not begin a session.
@@ -625,7 +625,7 @@ class LlamaCppOmni(RowModel[OmniTalk]):
                 if closed := [one for one in link.take() if one["type"] == "session.closed"]:
                     link.close()
                     raise SetupError(
-                        f"The llama.cpp-omni server at {address} began no session: "
+                        f"The llama.cpp-omni server at {address} started no session: "
                         f"{closed[0].get('reason')}.",
                         hint="Its own output says why; another client may be using it.",
                     )
@@ -642,7 +642,7 @@ def _done(row: int, result: Any) -> Job:
 
 
 def addresses_of(name: str) -> list[str]:
-    """The servers of a model's name.
+    """Addresses of the servers in a model name.
 
     Raises:
         SetupError: there is none, or one has another scheme than HTTP.
@@ -681,7 +681,7 @@ def load(settings: ModelSettings) -> LlamaCppOmni:
 
 
 def describe(settings: ModelSettings) -> ModelPlan:
-    """Which servers answer."""
+    """Plan that reports which servers answer."""
     try:
         addresses = addresses_of(settings.name)
     except SetupError as error:

@@ -3,8 +3,8 @@
 Turn-based, it says in a sentence how long and how loud you spoke, what it saw and what you wrote,
 and plays your own voice back. In duplex it listens while you speak; one silent unit later it
 replays you second by second, and what you say meanwhile is not heard (without headphones it would
-answer itself for ever). No weights, no torch, every step at once, so the time that passes is the
-server's own.
+answer itself for ever). It has no weights and no torch, and its steps take no time: what passes is
+the server's own time.
 
 Contexts are counted as MiniCPM-o would count them, near enough to run into the same limits: 10
 tokens per second of sound, 64 + 2 per picture or slice, one per word or Chinese character.
@@ -46,7 +46,7 @@ UNIT_SAMPLES = OUTPUT_RATE_HZ
 """One second of speech per step, and per unit."""
 
 VOICE_DBFS = -45.0
-"""Louder than this is somebody speaking."""
+"""A louder sound counts as speech."""
 
 WORDS_PER_SOUND = 4
 """Words between two seconds of sound in a streamed reply: text leads sound."""
@@ -92,7 +92,7 @@ def count_slices(image: Image, default_slices: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Input:
-    """What came in since the last answer. A value, so that a checkpoint can keep an old one."""
+    """Input since the last answer. A value, so that a checkpoint can keep an old one."""
 
     sounds: tuple[Pcm, ...] = ()
     sizes: tuple[tuple[int, int], ...] = ()
@@ -112,11 +112,11 @@ class _Input:
 
     @property
     def is_asking(self) -> bool:
-        """Whether somebody said or wrote something."""
+        """True if the user said or wrote something."""
         return bool(self.sounds or self.texts)
 
     def sentence(self) -> str:
-        """What the parrot says about it."""
+        """The parrot's words about it."""
         parts = []
         if self.sounds:
             sound = join(self.sounds, INPUT_RATE_HZ)
@@ -137,7 +137,7 @@ class _Input:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _State:
-    """What a row knows besides lengths; replaced as a whole.
+    """State of a row in addition to lengths; replaced as a whole.
 
     Args:
         role: whose turn is being taken in.
@@ -252,7 +252,7 @@ class ParrotJob(ModelJob, ABC):
     """A piece of work as a row of steps.
 
     `compute` works out one step and changes nothing; the function it gives changes the
-    conversation, and cannot fail. So a batch in which one row fails has advanced nobody.
+    conversation, and cannot fail. So a batch in which one row fails has advanced no row.
     """
 
     @abstractmethod
@@ -371,15 +371,15 @@ class _GenerateJob(ParrotJob):
         self._held.append(OutputPiece(text=self._words[self._said]))
         self._said += 1
         sound_is_due = self._said % WORDS_PER_SOUND == 0 and self._played < len(self._voice)
-        self._go_on(Stage.VOCODE if sound_is_due else Stage.DECODE)
+        self._continue(Stage.VOCODE if sound_is_due else Stage.DECODE)
 
     def _play(self) -> None:
         chunk = self._voice.slice(self._played, self._played + UNIT_SAMPLES)
         self._played += len(chunk)
         self._held.append(OutputPiece(pcm=chunk))
-        self._go_on(Stage.DECODE)
+        self._continue(Stage.DECODE)
 
-    def _go_on(self, stage: Stage) -> None:
+    def _continue(self, stage: Stage) -> None:
         if self._work.streaming:
             self._pieces += self._held
             self._held = []
@@ -605,7 +605,7 @@ def load(settings: ModelSettings) -> Parrot:
 
 
 def describe(settings: ModelSettings) -> ModelPlan:
-    """Nothing to find, nothing to take."""
+    """The plan of a load, which needs no files and no device."""
     rows = 8 if settings.slots == "auto" else settings.slots or 1
     return ModelPlan("parrot", source="built in", device="none", slots=rows)
 

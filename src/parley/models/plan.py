@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """What would be loaded, and where to.
+    """The plan of a load: what, and where to.
 
     Args:
         source: where its weights come from.
-        weights_bytes, slot_bytes: device memory, None where unknown.
+        weights_bytes, slot_bytes, total_bytes: device memory, the last one with all slots busy;
+            None where unknown.
         notes: facts worth knowing, such as that there is no voice.
         problems: what would keep it from loading; each a sentence with what to do.
     """
@@ -23,5 +24,6 @@ class ModelPlan:
     dtype: str = ""
     weights_bytes: int | None = None
     slot_bytes: int | None = None
+    total_bytes: int | None = None
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()

@@ -20,11 +20,11 @@ WHERE: Final = (
     "packages/parley-pocket-data` in a clone of the repository, or install the wheel "
     "parley_pocket_data-….whl that comes with a release. Without them: --model parrot."
 )
-"""How to get the weights, for people who have no clone."""
+"""How to get the weights without a clone."""
 
 
 def folder(settings: ModelSettings) -> Path | None:
-    """The folder of the bundled weights; None where every part is somebody else's.
+    """The folder of the bundled weights; None if no part is bundled.
 
     Raises:
         SetupError: it is needed and not there.

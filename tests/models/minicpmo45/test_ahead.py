@@ -1,7 +1,5 @@
 """What is done outside the engine thread before a unit's turn comes."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections.abc import Callable, Iterator
@@ -10,20 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.support.patience import HANG_S
 from tests.support.small_minicpmo import small_model
 
 from parley.engine.engine import Engine
 from parley.engine.model import PreparesAhead
-from parley.engine.segments import Audio, Mark, Marker
-from parley.engine.work import Prefill, StartSession
 from parley.errors import BadInput
 from parley.media.image import Pixels
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.models.minicpmo45.config import SliceRules
-from parley.models.minicpmo45.conversation.prefill import PrefillJob
-from parley.models.minicpmo45.stages.encode import listen
 from parley.models.minicpmo45.vision_encoder import pictures
 from parley.models.minicpmo45.vision_encoder.pictures import MediaThreads, Pieces, cut
 from parley.protocol.values import DuplexConfig
@@ -54,7 +47,7 @@ def test_a_picture_cut_ahead_is_the_picture_cut_now(threads: MediaThreads) -> No
     assert all(map(np.array_equal, found.patches, now.patches))
 
 
-def test_whoever_hands_a_picture_in_does_not_wait(
+def test_anyone_who_hands_a_picture_in_does_not_wait(
     threads: MediaThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()
@@ -124,21 +117,6 @@ def test_a_picture_that_cannot_be_cut_fails_where_it_is_needed(threads: MediaThr
         threads.pieces(pixels, 1)
 
 
-def test_after_the_end_a_picture_is_cut_by_whoever_needs_it(threads: MediaThreads) -> None:
-    threads.close()
-    pixels = picture()
-
-    threads.begin_cut(pixels, 1)
-
-    assert threads.pieces(pixels, 1).count == 1
-
-
-def test_tasks_come_back_in_order_and_a_failure_is_told(threads: MediaThreads) -> None:
-    assert threads.together([lambda: 1, lambda: 2, lambda: 3]) == [1, 2, 3]
-    with pytest.raises(ZeroDivisionError):
-        threads.together([lambda: 1, lambda: 1 // 0])
-
-
 async def test_the_engine_thread_cuts_no_picture_of_a_live_conversation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -162,27 +140,3 @@ async def test_the_engine_thread_cuts_no_picture_of_a_live_conversation(
 
     assert len(names) == 2
     assert all(name.startswith("parley-media") for name in names)
-
-
-def test_live_sound_of_several_rows_is_analysed_side_by_side() -> None:
-    """Alone or together a row's frames are the same, bit for bit."""
-    frequencies = (0.01, 0.02, 0.03)
-    found: dict[int, list[torch.Tensor]] = {row: [] for row in range(3)}
-    for rows in ([0], [1], [2], [0, 1, 2]):
-        loaded = small_model(slots=3)
-        jobs = []
-        for row in rows:
-            loaded.start(row, StartSession("duplex", speak=False, seed=1))
-            wave = np.sin(np.arange(2 * INPUT_RATE_HZ) * frequencies[row]).astype(np.float32)
-            unit = Prefill((Marker(Mark.UNIT), Audio(Pcm(wave, INPUT_RATE_HZ), "live")))
-            job = loaded.start(row, unit)
-            assert isinstance(job, PrefillJob)
-            jobs.append(job)
-        heard = listen(loaded, jobs)
-        for row, job in zip(rows, jobs, strict=True):
-            inner = heard[job][0].inner
-            assert inner is not None
-            found[row].append(inner)
-        loaded.unload()
-
-    assert all(torch.equal(alone, together) for alone, together in found.values())

@@ -1,7 +1,5 @@
 """Kernels of attention: the same numbers, whichever computes them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.support.small_minicpmo import small_network

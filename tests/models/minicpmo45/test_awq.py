@@ -1,7 +1,5 @@
 """The layout of AWQ checkpoints, by vectors made by rule."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -225,7 +223,7 @@ def test_w4a16_of_compressed_tensors_is_read_as_it_is_stored(has_zeros):
         ("all", {"config_groups": {}}),
     ],
 )
-def test_other_kinds_of_compressed_tensors_are_refused_at_once(place, change):
+def test_other_kinds_of_compressed_tensors_are_refused_immediately(place, change):
     stated = json.loads(json.dumps(COMPRESSED))
     group = stated["config_groups"]["group_0"]
     {"weights": group["weights"], "group": group, "all": stated}[place].update(change)
@@ -237,7 +235,7 @@ def test_other_kinds_of_compressed_tensors_are_refused_at_once(place, change):
 
 
 @pytest.mark.parametrize("size", [-1, 0, 48, "128"])
-def test_groups_that_no_kernel_takes_are_refused_at_once(size):
+def test_groups_that_no_kernel_takes_are_refused_immediately(size):
     with pytest.raises(SetupError, match=f"group_size {size!r}"):
         scheme_of({"quantization_config": {**STATED, "group_size": size}})
 

@@ -1,14 +1,11 @@
 """Text tokens: each rule's arithmetic, and rows that do not mind their company."""
 
-from __future__ import annotations
-
-import numpy as np
 import pytest
 import torch
 from tests.support.choosing import candidates, weighed
 from tests.support.small_minicpmo import IDS, VOCABULARY, ByteTokenizer
 
-from parley.engine.work import Sampling
+from parley.engine.work import Generate
 from parley.models.minicpmo45.llm.sampling import Ask, ChoiceRule, Chooser, reply_rule, unit_rule
 from parley.models.minicpmo45.runtime import transfer
 from parley.models.minicpmo45.runtime.randomness import race, uniforms
@@ -28,8 +25,8 @@ def weigh(scores: torch.Tensor, rule: ChoiceRule, history=()) -> torch.Tensor:
 
 def test_a_mixed_batch_chooses_as_its_rows_do_alone():
     rules = [
-        reply_rule(Sampling(), IDS, speaks=True),
-        reply_rule(Sampling(is_greedy=True), IDS, speaks=False),
+        reply_rule(Generate(), IDS, speaks=True),
+        reply_rule(Generate(do_sample=False), IDS, speaks=False),
         unit_rule(DuplexConfig(), IDS, listen_id=IDS.listen),
         unit_rule(DuplexConfig(decode_mode="greedy"), IDS, listen_id=IDS.listen),
         ChoiceRule(temperature=1.5, top_k=0, top_p=1.0),
@@ -72,17 +69,6 @@ def test_whatever_number_one_row_brings_the_others_choose_as_alone(extreme):
     assert not candidates(scores, [usual, strange])[0].softmax(-1).isnan().any()
 
 
-def test_draws_follow_the_distribution():
-    logits = torch.full((1, VOCABULARY), -50.0)
-    logits[0, [3, 5, 9]] = torch.tensor([0.2, 0.5, 0.3]).log()
-    rule = ChoiceRule(temperature=1.0, top_k=0, top_p=1.0)
-
-    drawn = [CHOOSER.choose(logits, [Ask(rule, (), 5, n)])[0].token for n in range(3000)]
-
-    shares = [drawn.count(token) / 3000 for token in (3, 5, 9)]
-    np.testing.assert_allclose(shares, [0.2, 0.5, 0.3], atol=0.04)
-
-
 def test_the_same_place_in_a_row_draws_the_same_and_the_next_draws_another():
     rule = ChoiceRule(temperature=3.0, top_k=0, top_p=1.0)
     logits = noise(1)
@@ -97,7 +83,7 @@ def test_the_same_place_in_a_row_draws_the_same_and_the_next_draws_another():
 
 
 def test_a_speaking_reply_cannot_choose_what_it_must_not_say():
-    scores = weigh(noise(1), reply_rule(Sampling(), IDS, speaks=True))
+    scores = weigh(noise(1), reply_rule(Generate(), IDS, speaks=True))
 
     forbidden = {*WORDS.bad_ids, *WORDS.forbidden_symbols, IDS.unk}
     assert {int(i) for i in torch.isinf(scores).nonzero()} == forbidden
@@ -117,7 +103,7 @@ def test_the_two_repetition_penalties_treat_negative_logits_differently():
 def test_a_length_penalty_above_one_makes_ending_less_likely():
     scores = torch.zeros(1, VOCABULARY)
     scores[0, IDS.tts_eos], scores[0, IDS.im_end] = 3.0, -3.0
-    rule = reply_rule(Sampling(length_penalty=1.5, repetition_penalty=1.0), IDS, speaks=False)
+    rule = reply_rule(Generate(length_penalty=1.5, repetition_penalty=1.0), IDS, speaks=False)
 
     after = weigh(scores, rule)
 
@@ -125,34 +111,11 @@ def test_a_length_penalty_above_one_makes_ending_less_likely():
     assert after[IDS.im_end] == -4.5
 
 
-def test_a_chunk_end_that_the_probe_draws_wins_and_is_not_remembered():
-    logits = torch.zeros(1, VOCABULARY)
-    logits[0, IDS.chunk_eos] = 50.0
-    rule = unit_rule(DuplexConfig(), IDS, listen_id=IDS.listen)
-
-    (choice,) = CHOOSER.choose(logits, [Ask(rule, (), 1, 0)])
-
-    assert (choice.token, choice.is_remembered) == (IDS.chunk_eos, False)
-
-
 def test_a_chunk_end_that_the_probe_misses_is_impossible_afterwards():
     scores = weigh(noise(1), unit_rule(DuplexConfig(), IDS, listen_id=IDS.listen))
 
     assert torch.isinf(scores[IDS.chunk_eos])
     assert torch.isinf(scores[IDS.tts_pad])
-
-
-def test_listening_may_win_by_its_rank():
-    logits = torch.zeros(1, VOCABULARY)
-    logits[0, :3] = 5.0
-    logits[0, IDS.listen] = 4.0
-    options = DuplexConfig(decode_mode="greedy", listen_top_k=4)
-
-    (choice,) = CHOOSER.choose(
-        logits, [Ask(unit_rule(options, IDS, listen_id=IDS.listen), (), 1, 0)]
-    )
-
-    assert (choice.token, choice.is_remembered) == (IDS.listen, False)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """MiniCPM-o 4.5 does what every model has to do."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 from collections.abc import Iterator
@@ -10,8 +8,8 @@ from typing import Any
 import pytest
 from tests.contracts.conversations import Cast, Style, assert_same, closing, turn, voice
 from tests.contracts.model import ModelContract
-from tests.support.long import times
-from tests.support.small_minicpmo import ByteTokenizer, small_model
+from tests.support.long import long_only
+from tests.support.small_minicpmo import decoded, small_model
 
 from parley.engine.segments import Audio
 from parley.engine.work import Generate, StartSession, Work
@@ -36,8 +34,7 @@ class TestSmallMiniCPMO(ModelContract):
         return small_model(slots=3)
 
     def shown(self, text: str) -> str:
-        tokenizer = ByteTokenizer()
-        return tokenizer.decode(tokenizer.encode(text))
+        return decoded(text)
 
     @contextlib.contextmanager
     def sabotage(self, model: Any, row: int) -> Iterator[None]:
@@ -67,7 +64,7 @@ class TestSmallMiniCPMO(ModelContract):
             del llm.forward, sound_encoder.encode_pieces
 
 
-@pytest.mark.slow
+@long_only
 def test_eight_rows_at_odd_phases_equal_eight_alone():
     model = small_model(slots=8)
     style = Style(max_new_tokens=12)
@@ -84,9 +81,9 @@ def test_eight_rows_at_odd_phases_equal_eight_alone():
     model.unload()
 
 
-@pytest.mark.slow
+@long_only
 def test_many_conversations_leave_a_row_as_it_was():
-    count = times(60, 1000)
+    count = 1000
     model = small_model(slots=1)
     works: list[Work] = [
         StartSession("half_duplex", seed=5),

@@ -1,7 +1,5 @@
 """Whatever the language model writes, no token of the layout reaches a user, in any view."""
 
-from __future__ import annotations
-
 from dataclasses import astuple
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """Which device is taken, and what is said where a card cannot be used."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 
@@ -68,7 +66,7 @@ def test_a_card_that_was_hidden_on_purpose_is_not_missed(no_cuda, tmp_path):
     )
 
 
-def test_the_cpu_may_be_asked_for_beside_a_card(no_cuda, tmp_path):
+def test_the_cpu_may_be_asked_for_next_to_a_card(no_cuda, tmp_path):
     assert choose_device("cpu", driver=cards(tmp_path, 1), environment={}).type == "cpu"
 
 

@@ -1,10 +1,8 @@
 """Every thread that computes has made the model's card its current one.
 
-CUDA's current device belongs to a thread, and is card 0 until somebody chooses. There is no card
+CUDA's current device belongs to a thread, and is card 0 until a person chooses. There is no card
 here: a stand-in of `torch.cuda` remembers who chose what.
 """
-
-from __future__ import annotations
 
 import asyncio
 import threading
@@ -49,8 +47,8 @@ class Cuda:
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    """`torch.cuda` of a machine with two cards. Tensors stay on the CPU; whoever chooses a device
-    is told that the model's is card 1."""
+    """`torch.cuda` of a machine with two cards. Tensors stay on the CPU; the model's
+    card is card 1."""
     cuda = Cuda()
     monkeypatch.setattr(torch.cuda, "set_device", cuda.set_device)
     for module in (loading, model_module, speech):

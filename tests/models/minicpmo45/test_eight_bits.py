@@ -1,7 +1,5 @@
 """Caches in 8 bits: what they keep exactly, and how far the rest may be off."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,12 +10,11 @@ from torch import Tensor
 
 from parley.engine.model import Job
 from parley.engine.segments import Audio, Mark, Marker, Segment, Text
-from parley.engine.work import Finalize, Generate, Prefill, StartSession, StepUnit, Work
+from parley.engine.work import Finalize, Prefill, StartSession, StepUnit, Work
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.plan import keeps_eight_bits
-from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
 from parley.protocol.values import DuplexConfig
@@ -73,20 +70,6 @@ def test_what_is_read_is_what_was_written_within_the_rounding_of_each_vector():
     assert kept.nbytes < 0.32 * cache(is_eight_bit=False).nbytes
 
 
-def test_a_row_put_aside_comes_back_bit_for_bit():
-    kept = cache()
-    filled(kept, 0, 40)
-    before = kept.view(1, 0, 30)
-    copy = kept.copy_row(0).first(30)
-
-    filled(kept, 0, 40, seed=9)
-    kept.restore_row(0, copy)
-
-    assert kept.lengths[0] == 30
-    after = kept.view(1, 0, 30)
-    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
-
-
 def test_keys_that_moved_often_are_still_near():
     """A key is moved each time the window drops something in front of it, and rounded each time."""
     rope = RopeTable(head_dim=16, base=10000.0, positions=64, device=torch.device("cpu"))
@@ -124,25 +107,6 @@ def test_logits_stay_near_and_a_row_in_company_is_like_the_row_alone():
     assert 0 < distance(logits["small"], logits["full"]) < LOGITS_TOLERANCE
     # Sums of one row and of three differ in their last bits, with any cache.
     assert torch.allclose(logits["alone"][0], logits["small"][1], atol=1e-3)
-
-
-def test_even_batches_over_any_rows_give_what_packed_ones_give():
-    """The paths that a card takes, without the kernel: all rows, some that the host knows."""
-    llm = small_network().llm
-    llm.attention = FusedAttention()
-    for rows in ([0, 1, 2], [2, 0]):
-        found = []
-        for is_padded in (True, False):
-            caches = llm.make_cache(3, 64, is_eight_bit=True)
-            steps = LanguageSteps(llm, caches, llm.make_rope(64), is_padded=is_padded)
-            spans = [Span(row, 0, 8) for row in rows]
-            with torch.inference_mode():
-                steps.prefill(llm.embed(torch.arange(8 * len(rows))), spans)
-                caches.commit(spans)
-                spans = [Span(row, 8, 1) for row in rows]
-                found.append(torch.stack(list(steps.decode([7] * len(rows), spans)[0])))
-
-        assert torch.allclose(found[0], found[1], atol=2e-3)
 
 
 def run(model: MiniCPMO45, work: Work, row: int = 0) -> Job:
@@ -184,22 +148,6 @@ def test_a_conversation_listens_answers_slides_and_returns_to_a_checkpoint():
     assert again == first
     assert model.context_tokens(0) == length
     assert model.context.keys.dtype is model.audio_cache.keys.dtype is torch.int8
-    model.unload()
-
-
-def test_an_answer_in_turns_is_written_over_small_caches():
-    model = small_model(slots=1, has_small_caches=True, has_voice=False)
-    user = (Marker(Mark.TURN_START, "user"), Text("Hello there."), Marker(Mark.TURN_END, "user"))
-    run(model, StartSession("chat", speak=False, seed=1))
-    run(model, Prefill(user))
-
-    result = run(model, Generate(max_new_tokens=12)).result
-
-    assert result is not None
-    other = small_model(slots=1, has_voice=False)
-    # Numbers of float32 here, with a scale for each 16 and 8 of them.
-    assert model.memory().row_bytes < other.memory().row_bytes / 3
-    other.unload()
     model.unload()
 
 

@@ -1,7 +1,5 @@
 """Replies of MiniCPM-o with a format: whatever its weights say, what it writes is valid."""
 
-from __future__ import annotations
-
 import json
 from functools import lru_cache
 
@@ -16,7 +14,7 @@ from tokenizers import AddedToken, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from parley.engine.segments import Text
-from parley.engine.work import Ending, Generate, Sampling, StartSession
+from parley.engine.work import Ending, Generate, StartSession
 from parley.errors import InvalidRequest
 from parley.models.minicpmo45.conversation.formats import Formats
 from parley.models.minicpmo45.tokenizer import CheckpointTokenizer
@@ -72,8 +70,8 @@ def reply(model, seed: int, row: int = 0, **options):
     do(model, StartSession("chat", speak=options.get("speak", False), seed=seed), row)
     do(model, turn("user", Text("Where is the fair?"), is_closed=False), row)
     options = {"max_new_tokens": 300, "speak": False, **options}
-    options.setdefault("sampling", Sampling(temperature=1.5, top_k=0, top_p=1.0))
-    return model.start(row, Generate(answer_format=FORM, **options))
+    reply = Generate(temperature=1.5, top_k=0, top_p=1.0, answer_format=FORM, **options)
+    return model.start(row, reply)
 
 
 def finished(model, *jobs):
@@ -93,7 +91,7 @@ def test_a_reply_is_json_of_the_schema(model, seed, is_whole):
 
 
 def test_the_most_probable_tokens_keep_to_the_schema_too(model):
-    (result,) = finished(model, reply(model, 1, sampling=Sampling(is_greedy=True)))
+    (result,) = finished(model, reply(model, 1, do_sample=False))
 
     assert validator_for(SCHEMA).is_valid(json.loads(result.text))
 
@@ -106,7 +104,7 @@ def test_a_spoken_reply_keeps_to_the_schema(model):
 
 
 def test_rows_without_a_format_are_as_free_as_before(model):
-    free = Generate(max_new_tokens=30, speak=False, sampling=Sampling(temperature=1.5))
+    free = Generate(max_new_tokens=30, speak=False, temperature=1.5)
 
     def started():
         do(model, StartSession("chat", speak=False, seed=9), 1)

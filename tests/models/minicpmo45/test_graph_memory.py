@@ -5,19 +5,15 @@ it changes nothing: inputs and results of a graph do not depend on it, nor does 
 while it runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from tools.roofline.meter import Returned, tensors_of
+from tests.support.peak import Peak
+from tools.roofline.meter import Returned
 from tools.roofline.steps import PaperModel
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from parley.cli.bench.gpu_parts import shallow
 from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
@@ -30,39 +26,6 @@ from parley.models.minicpmo45.stages.encode import capture_encoders
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
 
 LONGEST_CONTEXT = 31_744
-
-
-class Peak(TorchDispatchMode):
-    """The most bytes that were alive at once, of what was made within.
-
-    Args:
-        returned: what operators are known to return; layers repeat the same ones.
-    """
-
-    def __init__(self, returned: Returned) -> None:
-        super().__init__()
-        self.most = 0
-        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
-        self._returned = returned
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        inputs = tensors_of((args, kwargs))
-        key = self._returned.key(func, args, kwargs, inputs)
-        out = self._returned.run(func, args, kwargs, key)
-        given = {tensor.untyped_storage()._cdata for tensor in inputs}
-        made = False
-        for tensor in tensors_of(out):
-            storage = tensor.untyped_storage()
-            if storage._cdata not in given:
-                self._alive[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
-                made = True
-        if made:
-            for number, (reference, _) in list(self._alive.items()):
-                if reference.expired():
-                    del self._alive[number]
-            self.most = max(self.most, sum(size for _, size in self._alive.values()))
-        return out
 
 
 def captured(slots: int, context_tokens: int) -> dict[tuple[str, Hashable], tuple[int, int]]:

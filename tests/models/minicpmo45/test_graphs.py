@@ -3,8 +3,6 @@
 No GPU is needed and none is used: what a real capture does on a device is not tested here.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -127,8 +125,8 @@ def test_there_are_so_many_graphs_and_no_more():
 
 def test_batches_are_rounded_up_to_powers_of_two():
     assert [bucket(count, 6) for count in range(1, 7)] == [1, 2, 4, 4, 6, 6]
-    assert buckets(5, 6) == [1, 2, 4, 6]
-    assert buckets(0, 1) == []
+    assert buckets(6) == [6, 4, 2, 1]
+    assert buckets(1) == [1]
 
 
 @pytest.mark.slow

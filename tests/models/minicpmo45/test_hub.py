@@ -1,7 +1,5 @@
 """Where a checkpoint is looked for, and what is said before 20 GB are fetched."""
 
-from __future__ import annotations
-
 import threading
 from collections import namedtuple
 from pathlib import Path

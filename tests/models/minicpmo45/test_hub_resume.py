@@ -1,6 +1,4 @@
-"""A download that breaks off goes on where it was: the hub library against a server of our own."""
-
-from __future__ import annotations
+"""A broken download continues where it was: the hub library against a server of our own."""
 
 import hashlib
 import json
@@ -91,7 +89,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def hub() -> Iterator[Hub]:
     server = Hub()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=[0.02], daemon=True)
     thread.start()
     yield server
     server.shutdown()
@@ -99,7 +97,7 @@ def hub() -> Iterator[Hub]:
     thread.join()
 
 
-def test_a_download_that_breaks_off_goes_on_where_it_was(hub: Hub, tmp_path: Path) -> None:
+def test_a_download_that_breaks_off_continues_where_it_was(hub: Hub, tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}",

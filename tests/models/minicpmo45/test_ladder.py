@@ -4,21 +4,22 @@ There is no card here. The kernel's place is taken by stand-ins on a CPU: one th
 that raise what Triton raises, and ones that lie.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from tests.contracts.conversations import Cast, Outcome, Style, assert_same
 from tests.support.fake_capture import FakeCapture
+from tests.support.long import IS_LONG
 from torch import Tensor
 
 from parley.engine.work import StartSession, Work
 from parley.errors import InferenceFailed, SetupError
 from parley.models.minicpmo45 import ladder, loading, quantize, trials
+from parley.models.minicpmo45.config import make_config
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.random_model import small_sizes
 from parley.models.minicpmo45.runtime import slot_attention
@@ -45,10 +46,8 @@ class OutOfResources(Exception):
 
 
 FAILURES: dict[str, BaseException] = {
-    "no compiler": RuntimeError("Failed to find C compiler. Please specify via CC."),
     "no Python.h": subprocess.CalledProcessError(1, ["gcc", "main.c", "-I/usr/include/python3.12"]),
     "shared memory": OutOfResources("out of resource: shared memory, Required: 114688"),
-    "cache folder": PermissionError(13, "Permission denied", "/nonexistent/.triton"),
 }
 
 
@@ -179,12 +178,12 @@ def test_a_kernel_that_is_right_serves(capturing, wanted):
 
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
-def test_a_kernel_that_cannot_be_built_steps_down(card, wanted, monkeypatch, failure):
-    def broken() -> Any:
+def test_a_kernel_that_cannot_be_built_steps_down(card, monkeypatch, failure):
+    def broken(*_: object) -> Any:
         raise failure
 
     monkeypatch.setattr(slot_attention, "attend", REAL_ATTEND)
-    monkeypatch.setattr(slot_attention, "_kernels", broken)
+    monkeypatch.setattr(slot_attention, "launch", broken)
 
     model = loaded()
 
@@ -192,21 +191,28 @@ def test_a_kernel_that_cannot_be_built_steps_down(card, wanted, monkeypatch, fai
     said = model.fast_paths["attention"]
     assert said.startswith(f"plain: {type(failure).__name__}: ")
     assert "\n" not in said
-    assert_same(wanted, talk(model), 2e-3)
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_a_kernel_that_lies_steps_down_before_weights_are_read(card, wanted, monkeypatch, lie):
+def test_a_kernel_that_lies_is_found_out(card, monkeypatch, lie):
     monkeypatch.setattr(slot_attention, "attend", lie)
+    sizes = small_sizes()
+    uses = trials.uses_of(trials.Geometry(sizes.config, sizes.flow, torch.float32))
+
+    with pytest.raises(FastPathFailed, match="the kernel is"):
+        trials.attention(uses, CPU, has_small_caches=False)
+
+
+def test_a_kernel_that_lies_steps_down_before_weights_are_read(card, monkeypatch):
+    monkeypatch.setattr(slot_attention, "attend", half_the_query)
 
     model = loaded()
 
     assert type(model.llm.attention) is FusedAttention
     assert "the kernel is" in model.fast_paths["attention"]
-    assert_same(wanted, talk(model), 2e-3)
 
 
-@pytest.mark.parametrize("lie", [another_slot, not_a_number])
+@pytest.mark.parametrize("lie", [another_slot, not_a_number] if IS_LONG else [another_slot])
 def test_a_kernel_that_lies_in_steps_only_is_found_out_on_filled_caches(
     capturing, wanted, monkeypatch, lie
 ):
@@ -226,6 +232,28 @@ def test_a_kernel_that_lies_in_steps_only_is_found_out_on_filled_caches(
     assert_same(wanted, talk(model), 2e-3)
 
 
+@pytest.mark.parametrize("kind", ["none", "fp8"] if IS_LONG else ["fp8"])
+def test_a_kernel_that_rounds_otherwise_serves_however_the_products_round(
+    capturing, monkeypatch, kind
+):
+    """Last bits of bfloat16 decide which way fp8 rounds, in every layer again."""
+    raw = {**small_sizes().config.raw, "num_hidden_layers": 24}
+    sizes = replace(small_sizes(), config=make_config(raw))
+    settings = SETTINGS.model_copy(update={"quantize": kind, "dtype": "bfloat16", "slots": 1})
+
+    model = loading.load(settings, sizes)
+    for one in model.llm.model.layers.modules():
+        # As loud as those of the published width.
+        if isinstance(one, quantize.Fp8Linear):
+            one.scales.mul_(6)
+        elif isinstance(one, torch.nn.Linear):
+            one.weight.mul_(6)
+    model.steps.capture()
+
+    assert model.fast_paths["attention"] == "fast"
+    assert model.graphs.counts["decode"]
+
+
 def test_a_kernel_that_cannot_read_eight_bits_steps_down(card, wanted_small, monkeypatch):
     def lying(*given: Any, scales: Any = (None, None), **named: Any) -> Tensor:
         if scales[0] is not None:
@@ -242,12 +270,9 @@ def test_a_kernel_that_cannot_read_eight_bits_steps_down(card, wanted_small, mon
     assert_same(wanted_small, talk(model), 2e-3)
 
 
-@pytest.mark.parametrize("is_lying", [False, True], ids=["raises", "lies"])
-def test_eight_bits_that_do_not_come_back_are_not_used(card, wanted, monkeypatch, is_lying):
+def test_eight_bits_that_do_not_come_back_are_not_used(card, wanted, monkeypatch):
     def broken(numbers: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-        if is_lying:
-            return torch.zeros(numbers.shape, dtype=dtype)
-        raise RuntimeError("no kernel image is available")
+        return torch.zeros(numbers.shape, dtype=dtype)
 
     monkeypatch.setattr(trials, "from_eight_bits", broken)
 
@@ -287,14 +312,11 @@ def test_graphs_that_cannot_be_captured_or_lie_step_down(card, wanted, monkeypat
     assert_same(wanted, talk(model), 2e-3)
 
 
-@pytest.mark.parametrize("is_lying", [False, True], ids=["raises", "lies"])
-def test_int4_products_that_fail_are_made_of_unpacked_matrices(monkeypatch, is_lying):
+def test_int4_products_that_lie_are_made_of_unpacked_matrices(monkeypatch):
     wanted = talk(loaded(quantize="int4"))
 
     def broken(x: Tensor, *rest: Any) -> Tensor:
-        if is_lying:
-            return torch.zeros(x.shape[0], rest[0].shape[0])
-        raise RuntimeError("_weight_int4pack_mm_cuda is only available for build with sm_80")
+        return torch.zeros(x.shape[0], rest[0].shape[0])
 
     monkeypatch.setattr(torch, "_weight_int4pack_mm_for_cpu", broken)
 
@@ -307,18 +329,15 @@ def test_int4_products_that_fail_are_made_of_unpacked_matrices(monkeypatch, is_l
     assert_same(wanted, talk(model), 2e-3)
 
 
-@pytest.mark.parametrize("is_lying", [False, True], ids=["raises", "lies"])
-def test_fp8_products_that_fail_are_made_of_unpacked_matrices(monkeypatch, is_lying):
+def test_fp8_products_that_fail_are_made_of_unpacked_matrices(monkeypatch):
     plain = loaded(quantize="fp8")
     quantize.unpack(plain.network, "fp8")
     wanted = talk(plain)
 
-    def broken(x: Tensor, weight: Tensor, **named: Any) -> Tensor:
-        if is_lying:
-            return torch.zeros(x.shape[0], weight.shape[1])
-        raise RuntimeError("torch._scaled_mm is only supported on CUDA devices with sm_89")
+    def broken(x: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
+        raise RuntimeError("no kernel image is available")
 
-    monkeypatch.setattr(torch, "_scaled_mm", broken)
+    monkeypatch.setattr(quantize, "many_rows", broken)
 
     model = loaded(quantize="fp8")
 
@@ -335,7 +354,7 @@ def test_fp8_products_that_fail_while_they_serve_are_made_of_unpacked_matrices(m
     def broken(*given: Any, **named: Any) -> Tensor:
         raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
 
-    monkeypatch.setattr(torch, "_scaled_mm", broken)
+    monkeypatch.setattr(quantize, "many_rows", broken)
 
     assert_same(wanted, talk(model), 2e-3)
 
@@ -346,7 +365,6 @@ def test_fp8_products_that_fail_while_they_serve_are_made_of_unpacked_matrices(m
 def test_graphs_that_hold_a_product_go_with_it(card, monkeypatch, part):
     monkeypatch.setattr(loading, "_graphs", with_graphs(FakeCapture))
     model = loaded(quantize=part, attention="sdpa")
-    model.warm_up()
     assert "decode" in model.graphs.counts
 
     model.step_down(part, "the card refused it")
@@ -402,7 +420,7 @@ def raising(*given: Any, **named: Any) -> Tensor:
     raise FastPathFailed("attention", "launch failed")
 
 
-def test_a_kernel_that_raises_while_it_serves_steps_down_and_nobody_hears_it(failing_later, wanted):
+def test_a_kernel_that_raises_while_it_serves_steps_down_unheard(failing_later, wanted):
     model = loaded()
     assert model.fast_paths["attention"] == "fast"
     failing_later["act"] = raising
@@ -479,24 +497,16 @@ def wanted_speech() -> list[Outcome]:
     return talk(loaded(), SPEAKING)
 
 
-@pytest.mark.parametrize(
-    ("when", "state"),
-    [
-        (lambda step: step == 2, "fast"),
-        (lambda step: True, "plain: its scores were not finite"),
-    ],
-    ids=["once", "always"],
-)
 def test_speech_scores_that_are_not_finite_are_computed_again_by_the_plain_path(
-    failing_later, wanted_speech, when, state
+    failing_later, wanted_speech
 ):
     model = loaded()
-    failing_later["act"] = kernel = Lying(when, width=16)
+    failing_later["act"] = kernel = Lying(lambda step: True, width=16)
 
     assert_same(wanted_speech, talk(model, SPEAKING), 2e-3)
 
     assert kernel.calls > 2
-    assert model.fast_paths["attention"] == state
+    assert model.fast_paths["attention"] == "plain: its scores were not finite"
 
 
 def test_a_row_whose_speech_scores_are_not_finite_either_way_ends_alone(

@@ -1,13 +1,15 @@
 """The brain over slot caches: company, batches of fixed shape, gaps, and rotary positions."""
 
-from __future__ import annotations
-
 import pytest
 import torch
+from tests.support.fake_capture import FakeCapture
 from tests.support.small_minicpmo import small_network
 
-from parley.models.minicpmo45.llm.steps import LanguageSteps
+from parley.models.minicpmo45.llm import steps as llm_steps
+from parley.models.minicpmo45.llm.steps import LanguageSteps, attending
+from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import RopeTable, SlotCache, Span
+from parley.models.minicpmo45.runtime.graphs import GraphRunner
 
 CAPACITY = 96
 
@@ -38,57 +40,6 @@ def feed(llm, cache, rope, row, ids):
     return hidden
 
 
-def test_token_by_token_equals_all_at_once(llm):
-    cache, rope = fresh(llm)
-    ids = words(20)
-
-    whole = feed(llm, cache, rope, 0, ids)
-    steps = torch.cat([feed(llm, cache, rope, 1, [token]) for token in ids])
-
-    torch.testing.assert_close(whole, steps, atol=2e-5, rtol=1e-4)
-
-
-def test_a_ragged_batch_equals_its_rows_alone(llm):
-    cache, rope = fresh(llm)
-    alone, _ = fresh(llm)
-    for row, count in ((0, 3), (2, 9), (3, 1)):
-        feed(llm, cache, rope, row, words(count, row))
-        feed(llm, alone, rope, row, words(count, row))
-    parts = {3: words(5, 10), 0: words(2, 11), 2: words(7, 12)}
-
-    spans = [Span(row, cache.lengths[row], len(ids)) for row, ids in parts.items()]
-    embeds = llm.embed([token for ids in parts.values() for token in ids])
-    together = llm(embeds, spans, cache, rope).split([len(ids) for ids in parts.values()])
-
-    for (row, ids), hidden in zip(parts.items(), together, strict=True):
-        torch.testing.assert_close(hidden, feed(llm, alone, rope, row, ids), atol=2e-5, rtol=1e-4)
-
-
-def test_rows_that_are_not_in_a_batch_keep_their_bytes(llm):
-    cache, rope = fresh(llm)
-    feed(llm, cache, rope, 1, words(10))
-    before = cache.copy_row(1)
-
-    feed(llm, cache, rope, 0, words(30, 1))
-    feed(llm, cache, rope, 2, words(30, 2))
-
-    after = cache.copy_row(1)
-    assert torch.equal(before.keys, after.keys)
-    assert torch.equal(before.values, after.values)
-
-
-def test_a_forward_that_is_not_committed_never_was(llm):
-    cache, rope = fresh(llm)
-    feed(llm, cache, rope, 0, words(6))
-    llm(llm.embed(words(20, 5)), [Span(0, 6, 20)], cache, rope)
-
-    again = feed(llm, cache, rope, 0, words(4, 7))
-
-    other, _ = fresh(llm)
-    feed(llm, other, rope, 0, words(6))
-    assert torch.equal(again, feed(llm, other, rope, 0, words(4, 7)))
-
-
 @pytest.mark.parametrize("rows", [(0, 1, 2, 3), (2, 0), (3,), (1, 2, 3)])
 def test_an_even_decode_step_equals_the_packed_one(llm, rows):
     packed, rope = fresh(llm)
@@ -109,6 +60,31 @@ def test_an_even_decode_step_equals_the_packed_one(llm, rows):
         torch.testing.assert_close(
             padded.copy_row(row).keys, packed.copy_row(row).keys, atol=2e-5, rtol=1e-4
         )
+
+
+class InPlace(FusedAttention):
+    """A stand-in for the kernel: any subset of rows is read without a copy, as it says."""
+
+    reads_in_place = True
+
+
+@pytest.mark.parametrize("rows", [(0,), (3, 1), (0, 1, 3), (0, 1, 2, 3)])
+def test_every_number_of_rows_decodes_by_a_graph(llm, monkeypatch, rows):
+    monkeypatch.setattr(llm_steps, "_Compared", lambda what: InPlace())
+    capture = FakeCapture()
+    graphs = GraphRunner("cpu", capture)
+    cache, rope = fresh(llm)
+    spans = [Span(row, 0, 1) for row in rows]
+    with attending(llm, InPlace()):
+        steps = LanguageSteps(llm, cache, rope, graphs=graphs)
+        steps.capture()
+        graphs.seal()
+        before = capture.replays
+
+        steps.decode(words(len(rows)), spans)
+
+    assert capture.replays == before + 1
+    assert graphs.refusals == {}
 
 
 def test_an_even_prefill_equals_the_packed_one(llm):

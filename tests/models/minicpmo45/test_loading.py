@@ -1,7 +1,5 @@
 """From settings to a model that answers."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -13,6 +11,7 @@ from tests.support.tiny_checkpoint import DEFAULT_VOICE, write_golden, write_sma
 from parley.engine.work import GenerateResult, StartSession
 from parley.errors import SetupError
 from parley.models import describe, load
+from parley.models.minicpmo45.conversation.speech import SpeechOutput
 from parley.models.minicpmo45.loading import load as load_model
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.random_model import small_sizes
@@ -37,7 +36,6 @@ def test_a_checkpoint_folder_talks(checkpoint):
         name=str(checkpoint), device="cpu", slots=2, default_voice=checkpoint / DEFAULT_VOICE
     )
     model = load(settings)
-    model.warm_up()
 
     assert isinstance(model, MiniCPMO45)
     assert model.network.llm.dtype is torch.bfloat16
@@ -119,3 +117,25 @@ def test_the_flows_euler_steps_are_a_setting_and_are_planned_for():
 
     assert 1.7 < kept[10] / kept[5] < 2.1
     assert kept["plan of 10"] > kept["plan of 5"] + 2**27
+
+
+def test_answers_in_one_piece_have_euler_steps_of_their_own_and_a_place_in_the_plan():
+    made: dict[int | None, tuple[SpeechOutput, tuple[str, ...]]] = {}
+    for steps in (None, 5):
+        settings = ModelSettings(
+            name="minicpmo45",
+            device="cpu",
+            random_weights=True,
+            context_tokens=2048,
+            token2wav_steps_offline=steps,
+        )
+        output = load_model(settings, small_sizes()).speech_output
+        assert output is not None
+        made[steps] = output, describe(settings).notes
+
+    (usual, notes), (same, same_notes) = made[None], made[5]
+    assert usual.vocoder.offline is not None
+    assert usual.vocoder.offline._token2wav.schedule.count == 10
+    assert same.vocoder.offline is None
+    assert any(note.startswith("answers in one piece: 0.4") for note in notes)
+    assert not any(note.startswith("answers in one piece") for note in same_notes)

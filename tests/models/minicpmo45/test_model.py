@@ -3,8 +3,6 @@ checkpoints and refusals. What every model must do is in `test_contract.py`; num
 goldens.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.contracts.conversations import picture, quiet, turn, unit, voice
@@ -95,7 +93,7 @@ def test_a_unit_with_too_little_sound_keeps_it_and_feeds_nothing(model):
     assert after.result.vision_slices == 1
 
 
-def test_or_opens_the_unit_at_once_as_the_public_implementation_does(model):
+def test_or_opens_the_unit_immediately_as_the_public_implementation_does(model):
     model.behaviour = Behaviour(waits_for_whole_units=False)
     duplex(model)
     answer(model, IDS.listen)

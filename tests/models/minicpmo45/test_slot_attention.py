@@ -1,8 +1,6 @@
 """Attention that reads slots where they lie: the kernel in Triton's interpreter, and what a step
 copies."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.long import IS_LONG, long_only
 from tests.support.small_minicpmo import small_network
 from tests.support.tiny_decoder import make, random_weights, speak_units
 from torch import Tensor
@@ -21,11 +20,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from parley.cli.bench import gpu_parts
 from parley.models.minicpmo45 import quantize
+from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
 from parley.models.minicpmo45.runtime.caches import SlotCache, Span
 from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
+from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.runtime.pages import PagePool
 
 SLOTS = 8
@@ -56,7 +57,7 @@ def test_the_kernels_in_tritons_interpreter() -> None:
             "addopts=",
             "--import-mode=importlib",
             "-k",
-            "not test_the_kernels_in_tritons_interpreter",
+            "not tritons_interpreter and not copie and not mask_of_a_step",
             __file__,
         ],
         env={**os.environ, "TRITON_INTERPRET": "1"},
@@ -69,7 +70,7 @@ def test_the_kernels_in_tritons_interpreter() -> None:
     assert ran.returncode == 0, ran.stdout[-4000:]
     summary = ran.stdout.strip().splitlines()[-1]
     assert " passed" in summary
-    assert "skipped" not in summary
+    assert ("skipped" in summary) is not IS_LONG
 
 
 def by_hand(
@@ -98,19 +99,41 @@ def by_hand(
 
 
 @interpreted
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rows_in_eight_bits_are_what_pytorch_makes_of_them(dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    x = torch.randn(4, 300).to(dtype) * torch.tensor([1e-3, 1.0, 1e4, 0.0])[:, None].to(dtype)
+@pytest.mark.parametrize("rows", [1, 16, 17, 64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_few_rows_are_multiplied_with_a_matrix_in_eight_bits(dtype: torch.dtype, rows: int) -> None:
+    """The interpreter multiplies no bfloat16."""
+    torch.manual_seed(rows)
+    layer = quantize.Fp8Linear(torch.randn(48, 400) * torch.rand(48, 1))
+    x = torch.randn(rows, 400).to(dtype)
+    x[rows // 2] = 0.0
 
-    small, scales = quantize._run(x)
+    found = quantize.few_rows(x, layer.packed.data, layer.scales.data)
 
-    wanted, wanted_scales = quantize.rounded_plainly(x)
-    assert torch.allclose(scales, wanted_scales, rtol=1e-6)
-    # The interpreter of Triton 3.9 loses what a rounding carries into the exponent.
-    is_carried = wanted.float().frexp().mantissa.abs() == 0.5
-    assert 0 < float(is_carried.float().mean()) < 0.3
-    assert torch.equal(small.float()[~is_carried], wanted.float()[~is_carried])
+    assert found.dtype is dtype
+    wanted = x.float() @ layer.unpacked().T
+    torch.testing.assert_close(found.float(), wanted, rtol=1e-2, atol=1e-2)
+    assert not found[rows // 2].any()
+
+
+@interpreted
+@pytest.mark.parametrize("group", [32, 128])
+def test_a_matrix_in_four_bits_is_unpacked_from_tiles_of_any_order(group: int) -> None:
+    torch.manual_seed(group)
+    q = torch.randint(0, 16, (24, 256))
+    scales, zeros = torch.rand(24, 256 // group), torch.randn(24, 256 // group)
+    order = torch.randperm(1024)
+    # (tiles of rows, tiles of columns, places in the tile), every place's number elsewhere in it.
+    tiles = q.view(3, 8, 2, 128).transpose(1, 2).reshape(3, 2, 1024)
+    halves = torch.empty_like(tiles)
+    halves[..., order] = tiles
+    packed = (halves[..., ::2] | halves[..., 1::2] << 4).to(torch.uint8)
+    both = torch.stack([scales, zeros], -1).transpose(0, 1).contiguous()
+
+    found = quantize.unpacked_tiles(packed, both, order.int())
+
+    wanted = quantize.Groups(q, scales, zeros).weight()
+    torch.testing.assert_close(found, wanted)
 
 
 @interpreted
@@ -157,7 +180,7 @@ def test_the_kernel_reads_caches_in_eight_bits(tokens: int) -> None:
     keys, values = torch.randn(2, 5, 2, 300, 16, generator=numbers) * lengths
     (small_k, scales_k), (small_v, scales_v) = to_eight_bits(keys), to_eight_bits(values)
     slots, first = [4, 0, 2], [0, 3, 7]
-    last = [[290 - 9 * row + token for token in range(tokens)] for row in range(3)]
+    last = [[299 - 9 * row - tokens + token for token in range(tokens)] for row in range(3)]
 
     found = slot_attention.attend(
         query,
@@ -173,7 +196,7 @@ def test_the_kernel_reads_caches_in_eight_bits(tokens: int) -> None:
     kept_k = from_eight_bits(small_k, scales_k, torch.float32)
     kept_v = from_eight_bits(small_v, scales_v, torch.float32)
     want = by_hand(query, kept_k, kept_v, slots, first, last)
-    assert torch.allclose(found.double(), want, rtol=1e-4, atol=1e-4)
+    assert (found - want).norm() < 1e-5 * want.norm()
 
 
 @interpreted
@@ -181,15 +204,15 @@ def test_the_kernel_reads_caches_in_eight_bits(tokens: int) -> None:
 def test_the_kernel_reads_pages_all_over_a_pool(is_eight_bit: bool) -> None:
     """At the edges of blocks and pages, with rows of other lengths; NaN wherever no row looks."""
     numbers = torch.Generator().manual_seed(11)
-    ends = [0, 63, 256, 511, 600]
+    ends = [0, 63, 256, 300]
     rows, last = len(ends), torch.tensor(ends)[:, None]
-    pool = PagePool(pages=3 * rows + 2, share_positions=601)
+    pool = PagePool(pages=3 * rows + 2, share_positions=301)
     cache = SlotCache(
-        layers=1, rows=rows, heads=2, capacity=601, head_dim=16, dtype=torch.float32,
+        layers=1, rows=rows, heads=2, capacity=301, head_dim=16, dtype=torch.float32,
         device=torch.device("cpu"), is_eight_bit=is_eight_bit, pool=pool,
     )  # fmt: skip
     plain = SlotCache(
-        layers=1, rows=rows, heads=2, capacity=601, head_dim=16, dtype=torch.float32,
+        layers=1, rows=rows, heads=2, capacity=301, head_dim=16, dtype=torch.float32,
         device=torch.device("cpu"), is_eight_bit=is_eight_bit,
     )  # fmt: skip
     if is_eight_bit:
@@ -198,7 +221,7 @@ def test_the_kernel_reads_pages_all_over_a_pool(is_eight_bit: bool) -> None:
     else:
         cache.keys.fill_(torch.nan)
     assert cache.pages is not None
-    for length in (200, 601):
+    for length in (200, 301):
         for row, end in enumerate(ends):
             cache.pages.reserve(row, min(length, end + 1))
             cache._show(row, cache._line(cache.pages.held[row]))
@@ -217,7 +240,7 @@ def test_the_kernel_reads_pages_all_over_a_pool(is_eight_bit: bool) -> None:
             torch.arange(rows),
             first=torch.zeros(rows, dtype=torch.int64),
             last=last,
-            reads=601,
+            reads=301,
             scales=kept.scales,
             table=kept.table,
         )
@@ -227,6 +250,7 @@ def test_the_kernel_reads_pages_all_over_a_pool(is_eight_bit: bool) -> None:
 
 
 @interpreted
+@long_only
 @pytest.mark.parametrize("number", [1, 3, 5])
 def test_the_check_of_parley_bench_gpu_finds_the_kernel_right(
     number: int, monkeypatch: pytest.MonkeyPatch
@@ -311,6 +335,7 @@ def test_slots_may_be_a_column_of_a_table() -> None:
 
 
 @interpreted
+@long_only
 @pytest.mark.parametrize("is_eight_bit", [False, True])
 def test_the_speech_decoder_says_by_the_kernel_what_it_says_without(is_eight_bit: bool) -> None:
     spoken = []
@@ -349,7 +374,8 @@ def test_rows_hear_by_the_kernel_what_they_hear_one_by_one() -> None:
         for _ in range(2):
             mel = torch.randn(3, 80, 40, generator=numbers)
             with torch.inference_mode():
-                states, spans = encoder.live(mel, [3, 0, 2], cache, trim=(1, 1))
+                steps = LiveSteps(encoder, cache, GraphRunner())
+                states, spans = encoder.live(mel, [3, 0, 2], cache, trim=(1, 1), steps=steps)
             cache.commit(spans)
             parts.append(states)
         heard.append(torch.cat(parts, 1))
@@ -374,7 +400,7 @@ def subsets() -> Iterator[tuple[int, ...]]:
 
 
 @interpreted
-@pytest.mark.parametrize("rows", [(0,), (5,), (1, 6), (7, 2, 4), tuple(range(SLOTS))])
+@pytest.mark.parametrize("rows", [(5,), (1, 6), (7, 2, 4)] if IS_LONG else [(7, 2, 4)])
 def test_a_decode_step_by_the_kernel_equals_one_by_pytorch(rows: tuple[int, ...]) -> None:
     llm = small_network().llm
     found = []
@@ -427,17 +453,6 @@ def test_no_subset_of_eight_slots_is_copied_before_it_is_read(
 
     assert len(copied) == 255
     assert set(copied.values()) == {0}
-
-
-def test_pytorchs_attention_copies_nothing_either_where_the_host_knows_the_rows() -> None:
-    llm = small_network().llm
-    llm.attention = FusedAttention()
-    steps, lengths = filled(llm)
-
-    for rows in [(0,), (5,), (1, 6), (7, 2, 4), (0, 1, 2, 3, 4, 5, 6), tuple(range(SLOTS))]:
-        with torch.inference_mode(), Copies(steps._cache.keys, steps._cache.values) as copies:
-            steps.decode([9] * len(rows), [Span(r, lengths[r], 1) for r in rows])
-        assert copies.nbytes == 0, rows
 
 
 def test_the_mask_of_a_step_is_made_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:

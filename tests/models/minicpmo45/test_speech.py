@@ -1,19 +1,14 @@
 """The speech_output: several conversations in one batch, blocks, turns and what they forget."""
 
-from __future__ import annotations
-
-import copy
 from typing import Any
 
 import pytest
 import torch
-from tests.support.interleaved import Interleaved
-from tests.support.tiny_decoder import RAW, finish, make, random_weights, rows_of, speak_units
+from tests.support.tiny_decoder import RAW, finish, make, random_weights, rows_of
 
 from parley.errors import SetupError
 from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
-from parley.models.minicpmo45.tts.rows import BlockRule, SpeechBlock
 from parley.models.minicpmo45.tts.sampling import SpeechSampling
 from parley.models.minicpmo45.tts.turns import SpokenTurn, SpokenUnits, WholeUtterance
 
@@ -21,32 +16,6 @@ from parley.models.minicpmo45.tts.turns import SpokenTurn, SpokenUnits, WholeUtt
 @pytest.fixture(scope="module")
 def weights() -> dict[str, torch.Tensor]:
     return random_weights()
-
-
-def test_row_in_company_speaks_what_it_speaks_alone(weights: dict[str, torch.Tensor]) -> None:
-    alone = []
-    for index in range(4):
-        tts = make(weights, slots=4)
-        alone.append(speak_units(tts, tts.open(index, seed=index), 10 * index, 3))
-
-    tts = make(weights, slots=4)
-    talks = [SpokenUnits(tts, tts.open(index, seed=index)) for index in range(4)]
-    company: list[list[list[int]]] = [[] for _ in talks]
-    blocks: dict[int, SpeechBlock] = {}
-    tick = 0
-    while any(len(spoken) < 3 for spoken in company):
-        for index, talk in enumerate(talks):
-            unit = len(company[index])
-            # Rows join at different moments and never in step.
-            if index not in blocks and unit < 3 and tick >= 7 * index:
-                rows = rows_of(tts, 10 * index + unit, 3)
-                blocks[index] = talk.begin(rows, ends_turn=unit == 2)
-        tts.step(list(blocks.values()), tokens=1 + tick % 3)
-        for index in [i for i, block in blocks.items() if block.finished]:
-            company[index].append(talks[index].end(blocks.pop(index)))
-        tick += 1
-
-    assert company == alone
 
 
 def test_several_tokens_per_step_are_the_tokens_of_single_steps(
@@ -82,15 +51,6 @@ def test_middle_unit_has_exactly_25_tokens_and_the_cache_keeps_step(
     assert len(tokens) == 25
     assert row.position == row.columns == before + 1 + 25
     assert tts.config.end_code not in tokens
-
-
-def test_end_of_turn_frees_the_row(weights: dict[str, torch.Tensor]) -> None:
-    tts = make(weights)
-    row = tts.open(0, seed=1)
-
-    speak_units(tts, row, 1, 2)
-
-    assert (row.position, row.columns, row.history) == (0, 0, [])
 
 
 def test_interrupted_turn_does_not_leak_into_the_next(weights: dict[str, torch.Tensor]) -> None:
@@ -130,26 +90,6 @@ def test_end_code_as_the_very_first_sample_is_a_block_without_tokens(
     assert ended == 1
 
 
-def test_recompute_equals_full_attention_while_nothing_is_forgotten(
-    weights: dict[str, torch.Tensor],
-) -> None:
-    spoken = []
-    for attention in ("full_attention", "sliding_recompute", "reindex", "sliding_window"):
-        tts = make(weights)
-        row = tts.open(0, seed=2)
-        speech = SpokenTurn(tts, row, attention=attention, block_limit=20)
-        tokens = []
-        for number in range(2):
-            block = speech.begin(rows_of(tts, number, 10), is_last=number == 1)
-            # Greedy, because recomputing draws from logits that differ in the last bit.
-            block.rule = BlockRule(0, 20, False, True, SpeechSampling(is_greedy=True))
-            tokens.append(finish(tts, block))
-            speech.end(block)
-        spoken.append(tokens)
-
-    assert spoken[1:] == [spoken[0]] * 3
-
-
 def test_window_keeps_the_newest_columns_only(weights: dict[str, torch.Tensor]) -> None:
     tts = make(weights, columns=200)
     row = tts.open(0, seed=2)
@@ -165,7 +105,7 @@ def test_window_keeps_the_newest_columns_only(weights: dict[str, torch.Tensor]) 
     assert row.length <= tts.capacity
 
 
-def test_turn_that_outgrows_the_cache_goes_on_from_its_last_block(
+def test_turn_that_outgrows_the_cache_continues_from_its_last_block(
     weights: dict[str, torch.Tensor],
 ) -> None:
     tts = make(weights, columns=160)
@@ -183,75 +123,6 @@ def test_turn_that_outgrows_the_cache_goes_on_from_its_last_block(
 
     # A restart feeds the previous unit (7 rows, 25 tokens) and the new 7 rows.
     assert longest == 7 + 25 + 7
-
-
-def test_recomputed_start_equals_a_fresh_row_fed_the_same(
-    weights: dict[str, torch.Tensor],
-) -> None:
-    tts = make(weights, slots=2)
-    rows = rows_of(tts, 1, 4)
-    rule = BlockRule(5, 5, True, True, SpeechSampling(is_greedy=True))
-    whole = SpeechBlock(tts.open(0, 0), torch.cat([rows, tts.audio_bos]), rule)
-    tokens = finish(tts, whole)
-
-    again = torch.cat([rows, tts.audio_bos, tts.code_rows(tokens)])
-    block = SpeechBlock(tts.open(1, 0), again, BlockRule(1, 1, False, True, rule.sampling))
-    following = finish(tts, block)
-    longer = SpeechBlock(
-        tts.open(0, 0),
-        torch.cat([rows, tts.audio_bos]),
-        BlockRule(5, 5, False, True, rule.sampling),
-    )
-
-    assert finish(tts, longer)[-1] == following[0]
-
-
-def test_step_that_fails_changes_no_row(
-    weights: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tts = make(weights, slots=2)
-    good = WholeUtterance(tts, tts.open(0, seed=0))
-    block = good.begin(rows_of(tts, 1, 3), min_new=10, max_new=30)
-    tts.step([block], 4)
-    before = (copy.copy(tts.rows[0]), list(tts.rows[0].history), list(block.tokens))
-    twin = make(weights, slots=2)
-    other = WholeUtterance(twin, twin.open(0, seed=0)).begin(
-        rows_of(twin, 1, 3), min_new=10, max_new=30
-    )
-    wanted = finish(twin, other)
-
-    def fail(*_: object) -> torch.Tensor:
-        raise RuntimeError("injected")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(tts.model.layers[1].mlp, "forward", fail)
-        with pytest.raises(RuntimeError, match="injected"):
-            tts.step([block], 4)
-    after = tts.rows[0]
-
-    assert (after.position, after.length, after.draws) == (
-        before[0].position,
-        before[0].length,
-        before[0].draws,
-    )
-    assert (after.history, block.tokens) == before[1:]
-    assert finish(tts, block) == wanted
-
-
-def test_interleaved_blocks_recompute_in_their_rhythm(weights: dict[str, torch.Tensor]) -> None:
-    tts = make(weights)
-    speech = Interleaved(tts, tts.open(0, 1), attention="sliding_recompute", block_limit=10)
-    starts = []
-
-    for number in range(5):
-        block = speech.begin(rows_of(tts, number, 3), is_last=False)
-        starts.append(tts.rows[0].position)
-        finish(tts, block)
-        speech.end(block)
-
-    assert starts[0] == 0
-    assert starts[1] > 0
-    assert starts[2:] == [0, 0, 0]
 
 
 def test_yields_are_full_seconds_and_the_rest_comes_with_the_end(

@@ -14,18 +14,6 @@ from parley.models.minicpmo45.token2wav.windows import (
 )
 
 
-def vocoded(windows: list[VocoderWindow], *, began: bool = False) -> int:
-    """Samples of the classic vocoder: 960 per token it turns into sound, 3840 held back."""
-    total = 0
-    for window in windows:
-        count = len(window.tokens) if window.is_last else len(window.tokens) - 3
-        total += 960 * count
-        total -= 0 if began else 3840
-        total += 3840 if window.is_last else 0
-        began = True
-    return total
-
-
 def sizes(windows: list[VocoderWindow]) -> list[tuple[int, bool]]:
     return [(len(window.tokens), window.is_last) for window in windows]
 
@@ -72,22 +60,6 @@ def test_last_unit_of_a_turn_empties_the_buffer(
 
     assert sizes(windows) == wanted
     assert buffer.tokens == [SILENT_TOKEN] * 3
-
-
-def test_samples_of_the_units_of_a_turn_follow_the_table() -> None:
-    buffer = UnitBuffer()
-
-    first = buffer.add(range(25), ends_turn=False)
-    middle = buffer.add(range(25), ends_turn=False)
-    last = buffer.add(range(7), ends_turn=True)
-
-    assert vocoded(first) == 960 * 25 - 3840
-    assert vocoded(middle, began=True) == 24_000
-    assert vocoded(last, began=True) == 960 * (7 + 3) + 3840
-
-
-def test_unit_that_is_first_and_last_loses_nothing() -> None:
-    assert vocoded(UnitBuffer().add(range(9), ends_turn=True)) == 960 * (9 + 3)
 
 
 def test_windows_overlap_by_the_look_ahead_and_cover_every_token_once() -> None:

@@ -1,13 +1,12 @@
 """What the speech decoder remembers: checkpoints, and keys and values in 8 bits."""
 
-from __future__ import annotations
-
 import pytest
 import torch
+from tests.support.states import passes_of
 from tests.support.tiny_decoder import finish, make, random_weights, rows_of, speak_units
 
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
-from parley.models.minicpmo45.tts.rows import BlockRule, PassRecord, SpeechBlock
+from parley.models.minicpmo45.tts.rows import BlockRule, SpeechBlock
 from parley.models.minicpmo45.tts.sampling import SpeechSampling
 from parley.models.minicpmo45.tts.turns import SpokenUnits
 
@@ -17,7 +16,9 @@ def weights() -> dict[str, torch.Tensor]:
     return random_weights()
 
 
-def test_checkpoint_copies_nothing_while_the_turn_goes_on(weights: dict[str, torch.Tensor]) -> None:
+def test_checkpoint_copies_nothing_while_the_turn_continues(
+    weights: dict[str, torch.Tensor],
+) -> None:
     tts = make(weights, slots=2)
     row = tts.open(1, seed=1)
     speech = SpokenUnits(tts, row)
@@ -54,50 +55,13 @@ def test_checkpoint_is_put_aside_when_the_next_turn_overwrites_it(
         assert finish(tts, speech.begin(rows_of(tts, seed, 3), ends_turn=False)) == tokens
 
 
-def test_checkpoint_survives_a_return_to_an_earlier_one(weights: dict[str, torch.Tensor]) -> None:
-    tts = make(weights)
-    row = tts.open(0, seed=1)
-    speech = SpokenUnits(tts, row)
-    finish(tts, speech.begin(rows_of(tts, 1, 3), ends_turn=False))
-    early = tts.checkpoint(row)
-    finish(tts, speech.begin(rows_of(tts, 2, 3), ends_turn=False))
-    late = tts.checkpoint(row)
-    wanted = finish(tts, speech.begin(rows_of(tts, 3, 3), ends_turn=False))
-
-    tts.restore(row, early)
-    finish(tts, speech.begin(rows_of(tts, 7, 5), ends_turn=False))
-    tts.restore(row, late)
-
-    assert finish(tts, speech.begin(rows_of(tts, 3, 3), ends_turn=False)) == wanted
-
-
-@pytest.mark.parametrize("is_eight_bit", [False, True])
-def test_a_turn_beside_others_is_what_it_is_alone(
-    weights: dict[str, torch.Tensor], is_eight_bit: bool
-) -> None:
-    alone = []
-    for index in range(3):
-        tts = make(weights, slots=3, is_eight_bit=is_eight_bit)
-        alone.append(speak_units(tts, tts.open(index, seed=index), 10 * index, 1)[0])
-
-    tts = make(weights, slots=3, is_eight_bit=is_eight_bit)
-    talks = [SpokenUnits(tts, tts.open(index, seed=index)) for index in range(3)]
-    blocks = [
-        talk.begin(rows_of(tts, 10 * index, 3), ends_turn=True) for index, talk in enumerate(talks)
-    ]
-    while not all(block.finished for block in blocks):
-        tts.step(blocks, tokens=2)
-
-    assert [talk.end(block) for talk, block in zip(talks, blocks, strict=True)] == alone
-
-
 def logits_of(tts: MiniCPMTTS) -> torch.Tensor:
     """Raw logits of the first token after a condition, which is read back from the cache."""
-    seen: list[PassRecord] = []
     block = SpeechBlock(
         tts.open(0, 1), rows_of(tts, 1, 9), BlockRule(0, 8, True, False, SpeechSampling())
     )
-    tts.step([block], 1, watch=seen.append)
+    with passes_of(tts, block.row) as seen:
+        tts.step([block], 1)
     return seen[0].logits
 
 

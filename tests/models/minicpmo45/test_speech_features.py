@@ -1,7 +1,5 @@
 """What the voice networks hear, against formulas written another way."""
 
-from __future__ import annotations
-
 import math
 from types import ModuleType
 

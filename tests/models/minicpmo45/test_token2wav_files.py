@@ -1,7 +1,5 @@
 """Vocoder files in the published layout, and those that are not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +56,7 @@ def test_absent_file_is_named_and_text_still_works(tmp_path: Path) -> None:
     assert "Text works without it" in caught.value.hint
 
 
-def test_file_that_is_no_weights_file_is_named(tmp_path: Path) -> None:
+def test_file_that_is_not_weights_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "flow.pt").write_bytes(b"not a weights file")
 
     with pytest.raises(SetupError, match=r"flow\.pt cannot be read"):

@@ -1,7 +1,5 @@
 """Layout of conversations: template, placeholders, truncation, system prompts."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random
@@ -235,7 +233,7 @@ def test_clips_of_one_message_are_one_signal_and_of_two_messages_are_two():
     assert [sound.tokens for sound in sounds] == [10, 5, 20]
 
 
-def test_a_pictures_own_wishes_win():
+def test_a_pictures_own_requests_win():
     media = Media()
     image = Image(picture(), max_slices=3, with_id=False)
 

@@ -1,7 +1,5 @@
 """Voices: made from a reference, kept by content, refused in plain words."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -184,7 +182,7 @@ def test_reference_at_another_rate_is_another_voice(tmp_path: Path) -> None:
     assert maker.made == 2
 
 
-def test_damaged_file_is_made_anew(tmp_path: Path) -> None:
+def test_damaged_file_is_made_again(tmp_path: Path) -> None:
     VoiceStore(FakeMaker(), folder=tmp_path).voice(reference())
     path = next(tmp_path.glob("*.safetensors"))
     path.write_bytes(path.read_bytes()[:50])
@@ -260,7 +258,7 @@ def test_absent_default_voice_is_said_so(tmp_path: Path) -> None:
         VoiceStore(None).default()
 
 
-def test_file_that_is_no_voice_is_named(tmp_path: Path) -> None:
+def test_file_that_is_not_a_voice_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     path.write_bytes(b"no")
 

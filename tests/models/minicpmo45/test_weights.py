@@ -1,7 +1,5 @@
 """Loading: everything accounted for, straight to its place, nothing left hollow."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -9,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tests.support import rule_weights
 from tests.support.small_minicpmo import CONFIG
@@ -71,14 +68,6 @@ def test_a_checkpoint_keeps_its_dtype_unless_told_otherwise(tmp_path):
 
     assert network(tmp_path).llm.dtype is torch.bfloat16
     assert network(tmp_path, dtype=torch.float32).llm.dtype is torch.float32
-
-
-def test_loading_takes_each_tensor_into_memory_once(folder):
-    loaded = network(folder)
-
-    pointers = [parameter.data_ptr() for parameter in loaded.parameters()]
-    assert len(pointers) == len(set(pointers))
-    assert not any(parameter.is_meta for parameter in loaded.parameters())
 
 
 def test_missing_unexpected_and_misshapen_tensors_are_named_together(copy):
@@ -165,15 +154,6 @@ def test_what_is_neither_folder_nor_hub_id_is_refused(name):
         hub.locate(name)
 
 
-def test_the_tensors_of_the_speech_decoder_that_nobody_reads_may_be_there(folder):
-    with safe_open(sorted(folder.glob("model-*"))[-1], framework="pt"):
-        pass
-    found = checkpoint.catalogue(folder)
-
-    assert "tts.projector_spk.linear1.weight" in found
-    assert not hasattr(network(folder).tts, "projector_spk")
-
-
 def test_the_published_geometry_has_the_published_number_of_tensors():
     built = weights.build(full_size_config(), with_speech=False)
 
@@ -205,7 +185,7 @@ def test_the_tiny_models_names_and_numbers_are_those_of_the_vectors():
     [
         ({"model_type": "llama"}, "not a MiniCPM-o 4.5 checkpoint"),
         ({"version": "2.6"}, "not a MiniCPM-o 4.5 checkpoint"),
-        ({"rope_theta": None}, "neither rope_theta nor"),
+        ({"rope_theta": None}, "lacks rope_theta and"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "rotary scaling 'yarn'"),
         ({"use_sliding_window": True}, "sliding-window"),
         ({"init_audio": False}, "init_audio"),

@@ -25,7 +25,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where a tensor lies, without its data."""
+    """File, shape and type of a tensor, without its data."""
 
     file: Path
     shape: tuple[int, ...]
@@ -62,7 +62,7 @@ def catalogue(folder: Path) -> dict[str, Stored]:
         files, places = [folder / SINGLE_FILE], None
     elif any(folder.rglob("*.gguf")):
         raise SetupError(
-            f"{folder} holds GGUF files, and no checkpoint.",
+            f"{folder} contains GGUF files, not a checkpoint.",
             hint="llama.cpp-omni serves GGUF files: start its server and set model.name to "
             f"llamacpp-omni:URL. {USE_INSTEAD}",
         )
@@ -123,7 +123,7 @@ def account(expected: Shapes, found: Mapping[str, Stored], ignored: Iterable[str
 
 
 def some_names(names: list[str], limit: int = 12) -> str:
-    """The first names of many, for a sentence."""
+    """The first names of a list, for an error message."""
     shown = ", ".join(names[:limit])
     return shown if len(names) <= limit else f"{shown}, and {len(names) - limit} more"
 

@@ -79,7 +79,7 @@ _FULL_SIZE: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class SliceRules:
-    """How a picture is cut. Source: `preprocessor_config.json`; model.md 1, 4."""
+    """How a picture is sliced. Source: `preprocessor_config.json`; model.md 1, 4."""
 
     max_slices: int = 9
     resolution: int = 448
@@ -194,7 +194,7 @@ def full_size_config() -> MiniCPMOConfig:
 def make_config(
     raw: Mapping[str, Any], preprocessor: Mapping[str, Any] | None = None
 ) -> MiniCPMOConfig:
-    """Make sense of a configuration as read from JSON."""
+    """Read a configuration from parsed JSON."""
     version = str(raw.get("version", ""))
     if raw.get("model_type") != "minicpmo" or version != "4.5":
         raise SetupError(
@@ -252,7 +252,7 @@ def _language(raw: Mapping[str, Any]) -> LanguageConfig:
         raise SetupError(f"config.json asks for rotary scaling '{kind}', which is not supported.")
     base = rope.get("rope_theta", raw.get("rope_theta"))
     if base is None:
-        raise SetupError("config.json says neither rope_theta nor rope_parameters.rope_theta.")
+        raise SetupError("config.json lacks rope_theta and rope_parameters.rope_theta.")
     if raw.get("use_sliding_window"):
         raise SetupError("config.json switches sliding-window attention on; it is not supported.")
     heads = int(raw["num_attention_heads"])

@@ -104,7 +104,7 @@ def set_precision(precision: Literal["float32", "tf32", "bfloat16"]) -> None:
 
 
 def visible_cards(driver: Path, environment: Mapping[str, str]) -> int:
-    """How many NVIDIA cards this process may see, whether or not torch can use them."""
+    """Number of NVIDIA cards visible to this process, usable by torch or not."""
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return len([one for one in chosen.split(",") if one.strip() not in ("", "-1")])

@@ -38,7 +38,7 @@ LEAST_BYTES: Final = 1024**3
 
 @dataclass(frozen=True, slots=True)
 class PartFinding:
-    """One thing that was tried."""
+    """Result of one check."""
 
     grade: Grade
     subject: str
@@ -66,7 +66,7 @@ def try_parts(settings: ModelSettings) -> Iterator[PartFinding]:
 
 
 def driver(place: Path = DRIVER) -> Iterator[PartFinding]:
-    """The driver of NVIDIA cards, and what torch was built for."""
+    """Version of the NVIDIA driver, and of CUDA in torch."""
     cards = visible_cards(place, os.environ)
     if not cards and torch.version.cuda is None:
         yield PartFinding(
@@ -79,35 +79,28 @@ def driver(place: Path = DRIVER) -> Iterator[PartFinding]:
 
 
 def toolchain(environment: dict[str, str] | None = None) -> Iterator[PartFinding]:
-    """What Triton needs when a kernel is used for the first time."""
+    """Compiler, headers and cache folder, which Triton needs for the first use of a kernel."""
     environment = dict(os.environ) if environment is None else environment
-    compiler = environment.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    if compiler:
-        yield PartFinding("fine", "compiler", compiler)
-    else:
-        yield PartFinding(
-            "note", "compiler", "not found; Triton cannot build the launcher of its kernels",
-            "Debian, Ubuntu: apt install gcc libc6-dev. Or set CC.",
-        )  # fmt: skip
+    compiler = environment.get("CC") or shutil.which("gcc") or shutil.which("clang") or ""
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
-    if header.is_file():
-        yield PartFinding("fine", "headers", str(header))
-    else:
-        yield PartFinding(
-            "note", "headers", f"{header} is missing; Triton needs it",
-            "Debian, Ubuntu: apt install python3-dev (of this Python's version).",
-        )  # fmt: skip
     cache = Path(environment.get("TRITON_CACHE_DIR") or Path.home() / ".triton")
     place = cache
     while not place.exists():
         place = place.parent
-    if os.access(place, os.W_OK):
-        yield PartFinding("fine", "kernel cache", str(cache))
-    else:
-        yield PartFinding(
-            "note", "kernel cache", f"{cache} cannot be written",
-            "Set TRITON_CACHE_DIR to a folder that can.",
-        )  # fmt: skip
+    needs = (
+        ("compiler", bool(compiler), compiler,
+         "not found; Triton cannot build the launcher of its kernels",
+         "Debian, Ubuntu: apt install gcc libc6-dev. Or set CC."),
+        ("headers", header.is_file(), str(header), f"{header} is missing; Triton needs it",
+         "Debian, Ubuntu: apt install python3-dev (of this Python's version)."),
+        ("kernel cache", os.access(place, os.W_OK), str(cache), f"{cache} cannot be written",
+         "Set TRITON_CACHE_DIR to a folder that can."),
+    )  # fmt: skip
+    for subject, is_there, found, problem, advice in needs:
+        if is_there:
+            yield PartFinding("fine", subject, found)
+        else:
+            yield PartFinding("note", subject, problem, advice)
 
 
 def _card(device: torch.device) -> Iterator[PartFinding]:
@@ -133,14 +126,16 @@ def _parts(settings: ModelSettings, device: torch.device) -> Iterator[PartFindin
     if torch.cuda.get_device_capability(device) >= FP8_CAPABILITY:
         fp8 = [("fp8", "unpacked matrices", partial(trials.fp8, device, torch.bfloat16))]
     tries: list[tuple[str, str, Callable[[], object]]] = [
+        # First: the kernel multiplies float32 numbers as it says.
+        ("precision", "float32", partial(trials.precision, device, settings.token2wav_precision)),
         ("kernel", "PyTorch's attention", partial(trials.attention, uses, device,
                                                   has_small_caches=False)),
         ("kernel, 8 bits", "unpacked caches", partial(trials.attention, uses, device,
                                                       has_small_caches=True)),
         ("graph", "steps launched one by one", partial(trials.graph, device)),
+        ("stream", "", partial(trials.stream, device)),
         ("int4", "unpacked matrices", partial(trials.int4, device, torch.bfloat16)),
         *fp8,
-        ("precision", "float32", partial(trials.precision, device, settings.token2wav_precision)),
     ]  # fmt: skip
     for subject, instead, trial in tries:
         yield tried(subject, instead, trial)
@@ -150,12 +145,13 @@ def tried(subject: str, instead: str, trial: Callable[[], object]) -> PartFindin
     """The result of one trial.
 
     Args:
-        instead: what serves where it fails.
+        instead: what serves where it fails; "": nothing.
     """
     try:
         trial()
     except torch.AcceleratorError as error:
         return PartFinding("broken", subject, f"the card failed: {one_line(str(error))}")
     except Exception as error:
-        return PartFinding("note", subject, described(error), f"Slower: {instead} will serve.")
+        advice = f"Slower: {instead} will serve." if instead else "No voice can be made without it."
+        return PartFinding("note", subject, described(error), advice)
     return PartFinding("fine", subject, "works; its results are those of its plain form")

@@ -36,7 +36,7 @@ log = logs.get(__name__)
 
 
 class NotDownloaded(SetupError):
-    """The checkpoint is on a hub, and not here yet."""
+    """The checkpoint is on a hub and not in the local cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class HuggingFace:
                 hint="model.revision is a branch, a tag or a commit of the repository.",
             ) from error
         except RepositoryNotFoundError as error:
-            raise SetupError(f"The hub knows no model '{repository}'.") from error
+            raise SetupError(f"The hub has no model '{repository}'.") from error
         except _failures() as error:
             log.info("hub_unreachable", why=str(error))
             return None
@@ -180,7 +180,7 @@ def locate(
         found = hub.cached(repository, revision)
         if found is None:
             raise SetupError(
-                f"'{repository}' is not here, and the hub cannot be reached.",
+                f"'{repository}' is not in the local cache, and the hub cannot be reached.",
                 hint="Give a folder that already holds the checkpoint, or check the connection.",
             )
         return found
@@ -193,7 +193,6 @@ def locate(
 
 
 def is_wanted(name: str) -> bool:
-    """True if a file of a repository is fetched."""
     return any(fnmatch(name, pattern) for pattern in PATTERNS)
 
 

@@ -52,10 +52,11 @@ def choose(
     Raises:
         SetupError: a part failed, and `model.strict` is set; or the kernel cannot be used.
     """
+    # First: the attention kernel multiplies float32 numbers as it says.
+    _choose_precision(settings, device, paths)
     has_small_caches = _keeps_small(device, geometry.dtype, has_small_caches, paths)
     attention = _attention(settings, device, geometry, has_small_caches, paths)
     unpacks = _unpacks(device, geometry.dtype, kind, paths)
-    _choose_precision(settings, device, paths)
     if not (settings.compile and device.type == "cuda"):
         why = "model.compile is off" if device.type == "cuda" else "graphs need an NVIDIA GPU"
         paths.settle("graphs", "plain", why)

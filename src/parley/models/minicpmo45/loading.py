@@ -34,6 +34,8 @@ from parley.models.minicpmo45.plan import (
     keeps_eight_bits,
     kept_voices,
     kind_of,
+    offline_steps,
+    unit_limit_s,
     voices_ready,
 )
 from parley.models.minicpmo45.quantize import Kind, checked, unpack
@@ -147,6 +149,7 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         has_small_caches=rung.has_small_caches,
         pool=fits.pool,
         paths=paths,
+        unit_limit_s=unit_limit_s(settings, device),
     )
 
 
@@ -209,16 +212,17 @@ def _speech_output(
     token2wav.voices_ready = voices_ready(kind)
     decoder.reads_in_place = token2wav.flow.reads_in_place = network.llm.attention.reads_in_place
     decoder.allocate(slots, graphs=graphs, is_eight_bit=has_small_caches)
+    steps = offline_steps(settings, has_small_caches=has_small_caches)
     speech_output = SpeechOutput(
         decoder,
-        Streams(token2wav, voices),
+        Streams(token2wav, voices, offline_steps=steps),
         first_window_tokens=settings.first_window_tokens,
     )
     return speech_output, problem
 
 
 def _prompt_voice(path: Path | None) -> Pcm | None:
-    """The default voice as the model hears it; None if it cannot be read."""
+    """The default voice as input of the model; None if it cannot be read."""
     if path is None or path.suffix == ".safetensors":
         return None
     try:

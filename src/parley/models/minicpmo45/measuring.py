@@ -2,7 +2,7 @@
 
 Weights and caches are counted from shapes (`plan.py`). What steps take while they run, and what
 libraries keep for themselves, differs between cards and versions, so it is measured: the largest
-steps run once on a loaded network, and the allocator is asked.
+steps run once on a loaded network, and the allocator reports its peak.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import torch
 from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, MelExtractor
 from parley.models.minicpmo45.audio_encoder.network import SoundEncoder
 from parley.models.minicpmo45.config import MiniCPMOConfig
+from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.llm.steps import LanguageSteps
-from parley.models.minicpmo45.runtime.caches import Span
+from parley.models.minicpmo45.runtime.caches import SlotCache, Span
 from parley.models.minicpmo45.stages.language import PREFILL_STEP_TOKENS
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
 from parley.models.minicpmo45.vision_encoder.pictures import cut
@@ -40,16 +41,16 @@ class Allocator(Protocol):
         ...
 
     def free_bytes(self) -> int:
-        """Free bytes, once unused blocks are given back."""
+        """Free bytes after unused blocks were returned."""
         ...
 
     def peak_bytes(self, run: Callable[[], object]) -> int:
-        """Run something; its peak of bytes, beyond what was held before."""
+        """Peak of additional bytes while something runs."""
         ...
 
 
 class CudaAllocator:
-    """PyTorch's, of one card."""
+    """PyTorch's allocator of one card."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -98,7 +99,7 @@ class Measured:
 
     @property
     def left_bytes(self) -> int:
-        """What may be given to slots and to everything that is not loaded yet."""
+        """Bytes for slots and for everything that is not loaded yet."""
         return self.free_bytes - self.largest_bytes - self.spare_bytes
 
 
@@ -110,23 +111,25 @@ def measure(network: Network, config: MiniCPMOConfig, allocator: Allocator) -> M
         torch.OutOfMemoryError: not even that fits.
     """
     before = allocator.free_bytes()
-    tries: dict[str, Callable[[], object]] = {
-        "prefill": lambda: _prefill(network),
-        "pictures": lambda: _pictures(network, config),
-        "sound": lambda: _sound(network, config),
-    }
-    steps = {name: allocator.peak_bytes(run) for name, run in tries.items()}
+    steps = _largest(network, config, allocator)
     after = allocator.free_bytes()
     return Measured(steps, max(0, before - after), after, allocator.total_bytes())
 
 
-def _prefill(network: Network) -> object:
-    llm, tokens = network.llm, PREFILL_STEP_TOKENS
-    # Its cache is counted, too: a little too much rather than too little.
-    cache, rope = llm.make_cache(1, tokens), llm.make_rope(tokens)
-    width = int(llm.config.hidden_size)
+def _largest(network: Network, config: MiniCPMOConfig, allocator: Allocator) -> dict[str, int]:
+    # The positions of a real step go into caches that are counted from their shapes.
+    cache = network.llm.make_cache(1, PREFILL_STEP_TOKENS)
+    return {
+        "prefill": allocator.peak_bytes(lambda: _prefill(network.llm, cache)),
+        "pictures": allocator.peak_bytes(lambda: _pictures(network, config)),
+        "sound": allocator.peak_bytes(lambda: _sound(network, config)),
+    }
+
+
+def _prefill(llm: LanguageModel, cache: SlotCache) -> object:
+    tokens, width = PREFILL_STEP_TOKENS, int(llm.config.hidden_size)
     embeds = torch.zeros(tokens, width, dtype=llm.dtype, device=llm.device)
-    steps = LanguageSteps(llm, cache, rope)
+    steps = LanguageSteps(llm, cache, llm.make_rope(tokens))
     return llm.logits(steps.prefill(embeds, [Span(0, 0, tokens)])[-1:])
 
 

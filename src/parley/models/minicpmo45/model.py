@@ -24,6 +24,7 @@ from typing import Any, Final, Literal
 import torch
 
 from parley import logs
+from parley.clock import Clock, SystemClock
 from parley.engine.context import ContextLedger
 from parley.engine.model import DeviceFault, Job, Memory, ModelSpec
 from parley.engine.segments import Image
@@ -69,7 +70,7 @@ from parley.models.minicpmo45.stages.speech import speak, vocode
 from parley.models.minicpmo45.tokenizer import Tokenizer
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
 from parley.models.minicpmo45.vision_encoder.pictures import MediaThreads
-from parley.models.minicpmo45.warmup import warm_up
+from parley.models.minicpmo45.warmup import slots_in_time, warm_up
 from parley.models.minicpmo45.weights import Network
 from parley.protocol.values import CONTEXT_TOKENS
 from parley.settings import ModelBehaviour as Behaviour
@@ -105,9 +106,8 @@ class MiniCPMO45:
 
     Args:
         network: filled with weights.
-        slots: rows.
         speech_output: None makes a text-only model.
-        graphs: who captures steps, the speech output's among them; None captures nothing.
+        graphs: captures steps, those of the speech output included; None captures nothing.
         rounds_rope: round rotary frequencies to bfloat16, as the published demo does; None does so
             when the weights are bfloat16.
         prompt_voice: the default voice as sound; part of prompts where clients bring none.
@@ -115,6 +115,8 @@ class MiniCPMO45:
         has_small_caches: keep context and heard sound in 8 bits.
         pool: conversations take pages of it as they grow; None: each has its whole context.
         paths: the states of the fast parts; None: nothing is fast.
+        unit_limit_s: longest unit of all conversations; None: no limit.
+        clock: times those units.
     """
 
     def __init__(
@@ -136,8 +138,12 @@ class MiniCPMO45:
         has_small_caches: bool = False,
         pool: PagePool | None = None,
         paths: FastPaths | None = None,
+        unit_limit_s: float | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.network = network
+        self._unit_limit_s = unit_limit_s
+        self._clock = clock or SystemClock()
         self.paths = paths or FastPaths()
         self.last_inputs: dict[int, LastInput] = {}
         self._shaken: set[str] = set()
@@ -227,7 +233,7 @@ class MiniCPMO45:
     # Work.
 
     def prepare_ahead(self, work: Work) -> None:
-        """Start to cut the pictures of work that comes next; any thread."""
+        """Start to cut the pictures of the next work; any thread."""
         if isinstance(work, Prefill):
             for segment in work.segments:
                 if isinstance(segment, Image):
@@ -238,7 +244,7 @@ class MiniCPMO45:
     def start(self, row: int, work: Work) -> Job:
         if isinstance(work, StartSession):
             return self._open(row, work)
-        conversation = self._conversation(row)
+        conversation = self.conversation(row)
         self._drop_unfinished(conversation)
         if self.context.pages is not None:
             room = self.context.reach(row) - PRESSED_RESERVE
@@ -261,7 +267,6 @@ class MiniCPMO45:
                 return SettleJob(self, conversation)
 
     def slide_turns(self, conversation: Conversation) -> None:
-        """Apply the turn-based window."""
         slide_turns(self, conversation)
 
     @torch.inference_mode()
@@ -276,7 +281,7 @@ class MiniCPMO45:
         return StartJob(self, row, opening, seed)
 
     def begin(self, row: int, opening: StartSession, seed: int, *, speaks: bool) -> None:
-        """A conversation begins in a row; its voice, if any, is prepared."""
+        """Start a conversation in a row, with its voice if it speaks."""
         self.context.truncate(row, 0)
         self.audio_cache.truncate(row, 0)
         marker_tokens = len(self.marker_ids)
@@ -292,14 +297,14 @@ class MiniCPMO45:
             conversation.speech = self.speech_output.open(row, seed, temperature=temperature)
         self._conversations[row] = conversation
 
-    def _conversation(self, row: int) -> Conversation:
+    def conversation(self, row: int) -> Conversation:
         conversation = self._conversations[row]
         if conversation is None:
             raise InvalidRequest("No conversation has been opened.")
         return conversation
 
     def _drop_unfinished(self, conversation: Conversation) -> None:
-        """Take back what a failed piece of work left behind the context's true end."""
+        """Remove what failed work left behind the context's true end."""
         row, length = conversation.row, conversation.ledger.length_tokens
         # Otherwise pages that are reserved for an answer would be given back.
         if length < self.context.lengths[row]:
@@ -324,7 +329,7 @@ class MiniCPMO45:
 
     @property
     def context_pages(self) -> tuple[int, int] | None:
-        """Used and free pages of the contexts' pool; None: every context has its own memory."""
+        """Used and free pages of the contexts' pool; None without a pool."""
         # Another thread may unload the model meanwhile.
         pages = getattr(self.context, "pages", None)
         return None if pages is None else (pages.pool.pages - pages.free, pages.free)
@@ -333,7 +338,7 @@ class MiniCPMO45:
 
     @property
     def fast_paths(self) -> Mapping[str, str]:
-        """Every fast part and its state in words. Any thread."""
+        """State of every fast part, for people. Any thread."""
         return self.paths.in_words()
 
     def step_down(self, part: str, reason: str) -> None:
@@ -380,7 +385,7 @@ class MiniCPMO45:
     # Checkpoints.
 
     def checkpoint(self, row: int) -> Checkpoint:
-        conversation = self._conversation(row)
+        conversation = self.conversation(row)
         self._drop_unfinished(conversation)
         return conversation.checkpoint(self.audio_cache)
 
@@ -432,10 +437,47 @@ class MiniCPMO45:
         if not speaks:
             warm_up(self, speaks=False)
         self.graphs.seal()
+        if self._unit_limit_s is not None and self.rows > 1:
+            self._limit_slots(self._unit_limit_s, speaks=speaks)
+
+    def _limit_slots(self, limit_s: float, *, speaks: bool) -> None:
+        """Offer no more slots than can be answered in time; if units cannot be timed, as many as
+        memory has room for."""
+        try:
+            slots, took = slots_in_time(self, limit_s, speaks=speaks, now=self._now)
+        except RuntimeError as error:  # torch's, out of memory among them
+            log.warning("units_not_timed", slots=self.rows, why=str(error))
+            return
+        units_ms = {rows: round(1000 * seconds) for rows, seconds in took.items()}
+        log.info(
+            "units_timed",
+            slots=slots,
+            of=self.rows,
+            limit_s=limit_s,
+            ms_by_rows=units_ms,
+            speaks=speaks,
+        )
+        if slots == self.rows:
+            return
+        ms = "; ".join(f"{rows}: {ms} ms" for rows, ms in units_ms.items())
+        why = (
+            f"{slots} of the {self.rows} slots that memory has room for: a unit of more "
+            f"conversations takes longer than model.unit_limit_ms ({1000 * limit_s:.0f}). "
+            f"By conversations: {ms}."
+        )
+        details = {**self._spec.details, "slots_limit": why}
+        self._spec = replace(self._spec, slots=slots, details=details)
+
+    def _now(self) -> float:
+        """Clock reading after the device has finished its work."""
+        device = self.network.llm.device
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return self._clock.monotonic()
 
     @torch.inference_mode()
     def _capture(self) -> None:
-        """Capture every kind of step; what turns out wrong steps down, and is captured again."""
+        """Capture every kind of step; after a part stepped down, capture again."""
         # Each time around one part fewer is fast.
         for _ in range(len(PARTS) + 1):
             try:

@@ -1,8 +1,8 @@
 """What loading means: precision, memory and slots, for `load`, `--slots auto` and `parley doctor`.
 
 Weights and caches are counted from shapes. What captured graphs keep and what callers' voices take
-are upper estimates, written out below: **calculated, not measured on a card**. What the largest
-steps take is measured once a network is loaded (`measuring.py`), and estimated before.
+are upper estimates, written out below. What the largest steps take is measured once a network is
+loaded (`measuring.py`), and estimated before.
 """
 
 from __future__ import annotations
@@ -90,12 +90,16 @@ LIBRARIES_BYTES: Final = GIB // 2
 """Workspaces of cuBLAS and cuDNN, and what fragmentation wastes."""
 
 GRAPHS_BYTES: Final = GIB // 8
-"""Captured graphs, whatever the number of slots: those of pictures, and what one needs between its
+"""Captured graphs, for any number of slots: those of pictures, and what one needs between its
 inputs and its results. Source: `tests/models/minicpmo45/test_graph_memory.py`, here and below."""
 
 GRAPHS_SLOT_BYTES: Final = 28 * 2**20
 """Captured graphs per slot: inputs and results of all sizes of batches, which each graph keeps, and
 what the largest needs in between, which all share: a window of the vocoder."""
+
+
+OFFLINE_STEPS: Final = 10
+"""Euler steps of an answer that is heard only once it is complete, as the published class takes."""
 
 
 def dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype | None:
@@ -108,7 +112,7 @@ def dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype | Non
 
 
 def kind_of(settings: ModelSettings, scheme: PackedScheme | None) -> Kind:
-    """How the layers' matrices end up; a checkpoint in 4 bits stays so."""
+    """Quantization of the layers' matrices; a checkpoint in 4 bits keeps its own."""
     if scheme is None:
         return settings.quantize
     if settings.quantize in ("int8", "fp8"):
@@ -120,8 +124,16 @@ def kind_of(settings: ModelSettings, scheme: PackedScheme | None) -> Kind:
 
 
 def voices_ready(kind: Kind) -> int:
-    """How many primed voices are kept on the device."""
+    """Number of primed voices kept on the device."""
     return 1 if kind == "smallest" else VOICES_READY
+
+
+def offline_steps(settings: ModelSettings, *, has_small_caches: bool) -> int | None:
+    """Euler steps of answers in one piece; None: those of all others."""
+    live = settings.token2wav_steps
+    usual = live if has_small_caches else OFFLINE_STEPS
+    steps = settings.token2wav_steps_offline or usual
+    return None if steps == live else steps
 
 
 def keeps_eight_bits(settings: ModelSettings, device: torch.device) -> bool:
@@ -135,13 +147,13 @@ def keeps_eight_bits(settings: ModelSettings, device: torch.device) -> bool:
 
 
 def flow_dtype_of(settings: ModelSettings, device: torch.device) -> torch.dtype:
-    """What the flow computes in."""
+    """Precision in which the flow computes."""
     is_short = device.type == "cuda" and settings.token2wav_precision == "bfloat16"
     return torch.bfloat16 if is_short else torch.float32
 
 
 def history_dtype(settings: ModelSettings, device: torch.device) -> torch.dtype | None:
-    """What the flow's history is kept in; None: as it computes."""
+    """Precision of the flow's history; None: as it computes."""
     match settings.token2wav_history:
         case "auto":
             return torch.bfloat16 if device.type == "cuda" else None
@@ -152,22 +164,30 @@ def history_dtype(settings: ModelSettings, device: torch.device) -> torch.dtype 
 
 
 def kept_voices() -> Path:
-    """Where voices are kept between runs."""
+    """Folder of voices between runs."""
     return Path(platformdirs.user_cache_dir("parley")) / "voices"
 
 
 def default_voice_of(settings: ModelSettings, folder: Path) -> Path | None:
-    """The file of the default voice; None: there is none."""
+    """File of the default voice; None if there is none."""
     if settings.default_voice is not None:
         return settings.default_voice
     return next((folder / name for name in DEFAULT_VOICES if (folder / name).is_file()), None)
 
 
 def slots_asked(settings: ModelSettings, device: torch.device) -> int | Literal["auto"]:
-    """What the settings ask for; on a GPU as many as fit, unless they say otherwise."""
+    """Number of slots in the settings; on a GPU `auto` by default."""
     if settings.slots is not None:
         return settings.slots
     return "auto" if device.type == "cuda" else 1
+
+
+def unit_limit_s(settings: ModelSettings, device: torch.device) -> float | None:
+    """What a unit of all conversations may take, where the card counts its slots; None: as long as
+    it does."""
+    if slots_asked(settings, device) != "auto" or settings.unit_limit_ms == 0:
+        return None
+    return settings.unit_limit_ms / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +242,7 @@ class MemoryPlan:
 
     @property
     def weights_bytes(self) -> int:
-        """All parts, those that are loaded included."""
+        """All parts, loaded ones included."""
         return sum(self.parts.values())
 
     @property
@@ -235,16 +255,16 @@ class MemoryPlan:
         return sum(self.per_slot.values())
 
     def total_bytes(self, slots: int) -> int:
-        """Everything, with so many slots in their worst hour."""
+        """Bytes of everything with `slots` busy slots."""
         return self.once_bytes + slots * self.slot_bytes
 
     def slots_in(self, free_bytes: int, *, most: int = MOST_SLOTS) -> int:
-        """How many slots fit; 0 if not even one does."""
+        """Number of slots that fit; 0 if none does."""
         left = free_bytes - self.once_bytes
         return max(0, min(most, left // max(1, self.slot_bytes)))
 
     def pool(self, slots: int, free_bytes: int) -> PagePool | None:
-        """The pages of so many slots, which take all that is left; None without pages."""
+        """Page pool of `slots` slots, which takes all remaining bytes; None without pages."""
         if self.share >= self.longest:
             return None
         width, share = pages_of(self.longest), pages_of(self.share)
@@ -254,19 +274,23 @@ class MemoryPlan:
         return PagePool(min(slots * width, width + (slots - 1) * share + spare), self.share)
 
     def without(self, *names: str) -> MemoryPlan:
-        """The same without things that are on the device already."""
+        """The plan without things that are already on the device."""
         return replace(self, lacks=self.lacks | frozenset(names))
 
     def table(self, slots: int) -> list[str]:
         """The plan, a line for each item."""
         once = {f"weights of {name}": size for name, size in sorted(self.parts.items())}
         once |= self.once
-        lines = [f"{name}: {size / GIB:.2f} GiB" for name, size in once.items() if size]
-        lines += [
-            f"{name}: {size / GIB:.2f} GiB per slot" for name, size in self.per_slot.items() if size
-        ]
-        total = self.total_bytes(slots)
-        return [*lines, f"total: {total / GIB:.2f} GiB with {_counted(slots)}, all of them busy"]
+        lines = [f"{name}: {_in_words(size)}" for name, size in once.items() if size]
+        per_slot = self.per_slot.items()
+        lines += [f"{name}: {_in_words(size)} per slot" for name, size in per_slot if size]
+        total = _in_words(self.total_bytes(slots))
+        return [*lines, f"total: {total} with {_counted(slots)}, all of them busy"]
+
+
+def _in_words(size: int) -> str:
+    """Bytes: `1.40 GiB`, `3.5 MiB`."""
+    return f"{size / GIB:.2f} GiB" if size >= GIB / 10 else f"{size / 2**20:.1f} MiB"
 
 
 def _counted(slots: int) -> str:
@@ -274,7 +298,6 @@ def _counted(slots: int) -> str:
 
 
 def pages_of(positions: int) -> int:
-    """Number of pages for so many positions."""
     return -(-positions // PAGE_POSITIONS)
 
 
@@ -305,16 +328,23 @@ def plan_of(
     unpacking = 12 * numbers * longest // language.num_hidden_layers
     unpacking = unpacking if chosen.has_small_caches else 0
     voice = _vocoder_bytes(settings).voice if config.has_tts else 0
-    layer_numbers = 8 * language.hidden_size + 3 * language.intermediate_size
-    patch_numbers = 8 * vision.hidden_size + 2 * vision.intermediate_size
+    offline = 0
+    steps = offline_steps(settings, has_small_caches=chosen.has_small_caches)
+    if config.has_tts and steps is not None:
+        offline = _vocoder_bytes(settings, steps).row
+    # Tensors that a step holds at its peak, of positions and of patches: an H200 took 886 and
+    # 748 MiB, fragments included.
+    position_numbers = 14 * language.hidden_size + 5 * language.intermediate_size
+    patch_numbers = 10 * vision.hidden_size + 3 * vision.intermediate_size
+    prefill_numbers = PREFILL_STEP_TOKENS * position_numbers
     once = {
-        "largest step of pictures": VISION_BATCH_TOKENS * patch_numbers * size,
+        # Steps run one after the other.
+        "largest step": max(prefill_numbers, VISION_BATCH_TOKENS * patch_numbers) * size,
         "captured graphs": GRAPHS_BYTES if settings.compile else 0,
         "a context unpacked from 8 bits": unpacking,
         "libraries": LIBRARIES_BYTES,
         "voices kept ready": voices_ready(chosen.kind) * voice,
-        # A layer holds about eight tensors of H and three of I per position of all rows together.
-        "largest prefill step": PREFILL_STEP_TOKENS * layer_numbers * size,
+        "answers in one piece": offline,
         "room for one long context": max(0, _ceiled(longest) - share) * token
         + RESERVED * PAGE_POSITIONS * token
         if share < longest
@@ -373,10 +403,11 @@ class _VocoderBytes:
     voice: int
 
 
-def _vocoder_bytes(settings: ModelSettings) -> _VocoderBytes:
+def _vocoder_bytes(settings: ModelSettings, steps: int | None = None) -> _VocoderBytes:
+    """`steps`: of the flow; None: those of live answers."""
     # The plan is about cards.
     history = history_dtype(settings, torch.device("cuda"))
-    return _counted_vocoder(history, settings.token2wav_steps)
+    return _counted_vocoder(history, steps or settings.token2wav_steps)
 
 
 @functools.cache
@@ -398,7 +429,7 @@ def _counted_vocoder(history: torch.dtype | None, steps: int = STEPS) -> _Vocode
 
 
 def _speech_slot_bytes(settings: ModelSettings, config: MiniCPMOConfig, chosen: LoadChoice) -> int:
-    """What speech keeps per slot: the decoder's cache, and the vocoder's history and streams."""
+    """Bytes of speech per slot: the decoder's cache, the vocoder's history and streams."""
     if not config.has_tts:
         return 0
     tts = config.tts
@@ -414,7 +445,7 @@ def _speech_slot_bytes(settings: ModelSettings, config: MiniCPMOConfig, chosen: 
 
 
 def _voice_bytes(settings: ModelSettings, folder: Path | None) -> int:
-    """What the vocoder's weights take; they are float32 and stay so."""
+    """Bytes of the vocoder's weights, which stay in float32."""
     if folder is None:
         return _vocoder_bytes(settings).weights
     place = settings.token2wav or folder / TOKEN2WAV_FOLDER
@@ -459,16 +490,16 @@ def fitting(
         measured = measure(network, config, allocator or CudaAllocator(device))
     except torch.OutOfMemoryError as error:
         raise SetupError(
-            f"No slot fits on {device}: its largest steps alone do not.",
+            f"No slot fits on {device}: the largest steps alone need more memory than is free.",
             hint="int4 weights leave more room.",
         ) from error
     left = plan.without(*(name for name in plan.parts if name != "vocoder"))
     # What was measured is not estimated. Vocoder and graphs bring libraries of their own.
-    left = left.without("largest prefill step", "largest step of pictures")
+    left = left.without("largest step")
     free = measured.left_bytes
     slots = left.slots_in(free)
     if slots < 1 and left.slots_in(free + measured.spare_bytes, most=1):
-        # One conversation at the brim is better than none.
+        # One conversation without spare memory is better than none.
         log.warning("memory_tight", device=str(device), kept_free_mib=0)
         slots = 1
     pool = left.pool(slots, free)
@@ -482,7 +513,7 @@ def fitting(
     )
     if slots < 1:
         raise SetupError(
-            f"No slot fits on {device}: one and what all share takes "
+            f"No slot fits on {device}: one slot and the shared parts need "
             f"{left.total_bytes(1) / GIB:.1f} GiB, "
             f"{max(0, measured.free_bytes - measured.largest_bytes) / GIB:.1f} GiB are free "
             "next to the largest step.",
@@ -492,7 +523,7 @@ def fitting(
 
 
 def describe(settings: ModelSettings) -> ModelPlan:
-    """What `load` would do, without doing it."""
+    """The plan of `load`, without loading."""
     problems: list[str] = []
     notes: list[str] = []
     device = torch.device("cpu")
@@ -506,7 +537,7 @@ def describe(settings: ModelSettings) -> ModelPlan:
     try:
         if settings.random_weights:
             config = full_size_config()
-            notes.append("random weights: for benchmarks, it talks nonsense")
+            notes.append("random weights, for benchmarks: answers mean nothing")
         else:
             folder = hub.locate(settings.name, settings.revision, downloads=False)
             config = read_config(folder)
@@ -549,6 +580,11 @@ def describe(settings: ModelSettings) -> ModelPlan:
     slots = asked if asked != "auto" else max(1, plan.slots_in((free or 0) - (spare or 0)))
     notes.append(f"{1000 * plan.token_bytes / 2**20:.0f} MiB of context per slot and 1,000 tokens")
     notes += plan.table(slots)
+    if limit_s := unit_limit_s(settings, device):
+        notes.append(
+            "fewer slots if a duplex unit in which all of them speak takes longer than "
+            f"{1000 * limit_s:.0f} ms, measured at start (model.unit_limit_ms)"
+        )
     if paged:
         notes.append(
             f"every slot is sure of {plan.share:,} tokens of context, and has up to "
@@ -580,6 +616,7 @@ def describe(settings: ModelSettings) -> ModelPlan:
         dtype=str(dtype).removeprefix("torch."),
         weights_bytes=plan.weights_bytes,
         slot_bytes=plan.slot_bytes,
+        total_bytes=plan.total_bytes(slots),
         notes=tuple(notes),
         problems=tuple(problems),
     )

@@ -1,13 +1,13 @@
 """Smaller weights, for smaller cards and for speed: the language model's layers in 8 or 4 bits.
 
-Only fp8 also rounds what the matrices are multiplied with. Embeddings, head, encoders and speech
-decoder keep their weights; the layers are three quarters of the model. The kernels are PyTorch's
-own. A matrix is packed as soon as it has been read, so that loading holds the result and one
-matrix, never the whole model.
+Embeddings, head, encoders and speech decoder keep their weights; the layers are three quarters of
+the model. A matrix is packed as soon as it has been read, so that loading holds the result and one
+matrix, never the whole model. On a GPU products of up to `FEW_ROWS` rows read it as it is; for more
+rows, where multiplying takes longer than reading, it is unpacked for the product.
 
 | kind | on a GPU                                     | on a CPU |
 |------|----------------------------------------------|----------|
-| fp8  | bfloat16 only, sm_89 and newer               | yes      |
+| fp8  | bfloat16 only, sm_89 and newer, with triton  | yes      |
 | int4 | bfloat16 only                                | yes      |
 | int8 | refused: PyTorch has no kernel that is faster than bfloat16 there | yes |
 
@@ -21,9 +21,10 @@ Shapes: `n` rows (outputs), `k` columns (inputs), `g` group size, `R` inputs of 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,12 @@ _UNPACKED_ROWS: Final = 8192
 
 _INNER_TILES: Final = 8
 
+_TILE: Final = (8, 16 * _INNER_TILES)
+"""Rows and columns that a GPU's 4-bit kernel packs together, each tile like the others."""
+
+FEW_ROWS: Final = 64
+"""Most rows whose products read a packed matrix as it is."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups:
@@ -69,11 +76,10 @@ class Groups:
         return int(self.q.shape[1] // self.scales.shape[1])
 
     def to(self, device: torch.device) -> Groups:
-        """The same on a device."""
         return Groups(self.q.to(device), self.scales.to(device), self.zeros.to(device))
 
     def weight(self) -> Tensor:
-        """The matrix that it stands for, float32, shape (n, k)."""
+        """The dequantized matrix, float32, shape (n, k)."""
         rows, columns = self.q.shape
         q = self.q.view(rows, -1, self.size).float()
         weight = (q - 8) * self.scales.float()[..., None] + self.zeros.float()[..., None]
@@ -101,22 +107,24 @@ class Int4Linear(nn.Module):
         if self.is_plain:
             return F.linear(x, self.unpacked().to(x.dtype))
         flat = x.reshape(-1, x.shape[-1])
-        multiply = (
-            torch._weight_int4pack_mm_for_cpu if self.is_on_cpu else torch._weight_int4pack_mm
-        )
         with guarded("int4"):
-            made = multiply(flat, self.packed, self.group, self.scales)
+            if self.is_on_cpu:
+                made = torch._weight_int4pack_mm_for_cpu(flat, self.packed, self.group, self.scales)
+            elif flat.shape[0] > FEW_ROWS and slot_attention.is_installed():
+                made = F.linear(flat, unpacked_int4(self.packed.data, self.scales.data))
+            else:
+                made = torch._weight_int4pack_mm(flat, self.packed, self.group, self.scales)
         return made.view(*x.shape[:-1], -1)
 
     def unpacked(self) -> Tensor:
-        """The matrix that it stands for, float32, shape (n, k)."""
+        """The dequantized matrix, float32, shape (n, k)."""
         q = _rows_order(self.packed.data, self.shape)
         scales, zeros = self.scales.transpose(0, 1).float().unbind(-1)
         return Groups(q, scales, zeros).weight()
 
 
 def unpack(network: nn.Module, kind: str) -> None:
-    """Have every matrix of a kind (`int4` or `fp8`) unpacked for its products from now on."""
+    """Make every matrix of a kind (`int4` or `fp8`) dequantize for its products."""
     for module in network.modules():
         if isinstance(module, Int4Linear if kind == "int4" else Fp8Linear):
             module.is_plain = True
@@ -131,22 +139,57 @@ def _kernel_order(q: Tensor) -> Tensor:
 
 
 def _rows_order(packed: Tensor, shape: tuple[int, int]) -> Tensor:
-    """What `_kernel_order` was given. The order is learned from the kernel's own packing: numbers
-    that say where they were are packed, digit by digit, and found again."""
+    """Inverse of `_kernel_order`."""
     rows, columns = shape
-    # A GPU's kernel packs tiles, each like the others; a CPU's depends on the whole shape.
-    tile = shape if packed.device.type == "cpu" else (8, 16 * _INNER_TILES)
-    places = torch.arange(tile[0] * tile[1], dtype=torch.int32, device=packed.device)
-    origin = torch.zeros(places.numel(), dtype=torch.int64, device=packed.device)
+    # A CPU's order depends on the whole shape.
+    tile = shape if packed.device.type == "cpu" else _TILE
+    found = _places(tile, packed.device)
+    tiles: Tensor = _nibbles(packed).view(rows // tile[0], columns // tile[1], -1)[..., found]
+    tiles = tiles.view(*tiles.shape[:2], *tile)
+    return tiles.transpose(1, 2).reshape(rows, columns)
+
+
+def _places(tile: tuple[int, int], device: torch.device) -> Tensor:
+    """Where a packed tile has each of its numbers, int64. The order is learned from the kernel's
+    own packing: numbers that say where they were are packed, digit by digit, and found again."""
+    places = torch.arange(tile[0] * tile[1], dtype=torch.int32, device=device)
+    origin = torch.zeros(places.numel(), dtype=torch.int64, device=device)
     digits = -(-(places.numel() - 1).bit_length() // 4)
     for digit in range(digits):
         q = ((places >> (4 * digit)) & 0xF).view(tile)
         origin += _nibbles(_kernel_order(q)).view(-1).long() << (4 * digit)
     found = torch.empty_like(origin)
-    found[origin] = torch.arange(origin.numel(), device=packed.device)
-    tiles: Tensor = _nibbles(packed).view(rows // tile[0], columns // tile[1], -1)[..., found]
-    tiles = tiles.view(*tiles.shape[:2], *tile)
-    return tiles.transpose(1, 2).reshape(rows, columns)
+    found[origin] = torch.arange(origin.numel(), device=device)
+    return found
+
+
+@functools.cache
+def _tile_places(device: torch.device) -> Tensor:
+    """`_places` of a GPU's tiles, int32."""
+    return _places(_TILE, device).int()
+
+
+def shape_of_unpacked(packed: Tensor, scales: Tensor) -> Tensor:
+    columns = packed.numel() * packed.element_size() * 2 // scales.shape[1]
+    return torch.empty(scales.shape[1], columns, dtype=scales.dtype, device=scales.device)
+
+
+def unpacked_int4(packed: Tensor, scales: Tensor) -> Tensor:
+    """A matrix as `Int4Linear` keeps it on a GPU, as numbers (n, k) in the scales' dtype."""
+    return unpacked_tiles(packed, scales, _tile_places(packed.device))
+
+
+def unpacked_tiles(packed: Tensor, scales: Tensor, places: Tensor) -> Tensor:
+    """Tiles of 4-bit numbers, in any order that `places` has, as a matrix (n, k)."""
+    from parley.models.minicpmo45.runtime import kernels
+
+    out = shape_of_unpacked(packed, scales)
+    rows, columns = out.shape
+    kernels.unpacked[(rows // _TILE[0], columns // _TILE[1])](
+        packed.view(torch.uint8), places, scales, out, rows, columns,
+        GROUP=columns // scales.shape[0],
+    )  # fmt: skip
+    return out
 
 
 def _nibbles(packed: Tensor) -> Tensor:
@@ -187,7 +230,7 @@ class RowQuantizedLinear(RowQuantized):
         return made.view(*x.shape[:-1], -1)
 
     def in_pieces(self, x: Tensor) -> Tensor:
-        """The product of rows (R, k), of which no more than a piece is unpacked at a time."""
+        """Product of rows (R, k) that dequantizes one piece of the matrix at a time."""
         starts = range(0, self.packed.shape[0], _UNPACKED_ROWS)
         pieces = (self.rows(slice(start, start + _UNPACKED_ROWS)) for start in starts)
         return torch.cat([F.linear(x, piece) for piece in pieces], -1)
@@ -205,21 +248,17 @@ FP8_DTYPE: Final = torch.float8_e4m3fn
 FP8_MOST: Final = 448.0
 """The largest number of e4m3."""
 
-FP8_LEAST_SCALE: Final = 1e-12
-"""Added to scales, so that a row of zeros has one."""
-
 SCALE_BYTES: Final = 4
 
 
 class Fp8Linear(nn.Module):
-    """`nn.Linear` without bias over a matrix in e4m3, which also rounds its inputs.
+    """`nn.Linear` without bias over a matrix in e4m3, with a scale per row. Inputs are not rounded.
 
-    Weights have a scale per row. Inputs are rounded row by row, so the rounding of a row does not
-    depend on its company. On a GPU a kernel of ours rounds all rows in one launch; PyTorch's
-    operators take longer than the product.
+    On a GPU a kernel of ours multiplies few rows; PyTorch's product in 8 bits keeps a quarter of a
+    large card busy there, and has to round its inputs first.
 
     Args of state:
-        is_plain: multiply with the unpacked matrix, inputs as they are.
+        is_plain: multiply with the unpacked matrix.
     """
 
     def __init__(self, weight: Tensor) -> None:
@@ -228,7 +267,9 @@ class Fp8Linear(nn.Module):
         scales = torch.empty(weight.shape[0], 1, dtype=torch.float32, device=weight.device)
         for first in range(0, weight.shape[0], _ROWS_AT_ONCE):
             here = slice(first, first + _ROWS_AT_ONCE)
-            small[here], scales[here] = rounded_plainly(weight[here])
+            rows = weight[here].float()
+            scales[here] = (rows.abs().amax(1, keepdim=True) / FP8_MOST).clamp(min=1e-12)
+            small[here] = (rows / scales[here]).to(FP8_DTYPE)
         self.is_plain = False
         self.packed = nn.Parameter(small, requires_grad=False)
         self.scales = nn.Parameter(scales, requires_grad=False)
@@ -238,11 +279,11 @@ class Fp8Linear(nn.Module):
             return F.linear(x, self.unpacked().to(x.dtype))
         flat = x.reshape(-1, x.shape[-1])
         with guarded("fp8"):
-            small, scales = rounded(flat)
-            made = torch._scaled_mm(
-                small, self.packed.t(), scale_a=scales, scale_b=self.scales.t(), out_dtype=x.dtype
-            )
-        return made.view(*x.shape[:-1], -1)
+            if x.device.type == "cpu" or flat.shape[0] > FEW_ROWS:
+                made = many_rows(flat, self.packed, self.scales)
+            else:
+                made = few_rows(flat, self.packed.data, self.scales.data)
+        return made.to(x.dtype).view(*x.shape[:-1], -1)
 
     def unpacked(self) -> Tensor:
         """The matrix that it stands for, float32, shape (n, k)."""
@@ -254,44 +295,30 @@ def fits_fp8(shape: tuple[int, ...]) -> bool:
     return shape[0] % 16 == 0 and shape[1] % 16 == 0
 
 
-def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows (R, k) in 8 bits, and their scales (R, 1), float32."""
-    if x.device.type == "cpu":
-        return rounded_plainly(x)
-    return torch.ops.parley.rounded_rows(x)
+def many_rows(x: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
+    """Products (R, n) of rows (R, k) with a matrix in 8 bits. Its numbers are exact in any longer
+    type, and are unpacked without their scales."""
+    return F.linear(x, packed.to(x.dtype)) * scales.t()
 
 
-def rounded_plainly(x: Tensor) -> tuple[Tensor, Tensor]:
-    """`rounded`, by PyTorch's operators."""
-    wide = x.float()
-    scales = wide.abs().amax(1, keepdim=True) / FP8_MOST + FP8_LEAST_SCALE
-    return (wide / scales).to(FP8_DTYPE), scales
+def shape_of_product(x: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
+    return torch.empty(x.shape[0], packed.shape[0], dtype=x.dtype, device=x.device)
 
 
-def _run(x: Tensor) -> tuple[Tensor, Tensor]:
-    """`rounded`, as one operator of torch, which a meter of operators counts as one."""
-    if not slot_attention.is_installed():
-        return rounded_plainly(x)
+def few_rows(x: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
+    """The same of up to `FEW_ROWS` rows, which reads the matrix once and as it is."""
     from parley.models.minicpmo45.runtime import kernels
 
-    x = x.contiguous()
-    small, scales = _shapes_only(x)
-    columns = x.shape[1]
-    width = 1 << (columns - 1).bit_length()
-    kernels.rounded[(x.shape[0],)](
-        x, small, scales, columns, FP8_MOST, FP8_LEAST_SCALE, WIDTH=width, num_warps=8
-    )
-    return small, scales
-
-
-def _shapes_only(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    """What `rounded` returns, for tensors without memory."""
-    small = torch.empty(x.shape, dtype=FP8_DTYPE, device=x.device)
-    return small, torch.empty(x.shape[0], 1, dtype=torch.float32, device=x.device)
-
-
-OPERATOR: Final = torch.library.custom_op("parley::rounded_rows", _run, mutates_args=())
-OPERATOR.register_fake(_shapes_only)
+    x, out = x.contiguous(), shape_of_product(x, packed, scales)
+    rows = max(16, 1 << (x.shape[0] - 1).bit_length())
+    outs, columns = packed.shape
+    # Each program loads up to three blocks ahead, within 99 KiB of shared memory.
+    kernels.few_rows[(-(-outs // 32),)](
+        x, packed, scales, out, x.shape[0], outs, columns,
+        ROWS=rows, OUTS=32, BLOCK=256 if rows == 16 else 128,
+        num_warps=4, num_stages=4 if rows < 64 else 3,
+    )  # fmt: skip
+    return out
 
 
 def packed(weight: Tensor, kind: Kind) -> nn.Module | None:
@@ -315,7 +342,7 @@ def fits_int4(shape: tuple[int, ...], device: torch.device) -> bool:
 
 
 def group_of(columns: int) -> int | None:
-    """The group size for rows of so many columns."""
+    """The group size for rows of `columns` columns; None if no size fits."""
     return next((size for size in GROUPS if columns % size == 0), None)
 
 

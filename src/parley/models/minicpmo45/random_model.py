@@ -99,7 +99,7 @@ class NoiseVoices(VoiceStore):
 
 
 def noise_voice(count: int = 50, seed: int = 0) -> VoicePack:
-    """A voice of so many tokens."""
+    """A voice of `count` tokens."""
     numbers = np.random.default_rng(seed)
     return VoicePack(
         numbers.integers(0, 6561, count),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -54,26 +54,23 @@ class SpecialIds:
 
     @property
     def reply_terminators(self) -> tuple[int, ...]:
-        """What ends a streamed reply. Source: model.md 3.2."""
+        """Ids that end a streamed reply. Source: model.md 3.2."""
         return (self.tts_eos, self.im_end, self.eos_word)
 
     @property
     def chat_terminators(self) -> tuple[int, ...]:
-        """What ends a reply that is not streamed."""
+        """Ids that end a reply in one piece."""
         return (self.im_end, self.endoftext)
 
     @property
     def unit_terminators(self) -> tuple[int, ...]:
-        """What ends one unit of duplex."""
+        """Ids that end one unit of duplex."""
         return (self.listen, self.chunk_eos, self.chunk_tts_eos)
 
 
-TOKEN_TEXTS = {
+_OTHER_TEXTS: Final = {
     "unk": "<unk>",
     "eos_word": "</s>",
-    "endoftext": "<|endoftext|>",
-    "im_start": "<|im_start|>",
-    "im_end": "<|im_end|>",
     "image": "<image>",
     "image_end": "</image>",
     "slice": "<slice>",
@@ -82,19 +79,12 @@ TOKEN_TEXTS = {
     "image_id_end": "</image_id>",
     "unit": "<unit>",
     "unit_end": "</unit>",
-    "audio_start": "<|audio_start|>",
-    "audio_end": "<|audio_end|>",
-    "spk_bos": "<|spk_bos|>",
-    "spk_eos": "<|spk_eos|>",
-    "tts_bos": "<|tts_bos|>",
-    "tts_eos": "<|tts_eos|>",
-    "listen": "<|listen|>",
-    "speak": "<|speak|>",
-    "turn_eos": "<|turn_eos|>",
-    "chunk_eos": "<|chunk_eos|>",
-    "chunk_tts_eos": "<|chunk_tts_eos|>",
-    "tts_pad": "<|tts_pad|>",
 }
+
+TOKEN_TEXTS: Final = {
+    one.name: _OTHER_TEXTS.get(one.name, f"<|{one.name}|>") for one in fields(SpecialIds)
+}
+"""Text of every field of `SpecialIds`; most are their name between bars, as `<|tts_bos|>`."""
 
 SPOKEN_FORBIDDEN = ":：；#“”‘’@*【】「」()（）[]&/$"
 """Symbols a speaking reply must not contain. Those that are not vocabulary entries of their own
@@ -119,7 +109,7 @@ class Tokenizer(Protocol):
 
     @property
     def rules(self) -> tokenizers.Tokenizer | None:
-        """What grammars over its tokens are made of; None: there is no such thing."""
+        """The tokenizer for grammars; None if there is none."""
         ...
 
     @property

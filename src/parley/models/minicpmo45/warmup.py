@@ -1,17 +1,74 @@
-"""Run every kind of step once, so that the first conversation is as fast as the second."""
+"""Before the first conversation: every kind of step runs once, and units are timed.
+
+What a unit takes grows with the number of conversations that share it. Memory may have room for
+more of them than the device can answer in time, so `slots_in_time` lets some speak together and
+times them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
 import numpy as np
+import torch
+from torch import Tensor
 
 from parley import logs
 from parley.engine.model import Model
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
 from parley.engine.work import Finalize, Generate, Prefill, StartSession, StepUnit, Work
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.models.minicpmo45.conversation.state import Conversation
+from parley.models.minicpmo45.llm.sampling import Ask, Choice
+from parley.models.minicpmo45.runtime.caches import Span
+from parley.models.minicpmo45.stages.parts import Choosing, StepParts
+from parley.models.minicpmo45.tokenizer import Tokenizer
+from parley.models.minicpmo45.vision_encoder.pictures import Pixels
 from parley.protocol.values import DuplexConfig
 
 log = logs.get(__name__)
+
+HELD_TOKENS: Final = 3000
+"""Tokens that a call has on average, and each row of a timed unit."""
+
+TIMED_UNITS: Final = 2
+"""Units that are timed; the slowest counts. The first one of a turn, which may say less, and whose
+libraries choose their kernels, is not among them."""
+
+GROWTH: Final = 4
+"""Factor between the rows of two tries: a unit's time grows evenly in between."""
+
+SYSTEM: Final[Sequence[Segment]] = (
+    Marker(Mark.TURN_START, "system"),
+    Text("Hello."),
+    Marker(Mark.TURN_END, "system"),
+)
+
+
+def _unit(pixels: Pixels) -> Prefill:
+    """A picture and a second of sound."""
+    picture = Image(pixels, max_slices=1, with_id=False)
+    second = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
+    return Prefill((Marker(Mark.UNIT), picture, Audio(second, "live")))
+
+
+def _black() -> Pixels:
+    return np.zeros((270, 480, 3), np.uint8)
+
+
+def _duplex(*, speaks: bool) -> StartSession:
+    return StartSession("duplex", speak=speaks, seed=1, duplex=DuplexConfig(force_listen_count=0))
+
+
+def _together(model: Model, rows: int, work: Work) -> None:
+    """Do a piece of work in the first rows, all of them in every step."""
+    jobs = [model.start(row, work) for row in range(rows)]
+    while waiting := [job for job in jobs if job.stage is not None]:
+        stage = waiting[0].stage
+        assert stage is not None
+        model.step(stage, [job for job in waiting if job.stage is stage])
 
 
 def warm_up(model: Model, *, speaks: bool) -> None:
@@ -21,29 +78,97 @@ def warm_up(model: Model, *, speaks: bool) -> None:
         speaks: with the default voice.
     """
     second = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
-    picture = Image(np.zeros((270, 480, 3), np.uint8), max_slices=1, with_id=False)
-    system: list[Segment] = [Marker(Mark.TURN_START, "system"), Text("Hello.")]
-    system += [Marker(Mark.TURN_END, "system")]
     user: list[Segment] = [Marker(Mark.TURN_START, "user"), Audio(second, "turn"), Text("Hello.")]
-    options = DuplexConfig(force_listen_count=0)
-    unit = Prefill((Marker(Mark.UNIT), picture, Audio(second, "live")))
+    works: list[Work] = [
+        StartSession("half_duplex", speak=speaks, seed=1),
+        Prefill(tuple(SYSTEM)),
+        Prefill(tuple(user)),
+        Generate(max_new_tokens=20),
+        _duplex(speaks=speaks),
+        Prefill(tuple(SYSTEM)),
+        *(_unit(_black()), StepUnit(), Finalize()) * 2,
+    ]
+    progress = logs.Steps(log, "model_warmed")
     try:
-        _run(model, StartSession("half_duplex", speak=speaks, seed=1))
-        _run(model, Prefill(tuple(system)))
-        _run(model, Prefill(tuple(user)))
-        _run(model, Generate(max_new_tokens=20))
-        _run(model, StartSession("duplex", speak=speaks, seed=1, duplex=options))
-        _run(model, Prefill(tuple(system)))
-        for _ in range(2):
-            _run(model, unit)
-            _run(model, StepUnit())
-            _run(model, Finalize())
+        for work in works:
+            _together(model, 1, work)
+            progress.step(work=type(work).__name__)
+        progress.end(speaks=speaks)
     finally:
         model.close(0)
 
 
-def _run(model: Model, work: Work) -> None:
-    job = model.start(0, work)
-    while job.stage is not None:
-        model.step(job.stage, [job])
-    logs.progress(log, "model_warmed", work=type(work).__name__)
+class Timeable(StepParts, Model, Protocol):
+    """A model whose units can be timed."""
+
+    def conversation(self, row: int) -> Conversation: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Talkative:
+    """Chooses as the chooser does, in the same time, and then speaks in any case."""
+
+    chooser: Choosing
+    tokenizer: Tokenizer
+
+    def choose(self, logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:
+        (letter,) = self.tokenizer.encode("a")[:1]
+        return [replace(one, token=letter) for one in self.chooser.choose(logits, asks)]
+
+
+def slots_in_time(
+    model: Timeable, limit_s: float, *, speaks: bool, now: Callable[[], float]
+) -> tuple[int, dict[int, float]]:
+    """Most conversations that can speak together within `limit_s` per unit; at least 1.
+
+    Args:
+        now: seconds, once the device has finished.
+
+    Returns:
+        That number, and seconds of a unit by number of rows, as far as it was tried.
+    """
+    took: dict[int, float] = {}
+    rows = before = 1
+    while True:
+        took[rows] = _unit_s(model, rows, speaks=speaks, now=now)
+        if took[rows] > limit_s:
+            room = (limit_s - took[before]) / max(took[rows] - took[before], 1e-9)
+            return max(1, before + int(room * (rows - before))), took
+        if rows == model.rows:
+            return rows, took
+        before, rows = rows, min(GROWTH * rows, model.rows)
+
+
+@torch.inference_mode()
+def _unit_s(model: Timeable, rows: int, *, speaks: bool, now: Callable[[], float]) -> float:
+    """Seconds of a unit in which the first rows, which must be free, show a picture and speak as
+    much as a unit holds, in every step together."""
+    chooser, model.chooser = model.chooser, _Talkative(model.chooser, model.tokenizer)
+    try:
+        _together(model, rows, _duplex(speaks=speaks))
+        for row in range(rows):
+            _remember(model, row)
+        pixels = _black()
+        # Pictures are cut on other threads, from the moment that they arrive.
+        model.media.begin_cut(pixels, 1)
+        model.media.pieces(pixels, 1)
+        times = []
+        for _ in range(1 + TIMED_UNITS):
+            began_s = now()
+            for work in (_unit(pixels), StepUnit(), Finalize()):
+                _together(model, rows, work)
+            times.append(now() - began_s)
+        return max(times[1:])
+    finally:
+        model.chooser = chooser
+        for row in range(rows):
+            model.close(row)
+
+
+def _remember(model: Timeable, row: int) -> None:
+    """Fill a row with as many positions as an average call has."""
+    room = min(model.context.reach(row), model.spec.context_limit_tokens)
+    count = max(0, min(HELD_TOKENS, room - 512))
+    model.context.reserve(row, count)
+    model.context.commit([Span(row, 0, count)])
+    model.conversation(row).ledger.append(count)

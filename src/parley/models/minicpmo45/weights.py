@@ -42,6 +42,7 @@ from parley.models.minicpmo45.quantize import (
     RowQuantizedLinear,
     fits_int4,
     packed,
+    stored_bytes,
 )
 from parley.models.minicpmo45.runtime.meta import without_memory
 from parley.models.minicpmo45.tts.config import SpeechConfig
@@ -50,8 +51,6 @@ from parley.models.minicpmo45.tts.network import UNUSED_TENSORS
 from parley.models.minicpmo45.vision_encoder.network import Resampler, VisionTower
 
 log = logs.get(__name__)
-
-PROGRESS_EVERY_TENSORS = 64
 
 
 class Network(nn.Module):
@@ -91,7 +90,7 @@ def shapes_of(network: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def unused_names(network: Network) -> tuple[str, ...]:
-    """Prefixes of tensors that a checkpoint holds and that are never read."""
+    """Prefixes of checkpoint tensors that are never read."""
     if not hasattr(network, "tts"):
         return ("tts.",)
     return UNUSED_TENSORS
@@ -172,12 +171,12 @@ def _place(
 ) -> None:
     """Make each tensor the parameter of its name; a module takes the place of the linear layer that
     the name belongs to."""
+    progress = logs.Steps(log, "weights_read")
     count = 0
     try:
         for name, tensor in tensors:
             count += 1
-            if count % PROGRESS_EVERY_TENSORS == 0:
-                logs.progress(log, "weights_read", tensors=count)
+            progress.step(tensors=count)
             place, _, leaf = name.rpartition(".")
             if isinstance(tensor, Tensor) and tensor.dim() == 2:
                 tensor = _packed(name, tensor, quantize) or tensor
@@ -190,6 +189,8 @@ def _place(
                 module._parameters[leaf] = nn.Parameter(tensor, requires_grad=False)
             else:
                 module._buffers[leaf] = tensor
+        size = stored_bytes(network.parameters()) / 2**30
+        progress.end(tensors=count, gib=round(size, 2))
     except torch.OutOfMemoryError as error:
         raise SetupError(
             f"The weights do not fit on {device}: {error}",
@@ -198,7 +199,7 @@ def _place(
 
 
 def _packed(name: str, matrix: Tensor, kind: Kind) -> nn.Module | None:
-    """What takes a matrix's place; None: it stays as it is."""
+    """The quantized module for a matrix; None: it is not quantized."""
     if name.startswith(LAYERS):
         return packed(matrix, kind)
     if kind == "smallest" and name == EMBEDDINGS:

@@ -1,9 +1,9 @@
-"""The live step of the audio encoder as captured graphs.
+"""The live step of the audio encoder for all rows together, captured as graphs where graphs exist.
 
-A second of sound is some four hundred small kernels, however many rows speak: launching them takes
-longer than they do. Here a chunk's rows, and how much each remembers, are a table on the device, so
-one graph serves all chunks of a shape. Rows are rounded up to powers of two, and so are the columns
-that are read.
+A second of sound takes about four hundred small kernels for any number of rows, and launching them
+takes longer than running them. A chunk's rows, and the length of each row's past, are a table on
+the device, so one graph serves all chunks of a shape. The number of rows is rounded up to a power
+of two.
 
 Shapes as in `network.py`; `C` encoder frames that are kept.
 """
@@ -27,8 +27,8 @@ from parley.models.minicpmo45.runtime.graphs import (
     bucket,
     buckets,
     filled,
-    power,
     reaches,
+    uneven,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ LEAST_COLUMNS: Final = 256
 
 
 class LiveSteps:
-    """Live chunks over one cache, by graphs where they are captured."""
+    """Live chunks over one cache, on a GPU or where steps are captured."""
 
     def __init__(self, encoder: AudioEncoder, cache: SlotCache, graphs: GraphRunner) -> None:
         self._encoder = encoder
@@ -49,11 +49,11 @@ class LiveSteps:
         self._graphs = graphs
 
     def takes(self, count: int) -> bool:
-        """True if chunks of so many kept frames are run here."""
+        """True if chunks of `count` kept frames run here."""
         encoder = self._encoder
-        if not self._graphs.is_active or count > slot_attention.MOST_QUERIES:
-            return False
-        return not encoder.reads_in_place or slot_attention.fits(count, encoder.head_dim)
+        if encoder.reads_in_place:
+            return slot_attention.fits(count, encoder.head_dim)
+        return self._graphs.is_active and count <= slot_attention.MOST_QUERIES
 
     def run(self, mel: Tensor, spans: Sequence[Span], kept: tuple[int, int]) -> Tensor:
         """States (N, C, Da) of a chunk (N, M, F); the cache is extended, its lengths are not.
@@ -62,7 +62,8 @@ class LiveSteps:
             kept: the first frame that is kept after the convolutions, and the one behind the last.
         """
         size = bucket(len(spans), self._cache.rows)
-        reads = min(power(max(LEAST_COLUMNS, *(s.end for s in spans))), self._cache.capacity)
+        longest = max(span.end for span in spans)
+        reads = min(reach for reach in self._reaches if reach >= longest)
         table = [[span.row, span.start, span.end] for span in spans]
         padding = size - len(spans)
         rows = torch.tensor(table + [self._padding] * padding)
@@ -80,17 +81,24 @@ class LiveSteps:
         kept = (trim[0], encoder_frames(frames) - trim[1])
         random = torch.Generator().manual_seed(frames)
         with filled(cache.tensors):
-            for reads in reversed(reaches(LEAST_COLUMNS, cache.capacity)):
-                for size in reversed(buckets(cache.rows, cache.rows)):
-                    ends = [(reads, 1, 63, 64, reads // 2)[row % 5] for row in range(size)]
-                    rows = [[row, cache.spare, end] for row, end in enumerate(ends)]
+            for reads in self._reaches:
+                for size in buckets(cache.rows):
+                    ends = uneven(size, reads)
+                    rows = [[row, cache.spare, end + 1] for row, end in enumerate(ends)]
                     mel = torch.randn(size, bins, frames, generator=random)
                     table = torch.tensor(rows)
                     self._step(mel, table, kept, reads, is_checked=size <= CHECKED_ROWS)
 
     @property
+    def _reaches(self) -> list[int]:
+        """Numbers of columns that steps read. The kernel stops where a row ends, and a second of
+        sound is one step: there one graph is enough."""
+        least = self._cache.capacity if self._encoder.reads_in_place else LEAST_COLUMNS
+        return reaches(least, self._cache.capacity)
+
+    @property
     def _padding(self) -> list[int]:
-        """A line of the table for padding: it writes to the spare column and hears the first."""
+        """Table line of padding: it writes to the spare column and reads the first."""
         return [0, self._cache.spare, 1]
 
     def _step(

@@ -110,8 +110,8 @@ class LiveMelOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveMel:
-    """A stream's sample buffer and counters. Immutable: `push` gives the next state, so an earlier
-    one can be kept as a checkpoint at no cost.
+    """A stream's sample buffer and counters. Immutable: `push` returns the next state, and an
+    earlier one serves as a checkpoint.
 
     Frame indices are global, counted from the stream's beginning.
 
@@ -135,12 +135,11 @@ class LiveMel:
 
     @property
     def chunk_samples(self) -> int:
-        """How much the next push should bring."""
+        """Number of samples that the next push should bring."""
         return FIRST_FED_SAMPLES if self.pushed_chunks == 0 else LIVE_SAMPLES
 
     @property
     def frames(self) -> int:
-        """Frames in the buffer."""
         return len(self.samples) // HOP
 
     @property
@@ -150,13 +149,12 @@ class LiveMel:
 
     @property
     def floor(self) -> Floor:
-        """The floor in force for the buffer as it is."""
         return "fixed" if len(self.samples) < self.options.dynamic_from_samples else "dynamic"
 
     def push(
         self, samples: Samples, extractor: MelExtractor, *, last: bool = False
     ) -> tuple[LiveMel, Tensor]:
-        """Take samples in; give the next state and the frames that became final, (M, f), f >= 0.
+        """Take samples; returns the next state and the frames that became final, (M, f), f >= 0.
 
         Raises:
             ValueError: fewer than one analysis window is buffered.

@@ -1,6 +1,6 @@
 """The audio encoder: log-mel frames to encoder states, states to context tokens.
 
-Three ways of encoding exist, and the same sound gives different numbers in each: whole clips with a
+Three ways of encoding exist, with different results for the same sound: whole clips with a
 one-second chunk mask (chat, reference voice), whole clips with full attention (a finished user
 turn), and a live stream with cached keys and values (duplex). The layers have
 the names and the arithmetic of Whisper's in `transformers`: queries are scaled before the product,
@@ -28,10 +28,8 @@ from parley.models.minicpmo45.audio_encoder.mel import (
     encoder_frames,
 )
 from parley.models.minicpmo45.config import AudioConfig
-from parley.models.minicpmo45.runtime import slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
-from parley.models.minicpmo45.runtime.graphs import power
 from parley.models.minicpmo45.runtime.layers import activation
 
 _ATTENTION, _IN_PLACE = FusedAttention(), SlotAttention()
@@ -82,15 +80,14 @@ class AudioLayer(nn.Module):
         return self.think(x)
 
     def think(self, x: Tensor) -> Tensor:
-        """The feed-forward half."""
         return x + self.fc2(self.activation(self.fc1(self.final_layer_norm(x))))
 
 
-class CapturedSteps(Protocol):
-    """Live chunks as captured graphs: `live_steps.LiveSteps`."""
+class FixedSteps(Protocol):
+    """Live chunks of all rows in one step of fixed shape: `live_steps.LiveSteps`."""
 
     def takes(self, count: int) -> bool:
-        """True if chunks of so many kept frames are run here."""
+        """True if chunks of `count` kept frames run here."""
         ...
 
     def run(self, mel: Tensor, spans: Sequence[Span], kept: tuple[int, int]) -> Tensor:
@@ -127,7 +124,6 @@ class AudioEncoder(nn.Module):
         mel: Tensor,
         lengths: Sequence[int],
         chunk_frames: int,
-        layer_states: list[Tensor] | None = None,
     ) -> Tensor:
         """Encode whole pieces that belong together, (N, M, Fmax) to (N, Cmax, Da).
 
@@ -137,17 +133,10 @@ class AudioEncoder(nn.Module):
         """
         x = self.front(mel)
         x = x + self.embed_positions.weight[: x.shape[1]]
-        if layer_states is not None:
-            layer_states.append(x)
         mask = _whole_mask(lengths, x, chunk_frames)
         for layer in self.layers:
             x = layer(x, mask)
-            if layer_states is not None:
-                layer_states.append(x)
-        x = self.layer_norm(x)
-        if layer_states is not None:
-            layer_states[-1] = x
-        return x
+        return self.layer_norm(x)
 
     def live(
         self,
@@ -156,7 +145,7 @@ class AudioEncoder(nn.Module):
         cache: SlotCache,
         *,
         trim: tuple[int, int],
-        steps: CapturedSteps | None = None,
+        steps: FixedSteps | None = None,
     ) -> tuple[Tensor, list[Span]]:
         """Encode the next chunk of several streams, (N, M, F) to (N, C, Da), extending their cache.
 
@@ -166,7 +155,7 @@ class AudioEncoder(nn.Module):
         Args:
             rows: cache row of each stream.
             trim: encoder frames to cut off left and right after the convolutions.
-            steps: runs chunks by graphs; None: as they are.
+            steps: runs chunks of all rows together; None: row by row.
         """
         frames = encoder_frames(mel.shape[2])
         left, right = trim
@@ -181,24 +170,9 @@ class AudioEncoder(nn.Module):
             [[min(span.start + step, last) for step in range(count)] for span in spans]
         )
         x = x + self.embed_positions(places.to(x.device))
-        batch = self._batch(spans, cache) if self.reads_in_place else None
         for index, layer in enumerate(self.layers):
-            x = self.live_layer(index, layer, x, spans, cache, batch)
+            x = self.live_layer(index, layer, x, spans, cache, None)
         return self.layer_norm(x), spans
-
-    def _batch(self, spans: Sequence[Span], cache: SlotCache) -> PaddedBatch | None:
-        """All rows for one launch of the kernel; None where it does not take so many frames."""
-        count = spans[0].count
-        if not slot_attention.fits(count, self.head_dim):
-            return None
-        table = [[span.row, span.start, span.end] for span in spans]
-        rows, starts, ends = torch.tensor(table).T.contiguous().to(cache.keys.device).unbind()
-        positions = starts[:, None] + torch.arange(count, device=rows.device)
-        # Every new frame sees its whole chunk, so all of a row end where the row ends.
-        last = (ends[:, None] - 1).expand(-1, count).contiguous()
-        reads = min(power(max(span.end for span in spans)), cache.capacity)
-        first = torch.zeros_like(rows)
-        return cache.placed(PaddedBatch(rows, positions, last, reads, numbers=rows, first=first))
 
     def live_layer(
         self,
@@ -209,13 +183,16 @@ class AudioEncoder(nn.Module):
         cache: SlotCache,
         batch: PaddedBatch | None,
     ) -> Tensor:
+        """A layer's states (N, C, Da), by one launch for a batch, or row by row for spans."""
         attention = layer.self_attn
         normed = layer.self_attn_layer_norm(x)
         query = attention.split(attention.q_proj(normed))
         keys = attention.split(attention.k_proj(normed))
         values = attention.split(attention.v_proj(normed))
         if batch is not None:
-            heard = self._together(index, query, keys, values, batch, cache)
+            cache.write_padded(index, batch, keys.transpose(1, 2), values.transpose(1, 2))
+            method = _IN_PLACE if self.reads_in_place else _ATTENTION
+            heard = method.padded(index, query.transpose(1, 2), batch, cache).transpose(1, 2)
         else:
             heard = torch.empty_like(query)
             for place, span in enumerate(spans):
@@ -223,20 +200,6 @@ class AudioEncoder(nn.Module):
                 seen = cache.view(index, span.row, span.end)
                 heard[place] = _ATTENTION.one(query[place], *seen, mask=None)
         return layer.think(x + attention.out_proj(heard.transpose(1, 2).reshape(*x.shape)))
-
-    def _together(
-        self,
-        index: int,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        batch: PaddedBatch,
-        cache: SlotCache,
-    ) -> Tensor:
-        """What all rows hear, shapes (N, heads, C, D), by one launch over the slots."""
-        cache.write_padded(index, batch, keys.transpose(1, 2), values.transpose(1, 2))
-        method = _IN_PLACE if self.reads_in_place else _ATTENTION
-        return method.padded(index, query.transpose(1, 2), batch, cache).transpose(1, 2)
 
 
 def _whole_mask(lengths: Sequence[int], x: Tensor, chunk_frames: int) -> Tensor | None:
@@ -351,7 +314,7 @@ class SoundEncoder:
         *,
         prefixes: Sequence[int],
         suffixes: Sequence[int],
-        steps: CapturedSteps | None = None,
+        steps: FixedSteps | None = None,
     ) -> tuple[list[Tensor], list[Span]]:
         """Tokens (n, H) of the next chunk of several live streams.
 

@@ -1,7 +1,7 @@
 """Replies that keep to a format: which ids may come next.
 
 The grammar is over the checkpoint's own tokens (`models/grammar.py`). Tokens of the layout are
-never part of an answer, and whatever ends a reply may stand where the format ends.
+never part of an answer. Terminators of a reply are allowed where the format may end.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Formats:
         return self._grammars is not None
 
     def warm_up(self) -> None:
-        """Read the vocabulary now: a second that would delay all answers later."""
+        """Read the vocabulary now; later it would delay all answers by a second."""
         if self._grammars is not None:
             self._grammars.warm_up()
 

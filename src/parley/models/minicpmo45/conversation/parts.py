@@ -44,7 +44,7 @@ class ModelObserver:
         """A reply's group of text tokens is complete."""
 
     def conditioned(self, row: int, rows: Tensor, is_last: bool) -> None:
-        """The speech decoder is about to be given condition rows."""
+        """The speech decoder is about to receive condition rows."""
 
     def spoke(self, row: int, block: SpeechBlock) -> None:
         """A call of the speech decoder is complete."""
@@ -53,10 +53,10 @@ class ModelObserver:
         """The vocoder took in a window."""
 
     def settled(self, conversation: Conversation, unit: Unsettled) -> None:
-        """A unit is closed; the window has not looked yet."""
+        """A unit is closed; the window has not been applied yet."""
 
     def slid(self, row: int, dropped_tokens: int, dropped_entries: int) -> None:
-        """The window dropped something."""
+        """The window dropped tokens."""
 
 
 class Parts(Protocol):
@@ -86,7 +86,7 @@ class Parts(Protocol):
     def llm(self) -> LanguageModel: ...
 
     def begin(self, row: int, opening: StartSession, seed: int, *, speaks: bool) -> None:
-        """A conversation begins in a row; its voice, if any, is prepared."""
+        """Start a conversation in a row, with its voice if it speaks."""
         ...
 
     def slide_turns(self, conversation: Conversation) -> None:

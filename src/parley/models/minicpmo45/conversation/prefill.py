@@ -20,7 +20,7 @@ from parley.engine.work import PrefillResult, Stage, StartResult, StartSession
 from parley.models.job import ModelJob as ModelJob
 from parley.models.minicpmo45.audio_encoder.mel import HOP, PIECE_SAMPLES, Samples
 from parley.models.minicpmo45.conversation.parts import Parts
-from parley.models.minicpmo45.conversation.speech import Windows
+from parley.models.minicpmo45.conversation.speech import VOICE_WAIT_S, Windows
 from parley.models.minicpmo45.conversation.state import Conversation, Frame
 from parley.models.minicpmo45.llm.sampling import Ask, Choice
 from parley.models.minicpmo45.prompt.inputs import fuse
@@ -30,9 +30,6 @@ from parley.models.minicpmo45.tts.rows import SpeechBlock
 
 PICTURES_PER_STEP = 4
 """Most pictures of one job that one step cuts and looks at."""
-
-VOICE_WAIT_S = 0.002
-"""How long a step waits for a voice that is being made."""
 
 CLIPS_PER_STEP = 4
 """Most 30-second pieces of one job that one step hears."""
@@ -77,7 +74,7 @@ class Feed:
     """Embeddings that enter a row's context, in bounded pieces.
 
     Args:
-        ids: what is fed, where it is plain tokens; for those who watch.
+        ids: of the embeddings if they are plain tokens; for the observer.
     """
 
     def __init__(self, embeds: Tensor, ids: Sequence[int] = ()) -> None:
@@ -105,6 +102,7 @@ class ConversationJob(ModelJob):
         feed: PREFILL: what is fed; `wants_logits`: the last position's logits are wanted.
         logits: DECODE: what the next token is chosen from, (V,).
         block, windows: SPEECH, VOCODE: the call of the speech decoder, and its windows.
+        is_offline: VOCODE: the answer is heard only once it is complete.
     """
 
     feed: Feed | None = None
@@ -112,6 +110,7 @@ class ConversationJob(ModelJob):
     logits: Tensor | None = None
     block: SpeechBlock | None = None
     windows: Windows | None = None
+    is_offline = False
 
     def __init__(self, model: Parts, conversation: Conversation, stage: Stage | None) -> None:
         super().__init__(conversation.row, stage)
@@ -119,19 +118,19 @@ class ConversationJob(ModelJob):
         self.conversation = conversation
 
     def begin_feed(self) -> None:
-        """Called by the first PREFILL step: make `feed`."""
+        """Make `feed`; called by the first PREFILL step."""
         raise NotImplementedError
 
     def fed(self, logits: Tensor | None) -> None:
-        """Everything is in the context; the last position's logits (V,) where they are wanted."""
+        """All positions are in the context; `logits` (V,) of the last one if they are wanted."""
         raise NotImplementedError
 
     def ask(self) -> Ask:
-        """What the chooser needs to know."""
+        """The row's question to the chooser."""
         raise NotImplementedError
 
     def consider(self, choice: Choice) -> int | None:
-        """Which token to feed; None ends the text."""
+        """The token to feed; None ends the text."""
         raise NotImplementedError
 
     def advance(self, hidden: Tensor | None, logits: Tensor | None) -> None:
@@ -139,15 +138,15 @@ class ConversationJob(ModelJob):
         raise NotImplementedError
 
     def open_block(self) -> SpeechBlock:
-        """The call of the speech decoder that is due."""
+        """The next call of the speech decoder."""
         raise NotImplementedError
 
     def spoken(self) -> None:
-        """The block is finished: its tokens go to the vocoder in windows."""
+        """The block is finished: send its tokens to the vocoder in windows."""
         raise NotImplementedError
 
     def voiced(self, wave: Wave) -> None:
-        """One window became sound."""
+        """Take the sound of one window."""
         raise NotImplementedError
 
 
@@ -182,7 +181,7 @@ class Work:
 
     @property
     def is_live_due(self) -> bool:
-        """True if the piece of a live stream has still to be heard."""
+        """True if the piece of a live stream has not been encoded yet."""
         return self.live is not None and self.live_tokens is None
 
     @property
@@ -225,17 +224,17 @@ class PrefillJob(ConversationJob):
         self.added = 0
 
     def require(self, tokens: int, *, answer_tokens: int = 0) -> None:
-        """Make sure of room for so many more tokens, and for an answer to them.
+        """Reserve room for `tokens` more tokens and for an answer to them.
 
         Raises:
-            ContextFull: there is none; nothing has changed.
+            ContextFull: there is no room; nothing has changed.
         """
         ledger = self.conversation.ledger
         ledger.require(tokens)
         self.model.context.reserve(self.row, ledger.length_tokens + tokens + answer_tokens)
 
     def prepared(self) -> None:
-        """The first stage, once prompt and media are known."""
+        """Go to the first stage; prompt and media are known."""
         self.go(Stage.PREFILL if self.work.is_done else Stage.ENCODE)
 
     def begin_feed(self) -> None:
@@ -243,7 +242,7 @@ class PrefillJob(ConversationJob):
         self.feed = Feed(embeds, self.prompt.ids)
 
     def encoded(self) -> None:
-        """Called when all media have their tokens."""
+        """All media have their tokens."""
         self.go(Stage.PREFILL)
 
     @property

@@ -35,7 +35,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class TextStream:
-    """Ids to text as it becomes final: characters that are cut in two are held back."""
+    """Text of a reply as it becomes final: incomplete characters are held back."""
 
     def __init__(self, model: Parts) -> None:
         self._words = model.tokenizer
@@ -49,7 +49,7 @@ class TextStream:
         return readable(self._words, self.ids) if self._hides else self._words.decode(self.ids)
 
     def delta(self, *, is_last: bool = False) -> str:
-        """What is new since the last call."""
+        """New text since the last call."""
         text = self.text
         if not is_last:
             text = text.rstrip(REPLACEMENT)
@@ -59,7 +59,7 @@ class TextStream:
 
 
 class ReplyJob(ConversationJob):
-    """Prompt, then text and speech in turns, until the model ends it or a limit does."""
+    """Prompt, then text and speech in turns, until the model or a limit ends it."""
 
     wants_logits = True
 
@@ -78,7 +78,7 @@ class ReplyJob(ConversationJob):
             work = replace(work, max_new_tokens=max(1, len(self.said)))
         self.work = work
         self.speaks = work.speak and conversation.speaks
-        self.rule = reply_rule(work.sampling, model.tokenizer.ids, speaks=self.speaks)
+        self.rule = reply_rule(work, model.tokenizer.ids, speaks=self.speaks)
         self.ends = self._ends(model.tokenizer.ids)
         self.prompt_ids = model.tokenizer.encode(
             answer_prompt(enable_thinking=work.enable_thinking, use_tts_template=use_tts_template)
@@ -140,7 +140,7 @@ class ReplyJob(ConversationJob):
         return Ask(self.rule, seen, self.conversation.seed, state.draws, self._allowed())
 
     def _allowed(self) -> Mask | None:
-        """What the format lets come next."""
+        """Ids that the format allows next."""
         if self.allowed is None:
             return None
         try:
@@ -181,12 +181,12 @@ class ReplyJob(ConversationJob):
         self.pending.append((self._token, hidden))
 
     def _make_room(self) -> None:
-        """Another token comes to those that are pending."""
+        """Make room for one more pending token."""
         if len(self.pending) == GROUP:
             self._emit(is_last=False)
 
     def _told(self, *, is_done: bool) -> None:
-        """The text has ended: by itself, or at a limit."""
+        """The text ended, by itself or at a limit."""
         self._emit(is_last=is_done)
 
     def _emit(self, *, is_last: bool) -> None:
@@ -314,6 +314,8 @@ class WholeReplyJob(ReplyJob):
         super().__init__(model, conversation, work, use_tts_template=use_tts_template)
         self.rule = replace(self.rule, forbids=None, enders=self.ends)
         self.limit = min(self.limit, max(1, self.work.max_new_tokens))
+        output = model.speech_output
+        self.is_offline = output is not None and output.vocoder.offline is not None
 
     @staticmethod
     def _ends(ids: SpecialIds) -> tuple[int, ...]:
@@ -384,5 +386,5 @@ class WholeReplyJob(ReplyJob):
 
 
 def _after_last(tokens: list[int], token: int) -> int:
-    """The place behind the last one; 0 where there is none."""
+    """Index behind the last occurrence; 0 if there is none."""
     return len(tokens) - tokens[::-1].index(token) if token in tokens else 0

@@ -7,7 +7,7 @@ it. The vocoder is known by `Streams` only, so that both generations of it look 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from parley.media.pcm import Pcm
 from parley.models.minicpmo45.device import use_device
 from parley.models.minicpmo45.llm.sampling import COLDEST
 from parley.models.minicpmo45.token2wav.token2wav import PrimedVoice, Token2Wav
+from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
 from parley.models.minicpmo45.token2wav.voices import VoiceStore
 from parley.models.minicpmo45.token2wav.windows import (
     WINDOW_TOKENS,
@@ -31,6 +32,55 @@ from parley.models.minicpmo45.tts.rows import RowCheckpoint
 from parley.models.minicpmo45.tts.sampling import SpeechSampling
 from parley.models.minicpmo45.tts.turns import SpokenTurn, SpokenUnits
 
+VOICE_WAIT_S = 0.002
+"""Longest wait of a step for a voice that is being made."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoundVoice:
+    """A voice, and what rows copy to speak with it."""
+
+    pack: VoicePack
+    primed: PrimedVoice
+
+
+class OfflineStream:
+    """The vocoder with more Euler steps, for answers that are heard only once they are complete.
+
+    One row at a time holds it, from its first window to its last.
+    """
+
+    def __init__(self, token2wav: Token2Wav, threads: ThreadPoolExecutor) -> None:
+        self._token2wav = token2wav
+        self._threads = threads
+        self.holder: int | None = None
+        self._voice: Future[None] | None = None
+
+    def take(self, row: int, pack: VoicePack) -> None:
+        """Give the free stream to a row; another thread primes its voice."""
+        self.holder = row
+        self._voice = self._threads.submit(self._token2wav.prime_slot, 0, pack)
+
+    def speak(self, window: VocoderWindow) -> Wave | None:
+        """The holder's next piece; None while its voice is being primed."""
+        if self._voice is not None:
+            wait([self._voice], timeout=VOICE_WAIT_S)
+            if not self._voice.done():
+                return None
+            voice, self._voice = self._voice, None
+            if voice.exception() is not None:
+                self.holder = None
+            voice.result()
+        (wave,) = self._token2wav.decode([0], [window])
+        if window.is_last:
+            self.holder = None
+        return wave
+
+    def release(self, row: int) -> None:
+        """Free the stream if this row holds it."""
+        if self.holder == row:
+            self.holder = self._voice = None
+
 
 class Streams:
     """The vocoder of a model: speech tokens to 24 kHz samples, a stream per row.
@@ -38,22 +88,29 @@ class Streams:
     All calls but `find` come from the engine thread. A new voice is described by two networks on
     the CPU, which takes seconds, and then primed: both happen on a separate thread, so that running
     conversations do not wait. Starting a turn with it is a copy, in a vocoder step.
+
+    Args:
+        offline_steps: Euler steps of answers in one piece; None: they are spoken like all others.
     """
 
-    def __init__(self, token2wav: Token2Wav, voices: VoiceStore) -> None:
+    def __init__(
+        self, token2wav: Token2Wav, voices: VoiceStore, *, offline_steps: int | None = None
+    ) -> None:
         self._token2wav = token2wav
         self._known = voices
-        self._voices: dict[int, PrimedVoice] = {}
+        self._voices: dict[int, FoundVoice] = {}
         self._maker = ThreadPoolExecutor(
             max_workers=1,
             thread_name_prefix="parley-voices",
             initializer=use_device,
             initargs=(token2wav.flow.device,),
         )
+        self.offline: OfflineStream | None = None
+        if offline_steps is not None:
+            self.offline = OfflineStream(token2wav.offline(offline_steps), self._maker)
 
     @property
     def row_bytes(self) -> int:
-        """Device memory per row."""
         return self._token2wav.row_bytes
 
     @property
@@ -69,27 +126,29 @@ class Streams:
         """
         return self._maker.submit(self._find, voice)
 
-    def _find(self, voice: Pcm | None) -> PrimedVoice:
-        """On the voices' own thread."""
+    def _find(self, voice: Pcm | None) -> FoundVoice:
+        """Runs on the voices' thread."""
         pack = self._known.default() if voice is None else self._known.voice(voice)
-        return self._token2wav.prime(pack)
+        return FoundVoice(pack, self._token2wav.prime(pack))
 
-    def prepare(self, row: int, found: Any) -> None:
-        """Give a row the voice that a future brought, and start its stream."""
-        self._token2wav.begin(row, found)
+    def pack(self, row: int) -> VoicePack:
+        return self._voices[row].pack
+
+    def prepare(self, row: int, found: FoundVoice) -> None:
+        """Give a row the voice of a future's result, and start its stream."""
+        self._token2wav.begin(row, found.primed)
         self._voices[row] = found
 
     def restart(self, rows: Sequence[int]) -> None:
         """Start a turn: the streams are as after `prepare`."""
         for row in rows:
-            self._token2wav.begin(row, self._voices[row])
+            self._token2wav.begin(row, self._voices[row].primed)
 
     def speak(self, rows: Sequence[int], windows: Sequence[VocoderWindow]) -> list[Wave]:
-        """The next piece of each row's stream. A call that raises has changed no stream."""
+        """The next piece of each row's stream. A call that raises changes no stream."""
         return self._token2wav.decode(rows, windows)
 
     def capture(self) -> None:
-        """Capture what can be captured, before anybody speaks."""
         self._token2wav.capture()
 
     def snapshot(self, row: int) -> Any:
@@ -101,11 +160,17 @@ class Streams:
 
     def close(self, row: int) -> None:
         """Forget a row's voice. Harmless on a row without one."""
+        self.release(row)
         if self._voices.pop(row, None) is not None:
             self._token2wav.close(row)
 
+    def release(self, row: int) -> None:
+        """Stop a row's speech in the offline stream."""
+        if self.offline is not None:
+            self.offline.release(row)
+
     def attend_plainly(self) -> None:
-        """Use no attention kernel of our own from now on."""
+        """Stop using our attention kernel."""
         self._token2wav.flow.reads_in_place = False
 
     def unload(self) -> None:
@@ -135,23 +200,22 @@ class SpeechOutput:
         self.sampling = sampling or decoder.config.sampling
 
     def capture(self) -> None:
-        """Capture what can be captured, before anybody speaks."""
         self.decoder.capture(self.sampling)
         self.vocoder.capture()
 
     def attend_plainly(self) -> None:
-        """Use no attention kernel of our own from now on."""
+        """Stop using our attention kernel."""
         self.decoder.reads_in_place = False
         self.vocoder.attend_plainly()
 
     def condition(
         self, ids: Sequence[int], hidden: Sequence[Tensor], *, normalize: bool | None = None
     ) -> Tensor:
-        """`MiniCPMTTS.condition` of states that the language model made one by one."""
+        """`MiniCPMTTS.condition` of hidden states in a list."""
         return self.decoder.condition(ids, torch.stack(list(hidden)), normalize=normalize)
 
     def open(self, row: int, seed: int, *, temperature: float | None = None) -> Speech:
-        """A conversation begins in a row whose voice has been prepared."""
+        """Start a conversation in a row whose voice is prepared."""
         sampling = self.sampling
         if temperature is not None and temperature != sampling.temperature:
             sampling = SpeechSampling(
@@ -166,8 +230,6 @@ class SpeechOutput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpeechSnapshot:
-    """One conversation's speech at a checkpoint."""
-
     row: RowCheckpoint
     last: Any
     tokens: tuple[int, ...]
@@ -197,12 +259,14 @@ class Speech:
         self._is_stale = False
 
     def begin_turn(self) -> tuple[SpokenTurn, TurnBuffer]:
-        """A turn-based reply begins."""
+        """Start a turn-based reply."""
+        self.speech_output.vocoder.release(self.index)
         self.restart_stream()
         spoken = SpokenTurn(self.speech_output.decoder, self.row, self.sampling)
         return spoken, TurnBuffer(self.speech_output.first_window_tokens)
 
     def end_turn(self) -> None:
+        self.speech_output.vocoder.release(self.index)
         self.row.forget()
         self.restart_stream()
 
@@ -213,17 +277,15 @@ class Speech:
             self.is_fresh = self._is_stale = True
 
     def before_window(self) -> None:
-        """The vocoder is about to speak."""
         if self._is_stale:
             self.speech_output.vocoder.restart([self.index])
             self._is_stale = False
 
     def after_window(self) -> None:
-        """The vocoder has spoken."""
         self.is_fresh = False
 
     def interrupt(self, *, forgets_turn: bool) -> None:
-        """Duplex: the turn is cut off."""
+        """Cut off a duplex turn."""
         self.unit_tokens.reset()
         self.restart_stream()
         if forgets_turn:
@@ -243,6 +305,7 @@ class Speech:
     def restore(self, kept: SpeechSnapshot) -> None:
         """Return to a snapshot, which stays valid."""
         output = self.speech_output
+        output.vocoder.release(self.index)
         self.units._last = kept.last
         self.unit_tokens.tokens = list(kept.tokens)
         output.decoder.restore(self.row, kept.row)

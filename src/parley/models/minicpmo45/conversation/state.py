@@ -33,8 +33,6 @@ Frame = tuple[Pixels, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One registered chunk of the context."""
-
     kind: str
     round: int
     tokens: int
@@ -75,7 +73,7 @@ class RoundLedger:
         )
 
     def replied(self, tokens: int) -> RoundLedger:
-        """A spoken reply came to so many re-tokenised tokens; its round is over."""
+        """End the round with a spoken reply of `tokens` re-tokenised tokens."""
         number = self.next_round if self.pending_round is None else self.pending_round
         return replace(
             self,
@@ -184,7 +182,7 @@ class ConversationState:
 
 
 class Conversation:
-    """Everything that differs between two rows, caches aside."""
+    """State of one row, caches excluded."""
 
     def __init__(self, row: int, opening: StartSession, seed: int, ledger: ContextLedger) -> None:
         self.row = row
@@ -218,7 +216,7 @@ class Conversation:
         return checkpoint
 
     def restart_audio(self, audio_cache: SlotCache) -> None:
-        """Empty the encoder's cache; checkpoints that need something of it get a copy."""
+        """Empty the encoder's cache; checkpoints that need its content get a copy."""
         length = audio_cache.lengths[self.row]
         if not length:
             return
@@ -228,11 +226,11 @@ class Conversation:
         audio_cache.truncate(self.row, 0)
 
     def can_roll_back(self, checkpoint: ConversationCheckpoint) -> bool:
-        """True if a checkpoint of this conversation still describes a state to return to."""
+        """True if the conversation can still return to a checkpoint."""
         return checkpoint.owner is self.ledger and self.ledger.can_roll_back(checkpoint.ledger)
 
     def replace_ledger(self, length_tokens: int) -> None:
-        """The context was cut by other bookkeeping; checkpoints are void."""
+        """Start a ledger for a context that was cut elsewhere; checkpoints become void."""
         old = self.ledger
         self.ledger = ContextLedger(old.limit_tokens, old.window)
         self.ledger.append(length_tokens)

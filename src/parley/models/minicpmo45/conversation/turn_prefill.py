@@ -67,7 +67,7 @@ class TurnPrefill(PrefillJob):
             self.require(self.added - (eviction.dropped_tokens if eviction else 0))
 
     def _append(self, parts: Sequence[Part], *, is_system: bool) -> None:
-        """More of the prompt. Messages are tokenised one by one."""
+        """Extend the prompt. Messages are tokenised one by one."""
         model = self.model
         self.text += as_text(parts)
         more = expand(
@@ -95,7 +95,7 @@ class TurnPrefill(PrefillJob):
         self._append(render(messages), is_system=self.role == "system")
 
     def _half_duplex(self, segments: Sequence[Segment], media: Media) -> None:
-        """Turns of the user are left open, and closed by what follows."""
+        """A user's turn stays open; the next message closes it."""
         self.work.chunked = False
         for role, content in _turns(segments):
             self.role = role
@@ -163,7 +163,7 @@ class TurnPrefill(PrefillJob):
 
 
 def _turns(segments: Sequence[Segment]) -> list[tuple[Role, list[Text | Image | Audio]]]:
-    """Segments by turn. What stands outside of turn marks continues the user's turn."""
+    """Segments by turn. Segments outside of turn marks continue the user's turn."""
     turns: list[tuple[Role, list[Text | Image | Audio]]] = []
     is_open = False
     for segment in segments:

@@ -37,7 +37,7 @@ class UnitPrefillJob(PrefillJob):
     def __init__(self, model: Parts, conversation: Conversation, work: Prefill) -> None:
         super().__init__(model, conversation)
         if conversation.state.unsettled is not None:
-            raise InvalidRequest("The last unit has not been settled.")
+            raise InvalidRequest("The last unit has not been finalized.")
         segments = work.segments
         self.is_unit = any(isinstance(s, Marker) and s.mark is Mark.UNIT for s in segments)
         self.is_short = False
@@ -104,7 +104,7 @@ class UnitPrefillJob(PrefillJob):
                     )
                     parts.append(sound)
                 case Image():
-                    raise BadInput("A duplex system prompt holds no pictures.")
+                    raise BadInput("A duplex system prompt cannot contain pictures.")
         ids: list[int] = []
         places: list[Place] = []
         for part in merge_texts(parts):
@@ -135,7 +135,7 @@ class UnitPrefillJob(PrefillJob):
                     new = samples_of(segment)
                     sound = new if sound is None else np.concatenate([sound, new])
                 case Text():
-                    raise BadInput("A unit holds sound and pictures only.")
+                    raise BadInput("A unit can contain sound and pictures, but no text.")
         if sound is None and not frames:
             raise BadInput("A unit needs sound or a picture.")
         live: Samples | None = None
@@ -157,7 +157,7 @@ class UnitPrefillJob(PrefillJob):
         self._lay_out(10 if live is not None else 0)
 
     def _wait(self, buffer: Samples, frames: list[Frame]) -> None:
-        """Too little sound for a unit: keep it, and the pictures with it, and feed nothing."""
+        """Keep too little sound for a unit, and its pictures; feed nothing."""
         self.is_short = True
         if self.model.behaviour.waits_for_whole_units:
             state = self.conversation.state
@@ -195,7 +195,7 @@ class UnitPrefillJob(PrefillJob):
         self.added = len(ids)
 
     def encoded(self) -> None:
-        """The sound's true number of tokens is known now."""
+        """Lay out the prompt again with the sound's true number of tokens."""
         if self.work.live_tokens is not None:
             self._lay_out(int(self.work.live_tokens.shape[0]))
         self.go(Stage.PREFILL)

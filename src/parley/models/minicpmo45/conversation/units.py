@@ -28,7 +28,7 @@ CHARACTERS_PER_UNIT = 28
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Why a unit's text ends: a terminator that the model chose, or one that we set."""
+    """A terminator that ends a unit's text: the model's choice, or ours."""
 
     terminator: int
     is_refusal: bool = False
@@ -80,7 +80,7 @@ class UnitAnswerJob(ConversationJob):
             self.go(Stage.DECODE)
 
     def _nothing(self) -> None:
-        """Nothing was prefilled: the answer is to listen, and there is nothing to settle."""
+        """Without a prefill the answer is to listen, and nothing is settled."""
         self._finish(Ending.LISTEN, is_settled=True)
 
     def _decided(self) -> None:
@@ -197,7 +197,7 @@ class UnitAnswerJob(ConversationJob):
         self._finish(Ending.LISTEN)
 
     def _close(self, terminator: int | None) -> None:
-        """The unit's text is complete: it is a speaking unit."""
+        """Complete the text of a speaking unit."""
         self.terminator = terminator
         self.logits = None
         self.text = readable(self.model.tokenizer, self.tokens)
@@ -244,7 +244,7 @@ class UnitAnswerJob(ConversationJob):
             self._sound()
 
     def _sound(self) -> None:
-        """The unit's sound is complete. A turn's end begins a new stream afterwards."""
+        """Complete the unit's sound. The end of a turn starts a new stream afterwards."""
         assert self.windows is not None
         assert self.conversation.speech is not None
         wave = unit_wave(self.windows.waves, ends_turn=self.end_of_turn)
@@ -286,7 +286,7 @@ class UnitAnswerJob(ConversationJob):
 
 
 class SettleJob(ConversationJob):
-    """Terminator and end-of-unit into the context, then the window."""
+    """Terminator and end of unit into the context, then the window."""
 
     def __init__(self, model: Parts, conversation: Conversation) -> None:
         unsettled = conversation.state.unsettled
@@ -300,7 +300,7 @@ class SettleJob(ConversationJob):
         self.ids.append(model.tokenizer.ids.unit_end)
 
     def settled(self) -> None:
-        """Called when the ids are in the context."""
+        """The ids are in the context."""
         conversation = self.conversation
         state, ledger = conversation.state, conversation.ledger
         unsettled, state.unsettled = state.unsettled, None
@@ -312,5 +312,5 @@ class SettleJob(ConversationJob):
         ledger.end_entry([token for token in heard if token not in special])
 
     def slid(self, dropped_tokens: int) -> None:
-        """Called when the window has been applied."""
+        """The window has been applied."""
         self.finish(FinalizeResult(self.conversation.ledger.length_tokens, dropped_tokens))

@@ -11,7 +11,6 @@ Shapes: `T` new positions of all rows together, `H` width, `V` vocabulary. Sourc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,16 +23,8 @@ from parley.models.minicpmo45.runtime.layers import RmsNorm, activation
 from parley.models.minicpmo45.runtime.pages import PagePool
 
 
-@dataclass(slots=True)
-class Probe:
-    """What an examination wants to see of a forward: states after the embedding and after each
-    layer (the last one after the final norm)."""
-
-    states: list[Tensor] = field(default_factory=list)
-
-
 class LanguageAttention(nn.Module):
-    """The projections of attention, and the norms of queries and keys."""
+    """Projections of attention, and norms of queries and keys."""
 
     def __init__(self, config: LanguageConfig) -> None:
         super().__init__()
@@ -63,7 +54,7 @@ class LanguageMlp(nn.Module):
 
 
 class LanguageLayer(nn.Module):
-    """Everything of a layer that has weights."""
+    """The weights of a layer."""
 
     def __init__(self, config: LanguageConfig) -> None:
         super().__init__()
@@ -100,7 +91,7 @@ class _Body(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Parameter names are those below `llm.`. `attention` is the kernel in force."""
+    """Parameter names are those below `llm.`. `attention` is the kernel in use."""
 
     def __init__(self, config: LanguageConfig) -> None:
         super().__init__()
@@ -164,7 +155,6 @@ class LanguageModel(nn.Module):
         spans: Sequence[Span],
         cache: SlotCache,
         rope: RopeTable,
-        probe: Probe | None = None,
     ) -> Tensor:
         """Run new positions through all layers and write them into the caches.
 
@@ -191,8 +181,6 @@ class LanguageModel(nn.Module):
         groups = self.config.num_attention_heads // self.config.num_key_value_heads
         masks = [causal_mask(span, groups, embeds.device) for span in spans]
         x = embeds
-        if probe is not None:
-            probe.states.append(x)
         layer: Any
         for index, layer in enumerate(self.model.layers):
             query, keys, values = layer.asked(x, (cos, sin))
@@ -205,20 +193,15 @@ class LanguageModel(nn.Module):
                 here = self.attention.one(query[mine].transpose(0, 1), *seen, mask=mask)
                 mixed[mine] = here.transpose(0, 1)
             x = layer.answered(x, mixed)
-            if probe is not None:
-                probe.states.append(x)
-        x = self.model.norm(x)
-        if probe is not None:
-            probe.states[-1] = x
-        return x
+        return self.model.norm(x)
 
     def forward_even(
         self, embeds: Tensor, batch: PaddedBatch, cache: SlotCache, rope: RopeTable
     ) -> Tensor:
         """`forward` for a batch of fixed shape: (B, n, H) to states (B, n, H).
 
-        A pure function of tensors and of the batch's shape, so it can be captured as a graph. What
-        it gives at padding is rubbish.
+        A pure function of tensors and of the batch's shape, so it can be captured as a graph.
+        Results at padding are undefined.
         """
         cos, sin = rope.at(batch.turns, embeds.dtype)
         cos, sin = cos[:, :, None], sin[:, :, None]

@@ -11,15 +11,18 @@ Shapes: `R` rows, `V` vocabulary, `K` candidates left by top-k. Source: model.md
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from parley.engine.work import Sampling
+from parley.engine.work import Generate
 from parley.models.grammar import Mask
-from parley.models.minicpmo45.runtime.randomness import race, uniforms
+from parley.models.minicpmo45.runtime.randomness import numbers, race
 from parley.models.minicpmo45.runtime.transfer import Arrived, Upload
 from parley.models.minicpmo45.tokenizer import SpecialIds, Tokenizer
 from parley.protocol.values import DuplexConfig
@@ -51,7 +54,7 @@ class ChoiceRule:
         probe: an id that wins immediately if a draw from the untouched logits is it; it cannot be
             chosen afterwards. Costs a second random number.
         listen_id, listen_scale, listen_top_k: multiply the logit of one id; choose it immediately
-            if fewer than so many ids beat it.
+            if fewer than `listen_top_k` ids beat it.
         temperature, top_k, top_p: 0 switches top-k or top-p off.
     """
 
@@ -101,16 +104,16 @@ class Choice:
     is_finite: bool = True
 
 
-def reply_rule(sampling: Sampling, ids: SpecialIds, *, speaks: bool) -> ChoiceRule:
+def reply_rule(asked: Generate, ids: SpecialIds, *, speaks: bool) -> ChoiceRule:
     """The pipeline of a streamed reply. Source: sessions.md 2.4."""
     return ChoiceRule(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        is_greedy=sampling.is_greedy or sampling.temperature < COLDEST,
+        temperature=asked.temperature,
+        top_k=asked.top_k,
+        top_p=asked.top_p,
+        is_greedy=asked.is_greedy or asked.temperature < COLDEST,
         forbids="reply" if speaks else None,
-        repetition_penalty=min(sampling.repetition_penalty, MOST),
-        length_penalty=sampling.length_penalty,
+        repetition_penalty=min(asked.repetition_penalty, MOST),
+        length_penalty=asked.length_penalty,
         enders=ids.reply_terminators,
     )
 
@@ -169,10 +172,10 @@ class Chooser:
         listens = any(rule.listen_top_k is not None for rule in rules)
         limits = upload.ints([rule.listen_top_k or 0 for rule in rules])
         listen_ids = upload.ints([max(0, rule.listen_id) for rule in rules])
-        draws = not all(rule.is_greedy for rule in rules)
+        greedy = [rule.is_greedy for rule in rules]
         filters = Filters(upload, rules, logits.shape[1])
-        numbers = upload.floats([_number(ask, -1) for ask in asks])
-        greedy = upload.ints([rule.is_greedy for rule in rules])
+        draws = upload.floats(_numbers(asks, is_last=True))
+        are_greedy = upload.ints(greedy)
         sent = upload.send(logits.device)
 
         scores = logits.float()
@@ -189,12 +192,14 @@ class Chooser:
         if listens:
             listened = scores.gather(1, sent.ints(listen_ids)[:, None])
             early = ((scores > listened).sum(-1) < sent.ints(limits)).long()
-        best = scores.argmax(-1)
-        if draws:
+        if all(greedy):
+            best = scores.argmax(-1)
+        else:
             values, ids = filters.apply(scores, sent)
-            winners = race(values, sent.floats(numbers), ids)
-            drawn = ids.gather(1, winners[:, None])[:, 0]
-            best = torch.where(sent.ints(greedy) > 0, best, drawn)
+            winners = race(values, sent.floats(draws), ids)
+            best = ids.gather(1, winners[:, None])[:, 0]
+            if any(greedy):
+                best = torch.where(sent.ints(are_greedy) > 0, scores.argmax(-1), best)
         # The device is waited for here, once.
         found = torch.stack([best, probed, early, finite]).tolist()
         choices = []
@@ -238,7 +243,7 @@ class LogitRules:
         )
 
     def apply(self, scores: Tensor, sent: Arrived, forbidden: Tensor) -> Tensor:
-        """A weighed copy."""
+        """Scores with all rules applied; a copy."""
         kind = self._kind
         mask = forbidden[sent.ints(self._kinds)] if kind is None else forbidden[kind]
         scores = scores.clone() if kind == 0 else scores.masked_fill(mask, -torch.inf)
@@ -270,21 +275,24 @@ class _Rescaling:
 
 
 class _Probe:
-    """True if a draw from the untouched logits gives a row's probe."""
+    """Draws from the untouched logits, and whether each row's probe wins."""
 
     def __init__(self, upload: Upload, asks: Sequence[Ask]) -> None:
         self._ids = upload.ints([ask.rule.probe or 0 for ask in asks])
-        self._numbers = upload.floats([_number(ask, 0) for ask in asks])
-        self._greedy = upload.ints([ask.rule.is_greedy for ask in asks])
+        self._numbers = upload.floats(_numbers(asks, is_last=False))
+        greedy = [ask.rule.is_greedy for ask in asks]
+        self._has_greedy = any(greedy)
+        self._greedy = upload.ints(greedy)
 
     def won(self, scores: Tensor, sent: Arrived) -> Tensor:
-        """1 where a row's probe won, int64 (R,)."""
+        """1 if a row's probe won, int64 (R,)."""
         ids = sent.ints(self._ids)
-        # A draw gives this one id with its probability; which other id it would give is not asked.
+        # A draw returns this id with its probability; no other id matters here.
         chance = torch.softmax(scores, -1).gather(1, ids[:, None])[:, 0]
-        is_best = scores.argmax(-1) == ids
-        drawn = sent.floats(self._numbers) < chance
-        return torch.where(sent.ints(self._greedy) > 0, is_best, drawn).long()
+        won = sent.floats(self._numbers) < chance
+        if self._has_greedy:
+            won = torch.where(sent.ints(self._greedy) > 0, scores.argmax(-1) == ids, won)
+        return won.long()
 
 
 class Filters:
@@ -297,29 +305,30 @@ class Filters:
             for rule in rules
         ]
         self._count = min(vocabulary, max(limits) + _TIES)
-        self._limits = upload.ints(limits)
+        self._last = upload.ints([min(limit, self._count) - 1 for limit in limits])
         self._temperatures = upload.floats(
             [1.0 if rule.is_greedy else rule.temperature for rule in rules]
         )
         # 0 switches the filter off, as 1 does.
-        self._top_p = upload.floats([rule.top_p or 1.0 for rule in rules])
+        self._top_p = upload.floats(
+            [rule.top_p if 0.0 < rule.top_p < 1.0 else math.inf for rule in rules]
+        )
 
     def apply(self, scores: Tensor, sent: Arrived) -> tuple[Tensor, Tensor]:
         """Scores (R, V) that `LogitRules` has weighed, to scaled logits in descending order with
         minus infinity where a filter cut, and their ids; both (R, K)."""
         heated = scores / sent.floats(self._temperatures)[:, None]
         values, ids = torch.topk(heated, self._count, dim=-1)
-        limit = sent.ints(self._limits)[:, None]
-        last = values.gather(1, (limit - 1).clamp(max=self._count - 1))
+        last = values.gather(1, sent.ints(self._last)[:, None])
         values = values.masked_fill(values < last, -torch.inf)
         mass = torch.softmax(values, -1)
         before = mass.cumsum(-1) - mass
-        top_p = sent.floats(self._top_p)[:, None]
-        cut = (before >= top_p) & (top_p < 1.0)
+        cut = before >= sent.floats(self._top_p)[:, None]
         cut[:, 0] = False
         return values.masked_fill(cut, -torch.inf), ids
 
 
-def _number(ask: Ask, which: int) -> float:
-    """Random number `which` of a row's next token (-1: the last of them)."""
-    return float(uniforms(ask.seed, ask.draws, ask.rule.draws)[which])
+def _numbers(asks: Sequence[Ask], *, is_last: bool) -> npt.NDArray[np.float32]:
+    """The first or the last random number of every row's next token."""
+    places = [ask.draws + (ask.rule.draws - 1 if is_last else 0) for ask in asks]
+    return numbers([ask.seed for ask in asks], places)

@@ -11,25 +11,27 @@ Shapes are rounded up so that few of them occur: rows to powers of two, columns 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from parley.models.minicpmo45.llm.network import LanguageModel
-from parley.models.minicpmo45.runtime.attention import FusedAttention
+from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import (
     CHECKED_ROWS,
     GraphRunner,
     bucket,
     buckets,
+    compare,
     filled,
     power,
     reaches,
-    row_counts,
+    uneven,
 )
 
 LEAST_COLUMNS = 512
@@ -39,8 +41,14 @@ LANGUAGE_GRAPHS = ("decode", "feed")
 """Kinds of captured steps; both hold the matrices' products."""
 
 FED_TOGETHER = (2, 11)
-"""Positions of a row whose steps are captured, single tokens apart: the ends of a unit, and a unit
-of sound. The kernel takes so many, and stops where a row ends, so these read all columns."""
+"""Positions of a row that are fed together, and whose steps are captured like those of single
+tokens: the terminators of a unit, and a unit of sound. The kernel stops where a row ends, so these
+steps read all columns. With a picture a unit has 77 positions, more than the kernel takes; in five
+blocks they would read the context five times."""
+
+LAYER_LIKENESS = 5e-2
+"""How far the kernel's results of one layer may be from PyTorch's, by their lengths as vectors.
+Rounding of bfloat16 is below 1e-2; a kernel that reads another slot is off by about 1."""
 
 WASTE = 1.5
 """A ragged prefill is padded to a padded batch when that costs at most this factor in tokens."""
@@ -50,7 +58,7 @@ class LanguageSteps:
     """Forwards of a language model over one cache.
 
     Args:
-        graphs: who captures decode steps; None captures nothing.
+        graphs: captures steps; None captures nothing.
         is_padded: run padded batches; None does so on a GPU only, and where steps are captured.
     """
 
@@ -66,6 +74,7 @@ class LanguageSteps:
         self._llm = llm
         self._cache = cache
         self._rope = rope
+        self._all_rows = torch.arange(cache.rows, device=cache.table.device)
         self._graphs = graphs or GraphRunner(llm.device)
         usually = llm.device.type == "cuda" or self._graphs.is_active
         self._is_padded = usually if is_padded is None else is_padded
@@ -75,14 +84,15 @@ class LanguageSteps:
         count = max(span.count for span in spans)
         is_wasteful = count * len(spans) > WASTE * embeds.shape[0]
         is_beyond = max(span.start for span in spans) + count > self._cache.capacity
-        is_single = len(spans) == 1 and not self._captures(count)
+        is_captured = self._captures(count)
+        is_single = len(spans) == 1 and not is_captured
         if not self._is_padded or is_single or is_wasteful or is_beyond:
             return self._llm(embeds, spans, self._cache, self._rope)
         spans_in_order = sorted(range(len(spans)), key=lambda place: spans[place].row)
         starts = [0]
         for span in spans:
             starts.append(starts[-1] + span.count)
-        size = bucket(len(spans), self._cache.rows) if self._captures(count) else len(spans)
+        size = bucket(len(spans), self._cache.rows) if is_captured else len(spans)
         batch = self._batch([spans[place] for place in spans_in_order], size, count)
         x = embeds.new_zeros(size, count, embeds.shape[1])
         for line, place in enumerate(spans_in_order):
@@ -103,24 +113,17 @@ class LanguageSteps:
         sorted_spans = [spans[place] for place in order]
         fed = [ids[place] for place in order]
         lines = {place: line for line, place in enumerate(order)}
-        if self._takes_everyone(len(spans)):
-            # Unused rows write to the spare column, and all rows are read without a copy.
-            lines = {place: spans[place].row for place in order}
-            by_row = {span.row: token for span, token in zip(sorted_spans, fed, strict=True)}
-            fed = [by_row.get(row, 0) for row in range(self._cache.rows)]
-            batch = self._batch(sorted_spans, self._cache.rows, 1, everyone=True)
-        else:
-            size = len(spans)
-            if self._graphs.is_active:
-                size = bucket(size, self._cache.rows)
-            batch = self._batch(sorted_spans, size, 1)
-            fed += [0] * (size - len(fed))
+        size = len(spans)
+        if self._graphs.is_active:
+            size = bucket(size, self._cache.rows)
+        batch = self._batch(sorted_spans, size, 1)
+        fed += [0] * (size - len(fed))
         hidden, logits = self._step(torch.tensor(fed), batch)
         places = range(len(spans))
         return [hidden[lines[p]] for p in places], [logits[lines[p]] for p in places]
 
     def _captures(self, count: int) -> bool:
-        """True if steps that feed so many positions of each row are captured."""
+        """True if steps of `count` positions per row are captured."""
         in_place = self._llm.attention.reads_in_place
         return self._graphs.is_active and in_place and count in FED_TOGETHER
 
@@ -128,7 +131,7 @@ class LanguageSteps:
         """States (B, n, H) of a padded batch's embeddings, by a graph where there is one.
 
         Args:
-            is_checked: compare with the plain step when it is captured.
+            is_checked: compare its attention with PyTorch's first.
         """
         llm, cache, rope = self._llm, self._cache, self._rope
         if not self._captures(x.shape[1]):
@@ -139,28 +142,24 @@ class LanguageSteps:
             here = PaddedBatch(rows, positions, turns, cache.capacity, slots)
             return (llm.forward_even(x, here, cache, rope),)
 
-        def plain(*given: Tensor) -> tuple[Tensor, ...]:
-            with plainly(llm):
-                return states(batch.slots, *given)
-
-        rows = torch.arange(cache.rows) if batch.rows is None else batch.rows
-        (hidden,) = self._graphs.run(
-            "feed",
-            tuple(x.shape[:2]),
-            partial(states, None),
-            [x, batch.positions, batch.turns, rows],
-            reference=plain if is_checked else None,
-        )
+        rows = self._all_rows if batch.rows is None else batch.rows
+        inputs, shape = [x, batch.positions, batch.turns, rows], tuple(x.shape[:2])
+        if is_checked:
+            self._check(f"feed steps of shape {shape}", partial(states, batch.slots), inputs)
+        (hidden,) = self._graphs.run("feed", shape, partial(states, None), inputs)
         return hidden
 
-    def _takes_everyone(self, rows: int) -> bool:
-        """True if a step of so many rows runs over all slots. A kernel that copies what rows
-        remember before it reads it moves three times their bytes, one over all slots theirs."""
-        slots = self._cache.rows
-        if rows == slots:
-            return True
-        copies = self._graphs.is_active and not self._llm.attention.reads_in_place
-        return copies and slots <= 3 * rows
+    def _check(
+        self, what: str, step: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor]
+    ) -> None:
+        """Run a step whose attention is compared with PyTorch's.
+
+        Raises:
+            FastPathFailed: they differ.
+        """
+        if self._llm.attention.reads_in_place:
+            with attending(self._llm, _Compared(what)):
+                step(*(tensor.to(self._llm.device) for tensor in inputs))
 
     def capture(self) -> None:
         """Capture every shape of the decode step, so that none is captured in a conversation.
@@ -171,32 +170,27 @@ class LanguageSteps:
             return
         cache = self._cache
         with filled(cache.tensors), cache.scattered():
-            # Largest first: the space of a large graph serves all smaller ones after it.
-            for reads in reversed(reaches(LEAST_COLUMNS, cache.capacity)):
-                for size, everyone in reversed(row_counts(cache.rows)):
-                    if everyone or not self._takes_everyone(size):
-                        self._capture(size, reads, everyone=everyone)
-            for count in FED_TOGETHER if self._llm.attention.reads_in_place else ():
-                for size in reversed(buckets(cache.rows, cache.rows)):
+            for reads in reaches(LEAST_COLUMNS, cache.capacity):
+                for size in buckets(cache.rows):
+                    self._capture(size, reads)
+            for count in filter(self._captures, FED_TOGETHER):
+                for size in buckets(cache.rows):
                     self._capture_fed(size, count)
 
     def _capture_fed(self, size: int, count: int) -> None:
         llm, capacity = self._llm, self._cache.capacity
         spare = torch.full((size, count), self._cache.spare)
-        ends = [(capacity - count, 0, 63, 64, capacity // 2)[place % 5] for place in range(size)]
-        turns = torch.tensor(ends)[:, None] + torch.arange(count)
+        turns = torch.tensor(uneven(size, capacity - count + 1))[:, None] + torch.arange(count)
         slots = tuple(reversed(range(size)))
         batch = PaddedBatch(torch.tensor(slots), spare, turns, capacity, slots)
         x = llm.embed(torch.arange(size * count)).view(size, count, -1)
         self._fed(x, batch, is_checked=size <= CHECKED_ROWS)
 
-    def _capture(self, size: int, reads: int, *, everyone: bool) -> None:
+    def _capture(self, size: int, reads: int) -> None:
         """One shape, compared with the plain step over rows of different lengths."""
-        spare = torch.full((size, 1), self._cache.spare)
-        slots = tuple(reversed(range(size))) if not everyone else tuple(range(size))
-        ends = [(reads - 1, 0, 63, 64, reads // 2)[place % 5] for place in range(size)]
-        rows = None if everyone else torch.tensor(slots)
-        batch = PaddedBatch(rows, spare, torch.tensor(ends)[:, None], reads, slots)
+        spare, slots = torch.full((size, 1), self._cache.spare), tuple(reversed(range(size)))
+        ends = torch.tensor(uneven(size, reads))[:, None]
+        batch = PaddedBatch(torch.tensor(slots), spare, ends, reads, slots)
         self._step(torch.arange(size), batch, is_checked=size <= CHECKED_ROWS)
 
     def again(self, fed: int | Tensor, span: Span) -> tuple[Tensor, Tensor]:
@@ -207,7 +201,7 @@ class LanguageSteps:
         """
         llm = self._llm
         embeds = llm.embed([fed]) if isinstance(fed, int) else fed[None]
-        with plainly(llm):
+        with attending(llm, FusedAttention()):
             hidden = llm(embeds, [span], self._cache, self._rope)[0]
         return hidden, llm.logits(hidden[None])[0]
 
@@ -217,7 +211,7 @@ class LanguageSteps:
         """One token of every row of a padded batch; inputs may be on the host.
 
         Args:
-            is_checked: compare with the plain step when it is captured.
+            is_checked: compare its attention with PyTorch's first.
         """
         llm, cache, rope, reads = self._llm, self._cache, self._rope, batch.reads
 
@@ -228,39 +222,48 @@ class LanguageSteps:
             hidden = llm.forward_even(x, here, cache, rope)[:, 0]
             return hidden, llm.logits(hidden)
 
-        def plain(*given: Tensor) -> tuple[Tensor, ...]:
-            with plainly(llm):
-                return states(batch.slots, *given)
-
         inputs = [ids, batch.positions, batch.turns]
         if batch.rows is not None:
             inputs.append(batch.rows)
-        shape = (ids.shape[0], batch.rows is None, reads)
+        elif self._graphs.is_active:
+            inputs.append(self._all_rows)
+        shape = (ids.shape[0], reads)
         # A graph serves all rows of its shape, so it must not know which they are.
         slots = None if self._graphs.is_active else batch.slots
-        hidden, logits = self._graphs.run(
-            "decode",
-            shape,
-            partial(states, slots),
-            inputs,
-            reference=plain if is_checked else None,
-        )
+        if is_checked:
+            self._check(f"decode steps of shape {shape}", partial(states, batch.slots), inputs)
+        hidden, logits = self._graphs.run("decode", shape, partial(states, slots), inputs)
         return hidden, logits
 
-    def _batch(
-        self, spans: Sequence[Span], size: int, count: int, *, everyone: bool = False
-    ) -> PaddedBatch:
+    def _batch(self, spans: Sequence[Span], size: int, count: int) -> PaddedBatch:
         needed = max(span.end for span in spans)
         reads = min(power(max(needed, LEAST_COLUMNS)), self._cache.capacity)
-        return PaddedBatch.of(
-            spans, self._cache, batch=size, count=count, reads=reads, everyone=everyone
-        )
+        return PaddedBatch.of(spans, self._cache, batch=size, count=count, reads=reads)
+
+
+class _Compared(SlotAttention):
+    """The kernel, compared with PyTorch's attention of the same inputs in every layer. Results of
+    whole steps say less: what two attentions round otherwise, products in 8 bits magnify.
+
+    Args:
+        what: the steps that are run.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
+        found = super().padded(layer, query, batch, cache)
+        bare = replace(batch, numbers=None, first=None, mask=None)
+        wanted = FusedAttention().padded(layer, query, bare, cache)
+        compare([found], [wanted], f"{self._what}, layer {layer},", LAYER_LIKENESS)
+        return found
 
 
 @contextmanager
-def plainly(llm: LanguageModel) -> Iterator[None]:
-    """Within it the language model attends by PyTorch."""
-    chosen, llm.attention = llm.attention, FusedAttention()
+def attending(llm: LanguageModel, attention: FusedAttention) -> Iterator[None]:
+    """Use another attention in the language model within the context."""
+    chosen, llm.attention = llm.attention, attention
     try:
         yield
     finally:

@@ -42,7 +42,7 @@ class Media:
     sounds: int = 0
 
     def add_picture(self, image: Image, *, max_slices: int | None, with_id: bool) -> PromptPicture:
-        """Take a picture in; its own options win over the defaults of the mode."""
+        """Add a picture; its own options override the mode's defaults."""
         limit = image.max_slices if image.max_slices is not None else max_slices
         numbered = image.with_id if image.with_id is not None else with_id
         height, width = image.pixels.shape[:2]
@@ -50,7 +50,7 @@ class Media:
         return PromptPicture(len(self.pictures) - 1, width, height, limit, numbered)
 
     def begin_group(self) -> None:
-        """Later clips are not joined to earlier ones."""
+        """Start a group: later clips are not joined to earlier ones."""
         self.clips.append([])
 
     def add_clip(
@@ -63,7 +63,7 @@ class Media:
         return PromptSound(self.sounds - 1, token_count(len(samples), pool_step), group)
 
     def signals(self) -> list[Samples]:
-        """What the encoder hears: the clips of each group as one."""
+        """Input of the encoder: the clips of each group as one signal."""
         return [np.concatenate(group) for group in self.clips if group]
 
 
@@ -105,7 +105,7 @@ def chat_messages(
                 role = segment.role or "user"
                 media.begin_group()
             elif segment.mark is Mark.UNIT:
-                raise BadInput("A request has no units.")
+                raise BadInput("A chat request cannot contain units.")
             continue
         if role is None:
             role = "user"
@@ -143,7 +143,7 @@ def fuse(
             continue
         rows, heard = _media_rows(place, pictures, audio, heard)
         if rows.shape[0] != place.count:
-            raise BadInput("A clip gave fewer tokens than its length promises.")
+            raise BadInput("The encoder returned fewer tokens for a clip than its length requires.")
         embeds[place.start : place.end] = rows.to(embeds.dtype)
     return embeds
 

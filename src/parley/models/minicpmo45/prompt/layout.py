@@ -1,7 +1,7 @@
 """Prompt layout: the chat template, unit and turn markers, placeholders for media.
 
 Two steps lead from a conversation to token ids. `render` writes the chat template around messages
-and gives a list of texts and media in order; `expand` turns that list into ids, with a run of
+and returns texts and media in order; `expand` turns that list into ids, with a run of
 placeholder ids for each picture or sound and a note of where it is. Placeholders are found by that
 note, never by searching the ids, so tags that a person types cannot be mistaken for media.
 
@@ -187,7 +187,6 @@ class Prompt:
     places: tuple[Place, ...] = field(default=())
 
     def followed_by(self, other: Prompt) -> Prompt:
-        """This prompt and another one after it."""
         shift = len(self.ids)
         moved = tuple(
             replace(place, start=place.start + shift, end=place.end + shift)

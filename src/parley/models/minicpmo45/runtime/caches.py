@@ -2,8 +2,8 @@
 
 A `SlotCache` holds, per layer, one tensor of keys and one of values. A row has one page of them, or
 takes pages as it grows (`pages.py`). What a row remembers is its first `lengths[row]` positions;
-everything behind is rubbish that the next append overwrites, so forgetting the newest positions is
-a change of a number. Positions are compact: the next one is always the length.
+everything behind is undefined and overwritten by the next append, so forgetting the newest
+positions changes a number. Positions are compact: the next one is always the length.
 
 Shapes: `R` rows, `K` key/value heads, `C` capacity in positions, `P` positions of a page, `D` head
 width, `T` tokens of one append. Lengths live in Python integers: reading one never waits for a
@@ -463,19 +463,10 @@ class PaddedBatch:
         batch: int,
         count: int,
         reads: int,
-        everyone: bool = False,
     ) -> PaddedBatch:
-        """Lay spans out for `batch` rows of `count` tokens; what is left over is padding.
-
-        Args:
-            everyone: a line for each row of the cache, in order; rows without a span are padding.
-        """
+        """Lay spans out for `batch` rows of `count` tokens; what is left over is padding."""
         for span in spans:
             cache.reserve(span.row, span.end)
-        if everyone:
-            by_row = {span.row: span for span in spans}
-            padding = [Span(row, 0, 0) for row in range(cache.rows)]
-            spans = [by_row.get(row, padding[row]) for row in range(cache.rows)]
         spare = cache.spare
         positions = [
             [span.start + step if step < span.count else spare for step in range(count)]
@@ -491,9 +482,10 @@ class PaddedBatch:
             turns.append([0] * count)
             rows.append(0)
         device = cache.keys.device
-        everyone = everyone or rows == list(range(cache.rows))
         return cls(
-            None if everyone else torch.tensor(rows).to(device, non_blocking=True),
+            None
+            if rows == list(range(cache.rows))
+            else torch.tensor(rows).to(device, non_blocking=True),
             torch.tensor(positions).to(device, non_blocking=True),
             torch.tensor(turns).to(device, non_blocking=True),
             reads,

@@ -36,7 +36,7 @@ def from_eight_bits(numbers: Tensor, scales: Tensor, dtype: torch.dtype) -> Tens
 
 
 def cache_bytes(numbers: int, width: int, *, itemsize: int, is_eight_bit: bool) -> int:
-    """What a cache of so many numbers takes.
+    """Bytes of a cache of `numbers` numbers.
 
     Args:
         width: numbers that share a scale.

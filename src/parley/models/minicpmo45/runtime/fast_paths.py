@@ -76,6 +76,9 @@ class FastPaths:
         self.is_strict = is_strict
         self._states: Mapping[str, PartState] = {}
 
+    def __repr__(self) -> str:
+        return f"FastPaths({self.in_words()})"
+
     @property
     def states(self) -> Mapping[str, PartState]:
         """By part. Never changed: a new mapping replaces it."""

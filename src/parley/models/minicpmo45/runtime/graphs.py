@@ -56,8 +56,6 @@ is off by about 1 (small random weights)."""
 CHECKED_ROWS = 8
 """Graphs of more rows are not compared with the plain form, which takes rows one by one."""
 
-PROGRESS_EVERY_GRAPHS = 16
-
 Function = Callable[..., tuple[Tensor, ...]]
 
 
@@ -142,6 +140,7 @@ class GraphRunner:
         self._graphs: dict[tuple[str, Hashable], _Graph] = {}
         self._refused: dict[str, str] = {}
         self._is_sealed = False
+        self._progress = logs.Steps(log, "graph_capture_progressed")
 
     @property
     def is_active(self) -> bool:
@@ -258,8 +257,7 @@ class GraphRunner:
             self._refuse(kind, f"{shape}: a replay gave something else than the step itself")
             return None
         self._graphs[kind, shape] = graph
-        if len(self._graphs) % PROGRESS_EVERY_GRAPHS == 0:
-            logs.progress(log, "graph_capture_progressed", graphs=len(self._graphs))
+        self._progress.step(graphs=len(self._graphs))
         return graph
 
     def _refuse(self, kind: str, reason: str) -> None:
@@ -277,8 +275,14 @@ def _replayed(graph: _Graph, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(result.clone() for result in graph.results)
 
 
-def compare(found: Sequence[Tensor], wanted: Sequence[Tensor], what: str) -> None:
-    """Hold results of the attention kernel to those of PyTorch's attention.
+def compare(
+    found: Sequence[Tensor], wanted: Sequence[Tensor], what: str, most: float = PLAIN_LIKENESS
+) -> None:
+    """Compare results of the attention kernel with those of PyTorch's attention.
+
+    Args:
+        what: names them.
+        most: relative distance that rounding explains.
 
     Raises:
         FastPathFailed: they differ, or are not finite.
@@ -287,9 +291,9 @@ def compare(found: Sequence[Tensor], wanted: Sequence[Tensor], what: str) -> Non
         if mine.is_meta or not mine.is_floating_point():
             continue
         gap = distance(mine, theirs)
-        if not gap <= PLAIN_LIKENESS:
+        if not gap <= most:
             raise FastPathFailed(
-                "attention", f"{what} are {gap:.2g} off the plain ones, at most {PLAIN_LIKENESS:g}"
+                "attention", f"{what} are {gap:.2g} off the plain ones, at most {most:g}"
             )
 
 
@@ -342,24 +346,24 @@ def bucket(count: int, most: int) -> int:
     return min(power(count), most)
 
 
-def buckets(counts: int, most: int) -> list[int]:
-    """The row counts of captured steps of 1 to `counts` rows, of `most` that there are."""
-    return sorted({bucket(count, most) for count in range(1, counts + 1)})
-
-
-def row_counts(rows: int) -> list[tuple[int, bool]]:
-    """The batches of a step over slots, as (rows, everyone): some of them, by their numbers; all
-    of them, in order, which need no numbers."""
-    return [*((count, False) for count in buckets(rows - 1, rows)), (rows, True)]
+def buckets(most: int) -> list[int]:
+    """All numbers of rows of captured steps, the largest first: its space serves all others."""
+    return sorted({bucket(count, most) for count in range(1, most + 1)}, reverse=True)
 
 
 def reaches(least: int, most: int) -> list[int]:
-    """The numbers of cache columns that steps read: doublings of `least`, and `most`."""
+    """Numbers of cache columns that steps read: `most`, and smaller doublings of `least`, largest
+    first."""
     columns = []
     while least < most:
         columns.append(least)
         least *= 2
-    return [*columns, most]
+    return [most, *reversed(columns)]
+
+
+def uneven(size: int, reads: int) -> list[int]:
+    """Last column of each of `size` rows: the edges of a kernel's blocks, and `reads`."""
+    return [(reads - 1, 0, 63, 64, reads // 2)[row % 5] for row in range(size)]
 
 
 def power(number: int) -> int:

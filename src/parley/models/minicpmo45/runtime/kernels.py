@@ -15,7 +15,7 @@ def partial(
     tokens, count, mask_row,
     ks_slot, ks_head, ks_column, vs_slot, vs_head, vs_column, table_row,
     HAS_MASK: tl.constexpr, HAS_SCALES: tl.constexpr, PAGE: tl.constexpr,
-    WIDTH: tl.constexpr, QUERIES: tl.constexpr, BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr, QUERIES: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One split of one key head of one row: what its columns say, and how much they weigh."""
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -49,7 +49,7 @@ def partial(
         found_k = tl.load(
             base_k + places[None, :] * k_column + widths[:, None], mask=here[None, :], other=0.0
         ).to(asked.dtype)
-        scores = tl.dot(asked, found_k, input_precision="ieee").to(tl.float32) * scale
+        scores = tl.dot(asked, found_k, input_precision=PRECISION).to(tl.float32) * scale
         if HAS_SCALES:
             # Whole numbers up to 127 are exact in bfloat16: scales are applied to the products.
             of_k = k_scales + page * ks_slot + head * ks_head + places * ks_column
@@ -69,7 +69,7 @@ def partial(
             of_v = v_scales + page * vs_slot + head * vs_head + places * vs_column
             weights = weights * tl.load(of_v, mask=here, other=0.0).to(tl.float32)[None, :]
         said = said * shrink[:, None] + tl.dot(
-            weights.to(found_v.dtype), found_v, input_precision="ieee"
+            weights.to(found_v.dtype), found_v, input_precision=PRECISION
         ).to(tl.float32)
         best = higher
     place = (row * key_heads + head) * splits + split
@@ -110,12 +110,49 @@ def join(
 
 
 @triton.jit
-def rounded(x, small, scales, columns, most, least, WIDTH: tl.constexpr):
-    """One row in 8 bits of floating point, and its scale."""
-    row = tl.program_id(0)
-    places = tl.arange(0, WIDTH)
-    here = places < columns
-    wide = tl.load(x + row * columns + places, mask=here, other=0.0).to(tl.float32)
-    scale = tl.max(tl.abs(wide), 0) / most + least
-    tl.store(small + row * columns + places, (wide / scale).to(small.dtype.element_ty), mask=here)
-    tl.store(scales + row, scale)
+def few_rows(
+    x, matrix, scales, out, rows, outs, columns,
+    ROWS: tl.constexpr, OUTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Products of a few rows with `OUTS` rows of a matrix in 8 bits, which is read once."""
+    row, one = tl.arange(0, ROWS), tl.program_id(0) * OUTS + tl.arange(0, OUTS)
+    is_row, is_out = row < rows, one < outs
+    total = tl.zeros((ROWS, OUTS), tl.float32)
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        here = column < columns
+        given = tl.load(
+            x + row[:, None] * columns + column[None, :],
+            mask=is_row[:, None] & here[None, :], other=0.0,
+        )  # fmt: skip
+        weights = tl.load(
+            matrix + one[None, :] * columns + column[:, None],
+            mask=is_out[None, :] & here[:, None], other=0.0,
+        )  # fmt: skip
+        # Numbers of e4m3 are exact in bfloat16.
+        total = tl.dot(given, weights.to(given.dtype), total, input_precision="ieee")
+    total = total * tl.load(scales + one, mask=is_out, other=0.0)[None, :]
+    tl.store(
+        out + row[:, None] * outs + one[None, :],
+        total.to(out.dtype.element_ty),
+        mask=is_row[:, None] & is_out[None, :],
+    )
+
+
+@triton.jit
+def unpacked(packed, order, scales, out, outs, columns, GROUP: tl.constexpr):
+    """A tile of 8 rows and 128 columns of a matrix in 4 bits, as numbers.
+
+    `order` has, for each number of a tile, which of its half bytes it is.
+    """
+    tile_row, tile_column = tl.program_id(0), tl.program_id(1)
+    place = tl.arange(0, 1024)
+    half = tl.load(order + place)
+    start = (tile_row * tl.num_programs(1) + tile_column) * 512
+    pair = tl.load(packed + start + half // 2).to(tl.int32)
+    q = (pair >> (half % 2 * 4)) & 0xF
+    row, column = tile_row * 8 + place // 128, tile_column * 128 + place % 128
+    of_group = scales + (column // GROUP * outs + row) * 2
+    scale, zero = tl.load(of_group).to(tl.float32), tl.load(of_group + 1).to(tl.float32)
+    number = (q.to(tl.float32) - 8.0) * scale + zero
+    tl.store(out + row * columns + column, number.to(out.dtype.element_ty))

@@ -6,6 +6,7 @@ remember one integer only. Shapes: `R` rows, `K` candidates. Source: speech.md 2
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -15,14 +16,21 @@ from torch import Tensor
 
 
 def uniforms(seed: int, start: int, count: int) -> npt.NDArray[np.float32]:
-    """Numbers `start` to `start + count` of the sequence that belongs to `seed`, in (0, 1).
+    """Numbers `start` to `start + count` of the sequence that belongs to `seed`, in (0, 1)."""
+    return numbers([seed], np.arange(start, start + count))
+
+
+def numbers(
+    seeds: Sequence[int], places: Sequence[int] | npt.NDArray[np.int64]
+) -> npt.NDArray[np.float32]:
+    """One number of each seed's sequence, or several of one seed's.
 
     SplitMix64 of a counter. 23 bits, so that each is exact in float32 and never 0 or 1.
     """
-    mask = 0xFFFFFFFFFFFFFFFF
-    z = np.arange(start + 1, start + count + 1, dtype=np.uint64)
+    z = np.asarray(places).astype(np.uint64) + np.uint64(1)
     with np.errstate(over="ignore"):
-        z = z * np.uint64(0x9E3779B97F4A7C15) + np.uint64(_mix(seed & mask))
+        z = z * np.uint64(0x9E3779B97F4A7C15)
+        z = z + np.array([_mix(seed) for seed in seeds], np.uint64)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z = z ^ (z >> np.uint64(31))
@@ -32,7 +40,7 @@ def uniforms(seed: int, start: int, count: int) -> npt.NDArray[np.float32]:
 def _mix(seed: int) -> int:
     """Spread neighbouring seeds, so that their sequences do not overlap by a small shift."""
     mask = 0xFFFFFFFFFFFFFFFF
-    z = (seed + 0x9E3779B97F4A7C15) & mask
+    z = ((seed & mask) + 0x9E3779B97F4A7C15) & mask
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
     return z ^ (z >> 31)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from typing import Any, Final, Optional
+from typing import Final, Optional
 
 import torch
 from torch import Tensor
@@ -49,13 +49,20 @@ def is_installed() -> bool:
 
 
 def fits(queries: int, width: int) -> bool:
-    """True if the kernel takes so many queries per key head, of so wide heads."""
+    """True if the kernel takes `queries` queries per key head, of heads `width` wide."""
     return queries <= MOST_QUERIES and width in (16, 32, 64, 128)
 
 
 def block_of(width: int, itemsize: int) -> int:
-    """Columns that a program reads at a time, of heads so wide and numbers of so many bytes."""
+    """Columns that a program reads at a time, by head width and bytes of a number."""
     return WIDE_BLOCK if width * itemsize >= 512 else BLOCK
+
+
+def precision_of(query: Tensor) -> str:
+    """How float32 numbers are multiplied: as PyTorch's own products of them are. Shorter numbers
+    are multiplied as they are."""
+    is_short = torch.get_float32_matmul_precision() != "highest"
+    return "tf32" if is_short and query.is_cuda and query.dtype is torch.float32 else "ieee"
 
 
 def splits_of(rows: int, heads: int, reads: int) -> int:
@@ -99,13 +106,10 @@ def attend(
         FastPathFailed: the kernel cannot be built or launched.
     """
     with guarded("attention"):
-        found: Tensor = torch.ops.parley.slot_attention(
-            query, keys, values, slots, first, last, reads, mask, *scales, table
-        )
-    return found
+        return launch(query, keys, values, slots, first, last, reads, mask, *scales, table)
 
 
-def _run(
+def launch(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
@@ -118,8 +122,10 @@ def _run(
     value_scales: Optional[Tensor] = None,  # noqa: UP045
     table: Optional[Tensor] = None,  # noqa: UP045
 ) -> Tensor:
-    """`attend`, as one operator of torch, which a meter of operators counts as one."""
-    kernels = _kernels()
+    """`attend`, its scales one by one."""
+    # A module of its own: decorating kernels needs the package.
+    from parley.models.minicpmo45.runtime import kernels
+
     rows, tokens, heads, width = query.shape
     key_heads = keys.shape[1]
     groups = heads // key_heads
@@ -143,7 +149,7 @@ def _run(
     of_keys = none if key_scales is None else key_scales
     of_values = none if value_scales is None else value_scales
     if query.is_cuda and query.device.index != torch.cuda.current_device():
-        # Triton launches on the thread's current device, whatever the tensors' is.
+        # Triton launches on the thread's current device, not on the tensors'.
         torch.cuda.set_device(query.device)
     kernels.partial[(rows, key_heads, splits)](
         grouped, keys, values, slots, first, last, mask if mask is not None else slots,
@@ -155,7 +161,7 @@ def _run(
         *of_keys.stride(), *of_values.stride(), 0 if table is None else table.stride(0),
         HAS_MASK=mask is not None, HAS_SCALES=key_scales is not None,
         PAGE=0 if table is None else keys.shape[2],
-        WIDTH=width, QUERIES=padded, BLOCK=block,
+        WIDTH=width, QUERIES=padded, BLOCK=block, PRECISION=precision_of(query),
     )  # fmt: skip
     out = torch.empty_like(grouped)
     kernels.join[(rows, key_heads)](
@@ -164,19 +170,3 @@ def _run(
     )  # fmt: skip
     joined = out.view(rows, key_heads, groups, tokens, width).permute(0, 3, 1, 2, 4)
     return joined.reshape(rows, tokens, heads, width)
-
-
-def _kernels() -> Any:
-    """The compiled kernels; a module of their own, because decorating them needs the package."""
-    from parley.models.minicpmo45.runtime import kernels
-
-    return kernels
-
-
-def _shape_only(query: Tensor, *_: Any) -> Tensor:
-    """What `attend` returns, for tensors without memory."""
-    return torch.empty_like(query, memory_format=torch.contiguous_format)
-
-
-OPERATOR: Final = torch.library.custom_op("parley::slot_attention", _run, mutates_args=())
-OPERATOR.register_fake(_shape_only)

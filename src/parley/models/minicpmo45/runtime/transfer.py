@@ -30,11 +30,11 @@ class Upload:
         self._count = 0
 
     def ints(self, values: Sequence[int]) -> slice:
-        """Whole numbers of at most 31 bits; gives their place."""
+        """Add whole numbers of at most 31 bits; returns their place."""
         return self._add(np.asarray(values, np.int32).reshape(-1))
 
     def floats(self, values: Sequence[float] | npt.NDArray[np.float32]) -> slice:
-        """Numbers in single precision; gives their place."""
+        """Add numbers in single precision; returns their place."""
         return self._add(np.asarray(values, np.float32).reshape(-1).view(np.int32))
 
     def _add(self, words: npt.NDArray[np.int32]) -> slice:
@@ -48,13 +48,16 @@ class Upload:
 
 
 class Arrived:
+    """What was sent. Places of it are views: the numbers are converted once."""
+
     def __init__(self, words: Tensor) -> None:
-        self._words = words
+        self._floats = words.view(torch.float32)
+        self._ints = words.long()
 
     def ints(self, place: slice) -> Tensor:
         """int64, shape (n,)."""
-        return self._words[place].long()
+        return self._ints[place]
 
     def floats(self, place: slice) -> Tensor:
         """float32, shape (n,)."""
-        return self._words[place].view(torch.float32)
+        return self._floats[place]

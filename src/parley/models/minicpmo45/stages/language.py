@@ -157,7 +157,7 @@ def slide_turns(model: StepParts, conversation: Conversation) -> None:
 
 
 def slide(model: StepParts, conversation: Conversation) -> int:
-    """The window looks; gives how many tokens it dropped."""
+    """Apply the window; returns the number of dropped tokens."""
     eviction = conversation.ledger.plan()
     if eviction is None:
         return 0

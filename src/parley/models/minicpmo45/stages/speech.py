@@ -32,7 +32,10 @@ def vocode(model: StepParts, jobs: Sequence[ModelJob]) -> None:
     output = model.speech_output
     assert output is not None
     opening = [job for job in jobs if isinstance(job, StartJob) and job.is_voice_found]
-    speaking = [job for job in jobs if isinstance(job, ConversationJob)]
+    speaking = [job for job in jobs if isinstance(job, ConversationJob) and not job.is_offline]
+    if not (opening or speaking):
+        _vocode_offline(model, [job for job in jobs if isinstance(job, ConversationJob)])
+        return
     for open_job in opening:
         assert open_job.voice is not None
         output.vocoder.prepare(open_job.row, open_job.voice.result())
@@ -48,3 +51,28 @@ def vocode(model: StepParts, jobs: Sequence[ModelJob]) -> None:
         job.conversation.speech.after_window()
         model.observer.vocoded(job.row, window)
         job.voiced(wave)
+
+
+def _vocode_offline(model: StepParts, jobs: Sequence[ConversationJob]) -> None:
+    """One window of an answer that is heard only once it is complete; others wait. Such answers
+    take steps of their own: two calls of the vocoder in a step could not be undone together."""
+    output = model.speech_output
+    if not jobs or output is None or output.vocoder.offline is None:
+        return
+    stream, by_row = output.vocoder.offline, {job.row: job for job in jobs}
+    row = stream.holder
+    if row is None:
+        row = jobs[0].row
+        stream.take(row, output.vocoder.pack(row))
+    holder = by_row.get(row)
+    if holder is None:
+        # The holder has failed, or is kept out of this step: these do not wait for it.
+        for job in jobs:
+            job.is_offline = False
+        return
+    assert holder.windows is not None
+    window = holder.windows.waiting[0]
+    wave = stream.speak(window)
+    if wave is not None:
+        model.observer.vocoded(holder.row, window)
+        holder.voiced(wave)

@@ -24,8 +24,8 @@ from parley.models.minicpmo45.runtime.graphs import (
     CHECKED_ROWS,
     GraphRunner,
     bucket,
+    buckets,
     filled,
-    row_counts,
 )
 from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.token2wav.conformer import ConformerEncoder
@@ -93,7 +93,7 @@ class Flow(nn.Module):
         self._served: FlowMemory | None = None
 
     def serve(self, memory: FlowMemory, graphs: GraphRunner) -> None:
-        """Windows of this memory's rows may be captured; voices are primed in others."""
+        """Set the memory whose windows may be captured; voices are primed in other memories."""
         self._served, self._graphs = memory, graphs
 
     @property
@@ -191,22 +191,20 @@ class Flow(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """`solve`, by a graph for full windows.
 
-        The graph's rows are a power of two, or all slots in order. Missing ones are filled up with
-        the last row again: what that writes is already written there.
+        The graph's rows are a power of two, or all slots. Missing ones are filled up with the last
+        row again: what that writes is already written there.
         """
         rows, frames = x.shape[:2]
         is_usual = memory is self._served and frames == WINDOW_FRAMES
         if not self._graphs.is_active or not is_usual:
             return self.solve(x, conditions, schedule, memory, places)
-        slots = len(memory.rows)
-        everyone = places.first_slot == 0 and rows == slots
-        missing = 0 if everyone else bucket(rows, slots) - rows
+        missing = bucket(rows, len(memory.rows)) - rows
         reads = places.reads
 
         def run(
             x: Tensor, conditions: Tensor, numbers: Tensor, new: Tensor, mask: Tensor
         ) -> tuple[Tensor, ...]:
-            here = Places(numbers, 0 if everyone else None, new, mask, reads, self.reads_in_place)
+            here = Places(numbers, None, new, mask, reads, self.reads_in_place)
             return self.solve(x, conditions, schedule, memory, here)
 
         inputs = (
@@ -221,7 +219,7 @@ class Flow(nn.Module):
             with plainly(self):
                 return run(*given)
 
-        shape = (rows + missing, everyone, reads, schedule.count)
+        shape = (rows + missing, reads, schedule.count)
         reference = plain if is_checked else None
         mel, pasts = self._graphs.run("flow", shape, run, inputs, reference=reference)
         return mel[:rows], pasts[:, :, : 2 * rows]
@@ -232,11 +230,11 @@ class Flow(nn.Module):
         memory = self._served
         if memory is None or not self._graphs.is_active:
             return
-        slots, frames, weight = len(memory.rows), WINDOW_FRAMES, self.encoder_proj.weight
+        frames, weight = WINDOW_FRAMES, self.encoder_proj.weight
         places = torch.arange(frames, device=self.device)
         random = torch.Generator().manual_seed(frames)
         with filled([memory.keys, memory.values, memory.conv]):
-            for size, everyone in reversed(row_counts(slots)):
+            for size in buckets(len(memory.rows)):
                 numbers = torch.arange(size, device=self.device)
                 new = places.expand(size, frames)
                 seen = torch.rand(size, 1, 1, memory.places, generator=random) < 0.9
@@ -244,8 +242,7 @@ class Flow(nn.Module):
                 x = torch.randn(size, frames, MEL_BINS, generator=random).to(self.device)
                 width = self.shape.estimator_width
                 conditions = weight.new_zeros(2 * size, frames, width)
-                first = 0 if everyone else None
-                here = Places(numbers, first, new, mask, memory.places, self.reads_in_place)
+                here = Places(numbers, None, new, mask, memory.places, self.reads_in_place)
                 self._solved(x, conditions, schedule, memory, here, is_checked=size <= CHECKED_ROWS)
 
     def solve(
@@ -316,13 +313,13 @@ class Flow(nn.Module):
 
 
 def _filled(rows: Tensor, missing: int, last: int = 1) -> Tensor:
-    """`missing` rows more: the `last` ones over and over."""
+    """Append `missing` rows: the `last` ones repeated."""
     if not missing:
         return rows
     return torch.cat([rows, *[rows[-last:]] * (missing // last)])
 
 
 def euler(x: Tensor, velocity: Tensor, length: float) -> Tensor:
-    """One step along the guided velocity; float32 whatever the network computes in."""
+    """One Euler step along the guided velocity, in float32 for every precision of the network."""
     guided = (1 + GUIDANCE) * velocity[:, 0].float() - GUIDANCE * velocity[:, 1].float()
     return x + length * guided

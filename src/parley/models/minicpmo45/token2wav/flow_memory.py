@@ -111,7 +111,7 @@ class FlowCheckpoint:
     rest: list[Tensor] | None = None
 
     def unsaved(self, places: Indices) -> Indices:
-        """Which of these places the checkpoint still needs from the memory."""
+        """Places among these that the checkpoint needs and has not saved."""
         found = np.intersect1d(self.row.places, places)
         for done, _, _ in self.saved:
             found = np.setdiff1d(found, done, assume_unique=True)
@@ -124,7 +124,7 @@ class FlowCheckpoint:
 
 
 class HasShape(Protocol):
-    """A flow network, as far as its memory depends on it."""
+    """What a memory needs to know of a flow network."""
 
     shape: FlowShape
     encoder_proj: nn.Linear
@@ -138,7 +138,7 @@ def memory_for_prompts(
     prompt_frames: int,
     history: torch.dtype | None = None,
 ) -> FlowMemory:
-    """Memory of rows that speak with prompts of up to so many mel frames."""
+    """Memory of rows with prompts of at most `prompt_frames` mel frames."""
     columns = prompt_frames + KEPT_FRAMES
     places = columns + MOST_FRAMES
     return FlowMemory(flow, slots, steps=steps, places=places, columns=columns, history=history)
@@ -213,7 +213,7 @@ class FlowMemory:
         return EstimatorMemory(self.keys[number], self.values[number], self.conv[number])
 
     def clear(self, slot: int) -> None:
-        """A row without any past; its checkpoints are void."""
+        """Empty a row; its checkpoints become void."""
         self._checkpoints[slot] = WeakSet()
         self.rows[slot] = FlowRow()
         self.conv[:, :, slot].zero_()
@@ -221,7 +221,7 @@ class FlowMemory:
         self.up[slot].zero_()
 
     def copy_from(self, slot: int, other: FlowMemory, source: int = 0) -> None:
-        """Make a row what a row of another memory is; the other is only read."""
+        """Copy a row of another memory."""
         row = other.rows[source]
         used = 1 + int(row.places.max()) if len(row.places) else 0
         self.before_frames(slot, np.arange(used))
@@ -247,7 +247,7 @@ class FlowMemory:
         self.rows[slot] = row.copy()
 
     def checkpoint(self, slot: int) -> FlowCheckpoint:
-        """Remember where a row is. Costs nothing until something is overwritten."""
+        """Remember a row's state. Free until something is overwritten."""
         checkpoint = FlowCheckpoint(self.rows[slot].copy())
         self._checkpoints[slot].add(checkpoint)
         return checkpoint
@@ -269,7 +269,7 @@ class FlowMemory:
     def before_frames(
         self, slot: int, places: Indices, *, other_than: FlowCheckpoint | None = None
     ) -> None:
-        """These places are about to be overwritten: put aside what checkpoints need of them."""
+        """Save what checkpoints need of places that are about to be overwritten."""
         for checkpoint in list(self._checkpoints[slot]):
             needed = places[:0] if checkpoint is other_than else checkpoint.unsaved(places)
             if len(needed):
@@ -278,7 +278,7 @@ class FlowMemory:
                 checkpoint.saved.append((needed, keys[:, :, :, here], values[:, :, :, here]))
 
     def before_rest(self, slot: int) -> None:
-        """Everything but the estimator's history is about to be overwritten."""
+        """Save what checkpoints need of everything but the estimator's history."""
         for checkpoint in list(self._checkpoints[slot]):
             if checkpoint.rest is None:
                 checkpoint.rest = [tensor.clone() for tensor in self._rest(slot)]
@@ -310,7 +310,7 @@ class FlowStep:
 
     Args:
         mel: float32, shape (R, 80, T).
-        pasts: per Euler step the convolutions' past, as `Flow.solve` gives them; new: the places
+        pasts: per Euler step the convolutions' past, as `Flow.solve` returns it; new: the places
             used, per row.
     """
 
@@ -325,7 +325,7 @@ class FlowStep:
 
     @torch.inference_mode()
     def commit(self) -> None:
-        """Make it the rows' past, and forget what trimming forgets. Call once."""
+        """Store the call as its rows' past, and trim it. Call once."""
         memory, encoded, rows = self.memory, self.encoded, self.places.slots
         for slot in self.slots:
             memory.before_rest(slot)
@@ -348,7 +348,7 @@ class FlowStep:
 
 
 def history_of(memory: FlowMemory, slots: Sequence[int]) -> AttentionHistory:
-    """What the encoder remembers of some rows."""
+    """The encoder's history of some rows."""
     rows: slice | list[int] = list(slots)
     if are_neighbours(slots):
         rows = slice(slots[0], slots[0] + len(slots))

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -85,7 +86,7 @@ class Token2Wav:
         leads_with_silence: put 3,840 zeros in front of a turn's first window, so that it is as long
             as the others (the later builds do; False is the oldest build).
         voices: primed voices kept on the device.
-        graphs: who captures the Euler loop and the vocoder; None captures nothing.
+        graphs: captures the Euler loop and the vocoder; None captures nothing.
         history: what the estimator's history is kept in; None: as the flow computes.
     """
 
@@ -116,9 +117,9 @@ class Token2Wav:
             prompt_frames=prompt_frames,
             history=history,
         )
-        vocoder.graphs = graphs or GraphRunner(flow.device)
-        vocoder.slots = slots
-        flow.serve(self.memory, vocoder.graphs)
+        if graphs is not None:
+            vocoder.graphs, vocoder.slots = graphs, slots
+            flow.serve(self.memory, graphs)
         self._turns: list[_Turn | None] = [None] * slots
         self._voices: OrderedDict[str, PrimedVoice] = OrderedDict()
         self.voices_ready = voices
@@ -130,6 +131,18 @@ class Token2Wav:
         # Rows that speak with the same voice share it, however long ago it was primed.
         self._shared: WeakValueDictionary[str, PrimedVoice] = WeakValueDictionary()
 
+    def offline(self, steps: int) -> Token2Wav:
+        """The same networks with another number of Euler steps, for one row; not captured."""
+        return Token2Wav(
+            self.flow,
+            self.vocoder,
+            slots=1,
+            steps=steps,
+            prompt_frames=self.prompt_frames,
+            leads_with_silence=self.leads_with_silence,
+            history=self.history,
+        )
+
     @property
     def row_bytes(self) -> int:
         return self.memory.nbytes // len(self._turns)
@@ -140,7 +153,6 @@ class Token2Wav:
         return sum(voice.nbytes for voice in self._voices.values())
 
     def capture(self) -> None:
-        """Capture what can be captured, before anybody speaks."""
         self.flow.capture(self.schedule)
         self.vocoder.capture()
 
@@ -149,26 +161,33 @@ class Token2Wav:
 
         May be called by one other thread while rows speak.
         """
-        pack = pack.cropped(self.prompt_frames)
+        return self._aside(partial(self._primed, pack.cropped(self.prompt_frames)))
+
+    def prime_slot(self, slot: int, pack: VoicePack) -> None:
+        """Start a turn in a slot with a voice that no other slot uses: primed where it is spoken.
+
+        May be called by one other thread while other slots speak.
+        """
+        self.memory.clear(slot)
+        self._aside(partial(self._prompt, self.memory, slot, pack.cropped(self.prompt_frames)))
+        self._turns[slot] = _Turn(self.vocoder.row())
+
+    def _aside(self, prime: Callable[[], Primed]) -> Primed:
+        """Run something on a stream of its own, next to rows that speak."""
         if self._side is None:
-            return self._primed(pack)
+            return prime()
         # What loading and the first rows left on the device is complete before it is read here.
         self._side.wait_stream(torch.cuda.default_stream(self._side.device))
         with torch.cuda.stream(self._side):
-            voice = self._primed(pack)
+            primed = prime()
             self._side.synchronize()
-        return voice
+        return primed
 
     @torch.inference_mode()
     def _primed(self, pack: VoicePack) -> PrimedVoice:
         known = self._shared.get(pack.key)
         if known is not None:
             return self._kept(known)
-        tokens = [int(token) for token in pack.tokens]
-        # The classic files were made with silence as the look-ahead of the prompt, the causal ones
-        # with its own beginning.
-        ahead = tokens[:LOOK_AHEAD] if self.is_causal else [SILENT_TOKEN] * LOOK_AHEAD
-        ahead += [SILENT_TOKEN] * (LOOK_AHEAD - len(ahead))
         memory = FlowMemory(
             self.flow,
             1,
@@ -177,12 +196,23 @@ class Token2Wav:
             columns=pack.frames,
             history=self.history,
         )
-        memory.rows[0] = FlowRow(speaker=self.flow.speaker(torch.from_numpy(pack.embedding)))
-        mel = torch.from_numpy(pack.mel)[None].to(memory.left)
-        self.flow.stream(
-            memory, [0], [tokens + ahead], self.schedule, is_last=False, trim=self.trim, prompt=mel
-        )
+        self._prompt(memory, 0, pack)
         return self._kept(PrimedVoice(pack.key, memory))
+
+    @torch.inference_mode()
+    def _prompt(self, memory: FlowMemory, slot: int, pack: VoicePack) -> None:
+        """Run a voice's prompt through the flow, into a slot without a past."""
+        tokens = [int(token) for token in pack.tokens]
+        # The classic files were made with silence as the look-ahead of the prompt, the causal ones
+        # with its own beginning.
+        ahead = tokens[:LOOK_AHEAD] if self.is_causal else [SILENT_TOKEN] * LOOK_AHEAD
+        ahead += [SILENT_TOKEN] * (LOOK_AHEAD - len(ahead))
+        memory.rows[slot] = FlowRow(speaker=self.flow.speaker(torch.from_numpy(pack.embedding)))
+        mel = torch.from_numpy(pack.mel)[None].to(memory.left)
+        window = [tokens + ahead]
+        self.flow.stream(
+            memory, [slot], window, self.schedule, is_last=False, trim=self.trim, prompt=mel
+        )
 
     def _kept(self, voice: PrimedVoice) -> PrimedVoice:
         """Keep a voice ready; those not used for longest leave the device, and stay in the host's
@@ -197,13 +227,13 @@ class Token2Wav:
 
     @torch.inference_mode()
     def begin(self, slot: int, voice: PrimedVoice) -> None:
-        """A turn begins in a slot; whatever it was saying is gone."""
+        """Start a turn in a slot; an unfinished one is dropped."""
         self._spoken_with[slot] = voice
         self.memory.copy_from(slot, voice.memory)
         self._turns[slot] = _Turn(self.vocoder.row())
 
     def close(self, slot: int) -> None:
-        """A slot falls silent and lets go of what it held."""
+        """Clear a slot and release its voice."""
         self.memory.clear(slot)
         self._turns[slot] = None
         self._spoken_with.pop(slot, None)
@@ -219,7 +249,7 @@ class Token2Wav:
 
         Returns:
             Samples in the order of `slots`; 960 per token that became sound, except that a first
-            window gives 3,840 fewer (or that many zeros) and a last one makes up for it.
+            window returns 3,840 fewer (or that many zeros), and the last window these more.
         """
         for slot, window in zip(slots, windows, strict=True):
             self._check(slot, window)
@@ -262,7 +292,7 @@ class Token2Wav:
 
     @torch.inference_mode()
     def snapshot(self, slot: int) -> Snapshot:
-        """A slot's turn as it is. Costs next to nothing until the turn continues."""
+        """State of a slot's turn. Nearly free until the turn continues."""
         return Snapshot(self.memory.checkpoint(slot), self._turns[slot])
 
     @torch.inference_mode()
@@ -289,7 +319,7 @@ class Token2Wav:
 
 
 def _waves(made: Sequence[tuple[list[int], Tensor]], led: Sequence[bool]) -> list[Wave]:
-    """Sounds of groups of rows in the order of rows, behind silence where `led`."""
+    """Sounds of groups of rows in row order, after silence if `led`."""
     waves: dict[int, Wave] = {}
     for members, sound in made:
         waves.update(zip(members, sound.cpu().numpy(), strict=True))
@@ -298,6 +328,7 @@ def _waves(made: Sequence[tuple[list[int], Tensor]], led: Sequence[bool]) -> lis
 
 
 Key = TypeVar("Key", bound=Hashable)
+Primed = TypeVar("Primed")
 
 
 def _grouped(numbers: range, key: Callable[[int], Key]) -> list[tuple[Key, list[int]]]:

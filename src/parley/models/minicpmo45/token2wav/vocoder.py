@@ -2,7 +2,7 @@
 
 A pitch per frame drives nine harmonics; a convolutional net shapes them into a spectrogram of very
 short windows, and an inverse transform makes samples. It is not causal, so a stream computes the
-last 8 frames of one call again in the next and fades over; the first call therefore gives 3,840
+last 8 frames of one call again in the next and fades over; the first call therefore returns 3,840
 samples less, and the last one that much more.
 
 Letters: `R` rows that share a call, `T` new mel frames, `N` samples (480 per frame).
@@ -200,14 +200,14 @@ class ClassicVocoder(Generator):
     def capture(self) -> None:
         """Capture the calls of a turn's full windows, the first and the later ones, for every
         number of rows."""
-        for size in buckets(self.slots, self.slots) if self.graphs.is_active else []:
+        for size in buckets(self.slots) if self.graphs.is_active else []:
             rows = [self.row() for _ in range(size)]
             mel = torch.zeros(size, self.mel_bins, WINDOW_FRAMES, device=self.device)
             for _ in range(2):
                 _, rows = self.stream(rows, mel, is_last=False)
 
     def _faded(self, old: Tensor, wave: Tensor) -> Tensor:
-        """Fade from what the last call held back to what this call made of the same frames."""
+        """Fade from the frames that the last call held back to this call's version of them."""
         count = old.shape[1]
         fade = self._fade = self._fade.to(wave.device)
         seam = wave[:, :count].double() * fade[:count]

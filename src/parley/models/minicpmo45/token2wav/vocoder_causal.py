@@ -258,10 +258,10 @@ class CausalVocoder(Generator):
     @torch.inference_mode()
     def capture(self) -> None:
         """Capture the call of full windows in the middle of a turn, for every number of rows."""
-        for size in buckets(self.slots, self.slots) if self.graphs.is_active else []:
+        for size in buckets(self.slots) if self.graphs.is_active else []:
             rows = [self.row() for _ in range(size)]
             mel = torch.zeros(size, self.mel_bins, WINDOW_FRAMES, device=self.device)
-            # The first call gives less; from the third on every call has the same shape.
+            # The first call returns less; from the third on every call has the same shape.
             for _ in range(3):
                 _, rows = self.stream(rows, mel, is_last=False)
 

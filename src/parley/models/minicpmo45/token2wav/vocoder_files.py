@@ -106,7 +106,7 @@ def make_vocoder(tensors: dict[str, Tensor]) -> ClassicVocoder | CausalVocoder:
 
 
 def _fill(network: nn.Module, tensors: dict[str, Tensor], file: str) -> None:
-    """Load strictly, and say what does not fit in one sentence."""
+    """Load strictly; one error names everything that does not fit."""
     wanted = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     missing = sorted(set(wanted) - set(tensors))
     extra = sorted(set(tensors) - set(wanted))

@@ -160,7 +160,7 @@ class Generator(nn.Module):
     noise of the excitation.
 
     Args of state:
-        slots: most rows of a call; `graphs`: who captures calls of full windows.
+        slots: most rows of a call; `graphs`: captures calls of full windows.
     """
 
     conv_pre: nn.Module
@@ -200,8 +200,7 @@ class Generator(nn.Module):
         raise NotImplementedError
 
     def noise_from(self, starts: Sequence[int], samples: int) -> Tensor:
-        """Shape (R, samples, 9): so much of the table from each sample number on, round and
-        round."""
+        """Shape (R, samples, 9): the table from each sample number on, repeated where it ends."""
         if self.noise.numel() == 0:
             self.noise = self.make_noise()
         if self.noise.device != self.device:

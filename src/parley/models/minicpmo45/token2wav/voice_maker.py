@@ -37,10 +37,10 @@ TOKENIZER_FILE = "speech_tokenizer_v2_25hz.onnx"
 SPEAKER_FILE = "campplus.onnx"
 
 PROMPT_S = 10.0
-"""So much of a reference becomes the vocoder's prompt; between 3 and 10 s are best."""
+"""Longest part of a reference that becomes the vocoder's prompt; 3 to 10 s are best."""
 
 SPEAKER_S = 30.0
-"""So much of a reference describes the speaker."""
+"""Longest part of a reference that describes the speaker."""
 
 LEAST_S = 0.5
 """A shorter reference says nothing about a voice."""
@@ -140,7 +140,7 @@ class VoiceMaker:
         embedding = self._run(SPEAKER_FILE, {name: bank[None]}).astype(np.float32).reshape(-1)
         if embedding.shape != (EMBEDDING_WIDTH,):
             raise VoiceUnavailable(
-                f"{SPEAKER_FILE} gives {len(embedding)} numbers instead of {EMBEDDING_WIDTH}."
+                f"{SPEAKER_FILE} returned {len(embedding)} numbers instead of {EMBEDDING_WIDTH}."
             )
         return embedding
 
@@ -163,7 +163,7 @@ class VoiceMaker:
         return self._sessions[name]
 
     def problems(self) -> list[str]:
-        """What keeps new voices from being made; opens the networks, which takes seconds."""
+        """Reasons why new voices cannot be made; opens the networks, which takes seconds."""
         if missing := self.missing_files():
             return [f"{self.folder} lacks {', '.join(missing)}"]
         found: list[str] = []
@@ -209,6 +209,6 @@ def _integer(kind: str) -> type[np.signedinteger[Any]]:
 
 
 def _fitted(mel: npt.NDArray[np.float32], frames: int) -> npt.NDArray[np.float32]:
-    """Exactly so many frames: cropped, or the last one repeated."""
+    """Exactly `frames` frames: cropped, or the last one repeated."""
     missing = frames - len(mel)
     return np.pad(mel, ((0, missing), (0, 0)), mode="edge") if missing > 0 else mel[:frames]

@@ -67,7 +67,7 @@ class VoiceStore:
 
     @property
     def has_default(self) -> bool:
-        """True if `default()` has something to work with, as far as is known."""
+        """True if `default()` has a voice or a file."""
         if self._default_failure is not None:
             return False
         return isinstance(self._default, VoicePack) or (
@@ -167,7 +167,7 @@ class VoiceStore:
         return pack
 
     def _write(self, name: str, pack: VoicePack) -> None:
-        """Keep a voice. A full disk costs the keeping, not the voice."""
+        """Keep a voice on disk; a full disk is logged."""
         if self._folder is None:
             return
         try:
@@ -183,7 +183,7 @@ class VoiceStore:
 
 
 def reference_name(reference: Pcm) -> str:
-    """A name of a reference's content; another recipe gives other names."""
+    """Name of a reference by content and recipe."""
     digest = hashlib.sha256(f"{_RECIPE} {reference.rate_hz} {PROMPT_S} {SPEAKER_S} ".encode())
     digest.update(np.ascontiguousarray(reference.samples, "<f4").tobytes())
     return digest.hexdigest()

@@ -1,8 +1,8 @@
 """How speech tokens are cut into windows for the vocoder, and what a unit's sound is.
 
 A window is up to 25 tokens to turn into sound plus 3 tokens of look-ahead, which stay in the buffer
-and begin the next window. A turn begins with three silent tokens, so that its first window has
-something to stand on. Knows nothing of tensors or models.
+and start the next window. A turn starts with three silent tokens, the past of its first window.
+Knows nothing of tensors or models.
 
 `k` counts speech tokens, one token is 960 samples. Source: speech.md 4.1, 4.2; sessions.md 2.5,
 2.6, 4.7.
@@ -20,7 +20,7 @@ WINDOW_TOKENS = 25
 """Tokens that a full window turns into sound: one second."""
 
 WINDOW_FRAMES = 2 * WINDOW_TOKENS
-"""Mel frames of a full window, two a token: the only length of call worth a graph."""
+"""Mel frames of a full window, two per token; only calls of this length are captured."""
 
 LOOK_AHEAD = 3
 """Tokens a window needs to see beyond what it turns into sound."""
@@ -78,7 +78,6 @@ class TurnBuffer:
         return windows
 
     def reset(self) -> None:
-        """Begin a turn."""
         self.tokens = [SILENT_TOKEN] * LOOK_AHEAD
         self._size = self._first_tokens
 
@@ -104,7 +103,7 @@ class UnitBuffer:
         return windows
 
     def reset(self) -> None:
-        """Begin a turn; also what a forced listen does."""
+        """Start a turn, or drop it at a forced listen."""
         self.tokens = [SILENT_TOKEN] * LOOK_AHEAD
 
 

@@ -111,11 +111,11 @@ class SpeechCache:
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def copied(self, slot: int, length: int) -> list[Tensor]:
-        """The first columns of a slot, kept aside as they are stored."""
+        """Copy of the first columns of a slot, as stored."""
         return [tensor[:, slot, :length].clone() for tensor in self.tensors]
 
     def put_back(self, slot: int, copy: list[Tensor]) -> None:
-        """Make the first columns what `copied` kept aside."""
+        """Restore columns from `copied`."""
         for tensor, kept in zip(self.tensors, copy, strict=True):
             tensor[:, slot, : kept.shape[1]] = kept
 
@@ -134,7 +134,6 @@ class SpeechCache:
         return from_eight_bits(found, scales, self.dtype)
 
     def replace_keys(self, slot: int, start: int, keys: Tensor) -> None:
-        """Other keys for some columns of a slot."""
         where = (slice(None), slot, slice(start, start + keys.shape[1]), slice(self.heads))
         if self.scales is None:
             self.numbers[where] = keys

@@ -30,17 +30,18 @@ from parley.models.minicpmo45.runtime.attention import plainly
 from parley.models.minicpmo45.runtime.graphs import (
     CHECKED_ROWS,
     bucket,
+    buckets,
     compare,
     filled,
     power,
     reaches,
-    row_counts,
+    uneven,
 )
 from parley.models.minicpmo45.runtime.randomness import uniforms
 from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.tts.layers import Pass
 from parley.models.minicpmo45.tts.network import CacheReads, RowPass, SpeechNetwork, planned
-from parley.models.minicpmo45.tts.rows import PassRecord, SpeechBlock, Watch
+from parley.models.minicpmo45.tts.rows import SpeechBlock
 from parley.models.minicpmo45.tts.sampling import (
     NOTHING,
     PENALTY_WINDOW,
@@ -70,7 +71,7 @@ class Spoken:
 
     @property
     def drawn_and_finite(self) -> Tensor:
-        """What the host reads back, shape (R, 2)."""
+        """Columns that the host reads, shape (R, 2)."""
         return self.table[:, :2]
 
     def drawn(
@@ -95,35 +96,30 @@ class Spoken:
 
 def advanced(
     decoder: SpeechNetwork, plan: Pass, spoken: Spoken, draws: Tensor, rules: RowRules
-) -> tuple[Spoken, Tensor, Tensor]:
+) -> tuple[Spoken, Tensor]:
     """One pass: every row is fed its last token and draws the next. Fixed shapes, no values looked
     at, inputs unchanged; what it writes into the caches it would write again.
 
     Returns:
-        What the rows said then, their states and their raw logits.
+        What the rows said then, and their raw logits.
     """
-    hidden, logits = fed(decoder, decoder.emb_code[0](spoken.token), plan, None)
-    return spoken.drawn(logits, None, plan.masks_end, draws, rules), hidden, logits
+    logits = fed(decoder, decoder.emb_code[0](spoken.token), plan, None)
+    return spoken.drawn(logits, None, plan.masks_end, draws, rules), logits
 
 
-def fed(
-    decoder: SpeechNetwork, x: Tensor, plan: Pass, counts: list[int] | None
-) -> tuple[Tensor, Tensor]:
-    """Run the layers over new tokens.
+def fed(decoder: SpeechNetwork, x: Tensor, plan: Pass, counts: list[int] | None) -> Tensor:
+    """Raw logits (R, V) at each row's last token.
 
     Args:
-        x: shape (R T, D).
+        x: new tokens, shape (R T, D).
         counts: real tokens per row; None if all have one.
-
-    Returns:
-        Final state and raw logits at each row's last token.
     """
     hidden = decoder.model(x, plan, decoder.cache)
     if counts is not None:
         tokens = plan.shape[1]
         ends = [row * tokens + count - 1 for row, count in enumerate(counts)]
         hidden = hidden[to_device(torch.tensor(ends), x.device)]
-    return hidden, torch.mm(hidden, decoder.head.weight.t()).float()
+    return torch.mm(hidden, decoder.head.weight.t()).float()
 
 
 class SpeechPasses:
@@ -132,7 +128,6 @@ class SpeechPasses:
     Args:
         blocks: unfinished, of distinct rows.
         tokens: passes, and tokens per row.
-        watch: sees every pass; for tests, it makes a step slow and keeps it from being captured.
         is_plain: use no graphs.
     """
 
@@ -141,11 +136,10 @@ class SpeechPasses:
         decoder: SpeechNetwork,
         blocks: list[SpeechBlock],
         tokens: int,
-        watch: Watch | None,
         *,
         is_plain: bool = False,
     ) -> None:
-        self.decoder, self.blocks, self.tokens, self.watch = decoder, blocks, tokens, watch
+        self.decoder, self.blocks, self.tokens = decoder, blocks, tokens
         rows = [block.row for block in blocks]
         # What a row's first pass feeds; its later passes feed one token.
         self._counts = [len(block.condition) if not block.sampled else 1 for block in blocks]
@@ -157,11 +151,11 @@ class SpeechPasses:
         self._slots = [row.index for row in rows]
         samplings = [block.rule.sampling for block in blocks]
         draws = [torch.from_numpy(uniforms(row.seed, row.draws, tokens)) for row in rows]
-        self._captures = decoder.graphs.is_active and watch is None and not is_plain
+        self._captures = decoder.graphs.is_active and not is_plain
         lines = [[self._line(i, done) for i in range(len(blocks))] for done in range(tokens)]
         said = [_said(block) for block in blocks]
         numbers = torch.stack(draws, dim=1)
-        if self._captures and self._slots != list(range(len(decoder.rows))):
+        if self._captures:
             missing = bucket(len(blocks), len(decoder.rows)) - len(blocks)
             lines = [[*line, *[RowPass.unheard(decoder.capacity)] * missing] for line in lines]
             said += [_NOTHING_SAID] * missing
@@ -201,9 +195,7 @@ class SpeechPasses:
             # Dense, for a kernel that reads slots in place.
             here = self._lines[:, :1, which].contiguous()
             (plan,) = planned(decoder, here, x.shape[0] // len(which), counts, cache_reads)
-            hidden, part = fed(decoder, x, plan, counts)
-            logits[which] = part
-            self._report(which, counts, hidden, part, passes=0)
+            logits[which] = fed(decoder, x, plan, counts)
         free = [block.rule.first_is_free and not block.sampled for block in self.blocks]
         exempt = to_device(torch.tensor([*free, *[False] * (self._size - len(free))]), device)
         masks_end = self._lines[4, 0] > 0
@@ -217,16 +209,10 @@ class SpeechPasses:
                 cache_reads = CacheReads(self.reads, _first_slot(self._slots))
                 lines = self._lines[:, done:]
                 self._plans = planned(decoder, lines, 1, None, cache_reads)
-            spoken, hidden, logits = advanced(
-                decoder, self._plans[done - self.tokens], self.spoken, draws, rules
-            )
-            everyone = list(range(len(self.blocks)))
-            self._report(everyone, [1] * len(everyone), hidden, logits, passes=done)
-            self._arrived(spoken)
+            plan = self._plans[done - self.tokens]
+            self._arrived(advanced(decoder, plan, self.spoken, draws, rules)[0])
             return
-        cache_reads = CacheReads(
-            self.reads, 0 if self._slots == list(range(len(decoder.rows))) else None
-        )
+        cache_reads = CacheReads(self.reads, None)
         self._arrived(
             _replayed(decoder, self._lines[:, done], self.spoken, draws, rules, cache_reads)
         )
@@ -236,7 +222,7 @@ class SpeechPasses:
         self.drawn.append(spoken.drawn_and_finite)
 
     def _line(self, i: int, done: int) -> RowPass:
-        """What a row's pass after so many others is about."""
+        """`RowPass` of a row after `done` passes."""
         block = self.blocks[i]
         row = block.row
         first, length, position = row.first, row.length, row.position
@@ -246,21 +232,8 @@ class SpeechPasses:
             row.index, first, length, position, block.sampled + done < block.rule.min_new
         )
 
-    def _report(
-        self, which: list[int], counts: list[int], hidden: Tensor, logits: Tensor, *, passes: int
-    ) -> None:
-        if self.watch is None:
-            return
-        for at, (i, count) in enumerate(zip(which, counts, strict=True)):
-            first, length, start = self._state(i, passes)
-            self.watch(
-                PassRecord(
-                    self.blocks[i], hidden[at], count, start, length + count - first, logits[at]
-                )
-            )
-
     def _state(self, i: int, passes: int) -> tuple[int, int, int]:
-        """First column, length and position of a row after so many passes."""
+        """First column, length and position of a row after `passes` passes."""
         row = self.blocks[i].row
         taken = self._counts[i] + passes - 1 if passes else 0
         length = min(row.length + taken, self.decoder.capacity)
@@ -295,7 +268,7 @@ class SpeechPasses:
         return True
 
     def _heard(self, i: int, drawn: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Of a row's draws those up to its end code or its limit."""
+        """A row's draws up to its end code or its limit."""
         block, end = self.blocks[i], self.decoder.config.end_code
         drawn = drawn[: block.rule.max_new - block.sampled]
         codes = [token for token, _ in drawn]
@@ -307,31 +280,21 @@ def capture(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
     graphs, device = decoder.graphs, decoder.device
     if not graphs.is_active:
         return
-    slots = len(decoder.rows)
     with filled(decoder.cache.tensors):
         _compare_reading(decoder, sampling)
-        # Largest first: the space of a large graph serves all smaller ones after it.
-        for reads in reversed(reaches(LEAST_COLUMNS, decoder.capacity)):
-            for size, everyone in reversed(row_counts(slots)):
-                lines, spoken = _known_to(device, [_fillers(decoder, size, reads)], _silent(size))
+        for reads in reaches(LEAST_COLUMNS, decoder.capacity):
+            for size in buckets(len(decoder.rows)):
+                lines, spoken = _known_to(device, [_fillers(size, reads)], [_NOTHING_SAID] * size)
                 draws = torch.full((size,), 0.5, device=device)
                 for one in (sampling, sampling.without_filters()):
                     rules = RowRules.of([one] * size, decoder.config.codes, device)
-                    cache_reads = CacheReads(reads, 0 if everyone else None)
-                    _replayed(decoder, lines[:, 0], spoken, draws, rules, cache_reads)
+                    here = CacheReads(reads, None)
+                    _replayed(decoder, lines[:, 0], spoken, draws, rules, here)
 
 
-def _fillers(decoder: SpeechNetwork, size: int, reads: int) -> list[RowPass]:
+def _fillers(size: int, reads: int) -> list[RowPass]:
     """Rows that see different numbers of columns; for caches that hold made-up numbers."""
-    ends = (reads - 1, 0, 63, 64, reads // 2)
-    return [
-        RowPass(slot=row, first=0, column=ends[row % 5], position=ends[row % 5], masks_end=False)
-        for row in range(size)
-    ]
-
-
-def _silent(size: int) -> list[list[int]]:
-    return [_NOTHING_SAID] * size
+    return [RowPass(row, 0, end, end, False) for row, end in enumerate(uneven(size, reads))]
 
 
 def _compare_reading(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
@@ -343,15 +306,15 @@ def _compare_reading(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
     if not decoder.reads_in_place:
         return
     size = min(len(decoder.rows), CHECKED_ROWS)
-    fillers = [_fillers(decoder, size, min(LEAST_COLUMNS, decoder.capacity))]
-    lines, spoken = _known_to(decoder.device, fillers, _silent(size))
+    fillers = [_fillers(size, min(LEAST_COLUMNS, decoder.capacity))]
+    lines, spoken = _known_to(decoder.device, fillers, [_NOTHING_SAID] * size)
     rules = RowRules.of([sampling] * size, decoder.config.codes, decoder.device)
     draws = torch.full((size,), 0.5, device=decoder.device)
     cache_reads = CacheReads(min(LEAST_COLUMNS, decoder.capacity), None)
 
     def logits() -> Tensor:
         (plan,) = planned(decoder, lines, 1, None, cache_reads)
-        return advanced(decoder, plan, spoken, draws, rules)[2]
+        return advanced(decoder, plan, spoken, draws, rules)[1]
 
     found = logits()
     with plainly(decoder):
@@ -420,7 +383,6 @@ class MiniCPMTTS(SpeechNetwork):
         blocks: Sequence[SpeechBlock],
         tokens: int = 1,
         *,
-        watch: Watch | None = None,
         is_plain: bool = False,
     ) -> bool:
         """Advance every block by up to `tokens` speech tokens, all rows in one batch.
@@ -443,7 +405,7 @@ class MiniCPMTTS(SpeechNetwork):
         for block in blocks:
             self._save(block.row, block.row.length)
         tokens = min(tokens, max(block.rule.max_new - block.sampled for block in blocks))
-        walk = SpeechPasses(self, list(blocks), tokens, watch, is_plain=is_plain)
+        walk = SpeechPasses(self, list(blocks), tokens, is_plain=is_plain)
         with plainly(self) if is_plain else nullcontext():
             walk.run()
         return walk.commit()

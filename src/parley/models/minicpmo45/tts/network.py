@@ -109,7 +109,7 @@ class SpeechNetwork(nn.Module):
         Args:
             columns: how long a turn may grow before it is recomputed from its last block; None
                 takes the range the model was trained on.
-            graphs: who captures passes; None captures nothing.
+            graphs: captures passes; None captures nothing.
             is_eight_bit: keep keys and values in 8 bits.
         """
         self.graphs = graphs or GraphRunner(self.emb_text.weight.device)
@@ -152,7 +152,7 @@ class SpeechNetwork(nn.Module):
         return self.cache.nbytes // len(self.rows)
 
     def open(self, row: int, seed: int) -> SpeechRow:
-        """A conversation begins in a slot: whatever it remembered is gone."""
+        """Start a conversation in a slot; its past is dropped."""
         self.rows[row] = SpeechRow(row, seed=seed)
         return self.rows[row]
 
@@ -195,7 +195,7 @@ class SpeechNetwork(nn.Module):
         return self.emb_code[0](ids)
 
     def has_room(self, row: SpeechRow, needed: int) -> bool:
-        """True if `needed` more columns fit, moving the kept ones to the front if that helps."""
+        """True if `needed` more columns fit, if need be after moving the kept ones to the front."""
         if row.length + needed <= self.capacity:
             return True
         if row.first and row.columns + needed <= self.capacity:
@@ -231,13 +231,13 @@ class SpeechNetwork(nn.Module):
         )
 
     def _save(self, row: SpeechRow, start: int) -> None:
-        """Columns from `start` on are about to be overwritten: put aside what checkpoints need."""
+        """Save what checkpoints need of columns from `start` on, before they are overwritten."""
         for checkpoint in list(row.checkpoints):
             if checkpoint.copy is None and checkpoint.length > start:
                 checkpoint.copy = self.cache.copied(row.index, checkpoint.length)
 
     def _keep(self, row: SpeechRow, columns: Tensor) -> None:
-        """Move these columns of a row to the front; nothing else survives."""
+        """Move these columns of a row to the front; all others are dropped."""
         self._save(row, 0)
         columns = to_device(columns, self.device)
         self.cache.keep(row.index, columns)
@@ -286,7 +286,7 @@ class RowPass(NamedTuple):
 
     @classmethod
     def unheard(cls, spare: int) -> RowPass:
-        """Of a row that fills a graph up; `spare` is the column that is never read."""
+        """A row that pads a graph; `spare` is the column that is never read."""
         return cls(slot=0, first=0, column=spare, position=0, masks_end=False)
 
 

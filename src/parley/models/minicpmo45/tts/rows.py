@@ -8,7 +8,6 @@ Letters: `L` condition rows of one block, `D` width, `V` speech codes. Source: s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from weakref import WeakSet
 
@@ -113,27 +112,5 @@ class SpeechBlock:
     ended: bool = False
 
     def cancel(self) -> None:
-        """Take no more tokens; what was accepted stays."""
+        """Accept no more tokens; accepted ones stay."""
         self.finished = True
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PassRecord:
-    """What one pass did to one row, for observers (tests, goldens).
-
-    Args:
-        hidden: state after the final norm at the last fed position, shape (D,).
-        count: positions fed; `start` is the first one's rotary position.
-        columns: cache columns that the last position saw, before a window cuts.
-        logits: raw logits of the draw, shape (V,).
-    """
-
-    block: SpeechBlock
-    hidden: Tensor
-    count: int
-    start: int
-    columns: int
-    logits: Tensor
-
-
-Watch = Callable[[PassRecord], None]

@@ -1,7 +1,7 @@
 """Which rows the speech decoder is fed in each way of talking, and what it forgets between blocks.
 
 A driver per way, all over one `SpeechRow`: `begin…` makes the next `SpeechBlock`, the engine steps
-it (`MiniCPMTTS.step`) until it is finished, `end` does the bookkeeping and hands out the tokens.
+it (`MiniCPMTTS.step`) until it is finished, `end` does the bookkeeping and returns the tokens.
 
 | way                         | rows of a block           | driver            |
 |-----------------------------|---------------------------|-------------------|
@@ -47,7 +47,7 @@ class Yielded:
 
 
 class WholeUtterance:
-    """Chat: everything that is to be said, in one block."""
+    """Chat: the whole answer in one block."""
 
     def __init__(
         self, decoder: MiniCPMTTS, row: SpeechRow, sampling: SpeechSampling | None = None
@@ -89,7 +89,7 @@ class SpokenTurn:
 
     Args:
         attention: what is forgotten between blocks; None follows the checkpoint.
-        yield_tokens: size of the hand-out.
+        yield_tokens: tokens that `end` returns together.
         window: columns kept by `sliding_window`; None follows the checkpoint.
     """
 
@@ -142,7 +142,7 @@ class SpokenTurn:
         )
 
     def _condition(self, new: Tensor) -> Tensor:
-        """What this block feeds, after forgetting what its attention type forgets."""
+        """The block's input, after dropping what its attention type drops."""
         if self.blocks and self.attention == "sliding_recompute":
             return self._again(new)
         if self.blocks and self.attention == "reindex":
@@ -182,7 +182,7 @@ class SpokenTurn:
         return ready
 
     def flush(self) -> list[Yielded]:
-        """The text loop ended: whatever still waits closes the turn. The row is free afterwards."""
+        """End the turn with the waiting tokens. The row is free afterwards."""
         rest = [Yielded(self.waiting, True)] if self.waiting else []
         self._reset()
         return rest

@@ -137,7 +137,8 @@ class VisionTower(nn.Module):
         """Padded pixels (B, 3, P, Lmax * P) to patch plus position embeddings (B, Lmax, Dv)."""
         weight = self.embeddings.patch_embedding.weight
         patches = self.embeddings.patch_embedding(pixels.to(weight.dtype))
-        patches = patches.flatten(2).transpose(1, 2)
+        # Dense rows of a patch: every layer's sums and norms would copy strided ones.
+        patches = patches.flatten(2).transpose(1, 2).contiguous()
         rows, columns = sizes[0]
         if len(set(sizes)) == 1 and patches.shape[1] == rows * columns:
             ids = self._places((rows, columns), patches.device)
@@ -158,25 +159,12 @@ class VisionTower(nn.Module):
             self._kept_places[key] = patch_positions(*size, self.table_side).to(device)
         return self._kept_places[key]
 
-    def forward(
-        self,
-        pixels: Tensor,
-        sizes: Sequence[tuple[int, int]],
-        layer_states: list[Tensor] | None = None,
-    ) -> Tensor:
-        """Features after the final norm, (B, Lmax, Dv); padded places hold rubbish.
-
-        Args:
-            layer_states: where to put the embedding and each layer's output, for examination.
-        """
+    def forward(self, pixels: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
+        """Features after the final norm, (B, Lmax, Dv); padded places are undefined."""
         x = self.embed(pixels, sizes)
-        if layer_states is not None:
-            layer_states.append(x)
         mask = _padding_mask(sizes, x)
         for layer in self.encoder.layers:
             x = layer(x, mask)
-            if layer_states is not None:
-                layer_states.append(x)
         return self.post_layernorm(x)
 
 
@@ -272,7 +260,7 @@ class PictureEncoder:
 
     Args:
         batch: most pieces of a forward.
-        graphs: who captures forwards of few pieces; None captures nothing.
+        graphs: captures forwards of few pieces; None captures nothing.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class Pieces:
 def choose_grid(
     width: int, height: int, max_slices: int, resolution: int = 448
 ) -> tuple[int, int] | None:
-    """How many tiles (columns, rows) a picture of this size is cut into; None: not at all."""
+    """Number of tiles (columns, rows) for a picture of this size; None: it is not tiled."""
     wanted = min(math.ceil(width * height / (resolution * resolution)), max_slices)
     if wanted <= 1:
         return None
@@ -192,7 +192,7 @@ class MediaThreads:
         return self._cut(pixels, limit) if found is None else found.result()
 
     def together(self, tasks: Sequence[Callable[[], Found]]) -> list[Found]:
-        """What some independent tasks return, in order; a single one runs where it is."""
+        """Results of independent tasks in order; a single task runs in place."""
         if len(tasks) < 2:
             return [task() for task in tasks]
         return [one.result() for one in [self._threads.submit(_guarded, task) for task in tasks]]
