@@ -1,7 +1,5 @@
 """The echo of what is played: how alike two sounds are, and when they have to be compared."""
 
-from __future__ import annotations
-
 import numpy as np
 from tests.support import noises
 
@@ -127,7 +125,7 @@ def test_where_nothing_was_heard_of_what_was_played_only_a_sure_echo_is_one():
 
     # A person speaks, which is not an echo: nothing has changed.
     listen_quietly(played, 101.8, 101.9, loud=True)
-    played.hear_somebody()
+    played.hear_person()
     listen_quietly(played, 101.9, 102.1)
     assert not played.is_heard_in(blurred(talk, 1.8, 0.4), 102.1)
 

@@ -42,7 +42,7 @@ def learnt(way: str, delay_ms: int, softer_db: float) -> tuple[EchoLevels, np.nd
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("delay_ms", "softer_db"), [(50, 10.0), (300, 10.0), (150, 20.0)])
-def test_an_echo_is_accounted_for_and_somebody_who_speaks_over_it_is_not(
+def test_an_echo_is_accounted_for_and_a_person_who_speaks_over_it_is_not(
     way: str, delay_ms: int, softer_db: float
 ):
     levels, back, expected = learnt(way, delay_ms, softer_db)

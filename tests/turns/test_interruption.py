@@ -1,7 +1,5 @@
 """Who interrupts, and who does not: the state machine by script, the figures with Silero."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.support import noises
@@ -59,7 +57,7 @@ def test_an_acknowledgement_is_dismissed_when_it_falls_silent():
     assert isinstance(dismissed, SpeechOver)
 
 
-def test_an_acknowledgement_that_is_heeded_interrupts_at_once():
+def test_an_acknowledgement_that_is_heeded_interrupts_immediately():
     events = scripted(HEED, silence(1.024), speak(0.5), silence(1.0))
 
     assert events[:2] == [SpeechSuspected(16_384), Interrupted(16_384)]
@@ -83,7 +81,7 @@ def test_less_sensitive_means_surer():
     assert scripted(STOP, *parts)
 
 
-def test_what_was_heard_before_a_pause_in_listening_is_no_speech_after_it(silero):
+def test_what_was_heard_before_a_pause_in_listening_is_not_speech_after_it(silero):
     detector = InterruptionDetector(silero(), HEED_FAST)
     voice = noises.talk(2.0)
     # A rest of loud speech that fills no window.

@@ -1,7 +1,5 @@
 """Words decide what interrupts: by a scripted matcher, and with the matcher on voices."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.support import noises
@@ -115,7 +113,7 @@ def test_what_sounds_like_an_acknowledgement_is_none_of_the_matchers_commands():
     assert interrupted_after_ms(0.7, Matched("other", 7), onsets=Guesses(-0.5))[0] is None
 
 
-def test_a_command_is_judged_once_more_when_it_is_over():
+def test_a_command_is_judged_again_when_it_is_over():
     onsets = Guesses(*[-1.0] * 8, -0.3)
     after_ms, _ = interrupted_after_ms(0.5, Matched("command"), onsets=onsets)
 
@@ -217,13 +215,13 @@ def heard_after_a_turn(turn_dbfs: float, other_dbfs: float) -> list:
     return detector.feed(Pcm(heard.astype(np.float32), 16_000), 3.0)
 
 
-def test_somebody_in_the_next_room_does_not_interrupt():
+def test_a_person_in_the_next_room_does_not_interrupt():
     for softer_db in (10, 20):
         events = heard_after_a_turn(-26.0, -26.0 - softer_db)
         assert not any(isinstance(event, Interrupted) for event in events)
 
 
-def test_the_user_and_whoever_is_as_loud_interrupt():
+def test_the_user_and_anyone_who_is_as_loud_interrupt():
     for softer_db in (3, 0, -6):
         events = heard_after_a_turn(-26.0, -26.0 - softer_db)
         assert any(isinstance(event, Interrupted) for event in events), softer_db
@@ -244,7 +242,7 @@ def test_a_voice_ten_db_softer_is_nobody_and_a_user_who_speaks_on_is_heard():
     assert may_be(5.5, 1600)
 
 
-def test_whose_turn_was_last_may_interrupt_also_if_somebody_before_was_louder():
+def test_whose_turn_was_last_may_interrupt_also_if_a_person_before_was_louder():
     voice = UserVoice(0.032)
     for power in (1e-2,) * 200 + (1e-4,) * 200:
         voice.learn(power)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -65,36 +63,6 @@ def test_still_windows_are_heard_in_one_run_when_there_are_enough():
     assert network.runs == [1, AT_ONCE, AT_ONCE]
 
 
-def test_a_loud_window_is_heard_at_once_after_those_before_it():
-    network = Network()
-    detector = DeferringDetector(network)
-    detector.probabilities(windows(STILL))
-
-    quiet = detector.probabilities(windows(0.0, STILL))
-    heard = detector.probabilities(windows(STILL, LOUD, 0.25))
-
-    assert quiet == [pytest.approx(0.001)] * 2
-    assert heard == pytest.approx([0.001, LOUD, 0.25])
-    assert network.runs == [1, 5]
-    assert network.levels == pytest.approx([STILL, 0.0, STILL, STILL, LOUD, 0.25])
-
-
-def test_steady_noise_is_still_sound_and_what_stands_out_of_it_is_not():
-    network = Network()
-    detector = DeferringDetector(network)
-    detector.probabilities(windows(0.005))
-    network.levels.clear()
-
-    # 2.3 dB above the least loud, then 4.1 dB.
-    waiting = detector.probabilities(windows(0.0048, 0.0063))
-    assert network.levels == []
-    heard = detector.probabilities(windows(0.0077))
-
-    assert waiting == pytest.approx([0.005] * 2)
-    assert heard == pytest.approx([0.0077])
-    assert network.levels == pytest.approx([0.0048, 0.0063, 0.0077])
-
-
 def test_nothing_waits_until_the_network_is_sure_that_nobody_speaks():
     network = Network(settled=0.02)
     detector = DeferringDetector(network)
@@ -103,29 +71,6 @@ def test_nothing_waits_until_the_network_is_sure_that_nobody_speaks():
         detector.probabilities(windows(STILL))
 
     assert network.runs == [1, 1, 1]
-
-
-def test_a_click_within_a_window_is_no_still_sound():
-    network = Network()
-    detector = DeferringDetector(network)
-    detector.probabilities(windows(STILL))
-    clicked = windows(STILL)
-    # Sixteen samples: a millisecond.
-    clicked[0, 700:716] = 0.2
-
-    detector.probabilities(clicked)
-
-    assert network.runs == [1, 1]
-
-
-def test_many_windows_at_once_are_never_more_than_a_detector_takes():
-    network = Network()
-    detector = DeferringDetector(network)
-    detector.probabilities(windows(*[STILL] * 4))
-
-    detector.probabilities(windows(*[LOUD] * 32))
-
-    assert network.runs == [4, 32]
 
 
 def test_a_snapshot_holds_what_was_waiting():
@@ -187,30 +132,6 @@ def test_snapshots_change_nothing_of_what_is_heard():
     snapshot(here), snapshot(there)
     assert len(plain.levels) < 600
     assert moved.levels == plain.levels
-
-
-def test_speech_after_a_long_silence_is_heard_as_soon_as_after_a_short_one(silero):
-    speech = decode_wav(SPEECH.read_bytes()).samples
-    first = int(np.flatnonzero(np.abs(speech) > 0.01)[0])
-
-    for pause_s in (1, 10, 30):
-        samples = np.concatenate([np.zeros(pause_s * RATE_HZ, np.float32), speech])
-        (began, window), *_ = boundaries(deferring(silero), samples)
-        late_s = (window * WINDOW_SAMPLES - first) / RATE_HZ - pause_s
-        assert began
-        assert late_s < 0.15
-
-
-def test_reset_forgets_what_was_waiting():
-    network = Network()
-    detector = DeferringDetector(network)
-    detector.probabilities(windows(STILL))
-    detector.probabilities(windows(STILL))
-
-    detector.reset()
-    detector.probabilities(windows(LOUD))
-
-    assert network.levels == [LOUD]
 
 
 def telephone(samples: Samples) -> Samples:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import sys
 
 import numpy as np
@@ -91,7 +89,7 @@ def test_two_sentences_with_a_pause_are_two_utterances(silero):
         ),
     ],
 )
-def test_what_is_not_a_voice_is_no_utterance(silero, noise):
+def test_what_is_not_a_voice_is_not_an_utterance(silero, noise):
     assert found(silero, noise) == []
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -18,17 +16,17 @@ from tests.support.timeline import (
     windows,
 )
 
-from parley.media.pcm import Pcm
+from parley.media.pcm import Pcm, join
 from parley.protocol.values import VadOptions
 from parley.vad import SpeechBegan, SpeechEnded, UtteranceFinder
-from parley.vad.base import WINDOW_SAMPLES
+from parley.vad.base import HALF_SAMPLES, WINDOW_SAMPLES
 from parley.vad.energy import EnergyDetector
 
 WINDOW_MS = 64
 
 
 def ramp(samples: int) -> Pcm:
-    """Sound in which every sample tells its position."""
+    """Sound in which every sample reports its position."""
     return Pcm(np.arange(samples, dtype=np.float32), 16_000)
 
 
@@ -80,7 +78,7 @@ def test_what_is_likely_to_be_said_is_what_is_said_in_the_end():
     assert finder.likely(0) is None
 
 
-def test_nothing_is_likely_while_somebody_speaks_or_has_only_clicked():
+def test_nothing_is_likely_while_a_person_speaks_or_has_only_clicked():
     for parts in ((windows(20, 0.95),), (windows(1, 0.95), windows(8, 0.0))):
         _, finder = hear(*parts)
 
@@ -217,7 +215,7 @@ def test_after_thirty_seconds_a_shorter_pause_is_enough():
     assert len(utterances(late)) == 1
 
 
-def test_speech_without_a_pause_is_cut_at_sixty_seconds_and_goes_on_in_the_next_utterance():
+def test_speech_without_a_pause_is_cut_at_sixty_seconds_and_continues_in_the_next_utterance():
     events, finder = hear(windows(65_000 // WINDOW_MS, 0.95), windows(14, 0.0))
 
     first, second = utterances(events)
@@ -279,3 +277,55 @@ def test_a_window_that_just_reaches_the_threshold_is_speech():
     events, _ = hear(windows(3, 0.0), windows(10, DEFAULTS.threshold), windows(13, 0.0))
 
     assert events[0] == SpeechBegan(3 * WINDOW_SAMPLES)
+
+
+class Loud:
+    """A detector of loud halves of windows, which remembers how many it has heard."""
+
+    heard = 0
+
+    def probabilities(self, windows: np.ndarray) -> list[float]:
+        self.heard += windows.size // HALF_SAMPLES
+        halves = np.abs(windows).reshape(len(windows), -1, HALF_SAMPLES).mean(2)
+        return [float(loud) for loud in halves.max(axis=1) > 0.1]
+
+    def reset(self) -> None:
+        self.heard = 0
+
+    def snapshot(self) -> int:
+        return self.heard
+
+    def restore(self, kept: int) -> None:
+        self.heard = kept
+
+
+def test_half_a_window_of_quiet_is_a_likely_pause():
+    """Chunks of half a window: speech, and quiet from the first half of a window on."""
+    detector = Loud()
+    finder = UtteranceFinder(detector, DEFAULTS)
+    pcm = join([sound(speak(20 * 0.064)), Pcm.silence(16 * WINDOW_SAMPLES, 16_000)], 16_000)
+    likely, pauses, events = [], [], []
+    for chunk in chunks(pcm, 0.032):
+        events += finder.feed(chunk)
+        likely.append(finder.likely(32))
+        pauses.append((finder.likely_pause, finder.pause_start))
+
+    (said,) = utterances(events)
+    first = next(index for index, one in enumerate(likely) if one is not None)
+    assert first == 40
+    assert pauses[40:42] == [(20 * WINDOW_SAMPLES, None), (20 * WINDOW_SAMPLES,) * 2]
+    assert all(np.array_equal(one.pcm.samples, said.pcm.samples) for one in likely if one)
+    # What was only looked at was not remembered.
+    assert detector.heard == 2 * 36
+
+
+def test_half_a_window_of_quiet_within_speech_is_forgotten():
+    pieces = [speak(20 * 0.064), silence(0.032), speak(0.032), speak(10 * 0.064)]
+    finder = UtteranceFinder(Loud(), DEFAULTS)
+    likely = []
+    for chunk in chunks(sound(*pieces), 0.032):
+        finder.feed(chunk)
+        likely.append(finder.likely_pause)
+
+    assert likely[40] == 20 * WINDOW_SAMPLES
+    assert [one for index, one in enumerate(likely) if index != 40] == [None] * 61

@@ -57,7 +57,7 @@ DELAY_S: Final = 0.45
 """So long after it was played an echo is to be expected: network, devices, and the room."""
 
 NEAR_S: Final = 0.1
-"""Where an echo was heard, the next one comes sooner or later by at most this."""
+"""Largest difference in delay between an echo and the next one."""
 
 ECHO_S: Final = 5.0
 """The longest that an echo may take: what clients buffer that do not say so."""
@@ -87,7 +87,7 @@ above it and 95 in 100 from an overdriven loudspeaker; of people who speak over 
 5 in 100."""
 
 SPECTRA_LEAST_S: Final = 0.35
-"""Shorter sounds cannot be told apart by their spectra."""
+"""Shorter sounds cannot be distinguished by their spectra."""
 
 HEARD_HALVES: Final = 16
 HEARD_SHARE: Final = 0.4
@@ -119,7 +119,7 @@ class _Piece:
         return self.starts_s + len(self.samples) / ECHO_RATE_HZ
 
     def between(self, start_s: float, end_s: float) -> Samples:
-        """What of it is played in that time."""
+        """The part of it that is played in that time."""
         first, last = (round((at_s - self.starts_s) * ECHO_RATE_HZ) for at_s in (start_s, end_s))
         return self.samples[max(0, first) : max(0, last)]
 
@@ -131,7 +131,7 @@ class PlayedSound:
     def __init__(self) -> None:
         self._pieces: deque[_Piece] = deque()
         self._samples = 0
-        self._is_told = False
+        self._has_reports = False
         """True if the client says what it has played."""
         self._delay_s: float | None = None
         """Of echoes that come when none is to be expected: heard twice."""
@@ -151,7 +151,7 @@ class PlayedSound:
             self._drop()
 
     def cut(self, at_s: float) -> None:
-        """What is not played by then never will be."""
+        """Drops sound that is not played before `at_s`."""
         self._pieces = deque(
             _Piece(piece.between(piece.starts_s, at_s), piece.starts_s)
             for piece in self._pieces
@@ -162,7 +162,7 @@ class PlayedSound:
     def move(self, seconds: float) -> None:
         """The client says that it plays what it was sent last so much later than it was taken
         to."""
-        self._is_told = True
+        self._has_reports = True
         moved: deque[_Piece] = deque()
         while self._pieces:
             piece = self._pieces.pop()
@@ -197,7 +197,7 @@ class PlayedSound:
         if seconds < SPECTRA_LEAST_S:
             return False
         least = _least_alike(seconds) + (0.0 if share is None else KNOWN_ALIKE)
-        most_s = DELAY_S if self._is_told else max(DELAY_S, (self._delay_s or 0.0) + NEAR_S)
+        most_s = DELAY_S if self._has_reports else max(DELAY_S, (self._delay_s or 0.0) + NEAR_S)
         played = self._between(at_s - seconds - most_s, at_s + NEAR_S)
         if spectral_likeness(_slow(heard), played) < least:
             return False
@@ -215,7 +215,7 @@ class PlayedSound:
         return share is not None and share < EXPLAINED_SHORT
 
     def _between(self, start_s: float, end_s: float) -> Samples:
-        """What is played in that time."""
+        """Sound that is played in that time."""
         played = np.zeros(round((end_s - start_s) * ECHO_RATE_HZ), np.float32)
         for piece in self._pieces:
             near = piece.between(start_s, end_s)
@@ -244,7 +244,7 @@ class PlayedSound:
     def hear(
         self, stands_out: bool, starts_s: float, ends_s: float, heard: Samples | None = None
     ) -> None:
-        """Half a window of the microphone while nobody is suspected to speak.
+        """Half a window of the microphone while no speech is suspected.
 
         Args:
             stands_out: it was louder than the room.
@@ -257,8 +257,8 @@ class PlayedSound:
             if heard is not None:
                 self._levels.learn(powers_of(heard), self._expected(starts_s, 1))
 
-    def hear_somebody(self) -> None:
-        """What stood out until now was no echo."""
+    def hear_person(self) -> None:
+        """Forgets the evidence so far: it was not an echo."""
         while self._stood_out and self._stood_out[-1]:
             self._stood_out.pop()
 
@@ -271,7 +271,7 @@ class PlayedSound:
     def _find(self, heard: Sequence[Samples], at_s: float) -> tuple[bool, float | None]:
         """Is it an echo? Also returns the delay of one that was not to be expected."""
         seconds = sum(map(len, heard)) / RATE_HZ
-        longest_s = DELAY_S if self._is_told else ECHO_S
+        longest_s = DELAY_S if self._has_reports else ECHO_S
         while self._pieces and self._pieces[0].ends_s <= at_s - longest_s - seconds:
             self._drop()
         if not self._pieces:
@@ -285,7 +285,7 @@ class PlayedSound:
             alike, _ = self._search(sound, at_s, least_s, most_s)
             if alike >= least_alike:
                 return True, None
-        if self._is_told:
+        if self._has_reports:
             return False, None
         alike, delay_s = self._search(sound, at_s, -EARLY_S, ECHO_S)
         if alike < SURELY_ALIKE:
@@ -300,7 +300,7 @@ class PlayedSound:
         start_s = at_s - most_s - len(sound) / ECHO_RATE_HZ
         found: list[Samples] = []
         ends_s: list[tuple[int, float]] = []
-        """Where each stretch ends in what is found, and when it is played."""
+        """End of each stretch in the result, and its time of playback."""
         pause = np.zeros(len(sound), np.float32)
         last_s = start_s
         for piece in self._pieces:
@@ -323,7 +323,7 @@ class PlayedSound:
 
 def is_echo(said: Samples, played: Samples) -> bool:
     """True if the speech in a unit (N,) gets loud and soft in each band as what has been played
-    (M,) did, some time before; both 16 kHz. Less than `SPECTRA_LEAST_S` cannot be told apart."""
+    (M,) did, some time before; both 16 kHz. Less than `SPECTRA_LEAST_S` cannot be distinguished."""
     seconds = len(said) / RATE_HZ
     if seconds < SPECTRA_LEAST_S:
         return False

@@ -1,4 +1,4 @@
-"""How loud is the echo of what is played, per band? Learnt while the user is silent; pure.
+"""How loud is the echo of what is played, per band? Learned while the user is silent; pure.
 
 An echo is no louder, in any band, than the loudest of what was played in the last half second,
 times what that band usually is. So neither the delay has to be known nor what walls and an

@@ -1,10 +1,10 @@
 """Has the user finished speaking? Asked once in a pause, after `JUDGED_MS` of quiet.
 
-An `EndOfTurn` gives a probability; `silence_ms` turns it into the silence that is waited for before
-the turn is over: short when it is complete, up to `LONGEST_MS` when the person is likely to go on.
+An `EndOfTurn` returns a probability; `silence_ms` turns it into the silence after which the turn is
+over: short when it is complete, up to `LONGEST_MS` when the person is likely to continue.
 The part that comes with parley hears how it was said (`smart_turn.py`); the words are known later
-and only make the silence longer (`TurnJudges.held_ms`). Without any part a fixed silence ends a
-turn, as `vad/utterance.py` does by itself.
+and bound the silence (`word_bounds_ms`). Without any part a fixed silence ends a turn, as
+`vad/utterance.py` does by itself.
 
 Source: docs/understand/turn-taking.md.
 """
@@ -18,14 +18,17 @@ import numpy as np
 
 from parley.media.pcm import Samples
 from parley.protocol.values import Eagerness
+from parley.turns.word_lists import is_listing, is_question, is_unfinished
 
 _SHIFT: Final = {"low": -1.0, "medium": 0.0, "high": 1.0}
 """Of the log odds: the threshold of who waits for longer, or less long."""
 
-_LOG_ODDS: Final = (0.0, 1.2, 2.0, 2.3, 3.0)
-_SILENCE_MS: Final = (1800.0, 1300.0, 700.0, 512.0, 256.0)
+_LOG_ODDS: Final = (0.0, 1.2, 1.6, 1.8, 2.0, 2.3, 2.6)
+_SILENCE_MS: Final = (1500.0, 1300.0, 1100.0, 950.0, 740.0, 500.0, 256.0)
 """What is waited for at these log odds, evenly in between; the detector notices an end 30 to 140 ms
-late, which comes on top. Source: docs/understand/turn-taking.md."""
+late, which comes on top. At most one in twelve cuts between words is taken for an end at each pause
+of 300 to 1,200 ms, of speakers whom the network was not taught on, too.
+Source: docs/understand/turn-taking.md."""
 
 WHOLE_MS: Final = {"low": 900, "medium": 448, "high": 256}
 """The most silence after words that the model knows as a whole turn, however they sounded."""
@@ -33,20 +36,23 @@ WHOLE_MS: Final = {"low": 900, "medium": 448, "high": 256}
 QUESTION_MS: Final = {"low": 1200, "medium": 704, "high": 448}
 """The same after words that the recogniser wrote as a question."""
 
-LONGEST_MS: Final = {"low": 2500.0, "medium": 1800.0, "high": 1200.0}
-"""Who is held back is answered after this."""
+LISTING_MS: Final = {"low": 1500, "medium": 1100, "high": 700}
+"""The least silence after a number or a word that is being dictated."""
+
+LONGEST_MS: Final = {"low": 2500, "medium": 1500, "high": 1000}
+"""Longest hold of an answer."""
 
 
 class EndOfTurn(Protocol):
     """Judges pauses. Shared by all conversations and called from several threads."""
 
     def judge(self, audio: Samples, words: str) -> float:
-        """How likely somebody has finished, 0 to 1.
+        """Probability that the user has finished, 0 to 1.
 
         Args:
             audio: mono float32, 16 kHz, shape (N,): what they said last, with the quiet behind it.
                 Parts look at its last seconds.
-            words: what a recogniser made of it; "" where nobody knows.
+            words: what a recogniser made of it; "" if unknown.
         """
         ...
 
@@ -58,8 +64,27 @@ def log_odds(probability: float) -> float:
 
 
 def silence_ms(probability: float, eagerness: Eagerness = "medium") -> int:
-    """How long the quiet has to be, all of it, before a turn is over."""
+    """Required length of quiet before a turn is over."""
     odds = log_odds(probability) + _SHIFT[eagerness]
     if odds <= _LOG_ODDS[0]:
-        return round(LONGEST_MS[eagerness])
+        return LONGEST_MS[eagerness]
     return round(min(float(np.interp(odds, _LOG_ODDS, _SILENCE_MS)), LONGEST_MS[eagerness]))
+
+
+def word_bounds_ms(
+    words: str, eagerness: Eagerness = "medium", *, is_whole: bool
+) -> tuple[int, int] | None:
+    """The least and the most silence after these words; None: the sound alone decides.
+
+    Args:
+        is_whole: the model knows these words as a whole turn.
+    """
+    if is_unfinished(words):
+        return LONGEST_MS[eagerness], LONGEST_MS[eagerness]
+    if is_whole:
+        return 0, WHOLE_MS[eagerness]
+    if is_question(words):
+        return 0, QUESTION_MS[eagerness]
+    if is_listing(words):
+        return LISTING_MS[eagerness], LONGEST_MS[eagerness]
+    return None

@@ -1,28 +1,29 @@
-"""Does somebody interrupt? Listens to the microphone while the assistant is heard.
+"""Is the user interrupting? Listens to the microphone while the assistant is heard.
 
-Three answers, in this order: somebody may be speaking (`SpeechSuspected`: play more softly, decide
-later), it is an interruption (`Interrupted`), and nobody speaks any more (`SpeechOver`): without
-the second it was a cough, an acknowledgement or the assistant's own echo. A pure state machine: it
-knows neither clocks nor sockets. Times are monotonic seconds.
+It reports, in this order: the user may be speaking (`SpeechSuspected`: play more softly, decide
+later), they interrupt (`Interrupted`), and the speech is over (`SpeechOver`). Without the second it
+was a cough, an acknowledgement or the assistant's own echo. A pure state machine without clocks and
+sockets. Times are monotonic seconds.
 
-Sound is looked at in windows of 1024 samples (64 ms), as in `utterance.py`, but every half of one,
-each window overlapping the last: who interrupts is not kept waiting for the end of a window. Nor
-for the end of a half: until something is suspected, the newest half is also heard where sound ends
-between two, and then the detector is put back.
+Audio is examined in windows of 1024 samples (64 ms), as in `utterance.py`, but a new window starts
+every half window, so that an interruption need not wait for a window to fill. While nothing is
+suspected, an incomplete half is examined too, where a piece of audio ends; the detector's state is
+restored afterwards.
 
-- A window counts as speech when the detector is sure enough of its second half and the sound
-  stands out of the noise of the room, which is learnt from the quieter windows of the last seconds:
-  a crowd that talks all the time is noise.
-- `min_speech_ms` of speech make a suspicion. With `backchannel: heed` it is an interruption at the
-  same moment; with `ignore`, the default, only once `BACKCHANNEL_MS` have been spoken with pauses
-  below `PAUSE_MS`, because "mhm" and "yes" are shorter than that.
-- With `backchannel: words` and a matcher (`keywords.py`), what was said so far is looked at after
-  `ASKED_MS` and when it is over: a command interrupts immediately, and so does whatever is
-  surely no acknowledgement; an acknowledgement may last as long as `LONG_ACKNOWLEDGEMENT_MS`.
-  Before that its beginning is judged (`onset.py`), where it cannot be an echo.
-- What sounds like what was played in the last seconds is the assistant's echo (`echo.py`): by its
-  waveform at any moment, by its spectrum over time before it would interrupt.
-- Who is much softer than the user was in their last turn is somebody else (`user_voice.py`).
+- A window counts as speech if the detector is sure enough of its second half and the window stands
+  out of the room's noise, which is learnt from the quieter windows of the last seconds: a crowd
+  that talks all the time is noise.
+- `min_speech_ms` of speech make a suspicion. With `backchannel: heed` it is an interruption
+  immediately; with `ignore`, the default, after `BACKCHANNEL_MS` of speech with pauses below
+  `PAUSE_MS`, because "mhm" and "yes" are shorter.
+- With `backchannel: words` and a matcher (`keywords.py`), the words are matched after `ASKED_MS`
+  and when the speech is over. A command interrupts immediately, and so does speech that is
+  certainly not an acknowledgement; an acknowledgement may last `LONG_ACKNOWLEDGEMENT_MS`. Before
+  that, the start of the speech is judged (`onset.py`), if it cannot be an echo.
+- Audio that resembles what was played in the last seconds is the assistant's echo (`echo.py`):
+  compared by waveform at any time, by spectrum over time before it would interrupt.
+- A speaker who is much softer than the user was in their last turn is another person
+  (`user_voice.py`).
 
 Source: docs/understand/interruptions.md.
 """
@@ -56,10 +57,10 @@ from parley.vad.base import (
 )
 
 BACKCHANNEL_MS: Final = 800
-"""So long nobody says "mhm"."""
+"""Longer than anyone takes to say "mhm"."""
 
 LONG_ACKNOWLEDGEMENT_MS: Final = 1150
-"""What sounds like an acknowledgement, or two of them, interrupts when it lasts so long."""
+"""Length at which an apparent acknowledgement, or two of them, interrupts."""
 
 ASKED_MS: Final = (400, 550, 700)
 """After so much time since it began, and again when it is over, the matcher is asked."""
@@ -74,7 +75,7 @@ KEPT_S: Final = 2.0
 """Of the last sound, for the matcher and for spectra."""
 
 BEFORE_MS: Final = 96
-"""What the matcher hears before speech was noticed."""
+"""Sound before the detected beginning that the matcher also hears."""
 
 PAUSE_MS: Final = 320
 """A pause this long ends what might have become an interruption."""
@@ -83,10 +84,10 @@ LEAST_DBFS: Final = -50.0
 """Below this the user is not speaking to the machine."""
 
 ABOVE_NOISE_DB: Final = 8.0
-"""How far speech stands out of the room's noise."""
+"""Level of speech above the room's noise."""
 
 NOISE_S: Final = 8.0
-"""What the noise of the room is learnt from."""
+"""Length of sound from which the room's noise is learned."""
 
 NOISE_QUANTILE: Final = 0.2
 """Of the levels of that time; speech has more pauses than a crowd."""
@@ -104,14 +105,14 @@ _ASKED_SAMPLES: Final = ASKED_MS[0] * _SAMPLES_PER_MS
 
 @dataclass(frozen=True, slots=True)
 class SpeechSuspected:
-    """Somebody may be interrupting since `at_sample`."""
+    """The user may be interrupting since `at_sample`."""
 
     at_sample: int
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Somebody interrupts; the speech began at `at_sample`."""
+    """The user interrupts; the speech started at `at_sample`."""
 
     at_sample: int
 
@@ -163,9 +164,9 @@ class InterruptionDetector:
         self._energy = 0.0
         """Of the samples in `_spoken`."""
         self._asked = self._onsets_asked = 0
-        """How often the matcher and the judge of onsets have been asked about this speech."""
+        """Number of questions to the matcher and the judge of onsets about this speech."""
         self._odds: float | None = None
-        """What that judge said last; None: it was not asked yet, or could not be."""
+        """Last result of that judge; None: it was not asked yet, or could not be."""
         self._is_acknowledgement = self._was_over_asked = False
         self._was_echo = False
         self._is_sure = False
@@ -302,8 +303,8 @@ class InterruptionDetector:
         if self._began is None:
             self._began = at_sample
             self._pause = HALF_SAMPLES
-            self._played.hear_somebody()
-        # The window of this half also holds the one before.
+            self._played.hear_person()
+        # The window of this half also contains the previous half.
         self._spoken += fresh + min(self._pause, HALF_SAMPLES)
         self._energy += power * (fresh + min(self._pause, HALF_SAMPLES))
         self._pause = 0
@@ -318,7 +319,7 @@ class InterruptionDetector:
             self._interrupt(self._began, ends_s, events)
 
     def _interrupt(self, began: int, ends_s: float, events: list[InterruptionEvent]) -> None:
-        """It is an interruption, if it is the user who speaks."""
+        """Reports an interruption, if it is the user who speaks."""
         if self._is_interrupted or not self._is_suspected or not self._may_be_user:
             return
         heard = self._said(began, before_ms=0)
@@ -374,7 +375,7 @@ class InterruptionDetector:
         return is_likely or odds >= LEAST_ODDS
 
     def _judge_onset(self, began: int, ends_s: float, asked: int) -> float | None:
-        """What the judge of onsets says; None: it may be an echo."""
+        """Result of the judge of onsets; None: it may be an echo."""
         if self._onsets is None or not self._played.is_excluded(
             self._said(began, before_ms=0), ends_s
         ):
@@ -383,7 +384,7 @@ class InterruptionDetector:
         return self._odds
 
     def _said(self, began: int, *, before_ms: int) -> Samples:
-        """What was heard since speech began, without a pause behind it; at most `KEPT_S`."""
+        """Sound since speech started, without a trailing pause; at most `KEPT_S`."""
         last = len(self._kept) - max(0, self._pause // HALF_SAMPLES - 1)
         count = (self._position - began) // HALF_SAMPLES + before_ms // 32
         halves = list(self._kept)[max(0, len(self._kept) - count) : max(1, last)]

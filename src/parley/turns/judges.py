@@ -1,4 +1,4 @@
-"""What the runners of a worker share to judge turns; loaded once per process."""
+"""Judges of turns that the runners of a worker share; loaded once per process."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Final, Protocol, runtime_checkable
 
 from parley.media.pcm import Samples
 from parley.protocol.values import VAD_DEFAULTS, Eagerness, VadOptions
-from parley.turns.end_of_turn import LONGEST_MS, QUESTION_MS, WHOLE_MS, EndOfTurn, silence_ms
+from parley.turns.end_of_turn import EndOfTurn, silence_ms, word_bounds_ms
 from parley.turns.keywords import WordMatcher
 from parley.turns.onset import Onsets
-from parley.turns.word_lists import is_question, is_unfinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +18,7 @@ class TurnJudges:
     """The parts that judge; None: that part is switched off.
 
     Args:
-        end_of_turn: whether somebody has finished. Without it a fixed silence ends a turn.
+        end_of_turn: whether the user has finished. Without it a fixed silence ends a turn.
         words: what is said into an answer. Without it `backchannel: words` is `ignore`.
         onsets: whether it begins as no acknowledgement does, before there are words.
     """
@@ -29,7 +28,7 @@ class TurnJudges:
     onsets: Onsets | None = None
 
     def silence(self, options: VadOptions) -> Callable[[Samples], int] | None:
-        """What `UtteranceFinder` asks in every pause; None: the silence in `options` decides.
+        """Judge that `UtteranceFinder` asks in every pause; None: the silence in `options` decides.
 
         A client that names a silence gets that silence, unless it names an eagerness, too.
         """
@@ -50,11 +49,7 @@ class TurnJudges:
         level = _level(options)
         if self.end_of_turn is None or level is None:
             return None
-        if is_unfinished(words):
-            return round(LONGEST_MS[level]), round(LONGEST_MS[level])
-        if is_whole or is_question(words):
-            return 0, WHOLE_MS[level] if is_whole else QUESTION_MS[level]
-        return None
+        return word_bounds_ms(words, level, is_whole=is_whole)
 
 
 def _level(options: VadOptions) -> Eagerness | None:

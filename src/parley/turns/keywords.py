@@ -1,4 +1,4 @@
-"""What did somebody say who speaks while the assistant does: a command, an acknowledgement, more?
+"""What does a person say while the assistant speaks: a command, an acknowledgement, or more?
 
 A grammar of pocketsphinx: the lists of `word_lists.py`, the beginnings of acknowledgements (which
 may still become one), and any other run of phones. The likeliest path decides. One decoder serves
@@ -30,7 +30,7 @@ PHONES: Final = (
     "Y Z ZH"
 )
 NEXT_PHONE: Final = 2e-3
-"""What another word or phone costs: the lower, the more a listed word is believed."""
+"""Probability of another word or phone: the lower, the more a listed word is preferred."""
 _BEAM: Final = 1e-90
 _AROUND: Final = INPUT_RATE_HZ // 10
 _NOISE: Final = 1e-3
@@ -40,7 +40,7 @@ WordKind = Literal["command", "acknowledgement", "beginning", "other"]
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """What was heard.
+    """Result of the matcher.
 
     Args:
         kind: `beginning`: it may become an acknowledgement; `other`: none of the listed words.
@@ -55,7 +55,7 @@ class WordMatcher(Protocol):
     """Looks for words in a short stretch; shared by all conversations, called from any thread."""
 
     def match(self, samples: Samples) -> Matched:
-        """What is said in `samples` (N,), 16 kHz, from its beginning so far."""
+        """Matches `samples` (N,), 16 kHz, from its beginning so far."""
         ...
 
 
@@ -93,7 +93,7 @@ class KeywordMatcher:
         heard = np.concatenate([around, samples, around])
         peak = float(np.abs(heard).max(initial=1e-4))
         heard = heard * (0.5 / peak)
-        # Digital silence is no sound that the model knows.
+        # The model does not know digital silence.
         heard += _NOISE * np.random.default_rng(0).standard_normal(len(heard)).astype(np.float32)
         data = (np.clip(heard, -1, 1) * 32767).astype("<i2").tobytes()
         with self._lock:

@@ -1,4 +1,4 @@
-"""Is the beginning of what a person says into an answer surely no acknowledgement?
+"""Is the beginning of what a person says during an answer certainly not an acknowledgement?
 
 A person who interrupts waits until that is known. A network hears the last 0.7 s, `ASKED_MS`
 after speech was noticed and when it is over, and says how likely it is something else

@@ -5,11 +5,10 @@ immutable, so a conversation can return to any of them. Nothing here runs the re
 says when an utterance is worth recognising and, given the words, whether to answer.
 
 - Speech of less than `CLICK_MS` is a click; sound that the recogniser finds no words in is noise.
-- After `PAUSE_MS` of quiet the utterance is recognised (speculatively: if speech continues, again
-  when it has ended, over all of it).
-- After `JUDGED_MS` of quiet its sound may be judged: how long does the quiet have to be
-  (`turns/end_of_turn.py`); it is answered after that, else after `END_MS`, and when its words sound
-  unfinished, after `THINKING_MS` at least.
+- After `JUDGED_MS` of quiet the utterance is recognised (speculatively: if speech continues, again
+  when it has ended, over all of it), and its sound may be judged: how long must the quiet be
+  (`turns/end_of_turn.py`). It is answered after that, else after `END_MS`, within the bounds that
+  its words set, and up to `SOONER_MS` earlier: a unit that just misses it would wait for a second.
 - While we speak, `BARGE_MS` of speech interrupt us, unless the sound is our own voice coming back
   (`echo.is_echo`) or an acknowledgement (`interrupts`).
 """
@@ -22,10 +21,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parley.media.pcm import Samples
-from parley.turns.end_of_turn import WHOLE_MS
+from parley.turns.end_of_turn import word_bounds_ms
 from parley.turns.interruption import LONG_ACKNOWLEDGEMENT_MS
 from parley.turns.keywords import WordMatcher
-from parley.turns.word_lists import GHOSTS, is_unfinished
+from parley.turns.word_lists import GHOSTS
 
 RATE_HZ = 16_000
 WINDOW_MS = 64
@@ -33,7 +32,7 @@ CLICK_MS = 190
 PAUSE_MS = 190
 JUDGED_MS = 120
 END_MS = 440
-THINKING_MS = 1500
+SOONER_MS = 250
 BARGE_MS = 350
 SPEECH, QUIET = 0.6, 0.35
 """Probabilities of speech, above, and of quiet, below."""
@@ -43,7 +42,7 @@ LONGEST_S = 28.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turns:
-    """What was heard since the last answer.
+    """Speech since the last answer.
 
     Args:
         sound: the open utterance with its pre-roll, or the last moments before one.
@@ -90,7 +89,7 @@ class Turns:
     @property
     def wants_words(self) -> bool:
         """True if the recogniser should hear the utterance now."""
-        has_paused = self.quiet_ms >= PAUSE_MS or self.seconds >= LONGEST_S
+        has_paused = self.quiet_ms >= JUDGED_MS or self.seconds >= LONGEST_S
         return self.is_open and has_paused and self.heard_ms != self.speech_ms
 
     @property
@@ -105,13 +104,13 @@ class Turns:
         return np.concatenate(self.sound[: len(self.sound) - spare])
 
     def with_words(self, text: str, *, is_unclear: bool = False, is_whole: bool = False) -> Turns:
-        """What the recogniser found."""
+        """Takes the result of the recogniser."""
         return replace(
             self, text=text, heard_ms=self.speech_ms, is_unclear=is_unclear, is_whole=is_whole
         )
 
     def without(self) -> Turns:
-        """Nothing has been said."""
+        """Drops the speech, which was not addressed to the assistant."""
         return Turns(sound=self.sound[-(PRE_ROLL_MS // WINDOW_MS) :])
 
     @property
@@ -131,11 +130,10 @@ class Turns:
         if self.seconds >= LONGEST_S:
             return True
         needed_ms = END_MS if self.needed_ms is None else self.needed_ms
-        if is_unfinished(self.text):
-            needed_ms = max(needed_ms, THINKING_MS)
-        elif self.is_whole:
-            needed_ms = min(needed_ms, WHOLE_MS["medium"])
-        return self.quiet_ms >= needed_ms
+        bounds = word_bounds_ms(self.text, is_whole=self.is_whole)
+        if bounds is not None:
+            needed_ms = min(max(needed_ms, bounds[0]), bounds[1])
+        return self.quiet_ms + SOONER_MS >= needed_ms
 
     @property
     def is_noise(self) -> bool:

@@ -1,10 +1,10 @@
-"""How loud is the user? Learnt from what they said last while nothing was played.
+"""How loud is the user? Learned from their last speech while nothing was played.
 
-A person at their own microphone is 10 to 20 dB louder than a television across the room, or than
-somebody in the next one. So whoever speaks into an answer much more softly than the one it is for
-does not interrupt it. Whoever spoke last counts: several people who take turns at one microphone
-are each heard in their turn, and may interrupt the answer to it; so may everybody who is about as
-loud, or louder. While nothing is known, everybody may.
+A person at their own microphone is 10 to 20 dB louder than a television across the room or a
+person in the next one. So a speaker who is much softer than the user whose turn is being answered
+does not interrupt the answer. The last speaker is the user: people who take turns at one microphone
+are each heard in their turn and may interrupt the answer to it, and so may anyone who is about as
+loud or louder. While nothing is known, anyone may.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class UserVoice:
         return len(self._powers) * self._half_s >= KNOWN_S
 
     def may_be(self, power: float, speech_ms: float) -> bool:
-        """True if somebody who has spoken for so long, with this mean power, may be the user."""
+        """True if a person who has spoken for `speech_ms` with this mean power may be the user."""
         if not self.is_known:
             return True
         if self._best is None:

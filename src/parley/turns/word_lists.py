@@ -1,7 +1,8 @@
-"""Words that decide about turns, per language: this is the one place that has them.
+"""Words that decide about turns, per language; the only place for them.
 
-`UNFINISHED`: words after which a sentence goes on. `COMMANDS` stop an answer, `ACKNOWLEDGEMENTS` do
-not. Languages: English, Spanish, French, German, Chinese, Hindi. Lower case, without punctuation.
+`UNFINISHED`: words after which a sentence continues. `COMMANDS` stop an answer,
+`ACKNOWLEDGEMENTS` do not. Languages: English, Spanish, French, German, Chinese, Hindi. Lower case,
+without punctuation.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ UNFINISHED: Final[dict[str, str]] = {
     "en": "and|or|but|because|so|the|a|an|of|to|in|on|at|with|for|from|if|that|my|your|our|their|"
     "his|is|are|was|were|will|would|could|should|can|what|what's|how|why|who|where|when|which|i|"
     "i'm|we|you|they|um|uh|er|hmm|like|about|than|plus|minus|times|can you|could you|would you|"
-    "tell me|please tell me",
+    "tell me|please tell me|into|by|as|until|since|although|unless|it's|that's|there's|i'd|i'll|"
+    "i've|he's|she's|we're|they're|very|every|each|another|such as|for example|let me see|"
+    "let me think|dot|underscore|slash|dash|hyphen",
     "es": "y|o|pero|porque|el|la|los|las|un|una|de|del|a|en|con|por|para|que|si|mi|tu|su|es|son|"
     "cómo|cuándo|dónde|eh|pues",
     "fr": "et|ou|mais|parce que|le|la|les|un|une|des|de|du|à|en|avec|pour|par|que|si|mon|ma|mes|"
@@ -67,7 +70,7 @@ COMMAND_SOUNDS: Final[dict[str, str]] = {
     "zh": "T IH NG|T IH NG SH Y AA|B UW SH ER|B UW Y AW|D AH NG IY SH Y AA|AA N JH IH NG|G OW L AH",
     "hi": "R UH K OW|R UH K IY Y EH|B AH S|N AH HH IY|EH K M IH N AH T|CH UH P|S UH N OW",
 }
-"""How they sound, in the phones of the English recogniser (ARPAbet): other languages roughly."""
+"""Pronunciations in the phones of the English recogniser (ARPAbet): other languages roughly."""
 
 ACKNOWLEDGEMENT_SOUNDS: Final[dict[str, str]] = {
     "en": "M HH M|AH M HH M|M HH AH M|AH M HH AH M|EH M HH AH M|M M|M M HH M|HH M|HH AH M|"
@@ -87,7 +90,7 @@ _GHOSTS: Final = (
     "thanks|i'm sorry|okay"
 )
 GHOSTS: Final = frozenset(_GHOSTS.split("|"))
-"""What Whisper writes about noise. Believed only of sound that is surely speech."""
+"""Words that Whisper writes for noise. Accepted only for sound that is surely speech."""
 
 _NO_SPACES: Final = ("zh",)
 
@@ -105,13 +108,26 @@ _ENDS_NO_QUESTION: Final = re.compile(
 )
 _FINISHED: Final = re.compile(
     r"^\W*(?:what|why|who|how|where|when|so|what's that|how so|i am|i do)\W*$"
-    r"|\b(?:thank|see|love|miss|bless|about|are|of|for|with|to|help) you\W*$",
+    r"|\b(?:thank|see|love|miss|bless|about|are|of|for|with|to|help) you\W*$"
+    # The TV is on; turn the light on; come in; I hope so; tell me who they are.
+    r"|\b(?:is|are|was|were|it|them|come|go|going|move|carry|log|sign) (?:on|in)\W*$"
+    r"|\b(?:turn|switch|put|leave|keep|turned|switched|left)(?: [\w']+){1,4} (?:on|in)\W*$"
+    r"|\b(?:think|hope|guess|say|said|believe|afraid) so\W*$"
+    r"|\b(?:what|who|where|how|which)(?! (?:is|are|was|were|do|does|did|can|will|would)\b)"
+    r"(?: [\w']+){1,5} (?:is|are|was|were|for|from|with|about|like|of)\W*$",
     re.I,
+)
+"""A sentence may also continue after these: how they are said decides."""
+_LISTED: Final = re.compile(r"[A-Za-z\d']*[a-z']{2,}|[.!?]\s|[+*/=:]")
+"""Text before the last numbers and letters."""
+_DATED: Final = re.compile(r"\W*\d{1,2}\W+(?:1[89]|20)\d\d\W*$")
+_DIGITS: Final = re.compile(
+    r"(?:\b(?:zero|oh|one|two|three|four|five|six|seven|eight|nine|double|triple)\b\W*){3,}$", re.I
 )
 
 
 def is_unfinished(text: str) -> bool:
-    """True if somebody who says this is likely to go on, by its last words."""
+    """True if the user is likely to continue after this, by its last words."""
     said = text.strip()
     if said.endswith(("?", "!", "？", "！")) or _FINISHED.search(said):
         return False
@@ -123,6 +139,16 @@ def is_question(text: str) -> bool:
     words = plain(text)
     is_asked = text.strip().endswith(("?", "？")) and len(words.split()) > 2
     return is_asked and not _ENDS_NO_QUESTION.search(words)
+
+
+def is_listing(text: str) -> bool:
+    """True if the text ends in a number said digit by digit, or in letters that are spelled."""
+    last = _LISTED.split(text)[-1]
+    if _DATED.match(last):
+        return False
+    letters, numbers = re.findall(r"\b[A-Z]\b", last), re.findall(r"\d+", last)
+    is_number = len(numbers) > 1 or len("".join(numbers)) > 4
+    return is_number or len(letters) > 1 or bool(_DIGITS.search(text))
 
 
 def plain(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Is someone speaking? Detectors give probabilities, `UtteranceFinder` makes utterances of them."""
+"""Is the user speaking? Detectors return probabilities, `UtteranceFinder` finds utterances."""
 
 from parley.vad.base import Detector, DetectorFactory
 from parley.vad.utterance import (

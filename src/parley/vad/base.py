@@ -1,4 +1,4 @@
-"""Is someone speaking? One probability per window, from whatever listens.
+"""Is the user speaking? One probability per window, from any detector.
 
 A detector hears one conversation, window by window, and may remember what came before. What the
 probabilities amount to (an utterance, a click, a pause) is `utterance.py`'s business.
@@ -65,7 +65,7 @@ class Remembering(Protocol):
     """A detector that remembers what came before."""
 
     def snapshot(self) -> object:
-        """What it remembers, as a value: it is replaced, never changed."""
+        """Its state, as a value: it is replaced, never changed."""
         ...
 
     def restore(self, kept: Any) -> None:
@@ -74,7 +74,7 @@ class Remembering(Protocol):
 
 
 def snapshot(detector: Detector) -> Any:
-    """What a detector remembers; None: nothing."""
+    """State of a detector; None: none."""
     return detector.snapshot() if isinstance(detector, Remembering) else None
 
 

@@ -1,13 +1,13 @@
-"""Still sound is heard later, many windows in one run of the network, and after seconds not at all.
+"""Defers quiet sound: the network hears many quiet windows in one run, and after seconds none.
 
 Most of what a network costs on a CPU is that its weights come out of memory for every piece of
-sound, ten times a second, also while nobody speaks. Sound that is far too soft for speech, or no
+sound, ten times a second, also while no one speaks. Sound that is far too soft for speech, or no
 louder than the noise of the last seconds, therefore waits until there is enough of it for one run,
 or until a louder window comes: then all of it is heard first, in order, and every window that can
-be speech is heard at once.
+be speech is heard immediately.
 
 After `PAUSE_S` of still sound the network hears nothing until a louder window comes. Silero
-remembers for minutes, and the longer it has heard nothing, the later it notices that somebody
+remembers for minutes, and the longer it has heard nothing, the later it notices that the user
 speaks again: after 20 s and 45 s of silence 95 % of beginnings were found within 215 and 145 ms,
 and within 129 and 106 ms if it had heard only the first seconds of it. Before that nothing is left
 out: what it says of speech after a short pause depends on the pause.

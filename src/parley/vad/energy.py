@@ -30,4 +30,4 @@ class EnergyDetector:
         return found
 
     def reset(self) -> None:
-        """Nothing is remembered."""
+        """Does nothing: it has no state."""

@@ -23,7 +23,7 @@ MODEL_FILE = Path("data") / "silero_vad_16k_sequence.onnx"
 """Takes any number of hops in one run; `silero_vad.onnx` next to it takes one."""
 
 HOP_SAMPLES = 512
-"""What the network takes per run at 16 kHz. Source: silero-vad 5 and 6, `OnnxWrapper`."""
+"""Samples of one run at 16 kHz. Source: silero-vad 5 and 6, `OnnxWrapper`."""
 
 CONTEXT_SAMPLES = 64
 """The end of the previous hop, repeated in front of each. Source: as above."""
@@ -39,7 +39,7 @@ _HINT = "Install the worker's packages again, or start with --vad energy."
 
 
 def model_path() -> Path:
-    """Where the installed package keeps its network.
+    """Path of the network in the installed package.
 
     Raises:
         SetupError: the package or the file is absent.

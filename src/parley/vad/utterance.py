@@ -10,7 +10,7 @@ last `reset`.
   ends it. A pause of `min_silence_duration_ms` ends the utterance where the pause began, plus
   `speech_pad_ms`.
 - Who is given a `silence` is asked once in every pause, after `JUDGED_MS` of it, how long this one
-  has to be instead: longer where somebody is likely to go on, shorter where they have finished.
+  has to be instead: longer where the user is likely to continue, shorter where they have finished.
 - Speech shorter than `min_speech_duration_ms`, pause and padding not counted, was noise.
 - After `LONG_MS` the pause that suffices shrinks evenly until `LONGEST_MS`, where none is needed:
   the later it gets, the less good a pause is taken, and nothing that was said is lost.
@@ -30,7 +30,16 @@ import numpy as np
 
 from parley.media.pcm import Pcm, Samples
 from parley.protocol.values import VAD_DEFAULTS, VadOptions
-from parley.vad.base import RATE_HZ, WINDOW_SAMPLES, Detector, heard_in, restore, snapshot
+from parley.vad.base import (
+    HALF_SAMPLES,
+    RATE_HZ,
+    WINDOW_SAMPLES,
+    Detector,
+    Remembering,
+    heard_in,
+    restore,
+    snapshot,
+)
 
 HYSTERESIS = 0.15
 LOWEST_QUIET = 0.01
@@ -39,7 +48,7 @@ utterance would end."""
 PRE_ROLL_MS = 300
 JUDGED_MS = 120
 """Quiet before a judgement: two windows, about 0.2 s after the last sound. More silence halves what
-the judge can tell from the speech before it."""
+the judge can derive from the speech before it."""
 JUDGED_S = 8
 """Maximum length of the last sound that is judged."""
 LONG_MS = 30_000
@@ -53,7 +62,7 @@ UNBOUND: Bounds = (None, 0, sys.maxsize)
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """Somebody said something.
+    """One stretch of the user's speech.
 
     Args:
         pcm: what was said with the pre-roll in front, without the pause behind it.
@@ -122,7 +131,9 @@ class UtteranceFinder:
     def likely(self, pause_ms: int) -> Utterance | None:
         """The open utterance as it will be if the pause continues; None if there is none, or its
         pause is not that long yet, or shorter than the padding."""
-        speech_start, speech_end, now = self._speech_start, self._pause_start, self._position
+        speech_start, speech_end, now = self._speech_start, self.likely_pause, self._position
+        if speech_end == now:
+            now += HALF_SAMPLES
         if speech_start is None or speech_end is None:
             return None
         is_short = speech_end - speech_start < self._min_speech
@@ -134,6 +145,12 @@ class UtteranceFinder:
     def pause_start(self) -> int | None:
         """Start of the current pause in the open utterance, if there is one."""
         return None if self._speech_start is None else self._pause_start
+
+    @property
+    def likely_pause(self) -> int | None:
+        """The same, also while only half a window of it has been heard."""
+        pause_start = self.pause_start
+        return self._half_pause if pause_start is None else pause_start
 
     def may_judge(self, samples: int) -> bool:
         """True if processing that many more samples may include a judgement."""
@@ -168,6 +185,7 @@ class UtteranceFinder:
         self._position = 0
         self._speech_start: int | None = None
         self._pause_start: int | None = None
+        self._half_pause: int | None = None
         self._needed: float = self._min_silence
         """Samples of silence that end the open utterance."""
         self._is_judged = False
@@ -229,7 +247,21 @@ class UtteranceFinder:
             self._hear(window, probability, events)
         # A copy, so that a large chunk is not kept alive by its last few samples.
         self._rest = samples[whole:].copy()
+        self._half_pause = self._peek()
         return events
+
+    def _peek(self) -> int | None:
+        """Start of a pause that begins if the second half of the current window is as quiet as
+        its first."""
+        half, detector = self._rest[:HALF_SAMPLES], self._detector
+        if self._speech_start is None or self._pause_start is not None:
+            return None
+        if len(half) < HALF_SAMPLES or not isinstance(detector, Remembering):
+            return None
+        kept = detector.snapshot()
+        (probability,) = detector.probabilities(half[np.newaxis])
+        detector.restore(kept)
+        return self._position if probability < self._quiet else None
 
     def _hear(self, window: Samples, probability: float, events: list[VadEvent]) -> None:
         start = self._position
@@ -277,6 +309,11 @@ class UtteranceFinder:
             needed *= (LONGEST_MS - spoken_ms) / (LONGEST_MS - LONG_MS)
         return now - self._pause_start >= needed
 
+    def end(self) -> SpeechEnded | None:
+        """End the open utterance here; None if there is none."""
+        start = self._speech_start
+        return None if start is None else self._end(start, self._position)
+
     def _end(self, speech_start: int, now: int) -> SpeechEnded:
         speech_end = now if self._pause_start is None else self._pause_start
         utterance = None
@@ -293,7 +330,7 @@ class UtteranceFinder:
         sound_start = max(speech_start - self._pre_roll, self._floor, self._heard_start)
         start = max(speech_start - self._pad, sound_start)
         end = min(speech_end + self._pad, now)
-        heard = np.concatenate(list(self._heard))
+        heard = np.concatenate([*self._heard, self._rest[: max(0, now - self._position)]])
         samples = heard[sound_start - self._heard_start : end - self._heard_start].copy()
         return Utterance(
             pcm=Pcm(samples, RATE_HZ),
