@@ -19,6 +19,7 @@ import { parseArgs, promisify } from 'node:util';
 import { envelope, floats } from './support/sound.mjs';
 import {
   tap,
+  startToListening,
   heard,
   noteSupply,
   hearTurn,
@@ -53,7 +54,7 @@ import { callScenarios, choicesReachable, phoneSheets } from './calls.mjs';
 import { findFirefox, firefoxScenarios } from './firefox.mjs';
 import { extraScenarios } from './extras.mjs';
 import { lineScenarios } from './lines.mjs';
-import { pageScenarios } from './pages.mjs';
+import { findings, pageScenarios } from './pages.mjs';
 import { wholeScenarios } from './whole.mjs';
 import { findBrowser, launch, openStill } from './support/browser.mjs';
 import { startBelow } from './support/proxy.mjs';
@@ -70,7 +71,7 @@ const { values: flags, positionals: wanted } = parseArgs({
   allowPositionals: true,
 });
 
-/** In the middle of a mixed call: the mixer moves, shows levels, and its sliders are heard at once. */
+/** In the middle of a mixed call: the mixer moves, shows levels, and its sliders are heard immediately. */
 async function tryMixer(page, units) {
   const mixer = page.locator('p-mixer');
   await mixer.waitFor();
@@ -102,7 +103,7 @@ function beginning(wav, seconds) {
   return begun;
 }
 
-/** The bars of half-duplex: loud where somebody spoke, and of another colour where the server heard it. */
+/** The bars of half-duplex: loud where a person spoke, and of another colour where the server heard it. */
 async function speechFound(page) {
   const colours = () =>
     page.evaluate(() => {
@@ -163,10 +164,9 @@ const scenarios = {
     await openGroup(page, 'When you have finished speaking');
     await tap(page);
     await noteSupply(page);
-    const from = Date.now();
     await mainButton(page).click();
     await activity(page, 'listening');
-    const toListeningMs = Date.now() - from;
+    const toListeningMs = await startToListening(page);
     await activity(page, 'hearing');
     const said = [];
     // On a busy machine sound may come after what came before it has been heard: another turn is listened to then.
@@ -210,7 +210,7 @@ const scenarios = {
     assert.equal(Buffer.from(chunk.message.audio_base64, 'base64').length, 8000 * 4);
     const line = await page.locator('p-transcript .assistant .said').first().textContent();
     assert.ok(line.length > 5);
-    return `tap to listening ${toListeningMs} ms`;
+    return `start to listening ${toListeningMs} ms`;
   },
 
   async chat({ page }) {
@@ -239,6 +239,12 @@ const scenarios = {
     const field = page.locator('.compose textarea');
     await field.fill('What do you see?');
     await field.press('Enter');
+    // The only slot is its own: nothing is said of a busy server.
+    await page.locator('main[data-calling=true]').waitFor();
+    const asked = page.waitForResponse(/\/status$/);
+    await page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
+    await asked;
+    assert.ok(await page.locator('.topbar .status').isHidden());
     const done = await wire.has((message) => message.type === 'done');
     await page.waitForSelector('.message.assistant p-player', { timeout: 60_000 });
 
@@ -246,7 +252,8 @@ const scenarios = {
     assert.equal(request.messages.at(-1).content[0].type, 'image');
     assert.deepEqual([...Buffer.from(request.messages.at(-1).content[0].data, 'base64').subarray(0, 2)], [0xff, 0xd8]);
     assert.equal(request.tts.enabled, true);
-    assert.ok((await page.locator('.message.assistant .body').textContent()).includes(done.text.slice(0, 20)));
+    await page.locator('.message.assistant .body').getByText(done.text.slice(0, 20)).waitFor();
+    assert.equal(await page.locator('.message .facts').count(), 0, 'times are for developers');
     const sounds = wire.got
       .filter(({ message }) => message.audio_data)
       .map(({ message }) => floats(message.audio_data));
@@ -299,6 +306,7 @@ const scenarios = {
     await tap(page);
     await mainButton(page).click();
     await activity(page, 'speaking');
+    const toListeningMs = await startToListening(page);
     const silentAfterMs = await silenceAfter(page, pressHush);
     const forced = wire.sent.filter(({ message }) => message.force_listen);
     await activity(page, 'speaking');
@@ -313,7 +321,7 @@ const scenarios = {
     assert.ok(forced.length <= 1);
     assert.equal(wire.sent.filter(({ message }) => message.force_listen).length, 1);
     await wire.ends('session.closed');
-    return `silent ${silentAfterMs} ms after the hand`;
+    return `start to listening ${toListeningMs} ms, silent ${silentAfterMs} ms after the hand`;
   },
 
   async duplex_gapless({ page }) {
@@ -331,7 +339,7 @@ const scenarios = {
   },
 
   async interrupted({ page }) {
-    // A server that speaks and then, in the middle of its turn, listens: somebody has interrupted it.
+    // A server that speaks and then, in the middle of its turn, listens: a person has interrupted it.
     const second = Buffer.from(
       Float32Array.from({ length: 24000 }, (_, i) => 0.4 * Math.sin(i * 0.05)).buffer,
     ).toString('base64');
@@ -427,8 +435,6 @@ const scenarios = {
   async omni({ page }) {
     const wire = wiretap(page);
     await page.goto('/omni');
-    await page.getByRole('button', { name: 'Turn the camera on' }).last().click();
-    await until(page, () => document.querySelector('video').videoWidth > 0);
     await tap(page);
     await mainButton(page).click();
     await activity(page, 'speaking');
@@ -440,6 +446,9 @@ const scenarios = {
     await pressMore(page, 'detail');
     const before = wire.sent.length;
     await wire.sends(before + 2);
+    await page.locator('.dock [data-act=more]').click();
+    assert.deepEqual(await findings(page, 'a video call with more open'), []);
+    await page.keyboard.press('Escape');
     await hangUp(page);
     const units = wire.sent
       .filter(({ message }) => message.type === 'input_audio_buffer.append')
@@ -619,7 +628,7 @@ const scenarios = {
   },
 
   async viewer({ page, expected }) {
-    // It is on its way first, and looked for again until it is here.
+    // It is in flight first, and looked for again until it is here.
     expected.push(/503/);
     await mockRecording(page);
     let isHere = false;
@@ -796,7 +805,6 @@ const scenarios = {
   async film({ page }) {
     await choose(page, 'omni', { recordHere: true, recordSubtitles: true, recordMegabits: '1' });
     await page.goto('/omni');
-    await page.getByRole('button', { name: 'Turn the camera on' }).last().click();
     await mainButton(page).click();
     await activity(page, 'speaking');
     await page.waitForTimeout(1500);
@@ -931,8 +939,11 @@ const scenarios = {
       );
       const parts = [];
       recorder.ondataavailable = ({ data }) => parts.push(data);
+      // A busy machine starts to record only when many pictures have been drawn: those do not count.
+      let startedAt = Infinity;
+      recorder.onstart = () => (startedAt = performance.now());
       recorder.start(200);
-      for (let i = 0; i < 30; i++) {
+      for (let i = 0; !(performance.now() - startedAt > 2200); i++) {
         pen.fillStyle = `hsl(${i * 8} 80% 50%)`;
         pen.fillRect(0, 0, 320, 180);
         await new Promise((resolve) => setTimeout(resolve, 66));
@@ -952,7 +963,7 @@ const scenarios = {
     const told = await page.getByText(/clip\.webm · 0:0\d/).textContent();
     // A busy machine makes a longer clip of as many pictures.
     const seconds = Number(/0:0(\d)/.exec(told)?.[1]);
-    assert.ok(seconds >= 1, told);
+    assert.ok(seconds >= 2, told);
     await mainButton(page).click();
     await phase(page, 'live');
     const units = () =>
@@ -970,7 +981,7 @@ const scenarios = {
   },
 
   async barge_in({ page }) {
-    // A server that goes on speaking; only the page can notice that the person has begun to.
+    // A server that continues speaking; only the page can notice that the person has started to.
     const second = Buffer.from(
       Float32Array.from({ length: 24000 }, (_, i) => 0.1 * Math.sin(i * 0.05)).buffer,
     ).toString('base64');
@@ -1083,9 +1094,13 @@ const scenarios = {
     await page.locator('[data-app="audio_duplex"]').first().waitFor({ state: 'attached' });
     const wire = wiretap(page);
     await page.goto('/mobile-omni/');
-    await page.getByRole('button', { name: 'Turn the camera on' }).last().waitFor();
+    const power = page.locator('.dock [data-act=camera]');
+    await power.waitFor();
     await choicesReachable(page);
-    await page.getByRole('button', { name: 'Turn the camera on' }).last().click();
+    // Off, then on: the person sees themselves before they call.
+    await power.click();
+    await page.getByText('The camera is off').waitFor();
+    await power.click();
     await until(page, () => document.querySelector('video').videoWidth > 0);
     assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth), 0);
     const small = await page.evaluate(() =>
@@ -1129,6 +1144,11 @@ const scenarios = {
       );
       return innerHeight === 360 && state.bottom <= dock.top + 1 && dock.bottom <= 360;
     });
+    const more = page.locator('.dock [data-act=more]');
+    await more.click();
+    const beyond = await page.locator('.more-menu').evaluate((menu) => menu.scrollWidth - menu.clientWidth);
+    assert.equal(beyond, 0, 'all tools of the picture are in view');
+    await more.click();
     await page.setViewportSize({ width: 360, height: 740 });
     await openSettings(page);
     await page.locator('#panel-settings summary').last().scrollIntoViewIfNeeded();
@@ -1158,7 +1178,8 @@ const scenarios = {
       };
     });
     await page.goto('/omni');
-    await page.getByRole('button', { name: 'Talk without a camera' }).click();
+    await page.getByRole('button', { name: 'Turn the camera off' }).click();
+    await mainButton(page).click();
     await phase(page, 'live');
     await pressMore(page, 'screen');
     await until(page, () => document.querySelector('video').videoWidth === 1600);
@@ -1170,7 +1191,7 @@ const scenarios = {
       wire.sent.filter(({ message }) => message.video_frames).map(({ message }) => message.video_frames[0]);
     await eventually(() => frames().length >= 2, 'two pictures');
     assert.equal(jpegWidth(frames()[1]), 896);
-    // The browser's own "stop sharing": the call goes on.
+    // The browser's own "stop sharing": the call continues.
     await page.evaluate(() =>
       document.querySelector('video').srcObject.getTracks()[0].dispatchEvent(new Event('ended')),
     );
@@ -1302,6 +1323,10 @@ const scenarios = {
         globalThis.__keys[key] = act;
         listen(key, act);
       };
+      // A headless browser has no screen to keep awake.
+      globalThis.__locks = [];
+      const lock = { released: false, release: () => globalThis.__locks.push('released') };
+      navigator.wakeLock.request = async (kind) => void globalThis.__locks.push(kind) ?? lock;
     });
     const press = (key) => page.evaluate((name) => globalThis.__keys[name](), key);
     await page.goto('/audio_duplex');
@@ -1322,6 +1347,13 @@ const scenarios = {
     await page.locator('body').press('m');
     await page.locator('.dock [aria-label^="Mute"]').waitFor();
     await page.waitForTimeout(MUTE_MS);
+    // Text by key: the focus is in the panel, and after Escape where it came from.
+    const focused = (selector) => until(page, (name) => document.activeElement.matches(name), { given: selector });
+    await page.locator('.dock [data-act=more]').press('Enter');
+    await page.locator('.dock [data-act=text]').press('Enter');
+    await focused('[role=tab]');
+    await page.locator('.writing textarea').press('Escape');
+    await focused('.dock [data-act=more]');
     await pressMore(page, 'text');
     await page.getByRole('tab', { name: 'Text' }).focus();
     await page.keyboard.press('ArrowRight');
@@ -1356,6 +1388,7 @@ const scenarios = {
     await phase(page, 'ended');
     const left = await page.evaluate(() => Object.values(globalThis.__keys).filter(Boolean).length);
     assert.equal(left, 0, 'without a call the keys are somebody else’s');
+    assert.deepEqual(await page.evaluate(() => globalThis.__locks), ['screen', 'released']);
   },
 
   async example_node({ base }) {

@@ -80,14 +80,15 @@ async function reachable(page, selectors) {
   }, selectors);
 }
 
-/** So long the server keeps a session for somebody who is cut off (limits.resume_window_s). */
+/** So long the server keeps a session for a client that is cut off (limits.resume_window_s). */
 const WINDOW_S = 30;
 
 const CONTROLS = ['.dock .main', '.dock [data-act=mute]', '.dock [data-act=more]'];
 
-/** Without a picture each choice can be pressed, on the smallest phones too, and held sideways. */
+/** Before a video call there is one thing to do first; it and the camera's switch can be pressed on the smallest phones. */
 export async function choicesReachable(page) {
-  const choices = ['.picture .placeholder', '.picture .without'];
+  const choices = ['.dock .main', '.dock [data-act=camera]'];
+  assert.equal(await page.locator('.stage button:visible').count(), 0);
   const before = page.viewportSize();
   for (const size of [{ width: 320, height: 568 }, { width: 667, height: 375 }, before]) {
     await page.setViewportSize(size);
@@ -172,7 +173,7 @@ export async function phoneSheets(page) {
 }
 
 /**
- * The line breaks, the page tries to go on and is closed meanwhile: nobody waits for the place it had. How long that
+ * The line breaks, the page tries to continue and is closed meanwhile: nobody waits for the place it had. How long that
  * took, in ms.
  */
 async function leaveWhileMended(page, proxy, base) {
@@ -265,7 +266,7 @@ export const callScenarios = {
     await wire.has((message) => message.type === 'done');
     assert.deepEqual(asked(), [false, true], 'not asked again, and the switch counts');
 
-    // A call explains the browser's question before it comes; whoever closes the explanation is not asked.
+    // A call explains the browser's question before it comes; anyone who closes the explanation is not asked.
     const call = await context.newPage();
     // A browser without a screen has decided already; one with a screen would ask.
     await call.addInitScript(() => {
@@ -359,7 +360,7 @@ export const callScenarios = {
       await mainButton(page).click();
       await phase(page, 'live');
       await until(page, () => document.querySelector('p-signal').textContent !== '');
-      // In one and the same moment: a page that says the server is slow beside a good sign contradicts itself.
+      // In one and the same moment: a page that says the server is slow next to a good sign contradicts itself.
       await page.evaluate(() => {
         const main = document.querySelector('main');
         new MutationObserver(() => {
@@ -370,7 +371,7 @@ export const callScenarios = {
       const from = Date.now();
       await page.waitForSelector('main[data-service="slow"]');
       const toSlowMs = Date.now() - from;
-      assert.match(await page.evaluate(() => globalThis.__sign), /poor/);
+      assert.match(await page.evaluate(() => globalThis.__sign), /Very slow/);
       await putForward(5);
       await page.waitForSelector('main[data-service="silent"]');
       await putForward(12);
@@ -406,8 +407,8 @@ export const callScenarios = {
     });
     await page.goto('/audio_duplex');
     await mainButton(page).click();
-    await until(page, () => document.querySelector('p-signal').textContent.includes('poor'));
-    await until(page, () => document.querySelector('p-signal').textContent.includes('good'));
+    await until(page, () => document.querySelector('p-signal').textContent.includes('Very slow'));
+    await until(page, () => document.querySelector('p-signal').textContent.includes('in time'));
     isStalled = true;
     await page.waitForSelector('main[data-service="slow"]');
     await page.locator('.state').getByText('The server is slow to answer').waitFor();
@@ -420,7 +421,7 @@ export const callScenarios = {
     await until(page, () => document.querySelector('p-transcript').textContent.includes('reconnected'));
     await phase(page, 'live');
     await eventually(() => calls[1].units >= 4, 'four units of the second call');
-    await until(page, () => /good|fair/.test(document.querySelector('p-signal').textContent));
+    await until(page, () => /in time|^Slow/.test(document.querySelector('p-signal').textContent));
     await hangUp(page);
     assert.ok(await page.locator('p-signal').isHidden());
   },

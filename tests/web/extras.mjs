@@ -1,4 +1,4 @@
-/** What is there beside talking itself: other ways to begin, to hold, to keep and to show. */
+/** What is there next to talking itself: other ways to begin, to hold, to keep and to show. */
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -18,6 +18,7 @@ import {
   until,
   wiretap,
 } from './support/page.mjs';
+import { findings } from './pages.mjs';
 import { openStill } from './support/browser.mjs';
 import { startServer } from './support/server.mjs';
 
@@ -262,15 +263,17 @@ export const extraScenarios = {
     const docs = readFileSync(new URL('../../docs/do/embed.md', import.meta.url), 'utf8');
     const tags = /```html\n(.*?)```/s.exec(docs)[1];
     const shop = (/** @type {(tags: string) => string} */ change = (same) => same) =>
-      `<!doctype html><meta charset=utf-8><link rel=icon href=data:,><title>A shop</title>
+      `<!doctype html><html lang=en><meta charset=utf-8><link rel=icon href=data:,><title>A shop</title><main><h1>Shop</h1>
       ${change(tags.replace('https://talk.example.org', parley.base))}`;
     const site = createServer(async (request, response) => {
       if (request.url === '/parley-token') {
-        const headers = { authorization: 'Bearer a-token-for-tests' };
-        const asked = () => fetch(`${parley.base}/api/token`, { method: 'POST', headers });
+        const headers = { authorization: 'Bearer a-token-for-tests', 'content-type': 'application/json' };
+        const url = `${parley.base}/v1/realtime/client_secrets`;
+        const asked = () => fetch(url, { method: 'POST', headers, body: '{}' });
         const answer = tokenAnswer ?? (await asked().catch(() => new Response('', { status: 502 })));
         const { status } = answer;
-        const body = await answer.text();
+        const text = await answer.text();
+        const body = answer.ok && !tokenAnswer ? JSON.stringify({ token: JSON.parse(text).value }) : text;
         response.writeHead(status, { 'content-type': 'application/json' }).end(body);
         return;
       }
@@ -290,18 +293,39 @@ export const extraScenarios = {
       const page = await context.newPage();
       await page.addInitScript(() => {
         globalThis.__told = [];
+        // Eight minutes pass in half a second: the token is renewed meanwhile.
+        const repeat = globalThis.setInterval;
+        globalThis.setInterval = (act, ms, ...given) => repeat(act, ms === 480_000 ? 500 : ms, ...given);
+        globalThis.__sockets = [];
+        globalThis.WebSocket = class extends WebSocket {
+          constructor(url) {
+            super(url);
+            globalThis.__sockets.push(this);
+          }
+        };
         for (const type of ['phase', 'caption', 'ended'])
           document.addEventListener(type, ({ detail }) => globalThis.__told.push([type, detail]));
       });
       const tap = () => page.getByRole('button', { name: 'Start talking' }).click();
       await page.goto(origin);
       await page.getByText('Tap to talk').waitFor();
+      // A person who likes it dark, on a page that is white.
+      await page.emulateMedia({ colorScheme: 'dark' });
+      assert.deepEqual(await findings(page, 'before a call'), []);
       await tap();
       await until(page, () =>
         globalThis.__told.some(([type, { who, heard }]) => type === 'caption' && who !== 'you' && heard > 3),
       );
+      // The line breaks: the call continues over another, with the new token.
+      await page.evaluate(() => globalThis.__sockets[0].close(4006));
+      await until(page, () => globalThis.__sockets[1]?.readyState === 1);
+      const [first, second] = await page.evaluate(() =>
+        globalThis.__sockets.map(({ url }) => new URL(url).searchParams.get('token')),
+      );
+      assert.ok(first && second && first !== second, 'the token is another');
       await page.getByRole('button', { name: 'Mute the microphone' }).click();
       await page.getByText('Muted').waitFor();
+      assert.deepEqual(await findings(page, 'in a call'), []);
       await page.getByRole('button', { name: 'Hang up' }).click();
       await until(page, () => globalThis.__told.at(-1)[0] === 'ended');
       assert.equal(await page.evaluate(() => globalThis.__told.at(-1)[1].reason), 'stopped');

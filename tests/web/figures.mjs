@@ -7,7 +7,7 @@
  * times. work: processor time of the page's main thread until then, which other work on the machine moves least.
  * latency: what the page itself adds between microphone and loudspeaker, and from an interruption to
  * silence. hour: one call of --minutes (60), its memory and its clocks; what the server can remember is full
- * after minutes, and the page goes on with the latest of what was said.
+ * after minutes, and the page continues the latest of what was said.
  */
 
 import { parseArgs } from 'node:util';

@@ -72,7 +72,7 @@ export const pageScenarios = {
     assert.ok((await page.locator('p-events li b', { hasText: 'chat.completion' }).count()) > 1, 'it was streamed');
   },
 
-  /** Somebody speaks into the playground, and hears the answer. */
+  /** A person speaks into the playground, and hears the answer. */
   async playground_voice({ page }) {
     await page.goto('/playground#realtime');
     await page.getByRole('button', { name: 'Connect' }).click();
@@ -117,8 +117,11 @@ export const pageScenarios = {
     });
     await page.goto('/turnbased');
     const field = page.locator('.compose textarea');
-    await field.fill('Show me everything');
+    await field.fill('همه چیز را نشان بده');
+    const direction = (node) => getComputedStyle(node).direction;
+    assert.equal(await field.evaluate(direction), 'rtl');
     await field.press('Enter');
+    assert.equal(await page.locator('.message.user .body p').evaluate(direction), 'rtl');
     const prose = page.locator('.message.assistant .prose');
     await prose.locator('math').nth(2).waitFor();
     await prose.getByText('سلام دنیا').waitFor();
@@ -146,6 +149,7 @@ export const pageScenarios = {
       direction: 'rtl',
       hasRun: false,
     });
+    assert.deepEqual(await findings(page, 'a chat'), []);
     assert.match(await prose.textContent(), /<img src=x onerror=.*<script>.*\[no\]\(javascript:/s);
   },
 
@@ -165,6 +169,8 @@ export const pageScenarios = {
       if (WEIGHED.has(path)) weights.push(`${path} ${await weigh(page, path)} KB`);
       else await page.goto(path);
       await page.waitForLoadState('networkidle');
+      if (path === '/')
+        assert.deepEqual(await installed(page), ['standalone', '/', ['192x192', '512x512', '512x512', 'any']]);
       const { seen, faults } = await walk(page);
       counts.push(`${path} ${seen}`);
       found.push(...faults.map((fault) => `${path}: ${fault}`));
@@ -212,6 +218,15 @@ export const pageScenarios = {
     await context.close();
   },
 };
+
+/** How the page would be as an app: with its start page, and the sizes of the icons that are there. */
+const installed = (page) =>
+  page.evaluate(async () => {
+    const { href } = document.querySelector('link[rel=manifest]');
+    const { display, start_url: start, icons } = await (await fetch(href)).json();
+    const all = icons.map(async ({ src, sizes }) => ((await fetch(new URL(src, href))).ok ? sizes : 'missing'));
+    return [display, new URL(start, href).pathname, await Promise.all(all)];
+  });
 
 /** An answer with everything in it, and with what must not happen. */
 const ANSWER = `# Speed of \u202elive
@@ -263,29 +278,41 @@ async function lengthen(page) {
   await session.send('Fetch.enable', { patterns: [{ urlPattern: '*/words/en.js*' }] });
 }
 
-/** Load it without the cache: kilobytes until it can be used, of all. What travels, headers and packing included. */
+/** How long a page has asked for nothing when it has all that it takes to be used. */
+const QUIET_MS = 500;
+
+/** Fonts come after the words; what is asked by script is the state of the server, and grows with what it has done. */
+const UNCOUNTED = new Set(['Font', 'Fetch', 'XHR']);
+
+/** Load it without the cache: kilobytes of files until it can be used, of all. What travels, headers and packing included. */
 async function weigh(page, path) {
   const session = await page.context().newCDPSession(page);
   await session.send('Network.enable');
-  let bytes = 0;
-  const fonts = new Set();
-  session.on('Network.responseReceived', ({ requestId, type }) => type === 'Font' && fonts.add(requestId));
-  session.on('Network.loadingFinished', ({ requestId, encodedDataLength }) => {
-    if (!fonts.has(requestId)) bytes += encodedDataLength;
-  });
-  const packed = page.waitForResponse((response) => response.url().endsWith('/words/en.js'));
   // What is loaded while the page is being looked at waits here, so that it is not counted; pages whose requests are
   // looked at use no cache.
+  const later = /\/call\/later\.js$/;
+  const coming = new Set();
+  const uncounted = new Set();
+  let bytes = 0;
+  session.on('Network.requestWillBeSent', ({ requestId, request }) => {
+    if (!later.test(request.url)) coming.add(requestId);
+  });
+  session.on('Network.responseReceived', ({ requestId, type }) => UNCOUNTED.has(type) && uncounted.add(requestId));
+  session.on('Network.loadingFailed', ({ requestId }) => coming.delete(requestId));
+  session.on('Network.loadingFinished', ({ requestId, encodedDataLength }) => {
+    coming.delete(requestId);
+    if (!uncounted.has(requestId)) bytes += encodedDataLength;
+  });
+  const packed = page.waitForResponse((response) => response.url().endsWith('/words/en.js'));
   let letGo;
   const counted = new Promise((resolve) => {
     letGo = resolve;
   });
-  const later = /\/call\/later\.js$/;
   await page.route(later, (route) => counted.then(() => route.continue()));
   await page.goto(path);
   await page.locator('.start, .dock .main, .compose textarea, .hero .button, .admin h1').first().waitFor();
   await page.waitForLoadState('load');
-  await page.waitForTimeout(700);
+  for (let quietMs = 0; quietMs < QUIET_MS; quietMs = coming.size > 0 ? 0 : quietMs + 50) await page.waitForTimeout(50);
   const first = Math.round(bytes / 1024);
   letGo();
   assert.ok(first <= 90, `${path} takes ${first} KB until it can be used`);
@@ -304,7 +331,7 @@ const unfold = (page) =>
   });
 
 /** What axe-core finds. Through the debugger: the page's own policy forbids scripts from elsewhere, as it should. */
-async function findings(page, path) {
+export async function findings(page, path) {
   const session = await page.context().newCDPSession(page);
   await session.send('Runtime.evaluate', { expression: axeSource });
   const { result } = await session.send('Runtime.evaluate', {

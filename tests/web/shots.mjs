@@ -130,7 +130,6 @@ const PAGES = {
   omni: [
     '/omni',
     async (page) => {
-      await page.locator('.placeholder').click({ position: { x: 40, y: 40 } });
       await live(page);
       await speaking(page);
     },
@@ -152,7 +151,6 @@ const PAGES = {
   realtime: [
     '/realtime',
     async (page) => {
-      await page.locator('.placeholder').click({ position: { x: 40, y: 40 } });
       await live(page);
       await page.waitForTimeout(3500);
     },
@@ -161,10 +159,9 @@ const PAGES = {
     '/',
     async (page) => {
       const address = await call(page);
-      // Long enough for the server to have mixed it.
-      await page.waitForTimeout(3000);
       await page.goto(address);
-      await page.locator('.said .line').first().waitFor();
+      // Once the server has mixed it.
+      await page.locator('.media audio').waitFor();
       await page.waitForTimeout(900);
     },
   ],
@@ -179,7 +176,7 @@ const PAGES = {
       await page.locator('.recent a').first().waitFor();
     },
   ],
-  admin: ['/admin', async (page) => page.waitForTimeout(1200), { fullPage: true }],
+  admin: ['/admin', async (page) => page.waitForTimeout(1200)],
 };
 
 /** A drawing as a film for the camera: one picture, again and again. @param {string} name */

@@ -3,8 +3,6 @@
 `python -m tests.web.speech FILE [SENTENCE]` writes it as a WAV file.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

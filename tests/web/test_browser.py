@@ -5,8 +5,6 @@ The scenarios are in browser.mjs, each of them a test. One process of Node.js ha
 browser for all those that run in one test process.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -27,9 +25,8 @@ NODE = shutil.which("node")
 POCKET = ROOT / "packages/parley-pocket-data/parley_pocket_data"
 FILES = ("browser", "calls", "extras", "firefox", "lines", "pages", "whole")
 
-RECORDED = ["look_again", "below_a_path"]
+RECORDED = ["look_again", "below_a_path", "firefox"]
 """Scenarios that look at recordings, whose server renders them: one after the other."""
-FIREFOX = ["firefox"]
 ANSWERED = ["half_duplex", "omni"]
 """Scenarios in which an answer is heard, asked of the shipped model too once it has weights."""
 if IS_LONG:
@@ -128,22 +125,13 @@ def driver(drivers: list[Driver], tmp_path: Path) -> Driver:
     return drivers[-1]
 
 
-@pytest.mark.parametrize("scenario", [name for name in written() if name not in RECORDED + FIREFOX])
+@pytest.mark.parametrize("scenario", [name for name in written() if name not in RECORDED])
 def test_in_a_browser(scenario: str, driver: Driver):
     driver.perform(scenario)
 
 
 @pytest.mark.parametrize("scenario", RECORDED)
 def test_recorded_in_a_browser(scenario: str, driver: Driver):
-    driver.perform(scenario)
-
-
-@pytest.mark.skipif(
-    not IS_LONG,
-    reason="Firefox, whose tab sometimes stops with its test microphone: make test-long",
-)
-@pytest.mark.parametrize("scenario", FIREFOX)
-def test_in_firefox(scenario: str, driver: Driver):
     driver.perform(scenario)
 
 

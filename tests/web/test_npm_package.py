@@ -1,8 +1,6 @@
 """The JavaScript client as npm's package: its tarball is installed outside the clone, and its
 README's example runs in Node and in a page of another origin."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import shutil

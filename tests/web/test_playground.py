@@ -1,8 +1,6 @@
 """The programs that the playground shows are programs: none has a syntax error or a gap, and those
 for a terminal are answered by a server."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """The browser code without a browser: types, worklets, state machines, the shared transcripts."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

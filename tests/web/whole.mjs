@@ -53,11 +53,12 @@ async function withoutCamera({ page, context, base }) {
   await allow(context, base, ['microphone']);
   const wire = wiretap(page);
   await page.goto('/omni');
-  await page.getByRole('button', { name: 'Talk without a camera' }).click();
+  await page.getByRole('button', { name: 'Turn the camera off' }).click();
+  await mainButton(page).click();
   await phase(page, 'live');
   await wire.sends(2, ({ type }) => type === 'input_audio_buffer.append');
   assert.ok(wire.sent.every(({ message }) => !message.video_frames?.length));
-  await page.getByText('No camera. Tap to turn it on').waitFor();
+  await page.getByText('The camera is off').waitFor();
   await hangUp(page);
 }
 

@@ -65,7 +65,7 @@ export async function launch({ wav, film, fps = 5, devices = true, isWhole = fal
 }
 
 /**
- * The context of somebody who wants no motion: nothing is drawn sixty times a second then, which costs tests more of a
+ * The context of a person who wants no motion: nothing is drawn sixty times a second then, which costs tests more of a
  * processor than all the rest. Sound comes and goes in blocks of 50 ms instead of 10, and nothing cancels an echo that
  * nobody hears, which together is another sixth.
  *
@@ -116,7 +116,7 @@ export async function openContext(
 ) {
   const context = await browser.newContext({ baseURL: base, locale: 'en-GB', ...options });
   await allow(context, base, permissions);
-  // Somebody who has been here before; who is new is asked first.
+  // A person who has been here before; who is new is asked first.
   if (!isNew) {
     await context.addInitScript(() => {
       try {

@@ -135,7 +135,7 @@ export class FakeRig extends EventTarget {
   }
 }
 
-/** Sockets a test can find again, the newest last, a clock, and what was asked for beside the sockets. */
+/** Sockets a test can find again, the newest last, a clock, and what was asked for next to the sockets. */
 export function surroundings() {
   const clock = new FakeClock();
   const sockets = [];
@@ -162,5 +162,5 @@ export function sound(count) {
   return Buffer.from(new Float32Array(count).fill(0.1).buffer).toString('base64');
 }
 
-/** Let promises that are ready go on. */
+/** Let promises that are ready continue. */
 export const settle = () => new Promise((resolve) => setImmediate(resolve));

@@ -115,7 +115,7 @@ export async function takeTurn(page) {
   return { ...said, isLate: said.gaps > 0 && cameLate(pieces) };
 }
 
-/** From the next turn on all of a turn is handed over at once; what was heard before does not count. */
+/** From the next turn on all of a turn is handed over in one piece; what was heard before does not count. */
 export async function holdSupply(page) {
   await page.evaluate(() => {
     Object.assign(globalThis.__supply, { pieces: [], isHeld: true, isOver: false });
@@ -139,7 +139,7 @@ export function cameLate(pieces) {
 /**
  * The first turn of a duplex call whose supply is noted, heard as it should be.
  *
- * On a busy machine a unit may come after the one before it has been heard. No page can hide that: another turn is
+ * On a busy machine a unit may come after the previous one it has been heard. No page can hide that: another turn is
  * held back until all of it is there, and has to be heard without a gap.
  * @returns what was heard, and whether it is the second turn because units of the first came late
  */
@@ -298,6 +298,10 @@ export async function hangUp(page) {
   await mainButton(page).click();
   await phase(page, 'ended');
 }
+
+/** Milliseconds from the tap until the page listened, as the page itself has measured it. */
+export const startToListening = (page) =>
+  page.evaluate(() => Math.round(performance.getEntriesByName('start-to-listening').at(-1).duration));
 
 /** The settings, before a call and in it. */
 export async function openSettings(page) {

@@ -20,7 +20,7 @@ const PAUSE_MS = 1000;
 export async function startProxy(port, line = {}) {
   const sockets = new Set();
   let isCut = false;
-  /** What waits for the line to be mended. @type {(() => void)[]} */
+  /** What waits for the line to be fixed. @type {(() => void)[]} */
   let waiting = [];
   let seed = 1;
   const random = () => {
@@ -97,7 +97,7 @@ export async function startProxy(port, line = {}) {
 
 /**
  * A proxy that serves the server below a path, as `location /voice/ { proxy_pass http://parley/; }` does:
- * the path is cut off, `Host` stays, and what is elsewhere on this host is somebody else's.
+ * the path is cut off, `Host` stays, and what is elsewhere on this host is another's.
  * @param {number} port of the server @param {string} path with a slash at both ends
  * @param {(headers: import('node:http').IncomingHttpHeaders) => import('node:http').IncomingHttpHeaders} [change] of answers
  */

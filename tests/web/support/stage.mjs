@@ -11,7 +11,7 @@ const ELSEWHERE = 'parley.test';
 
 /**
  * A context that scenarios have one after the other: the browser keeps what it has loaded and compiled, and nothing
- * that a page has stored. Loading everything anew costs more of a processor than most scenarios.
+ * that a page has stored. Loading everything again costs more of a processor than most scenarios.
  */
 class SharedContext {
   #opened;
@@ -70,7 +70,7 @@ export class Stage {
   async serve(model, { replays }) {
     const kind = `${model} ${replays}`;
     if (kind !== this.#kind) {
-      // At the same port: the browser goes on, and with it what it has loaded and compiled.
+      // At the same port: the browser continues, and with it what it has loaded and compiled.
       const port = this.#server?.port ?? 0;
       await this.#server?.stop();
       this.#options = { model, slots: 1, replays, port, env: { PARLEY_SECURITY__ALLOWED_HOSTS: ELSEWHERE } };

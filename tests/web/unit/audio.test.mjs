@@ -5,6 +5,7 @@ import { EchoWatch } from '../../../src/parley/web/audio/echo.js';
 import { PlaybackBuffer } from '../../../src/parley/web/audio/jitter.js';
 import { gainFor, loudness } from '../../../src/parley/web/audio/loudness.js';
 import { mixInto } from '../../../src/parley/web/audio/mixer.js';
+import { latencyOf } from '../../../src/parley/web/audio/rig.js';
 import { Resampler, resample } from '../../../src/parley/web/audio/resample.js';
 import { LevelMeter, UnitGatherer } from '../../../src/parley/web/audio/units.js';
 import { Unheard } from '../../../src/parley/web/audio/unheard.js';
@@ -218,7 +219,7 @@ test('what comes during the fade of another turn is kept', () => {
   assert.deepEqual(names(), ['started', 'flushed', 'started', 'drained']);
 });
 
-test('a new turn is appended behind the tail of the one before', () => {
+test('a new turn is appended behind the tail of the previous one', () => {
   const { buffer, listen, speech, events } = player();
   buffer.push(0, speech(500), true);
   listen(100);
@@ -237,7 +238,7 @@ test('a new turn is appended behind the tail of the one before', () => {
   assert.ok(heardMs(rest) >= 400 + 300 - 15);
 });
 
-test('a turn that ends after its last chunk has played is no gap', () => {
+test('a turn that ends after its last chunk has played is not a gap', () => {
   const { buffer, listen, speech, names } = player();
   buffer.push(0, speech(300));
   listen(800);
@@ -332,4 +333,18 @@ test('what has not been heard is what was given, less what the loudspeaker says 
   unheard.give(3, 2400);
   unheard.clear();
   assert.equal(unheard.leftMs(3000), 0);
+});
+
+test('Firefox is not asked for the latency of its loudspeaker, which can stop the tab', () => {
+  const asked = { outputLatency: 0.02, baseLatency: 0.01 };
+  assert.equal(latencyOf(asked), 0.02);
+  assert.equal(latencyOf({ ...asked, outputLatency: 0 }), 0.01);
+
+  globalThis.mozInnerScreenX = 0;
+  try {
+    const guarded = Object.defineProperty({}, 'outputLatency', { get: () => assert.fail('it was read') });
+    assert.ok(latencyOf(guarded) > 0);
+  } finally {
+    delete globalThis.mozInnerScreenX;
+  }
 });

@@ -84,7 +84,7 @@ test('W1: the click itself begins the call, and a second one finds it busy', asy
   assert.equal(sockets[0].types().at(-1), 'session.close', 'and it can be hung up');
 });
 
-test('W1: whoever thinks better of it while the camera question is open takes no place', async () => {
+test('W1: anyone who thinks better of it while the camera question is open takes no place', async () => {
   const { calls, order, sockets, rig } = page();
   let allow;
   const started = calls.start(
@@ -176,7 +176,7 @@ test('W6: a server that gives no answer is said to be slow, then silent, then ca
   assert.equal(units(sockets[1]).length, 2);
 });
 
-test('W6: answers that come again are believed at once', async () => {
+test('W6: answers that come again are believed immediately', async () => {
   const { call, seconds } = await live();
   await seconds(6);
   assert.equal(call.state.service, 'slow');
@@ -246,7 +246,7 @@ test('a lost call is dialled again with what both have said', async () => {
   );
 });
 
-test('a session that waits is gone on with: the voice plays on, and nothing is said twice', async () => {
+test('a session that waits is continued: the voice plays on, and nothing is said twice', async () => {
   const { call, clock, sockets, rig } = await live();
   const token = { resume_token: 't', resume_window_s: 30 };
   sockets[0].say({ type: 'session.created', session_id: 'rt_1', prompt_length: 5, ...token, seq: 1, received: 1 });
@@ -314,7 +314,7 @@ test('a call that breaks again and again is given up', async () => {
   assert.equal(call.state.ending.reason, 'lost');
 });
 
-test('a call whose memory is full goes on in a new one with the latest of what was said', async () => {
+test('a call whose memory is full continues in a new one with the latest of what was said', async () => {
   const { call, clock, sockets, rig, seconds } = await live({ said: 'User: hello' });
   await seconds(21, listen);
   sockets[0].say(speak('The capital is Vientiane.', 24000, true));
@@ -396,7 +396,7 @@ test('W14: a second call has words of its own', async () => {
   clock.pass(0);
 });
 
-test('a call that goes on from another begins with what was said in it', async () => {
+test('a call that continues from another begins with what was said in it', async () => {
   const { sockets } = await live({ said: 'User: I am Ann.' });
   assert.equal(instructions(sockets[0]), 'Be kind.\nUser: I am Ann.');
 });
@@ -455,7 +455,7 @@ test('the server says who interrupts: softer while it wonders, silent when it is
   assert.equal(units(socket).filter((unit) => unit.force_listen).length, 0, 'the server knows already');
 });
 
-test('what the server is asked to do when somebody speaks over the assistant', () => {
+test('what the server is asked to do when a person speaks over the assistant', () => {
   assert.deepEqual(['policy', 'stop', 'duck', 'wait'].map(interruptionOf), [
     { mode: 'stop' },
     { mode: 'stop', backchannel: 'heed' },
@@ -501,7 +501,7 @@ test('W20: a loudspeaker that the microphone hears lowers nothing', async () => 
   assert.equal(rig.log.slice(before).includes('duck'), false);
 });
 
-test('W21: the time left is counted from the limit that the server tells', async () => {
+test('W21: the time left is counted from the limit that the server reports', async () => {
   const told = await live({ limitS: 90 });
   told.clock.pass(30_000);
   assert.equal(told.call.leftS(), 60);
@@ -654,12 +654,15 @@ test('the wait for an answer is from the last word to the first sound, whatever 
     [150, 0.005, 0],
     [800, 0.09, 0],
     [1250, 0.004, 0],
-    // A click is no word.
+    // A click is not a word.
     [50, 0.3, 0],
     [400, 0.004, 0],
     // It answers, and is heard by the microphone.
     [2000, 0.06, 0.2],
     [200, 0.005, 0],
+    [600, 0.05, 0.2],
+    // The person says something while it draws breath.
+    [350, 0.12, 0],
     [600, 0.05, 0.2],
   ];
   const told = [];

@@ -35,7 +35,7 @@ const outline = (text) =>
     })
     .join(' ');
 
-test('W16: an ordered list goes on counting behind what is nested in it', () => {
+test('W16: an ordered list continues counting behind what is nested in it', () => {
   assert.equal(
     outline('1. First\n   - nested\n   - again\n2. Second\n\nAfter'),
     'ol li First ul li nested /li li again /li /ul /li li Second /li /ol p After /p',
@@ -159,7 +159,7 @@ test('W16: the formulas of every day become MathML', () => {
   assert.match(set("f'^2"), /′<\/mo><mn>2<\/mn>/);
 });
 
-test('what is not understood, or reaches out of the page, is no formula', () => {
+test('what is not understood, or reaches out of the page, is not a formula', () => {
   const strange = [
     '\\unknown',
     '\\constructor',

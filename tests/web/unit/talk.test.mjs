@@ -72,7 +72,7 @@ test('two turns of half-duplex: the microphone rests until the voice has ended a
   assert.deepEqual(rig.plays(), [`play ${talk.turn} 24000`]);
 });
 
-test('whoever may interrupt is heard all the time, and what both remember of the answer is the same', async () => {
+test('anyone who may interrupt is heard all the time, and what both remember of the answer is the same', async () => {
   const { clock, rig, talk, seen, socket } = await listening({}, { mayInterrupt: true });
   const stopped = { type: 'interruption', state: 'stopped', index: 0, heard_ms: 700, text: 'Once upon' };
   rig.unit();
@@ -137,7 +137,7 @@ test('an answer without a voice does not make anyone wait', async () => {
   assert.equal(talk.captions.list.at(-1).heard, 5);
 });
 
-test('skipping silences at once, asks the server, and listens again', async () => {
+test('skipping silences immediately, asks the server, and listens again', async () => {
   const { clock, rig, talk, socket } = await listening();
   const asked = [];
   socket.say(

@@ -124,7 +124,7 @@ test('half-duplex sends its configuration after the queue, not on opening', () =
   ]);
 });
 
-/** A session that the server lets us go on with, and one message of it. */
+/** A session that the server lets us continue, and one message of it. */
 function resumable() {
   const { clock, sockets, requests, connection } = surroundings();
   const client = new DuplexClient({ instructions: 'x' }, 'audio', connection);
@@ -141,7 +141,7 @@ function resumable() {
   return { clock, sockets, requests, socket, client, seen, result, unit, resumed: again };
 }
 
-test('a session goes on over another connection: nothing is lost, nothing comes twice', () => {
+test('a session continues over another connection: nothing is lost, nothing comes twice', () => {
   const { clock, sockets, socket, client, seen, result, unit, resumed } = resumable();
   unit();
   unit();
@@ -376,7 +376,7 @@ for (const [name, make, first, ready, send, sent, said] of [
   });
 }
 
-test('a unit that is dropped hands its wish for silence on, in a binary message, too', () => {
+test('a unit that is dropped hands its request for silence on, in a binary message, too', () => {
   const { sockets, connection } = surroundings();
   const client = new DuplexClient({ instructions: 'x' }, 'audio', { ...connection, base: 'https://a.test' });
   client.open();
@@ -393,7 +393,7 @@ test('a unit that is dropped hands its wish for silence on, in a binary message,
   assert.deepEqual(units, [true, false, false]);
 });
 
-test('a line that breaks in the queue is mended, with growing pauses', () => {
+test('a line that breaks in the queue is fixed, with growing pauses', () => {
   const { clock, sockets, connection } = surroundings();
   const client = new HalfDuplexClient({}, connection);
   const seen = watch(client, 'ended');
@@ -536,7 +536,7 @@ test('what is said while the call is away is kept, and sent whole when it is bac
   );
 });
 
-test('a slow network loses old units and keeps the wish to be silent', () => {
+test('a slow network loses old units and keeps the request to be silent', () => {
   const { sockets, connection } = surroundings();
   const client = new DuplexClient({ instructions: 'x' }, 'audio', connection);
   const seen = watch(client, 'dropped');

@@ -69,7 +69,7 @@ export async function openCamera({ deviceId, facing = 'user', isDetailed = false
   return await openOrAny({ video }, 'video', deviceId, 'camera');
 }
 
-/** Whether a screen or window can be shown instead of a camera here; phones cannot. */
+/** True if a screen or window can be shown instead of a camera here; phones cannot. */
 export function canShareScreen() {
   return globalThis.isSecureContext && typeof navigator.mediaDevices?.getDisplayMedia === 'function';
 }
@@ -127,7 +127,7 @@ export async function listDevices() {
   return { microphones: of('audioinput'), speakers: of('audiooutput'), cameras: of('videoinput') };
 }
 
-/** Whether sound can be sent to a chosen loudspeaker here. */
+/** True if sound can be sent to a chosen loudspeaker here. */
 export function canChooseSpeaker() {
   return (
     'setSinkId' in (globalThis.AudioContext?.prototype ?? {}) ||

@@ -1,5 +1,5 @@
 /**
- * What waits to be heard: a queue of speech that plays without gaps, and falls silent at once.
+ * Speech that waits to be heard: a queue that plays without gaps, and falls silent immediately.
  *
  * Speech arrives in chunks, later than it should at times; the queue waits `delay` before it starts a
  * turn so that a late chunk is still in time. When it runs dry in the middle of a turn it does not play
@@ -221,7 +221,7 @@ export class PlaybackBuffer {
     if (this.complete.has(this.turn)) {
       this.#drained();
     } else if (this.queue.length > 0) {
-      // The next turn is already here: nobody will complete this one.
+      // The next turn is already here: this one will not be completed.
       this.complete.add(this.turn);
       this.#drained();
     } else {
@@ -250,7 +250,7 @@ export class PlaybackBuffer {
     this.last = 0;
     this.state = this.queue.length > 0 ? 'filling' : 'idle';
     this.waitedFrom = this.clock;
-    // Whoever was told that it sounds must be told that it does not.
+    // A page that received `started` must receive the end, too.
     if (this.state === 'idle') this.onEvent({ type: 'silent', turn: this.turn, played: this.played });
     return 0;
   }

@@ -102,7 +102,7 @@ export class Resampler {
   }
 
   /**
-   * Push out what the filter still holds (`half` samples of look-ahead), then start anew.
+   * Push out what the filter still holds (`half` samples of look-ahead), then start again.
    * @returns {Float32Array}
    */
   finish() {
@@ -163,7 +163,7 @@ export class Resampler {
 }
 
 /**
- * A whole signal at once.
+ * A whole signal in one call.
  * @param {Float32Array} samples
  * @param {number} fromHz
  * @param {number} toHz

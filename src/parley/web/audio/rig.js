@@ -20,6 +20,19 @@ import { Unheard } from './unheard.js';
 const PLAYBACK_HZ = 24000;
 const RESUME_WAIT_MS = 1500;
 
+/** Firefox with PulseAudio: 25 to 50 ms. */
+const FIREFOX_LATENCY_S = 0.04;
+
+/**
+ * Firefox holds the lock of its audio graph while its sound process looks up `outputLatency` (and `getOutputTimestamp()`
+ * asks for it, too). If that process waits for the graph meanwhile, the tab never responds again (Firefox 153 with
+ * PulseAudio: in half of all video calls). There it is estimated.
+ *
+ * @param {AudioContext} context
+ */
+export const latencyOf = (context) =>
+  'mozInnerScreenX' in globalThis ? FIREFOX_LATENCY_S : context.outputLatency || context.baseLatency || 0;
+
 /**
  * @typedef {{turn: number, played: number, aheadMs: number, delayMs: number, gaps: number,
  *   shiftMs: number, level: number, sounding: boolean, at: number, heard: number}} Position
@@ -121,9 +134,12 @@ export class Rig extends EventTarget {
 
   /** @param {{played: number, sounding: boolean}} position */
   #heard({ played, sounding }) {
-    if (!sounding) return played;
-    const latency = this.context?.outputLatency || this.context?.baseLatency || 0;
-    return Math.max(0, played - latency * PLAYBACK_HZ);
+    return sounding ? Math.max(0, played - this.latencyS * PLAYBACK_HZ) : played;
+  }
+
+  /** From the playback worklet to the loudspeaker. */
+  get latencyS() {
+    return this.context ? latencyOf(this.context) : 0;
   }
 
   /** @param {string} type @param {unknown} detail */
@@ -184,7 +200,7 @@ export class Rig extends EventTarget {
       this.#onStopped = () => resolve(undefined);
       capture.port.postMessage({ type: 'stop' });
     });
-    // A new capture may have begun meanwhile: that one keeps its listener.
+    // A new capture may have started meanwhile: that one keeps its listener.
     if (this.#onUnit === onUnit) this.#onUnit = () => {};
   }
 
@@ -202,7 +218,7 @@ export class Rig extends EventTarget {
 
   // Playback
 
-  /** A number for the next turn: they are played in this order, whoever asks. */
+  /** A number for the next turn: turns are played in this order, whichever part asks. */
   newTurn() {
     return ++this.#turns;
   }

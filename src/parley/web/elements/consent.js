@@ -1,6 +1,6 @@
 /**
  * May the server keep this conversation? Asked once, before the first one; the same switch is on every
- * page. Until somebody has said yes nothing is kept.
+ * page. Nothing is stored without consent.
  *
  * The browser's own question about microphone and camera comes without a reason: it is given here, before.
  */
@@ -15,7 +15,7 @@ const EXPLAINED = 'parley.explained';
 /** 'change' when the answer does. */
 export const recordingChoice = new EventTarget();
 
-/** Whether the person has been asked and has answered. */
+/** True if the person has been asked and has answered. */
 export const hasChosen = () => ['yes', 'no'].includes(localStorage.getItem(KEY) ?? '');
 
 export const mayRecord = () => localStorage.getItem(KEY) === 'yes';
@@ -44,7 +44,7 @@ async function willAsk(device) {
     const name = /** @type {PermissionName} */ (device);
     return (await navigator.permissions.query({ name })).state === 'prompt';
   } catch {
-    // A browser that does not tell will probably ask.
+    // A browser that does not report it will probably ask.
     return true;
   }
 }

@@ -1,4 +1,4 @@
-/** Facts for those who build on this server: tokens, times and memory, shown where somebody asked for them. */
+/** Facts for developers: tokens, times and memory, shown if developer mode is on. */
 
 import { h } from './dom.js';
 

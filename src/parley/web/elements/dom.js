@@ -46,7 +46,7 @@ export function h(tag, attributes, ...children) {
   return node;
 }
 
-/** Whether this names something on our server. @param {string} name @param {unknown} value @returns {value is string} */
+/** True if this names something on our server. @param {string} name @param {unknown} value @returns {value is string} */
 function isAddress(name, value) {
   return (name === 'href' || name === 'src') && typeof value === 'string' && /^\/(?!\/)/.test(value);
 }
@@ -246,7 +246,7 @@ let firstPaint = null;
 export function painted() {
   firstPaint ??= new Promise((resolve) => {
     const next = () => setTimeout(resolve);
-    // Nothing is painted of a page that nobody sees.
+    // A hidden page is not painted.
     if (document.hidden) next();
     else requestAnimationFrame(next);
   });

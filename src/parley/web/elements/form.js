@@ -4,7 +4,7 @@ import { number } from '../words/words.js';
 import { h } from './dom.js';
 
 /**
- * Settings of one page: page default < server default < saved < preset, changes saved at once.
+ * Settings of one page: page default < server default < saved < preset; changes are saved immediately.
  * @template {Record<string, any>} T
  */
 export class Settings extends EventTarget {
@@ -34,7 +34,7 @@ export class Settings extends EventTarget {
     return /** @type {T[K]} */ (this.saved[name] ?? this.defaults[name]);
   }
 
-  /** Whether a person has set this. @param {keyof T} name */
+  /** True if the person has set this. @param {keyof T} name */
   isChosen(name) {
     return name in this.saved;
   }

@@ -6,7 +6,7 @@
 /** @typedef {import('../vendor/temml.js').MathTree} MathTree */
 
 const MATHML = 'http://www.w3.org/1998/Math/MathML';
-/** Longer ones are no formulas. */
+/** Longer ones are not taken for formulas. */
 const LONGEST = 4000;
 
 const TAGS = new Set(

@@ -46,7 +46,7 @@ export async function useStoredKey() {
 
 let isAsking = false;
 
-/** Ask for the key; the page begins anew when it is right. */
+/** Ask for the key; the page reloads if it is right. */
 export async function askForKey() {
   if (isAsking) return;
   isAsking = true;

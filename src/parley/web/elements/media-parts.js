@@ -75,7 +75,7 @@ function videoSeconds(file) {
  * @returns {HTMLElement}
  */
 export function partNode(part) {
-  if (part.type === 'text') return h('p', null, part.text);
+  if (part.type === 'text') return h('p', { dir: 'auto' }, part.text);
   if (part.type === 'audio') {
     const player = /** @type {import('./player/player.js').Player} */ (document.createElement('p-player'));
     player.setPcm(decodePcm(part.data), 16000);

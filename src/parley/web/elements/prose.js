@@ -59,7 +59,7 @@ const ALONE = {
   code_inline: ({ content }) => h('code', null, content),
   fence: ({ content }) => codeNode(content),
   math_inline: ({ content }) => formula(content, false),
-  math_block: ({ content }) => h('div', { class: 'scroll-x' }, formula(content, true)),
+  math_block: ({ content }) => h('div', { class: 'scroll-x', tabindex: 0 }, formula(content, true)),
   // Nothing is fetched from elsewhere because a model says so.
   image: (token) => {
     const link = linkNode(token.attrGet('src') ?? '');
@@ -111,14 +111,14 @@ function build(tokens, found = []) {
   return found;
 }
 
-/** A reading that took longer is followed by a pause of so many times as long, so that a page stays usable. */
+/** A reading that took longer is followed by a pause of this many times its length, so that the page stays usable. */
 const SLOW_MS = 20;
 const PAUSE_TIMES = 6;
 
 /** Keeps what `node` shows in step with a text that grows. */
 export class Prose {
   #text = '';
-  /** So much of the text, and so many of the nodes, do not change any more. */
+  /** Length of the text, and number of the nodes, that do not change any more. */
   #settled = { characters: 0, nodes: 0 };
   #restsUntil = 0;
   /** @type {ReturnType<typeof setTimeout> | undefined} */

@@ -147,7 +147,13 @@ const CHARTS = /** @type {[string, (keyof Point)[], string][]} */ ([
 /** @param {number | null | undefined} value @param {string} unit */
 function shownValue(value, unit) {
   if (value === null || value === undefined) return '–';
-  return `${number(value, { maximumFractionDigits: 0, notation: 'compact' })}${unit && `\u202f${unit}`}`;
+  const sizes = /** @type {[number, string][]} */ ([
+    [1e6, 'MB'],
+    [1e3, 'kB'],
+  ]);
+  const [size, name] = (unit === 'B' && sizes.find(([least]) => value >= least)) || [1, unit];
+  const how = unit ? {} : /** @type {const} */ ({ notation: 'compact' });
+  return `${number(value / size, { maximumFractionDigits: 0, ...how })}${name && `\u202f${name}`}`;
 }
 
 /** @param {typeof CHARTS[number]} chart */

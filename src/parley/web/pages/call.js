@@ -1,6 +1,6 @@
 /**
- * The page of a live conversation: half-duplex, voice call, video call, and the protocol demonstration.
- * Puts parts together; what happens in a call is decided in `talk/`, what is shown of it in `pages/call/`.
+ * The page of a live conversation. Puts parts together; what happens in a call is decided in `talk/`,
+ * what is shown in `pages/call/`.
  */
 
 import { $, h, painted, say, toast } from '../elements/dom.js';
@@ -24,7 +24,6 @@ import { makeStage, present } from './call/stage.js';
 import { followUnits } from './monitor.js';
 
 /** @typedef {import('./call/parts.js').CallPage} CallPage */
-
 /** @param {import('./call/settings.js').Kind} kind @param {import('./call/parts.js').KindOfCall} own */
 export async function mountCall(kind, own) {
   mountShell({ app: APP[kind] });
@@ -83,7 +82,7 @@ function assemble(parts, { mountStageVideo }) {
     loading ??= load();
     return loading;
   };
-  // What is seen comes first; whoever is quicker than that loads the rest by asking for it.
+  // What is seen comes first; a person who is quicker than that loads the rest by asking for it.
   if ('requestIdleCallback' in globalThis) requestIdleCallback(() => void page.whenLoaded(), { timeout: 1500 });
   else setTimeout(() => void page.whenLoaded(), 300);
   const server = reachServer(page);
@@ -110,7 +109,7 @@ function reachServer(page) {
         notice('warn', 'call.server_refused', 'call.server_refused_fix', { values: { host: refused } }),
       );
     }
-    // Another server has limits of its own, and did not tell them.
+    // Another server has limits of its own, and does not report them.
     return { base, limitsS: base ? {} : limitsS };
   });
   return () => known;
@@ -151,7 +150,7 @@ function follow(page) {
   calls.addEventListener('recorded', () => void showAfter(page));
   calls.addEventListener('live', () => {
     page.chimes.ready();
-    // At once: whoever leaves in the middle of a call finds it again all the same.
+    // Immediately: a person who leaves in the middle of a call finds it again all the same.
     remember(calls.state.recordingId, page.app);
     void page.devices.refresh();
   });
@@ -172,6 +171,8 @@ function slideIn(page, captions) {
 /** @param {WholePage} page @param {string} before @param {string} phase */
 function onPhase(page, before, phase) {
   document.dispatchEvent(new Event('placechange'));
+  performance.mark(`call-${phase}`);
+  if (phase === 'live' && before === 'connecting') performance.measure('start-to-listening', 'call-starting');
   page.clock.draw();
   if (phase === 'live' && before !== 'paused' && before !== 'pausing') page.controls.moveFocus(true);
   if (phase === 'ended') {
@@ -183,7 +184,7 @@ function onPhase(page, before, phase) {
   void showAfter(page);
 }
 
-/** So that it can be told from others in a list. @param {CallPage} page */
+/** Distinguishes it from others in a list. @param {CallPage} page */
 function keepWords({ calls }) {
   const { recordingId, liveSince } = calls.state;
   const said = calls.current?.captions.list ?? [];
@@ -193,8 +194,7 @@ function keepWords({ calls }) {
 /** @param {CallPage} page @param {{mic: number, voice: number}} levels */
 function showLevels({ calls, orb, wave, duplex, vad, answerTime, rig }, { mic, voice }) {
   const { activity, isMuted } = calls.state;
-  const { outputLatency = 0 } = rig.context ?? {};
-  answerTime.note({ mic, voice, isMuted }, performance.now(), outputLatency * 1000);
+  answerTime.note({ mic, voice, isMuted }, performance.now(), rig.latencyS * 1000);
   orb.level = activity === 'speaking' ? voice * 3.5 : isMuted ? 0 : mic * 5;
   wave.note(isMuted ? 0 : mic, voice);
   if (vad) Object.assign(vad, { level: mic, isHeard: activity === 'hearing' });
@@ -238,7 +238,7 @@ async function showAfter(page) {
   if (ending?.wasReady) (await import('./call/after.js')).showAfter(page, page.stage.after);
 }
 
-/** What belongs to the call that is going on cannot be changed meanwhile. @param {HTMLElement} panel @param {boolean} isBusy */
+/** What belongs to the current call cannot be changed meanwhile. @param {HTMLElement} panel @param {boolean} isBusy */
 function lockPanel(panel, isBusy) {
   const fixed =
     'p-prompt textarea, p-prompt button, p-voice select, p-voice button, p-source select, p-source input, p-parts button';

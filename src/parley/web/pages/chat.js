@@ -28,6 +28,8 @@ const welcome = h(
   h('p', { class: 'quiet', words: 'chat.welcome_more' }),
   starters,
 );
+/** The page's heading where the greeting is not. */
+const title = h('h1', { class: 'visually-hidden', words: 'app.turnbased', hidden: true });
 const view = h('section', { class: 'view', label: 'chat.messages', tabindex: 0 }, welcome);
 view.removeAttribute('title');
 const messages = new Messages(page, view);
@@ -53,7 +55,7 @@ const bar = h(
 );
 const main = $('#main');
 main.className = 'chat';
-main.append(chats.node, h('div', { class: 'centre' }, bar, view, compose.status, compose.node), options);
+main.append(chats.node, h('div', { class: 'centre' }, title, bar, view, compose.status, compose.node), options);
 
 /** Whoever leaves before the answer is there finds the question again. */
 function sent() {
@@ -71,8 +73,11 @@ function showChat() {
 }
 
 function draw() {
+  // A server that is busy with this chat is not reported as busy.
+  main.dataset.calling = String(talk.isBusy);
   messages.draw();
   welcome.hidden = talk.messages.length > 0;
+  title.hidden = !welcome.hidden;
   queue.update(talk.queue);
   compose.draw();
 }

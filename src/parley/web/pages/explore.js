@@ -4,13 +4,13 @@ import { $, copy, h, painted, say, sheet } from '../elements/dom.js';
 import { icon } from '../elements/icons.js';
 import { factsOf } from '../elements/model.js';
 import { recents, viewerUrl } from '../elements/recents.js';
-import { APPS, enabledApps, mountShell } from '../elements/shell/shell.js';
+import { APPS, SHOWN, enabledApps, mountShell } from '../elements/shell/shell.js';
 import { about } from '../wire/about.js';
 import { at } from '../wire/root.js';
 import { date, has, t, words } from '../words/words.js';
 import '../elements/orb/orb.js';
 
-/** So many of the last conversations are shown; the rest are on a page of their own. */
+/** Number of recent conversations shown; the rest are on a page of their own. */
 const RECENT = 6;
 
 mountShell();
@@ -26,7 +26,7 @@ const talkNow = h('a', { class: 'button primary big', href: '/', icon: 'mic', wo
 const cards = h(
   'ul',
   { class: 'cards' },
-  ...APPS.map(({ id, route, icon: name }) =>
+  ...SHOWN.map(({ id, route, icon: name }) =>
     h(
       'li',
       { 'data-app': id },
@@ -167,8 +167,8 @@ main.append(
       { class: 'words' },
       h('h1', { words: 'home.title' }),
       lead,
-      modelNote,
       h('div', { class: 'row' }, talkNow, write),
+      modelNote,
     ),
   ),
   h('section', null, h('h2', { words: 'home.ways' }), cards),
@@ -215,7 +215,7 @@ async function showEnabled() {
   for (const card of /** @type {NodeListOf<HTMLElement>} */ (cards.querySelectorAll('[data-app]'))) {
     card.hidden = !enabled.includes(card.dataset.app ?? '');
   }
-  const first = APPS.find(({ id }) => enabled.includes(id) && id !== 'turnbased' && id !== 'realtime');
+  const first = SHOWN.find(({ id }) => enabled.includes(id) && id !== 'turnbased');
   talkNow.hidden = !first;
   // The start page is a voice call, where there are any.
   if (first) talkNow.href = at(first.id === 'audio_duplex' ? '/' : first.route);

@@ -13,7 +13,7 @@ import { clock, date, has, t, words } from '../words/words.js';
  * @property {string} id
  * @property {string} app
  * @property {string} name
- * @property {string} more what tells it from others
+ * @property {string} more what distinguishes it from others
  * @property {string} text all that is searched
  * @property {number} at
  * @property {string} url

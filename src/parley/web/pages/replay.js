@@ -18,7 +18,7 @@ import { Timeline } from './replay/timeline.js';
 import '../elements/player/player.js';
 
 const POLL_MS = 5000;
-/** How soon a recording that is on its way is asked for again. */
+/** Pause before a recording that is being rendered is asked for again. */
 const COMING_MS = 2000;
 const SPEEDS = [0.75, 1, 1.25, 1.5, 2];
 
@@ -30,7 +30,7 @@ const id = decodeURIComponent(here().split('/').filter(Boolean)[1] ?? '');
 const isShared = id.startsWith('sh_');
 const base = `/api/sessions/${encodeURIComponent(id)}`;
 const asset = (/** @type {string} */ path) => at(`${base}/assets/${path.split('/').map(encodeURIComponent).join('/')}`);
-/** Whether the seconds are looked at. */
+/** True if the seconds are looked at. */
 let isOpen = false;
 const isUnderway = (/** @type {any} */ meta) => ['queued', 'running'].includes(meta.replay?.state);
 
@@ -77,7 +77,7 @@ function showMissing(error) {
   );
 }
 
-/** Look again until something has changed: a page that is being read is not drawn anew for nothing. @param {string | undefined} state */
+/** Look again until something has changed: a page that is being read is not redrawn for nothing. @param {string | undefined} state */
 async function wait(state) {
   const meta = await requestIfAny(base).catch(() => null);
   const isSame = meta && meta.replay?.state === state && (meta.ended_at === null || state);
@@ -128,7 +128,7 @@ function header(meta, words) {
       }),
     );
   };
-  /** Whoever was given a link passes it on; whoever owns the recording makes one that can only look. */
+  /** A person with a link passes it on; the owner of the recording makes one that can only look. */
   const share = async () => {
     if (isShared) return await copy(location.href, 'share.copied');
     (await import('../elements/share/share.js')).openShare({

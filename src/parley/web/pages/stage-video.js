@@ -13,7 +13,12 @@ import { followUnits } from './monitor.js';
 
 class StageVideo {
   video = h('video', { playsinline: true, 'aria-hidden': 'true' });
-  #captions = h('p', { class: 'subtitles', 'aria-hidden': 'true' }, h('span', null), h('span', { class: 'ahead' }));
+  #captions = h(
+    'p',
+    { class: 'subtitles', dir: 'auto', 'aria-hidden': 'true' },
+    h('span', null),
+    h('span', { class: 'ahead' }),
+  );
   #isFile = false;
   #isDetailed = false;
   /** The person has no camera, or wants none. */
@@ -25,19 +30,11 @@ class StageVideo {
     this.video.muted = true;
     this.camera = new Camera(this.video);
     const { camera } = this;
-    this.placeholder = h('button', {
-      class: 'placeholder',
-      type: 'button',
-      icon: 'camera',
-      words: 'video.turn_on',
-      onclick: () => void this.#turnOn(),
-    });
-    const onclick = () => this.goWithout(() => page.start());
-    this.without = h('button', { class: 'button without', type: 'button', words: 'video.start_without', onclick });
+    this.placeholder = h('p', { class: 'placeholder', icon: 'camera', words: 'state.idle_video' });
     this.acts = {
       camera,
       settings: page.settings,
-      turnOn: () => void this.#turnOn(),
+      power: () => this.#turnPower(),
       flip: () => void this.#flip(),
       share: () => void this.#share(),
       full: () => this.full(),
@@ -61,7 +58,6 @@ class StageVideo {
       { class: 'picture' },
       this.video,
       this.placeholder,
-      this.without,
       this.zoomed,
       h('div', { class: 'overlay' }, this.#captions),
     );
@@ -109,6 +105,19 @@ class StageVideo {
     }
   }
 
+  /** Before a call the button decides if the camera comes along; in it, if it is on. */
+  #turnPower() {
+    if (!this.#isWanted) return void this.#turnOn();
+    this.#isWithout = !this.page.calls.isBusy;
+    this.camera.close();
+    this.#draw();
+  }
+
+  /** The camera is on, or will be when the call starts. */
+  get #isWanted() {
+    return this.camera.isOn || !(this.#isWithout || this.page.calls.isBusy);
+  }
+
   async #share() {
     const { camera } = this;
     if (camera.isScreen) {
@@ -137,12 +146,9 @@ class StageVideo {
     const { camera, tools, video, node } = this;
     const { settings, calls } = this.page;
     this.placeholder.hidden = camera.isOn || this.#isFile;
-    this.without.hidden = this.placeholder.hidden || this.#isWithout || calls.isBusy;
-    say(
-      /** @type {Element} */ (this.placeholder.lastElementChild),
-      this.#isWithout ? 'video.is_without' : 'video.turn_on',
-    );
-    drawTools(tools, this.acts, { isDetailed: this.#isDetailed, isCalling: calls.isOn });
+    const words = this.#isWanted ? 'state.idle_video' : 'video.is_off';
+    say(/** @type {Element} */ (this.placeholder.lastElementChild), words);
+    drawTools(tools, this.acts, { isDetailed: this.#isDetailed, isWanted: this.#isWanted });
     this.zoomed.hidden = !camera.isOn || camera.zoom < 1.05;
     if (!this.zoomed.hidden) this.zoomed.textContent = `${number(camera.zoom, { maximumFractionDigits: 1 })}×`;
     video.style.setProperty('--zoom', String(Math.min(ZOOM_LIMIT, camera.isOn ? camera.zoom : 1)));

@@ -1,5 +1,5 @@
 /**
- * Writing beside the voice. Where the server takes written words into a live call they go there, with a
+ * Writing during a voice call. Where the server takes written words into a live call they go there, with a
  * picture if there is one. Elsewhere a question is answered in writing by a chat of its own, which needs
  * a second free place; while there is none the page says so and keeps what was written.
  */
@@ -19,7 +19,7 @@ import { t } from '../words/words.js';
 let nextTurn = -1;
 
 class Writing {
-  #field = growing(h('textarea', { rows: 1, maxlength: 8000, hint: 'writing.hint' }));
+  #field = growing(h('textarea', { dir: 'auto', rows: 1, maxlength: 8000, hint: 'writing.hint' }));
   #send = h('button', { class: 'round slim', type: 'submit', icon: 'send', label: 'action.send' });
   #picture = h('span', { class: 'attached' });
   #state = h('p', { class: 'small quiet', role: 'status', hidden: true });
@@ -63,7 +63,7 @@ class Writing {
     );
   }
 
-  /** Words of the call that is going on or was the last; before the first there are some of our own. */
+  /** Words of the current or the last call; before the first there are some of our own. */
   get #captions() {
     return this.page.calls.current?.captions ?? this.page.transcript.own();
   }
@@ -150,7 +150,7 @@ class Writing {
   }
 }
 
-/** Whether somebody could be served at once beside the calls that are going on. */
+/** True if the server has a free slot in addition to those of current calls. */
 async function hasFreePlace() {
   const status = await request('/status').catch(() => null);
   return !status || (status.free_slots ?? 1) > 0;

@@ -7,7 +7,7 @@
 
 /** Below this nothing is speech. */
 const QUIET = 0.008;
-/** Speech is so many times louder than the quietest of late. */
+/** Speech is this many times louder than the quietest of late. */
 const OVER_FLOOR = 3;
 /** How fast a room may become louder without being taken for speech, per level. */
 const FLOOR_RISE = 1.01;
@@ -15,6 +15,8 @@ const FLOOR_RISE = 1.01;
 const LEAST = 3;
 /** From here on the loudspeaker is heard. */
 const SOUNDING = 0.004;
+/** After a shorter silence it continues its sentence, which is not an answer. */
+const REST_MS = 600;
 /** What comes later is no answer to what was said. */
 const LONGEST_MS = 20_000;
 
@@ -25,7 +27,8 @@ export class AnswerTime {
   #run = 0;
   /** When the last word ended. @type {number | null} */
   #endedAt = null;
-  #wasSounding = false;
+  /** When the loudspeaker was last heard. */
+  #soundedAt = -Infinity;
 
   /**
    * @param {{mic: number, voice: number, isMuted?: boolean}} levels
@@ -35,15 +38,17 @@ export class AnswerTime {
    */
   note({ mic, voice, isMuted = false }, now, delayMs = 0) {
     const isSounding = voice > SOUNDING;
-    const begins = isSounding && !this.#wasSounding;
-    this.#wasSounding = isSounding;
-    if (!isSounding) this.#listen(isMuted ? 0 : mic, now);
-    // Its own voice is no word of the person.
-    else this.#run = 0;
-    if (!begins || this.#endedAt === null) return null;
-    const waited = now + delayMs - this.#endedAt;
+    if (!isSounding) {
+      this.#listen(isMuted ? 0 : mic, now);
+      return null;
+    }
+    // Its own voice does not count as a word of the person.
+    this.#run = 0;
+    const waited = now + delayMs - (this.#endedAt ?? -Infinity);
+    const begins = now - this.#soundedAt > REST_MS;
+    this.#soundedAt = now;
     this.#endedAt = null;
-    if (waited > LONGEST_MS) return null;
+    if (!begins || waited > LONGEST_MS) return null;
     this.ms = Math.round(waited);
     return this.ms;
   }

@@ -1,12 +1,12 @@
 /**
- * Somebody speaks while the assistant does: lower its voice at once, and let somebody who hears more than
- * a level decide what it means. Who wants it silences the voice as well.
+ * The user speaks while the assistant does: lower its voice immediately; the server, which hears more than
+ * a level, decides what it means. The page can also silence the voice.
  *
- * Pure: levels in, about 20 a second, and what to do out. Loudspeakers in a room look like somebody who
- * speaks whenever the assistant does; `EchoWatch` finds that out, and then nothing is lowered any more.
+ * Pure: levels in, about 20 a second, and what to do out. Loudspeakers in a room look like a person who
+ * speaks whenever the assistant does; `EchoWatch` detects that, and then nothing is lowered any more.
  */
 
-/** A voice this much above the room's own level is somebody speaking. */
+/** A voice this much above the room's own level is speech. */
 const LEVEL = 0.05;
 /** Reports in a row until the voice is lowered, and until it is silenced. */
 const DUCK_AFTER = 2;
@@ -15,14 +15,14 @@ const STOP_AFTER = 5;
 const BACK_AFTER = 8;
 
 /**
- * Who decides what speaking over the assistant means. policy: the server, which tells an interruption from
- * "mhm", coughs and its own echo, after about a second; stop: the page, at once; duck: the model.
+ * Who decides what speaking over the assistant means. policy: the server, which distinguishes an interruption from
+ * "mhm", coughs and its own echo, after about a second; stop: the page, immediately; duck: the model.
  * @typedef {'policy' | 'stop' | 'duck'} Interrupting
  */
 
 /**
  * What the server is asked to do meanwhile; undefined: nothing.
- * @param {Interrupting | 'wait'} how wait: nobody is heard who speaks over the assistant
+ * @param {Interrupting | 'wait'} how wait: speech over the assistant is ignored
  * @returns {import('../wire/protocol.js').duplex.InterruptionOptions | undefined}
  */
 export function interruptionOf(how) {
@@ -38,7 +38,7 @@ export class Barge {
   /**
    * @param {number} mic level, 0 to 1
    * @param {number} voice level of the assistant; 0 while it is silent
-   * @returns {'duck' | 'back' | 'stop' | null} stop: certain that somebody interrupts
+   * @returns {'duck' | 'back' | 'stop' | null} stop: certainly an interruption
    */
   note(mic, voice) {
     const isLoud = voice > 0 && mic > LEVEL && mic > voice * 0.5;

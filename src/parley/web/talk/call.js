@@ -30,11 +30,11 @@ import { freshState } from './state.js';
 const SLOW_SHOWN_MS = 15_000;
 /** How often the age of the last answer is looked at. */
 const WATCH_MS = 1000;
-/** Even a silent microphone tells its level 20 times a second; without one for so long nothing comes from it. */
+/** Even a silent microphone reports its level 20 times a second; without one for this long it delivers nothing. */
 const NO_SOUND_MS = 2500;
 /** A call that is lost is dialled again after this pause. */
 const REDIAL_PAUSE_MS = 500;
-/** A memory that is full sooner than that is too small to go on with. */
+/** A memory that is full sooner than that is too small to continue with. */
 const RENEW_AFTER_MS = 20_000;
 /** Without a network for longer than this a call is over. */
 const OFFLINE_LIMIT_MS = 60_000;
@@ -48,12 +48,12 @@ export class Call extends CallKind {
   order = null;
   /** @type {import('../wire/connection.js').Connection | null} */
   client = null;
-  /** The assistant's turn that was begun last; numbers are the rig's. */
+  /** The assistant's latest turn; numbers are the rig's. */
   turn = 0;
   /** @type {import('../audio/rig.js').Position | null} */
   position = null;
   micLevel = 0;
-  /** Whether nobody looks at the page now. */
+  /** True if the page is hidden. */
   isAway = () => false;
   /** Seconds in one unit. */
   unitS = 1;
@@ -114,7 +114,7 @@ export class Call extends CallKind {
    * Must be called from a person's gesture, and once.
    * @param {O | ((signal: AbortSignal) => O | null | Promise<O | null>)} order or what still has to be found
    *   out for it; null: not now, and the page has said why
-   * @returns {Promise<boolean>} whether the call is on its way
+   * @returns {Promise<boolean>} true if the call is connecting
    */
   start(order) {
     this.set({ phase: 'starting' });
@@ -306,7 +306,7 @@ export class Call extends CallKind {
       this.#lookForSound();
       const { service, waitedS, isLost } = serviceAfter(this.waitingMs());
       if (service !== this.state.service || waitedS !== this.state.waitedS) this.set({ service, waitedS });
-      // Without a network there is nobody to ask again; `online` or the line's end will tell.
+      // Without a network another attempt cannot succeed; `online` or the line's end decides.
       if (isLost && !this.state.isOffline) this.client?.giveUp();
       else this.#watch();
     }, WATCH_MS);
@@ -409,7 +409,7 @@ export class Call extends CallKind {
 
   // The person
 
-  /** The others in the queue must not wait for somebody who has left. */
+  /** The others in the queue must not wait for a person who has left. */
   #giveBack() {
     this.set({ hasGivenBack: true });
     this.stop();

@@ -1,5 +1,5 @@
 /**
- * The calls of a page, one at a time. Pages listen here: a new call takes the place of the one before,
+ * The calls of a page, one at a time. Pages listen here: a new call replaces the previous one,
  * and its events arrive under the same names.
  *
  * Events: call (a new one is there), captions (its words changed), and those of `Call`, `DuplexCall`.
@@ -14,7 +14,7 @@ const NO_CALL = freshState();
 
 /** @template {AnyCall} C */
 export class Calls extends EventTarget {
-  /** The one that is going on, or the last one. @type {C | null} */
+  /** The current call, or the last one. @type {C | null} */
   current = null;
   #follow = new AbortController();
 
@@ -41,9 +41,9 @@ export class Calls extends EventTarget {
   }
 
   /**
-   * Begin a call; nothing happens while another one is going on.
+   * Start a call; nothing happens during another one.
    * @param {Parameters<C['start']>[0]} prepare
-   * @returns {Promise<boolean>} whether it is on its way
+   * @returns {Promise<boolean>} true if it is connecting
    */
   start(prepare) {
     if (this.isBusy) return Promise.resolve(false);

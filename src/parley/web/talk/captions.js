@@ -17,7 +17,7 @@
  * @property {string} [key] a note's word in the dictionary
  * @property {Record<string, unknown>} [values] what the note's word needs
  * @property {number} at Date.now()
- * @property {number} fromS seconds of the call at which it was begun to be heard
+ * @property {number} fromS seconds of the call at which it was first heard
  * @property {number} untilS and at which the last of it was
  * @property {string} [image] a picture that was sent with it, as a URL
  */
@@ -38,7 +38,7 @@ export function titleOf(said) {
   return text.length > TITLE_SIGNS ? `${text.slice(0, TITLE_SIGNS - 2).trimEnd()}…` : text;
 }
 
-/** Signs that change the direction of what follows: nobody's words may reorder the page. */
+/** Signs that change the direction of what follows: words of a call must not reorder the page. */
 const DIRECTIONS = /[\u202a-\u202e\u2066-\u2069]/g;
 
 /** @param {string} text */
@@ -159,7 +159,7 @@ export class Captions extends EventTarget {
     this.#changed();
   }
 
-  /** What the person did, where nobody writes down what they say. @param {string} key @param {Record<string, unknown>} [values] */
+  /** What the person did, if their words are not transcribed. @param {string} key @param {Record<string, unknown>} [values] */
   you(key, values = {}) {
     this.#append({ who: 'you', key, values });
     this.#changed();
@@ -181,7 +181,7 @@ export class Captions extends EventTarget {
     let caption = this.#yours.get(id);
     if (!caption) {
       const last = this.list.findLast(({ who }) => who === 'you');
-      // The line that said how long somebody spoke becomes the one that says what.
+      // The line that said how long the person spoke becomes the one that says what.
       caption = last?.key && !last.text ? last : this.#append({ who: 'you', isComplete: false });
       delete caption.key;
       this.#yours.set(id, caption);
@@ -193,7 +193,7 @@ export class Captions extends EventTarget {
   }
 
   /**
-   * What both have said, for a call that goes on from here; the newest of it where it is long.
+   * What both have said, for a call that continues from here; the newest of it if it is long.
    * @param {string} [before] what was said in an earlier call
    */
   said(before = '') {

@@ -31,15 +31,15 @@ import { QualityMeter } from './quality.js';
  *   slices?: () => number,
  *   barge?: () => import('./barge.js').Interrupting,
  *   delay?: {ms: number, isFixed: boolean},
- * }} DuplexOrder `options` are made anew for each connection, with what was said before it; `limitS`: the
- *   server's own limit, where it tells; `frame`: the camera's picture now, base64 JPEG; `barge`: what
+ * }} DuplexOrder `options` are made for each connection, with what was said before it; `limitS`: the
+ *   server's own limit, if it reports one; `frame`: the camera's picture now, base64 JPEG; `barge`: what
  *   speaking over the assistant does; `delay`: what a turn waits before it is heard, at most unless
- *   somebody has set it
+ *   the person has set it
  */
 
 /** What a turn waits where nothing else was said. */
 const DELAY_MS = 200;
-/** So many seconds can be on their way; more than that a server has dropped. */
+/** Seconds that can be in flight; more than that a server has dropped. */
 const SENT_LIMIT = 30;
 
 /** Words without an answer for so long were not for the assistant. */
@@ -56,7 +56,7 @@ export class DuplexCall extends Call {
   #barge = new Barge();
   #echo = new EchoWatch();
   #hasEcho = false;
-  /** The server thinks that somebody may be interrupting. */
+  /** The server suspects an interruption. */
   #isSuspected = false;
   #isTurnOpen = false;
   #isHushing = false;
@@ -193,7 +193,7 @@ export class DuplexCall extends Call {
   /** @param {{text: string, audio: Float32Array<ArrayBuffer>, isLast: boolean, contextTokens: number, costs: import('../wire/duplex.js').Costs}} result */
   #onSpeak(result) {
     this.#account(result, true);
-    // An answer to a unit that was on its way when silence was asked for.
+    // An answer to a unit that was in flight when silence was asked for.
     if (this.#isHushing || this.state.isForcingListen) return;
     this.#dueUntil = 0;
     if (!this.#isTurnOpen) {
@@ -284,7 +284,7 @@ export class DuplexCall extends Call {
     if (advice === 'stop' && this.order?.barge?.() === 'stop') this.interrupt();
   }
 
-  /** Softer while the page or the server believes that somebody speaks. */
+  /** Softer while the page or the server suspects an interruption. */
   #duck() {
     this.rig.duck(this.#barge.isDucked || this.#isSuspected);
   }
@@ -296,7 +296,7 @@ export class DuplexCall extends Call {
     else this.#duck();
   }
 
-  /** Whether the microphone hears what the loudspeaker plays: headphones would help. */
+  /** True if the microphone hears what the loudspeaker plays: headphones would help. */
   get hasEcho() {
     return this.#hasEcho;
   }

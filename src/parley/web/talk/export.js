@@ -1,6 +1,6 @@
 /**
  * A conversation as a file: plain text, or subtitles that fit a recording of it. Only what was heard is
- * in it; where somebody was interrupted it says so.
+ * in it; interruptions are marked.
  *
  * Pure; the words for "You", "Assistant" and "(interrupted)" are the reader's.
  */

@@ -60,7 +60,7 @@ export class FileFeed {
   }
 
   /**
-   * The next second, or null when the file is over: the conversation goes on without it.
+   * The next second, or null when the file is over: the conversation continues without it.
    * @param {Float32Array<ArrayBuffer> | null} mic
    * @param {boolean} [isMuted]
    * @returns {{audio: Float32Array<ArrayBuffer>, frame: string | null | undefined, levels: Levels} | null}

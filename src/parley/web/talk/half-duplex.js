@@ -6,7 +6,7 @@
  *
  * The microphone is sent only while listening or hearing: the assistant must not hear itself. The 800 ms
  * let the room fall silent. Source: service.md 4.3. Where the person wants to be able to
- * interrupt, it is sent all the time, and the server tells speech from echo.
+ * interrupt, it is sent all the time, and the server distinguishes speech from echo.
  */
 
 import { HalfDuplexClient, UNIT_SAMPLES } from '../wire/half-duplex.js';
@@ -21,7 +21,7 @@ const RESUME_AFTER_MS = 800;
  *   isPushToTalk?: boolean,
  *   mayInterrupt?: boolean,
  *   trailingMs?: number,
- * }} HalfDuplexOrder `options` are made anew for each connection, with what was said before it;
+ * }} HalfDuplexOrder `options` are made for each connection, with what was said before it;
  *   `trailingMs`: the silence by which the server finds the end when the button is let go
  */
 
@@ -115,7 +115,7 @@ export class HalfDuplexCall extends Call {
     this.clearTimer(this.#timer);
   }
 
-  /** An answer that was begun and does not come, or sound that cannot leave. */
+  /** An answer that has started and does not come, or sound that cannot leave. */
   waitingMs() {
     const stuck = this.client?.stuckMs() ?? 0;
     return Math.max(stuck, this.#signAt > 0 ? this.now() - this.#signAt : 0);
@@ -131,7 +131,7 @@ export class HalfDuplexCall extends Call {
   #send() {
     this.#isSending = true;
     this.lastSentAt = this.now();
-    // Starting anew drops what was gathered while the assistant was audible.
+    // Starting again drops what was gathered while the assistant was audible.
     this.rig.capture(UNIT_SAMPLES, (audio) => {
       if (this.#isSending && audio.length === UNIT_SAMPLES && this.#mayLeave()) {
         this.client?.sendAudio(audio);
@@ -142,7 +142,7 @@ export class HalfDuplexCall extends Call {
     if (this.order?.isPushToTalk) this.rig.mute(!this.#isHeld || this.state.isMuted);
   }
 
-  /** Whether a unit is sent. After the button is let go silence follows, so that the server finds the end. */
+  /** True if a unit is sent. After the button is let go silence follows, so that the server finds the end. */
   #mayLeave() {
     if (this.state.isMuted) return false;
     if (!this.order?.isPushToTalk || this.#isHeld) return true;

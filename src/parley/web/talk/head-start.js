@@ -2,11 +2,11 @@
  * How long a turn waits before it is heard, so that its next second is there in time.
  *
  * Every unit is answered, spoken or not; where the answers of the last seconds came equally quickly the
- * next one will too, and nobody has to wait for it. After a hole in the voice nothing is taken on trust
+ * next one will too, and there is no need to wait for it. After a hole in the voice nothing is taken on trust
  * for a while. Pure.
  */
 
-/** So many answers say something about the line, and so many are looked at. */
+/** Number of answers that say something about the line, and of those that are looked at. */
 const ENOUGH = 3;
 const REMEMBERED = 8;
 /** After a hole. */

@@ -1,6 +1,6 @@
 /**
  * The states of a call, and which may follow which. One table, so that a state that makes no sense is an
- * error in a test and not a puzzle on somebody's screen.
+ * error in a test and not a puzzle on a person's screen.
  *
  *   idle → starting → connecting ⇄ queued → live ⇄ pausing, paused → ending → ended
  *                                             live → reconnecting → live
@@ -32,8 +32,8 @@ export function mayFollow(from, to) {
   return from === to || NEXT[from].includes(to);
 }
 
-/** Whether a call in this state holds the microphone or a place on the server. @param {CallPhase} phase */
+/** True if a call in this state holds the microphone or a place on the server. @param {CallPhase} phase */
 export const isBusyIn = (phase) => phase !== 'idle' && phase !== 'ended';
 
-/** Whether the two can hear each other, or could but for a pause. @param {CallPhase} phase */
+/** True if the two can hear each other, or could but for a pause. @param {CallPhase} phase */
 export const isOnIn = (phase) => phase === 'live' || phase === 'pausing' || phase === 'paused';

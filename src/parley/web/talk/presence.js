@@ -1,8 +1,8 @@
-/** Whether the person for whom a place has come free is there to take it. */
+/** Finds out if the person whose turn has come is there to take it. */
 
 /** Who waited, and is not there when the turn comes, has this long. */
 const AWAY_MS = 20_000;
-/** This many loud reports in a row (20 a second) are somebody speaking. */
+/** This many loud reports in a row (20 a second) are speech. */
 const VOICE_LEVEL = 0.05;
 const VOICE_REPORTS = 6;
 
@@ -16,7 +16,7 @@ export class Presence {
     this.clock = clock;
   }
 
-  /** Nobody looks at the page. @param {() => void} onAbsent after a while without a sign of somebody */
+  /** The page is hidden. @param {() => void} onAbsent after a while without a sign of the person */
   wait(onAbsent) {
     this.noticed();
     this.#timer = this.clock.setTimer(() => {

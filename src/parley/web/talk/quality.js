@@ -13,7 +13,7 @@ const GOOD_MS = 700;
 const FAIR_MS = 1300;
 /** One slow answer among quick ones is soon forgotten. */
 const ANSWERS = 3;
-/** Without any answer for this long nobody should be told that all is well. */
+/** Without any answer for this long the page does not claim that all is well. */
 const WAIT_MS = 3000;
 
 export class QualityMeter {

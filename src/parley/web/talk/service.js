@@ -22,7 +22,7 @@ export class Redials {
   /** @type {number[]} */
   #at = [];
 
-  /** Whether it may be dialled once more; if so, that counts. @param {number} now ms */
+  /** True if it may be dialled again; if so, that counts. @param {number} now ms */
   take(now) {
     this.#at = this.#at.filter((then) => now - then < REDIALS_WITHIN_MS);
     if (this.#at.length >= REDIALS) return false;

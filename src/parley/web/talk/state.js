@@ -1,4 +1,4 @@
-/** What a call shows of itself, and what it is begun with. */
+/** What a call shows of itself, and its order. */
 
 /**
  * @typedef {import('./phases.js').CallPhase} CallPhase
@@ -19,7 +19,7 @@
  * @property {boolean} hasLostMic
  * @property {boolean} hasNoSound nothing comes from the microphone, not even silence
  * @property {boolean} isOffline the browser says that there is no network
- * @property {boolean} isReturning the line broke, and the same session is gone on with over another
+ * @property {boolean} isReturning the line broke, and the same session is being resumed over another
  * @property {boolean} isRenewing it is dialled again because its memory was full
  * @property {'ok' | 'slow' | 'silent'} service how long an answer has been due
  * @property {number} waitedS whole seconds without an answer that is due
@@ -28,7 +28,7 @@
  * @property {number} liveSince `now` when the conversation first became live
  * @property {Trouble | null} trouble
  * @property {Ending | null} ending
- * @property {boolean} hasGivenBack the turn came, nobody was there, and the place went to the next
+ * @property {boolean} hasGivenBack the turn came, the person was away, and the place went to the next
  */
 
 /** @returns {CallState} */
@@ -89,7 +89,7 @@ export function freshState() {
 /** @typedef {{start: () => Promise<void>, pause: (on: boolean) => void, stop: () => Promise<Blob | null>}} Recorder */
 
 /**
- * What every kind of call is begun with.
+ * The order of every kind of call.
  * @typedef {object} Order
  * @property {{deviceId?: string, isStudio?: boolean} | null} microphone null: none is needed
  * @property {string} [said] what was said in the call that this one continues

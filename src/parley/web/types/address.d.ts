@@ -8,14 +8,14 @@
  */
 export function socketUrl(path: string, base?: string, token?: string): string;
 /**
- * Where a server takes the goodbye of somebody whose socket is gone.
+ * Where a server takes the goodbye of a client whose socket is gone.
  * @param {string} address of the socket @param {string} sessionId
  */
 export function goodbyeUrl(address: string, sessionId: string): string;
 /** An id for a conversation: unguessable, because its recording can be asked for by it. @param {string} prefix */
 export function makeSessionId(prefix: string): string;
 /**
- * What to look at when nobody answers. Pages have words of their own for it.
+ * What to check if the server does not answer. Pages have words of their own for it.
  * @param {string} address
  */
 export function unreachable(address: string): string;

@@ -5,7 +5,7 @@ export function decodeBytes(text: string): Uint8Array<ArrayBuffer>;
 /** @param {Float32Array} samples @returns {string} */
 export function encodePcm(samples: Float32Array): string;
 /**
- * Sound of a server. Never throws: a call goes on without a damaged piece.
+ * Sound of a server. Never throws: a call continues without a damaged piece.
  * @param {string | null | undefined} text
  * @returns {Float32Array<ArrayBuffer>} empty when there is nothing to play
  */

@@ -8,7 +8,7 @@
  * @property {(timer: any) => void} [clearTimer]
  * @property {() => number} [now] ms
  * @property {typeof globalThis.fetch} [fetch]
- * @property {boolean} [resume] go on with the session when the line breaks, where the server offers it; true
+ * @property {boolean} [resume] resume the session if the line breaks and the server offers it; true
  * @property {import('./sound.js').Format} [audioFormat] how sound crosses the wire; by default as published on this
  *   machine, as 16-bit samples in binary messages over a network, where the server offers that
  */
@@ -37,9 +37,11 @@ export class Connection extends EventTarget {
     sound: WireSound;
     /** The field of the server's messages that holds sound. */
     get soundField(): string;
-    /** Whether a break of the line may be mended. Chat narrows it: only while nothing was received. */
+    /** True if a broken line may be dialled again. Chat narrows it: only while nothing was received. */
     get mayRetry(): boolean;
     get hasHeard(): boolean;
+    /** For the sockets that follow: calls outlive tokens. @param {string} token */
+    useToken(token: string): void;
     open(): void;
     /** @param {string} type @param {unknown} detail */
     emit(type: string, detail: unknown): void;
@@ -57,9 +59,9 @@ export class Connection extends EventTarget {
     }): void;
     /** Why the close that follows happens. @param {Partial<Ending>} why */
     farewell(why: Partial<Ending>): void;
-    /** The dialect's last word has come: nobody waits for the close frame. @param {Partial<Ending>} why */
+    /** The dialect's last word has come: the close frame is not waited for. @param {Partial<Ending>} why */
     finish(why: Partial<Ending>): void;
-    /** Whether sound is wanted now; what cannot leave yet waits, the newest of it. */
+    /** True if sound is wanted now; what cannot leave yet waits, the newest of it. */
     get takesUnits(): boolean;
     get isOpen(): boolean;
     /** For how long units have been waiting because nothing leaves the socket. */
@@ -106,7 +108,7 @@ export type Surroundings = {
     now?: (() => number) | undefined;
     fetch?: typeof fetch | undefined;
     /**
-     * go on with the session when the line breaks, where the server offers it; true
+     * resume the session if the line breaks and the server offers it; true
      */
     resume?: boolean | undefined;
     /**

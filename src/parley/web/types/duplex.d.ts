@@ -18,7 +18,7 @@
  * @property {import('./protocol.js').duplex.DuplexConfig} [config]
  * @property {boolean} [record]
  * @property {import('./protocol.js').duplex.InterruptionOptions} [interruption] what the server does when
- *   somebody speaks while the assistant does; nothing by default
+ *   the person speaks while the assistant does; nothing by default
  */
 /** @template M @template {keyof M} F @typedef {Omit<M, F> & Record<F, string | Uint8Array>} WithSound */
 export const UNIT_SAMPLES: 16000;
@@ -88,7 +88,7 @@ export type DuplexOptions = {
     record?: boolean | undefined;
     /**
      * what the server does when
-     * somebody speaks while the assistant does; nothing by default
+     * the person speaks while the assistant does; nothing by default
      */
     interruption?: import("./protocol.js").duplex.InterruptionOptions | undefined;
 };

@@ -1,5 +1,5 @@
 export class LegacyConnection extends Connection {
-    /** Whether written words and pictures can be put into the live call; the server says so when it begins. */
+    /** True if written words and pictures can be put into the live call; the server reports it at the start. */
     canText: boolean;
     /** @param {any} message @returns {boolean} whether the message was one of these */
     onShared(message: any): boolean;

@@ -1,4 +1,4 @@
-/** A place in the queue, as every dialect tells it in its own words. */
+/** A place in the queue, as every dialect reports it in its own words. */
 /** @typedef {{position: number, length: number, waitS: number | null, ticketId: string}} Place */
 /** @param {any} message a queue event of any dialect @returns {Place} */
 export function placeOf(message: any): Place;

@@ -7,7 +7,7 @@ export class RealtimeClient extends Connection {
     constructor(options: import("./duplex.js").DuplexOptions, mode: "audio" | "video", { base, token, ...surroundings }?: import("./connection.js").Where);
     /** Not sending is the pause: the protocol has no word for it. */
     canPause: boolean;
-    /** Whether written words and pictures can be put into the live call; the server says so when it begins. */
+    /** True if written words and pictures can be put into the live call; the server reports it at the start. */
     canText: boolean;
     options: import("./duplex.js").DuplexOptions;
     mode: "audio" | "video";

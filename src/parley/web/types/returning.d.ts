@@ -6,9 +6,9 @@ export class Returning {
     sessionId: string;
     token: string;
     windowS: number;
-    /** Whether the server keeps the session for us. */
+    /** True if the server keeps the session for us. */
     get isPossible(): boolean;
-    /** Whether anything came over the connection that we have now: where nothing does, another is no better. */
+    /** True if anything came over the present connection: if nothing does, another is not better. */
     get hasHeard(): boolean;
     /** @param {string | Uint8Array} frame of a message that is about to be sent */
     sent(frame: string | Uint8Array): void;
@@ -19,7 +19,7 @@ export class Returning {
      * @returns {boolean} false when it came before
      */
     take({ seq, received, session_id: id, resume_token: token, resume_window_s: windowS }: any, size?: number): boolean;
-    /** What the server is to be told now of what has come; null: nothing yet. */
+    /** The acknowledgement that is due now; null: none yet. */
     dueAck(): {
         type: string;
         seq: number;
@@ -34,9 +34,9 @@ export class Returning {
         sent: number;
     };
     /**
-     * The server lets us go on.
+     * The server resumes the session.
      * @param {any} granted its `session.resumed`
-     * @returns {(string | Uint8Array)[]} what is to be sent now: that it has come, and what was lost on the way
+     * @returns {(string | Uint8Array)[]} what to send now: the acknowledgement, and the messages that were lost
      */
     granted(granted: any): (string | Uint8Array)[];
     #private;

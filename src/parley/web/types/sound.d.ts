@@ -1,4 +1,4 @@
-/** What to ask for where nobody said. @param {string} address of the socket @returns {Format} */
+/** The format to ask for by default. @param {string} address of the socket @returns {Format} */
 export function fitting(address: string): Format;
 /** A message as it leaves: bytes where a field of it holds bytes, text otherwise. @param {any} message */
 export function pack(message: any): string | Uint8Array<any>;
@@ -19,7 +19,7 @@ export class WireSound {
     constructor(wanted: Format);
     /** What is in force. */
     format: Format;
-    /** How much of it has not been played; nobody knows without it. @type {(() => number) | null} */
+    /** How much of it has not been played; unknown without it. @type {(() => number) | null} */
     unheardMs: (() => number) | null;
     wanted: Format;
     /** What the first message of a conversation says about it; undefined: nothing, which means as published. */
@@ -33,7 +33,7 @@ export class WireSound {
         playback?: PlaybackReport;
     };
     /**
-     * Sound of a server. Never throws: a call goes on without a damaged piece.
+     * Sound of a server. Never throws: a call continues without a damaged piece.
      * @param {string | Uint8Array | null | undefined} field
      * @returns {Float32Array<ArrayBuffer>} 24 kHz; empty when there is nothing to play
      */

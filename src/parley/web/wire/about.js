@@ -1,14 +1,14 @@
-/** What the server tells about itself: asked once per page. */
+/** What the server reports about itself: asked once per page. */
 
 import { requestIfAny } from './http.js';
 
 /**
  * @typedef {object} About
- * @property {string} model which one answers; '' where the server does not tell
+ * @property {string} model which one answers; '' if the server does not report it
  * @property {number | null} playbackDelayMs
  * @property {string | undefined} language the operator's
  * @property {string[]} apiHosts other servers that `?api=` may name
- * @property {Record<string, number>} limitsS seconds of a call by mode; empty where it does not tell
+ * @property {Record<string, number>} limitsS seconds of a call by mode; empty if the server reports none
  * @property {number | null} keptDays how long recordings are kept; null: until deleted
  * @property {boolean} records whether this server records at all
  */
@@ -16,7 +16,7 @@ import { requestIfAny } from './http.js';
 /** @type {Promise<About> | null} */
 let asked = null;
 
-/** Never rejects: a server that does not answer tells nothing. @returns {Promise<About>} */
+/** Never rejects: a server that does not answer reports nothing. @returns {Promise<About>} */
 export function about() {
   asked ??= requestIfAny('/api/frontend_defaults')
     .catch(() => null)

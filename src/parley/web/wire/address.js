@@ -21,7 +21,7 @@ export function socketUrl(path, base, token) {
 }
 
 /**
- * Where a server takes the goodbye of somebody whose socket is gone.
+ * Where a server takes the goodbye of a client whose socket is gone.
  * @param {string} address of the socket @param {string} sessionId
  */
 export function goodbyeUrl(address, sessionId) {
@@ -40,7 +40,7 @@ export function makeSessionId(prefix) {
 }
 
 /**
- * What to look at when nobody answers. Pages have words of their own for it.
+ * What to check if the server does not answer. Pages have words of their own for it.
  * @param {string} address
  */
 export function unreachable(address) {

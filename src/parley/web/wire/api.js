@@ -1,7 +1,7 @@
 /**
  * Another server for the calls of a page: `?api=host:port` in its address.
  *
- * A link must not be able to send somebody's voice anywhere: only this host (at any port), this machine,
+ * A link must not be able to send a user's voice anywhere: only this host (at any port), this machine,
  * and what the operator has allowed (`gateway.api_hosts`) are taken.
  */
 

@@ -1,7 +1,7 @@
 /**
  * The chat dialect: one request, one streamed answer, one connection.
  *
- * Events besides those of `Connection`: prefilled {inputTokens}, delta {text, audio: Float32Array},
+ * Events in addition to those of `Connection`: prefilled {inputTokens}, delta {text, audio: Float32Array},
  * done {text, audio, inputTokens, generatedTokens, recordingId, wasStopped}.
  */
 

@@ -47,7 +47,7 @@ export function encodePcm(samples) {
 }
 
 /**
- * Sound of a server. Never throws: a call goes on without a damaged piece.
+ * Sound of a server. Never throws: a call continues without a damaged piece.
  * @param {string | null | undefined} text
  * @returns {Float32Array<ArrayBuffer>} empty when there is nothing to play
  */

@@ -6,15 +6,15 @@
  *   phase    Phase
  *   queue    Place, while waiting; null when the wait is over
  *   ready    {sessionId, recordingId}       the conversation may begin
- *   returned {awayMs}                       it goes on over another connection
- *   trouble  {code, sentence}               something failed, the conversation goes on
+ *   returned {awayMs}                       the session was resumed over another connection
+ *   trouble  {code, sentence}               something failed, the conversation continues
  *   dropped  number                         units given up so far because the network is too slow
  *   ended    Ending                         exactly once
  *   wire     {out: boolean, message}        every message, for those who watch
  * and what the dialect adds.
  *
  * A connection that breaks before the conversation is ready is made again, with growing pauses: nothing
- * is lost by it but the place in the queue. After that the session is gone on with over another one, for as
+ * is lost by it but the place in the queue. After that the session continues over another one, for as
  * long as the server keeps it; where it does not, a break is the end.
  */
 
@@ -35,7 +35,7 @@ const STOP_WAIT_MS = 2000;
 const OPEN_WAIT_MS = 10000;
 /** How long after an error its `close` is waited for. */
 const ERROR_WAIT_MS = 100;
-/** Pauses before and between attempts to go on with a session. */
+/** Pauses before and between attempts to resume a session. */
 const RETURN_FIRST_MS = 100;
 const RETURN_MS = 1000;
 /** Messages that wait for the line to come back, units not counted. */
@@ -52,7 +52,7 @@ const RETRY_MS = [500, 1000, 2000, 4000, 8000];
  * @property {(timer: any) => void} [clearTimer]
  * @property {() => number} [now] ms
  * @property {typeof globalThis.fetch} [fetch]
- * @property {boolean} [resume] go on with the session when the line breaks, where the server offers it; true
+ * @property {boolean} [resume] resume the session if the line breaks and the server offers it; true
  * @property {import('./sound.js').Format} [audioFormat] how sound crosses the wire; by default as published on this
  *   machine, as 16-bit samples in binary messages over a network, where the server offers that
  */
@@ -78,7 +78,7 @@ export class Connection extends EventTarget {
   #hasHeard = false;
   #hasOpened = false;
   #backlog = new Backlog();
-  /** From the first message on, where the session may be gone on with. @type {Returning | null} */
+  /** From the first message on, if the session can be resumed. @type {Returning | null} */
   #returning = null;
   #lostAt = 0;
   /** Why the line broke. @type {{reason: Reason, code: string, sentence: string}} */
@@ -107,13 +107,20 @@ export class Connection extends EventTarget {
     return '';
   }
 
-  /** Whether a break of the line may be mended. Chat narrows it: only while nothing was received. */
+  /** True if a broken line may be dialled again. Chat narrows it: only while nothing was received. */
   get mayRetry() {
     return this.phase === 'connecting' || this.phase === 'queued' || this.phase === 'assigned';
   }
 
   get hasHeard() {
     return this.#hasHeard;
+  }
+
+  /** For the sockets that follow: calls outlive tokens. @param {string} token */
+  useToken(token) {
+    const url = new URL(this.url);
+    url.searchParams.set('token', token);
+    this.url = url.href;
   }
 
   open() {
@@ -130,7 +137,7 @@ export class Connection extends EventTarget {
       this.#hasOpened = true;
       this.onOpen();
     });
-    // In browsers `close` follows at once and says more. Node ends a refused connection with this alone.
+    // In browsers `close` follows immediately and says more. Node ends a refused connection with this alone.
     socket.onerror = () => {
       if (socket !== this.#socket || socket.readyState === 1) return;
       this.clearTimer(this.#timer);
@@ -248,7 +255,7 @@ export class Connection extends EventTarget {
     }, pause);
   }
 
-  /** The answer to the wish to go on. @param {any} message */
+  /** The answer to the request to resume. @param {any} message */
   #onReturn(message) {
     const socket = /** @type {WebSocket} */ (this.#socket);
     if (message.type === 'session.resume_failed') {
@@ -325,7 +332,7 @@ export class Connection extends EventTarget {
     this.#farewell = why;
   }
 
-  /** The dialect's last word has come: nobody waits for the close frame. @param {Partial<Ending>} why */
+  /** The dialect's last word has come: the close frame is not waited for. @param {Partial<Ending>} why */
   finish(why) {
     const socket = this.#socket;
     this.#socket = null;
@@ -333,7 +340,7 @@ export class Connection extends EventTarget {
     if (socket && socket.readyState < 2) socket.close(1000);
   }
 
-  /** Whether sound is wanted now; what cannot leave yet waits, the newest of it. */
+  /** True if sound is wanted now; what cannot leave yet waits, the newest of it. */
   get takesUnits() {
     return this.phase === 'ready' || this.phase === 'returning';
   }
@@ -404,12 +411,12 @@ export class Connection extends EventTarget {
     }, STOP_WAIT_MS);
   }
 
-  /** Where the socket cannot tell it, the server would keep the place for somebody who does not come back. */
+  /** If the socket cannot deliver it, the server would keep the slot for a client that does not come back. */
   #leave() {
     if (!this.#returning?.isPossible) return;
     // A page that is being closed is gone before an answer comes; the browser sends it all the same.
     const init = { method: 'POST', keepalive: true };
-    // Without a network nobody hears it, and the place is free when the server has waited long enough.
+    // Without a network it is not heard, and the slot is free when the server has waited long enough.
     this.fetch(goodbyeUrl(this.url, this.sessionId), init).catch(() => {});
   }
 }

@@ -31,7 +31,7 @@ import { LegacyConnection } from './legacy.js';
  * @property {import('./protocol.js').duplex.DuplexConfig} [config]
  * @property {boolean} [record]
  * @property {import('./protocol.js').duplex.InterruptionOptions} [interruption] what the server does when
- *   somebody speaks while the assistant does; nothing by default
+ *   the person speaks while the assistant does; nothing by default
  */
 
 /** @template M @template {keyof M} F @typedef {Omit<M, F> & Record<F, string | Uint8Array>} WithSound */

@@ -1,7 +1,7 @@
 /**
  * The half-duplex dialect: the server finds the turns, the client sends sound while it listens.
  *
- * Events besides those of `Connection`: hearing boolean, generating {speechMs},
+ * Events in addition to those of `Connection`: hearing boolean, generating {speechMs},
  * delta {text, audio: Float32Array}, turn {index, text, wasInterrupted, hasFailed},
  * interruption {state: 'suspected' | 'dismissed' | 'stopped', text: what was heard of the answer}.
  */

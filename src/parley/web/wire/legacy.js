@@ -5,9 +5,9 @@ import { placeOf } from './place.js';
 import { reasonOf } from './reasons.js';
 
 export class LegacyConnection extends Connection {
-  /** Whether written words and pictures can be put into the live call; the server says so when it begins. */
+  /** True if written words and pictures can be put into the live call; the server reports it at the start. */
   canText = false;
-  /** A full context is told as an error, and `stopped` follows. */
+  /** A full context is reported as an error, and `stopped` follows. */
   #isFull = false;
 
   /** @param {any} message @returns {boolean} whether the message was one of these */

@@ -1,4 +1,4 @@
-/** A place in the queue, as every dialect tells it in its own words. */
+/** A place in the queue, as every dialect reports it in its own words. */
 
 /** @typedef {{position: number, length: number, waitS: number | null, ticketId: string}} Place */
 

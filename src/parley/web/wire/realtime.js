@@ -24,7 +24,7 @@ const accepts = (created) => (Array.isArray(created.accepts) ? created.accepts :
 export class RealtimeClient extends Connection {
   /** Not sending is the pause: the protocol has no word for it. */
   canPause = false;
-  /** Whether written words and pictures can be put into the live call; the server says so when it begins. */
+  /** True if written words and pictures can be put into the live call; the server reports it at the start. */
   canText = false;
 
   /**

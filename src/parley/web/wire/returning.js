@@ -1,9 +1,9 @@
 /**
- * What a client needs to go on with its session over another connection: a token, and the numbers of what
+ * What a client needs to resume its session over another connection: a token, and the numbers of what
  * came and of what was sent. Source: docs/protocols/resume.md. Knows nothing of sockets.
  */
 
-/** Messages of the server after which it is told that they have come, or so many characters or bytes of them. */
+/** The server receives an acknowledgement after this many messages, or this many characters or bytes of them. */
 const ACK_EVERY = 32;
 const ACK_SIZE = 2e6;
 /** Most that is kept of what the server may not have got, in characters or bytes; the oldest goes first. */
@@ -27,12 +27,12 @@ export class Returning {
   #received = 0;
   #seqAtReturn = 0;
 
-  /** Whether the server keeps the session for us. */
+  /** True if the server keeps the session for us. */
   get isPossible() {
     return this.token !== '';
   }
 
-  /** Whether anything came over the connection that we have now: where nothing does, another is no better. */
+  /** True if anything came over the present connection: if nothing does, another is not better. */
   get hasHeard() {
     return this.#seq > this.#seqAtReturn;
   }
@@ -65,7 +65,7 @@ export class Returning {
     return true;
   }
 
-  /** What the server is to be told now of what has come; null: nothing yet. */
+  /** The acknowledgement that is due now; null: none yet. */
   dueAck() {
     const isDue = this.#seq - this.#acknowledged >= ACK_EVERY || this.#unacknowledgedSize >= ACK_SIZE;
     return this.isPossible && isDue ? this.#ack() : null;
@@ -84,9 +84,9 @@ export class Returning {
   }
 
   /**
-   * The server lets us go on.
+   * The server resumes the session.
    * @param {any} granted its `session.resumed`
-   * @returns {(string | Uint8Array)[]} what is to be sent now: that it has come, and what was lost on the way
+   * @returns {(string | Uint8Array)[]} what to send now: the acknowledgement, and the messages that were lost
    */
   granted(granted) {
     this.take({ ...granted, seq: 0 });

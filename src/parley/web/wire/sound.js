@@ -1,7 +1,7 @@
 /**
  * Sound as it crosses one connection: as published (float32 as base64 in JSON) until the server has agreed to
  * something smaller. 16-bit samples in binary messages take three eighths of the bytes and no base64; on this
- * machine the published form costs nothing, and can be read by whoever watches the wire.
+ * machine the published form costs nothing, and can be read in a network trace.
  *
  * A binary message is the length of the JSON in four bytes, big end first, the JSON, the sound; the sound's
  * field is empty in the JSON. Here such a field holds the bytes. Source: docs/protocols/README.md, "Audio format".
@@ -22,7 +22,7 @@ const HEAD_BYTES = 4;
 const SAMPLES_PER_MS = 24;
 const LOOPBACK = /^(localhost|.+\.localhost|127(\.\d+){3}|\[::1\])$/;
 
-/** What to ask for where nobody said. @param {string} address of the socket @returns {Format} */
+/** The format to ask for by default. @param {string} address of the socket @returns {Format} */
 export function fitting(address) {
   return LOOPBACK.test(new URL(address).hostname) ? PUBLISHED : SAMPLES;
 }
@@ -50,7 +50,7 @@ export class WireSound {
   format = PUBLISHED;
   /** Of all sound that has come, 24 kHz. */
   #receivedMs = 0;
-  /** How much of it has not been played; nobody knows without it. @type {(() => number) | null} */
+  /** How much of it has not been played; unknown without it. @type {(() => number) | null} */
   unheardMs = null;
 
   /** @param {Format} wanted */
@@ -84,7 +84,7 @@ export class WireSound {
   }
 
   /**
-   * Sound of a server. Never throws: a call goes on without a damaged piece.
+   * Sound of a server. Never throws: a call continues without a damaged piece.
    * @param {string | Uint8Array | null | undefined} field
    * @returns {Float32Array<ArrayBuffer>} 24 kHz; empty when there is nothing to play
    */

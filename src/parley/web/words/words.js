@@ -97,7 +97,7 @@ export function t(key, values = {}) {
   });
 }
 
-/** Whether there is a sentence for this. @param {string} key */
+/** True if there is a sentence for this. @param {string} key */
 export const has = (/** @type {string} */ key) => key in (tables[language] ?? {});
 
 /** One of each kind: making one takes a slow processor tens of milliseconds. @type {Map<string, Intl.NumberFormat>} */

@@ -21,23 +21,26 @@ import { WORDS } from './words.js';
 /** The server that this script came from. */
 const HOME = import.meta.url.replace(/\/static\/.*$/, '');
 
+/** Tokens are valid for 10 minutes, calls last longer: a line that breaks needs a valid one. */
+const RENEW_MS = 480_000;
+
 const STYLE = `
 :host {
   --parley-size: 9rem;
-  color-scheme: light dark;
   display: inline-grid;
   justify-items: center;
   gap: 0.6rem;
   font: 500 1rem/1.4 system-ui, sans-serif;
-  color: light-dark(#17161a, #f1eff4);
   text-align: center;
   max-width: 22rem;
 }
 :host([theme="light"]) {
   color-scheme: light;
+  color: #17161a;
 }
 :host([theme="dark"]) {
   color-scheme: dark;
+  color: #f1eff4;
 }
 :host([hidden]) {
   display: none;
@@ -102,7 +105,7 @@ p {
   min-width: 44px;
   min-height: 44px;
   padding: 0 1rem;
-  background: light-dark(#edebe6, #20242c);
+  background: color-mix(in srgb, currentColor 10%, transparent);
 }
 .row .stop {
   background: #d0342b;
@@ -130,6 +133,8 @@ export class ParleyCall extends HTMLElement {
   #row = make('div', 'row', this.#mute, this.#stop);
   /** @type {Obstacle | null} */
   #obstacle = null;
+  /** @type {ReturnType<typeof setInterval> | undefined} */
+  #renewal;
 
   constructor() {
     super();
@@ -178,6 +183,7 @@ export class ParleyCall extends HTMLElement {
           ...(voice ? { voice } : {}),
         });
         const connection = { base, ...(token ? { token } : {}) };
+        if (token) this.#renewal = setInterval(() => this.#renew(connection), RENEW_MS);
         return { dialect: 'realtime', mode: 'audio', microphone: {}, options, connection };
       } catch (error) {
         if (!signal.aborted) this.#obstacle = error instanceof Obstacle ? error : new Obstacle('failed', String(error));
@@ -185,6 +191,14 @@ export class ParleyCall extends HTMLElement {
       }
     });
     this.#draw();
+  }
+
+  /** @param {{token?: string}} connection of this call, for each of its sockets */
+  async #renew(connection) {
+    const token = await fetchToken(this.#tokenUrl).catch(({ hint }) => console.error(`<parley-call>: ${hint}`));
+    if (!token) return;
+    connection.token = token;
+    this.#calls.current?.client?.useToken(token);
   }
 
   stop() {
@@ -219,6 +233,7 @@ export class ParleyCall extends HTMLElement {
       phase = now;
       emit('phase', { phase: state.phase, activity: state.activity });
       if (state.phase !== 'ended') return;
+      clearInterval(this.#renewal);
       this.#obstacle ??= obstacleOf(state, this.#tokenUrl);
       if (this.#obstacle?.hint) console.error(`<parley-call>: ${this.#obstacle.hint}`);
       this.#draw();

@@ -1,7 +1,7 @@
 /**
  * <p-orb>: the living presence. A sphere of light in two colours that breathes at rest, opens towards a
  * voice, turns over a thought and swells with speech; still for those who asked for little motion.
- * Decoration: the words beside it say the same.
+ * Decoration: the words next to it say the same.
  *
  * `state`: idle, waiting, listening, hearing, thinking, speaking, paused, muted. `level`: 0 to 1.
  */

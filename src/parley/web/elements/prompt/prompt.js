@@ -273,7 +273,7 @@ export class Prompt extends HTMLElement {
     for (const button of this.#row.children)
       button.setAttribute('aria-checked', String(/** @type {HTMLElement} */ (button).dataset.id === preset.id));
     this.#note.textContent = preset.description ?? '';
-    // It tells one preset from another.
+    // It distinguishes one preset from another.
     this.#note.hidden = !preset.description || this.#presets.length < 2;
     this.#mark.hidden = this.#text.value === preset.text;
     this.#keep.hidden = this.#mark.hidden || !this.#text.value.trim();

@@ -84,7 +84,7 @@ async function send(id, { text, blob, expiresS, onProgress }) {
   const path = `/api/sessions/${encodeURIComponent(id)}`;
   if (text) await request(`${path}/comment`, { method: 'POST', body: JSON.stringify({ comment: text }) });
   if (blob) await upload(`${path}/upload-recording`, blob, onProgress);
-  // A link of its own does not tell the recording's id, so whoever has it can look and nothing else.
+  // The link does not contain the recording's id: its owner can look, and do nothing else.
   const body = JSON.stringify({ expires_in_s: expiresS });
   const link = await requestIfAny(`${path}/share`, { method: 'POST', body });
   return new URL(at(link?.path ?? viewerUrl(id)), location.href).href;
@@ -96,7 +96,7 @@ function upload(path, blob, onProgress) {
   const form = new FormData();
   form.append('file', blob, `frontend_replay.${kind}`);
   return new Promise((resolve, reject) => {
-    // fetch does not tell how far an upload has come.
+    // fetch does not report the progress of an upload.
     const call = new XMLHttpRequest();
     call.open('POST', path);
     call.upload.onprogress = ({ loaded, total }) => onProgress(total ? loaded / total : 0);

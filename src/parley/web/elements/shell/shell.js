@@ -46,7 +46,7 @@ export async function enabledApps() {
 }
 
 /** Ways for people who talk; the one for programmers is behind the playground. */
-const SHOWN = APPS.filter(({ id }) => id !== 'realtime');
+export const SHOWN = APPS.filter(({ id }) => id !== 'realtime');
 
 /** Pages without a conversation. */
 const OTHERS = [
@@ -102,7 +102,7 @@ function menuButton(off) {
   return h('button', { class: 'round slim menu-button', type: 'button', label: 'nav.menu', icon: 'menu', onclick });
 }
 
-/** Whether somebody could be served now, looked at again and again. @param {number} everyS */
+/** True if the server could take a call now; checked repeatedly. @param {number} everyS */
 function statusChip(everyS) {
   const dot = h('span', { class: 'dot' });
   const label = h('span', null);

@@ -73,7 +73,7 @@ export class Source extends HTMLElement {
   name = '';
 
   connectedCallback() {
-    // A mode is chosen per visit: nobody wants to find yesterday's file in a call.
+    // A mode is chosen per visit: yesterday's file must not appear in today's call.
     this.#settings.set('mode', 'live');
     const mixer = this.#mixer();
     const body = this.#body(mixer);
@@ -151,7 +151,7 @@ export class Source extends HTMLElement {
     return body;
   }
 
-  /** What can be changed while a call goes on: the trims of the mixer. */
+  /** What can be changed during a call: the trims of the mixer. */
   get settings() {
     return this.#settings;
   }
@@ -256,7 +256,7 @@ export class Source extends HTMLElement {
   /** @type {Float32Array[] | null} */
   #trial = null;
 
-  /** Whether file, microphone and worklet are there: in words, with a dot. */
+  /** True if file, microphone and worklet are there: in words, with a dot. */
   #showLights() {
     const rig = theRig();
     /** @type {[string, boolean][]} */

@@ -95,7 +95,7 @@ export class Transcript extends HTMLElement {
     if (!row) {
       row = h(
         'li',
-        { class: `line ${caption.who}` },
+        { class: `line ${caption.who}`, dir: 'auto' },
         h('span', { class: 'said' }),
         h('span', { class: 'ahead' }),
         h('em', { class: 'cut' }),

@@ -1,7 +1,7 @@
 /**
  * <p-vad>: how loud the microphone is, and what the server takes for speech: the last ten seconds as bars,
- * coloured where it heard somebody, so that the threshold, a line to drag, can be found by trying. The line
- * says how sure the server has to be, not how loud somebody is: nothing is cut off at its height.
+ * coloured where it heard speech, so that the threshold, a line to drag, can be found by trying. The line
+ * says how sure the server has to be, not how loud the user is: nothing is cut off at its height.
  * `level` 20 times a second, `isHeard` when the server says so. Event: threshold (detail: where it was
  * dragged to; 0 and 1 are the edges).
  */
@@ -31,7 +31,7 @@ export class Vad extends HTMLElement {
     const hint = h('p', { class: 'small quiet', words: 'vad.hint' });
     this.append(this.#canvas, hint, this.#meter, h('p', { class: 'row', role: 'status' }, this.#lamp, this.#text));
     this.#size.observe(this.#canvas);
-    // Who has no pointer moves the slider beside it.
+    // Without a pointer: the slider next to it.
     this.#canvas.onpointerdown = (event) => {
       this.#canvas.setPointerCapture(event.pointerId);
       this.#drag(event);

@@ -113,7 +113,7 @@ export class Voice extends HTMLElement {
     }
   }
 
-  /** The server's own voice, fetched when somebody wants to hear it. */
+  /** The server's own voice, fetched when the person wants to hear it. */
   async #preview() {
     try {
       const [usual] = this.#models;

@@ -1,4 +1,4 @@
-/** What goes on now: workers, queue, running conversations, how long answers take, errors. */
+/** The present: workers, queue, running conversations, how long answers take, errors. */
 
 import { h } from '../../elements/dom.js';
 import { clock, number, t } from '../../words/words.js';

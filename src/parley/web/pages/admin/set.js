@@ -7,7 +7,7 @@ import { act, ask, askIfAny, place, taskWord } from './shared.js';
 let shownApps = '';
 let shownEta = '';
 
-/** Everything is drawn anew, in another language perhaps. */
+/** Everything is drawn again, in another language perhaps. */
 export function forgetShown() {
   shownApps = shownEta = '';
 }
@@ -61,7 +61,7 @@ export async function drawEta() {
     return;
   }
   const key = JSON.stringify(eta);
-  // Never under the hands of somebody who is typing.
+  // Never while the person is typing.
   if (key === shownEta || place.eta.contains(document.activeElement)) return;
   shownEta = key;
   const kinds = ['chat', 'half_duplex', 'audio_duplex', 'omni_duplex'];

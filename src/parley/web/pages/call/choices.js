@@ -1,6 +1,6 @@
 /**
  * What one can begin with, for people who do not know this model yet: a sentence to say, its voices with
- * how they sound, and things to do together. Gone as soon as somebody has spoken.
+ * how they sound, and things to do together. Hidden as soon as the user has spoken.
  */
 
 import { h, say } from '../../elements/dom.js';
@@ -43,7 +43,7 @@ export function makeChoices(page) {
   };
   const next = () => {
     if (sentences.length === 0) return;
-    // Read anew, so that what slides in does so once for each.
+    // Read again, so that what slides in does so once for each.
     suggestion.classList.remove('fresh');
     void suggestion.offsetWidth;
     suggestion.classList.add('fresh');

@@ -8,7 +8,7 @@ import { clock, t } from '../../words/words.js';
 
 /** @typedef {import('./parts.js').CallPage} CallPage */
 
-/** The person is told when this much is left. */
+/** The person sees the time when this much is left. */
 const HINT_AT_S = 30;
 /** And sees it when it is this little. */
 const NEAR_S = 60;
@@ -103,7 +103,7 @@ export class CallClock {
   drawSignal() {
     const quality = this.page.duplex?.quality() ?? null;
     this.page.signal.show(quality);
-    if (quality === 'good' && !isDeveloper()) this.page.signal.hidden = true;
+    if (quality !== 'poor' && !isDeveloper()) this.page.signal.hidden = true;
   }
 
   #runningS() {
@@ -118,7 +118,7 @@ export class CallClock {
     say(this.#memory, 'call.memory', { percent: Math.round(used * 100) });
     this.page.metrics.show(duplexMetrics(call, used, this.page.answerTime.ms));
     if (used >= NEARLY_FULL) this.#tellOnce('call.context_nearly', { percent: Math.round(used * 100) });
-    // What the server can hold is its own to say, and the call goes on; a limit of the person's ends it.
+    // What the server can hold is its own to say, and the call continues; a limit of the person's ends it.
     if (used < 1 || this.page.settings.get('contextLimit') >= CONTEXT_TOKENS) return;
     this.#tellOnce('call.context_full', {});
     call.stop();

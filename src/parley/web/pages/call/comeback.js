@@ -47,6 +47,7 @@ export function watchReturn(page, changed) {
       looks = 0;
       // A server that is going answers for a moment longer.
       timer = setTimeout(look, LOOK_MS);
+      changed();
     }
     if (phase === 'ended') return;
     clearTimeout(timer);

@@ -4,7 +4,7 @@
  * every layout: below the stage, over a picture, under an open sheet, and in a small window of its own.
  */
 
-import { h, reicon, relabel, say } from '../../elements/dom.js';
+import { $, h, reicon, relabel, say } from '../../elements/dom.js';
 import { request } from '../../wire/http.js';
 import { holdButton } from './hold.js';
 
@@ -35,7 +35,7 @@ export function togglePause({ duplex }) {
  */
 const once = (event) => void (event.repeat && event.key === 'Enter' && event.preventDefault());
 
-/** @param {string} id @param {string} name @param {string} label @param {() => void} act @param {string} caption */
+/** @param {string} id @param {string} name @param {string} label @param {(event: MouseEvent) => void} act @param {string} caption */
 export function round(id, name, label, act, caption) {
   const about = { class: 'round', type: 'button', icon: name, label, 'data-act': id };
   const button = h('button', { ...about, onclick: act, onkeydown: once });
@@ -85,14 +85,13 @@ export class Controls {
     this.#pause = isHalf ? null : round('pause', 'pause', 'call.pause', () => togglePause(page), 'control.pause');
     this.#hush = round('hush', hushIcon, `call.${hush}`, () => hushNow(page), `control.${hush}`);
     this.#force = isHalf ? null : round('force', 'listen', 'call.force', force, 'control.force');
-    this.#text = round('text', 'text', 'call.conversation', () => page.openSide('conversation'), 'control.text');
-    this.#settings = round(
-      'settings',
-      'settings',
-      'call.settings',
-      () => page.openSide('settings'),
-      'control.settings',
-    );
+    // A keyboard goes along; a finger would cover the words with its own keyboard.
+    const show = (/** @type {string} */ name) => (/** @type {MouseEvent} */ event) => {
+      page.openSide(name);
+      if (event.detail === 0) $(`#tab-${name}`).focus();
+    };
+    this.#text = round('text', 'text', 'call.conversation', show('conversation'), 'control.text');
+    this.#settings = round('settings', 'settings', 'call.settings', show('settings'), 'control.settings');
     this.#talk = isHalf ? holdButton(page) : null;
     const hasWindows = 'documentPictureInPicture' in globalThis;
     this.#small = hasWindows ? round('small', 'window', 'call.small', small, 'control.small') : null;
@@ -224,7 +223,7 @@ export class Controls {
 
   /**
    * The button that began the call now hangs up. Whoever presses Space or Enter again means something
-   * else: the focus goes on to mute. After the call it goes back.
+   * else: the focus moves to mute. After the call it goes back.
    * @param {boolean} isLive
    */
   moveFocus(isLive) {

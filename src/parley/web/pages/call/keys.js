@@ -1,4 +1,4 @@
-/** Keys, media keys, the screen that stays on, and leaving a call that is going on. */
+/** Keys, media keys, the screen that stays on, and leaving a page during a call. */
 
 import { once } from '../../elements/dom.js';
 import { t } from '../../words/words.js';
@@ -15,7 +15,7 @@ const FIELDS = 'input, textarea, select, dialog, [contenteditable]';
  */
 export function listenToKeys(page, { main, side }, where = document) {
   const mute = once(() => toggleMute(page), 200);
-  /** Space means mute, except on a button that somebody has gone to with the keyboard. @param {HTMLElement} at */
+  /** Space means mute, except on a button that the keyboard has focused. @param {HTMLElement} at */
   const isAimed = (at) => {
     const button = at.closest('button, a, summary');
     return button !== null && button !== main && !button.matches('.start') && button.matches(':focus-visible');
@@ -25,7 +25,16 @@ export function listenToKeys(page, { main, side }, where = document) {
     const at = /** @type {HTMLElement} */ (event.target);
     return !at.closest(FIELDS) && !event.ctrlKey && !event.metaKey && !event.altKey;
   };
+  /** From a field as well; the keyboard is where the panel was opened. @param {KeyboardEvent} event */
+  const closeSide = ({ target, isComposing }) => {
+    if (isComposing || !side.isOpen() || /** @type {HTMLElement} */ (target).closest('dialog')) return;
+    page.openSide(null);
+    for (const act of ['more', 'text']) {
+      /** @type {HTMLElement | null} */ (where.querySelector(`.dock [data-act="${act}"]`))?.focus();
+    }
+  };
   where.addEventListener('keydown', (event) => {
+    if (event.key === 'Escape') closeSide(event);
     if (!isForPage(event)) return;
     const at = /** @type {HTMLElement} */ (event.target);
     if (event.key === ' ' && page.calls.isOn && !isAimed(at)) {
@@ -35,7 +44,6 @@ export function listenToKeys(page, { main, side }, where = document) {
     } else if (event.key === 'm') mute();
     else if (event.key === 'f') page.stageVideo?.full();
     else if (event.key === 's' && page.stageVideo) page.settings.set('captions', !page.settings.get('captions'));
-    else if (event.key === 'Escape' && side.isOpen()) page.openSide(null);
   });
   where.addEventListener('keyup', (event) => {
     if (event.key !== ' ' || !isForPage(event) || !page.calls.isOn) return;

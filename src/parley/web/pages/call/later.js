@@ -1,4 +1,4 @@
-/** The part of a call page that is not seen at once: settings, devices, writing, what travels on the wire. */
+/** The part of a call page that is not visible at first: settings, devices, writing, what travels on the wire. */
 
 import { element, h, toast } from '../../elements/dom.js';
 import { group } from '../../elements/form.js';
@@ -36,7 +36,7 @@ export function makeLater({ kind, isHalf, hasVideo, app }) {
   return later;
 }
 
-/** What these elements look like; nobody has seen them yet. */
+/** Styles of these elements; none is visible yet. */
 const STYLES = ['devices', 'events', 'mixer', 'parts', 'player', 'prompt', 'source', 'vad', 'voice'];
 
 function loadStyles() {

@@ -12,7 +12,7 @@ const writeInstead = { words: 'notice.write_instead', act: () => location.assign
 
 const askForKey = async () => (await import('../../elements/key.js')).askForKey();
 
-/** Endings after which the conversation can be gone on with. */
+/** Endings after which the conversation can be continued. */
 const isCutShort = (/** @type {string | undefined} */ reason) =>
   reason !== undefined && !['stopped', 'cancelled', 'not_started', 'busy', 'refused', 'bad'].includes(reason);
 

@@ -1,4 +1,4 @@
-/** What a call is begun with, from the controls of the page. Everything that takes time is found out here. */
+/** The order of a call, from the controls of the page. Everything that takes time is found out here. */
 
 import { mayBegin, mayRecord } from '../../elements/consent.js';
 import { toast } from '../../elements/dom.js';
@@ -12,7 +12,7 @@ import { t } from '../../words/words.js';
 /**
  * @param {CallPage} page
  * @param {{server: () => Promise<Server>, said: string, signal: AbortSignal}} around
- * @returns {Promise<any>} an order, or null when the person has to do something first and was told
+ * @returns {Promise<any>} an order, or null if the person has to do something first and was shown what
  */
 export async function makeOrder(page, { server, said, signal }) {
   const { rig, settings, devices, voice, ttsVoice, prompt } = page;

@@ -1,5 +1,5 @@
 /**
- * What a call page is made of, in two steps: what is seen at once, and what is needed when somebody opens
+ * What a call page is made of, in two steps: what is seen immediately, and what is needed when the user opens
  * the settings, writes, or begins a call. The second is loaded while the first is being looked at.
  */
 
@@ -70,7 +70,7 @@ export function makeParts(kind, { CallOfKind }) {
     transcript: /** @type {import('../../elements/transcript/transcript.js').Transcript} */ (element('p-transcript')),
     metrics: /** @type {import('../../elements/metrics/metrics.js').Metrics} */ (element('p-metrics')),
     signal: /** @type {import('../../elements/metrics/metrics.js').Signal} */ (element('p-signal')),
-    /** The call that is going on or was the last one, where it is one of these. @returns {DuplexCall | null} */
+    /** The current call or the last one, if it is one of these. @returns {DuplexCall | null} */
     get duplex() {
       return isHalf ? null : /** @type {DuplexCall | null} */ (calls.current);
     },

@@ -8,7 +8,7 @@ import { buttonOf, round } from './controls.js';
  * @typedef {object} Acts what the buttons do
  * @property {import('../../talk/camera.js').Camera} camera
  * @property {import('../../elements/form.js').Settings<any>} settings
- * @property {() => void} turnOn
+ * @property {() => void} power
  * @property {() => void} flip
  * @property {() => void} share
  * @property {() => void} full
@@ -17,7 +17,7 @@ import { buttonOf, round } from './controls.js';
  */
 
 /** @param {Acts} acts */
-export function makeTools({ camera, settings, turnOn, flip, share, full, detail, changed }) {
+export function makeTools({ camera, settings, power, flip, share, full, detail, changed }) {
   const turnTorch = () => {
     const torch = buttonIn(tools.torch);
     const on = torch.getAttribute('aria-pressed') !== 'true';
@@ -28,10 +28,9 @@ export function makeTools({ camera, settings, turnOn, flip, share, full, detail,
     camera.isMirrored = !camera.isMirrored;
     changed();
   };
-  const turnPower = () => (camera.isOn ? camera.close() : turnOn());
   const turnCaptions = () => settings.set('captions', !settings.get('captions'));
   const tools = {
-    power: round('camera', 'video', 'video.off', turnPower, 'control.camera'),
+    power: round('camera', 'video', 'video.off', power, 'control.camera'),
     screen: round('screen', 'screen', 'video.screen', once(share, 500), 'control.screen'),
     flip: round('flip', 'flip', 'video.flip', once(flip, 500), 'control.flip'),
     mirror: round('mirror', 'mirror', 'video.mirror', once(turnMirror, 400), 'control.mirror'),
@@ -50,12 +49,11 @@ export function makeTools({ camera, settings, turnOn, flip, share, full, detail,
 /** @param {HTMLElement} tool */
 const buttonIn = (tool) => /** @type {HTMLButtonElement} */ (buttonOf(tool));
 
-/** @param {ReturnType<typeof makeTools>} tools @param {Acts} acts @param {{isDetailed: boolean, isCalling: boolean}} now */
-export function drawTools(tools, { camera, settings }, { isDetailed, isCalling }) {
+/** @param {ReturnType<typeof makeTools>} tools @param {Acts} acts @param {{isDetailed: boolean, isWanted: boolean}} now */
+export function drawTools(tools, { camera, settings }, { isDetailed, isWanted }) {
   const power = buttonIn(tools.power);
-  reicon(power, camera.isOn ? 'video' : 'video-off');
-  relabel(power, camera.isOn ? 'video.off' : 'video.turn_on');
-  tools.power.hidden = !camera.isOn && !isCalling;
+  reicon(power, isWanted ? 'video' : 'video-off');
+  relabel(power, isWanted ? 'video.off' : 'video.turn_on');
   tools.freeze.hidden = !camera.isOn;
   tools.flip.hidden = tools.mirror.hidden = !camera.isOn || camera.isScreen;
   tools.torch.hidden = !camera.hasTorch;

@@ -54,7 +54,7 @@ export function makeStage(page, signs, start) {
     stageVideo?.caption(said, ahead);
   }
 
-  /** A new call has its own words, and nobody's yet. */
+  /** A new call starts without words. */
   function clearWords() {
     announced = -1;
     spoken.textContent = '';
@@ -65,7 +65,7 @@ export function makeStage(page, signs, start) {
 }
 
 /**
- * What is going on, in a sentence, and how the orb shows it.
+ * The state of the call, in a sentence, and how the orb shows it.
  * @param {CallPage} page
  * @returns {{mood: string, key: string, values: Record<string, unknown>}}
  */

@@ -1,4 +1,4 @@
-/** What can be done with the words of a call while it goes on and afterwards: copy, save, share; larger pictures. */
+/** What can be done with the words of a call, during it and afterwards: copy, save, share; larger pictures. */
 
 import { copy, h } from '../../elements/dom.js';
 import { enlarge } from '../../elements/enlarge.js';

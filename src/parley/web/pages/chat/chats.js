@@ -7,7 +7,7 @@ import { date, t } from '../../words/words.js';
 
 /** @typedef {import('../../talk/history.js').Chat} Chat */
 
-/** With fewer chats than this nobody needs to search. */
+/** With fewer chats than this there is no search field. */
 const SEARCH_FROM = 6;
 
 const newId = () => Math.random().toString(36).slice(2, 10);

@@ -14,7 +14,7 @@ const FIELDS = 'input, textarea, select, button, a, dialog, summary, audio, vide
 export class Compose {
   /** @type {Part[]} */
   #attached = [];
-  #field = growing(h('textarea', { rows: 1, maxlength: 60000, hint: 'chat.hint' }));
+  #field = growing(h('textarea', { dir: 'auto', rows: 1, maxlength: 60000, hint: 'chat.hint' }));
   #attachments = h('ul', { class: 'attached' });
   #send = h('button', { class: 'round send', type: 'submit', icon: 'send', label: 'action.send' });
   #mic = h('button', { class: 'round slim', type: 'button', icon: 'mic', label: 'chat.record' });
@@ -133,7 +133,7 @@ export class Compose {
     this.sent();
   }
 
-  /** A question somebody else has written down. @param {string} text */
+  /** A suggested question. @param {string} text */
   async ask(text) {
     this.#field.value = text;
     await this.submit();

@@ -12,7 +12,7 @@ import { locale, number, t } from '../../words/words.js';
 
 /** @typedef {import('../../talk/chat.js').ChatMessage} ChatMessage */
 
-/** This near to the end somebody is reading what is new. */
+/** This near to the end, the person is reading what is new. */
 const NEAR_PX = 120;
 
 /** @param {ChatMessage} message */
@@ -24,7 +24,7 @@ function facts({ timing, tokens }) {
   const found = [];
   if (timing?.firstMs != null) found.push(t('chat.first', { time: seconds(timing.firstMs) }));
   if (timing) found.push(t('chat.total', { time: seconds(timing.totalMs) }));
-  if (tokens && isDeveloper()) found.push(t('chat.tokens', { input: tokens.input, output: tokens.output }));
+  if (tokens) found.push(t('chat.tokens', { input: tokens.input, output: tokens.output }));
   return found.join(' · ');
 }
 
@@ -45,8 +45,8 @@ export class Messages {
   constructor(page, view) {
     this.page = page;
     this.view = view;
-    // Only going up means that somebody reads what is above: a picture that has just got its height also
-    // leaves the end behind, and nobody wanted that.
+    // Only scrolling up means that the user reads what is above: a picture that has just got its height also
+    // leaves the end behind, which is unwanted.
     view.addEventListener('scroll', () => {
       if (view.scrollHeight - view.scrollTop - view.clientHeight < NEAR_PX) this.#isFollowing = true;
       else if (view.scrollTop < this.#top) this.#isFollowing = false;
@@ -173,7 +173,7 @@ export class Messages {
       sound && tool('download', 'chat.save_sound', save),
       recordingId && h('a', { class: 'round slim', ...look, icon: 'history', label: 'after.look' }),
       recordingId && tool('share', 'after.share', () => void share()),
-      message.timing && h('span', { class: 'small quiet num facts', title: facts(message) }, facts(message)),
+      message.timing && isDeveloper() && h('span', { class: 'small quiet num facts' }, facts(message)),
     ];
     return nodes.filter((node) => node instanceof Node);
   }

@@ -16,7 +16,7 @@ import '../../elements/voice/voice.js';
 /** @typedef {import('../../talk/chat.js').Part} Part */
 /** @typedef {ReturnType<typeof makeParts>} ChatPage */
 
-/** A sound of the instructions longer than this is no voice to imitate. */
+/** A sound of the instructions longer than this is not a voice to imitate. */
 const VOICE_LIMIT_S = 20;
 
 export function makeParts() {

@@ -24,12 +24,12 @@ import { asSaid } from '../../talk/captions.js';
 /**
  * @typedef {object} Said one side's contribution
  * @property {'you' | 'assistant'} who
- * @property {string} text '' where nobody wrote it down
+ * @property {string} text '' if it was not transcribed
  * @property {number} fromS
  * @property {number} untilS
  * @property {string[]} images
  * @property {boolean} isInterrupted
- * @property {number | null} latencyMs from the end of what was asked to the first of the answer, where it is known
+ * @property {number | null} latencyMs from the last word that was asked to the first of the answer, where both are timed
  */
 
 /** @param {any} chunk @param {number} i @returns {Cell} */
@@ -80,14 +80,13 @@ export function cellsOf(recording) {
 
 /** @param {Cell} cell @returns {Said[]} */
 function saidInTurn(cell) {
-  const { at, length, userText, images, text, timing, isEnd } = cell;
+  const { at, length, userText, images, text, isEnd } = cell;
   const askedS = Math.min(length, 1);
-  const latencyMs = timing.first_chunk_ms ?? timing.ttft_ms ?? timing.first_ms ?? null;
   const you = { who: /** @type {const} */ ('you'), text: userText, fromS: at, untilS: at + askedS, images };
   const it = { who: /** @type {const} */ ('assistant'), text, fromS: at + askedS, untilS: at + length, images: [] };
   return [
     { ...you, isInterrupted: false, latencyMs: null },
-    { ...it, isInterrupted: !isEnd, latencyMs },
+    { ...it, isInterrupted: !isEnd, latencyMs: null },
   ];
 }
 
@@ -161,7 +160,7 @@ function derived(cells) {
       open.untilS = cell.at + 1 + cell.length;
       if (cell.isEnd) open = null;
     } else if (open) {
-      // It listens again without having ended: somebody interrupted it.
+      // It listens again without having ended: it was interrupted.
       open.isInterrupted = true;
       open = null;
     }

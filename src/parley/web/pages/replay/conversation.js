@@ -1,5 +1,6 @@
 /** The conversation of a recording: what both said, to read, to search, to hear from any place. */
 
+import { isDeveloper } from '../../elements/developer.js';
 import { download, h, say } from '../../elements/dom.js';
 import { plainText, srt, vtt } from '../../talk/export.js';
 import { clock, t } from '../../words/words.js';
@@ -27,7 +28,7 @@ export class Conversation {
       const picture = (/** @type {string} */ path) =>
         h('img', { src: asset(path), alt: t('part.image'), loading: 'lazy', width: 120, height: 90 });
       const latency =
-        one.latencyMs === null
+        one.latencyMs === null || !isDeveloper()
           ? null
           : h('span', { class: 'small quiet num', words: ['replay.latency', { ms: Math.round(one.latencyMs) }] });
       return h(
@@ -39,7 +40,7 @@ export class Conversation {
           null,
           h('strong', { class: 'small', words: `who.${one.who}` }),
           ...one.images.slice(0, 1).map(picture),
-          one.text ? h('p', null, one.text) : h('p', { class: 'quiet', words: 'replay.spoke' }),
+          one.text ? h('p', { dir: 'auto' }, one.text) : h('p', { class: 'quiet', words: 'replay.spoke' }),
           one.isInterrupted ? h('em', { class: 'small quiet', words: 'transcript.interrupted' }) : null,
           latency,
         ),
