@@ -1,4 +1,4 @@
-"""Certificates as values: making a pair, naming one by its fingerprint, trusting exactly one.
+"""Certificates as values: creates a pair, names one by its fingerprint, trusts exactly one.
 
 The gateway's own certificate and a worker's are for one server each and no authority. Whoever
 trusts such a certificate trusts that server, whatever name it is reached by, and no other.

@@ -62,10 +62,15 @@ class ParleyError(Exception):
     close_code: ClassVar[int] = 1011
     http_status: ClassVar[int] = 500
     is_client_error: ClassVar[bool] = False
+    sentence: ClassVar[str] = ""
+    """Of errors that always say the same, or where nothing else is said."""
     client_event_id: str | None = None
     """The client's own id of the message that caused it, in dialects that have such ids."""
     retry_after_s: int | None = None
     """Seconds after which a retry makes sense (HTTP: `Retry-After`); None: never, or unknown."""
+
+    def __init__(self, sentence: str = "") -> None:
+        super().__init__(sentence or self.sentence)
 
     @classmethod
     def from_wire(cls, sentence: str) -> Self:
@@ -82,7 +87,7 @@ class BadInput(ParleyError):
     is_client_error = True
     field: str | None = None
 
-    def __init__(self, sentence: str, *, field: str | None = None) -> None:
+    def __init__(self, sentence: str = "", *, field: str | None = None) -> None:
         super().__init__(sentence)
         self.field = field
 
@@ -92,9 +97,7 @@ class InvalidJson(BadInput):
 
     code = "invalid_json"
     close_code = 1003
-
-    def __init__(self, sentence: str = "The message is not valid JSON text.") -> None:
-        super().__init__(sentence)
+    sentence = "The message is not valid JSON text."
 
 
 class InvalidRequest(BadInput):
@@ -201,9 +204,7 @@ class BadSessionId(BadInput):
     """A session id outside letters, digits, `_` and `-`, or longer than 64 characters."""
 
     code = "invalid_session_id"
-
-    def __init__(self) -> None:
-        super().__init__("A session id is 1 to 64 letters, digits, '_' or '-'.")
+    sentence = "A session id is 1 to 64 letters, digits, '_' or '-'."
 
 
 class Refused(ParleyError):
@@ -228,13 +229,11 @@ class QueueFull(Refused):
 
 
 class ServiceUnavailable(Refused):
-    """The server cannot serve at present; `why` is the sentence."""
+    """The server cannot serve at present; the sentence says why."""
 
     code = "service_unavailable"
     retry_after_s = 10
-
-    def __init__(self, why: str = "The service is not ready.") -> None:
-        super().__init__(why)
+    sentence = "The service is not ready."
 
 
 class WorkerBusy(Refused):
@@ -242,9 +241,7 @@ class WorkerBusy(Refused):
 
     code = "worker_busy"
     retry_after_s = 2
-
-    def __init__(self) -> None:
-        super().__init__("No idle worker is available.")
+    sentence = "No idle worker is available."
 
 
 class WorkerConnectFailed(Refused):
@@ -252,9 +249,7 @@ class WorkerConnectFailed(Refused):
 
     code = "worker_connect_failed"
     retry_after_s = 2
-
-    def __init__(self) -> None:
-        super().__init__("The assigned worker could not be reached.")
+    sentence = "The assigned worker could not be reached."
 
 
 class AppDisabled(Refused):
@@ -280,8 +275,8 @@ class TooManySessions(Refused):
     held: int | None = None
     limit: int | None = None
 
-    def __init__(self, held: int, limit: int) -> None:
-        super().__init__(f"Too many sessions from one address: {held} open, {limit} allowed.")
+    def __init__(self, held: int, limit: int, whose: str = "from one address") -> None:
+        super().__init__(f"Too many sessions {whose}: {held} open, {limit} allowed.")
         self.held = held
         self.limit = limit
 
@@ -340,20 +335,15 @@ class Unauthorized(Refused):
     code = "unauthorized"
     close_code = 1008
     http_status = 401
-
-    def __init__(self, sentence: str = "A valid token is required.") -> None:
-        super().__init__(sentence)
+    sentence = "A valid token is required."
 
 
 class Forbidden(Refused):
-    """A valid token that does not open this."""
+    """A valid token without the right for this request."""
 
     code = "forbidden"
     close_code = 1008
     http_status = 403
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__(sentence)
 
 
 class OriginForbidden(Refused):
@@ -386,7 +376,8 @@ class HostForbidden(Refused):
 
 
 class ContextFull(ParleyError):
-    """`needed` tokens do not fit into a context of `limit`."""
+    """`needed` tokens do not fit into a context of `limit`, which the operator may raise with
+    `setting`."""
 
     code = "context_full"
     close_code = 1000
@@ -395,10 +386,11 @@ class ContextFull(ParleyError):
     needed: int | None = None
     limit: int | None = None
 
-    def __init__(self, needed: int, limit: int) -> None:
+    def __init__(self, needed: int, limit: int, *, setting: str = "") -> None:
+        hint = f" The server's setting {setting} raises it." if setting else ""
         super().__init__(
             f"The prompt is too long: this model's maximum context length is {limit} tokens, the "
-            f"request has {needed}."
+            f"request has {needed}.{hint}"
         )
         self.needed = needed
         self.limit = limit
@@ -421,9 +413,11 @@ class InferenceFailed(ParleyError):
     """The model failed; the log has the details under `error_id`."""
 
     code = "inference_error"
+    sentence = "The model failed."
     error_id: str | None = None
 
-    def __init__(self, sentence: str = "The model failed.", *, error_id: str | None = None) -> None:
+    def __init__(self, sentence: str = "", *, error_id: str | None = None) -> None:
+        sentence = sentence or self.sentence
         super().__init__(f"{sentence} (error {error_id})" if error_id else sentence)
         self.error_id = error_id
 
@@ -431,8 +425,7 @@ class InferenceFailed(ParleyError):
 class SlotLost(InferenceFailed):
     """The slot was closed, or its engine stopped, while a request was running."""
 
-    def __init__(self) -> None:
-        super().__init__("The session lost its slot on the device.")
+    sentence = "The session lost its slot on the device."
 
 
 class UpstreamFailed(InferenceFailed):
@@ -453,11 +446,7 @@ class WorkerLost(ParleyError):
     """The session's worker disappeared."""
 
     code = "worker_lost"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "The worker running this session was lost, with what it was doing. Ask again."
-        )
+    sentence = "The worker running this session was lost, with what it was doing. Ask again."
 
 
 class WorkerLostEarly(WorkerLost):
@@ -473,9 +462,7 @@ class Cancelled(ParleyError):
     code = "cancelled"
     close_code = 1000
     http_status = 409
-
-    def __init__(self, sentence: str = "Cancelled") -> None:
-        super().__init__(sentence)
+    sentence = "Cancelled"
 
 
 class TimedOut(ParleyError):

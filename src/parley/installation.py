@@ -1,4 +1,4 @@
-"""What is installed here, and the command that adds what is missing.
+"""What is installed, and the command that adds what is missing.
 
 The distribution is called `parley-voice`: on the public index the name `parley` belongs to another
 project, so no hint may say to install that. The command fits where the reader stands: in

@@ -1,4 +1,4 @@
-"""How the server keeps its log: one place, for gateway and workers alike.
+"""Logging, for gateway and workers alike.
 
 Lines are structured and carry the session id where there is one (`bind_session`). Prompts, sound
 and pictures are never logged, at any level.
@@ -7,10 +7,12 @@ and pictures are never logged, at any level.
 from __future__ import annotations
 
 import asyncio
+import errno
 import faulthandler
 import logging
 import re
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
@@ -106,7 +108,7 @@ def configure(
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def tell_crashes() -> None:
+def log_crashes() -> None:
     """Let Python print the stack of each thread to standard error if a library crashes the process
     (a segmentation fault, an abort). Once per process is enough."""
     # Its own stream, whatever stands in for it: that one has a file to write to. None where it was
@@ -117,8 +119,10 @@ def tell_crashes() -> None:
 
 def _is_about_the_server(record: logging.LogRecord) -> bool:
     """True if a line concerns more than one client's bad request: clients can cause any number of
-    those, and `Recent` keeps only a few lines."""
-    return record.msg not in ("Invalid HTTP request received.", "Unsupported upgrade request.")
+    those, and `Recent` keeps only a few lines. A start ended by Ctrl-C has not failed."""
+    said = str(record.msg)
+    is_request = said in ("Invalid HTTP request received.", "Unsupported upgrade request.")
+    return not is_request and not said.rstrip().endswith("asyncio.exceptions.CancelledError")
 
 
 _is_json = False
@@ -139,7 +143,21 @@ def report_failure(task: asyncio.Future[Any]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None:
         name = task.get_name() if isinstance(task, asyncio.Task) else ""
-        get(__name__).error("task failed", task=name, exc_info=error)
+        get(__name__).error("task_failed", task=name, exc_info=error)
+
+
+def print_line(line: str, stream: TextIO) -> None:
+    """Print a line that is not of this process's log: an announcement, or one of a worker's log. On
+    a full disk the line is lost, not the server.
+
+    Raises:
+        OSError: it cannot be printed for another reason, as when its reader has left.
+    """
+    try:
+        print(line, file=stream, flush=True)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 _progress_listeners: list[Callable[[], None]] = []
@@ -156,8 +174,46 @@ def progress(logger: Any, event: str, **facts: object) -> None:
     Only what has come further is progress: a loop that waits must not call this.
     """
     logger.info(event, **facts)
+    _sign_of_life()
+
+
+def _sign_of_life() -> None:
     for listener in _progress_listeners:
         listener()
+
+
+class Steps:
+    """Progress of work in many small steps: a line every `every_s`, and one at its end.
+
+    Args:
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        logger: Any,
+        event: str,
+        *,
+        every_s: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._logger = logger
+        self._event = event
+        self._every_s = every_s
+        self._clock = clock
+        self._began_s = self._last_s = clock()
+
+    def step(self, **facts: object) -> None:
+        """One step is done: a sign of life, as `progress` is."""
+        now_s = self._clock()
+        if now_s - self._last_s >= self._every_s:
+            self._last_s = now_s
+            self._logger.info(self._event, **facts)
+        _sign_of_life()
+
+    def end(self, **facts: object) -> None:
+        took_s = round(self._clock() - self._began_s, 1)
+        self._logger.info(self._event, took_s=took_s, **facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +272,11 @@ def keeping_recent(limit: int) -> Iterator[Recent]:
 @contextmanager
 def bind_request(request_id: str) -> Iterator[None]:
     """Add the HTTP request's id to every line logged inside, also by tasks started inside."""
-    with structlog.contextvars.bound_contextvars(request_id=request_id):
+    before = structlog.contextvars.bind_contextvars(request_id=request_id)
+    try:
         yield
+    finally:
+        structlog.contextvars.reset_contextvars(**before)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
-"""Folders that only this user may look into: who can list recordings knows their ids, and an id
-is the permission to look at one."""
+"""Folders that only this user may read: a reader of the folder would learn the ids of recordings,
+and an id is the permission to read one.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol.kinds import Ending
-from parley.protocol.values import TokenLogprob
+from parley.protocol.values import TokenLogprob, WordTime
 
 
 class Stage(Enum):
@@ -63,6 +63,7 @@ class PrefillResult:
 
     Args:
         heard: the words of the sound in it, where the model makes any (`ModelSpec.transcribes`).
+        words: of one sound, with their times, where the model knows them.
         is_whole: these words are a turn that the model knows, so the user has most likely finished.
         chosen: what the model decided in it, as values, for `Prefill.again`; None: the model takes
             none, and decides the same from the same seed.
@@ -75,6 +76,7 @@ class PrefillResult:
     timings: Timings = field(default_factory=dict)
     checkpoint: Checkpoint | None = None
     heard: str = ""
+    words: tuple[WordTime, ...] = ()
     is_whole: bool = False
     chosen: object = None
 
@@ -102,7 +104,7 @@ class OutputPiece:
 
 @dataclass(frozen=True, slots=True)
 class GenerateResult:
-    """What an answer came to.
+    """Result of an answer.
 
     Args:
         text: everything said in this answer (reply: the whole turn; unit: this second).
@@ -111,12 +113,12 @@ class GenerateResult:
         context_tokens: length of the context now (duplex: before settling).
         heard: the words of the sound that this answer is about, where the model makes any while it
             answers (`ModelSpec.transcribes`); duplex: in the unit in which the
-            answer is begun, whose first sound may come in the next.
+            answer starts; its first sound may come in the next.
         problem: what kept a part behind the model (a language model at an address) from answering,
             and what to do, as a sentence for the client; "" where nothing did.
         chosen: as in `PrefillResult`.
         needs_sound_s: how much of the live sound that came last is still to be listened to: the
-            utterance that goes on. What came before has become `chosen`; None: all is needed.
+            utterance that continues. What came before has become `chosen`; None: all is needed.
     """
 
     ending: Ending

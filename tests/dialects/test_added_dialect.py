@@ -1,7 +1,5 @@
 """A dialect from outside, with everything a dialect may have, through a real gateway and worker."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -12,10 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 import websockets
-from tests.support.gateways import hear, occupied, running_gateway, say
+from tests.support.gateways import occupied, running_gateway
 from tests.support.patience import HANG_S
 from tests.support.stack import RunningStack, running_stack
 from tests.support.stand_in_worker import StandInWorker
+from tests.support.talking import hear, say
 from websockets.asyncio.client import connect
 
 from parley.dialects import registry
@@ -111,7 +110,7 @@ class TapeDialect(Dialect):
 
 
 class FirstDialect(RealtimeDialect):
-    """Realtime under other words: only the first message tells."""
+    """Realtime under other words: only the first message reports."""
 
     name = "first"
     first_types = frozenset({"session.begin"})
@@ -138,7 +137,7 @@ class FirstDialect(RealtimeDialect):
 
 @pytest.fixture
 def added(monkeypatch: pytest.MonkeyPatch) -> DialectRegistry:
-    """Both, beside the shipped ones."""
+    """Both, next to the shipped ones."""
     every = DialectRegistry([*registry.installed(), TapeDialect, FirstDialect])
     monkeypatch.setattr(registry, "installed", lambda: every)
     return every
@@ -268,7 +267,7 @@ async def refused(url: str, **more: Any) -> Any:
     return caught.value.response
 
 
-async def test_a_worker_without_the_dialect_is_no_lost_worker(monkeypatch: pytest.MonkeyPatch):
+async def test_a_worker_without_the_dialect_is_not_a_lost_worker(monkeypatch: pytest.MonkeyPatch):
     shipped = registry.installed()
     async with running_stack() as stack:
         host = stack.workers[0].host

@@ -1,7 +1,5 @@
 """Every dialect of this installation holds to the contract."""
 
-from __future__ import annotations
-
 from tests.contracts.dialect import DialectContract
 
 from parley.dialects.registry import installed

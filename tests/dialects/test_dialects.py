@@ -1,7 +1,5 @@
 """Phases, phrases and close codes of the four dialects."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, get_args
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import base64
 import json
 from dataclasses import replace
@@ -11,7 +9,7 @@ from tests.support.dialects import connection
 from tests.support.sessions import pcm64
 
 from parley.clock import ManualClock
-from parley.dialects.base import Dialect
+from parley.dialects.base import Dialect, close_reason
 from parley.dialects.events import (
     AnswerDone,
     AudioInput,
@@ -21,19 +19,20 @@ from parley.dialects.events import (
     Failed,
     HalfDuplexSetup,
     OutputDelta,
-    PauseRequested,
     Picture,
     SessionEnded,
     Sound,
     StopRequested,
+    TurnTranscribed,
     UnitDone,
-    VideoInput,
 )
+from parley.dialects.formatted import SoundDialect
 from parley.dialects.half_duplex import VOICE_PROMPT
-from parley.errors import InferenceFailed, InvalidPayload
+from parley.dialects.sound import WireSound
+from parley.errors import InferenceFailed, InvalidPayload, NotReady, WrongPhase
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Kind, Phase
-from parley.protocol.values import TextPart
+from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat, TextPart
 
 VOICE = Pcm(np.linspace(-0.5, 0.5, 4000, dtype=np.float32), 16_000)
 RAW = VOICE.samples.tobytes()
@@ -80,17 +79,6 @@ def test_a_chat_request_keeps_its_parts_in_order():
     assert asked.is_omni
 
 
-def test_chat_defaults_are_the_documented_ones():
-    asked = chat()
-
-    assert asked.is_streaming
-    assert not asked.wants_speech
-    assert asked.generation.max_new_tokens == 512
-    assert (asked.generation.temperature, asked.generation.top_p) == (0.7, 0.8)
-    assert asked.generation.length_penalty == 1.0
-    assert asked.numbers_images is False
-
-
 def test_chat_options_reach_the_event():
     asked = chat(
         tts={"mode": "omni", "language": "zh", "ref_audio_data": VOICE64},
@@ -108,17 +96,6 @@ def test_chat_options_reach_the_event():
     assert asked.generation.enable_thinking
     assert (asked.max_slices, asked.numbers_images) == (4, True)
     assert not asked.wants_recording
-
-
-def test_several_images_are_numbered_by_default():
-    image = {"type": "image", "data": b64(b"jpeg")}
-
-    assert chat(messages=[{"role": "user", "content": [image, image]}]).numbers_images
-
-
-def test_an_empty_tts_object_means_speech_and_a_disabled_one_means_none():
-    assert chat(tts={}).wants_speech
-    assert not chat(tts={"enabled": False, "ref_audio_data": VOICE64}).wants_speech
 
 
 def test_after_the_request_only_stop_is_understood():
@@ -147,19 +124,6 @@ def turns(**message) -> HalfDuplexSetup:
     event = read(connection("half_duplex"), {"type": "prepare", **message})
     assert isinstance(event, HalfDuplexSetup)
     return event
-
-
-def test_half_duplex_defaults_are_the_documented_ones():
-    prepared = turns()
-
-    assert prepared.system == (TextPart("You are a helpful assistant."),)
-    assert prepared.voice is None
-    assert prepared.wants_speech
-    assert (prepared.vad.threshold, prepared.vad.min_silence_duration_ms) == (0.8, 800)
-    assert (prepared.vad.min_speech_duration_ms, prepared.vad.speech_pad_ms) == (128, 30)
-    assert prepared.generation.max_new_tokens == 256
-    assert prepared.generation.length_penalty == 1.1
-    assert prepared.idle_s == 180
 
 
 def test_a_prompt_with_a_voice_becomes_text_voice_text():
@@ -198,21 +162,6 @@ def duplex() -> Dialect:
     return connection("duplex", "omni_1")
 
 
-def test_every_documented_name_of_a_field_is_understood():
-    for names in (
-        ("system_prompt", "ref_audio_base64", "tts_ref_audio_base64", "config"),
-        ("prefix_system_prompt", "ref_audio", "tts_ref_audio", "voice_config"),
-        ("instructions", "ref_audio_data", "tts_ref_audio", "voice_config"),
-    ):
-        values = ("Hi", VOICE64, VOICE64, {"top_k": 5})
-        prepared = read(duplex(), {"type": "prepare", **dict(zip(names, values, strict=True))})
-
-        assert isinstance(prepared, DuplexSetup)
-        assert prepared.prompt == "Hi"
-        assert prepared.voice == prepared.tts_voice == Sound(RAW)
-        assert prepared.options.top_k == 5
-
-
 def test_the_vocoder_falls_back_to_the_models_voice():
     prepared = read(duplex(), {"type": "prepare", "ref_audio_base64": VOICE64})
 
@@ -220,7 +169,7 @@ def test_the_vocoder_falls_back_to_the_models_voice():
     assert prepared.tts_voice == Sound(RAW)
 
 
-def test_a_unit_brings_its_frames_and_wishes():
+def test_a_unit_brings_its_frames_and_requests():
     message = {
         "type": "audio_chunk",
         "audio": VOICE64,
@@ -246,19 +195,6 @@ def test_realtime_calls_without_video_ignore_frames(kind, seen):
 
     assert isinstance(heard, AudioInput)
     assert heard.frames == seen
-
-
-def test_frames_may_come_alone():
-    assert read(duplex(), {"type": "video_frame", "data": b64(b"x")}, "active") == VideoInput(
-        (b"x",)
-    )
-
-
-@pytest.mark.parametrize(("asked", "seconds"), [(None, None), (5, 5), (0, 1), (9999, 300)])
-def test_a_pause_is_as_long_as_asked_within_reason(asked, seconds):
-    message = {"type": "pause"} if asked is None else {"type": "pause", "timeout": asked}
-
-    assert read(duplex(), message, "active") == PauseRequested(seconds)
 
 
 def test_a_payload_that_is_too_large_spoils_the_message_and_not_the_connection():
@@ -351,3 +287,91 @@ def test_a_result_says_when_it_was_sent_and_what_it_cost():
 )
 def test_every_end_has_its_close_code(dialect, event, code):
     assert dialect.encode(event).close_code == code
+
+
+def answer_in_pieces(name: str) -> list[dict]:
+    """Two pieces of one answer, each longer than a second."""
+    turn = connection(name, extensions=True)
+    pieces = OutputDelta(0, "hi", LONG), OutputDelta(1, "", LONG, is_final=True)
+    return [message for piece in pieces for message in written(turn, piece)]
+
+
+def test_chunks_of_an_answer_are_counted_on_and_only_the_last_is_final():
+    chunks = answer_in_pieces("half_duplex")
+
+    assert [each["chunk_index"] for each in chunks] == [0, 1, 2, 3]
+    assert [each["is_final"] for each in chunks] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("name", ["duplex", "realtime"])
+def test_what_an_encoder_keeps_back_is_sent_at_the_end_and_forgotten_after_a_cut(name):
+    odd = Pcm(LONG.samples[: 25 * 480 + 400], 24_000)
+
+    def opus() -> Dialect:
+        talk = connection(name, extensions=True)
+        assert isinstance(talk, SoundDialect)
+        talk.sound.agree(AudioFormat(output="opus"), extensions=True)
+        return talk
+
+    def packets(talk: Dialect, *, ends: bool) -> int:
+        field = {"duplex": "audio_data", "realtime": "audio"}[name]
+        (message,) = written(talk, unit(pcm=odd, end_of_turn=ends))
+        data, count = base64.b64decode(message[field]), 0
+        while data:
+            data, count = data[2 + int.from_bytes(data[:2]) :], count + 1
+        return count
+
+    talk = opus()
+
+    assert packets(talk, ends=False) == 25
+    written(talk, unit(is_listen=True))
+    assert packets(talk, ends=False) == 25
+    assert packets(opus(), ends=True) > 25
+
+
+def test_only_clients_with_extensions_choose_a_format():
+    plain = WireSound()
+    plain.agree(AudioFormat(output="pcm16"), extensions=False)
+
+    assert plain.format == PUBLISHED_FORMAT
+
+
+def test_a_pause_after_the_client_was_heard_begins_a_turn():
+    """Text without sound: a whole second of silence only in the middle of a turn."""
+    talk = connection("realtime")
+    lengths = []
+    for speaks in (True, True, False, True):
+        for each in written(talk, unit(text="hi" if speaks else "", is_listen=not speaks)):
+            lengths += [len(base64.b64decode(each["audio"])) // 4] if "audio" in each else []
+
+    assert lengths == [240, 24_000, 240]
+
+
+def test_a_transcript_is_sent_to_those_who_asked_for_it():
+    told = TurnTranscribed(0, "Hello")
+    update = {"type": "session.update", "session": {"instructions": "Hi", "transcribe": True}}
+    asked = connection("realtime")
+    read(asked, update)
+
+    assert written(connection("realtime"), told) == []
+    assert written(asked, told)[0]["transcript"] == "Hello"
+
+
+def test_sound_that_comes_too_early_or_too_late_is_refused_as_such():
+    chunk = {"type": "audio_chunk", "audio_base64": VOICE64}
+    append = {"type": "input_audio_buffer.append", "input": {"audio": VOICE64}}
+
+    with pytest.raises(NotReady):
+        read(duplex(), chunk, "preparing")
+    with pytest.raises(NotReady):
+        read(connection("realtime"), append, "preparing")
+    with pytest.raises(WrongPhase) as late:
+        read(connection("realtime"), append, "cleanup")
+    assert not isinstance(late.value, NotReady)
+
+
+def test_the_reason_of_a_close_frame_fits_into_it():
+    for sentence in ("é" * 200, "a" * 200):
+        reason = close_reason(sentence)
+        assert len(reason.encode()) <= 123
+        assert reason.endswith("...")

@@ -3,24 +3,12 @@ from structlog.testing import capture_logs
 from tests.support.scripted_model import ScriptedModel
 
 from parley.clock import ManualClock
-from parley.engine.loop import CanRollBack, Clear, EngineLoop, RollBack, SlotRequest, TakeCheckpoint
+from parley.engine.loop import EngineLoop, RowCall, SlotRequest, roll_back
 from parley.engine.model import DeviceFault
 from parley.engine.scheduler import PATIENCE_S
 from parley.engine.segments import Text
 from parley.engine.slots import SlotKey
-from parley.engine.work import (
-    Ending,
-    Finalize,
-    FinalizeResult,
-    Generate,
-    GenerateResult,
-    Prefill,
-    PrefillResult,
-    Stage,
-    StartSession,
-    StepUnit,
-    WholeUnit,
-)
+from parley.engine.work import Ending, Finalize, Generate, Prefill, Stage, StepUnit, WholeUnit
 from parley.errors import ContextFull, InferenceFailed, SlotLost
 
 HELLO = Prefill((Text("hello"),))
@@ -79,30 +67,6 @@ class Bench:
         pytest.fail("the loop does not come to an end")
 
 
-def test_rows_at_the_same_stage_share_a_step():
-    bench = Bench(rows=3)
-    for row in range(3):
-        bench.submit(row, Generate())
-
-    bench.run()
-
-    assert bench.model.steps == [(Stage.DECODE, (0, 1, 2))] * 5
-
-
-def test_work_on_a_row_runs_in_the_order_it_was_asked_for():
-    bench = Bench(rows=1)
-    requests = [
-        bench.submit(0, command)
-        for command in (StartSession("chat"), HELLO, Generate(), Finalize())
-    ]
-
-    bench.run()
-
-    assert [work for _, work in bench.model.started] == [request.command for request in requests]
-    assert isinstance(requests[1].sink.value, PrefillResult)
-    assert isinstance(requests[3].sink.value, FinalizeResult)
-
-
 def test_results_say_where_the_time_went():
     bench = Bench(costs_s={Stage.ENCODE: 0.020, Stage.PREFILL: 0.030})
     request = bench.submit(0, HELLO)
@@ -116,7 +80,7 @@ def test_results_say_where_the_time_went():
     assert request.sink.context_tokens == 1
 
 
-def test_durations_are_kept_until_somebody_takes_them():
+def test_durations_are_kept_until_a_person_takes_them():
     bench = Bench(costs_s={Stage.DECODE: 0.010})
     for row in range(2):
         bench.submit(row, Generate())
@@ -130,18 +94,7 @@ def test_durations_are_kept_until_somebody_takes_them():
     assert bench.loop.take_stats().stage_ms == {}
 
 
-def test_pieces_come_as_they_become_final():
-    bench = Bench()
-    request = bench.submit(0, Generate())
-
-    bench.loop.run_once()
-    bench.loop.run_once()
-
-    assert [piece.text for piece in request.sink.heard] == ["x", "x"]
-    assert request.sink.value is None
-
-
-def test_a_failing_row_is_found_and_the_others_go_on():
+def test_a_failing_row_is_found_and_the_others_continue():
     def fail(stage, rows):
         if 1 in rows:
             raise RuntimeError("row 1 is broken")
@@ -171,69 +124,6 @@ def test_a_failure_that_only_a_crowd_causes_costs_nobody_anything():
     bench.run()
 
     assert [request.sink.value.text for request in requests] == ["xxxxx"] * 3
-
-
-def test_work_after_a_failure_still_runs():
-    failures = [RuntimeError("once")]
-
-    def fail(stage, rows):
-        if failures:
-            raise failures.pop()
-
-    bench = Bench(on_step=fail)
-    first, second = bench.submit(0, HELLO), bench.submit(0, HELLO)
-
-    bench.run()
-
-    assert isinstance(first.sink.error, InferenceFailed)
-    assert isinstance(second.sink.value, PrefillResult)
-
-
-def test_a_refusal_reaches_the_asker_as_it_is(monkeypatch):
-    bench = Bench()
-    monkeypatch.setattr(bench.model, "start", raising(ContextFull(9000, 8192)))
-    request = bench.submit(0, HELLO)
-
-    bench.run()
-
-    assert isinstance(request.sink.error, ContextFull)
-    assert bench.loop.take_stats().failures == 0
-
-
-def test_a_cancelled_answer_ends_at_once_with_what_was_said():
-    bench = Bench()
-    request = bench.submit(0, Generate())
-    bench.loop.run_once()
-
-    bench.loop.cancel(request)
-    bench.run()
-
-    assert request.sink.value.ending is Ending.CANCELLED
-    assert len(bench.model.steps) == 1
-
-
-def test_an_answer_cancelled_before_its_turn_says_nothing():
-    bench = Bench()
-    bench.submit(0, HELLO)
-    request = bench.submit(0, Generate())
-
-    bench.loop.cancel(request)
-    bench.run()
-
-    assert request.sink.value == GenerateResult(Ending.CANCELLED, "", True, 0, 0, 1)
-
-
-def test_cancelling_what_has_ended_changes_nothing():
-    bench = Bench()
-    first = bench.submit(0, Generate())
-    bench.run()
-    second = bench.submit(0, Generate())
-    bench.loop.run_once()
-
-    bench.loop.cancel(first)
-    bench.run()
-
-    assert second.sink.value.ending is Ending.DONE
 
 
 def test_releasing_a_row_drops_its_work_between_two_steps():
@@ -268,30 +158,15 @@ def test_a_model_that_fails_to_close_a_row_still_lets_it_go(monkeypatch):
     assert ("model_cleanup_failed", "close") in {(e["event"], e.get("during")) for e in logged}
 
 
-def test_checkpoints_are_taken_and_returned_to_in_order():
-    bench = Bench()
-    bench.submit(0, HELLO)
-    checkpoint = bench.submit(0, TakeCheckpoint())
-    bench.submit(0, HELLO)
-    bench.run()
-
-    can = bench.submit(0, CanRollBack(checkpoint.sink.value))
-    back = bench.submit(0, RollBack(checkpoint.sink.value))
-    bench.run()
-
-    assert can.sink.value is True
-    assert back.sink.value == 1
-    assert bench.model.lengths[0] == 1
-
-
 def test_a_checkpoint_that_no_longer_holds_is_refused():
     bench = Bench()
     bench.submit(0, HELLO)
-    checkpoint = bench.submit(0, TakeCheckpoint())
-    bench.submit(0, Clear())
+    checkpoint = bench.submit(0, RowCall(lambda model, row: model.checkpoint(row)))
+    bench.submit(0, RowCall(lambda model, row: model.close(row)))
     bench.run()
 
-    back = bench.submit(0, RollBack(checkpoint.sink.value))
+    point = checkpoint.sink.value
+    back = bench.submit(0, RowCall(lambda model, row: roll_back(model, row, point)))
     bench.run()
 
     assert isinstance(back.sink.error, InferenceFailed)
@@ -415,14 +290,3 @@ def test_a_prefill_that_takes_a_checkpoint_is_undone_when_the_model_fails():
 
     assert isinstance(failed.sink.error, InferenceFailed)
     assert failed.sink.context_tokens == bench.model.lengths[0] == 1
-
-
-def test_a_prefill_returns_the_checkpoint_it_took():
-    bench = Bench(rows=1)
-    taken = bench.submit(0, Prefill((Text("one"),), takes_checkpoint=True))
-    bench.run()
-
-    back = bench.submit(0, RollBack(taken.sink.value.checkpoint))
-    bench.run()
-
-    assert back.sink.value == 0

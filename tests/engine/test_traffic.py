@@ -1,4 +1,4 @@
-"""An engine under everything at once: holders come and go, steps fail, answers are cancelled."""
+"""An engine under all of it together: holders come and go, steps fail, answers are cancelled."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ SOUNDS = [speak(1.0), silence(1.0), speak(0.4)]
 
 
 class Shaky:
-    """A parrot some of whose steps fail, whoever is in them."""
+    """A parrot some of whose steps fail, with all that takes part in them."""
 
     def __init__(self, rows, chance, share):
         self._parrot = Parrot(rows)

@@ -1,7 +1,5 @@
 """What outlasts a restart, who may do what, and the audit of admins."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sqlite3
@@ -10,19 +8,22 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.routing import WebSocketRoute
-from tests.support.gateways import PATHS, RunningGateway, end_of, refusal_of, running_gateway, until
+from tests.support.gateways import RunningGateway, refusal_of, running_gateway, until
 from tests.support.patience import HANG_S
 from tests.support.recordings import Running, recorded
 from tests.support.stand_in_worker import StandInWorker
+from tests.support.talking import PATHS, end_of
 from websockets.asyncio.client import connect
 
-from parley.errors import SetupError
+from parley.clock import SystemClock
+from parley.errors import RateLimited, SetupError
 from parley.gateway import maintenance
+from parley.gateway.authenticator import Authenticator, Caller
 from parley.gateway.http.auth import OPEN_PATHS
 from parley.gateway.state import MIGRATIONS, State
 
 ADMIN = {"authorization": "Bearer the-admin"}
+CAPABILITIES = "/v1/realtime/capabilities"
 
 
 def gateway(tmp_path: Path, **security: Any):
@@ -188,41 +189,6 @@ async def test_every_admin_route_refuses_strangers_and_keys(tmp_path):
     assert len(admin_only) >= 12
 
 
-@pytest.mark.parametrize("dialect", list(PATHS))
-async def test_every_socket_refuses_a_bad_token(tmp_path, dialect):
-    async with gateway(tmp_path) as running:
-        known = [r.path for r in running.gateway.app.router.routes if isinstance(r, WebSocketRoute)]
-        mark = "&" if "?" in PATHS[dialect] else "?"
-        url = running.ws(f"{PATHS[dialect]}{mark}token=st_wrong")
-        by_query = await refusal_of(url)
-        headers = {"authorization": "Bearer pk_wrong"}
-        by_header = await refusal_of(running.ws(PATHS[dialect]), additional_headers=headers)
-        # A page cannot see the answer to its upgrade: it is told on the open socket.
-        page: Any = running.url
-        async with connect(url, origin=page) as socket:
-            messages, code = await end_of(socket)
-
-    # The others are OpenAI Live's, below, and the workers'.
-    assert len(known) == len(PATHS) + 2
-    assert by_query == by_header == (401, "unauthorized")
-    assert code == 1008
-    assert "unauthorized" in json.dumps(messages[-1])
-
-
-@pytest.mark.parametrize("path", ["/v1/live/sessions", "/v1/realtime?model=m"])
-async def test_openais_sockets_refuse_a_bad_token_before_the_upgrade(tmp_path, path):
-    async with gateway(tmp_path) as running:
-        mark = "&" if "?" in path else "?"
-        by_query = await refusal_of(running.ws(f"{path}{mark}token=st_wrong"))
-        headers = {"authorization": "Bearer pk_wrong"}
-        by_header = await refusal_of(running.ws(path), additional_headers=headers)
-        page: Any = running.url
-        from_page = await refusal_of(running.ws(f"{path}{mark}token=st_wrong"), origin=page)
-
-    assert by_query == by_header == (401, "unauthorized")
-    assert from_page[0] == 401
-
-
 async def test_a_server_that_needs_keys_lets_nobody_in_without(tmp_path):
     async with gateway(tmp_path, needs_key=True) as running, StandInWorker(running.url):
         key = (await made_key(running))["key"]
@@ -250,6 +216,47 @@ async def test_a_server_that_needs_keys_lets_nobody_in_without(tmp_path):
     assert shared.status_code == allowed.status_code == 200
     assert refused == (401, "unauthorized")
     assert told["type"] == "queue_done"
+
+
+@pytest.mark.parametrize("as_admin", [False, True])
+async def test_a_client_secret_opens_sessions_and_nothing_else(tmp_path, as_admin: bool):
+    async with gateway(tmp_path, needs_key=True) as running, client(running) as http:
+        shown = ADMIN if as_admin else {"x-api-key": (await made_key(running))["key"]}
+        made = await http.post("/v1/realtime/client_secrets", headers=shown, json={})
+        secret = {"authorization": f"Bearer {made.json()['value']}"}
+        opened = [await http.get(path, headers=secret) for path in ("/", CAPABILITIES)]
+        refused = [
+            await http.request(method, path, headers=secret)
+            for method, path in (
+                ("GET", "/api/usage"),
+                ("GET", "/api/assets/ref_audio"),
+                ("GET", "/v1/responses/resp_1"),
+                ("POST", "/v1/responses"),
+                ("POST", "/api/chat"),
+                ("DELETE", "/api/sessions/rt_1"),
+            )
+        ]
+        url = running.ws(PATHS["duplex"] + f"?token={made.json()['value']}")
+        async with connect(url) as socket, asyncio.timeout(HANG_S):
+            told = json.loads(await socket.recv())
+
+    assert [each.status_code for each in opened] == [200, 200]
+    assert [each.status_code for each in refused] == [403] * 6
+    assert "realtime sessions only" in refused[0].json()["detail"]
+    assert told["type"] == "queued"
+
+
+def test_tokens_that_an_admin_gave_out_count_by_address():
+    auth = Authenticator(
+        admin_token="t", needs_key=True, clock=SystemClock(), anonymous_per_minute=2
+    )
+    token = auth.session_token(Caller("admin"))
+    caller = auth.identify({"authorization": f"Bearer {token}"})
+
+    for _ in range(2):
+        auth.count(caller, "203.0.113.7")
+    with pytest.raises(RateLimited):
+        auth.count(caller, "203.0.113.7")
 
 
 async def test_browsers_get_a_short_lived_token_and_a_cookie(tmp_path):

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from tests.support.cpu_time import takes_less_than
 from tests.support.gateways import running_gateway
 from tests.support.raw_sockets import WS_HEAD, raw_client
 
@@ -19,6 +20,8 @@ COSTLY_HEADS = {
     "its cookie": (b"/health", b'Cookie: parley_token="' + rb"\\" * (LARGE // 2) + b'"\r\n'),
     "many cookies": (b"/health", b"Cookie: " + b"a=b;" * (LARGE // 4) + b"\r\n"),
     "many query fields": (b"/health?" + b"a=&" * (LARGE // 3), b""),
+    "a long path": (b"/" + b"%41" * (LARGE // 3), b""),
+    "a long token": (b"/health?token=" + b"%41" * (LARGE // 3), b""),
     "many header fields": (b"/health", b"a:b\r\n" * (LARGE // 5)),
 }
 
@@ -50,13 +53,8 @@ async def test_a_costly_head_is_refused_and_costs_a_millisecond(name: str):
     ],
 )
 def test_our_cookie_is_looked_for_in_a_millisecond_whatever_else_there_is(header: str):
-    costs_ms = []
-    for _ in range(5):
-        began_s = time.process_time()
-        assert _cookie(header) == ""
-        costs_ms.append(1000 * (time.process_time() - began_s))
-
-    assert min(costs_ms) < 5
+    assert _cookie(header) == ""
+    assert takes_less_than(0.005, lambda: _cookie(header))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """When recordings are cleaned up on their own, by a clock that the test moves."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path

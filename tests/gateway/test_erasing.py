@@ -1,13 +1,12 @@
 """Everything that is kept of one person: found and deleted by their key."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import httpx
+from tests.openai.talking_model import TalkingModel
 from tests.support.gateways import until
 from tests.support.sounds import speak
 from tests.support.stack import RunningStack, running_stack
@@ -27,6 +26,32 @@ async def talk(server: RunningStack, headers: dict[str, str], text: str) -> str:
         assert answer.status_code == 200, answer.text
         response_id: str = answer.json()["id"]
         return response_id
+
+
+async def test_a_response_that_ends_after_its_key_was_revoked_is_not_kept() -> None:
+    """Nothing of an erased person comes afterwards."""
+    model = TalkingModel(answer="word " * 2_000, word_s=0.05)
+    async with (
+        running_stack(
+            load_model=lambda: model,
+            storage={"recording": True},
+            security={"admin_token": "the-admin"},
+        ) as server,
+        server.http() as http,
+    ):
+        alice, as_alice = await key_of(http, "alice")
+        asked = {"model": "m", "input": "I live in Leeds.", "background": True}
+        made = await http.post("/v1/responses", json=asked, headers=as_alice)
+        pool = server.runtime.scheduling.worker_pool
+        await until(lambda: len(list(pool.leases)) == 1)
+        await http.delete(f"/api/admin/keys/{alice}", headers=ADMIN)
+        await http.delete("/api/sessions", params={"key": alice}, headers=ADMIN)
+        model.word_s, model.answer = 0.0, ""
+        await until(lambda: not list(pool.leases))
+        kept = await server.runtime.stores.state.response(made.json()["id"], f"key {alice}")
+
+    assert made.status_code == 200
+    assert kept is None
 
 
 async def key_of(http: httpx.AsyncClient, name: str) -> tuple[str, dict[str, str]]:

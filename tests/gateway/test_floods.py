@@ -12,17 +12,16 @@ from tests.support.gateways import (
     HELLO,
     RunningGateway,
     all_free,
-    hear,
     refusal_of,
     running_gateway,
-    say,
     until,
 )
 from tests.support.raw_sockets import WS_HEAD, Answers, masked_frame, raw_client, raw_websocket
 from tests.support.stand_in_worker import StandInWorker
+from tests.support.talking import hear, say
 from websockets.asyncio.client import connect
 
-from parley.gateway.http.security import DEFAULT_BODY_BYTES
+from parley.gateway.http.exchange import DEFAULT_BODY_BYTES
 from parley.gateway.http.transfers import Transfers
 from parley.protocol.control import CONTROL_PATH, SECRET_HEADER
 from parley.transport.clients import OpenConnections
@@ -53,9 +52,15 @@ async def live_session(gateway: RunningGateway) -> AsyncIterator[None]:
         assert (await hear(live))["type"] == "echo"
 
 
-@pytest.mark.parametrize("flood", list(FLOODS))
-@pytest.mark.parametrize("phase", ["chat", "waiting", "session", "worker"])
-async def test_a_flood_ends_with_1008_and_a_live_session_goes_on(flood: str, phase: str):
+# Every flood in a session; elsewhere, where the same counts, each way of flooding once.
+@pytest.mark.parametrize(
+    ("phase", "flood"),
+    [
+        *(("session", flood) for flood in FLOODS),
+        *zip(("chat", "waiting", "worker") * 2, FLOODS, strict=True),
+    ],
+)
+async def test_a_flood_ends_with_1008_and_a_live_session_continues(flood: str, phase: str):
     slots = 1 if phase in ("waiting", "chat") else 2
     paths = {"chat": "/ws/chat", "worker": CONTROL_PATH}
     headers = f"{SECRET_HEADER}: right\r\n" if phase == "worker" else ""
@@ -74,13 +79,13 @@ async def test_a_flood_ends_with_1008_and_a_live_session_goes_on(flood: str, pha
             await attacker.flood(FLOODS[flood])
             answers = Answers(await reading)
         if answers.close_code == 1008:
-            # Nor can it begin anew at once.
+            # Nor can it begin again immediately.
             assert (await refusal_of(gateway.ws(path)))[0] == 429
 
         # Who reads messages may refuse the first one, before anybody counts.
         refusals = {1008} if phase == "session" else {1003, 1008}
         assert answers.close_code in refusals
-        # What it cost is bounded, however much was sent: so much at once, and what a second adds.
+        # What it cost is bounded, however much was sent: so much together, and what a second adds.
         limits = gateway.runtime.links.connection_limits
         assert answers.pongs <= 2 * limits.control_burst
         assert len(worker.heard) <= 2 * limits.message_burst
@@ -148,6 +153,19 @@ async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
         assert gateway.runtime.access.admission.sessions_by_address == {}
 
 
+async def test_small_bodies_that_come_after_their_answers_end_no_connection():
+    async with running_gateway() as gateway, AsyncExitStack() as stack:
+        port = gateway.gateway.port
+        clients = [await stack.enter_async_context(raw_client(port)) for _ in range(6)]
+        for client in clients:
+            await client.send(b"GET /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 8\r\n\r\n")
+            await client.until(b"Not Found")
+        for client in clients:
+            await client.send(b"01234567GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+            await client.until(b'"healthy":true')
+        assert not gateway.runtime.access.open_connections.draining
+
+
 async def test_a_body_that_comes_slowly_is_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(BoundedHttp, "body_limit_s", 0.3)
     piece = b" " * (16 << 10)
@@ -164,7 +182,7 @@ async def test_a_body_that_comes_slowly_is_given_up_in_the_end(monkeypatch: pyte
         assert 'parley_connections_ended_total{reason="slow_body"} 1.0' in text
 
 
-async def test_an_address_may_send_only_so_many_bodies_at_once_and_none_is_read_before():
+async def test_an_address_may_send_only_so_many_bodies_together_and_none_is_read_before():
     head = b"POST /api/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000\r\n\r\n"
     async with (
         running_gateway(limits={"sessions_per_client": 2}) as gateway,
@@ -341,8 +359,9 @@ async def test_odd_heads_get_their_status_and_a_reason(name: str):
 async def test_a_reader_that_stands_still_is_dropped(monkeypatch: pytest.MonkeyPatch, tmp_path):
     monkeypatch.setattr(BoundedHttp, "stall_s", 0.2)
     web = tmp_path / "web"
-    web.mkdir()
-    (web / "large.wav").write_bytes(b"x" * (64 << 20))
+    (web / "static").mkdir(parents=True)
+    (web / "static" / "large.wav").write_bytes(b"x" * (64 << 20))
+    (web / "version").write_text("0" * 16)
     async with (
         running_gateway(web=web) as gateway,
         raw_client(gateway.gateway.port) as reader,
@@ -354,8 +373,9 @@ async def test_a_reader_that_stands_still_is_dropped(monkeypatch: pytest.MonkeyP
 
 async def test_unread_answers_are_memory_of_their_address(tmp_path):
     web = tmp_path / "web"
-    web.mkdir()
-    (web / "large.wav").write_bytes(b"x" * (64 << 20))
+    (web / "static").mkdir(parents=True)
+    (web / "static" / "large.wav").write_bytes(b"x" * (64 << 20))
+    (web / "version").write_text("0" * 16)
     async with running_gateway(web=web) as gateway, AsyncExitStack() as stack:
         budget, connections = gateway.runtime.links.budget, gateway.runtime.access.open_connections
         budget.share_bytes = 1 << 20
@@ -371,7 +391,7 @@ async def test_unread_answers_are_memory_of_their_address(tmp_path):
         await until(lambda: budget.used_bytes == 0)
 
 
-async def test_nobody_waits_for_somebody_elses_transfers():
+async def test_one_client_does_not_wait_for_the_transfers_of_another():
     transfers = Transfers("uploads", 3, each=2)
 
     async def status(address: str) -> int:
@@ -391,7 +411,7 @@ async def test_nobody_waits_for_somebody_elses_transfers():
     assert await status("c") == 200
 
 
-async def test_a_client_that_leaves_during_its_upload_is_no_error(
+async def test_a_client_that_leaves_during_its_upload_is_not_an_error(
     caplog: pytest.LogCaptureFixture,
 ):
     head = b"POST /api/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 90000\r\n\r\n{"

@@ -1,7 +1,5 @@
 """Whom a proxy has signed in."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

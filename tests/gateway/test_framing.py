@@ -49,20 +49,6 @@ def test_messages_come_out_whole_however_the_stream_is_cut(messages, masked, pie
     assert b"".join(bytes(part) for event in events for part in event.parts) == stream
 
 
-def test_control_frames_between_fragments_do_not_disturb_the_message():
-    first = bytes([TEXT, 3]) + b"Hel"
-    last = bytes([0x80 | CONTINUATION, 2]) + b"lo"
-
-    events = read(first + frame(PING, b"x", mask=False) + last, pieces=[1, 4, 6, 9])
-
-    assert isinstance(events[0], Control)
-    assert events[0].payload == b"x"
-    assert isinstance(events[1], Message)
-    assert events[1].payload() == b"Hello"
-    # One frame goes on, however many came.
-    assert b"".join(events[1].parts) == frame(TEXT, b"Hello", mask=False)
-
-
 def masked_frame(first_byte: int, content: bytes, key: bytes = b"\x01\x02\x03\x04") -> bytes:
     masked = bytes(byte ^ key[index % 4] for index, byte in enumerate(content))
     return bytes([first_byte, 0x80 | len(content)]) + key + masked
@@ -84,26 +70,6 @@ def test_a_masked_message_in_fragments_becomes_one_frame(contents, pieces):
     assert event.payload() == b"".join(contents)
     again = read(b"".join(event.parts), masked=True)
     assert [(one.opcode, one.payload()) for one in again] == [(BINARY, b"".join(contents))]
-
-
-@given(st.text(min_size=1, max_size=300), st.lists(st.integers(0, 1 << 12), max_size=20))
-def test_text_is_utf_8_wherever_it_is_cut(text, pieces):
-    content = text.encode()
-
-    (event,) = read(frame(TEXT, content, mask=True), masked=True, pieces=pieces)
-
-    assert event.payload() == content
-
-
-@pytest.mark.parametrize("content", [b"\xff", b"abc\xc3", b"\xed\xa0\x80", b"x" * 70_000 + b"\xc3"])
-@pytest.mark.parametrize("pieces", [[], list(range(0, 70_020, 7))])
-def test_a_clients_text_that_is_not_utf_8_ends_with_1007(content: bytes, pieces: list[int]):
-    with pytest.raises(FrameError) as failure:
-        read(frame(TEXT, content, mask=True), masked=True, pieces=pieces)
-    binary = read(frame(BINARY, content, mask=True), masked=True, pieces=pieces)
-
-    assert failure.value.code == 1007
-    assert binary[0].payload() == content
 
 
 def test_fragments_without_content_are_counted_and_end_with_1008():
@@ -154,17 +120,6 @@ def test_a_message_that_comes_byte_by_byte_is_kept_in_few_pieces():
     assert b"".join(event.parts) == wire
 
 
-def test_what_came_before_a_bad_frame_in_the_same_read_is_delivered():
-    reader = FrameReader(masked=True, limit_bytes=1 << 20)
-
-    events = reader.feed(frame(TEXT, b"good", mask=True) + b"\xff\xff\xff\xff")
-    with pytest.raises(FrameError) as failure:
-        reader.read()
-
-    assert [event.payload() for event in events if isinstance(event, Message)] == [b"good"]
-    assert failure.value.code == 1002
-
-
 def test_it_reads_no_more_frames_than_asked_and_says_that_there_are_more():
     reader = FrameReader(masked=True, limit_bytes=1 << 20)
     reader.add(frame(PING, b"", mask=True) * 10 + frame(PING, b"", mask=True)[:3])
@@ -177,51 +132,6 @@ def test_it_reads_no_more_frames_than_asked_and_says_that_there_are_more():
     assert reader.control_frames == 10
 
 
-def test_a_masked_message_is_passed_on_with_the_clients_own_mask():
-    wire = frame(TEXT, b"hello", mask=True)
-
-    (event,) = read(wire, masked=True)
-
-    assert b"".join(event.parts) == wire
-    assert event.payload() == b"hello"
-
-
-@pytest.mark.parametrize(
-    ("stream", "code"),
-    [
-        (frame(TEXT, b"not masked", mask=False), 1002),
-        (bytes([0xC1, 0x80, 0, 0, 0, 0]), 1002),
-        (bytes([0x83, 0x80, 0, 0, 0, 0]), 1002),
-        (bytes([0x80, 0x80, 0, 0, 0, 0]), 1002),
-        (bytes([0x09, 0x80, 0, 0, 0, 0]), 1002),
-        (bytes([0x89, 0xFE, 0, 200, 0, 0, 0, 0]), 1002),
-        (frame(TEXT, b"x" * 101, mask=True), 1009),
-        (bytes([0x01, 0xBC]) + bytes(4 + 60) + bytes([0x80, 0xBC]) + bytes(4 + 60), 1009),
-        (bytes([0x82, 0xFF]) + b"\xff" * 8 + bytes(4), 1009),
-        (bytes([0x82, 0xFE, 0, 125]) + bytes(4 + 125), 1002),
-        (bytes([0x82, 0xFF]) + bytes(6) + b"\xff\xff" + bytes(4), 1002),
-    ],
-    ids=[
-        "unmasked",
-        "reserved bit",
-        "unknown opcode",
-        "continuation of nothing",
-        "fragmented ping",
-        "long ping",
-        "too large",
-        "too large in fragments",
-        "absurd length",
-        "125 bytes in two length bytes",
-        "65535 bytes in eight length bytes",
-    ],
-)
-def test_broken_framing_ends_with_its_code(stream: bytes, code: int):
-    with pytest.raises(FrameError) as failure:
-        read(stream, masked=True, limit=100)
-
-    assert failure.value.code == code
-
-
 def test_close_frames_carry_code_and_a_reason_cut_at_a_character():
     payload = close_payload(1013, "ü" * 100)
 
@@ -230,12 +140,6 @@ def test_close_frames_carry_code_and_a_reason_cut_at_a_character():
     assert (code, reason) == (1013, "ü" * 61)
     assert len(frame(CLOSE, payload, mask=False)) <= 127
     assert parse_close(b"") == (1005, "")
-
-
-@pytest.mark.parametrize("payload", [b"\x03", b"\x03\xed", b"\x00\x01"])
-def test_malformed_close_frames_are_refused(payload: bytes):
-    with pytest.raises(FrameError):
-        parse_close(payload)
 
 
 @given(st.lists(st.sampled_from([b",", b"x", b",,,", b"A" * 50, b"," * 70])))
@@ -288,17 +192,6 @@ def test_what_is_taken_as_a_whole_message_is_what_the_reader_reads(data, masked,
         assert heard(reader, data) == read
 
 
-@pytest.mark.parametrize("size", [20_000, 65_535, 65_536, 128_000])
-@pytest.mark.parametrize("masked", [True, False])
-def test_sound_that_comes_alone_is_a_whole_message(size: int, masked: bool):
-    data = frame(TEXT, b"A" * size, mask=masked)
-
-    message = FrameReader(masked=masked, limit_bytes=1 << 24).whole(data)
-
-    assert message is not None
-    assert message.payload() == b"A" * size
-
-
 def test_in_the_middle_of_something_nothing_is_a_whole_message():
     sound = frame(TEXT, b"A" * 20_000, mask=True)
     reader = FrameReader(masked=True, limit_bytes=1 << 24)
@@ -320,7 +213,7 @@ def test_in_the_middle_of_something_nothing_is_a_whole_message():
 @pytest.mark.parametrize(
     "payload", [b"\xff" * 20_000, b"," * (ITEMS_LIMIT + 1), "ä".encode() * 10_000, b"small"]
 )
-def test_text_that_has_to_be_looked_at_is_no_whole_message(payload: bytes):
+def test_text_that_has_to_be_looked_at_is_not_a_whole_message(payload: bytes):
     data = frame(TEXT, payload, mask=True)
 
     assert FrameReader(masked=True, limit_bytes=1 << 24).whole(data) is None

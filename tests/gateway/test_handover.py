@@ -1,7 +1,5 @@
 """Recordings of other hosts: what the gateway takes over, what it refuses, what it remembers."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io
@@ -112,7 +110,7 @@ async def test_a_recording_moves_as_a_whole_and_locks_stay_behind(tmp_path):
     }
 
 
-async def test_what_is_being_rendered_waits_unless_somebody_asks_for_it(tmp_path):
+async def test_what_is_being_rendered_waits_unless_a_person_asks_for_it(tmp_path):
     hosts = Hosts(tmp_path)
     folder = recording(hosts.there, "one")
     (folder / "replay.json").write_text('{"state": "running", "progress": 0.5}')
@@ -210,7 +208,7 @@ async def test_a_worker_that_shares_the_folder_hands_nothing_over(tmp_path):
     assert hosts.listed(hosts.here) == ["one"]
 
 
-async def test_without_the_secret_a_worker_tells_nothing(tmp_path):
+async def test_without_the_secret_a_worker_reports_nothing(tmp_path):
     hosts = Hosts(tmp_path)
     recording(hosts.there, "one")
 

@@ -1,16 +1,15 @@
 """Keys of an organisation: expiry, roles, minutes and tokens a day, and what was used."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
-from tests.support.gateways import PATHS, end_of, hear, running_gateway, say, until
+from tests.support.gateways import running_gateway, until
 from tests.support.present import present
 from tests.support.stand_in_worker import StandInWorker
+from tests.support.talking import PATHS, end_of, hear, say
 from websockets.asyncio.client import connect
 
 from parley.clock import SystemClock

@@ -1,7 +1,5 @@
 """Who of several gateways is active, with a clock of our own and with a real Redis."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """REST of voices and presets."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -74,7 +72,7 @@ async def test_a_large_voice_is_read_piece_by_piece(http, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("text", [b"{", b'{"name": "x", "audio_base64": ' + b"[" * 100])
-async def test_a_voice_that_is_no_json_is_refused_in_words(http, text: bytes):
+async def test_a_voice_that_is_not_json_is_refused_in_words(http, text: bytes):
     answer = await http.post(
         "/api/assets/ref_audio", content=text, headers={"content-type": "application/json"}
     )
@@ -212,3 +210,25 @@ async def test_presets_come_by_mode_or_flat_without_their_sounds(http, tmp_path)
     assert len(base64.b64decode(sound["data"])) == 4 * 16_000
     assert none.status_code == 404
     assert other.status_code == 422
+
+
+async def test_neighbours_in_one_ipv6_network_share_a_strangers_voices(tmp_path: Path):
+    async with (
+        running_gateway(
+            storage={"data_dir": tmp_path, "min_free_gb": 0},
+            security={"trust_proxy": True},
+            limits={"voices_per_client": 1},
+        ) as running,
+        running.http() as client,
+    ):
+        body = {"name": "Anna", "audio_base64": b64(encode_wav(tone(1.5, 16_000)))}
+        statuses = [
+            (
+                await client.post(
+                    "/api/assets/ref_audio", json=body, headers={"x-forwarded-for": address}
+                )
+            ).status_code
+            for address in ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1")
+        ]
+
+    assert statuses == [200, 409, 200]

@@ -6,8 +6,6 @@ A failure names the seed of its conversation, and `FUZZ_SEED=… pytest …/test
 runs that one alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

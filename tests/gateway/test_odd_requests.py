@@ -6,8 +6,6 @@ types of content, bodies that are nearly right, paths that lead elsewhere. A fai
 of its request.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,23 +1,14 @@
 """What an operator relies on: readiness, draining, a certificate renewed under running calls, lines
 that can be parsed, who was there."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import ssl
 
 from structlog.testing import capture_logs
-from tests.support.gateways import (
-    PATHS,
-    end_of,
-    hear,
-    occupied,
-    running_gateway,
-    say,
-    until,
-)
+from tests.support.gateways import occupied, running_gateway, until
 from tests.support.stand_in_worker import StandInWorker
+from tests.support.talking import PATHS, end_of, hear, say
 from websockets.asyncio.client import connect
 
 from parley.certificates import fingerprint, make_pair, shown_certificate
@@ -31,7 +22,7 @@ async def ready(gateway):
     return answer.status_code, answer.json()["why"]
 
 
-async def test_ready_tells_whether_a_session_would_be_served():
+async def test_ready_reports_whether_a_session_would_be_served():
     async with running_gateway() as gateway:
         assert await ready(gateway) == (503, "No worker can take a session.")
         async with StandInWorker(gateway.url) as worker:
@@ -95,7 +86,7 @@ async def test_a_drain_that_takes_too_long_ends_calls_in_their_words():
     assert code == 1001
 
 
-async def test_a_second_signal_ends_a_drain_at_once():
+async def test_a_second_signal_ends_a_drain_immediately():
     async with (
         running_gateway() as gateway,
         StandInWorker(gateway.url),
@@ -184,7 +175,7 @@ async def test_metrics_tell_that_another_gateway_may_be_active():
     assert "parley_gateway_active 1.0" in doubted
 
 
-async def test_metrics_tell_of_the_process_the_build_and_each_worker():
+async def test_metrics_report_the_process_the_build_and_each_worker():
     async with (
         running_gateway() as gateway,
         StandInWorker(gateway.url, name="w7", slots=3) as worker,

@@ -1,7 +1,5 @@
 """What an operator sees and does: the log, the disk, a worker that is emptied and started again."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

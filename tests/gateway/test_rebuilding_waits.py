@@ -1,7 +1,5 @@
 """A session of a lost worker waits for a slot as long as a worker is loading."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from unittest.mock import Mock
@@ -9,16 +7,18 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 from tests.gateway.test_session_registry import come_back, left
-from tests.support.gateways import end_of, running_gateway, until
+from tests.support.gateways import running_gateway, until
 from tests.support.patience import HANG_S
+from tests.support.talking import end_of
 
 from parley.clock import ManualClock
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
 from parley.gateway.lost_session import LostSession
-from parley.gateway.queue import Queue, Ticket
+from parley.gateway.queue import Queue
 from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.sessions import NotRebuilt
+from parley.gateway.successor import ReservedSlot
 from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.kinds import Kind
 from parley.settings import EtaSettings
@@ -106,9 +106,9 @@ async def test_a_worker_that_ends_while_it_loads_is_not_waited_for(waiting: Wait
 async def test_its_client_learns_how_long_it_may_come_again(key_id: str | None) -> None:
     async with running_gateway() as gateway:
         runtime = gateway.runtime
-        runtime.serving.sessions._hold_s = 0.05
+        runtime.serving.sessions.hold_s = 0.05
 
-        async def rebuild(session: LostSession, slot: Ticket | None) -> Lease:
+        async def rebuild(session: LostSession, slot: ReservedSlot | None) -> Lease:
             await asyncio.Event().wait()
             raise AssertionError
 

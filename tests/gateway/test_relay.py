@@ -6,9 +6,10 @@ import json
 
 import pytest
 import websockets
-from tests.support.gateways import PATHS, RunningGateway, end_of, hear, running_gateway, until
+from tests.support.gateways import RunningGateway, running_gateway, until
 from tests.support.patience import HANG_S
 from tests.support.stand_in_worker import StandInWorker
+from tests.support.talking import PATHS, end_of, hear
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
@@ -25,44 +26,6 @@ async def scripted(gateway: RunningGateway, script):
         await worker.join()
         yield worker
         await worker.leave()
-
-
-async def test_text_stays_text_and_binary_stays_binary():
-    async def script(connection: ServerConnection) -> None:
-        async for message in connection:
-            await connection.send(message)
-
-    async with (
-        running_gateway() as gateway,
-        scripted(gateway, script),
-        connect(gateway.ws(PATHS["duplex"])) as client,
-    ):
-        await hear(client)
-        sent: list[str | bytes] = ["ü 漢", b"\x00\xff", "", "x" * 300_000, b"y" * 70_000]
-        for message in sent:
-            await client.send(message)
-        received = [await client.recv() for _ in sent]
-
-    assert received == sent
-
-
-async def test_fragments_arrive_as_one_message():
-    async def script(connection: ServerConnection) -> None:
-        async for message in connection:
-            await connection.send(iter_pieces(message))
-
-    def iter_pieces(message):
-        return [message[:3], message[3:]]
-
-    async with (
-        running_gateway() as gateway,
-        scripted(gateway, script),
-        connect(gateway.ws(PATHS["duplex"])) as client,
-    ):
-        await hear(client)
-        await client.send(["hel", "lo ", "there"])
-
-        assert await client.recv() == "hello there"
 
 
 @pytest.mark.parametrize("code", [1000, 1003, 1008, 1011, 1013, 4321])

@@ -6,20 +6,14 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
-from tests.support.gateways import (
-    HELLO,
-    PATHS,
-    all_free,
-    end_of,
-    hear,
-    occupied,
-    running_gateway,
-    until,
-)
+from tests.support.gateways import HELLO, all_free, occupied, running_gateway, until
 from tests.support.recordings import recorded
 from tests.support.stand_in_worker import StandInWorker
+from tests.support.talking import PATHS, hear
+from tools.pages import make
 from websockets.asyncio.client import connect
 
 from parley.gateway.http.chat import ChatResponse, TokenStats, written
@@ -163,44 +157,6 @@ async def test_hanging_up_on_chat_over_http_cancels(moment: str):
         await all_free(gateway)
 
 
-async def test_half_duplex_stop_ends_that_session_only():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url, slots=2),
-        gateway.http() as http,
-        connect(gateway.ws("/ws/half_duplex/one")) as one,
-        connect(gateway.ws("/ws/half_duplex/two")) as two,
-    ):
-        await hear(one)
-        await hear(two)
-        stopped = await http.post("/api/half_duplex/stop", json={"session_id": "one"})
-        unknown = await http.post("/api/half_duplex/stop", json={"session_id": "three"})
-        strange = await http.post("/api/half_duplex/stop", json={"session_id": "../x"})
-        messages, code = await end_of(one)
-        await two.send('{"type": "prepare"}')
-
-        assert (stopped.status_code, stopped.json()["success"]) == (200, True)
-        assert (unknown.status_code, unknown.json()["success"]) == (404, False)
-        assert strange.status_code == 422
-        assert (messages[-1]["type"], code) == ("stopped", 1000)
-        assert (await hear(two))["type"] == "prepared"
-
-
-async def test_half_duplex_stop_reaches_a_waiting_session_too():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url),
-        gateway.http() as http,
-        occupied(gateway),
-        connect(gateway.ws("/ws/half_duplex/one")) as waiting,
-    ):
-        await hear(waiting)
-        response = await http.post("/api/half_duplex/stop", json={"session_id": "one"})
-
-        assert response.json()["success"] is True
-        assert (await end_of(waiting))[1] == 1000
-
-
 async def test_metrics_tell_queue_leases_traffic_errors_and_stages():
     async with (
         running_gateway() as gateway,
@@ -307,10 +263,11 @@ async def test_pages_are_served_with_their_files_and_follow_the_switches(tmp_pat
     (tmp_path / "pages" / "home.js").write_text("export {};")
     outside = tmp_path.parent / "outside.txt"
     outside.write_text("secret")
-    (tmp_path / "link.txt").symlink_to(outside)
-
+    made = tmp_path.parent / "made"
+    make(tmp_path, made)
+    (made / "static" / "link.txt").symlink_to(outside)
     async with (
-        running_gateway(web=tmp_path) as gateway,
+        running_gateway(web=made) as gateway,
         gateway.http() as http,
     ):
         recorded(gateway.runtime.settings.storage.data_dir, "rt_1-a", units=0)
@@ -342,4 +299,4 @@ def test_an_answer_with_sound_is_the_json_of_its_model(sound: str | None):
         estimated_queue_wait_s=None,
     )
 
-    assert json.loads(bytes(written(answer).body)) == answer.model_dump(mode="json")
+    assert json.loads(bytes(written(answer).body)) == msgspec.to_builtins(answer)

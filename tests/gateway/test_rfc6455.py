@@ -6,8 +6,6 @@ must be refused ends with the close code of RFC 6455, section 7.4.1, and the con
 Section numbers in the tests are those of the RFC.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
@@ -97,7 +95,7 @@ class Raw:
         return payload
 
     async def echoes(self, text: str = "still here") -> bool:
-        """Whether a message still comes back whole."""
+        """True if a message still comes back whole."""
         self.send(frame(TEXT, says(text)))
         answer = json.loads(await self.hear(TEXT))
         return bool(answer["message"]["text"] == text)
@@ -561,7 +559,7 @@ async def test_8_1_a_character_may_be_cut_between_fragments():
     assert wrong == []
 
 
-# The same rules hold before a session has begun
+# The same rules hold before a session has started
 
 
 async def test_the_rules_hold_for_a_client_that_waits_in_the_queue():

@@ -10,9 +10,10 @@ import httpx
 import pytest
 import structlog
 from starlette.datastructures import Headers
-from tests.support.gateways import HELLO, PATHS, end_of, hear, refusal_of, running_gateway
+from tests.support.gateways import HELLO, refusal_of, running_gateway
 from tests.support.patience import HANG_S
 from tests.support.stand_in_worker import StandInWorker
+from tests.support.talking import PATHS, end_of, hear
 from websockets.asyncio.client import connect
 
 from parley.clock import ManualClock
@@ -270,6 +271,14 @@ async def test_pages_carry_a_content_policy_and_everything_nosniff():
     assert "server" not in page.headers
 
 
+@pytest.mark.parametrize("path", ["/api/queue", "/v1/models", "/api/sessions/unknown"])
+async def test_no_cache_keeps_what_may_be_one_clients(path: str):
+    async with running_gateway() as gateway, gateway.http() as http:
+        answer = await http.get(path)
+
+    assert answer.headers["cache-control"] == "no-store"
+
+
 async def test_errors_of_ours_reveal_nothing(monkeypatch: pytest.MonkeyPatch):
     async with running_gateway() as gateway:
 
@@ -308,28 +317,6 @@ async def test_a_head_without_end_is_cut_off(monkeypatch):
         with contextlib.suppress(ConnectionError):
             assert b"200" not in await asyncio.wait_for(reader.read(), HANG_S)
         writer.close()
-
-
-async def test_admin_routes_need_the_token_once_there_is_one():
-    async with (
-        running_gateway(security={"admin_token": "t0ken"}) as gateway,
-        StandInWorker(gateway.url),
-        gateway.http() as http,
-    ):
-        change = {"eta_chat_s": 5}
-        refused = await http.put("/api/config/eta", json=change)
-        bearer = await http.put(
-            "/api/config/eta", json=change, headers={"Authorization": "Bearer t0ken"}
-        )
-        header = await http.get("/api/admin/apps", headers={"X-Admin-Token": "t0ken"})
-        public = (await http.get("/workers")).json()["workers"][0]
-        private = (await http.get("/workers", headers={"X-Admin-Token": "t0ken"})).json()
-
-    assert (refused.status_code, refused.json()["code"]) == (401, "unauthorized")
-    assert (bearer.status_code, bearer.json()["eta_chat_s"]) == (200, 5)
-    assert header.status_code == 200
-    assert public["url"] is None
-    assert private["workers"][0]["url"].startswith("http://127.0.0.1:")
 
 
 # The admission by itself
@@ -396,6 +383,23 @@ def test_a_proxy_makes_the_token_necessary():
     assert behind.address_of("127.0.0.1", lines) == "1.2.3.4"
 
 
+@pytest.mark.parametrize(
+    ("told", "owner"),
+    [
+        ("192.0.2.7:5000", "192.0.2.7"),
+        ("6.6.6.6, [2001:db8:1:2::7]:5000", "2001:db8:1:2::/64"),
+        ("[2001:db8:1:2::9]", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::7", "2001:db8:1:2::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+    ],
+)
+def test_a_client_has_one_owner_however_its_proxy_writes_its_address(told: str, owner: str):
+    """Application gateways add the port, which differs with each connection."""
+    behind = admission(trust_proxy=True)
+
+    assert behind.owner_of("127.0.0.1", headers(x_forwarded_for=told)) == owner
+
+
 @pytest.mark.parametrize("token", ["", "t0ke", "t0kenn", "ü"])
 def test_wrong_tokens_do_not_open(token: str):
     locked = admins(admin_token="t0ken")
@@ -425,6 +429,18 @@ def test_a_visit_counts_only_while_it_lasts():
     assert runtime.sessions_by_address == {}
 
 
+def test_the_error_says_whether_an_address_or_a_key_has_too_many_sessions():
+    runtime = admission(sessions=1)
+
+    with runtime.visit("a"), pytest.raises(TooManySessions, match="from one address: 1 open"):
+        runtime.visit("a").__enter__()
+    with (
+        runtime.visit("key k", limit=1),
+        pytest.raises(TooManySessions, match="with one key: 1 open"),
+    ):
+        runtime.visit("key k", limit=1).__enter__()
+
+
 def test_a_customer_of_ipv6_is_one_address_to_every_limit():
     runtime, opened = admission(sessions=1), OpenConnections(1)
 
@@ -435,6 +451,8 @@ def test_a_customer_of_ipv6_is_one_address_to_every_limit():
 
     assert opened.enter(network_of("2001:db8::1"))
     assert not opened.enter(network_of("2001:db8::2"))
+    # Memory of bodies and answers, and the pause after a flood.
+    assert runtime.owner_of("2001:db8::1", headers()) == runtime.owner_of("2001:db8::2", headers())
 
 
 # Certificates

@@ -7,8 +7,6 @@ the making of replays (`storage.replays` is off, so asking for one is answered w
 503): each would start a process.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -33,7 +31,7 @@ from parley.protocol.codec import to_base64
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES: Final = times(6, 25)
+EXAMPLES: Final = times(4, 25)
 """Per operation and caller, half of them wrong on purpose."""
 
 CHECKED: Final = (
@@ -63,7 +61,7 @@ THERE: Final = {
 
 
 class Caller:
-    """Sends cases as somebody, to a server of their own, in whose `data_dir` there is a recording,
+    """Sends cases as a person, to a server of their own, in whose `data_dir` there is a recording,
     also after one was deleted. Blocks."""
 
     def __init__(self, url: str, data_dir: Path, headers: dict[str, str]) -> None:
@@ -101,7 +99,7 @@ class Caller:
 
 
 def fuzz(servers: Sequence[tuple[str, Path, dict[str, str]]]) -> list[Caller]:
-    """Send every case to each server, as somebody else: most of the time goes into thinking of
+    """Send every case to each server, as another person: most of the time goes into thinking of
     them. Blocks; for a thread."""
     callers = [Caller(*server) for server in servers]
     assert all(caller.document == callers[0].document for caller in callers)
@@ -138,7 +136,7 @@ def fuzz(servers: Sequence[tuple[str, Path, dict[str, str]]]) -> list[Caller]:
 
 
 @pytest.mark.slow
-# The server runs beside the dice, in this process: its keep-alive draws random numbers as well.
+# The server runs next to the dice, in this process: its keep-alive draws random numbers as well.
 @pytest.mark.filterwarnings(
     "ignore:Do not use the .random. module:hypothesis.errors.HypothesisDeprecationWarning"
 )

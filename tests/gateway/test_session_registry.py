@@ -1,6 +1,4 @@
-"""What a gateway knows of sessions without a connection, above all just after it has begun."""
-
-from __future__ import annotations
+"""What a gateway knows of sessions without a connection, above all just after it has started."""
 
 import asyncio
 import json
@@ -12,9 +10,10 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 from structlog.testing import capture_logs
-from tests.support.gateways import RunningGateway, end_of, running_gateway, until
+from tests.support.gateways import RunningGateway, running_gateway, until
 from tests.support.patience import HANG_S
 from tests.support.stand_in_worker import StandInWorker
+from tests.support.talking import end_of
 from websockets.asyncio.client import ClientConnection, connect
 
 from parley.clock import ManualClock
@@ -22,11 +21,11 @@ from parley.gateway.admission import Admission
 from parley.gateway.eta import EtaTracker
 from parley.gateway.lost_session import LostSession
 from parley.gateway.moving import Moving
-from parley.gateway.queue import Ticket
 from parley.gateway.resumption import Resumption
 from parley.gateway.runtime import GatewayRuntime
-from parley.gateway.session_relay import AGAIN_CODE
+from parley.gateway.session_relay import AGAIN_CODE, RelayEnd, SessionRelay
 from parley.gateway.sessions import NotRebuilt, NotYetKnown, Sessions, SessionState
+from parley.gateway.successor import ReservedSlot
 from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.control import (
     RESUME_HEADER,
@@ -40,7 +39,7 @@ from parley.protocol.kinds import Kind, Phase
 from parley.protocol.resume import REFUSED_CODE, ResumeRequest
 from parley.session_log.contract import LoggedSession
 from parley.settings import EtaSettings, SecuritySettings
-from parley.transport import DialFailed
+from parley.transport import Closure, DialFailed
 
 WINDOW_S = 30.0
 
@@ -57,7 +56,7 @@ def hello(*sessions: SessionPhase, worker_id: str = "w") -> Hello:
 
 
 class Young:
-    """What a gateway that has just begun knows."""
+    """What a gateway that has just started knows."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -65,9 +64,10 @@ class Young:
         self.dropped: list[str] = []
         self.gone: set[str] = set()
         self.leaving = asyncio.Event()
+        self.admission = Admission(SecuritySettings(), sessions_per_client=8, own_names=())
         self.kept = Sessions(
             worker_pool=self.pool,
-            admission=Admission(SecuritySettings(), sessions_per_client=8, own_names=()),
+            admission=self.admission,
             clock=self.clock,
             is_gone=self._is_gone,
             drop_log=self.dropped.append,
@@ -82,7 +82,7 @@ class Young:
         """Leases of sessions that are rebuilt from here on, each at another worker."""
         rebuilt: list[str] = []
 
-        async def rebuild(lost: LostSession, slot: Ticket | None) -> Lease:
+        async def rebuild(lost: LostSession, slot: ReservedSlot | None) -> Lease:
             rebuilt.append(lost.lease_id)
             lease = self.pool.lease(lost.kind, lost.session_id)
             assert lease is not None
@@ -157,10 +157,43 @@ async def test_last_words_of_a_worker_that_died_are_told_by_another() -> None:
     assert (rebuilt, found.worker.worker_id) == (["lease"], "v")
 
 
+async def test_last_words_are_found_at_the_worker_that_took_them_over() -> None:
+    gateway = Young()
+
+    async def rebuild(lost: LostSession, slot: ReservedSlot | None) -> Lease:
+        lease = gateway.pool.lease(lost.kind, lost.session_id)
+        assert lease is not None
+        lease.resume = ResumeState(lost.dialect, left_s=WINDOW_S, note="")
+        lease.phase = Phase.ENDED
+        return lease.transfer()
+
+    gateway.kept.rebuild = rebuild
+    assert gateway.kept.seek_last_words(await ended_and_lost(gateway))
+    await asyncio.sleep(0)
+
+    found = await gateway.kept.find("call")
+
+    assert found is not None
+    assert found.worker.worker_id == "v"
+    assert found.worker.free_slots == 2, "they need none"
+    assert gateway.kept.take(found) is None
+
+
+@pytest.mark.parametrize(("code", "is_kept"), [(1000, False), (1001, False), (1006, True)])
+def test_a_session_whose_client_leaves_while_it_moves_is_over(code: int, is_kept: bool) -> None:
+    lease = SimpleNamespace(resume=object(), is_held=True, is_lost=True)
+    sessions = SimpleNamespace(can_move=lambda lease: True)
+    relay = SessionRelay(sessions=sessions, metrics=None, clock=None)  # type: ignore[arg-type]
+
+    end, upstream = RelayEnd("client", Closure(code)), SimpleNamespace(lease=lease)
+
+    assert relay._is_cut(end, upstream) is is_kept  # type: ignore[arg-type]
+
+
 async def test_a_session_that_ended_is_not_called_lost_when_its_last_words_are_gone() -> None:
     gateway = Young()
 
-    async def rebuild(lost: LostSession, slot: Ticket | None) -> Lease:
+    async def rebuild(lost: LostSession, slot: ReservedSlot | None) -> Lease:
         raise NotRebuilt("Nothing of the session was kept.")
 
     gateway.kept.rebuild = rebuild
@@ -189,7 +222,7 @@ async def test_a_worker_that_is_lost_after_it_rebuilt_a_session_is_followed_by_a
     first = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
     rebuilt: list[str] = []
 
-    async def rebuild(lost: LostSession, slot: Ticket | None) -> Lease:
+    async def rebuild(lost: LostSession, slot: ReservedSlot | None) -> Lease:
         rebuilt.append(lost.log_id)
         lease = gateway.pool.lease(Kind.AUDIO_DUPLEX, "call")
         assert lease is not None
@@ -215,7 +248,7 @@ async def test_a_fault_while_a_session_is_rebuilt_loses_it_and_nothing_else() ->
     gateway = Young()
     worker = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
 
-    async def rebuild(lost: LostSession, slot: Ticket | None) -> Lease:
+    async def rebuild(lost: LostSession, slot: ReservedSlot | None) -> Lease:
         raise KeyError("a mistake of ours")
 
     gateway.kept.rebuild = rebuild
@@ -227,7 +260,7 @@ async def test_a_fault_while_a_session_is_rebuilt_loses_it_and_nothing_else() ->
     why = gateway.kept.why_lost("call", None)
     assert why == "The server made a mistake; its log has more."
     assert gateway.dropped == ["lease"]
-    with gateway.kept._admission.claim("call"):
+    with gateway.kept.admission.claim("call"):
         """Its id is free again."""
 
 
@@ -255,7 +288,7 @@ async def test_a_gateway_that_ends_leaves_what_it_rebuilds_to_the_next_one() -> 
         for name, call in (("first", "call"), ("later", "another"))
     ]
 
-    async def rebuild(lost: LostSession, slot: Ticket | None) -> Lease:
+    async def rebuild(lost: LostSession, slot: ReservedSlot | None) -> Lease:
         began.set()
         # As the queue does, which is closed then.
         await gateway.leaving.wait()
@@ -276,7 +309,7 @@ async def test_a_gateway_that_ends_leaves_what_it_rebuilds_to_the_next_one() -> 
     assert gateway.dropped == []
 
 
-async def test_a_session_on_its_way_to_another_worker_is_not_ended_where_it_was() -> None:
+async def test_a_session_in_flight_to_another_worker_is_not_ended_where_it_was() -> None:
     gateway, ended = Young(), list[str]()
     gateway.pool.welcome(
         hello(*(of_session(Phase.ACTIVE, each, each) for each in ("on its way", "there"))), object()
@@ -286,7 +319,7 @@ async def test_a_session_on_its_way_to_another_worker_is_not_ended_where_it_was(
     assert unlogged.resume is not None
     unlogged.resume = msgspec.structs.replace(unlogged.resume, log_id="")
 
-    async def rebuild(lost: LostSession, slot: Ticket | None) -> Lease:
+    async def rebuild(lost: LostSession, slot: ReservedSlot | None) -> Lease:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -307,7 +340,7 @@ async def test_a_session_on_its_way_to_another_worker_is_not_ended_where_it_was(
     gateway.kept.leave()
     await gateway.kept.close()
 
-    # The other one had arrived, or nobody could go on with it.
+    # The other one had arrived, or nobody could continue it.
     assert ended == ["there"]
 
 
@@ -386,7 +419,7 @@ async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(tmp_path: Pat
     async with running_gateway(storage={"data_dir": tmp_path}) as gateway:
         runtime, ended, session_id = gateway.runtime, asyncio.Event(), "adx_0123456789abcdef0123"
 
-        async def rebuild(lost: LostSession, slot: Ticket | None) -> Lease:
+        async def rebuild(lost: LostSession, slot: ReservedSlot | None) -> Lease:
             try:
                 await asyncio.Event().wait()
             finally:
@@ -395,14 +428,16 @@ async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(tmp_path: Pat
 
         runtime.serving.sessions.rebuild = rebuild
         keyless = f"{session_id}4"
-        note = '{"address":"127.0.0.1"}'
+        note = '{"address":"127.0.0.1","key_id":"key"}'
         for found in (
-            msgspec.structs.replace(left(), session_id=session_id),
-            msgspec.structs.replace(left(note=note), session_id=keyless),
+            msgspec.structs.replace(left(note=note), session_id=session_id),
+            msgspec.structs.replace(left(), session_id=keyless),
         ):
             runtime.serving.sessions.found(found)
         await until(lambda: runtime.serving.sessions.moving(session_id))
         await until(lambda: runtime.serving.sessions.moving(keyless))
+        for one in runtime.serving.sessions:
+            one.asked.set()
         async with gateway.http() as http:
             stranger = await http.post(f"/api/sessions/{session_id}/end")
             assert runtime.serving.sessions.moving(session_id)
@@ -420,13 +455,15 @@ async def test_a_client_whose_session_was_lost_is_refused_immediately_with_the_r
 ) -> None:
     why = "It began on another model."
 
-    async def rebuild(lost: LostSession, slot: Ticket | None) -> Lease:
+    async def rebuild(lost: LostSession, slot: ReservedSlot | None) -> Lease:
         raise NotRebuilt(why)
 
     async with running_gateway(storage={"data_dir": tmp_path}) as gateway:
         sessions = gateway.runtime.serving.sessions
         sessions.rebuild = rebuild
         sessions.found(left(note='{"address":"127.0.0.1"}'))
+        for one in sessions:
+            one.asked.set()
         await until(lambda: sessions.why_lost("call", None))
         with capture_logs() as lines:
             async with connect(gateway.ws("/ws/duplex/call?resume=true")) as client:
@@ -449,8 +486,58 @@ def left(lease_id: str = "lease", *, pid: int = 7, note: str = "") -> LoggedSess
         *(lease_id, lease_id, "call", Kind.AUDIO_DUPLEX, "duplex", "w", "http://127.0.0.1:1"),
         worker_pid=pid,
         fingerprint="m",
-        note=note or '{"address":"127.0.0.1","key_id":"key","granted_time":0.0}',
+        note=note or '{"address":"127.0.0.1","granted_time":0.0}',
     )
+
+
+async def test_sessions_that_wait_for_their_clients_take_no_place_of_their_address() -> None:
+    gateway = Young()
+    gateway.gone.add("http://127.0.0.1:1")
+    rebuilt = gateway.rebuilds()
+    for number in range(9):
+        gateway.kept.found(msgspec.structs.replace(left(), session_id=f"call{number}"))
+    await until(lambda: gateway.kept.count() == {"away": 9})
+
+    with gateway.admission.visit("127.0.0.1"):
+        await asyncio.sleep(0)
+    gateway.pool.welcome(hello(worker_id="other"), object())
+    assert await gateway.kept.find("call3") is not None
+
+    assert len(rebuilt) == 1
+    assert gateway.admission.sessions_by_address == {"127.0.0.1": 1}
+    await gateway.kept.close()
+
+
+async def test_who_shows_another_key_does_not_call_a_moving_session_to_a_slot() -> None:
+    gateway = Young()
+    gateway.gone.add("http://127.0.0.1:1")
+    rebuilt = gateway.rebuilds()
+    gateway.kept.found(left(note='{"address":"127.0.0.1","key_id":"key"}'))
+    await until(lambda: gateway.kept.count() == {"away": 1})
+    gateway.pool.welcome(hello(worker_id="other"), object())
+
+    with pytest.raises(NotYetKnown):
+        await gateway.kept.find("call", "another")
+    assert rebuilt == []
+
+    assert await gateway.kept.find("call", "key") is not None
+    assert rebuilt == ["lease"]
+    await gateway.kept.close()
+
+
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
+async def test_what_a_session_ran_is_charged_whatever_the_clock_was_set_to(jump_s: float) -> None:
+    gateway = Young()
+    granted = gateway.clock.time() - 600 + jump_s
+    note = f'{{"address":"127.0.0.1","key_id":"key","granted_time":{granted},"ran_s":60.0}}'
+    resume = ResumeState("duplex", left_s=WINDOW_S, note=note, log_id="lease", ran_s=540.0)
+
+    gateway.pool.welcome(
+        hello(msgspec.structs.replace(of_session(Phase.ACTIVE), resume=resume)), object()
+    )
+
+    (lease,) = gateway.pool.leases
+    assert gateway.clock.monotonic() - lease.granted_at == 600.0
 
 
 async def test_a_session_whose_worker_brings_it_stays_there() -> None:
@@ -483,7 +570,7 @@ async def test_a_session_that_its_worker_does_not_know_any_more_has_ended(is_fir
 
 
 @pytest.mark.parametrize("how", ["its process is gone", "another process has its name", "silent"])
-async def test_a_session_whose_worker_is_gone_too_goes_on_at_another(
+async def test_a_session_whose_worker_is_gone_too_continues_at_another(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway = Young()
@@ -498,13 +585,55 @@ async def test_a_session_whose_worker_is_gone_too_goes_on_at_another(
     if how == "another process has its name":
         gateway.pool.welcome(hello(), object())
 
-    await until(lambda: gateway.kept.away)
+    await until(lambda: gateway.kept.count() == {"away": 1})
+    assert rebuilt == [], "its client is not there"
     lease = await gateway.kept.find("call")
 
     assert lease is not None
     assert rebuilt == ["lease"]
     assert gateway.dropped == []
     await gateway.kept.close()
+
+
+@pytest.mark.parametrize(("away_s", "is_rebuilt"), [(1.0, True), (11.0, False)])
+async def test_only_sessions_whose_clients_are_expected_take_slots(
+    away_s: float, is_rebuilt: bool
+) -> None:
+    gateway = Young()
+    rebuilt = gateway.rebuilds()
+    worker = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    gateway.pool.welcome(hello(worker_id="v"), object())
+    gateway.clock.advance(away_s)
+
+    gateway.pool.disconnected(worker)
+    gateway.pool.gone(worker)
+    await asyncio.sleep(0.01)
+
+    assert rebuilt == (["lease"] if is_rebuilt else [])
+    assert gateway.kept.count() == {"away": 1}
+    found = await gateway.kept.find("call")
+    assert found is not None
+    assert found.worker.worker_id == "v"
+    await gateway.kept.close()
+
+
+async def test_a_session_that_has_moved_is_not_sought_at_its_old_worker() -> None:
+    gateway = Young()
+    gateway.rebuilds()
+    old = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    gateway.pool.welcome(hello(worker_id="v"), object())
+    lease = gateway.pool.find_lease("lease")
+    assert lease is not None
+    lease.is_lost = True
+    lease.lost.notify()
+    await until(lambda: gateway.kept.away)
+
+    # It reports that its client has left, and has not heard that it is to end the session.
+    gateway.pool.phase(old, of_session(Phase.ACTIVE))
+
+    found = await gateway.kept.find("call")
+    assert found is not None
+    assert found.worker.worker_id == "v"
 
 
 async def test_a_session_that_another_worker_brings_is_not_rebuilt() -> None:
@@ -527,7 +656,8 @@ async def test_one_whose_worker_comes_after_all_is_told_to_end_it() -> None:
     gateway.gone.add("http://127.0.0.1:1")
     gateway.pool.welcome(hello(worker_id="v"), object())
     gateway.kept.found(left())
-    await until(lambda: gateway.kept.away)
+    await until(lambda: gateway.kept.moving("call"))
+    assert await gateway.kept.find("call")
 
     gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
 
@@ -535,7 +665,7 @@ async def test_one_whose_worker_comes_after_all_is_told_to_end_it() -> None:
     await gateway.kept.close()
 
 
-async def test_a_log_with_a_note_that_is_not_a_gateway_s_is_dropped() -> None:
+async def test_a_log_with_a_note_that_is_not_a_gateways_is_dropped() -> None:
     gateway = Young()
 
     gateway.kept.found(left(note="[]"))
@@ -555,14 +685,14 @@ async def come_back(gateway: RunningGateway) -> ClientConnection:
     return client
 
 
-async def test_a_client_is_told_to_try_again_and_at_last_that_there_is_nothing() -> None:
+async def test_a_client_is_asked_to_try_again_and_at_last_that_there_is_nothing() -> None:
     clock = ManualClock()
 
     def make(settings: object, **more: object) -> GatewayRuntime:
         return GatewayRuntime(settings, clock=clock, **more)  # type: ignore[arg-type]
 
     async with running_gateway(make_runtime=make) as gateway:
-        gateway.runtime.serving.sessions._hold_s = 0.05
+        gateway.runtime.serving.sessions.hold_s = 0.05
         clock.advance(11.0)
         early, early_code = await end_of(await come_back(gateway))
         clock.advance(WINDOW_S)
@@ -575,7 +705,7 @@ async def test_a_client_is_told_to_try_again_and_at_last_that_there_is_nothing()
     assert 'parley_resumptions_total{result="not_yet_known"} 1.0' in page
 
 
-async def test_whoever_gave_up_does_not_take_the_session_from_its_next_attempt() -> None:
+async def test_anyone_who_gave_up_does_not_take_the_session_from_its_next_attempt() -> None:
     async with running_gateway() as gateway:
         worker = StandInWorker(gateway.url, name="late")
         worker.kept = (

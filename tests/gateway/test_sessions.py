@@ -1,7 +1,5 @@
 """REST of what stays: reading, packing, uploading, commenting, sharing, deleting, and who may."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -269,7 +267,7 @@ async def test_comments_are_kept_changed_and_removed(http, tmp_path):
     assert (await http.post("/api/sessions/no/comment", json={"comment": "x"})).status_code == 404
 
 
-async def test_a_share_link_shows_but_tells_no_id_and_changes_nothing(http, tmp_path):
+async def test_a_share_link_shows_but_reports_no_id_and_changes_nothing(http, tmp_path):
     recorded(tmp_path, "the_real_id")
     link = (await http.post("/api/sessions/the_real_id/share", json={})).json()
     base = f"/api/sessions/{link['token']}"
@@ -339,7 +337,7 @@ async def test_lists_pins_and_deletion_take_a_token(http, tmp_path):
     assert after["total_recordings"] == 0
 
 
-async def test_whoever_had_the_session_may_delete_its_recording(http, tmp_path):
+async def test_anyone_who_had_the_session_may_delete_its_recording(http, tmp_path):
     recording = "rt_4f1c9a7be02d4c5899aa31d07be6f210-a"
     folder = recorded(tmp_path, recording)
     link = (await http.post(f"/api/sessions/{recording}/share", json={})).json()

@@ -1,62 +1,13 @@
-"""How clients are told that the server stops."""
+"""How clients learn that the server stops."""
 
 import asyncio
 import contextlib
 
-import pytest
-from tests.support.gateways import (
-    HELLO,
-    PATHS,
-    end_of,
-    hear,
-    occupied,
-    running_gateway,
-    say,
-    until,
-)
+from tests.support.gateways import HELLO, running_gateway, until
 from tests.support.patience import HANG_S
 from tests.support.stand_in_worker import StandInWorker
+from tests.support.talking import PATHS, end_of, hear
 from websockets.asyncio.client import connect
-
-
-@pytest.mark.parametrize(
-    ("dialect", "code"),
-    [("chat", 1013), ("half_duplex", 1013), ("duplex", 1013), ("realtime", 1001)],
-)
-async def test_waiting_clients_are_told_in_their_dialect(dialect: str, code: int):
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url),
-        occupied(gateway),
-        connect(gateway.ws(PATHS[dialect])) as client,
-    ):
-        if dialect == "chat":
-            await say(client, **HELLO)
-        await hear(client)
-        gateway.gateway.stop()
-        messages, close_code = await end_of(client)
-
-    last = messages[-1]
-    assert close_code == code
-    if dialect == "realtime":
-        assert last == {"type": "session.closed", "reason": "server_shutdown"}
-    else:
-        assert (last["type"], last["code"]) == ("error", "service_unavailable")
-
-
-async def test_running_sessions_are_ended_by_their_worker_in_its_words():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url) as worker,
-        connect(gateway.ws(PATHS["realtime"])) as client,
-    ):
-        await hear(client)
-        await until(lambda: worker.sessions)
-        gateway.gateway.stop()
-        messages, code = await end_of(client)
-
-    assert messages == [{"type": "session.closed", "reason": "server_shutdown"}]
-    assert code == 1001
 
 
 async def test_newcomers_are_refused_while_the_last_sessions_end():
@@ -80,12 +31,12 @@ async def test_newcomers_are_refused_while_the_last_sessions_end():
         async with gateway.http() as http:
             rest = await http.post("/api/chat", json=HELLO)
 
-    # Whoever comes back to a session may find it at the next gateway.
+    # Anyone who comes back to a session may find it at the next gateway.
     assert outcomes == [1013, 1001, 1013, 1012]
     assert (rest.status_code, rest.json()["code"]) == (503, "service_unavailable")
 
 
-async def test_whoever_does_not_end_in_time_is_cut_off():
+async def test_anyone_who_does_not_end_in_time_is_cut_off():
     async with (
         running_gateway() as gateway,
         StandInWorker(gateway.url) as worker,

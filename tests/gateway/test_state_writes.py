@@ -1,7 +1,5 @@
 """Callers that write to the database at the same time."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Maintenance tasks that end: seen from `/health`, and started again."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

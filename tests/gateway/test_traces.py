@@ -1,7 +1,5 @@
 """`POST /api/_debug/record_trace`: kept when wanted, and never more than its share of the disk."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -39,7 +37,7 @@ async def test_traces_are_appended_one_per_line(tmp_path):
     assert all(line["at"] for line in lines)
 
 
-async def test_what_is_no_trace_is_refused(tmp_path):
+async def test_what_is_not_a_trace_is_refused(tmp_path):
     bad: list[tuple[bytes, str | None, int]] = [
         (b"{", None, 400),
         (b"", None, 400),

@@ -1,28 +1,30 @@
 """Pages and their files: packed for browsers that take it, on every address of theirs."""
 
-from __future__ import annotations
-
-import gzip
-import time
 from pathlib import Path
 
 import pytest
 from starlette.datastructures import Headers
+from tests.support.cpu_time import takes_less_than
 from tests.support.gateways import running_gateway
+from tools.pages import MADE, make
 
 from parley.gateway.http.files import DEPTH_LIMIT, WebFiles, takes_gzip
-from parley.gateway.http.pages import OTHER_NAMES, WEB
+from parley.gateway.http.pages import OTHER_NAMES
 
 SCRIPT = "export const words = 'the same line again and again';\n" * 40
 
 
 @pytest.fixture
 def web(tmp_path: Path) -> Path:
-    (tmp_path / "index.html").write_text("<!doctype html>" + "<p>start</p>" * 100)
-    (tmp_path / "duplex.html").write_text("<!doctype html>" + "<p>call</p>" * 100)
-    (tmp_path / "big.js").write_text(SCRIPT)
-    (tmp_path / "small.js").write_text("export {};")
-    return tmp_path
+    """Made pages."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "index.html").write_text("<!doctype html>" + "<p>start</p>" * 100)
+    (source / "duplex.html").write_text("<!doctype html>" + "<p>call</p>" * 100)
+    (source / "big.js").write_text(SCRIPT)
+    (source / "small.js").write_text("export {};")
+    make(source, tmp_path / "made")
+    return tmp_path / "made"
 
 
 async def test_text_travels_packed_to_browsers_that_take_it(web: Path):
@@ -72,7 +74,9 @@ async def test_an_unchanged_file_is_not_sent_again_in_either_form(web: Path):
             first = await http.get("/static/big.js", headers=ask)
             again = {**ask, "if-none-match": first.headers["etag"]}
             answers.append(await http.get("/static/big.js", headers=again))
-        (web / "big.js").write_text("export const changed = 1;\n" * 40)
+        source = web.with_name("source")
+        (source / "big.js").write_text("export const changed = 1;\n" * 40)
+        make(source, web)
         changed = await http.get("/static/big.js", headers={"accept-encoding": "gzip", **again})
 
     assert [answer.status_code for answer in answers] == [304, 304]
@@ -116,7 +120,7 @@ async def test_a_person_on_a_wrong_link_reads_words_and_a_program_json(web: Path
 
 
 async def test_a_wrong_address_shows_a_page_of_ours_below_any_path():
-    async with running_gateway(web=WEB) as gateway, gateway.http() as http:
+    async with running_gateway() as gateway, gateway.http() as http:
         page = await http.get("/a/b", headers={"accept": "text/html"})
 
     assert page.status_code == 404
@@ -126,7 +130,7 @@ async def test_a_wrong_address_shows_a_page_of_ours_below_any_path():
 
 @pytest.mark.parametrize(("asked", "there"), sorted(OTHER_NAMES.items()))
 async def test_addresses_that_people_try_lead_to_the_page_they_mean(asked: str, there: str):
-    async with running_gateway(web=WEB) as gateway, gateway.http() as http:
+    async with running_gateway() as gateway, gateway.http() as http:
         answer = await http.get(f"{asked}?lang=en", follow_redirects=False)
 
     assert (answer.status_code, answer.headers["location"]) == (307, f"{there}?lang=en")
@@ -161,47 +165,22 @@ def test_only_who_takes_gzip_gets_it():
     assert {text: takes_gzip(Headers({"accept-encoding": text})) for text in asked} == asked
 
 
-def test_what_lies_in_memory_is_small(web: Path):
-    (web / "icon.png").write_bytes(bytes(4096))
+def test_a_page_is_finished_once_and_then_costs_a_look_up():
+    files = WebFiles(MADE)
+    headers = [(b"accept-encoding", b"gzip"), (b"accept-language", b"en")]
+    scope = {"type": "http", "path": "/", "headers": headers}
+    first = files.page("index", scope)
+    again = [files.page("index", scope).body for _ in range(100)]
 
-    files = WebFiles(web)
-    assert files._packed == {}
-    files.pack()
-
-    sizes = {Path(path).name: len(packed.body) for path, packed in files._packed.items()}
-    assert set(sizes) == {"index.html", "duplex.html", "big.js"}
-    assert gzip.decompress(files._packed[str(web / "big.js")].body).decode() == SCRIPT
-
-
-def test_a_page_is_made_once_and_then_costs_a_look_up(monkeypatch: pytest.MonkeyPatch):
-    files = WebFiles(WEB)
-    scope = {
-        "type": "http",
-        "path": "/",
-        "headers": [(b"accept-encoding", b"gzip"), (b"accept-language", b"en")],
-    }
-    first = files.page(WEB / "index.html", scope)
-    looked: list[tuple[Path, str, str]] = []
-
-    def made_again(path: Path, root: str, language: str) -> str:
-        looked.append((path, root, language))
-        return ""
-
-    monkeypatch.setattr(files, "_at_its_version", made_again)
-    began_s = time.process_time()
-    for _ in range(100):
-        again = files.page(WEB / "index.html", scope)
-    each_ms = 10 * (time.process_time() - began_s)
-
-    assert again.body == first.body
-    assert looked == []
-    assert each_ms < 1
+    assert set(again) == {first.body}
+    assert files._finished.cache_info().misses == 1
+    assert takes_less_than(0.001, lambda: files.page("index", scope))
 
 
 def test_addresses_without_end_do_not_fill_the_memory():
-    files = WebFiles(WEB)
+    files = WebFiles(MADE)
     for depth in range(1, 200):
         scope = {"type": "http", "path": "/" + "a/" * depth, "headers": []}
-        files.page(WEB / "index.html", scope, 404)
+        files.page("index", scope, 404)
 
-    assert len(files._pages) <= DEPTH_LIMIT + 1
+    assert files._finished.cache_info().currsize <= DEPTH_LIMIT + 1

@@ -1,21 +1,12 @@
-"""A stop or a look at somebody's place in the queue needs more than a guess."""
-
-from __future__ import annotations
+"""A stop or a look at a person's place in the queue needs more than a guess."""
 
 import re
 from typing import Any
 
 import pytest
-from tests.support.gateways import (
-    PATHS,
-    RunningGateway,
-    end_of,
-    hear,
-    occupied,
-    running_gateway,
-    say,
-)
+from tests.support.gateways import RunningGateway, occupied, running_gateway
 from tests.support.stand_in_worker import StandInWorker
+from tests.support.talking import PATHS, end_of, hear, say
 from websockets.asyncio.client import ClientConnection, connect
 
 from parley.clock import ManualClock
@@ -147,19 +138,6 @@ async def test_a_session_of_a_key_is_stopped_with_that_key_only():
     assert (without, other, own) == (404, 404, 200)
 
 
-async def test_a_stop_of_a_turn_says_truthfully_that_nothing_was_being_said():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url),
-        occupied(gateway, "quiet") as client,
-    ):
-        status, answer = await stop(gateway, "quiet", "127.0.0.1", scope="turn")
-        alive = await is_alive(client)
-
-    assert (status, answer) == (200, {"success": False, "message": "Nothing was being said."})
-    assert alive
-
-
 async def test_guessing_session_ids_is_soon_over():
     async with (
         running_gateway(security=PROXY) as gateway,
@@ -200,22 +178,6 @@ async def test_strangers_see_how_many_wait_and_no_ticket_ids():
     assert known.json()["ticket"]["ticket_id"] == ticket_id
     assert (guessed.json(), still) == ({"success": False}, 1)
     assert (own.json(), code) == ({"success": True}, 1000)
-
-
-async def test_admins_see_and_cancel_every_ticket():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url),
-        gateway.http() as admin,
-        occupied(gateway),
-        connect(gateway.ws(PATHS["duplex"])) as client,
-    ):
-        ticket_id = (await hear(client))["ticket_id"]
-        (item,) = (await admin.get("/api/queue")).json()["items"]
-        await admin.delete(f"/api/queue/{item['ticket_id']}")
-        await end_of(client)
-
-    assert item["ticket_id"] == ticket_id
 
 
 async def test_callers_without_a_key_are_limited_per_minute():

@@ -2,51 +2,29 @@
 
 import asyncio
 import contextlib
-import socket
 import time
 
 import pytest
-from tests.support.gateways import (
-    HELLO,
-    PATHS,
-    all_free,
-    end_of,
-    hear,
-    occupied,
-    running_gateway,
-    say,
-    until,
-)
+from tests.support.gateways import HELLO, all_free, occupied, running_gateway, until
 from tests.support.patience import HANG_S
+from tests.support.ports import free_port
 from tests.support.stand_in_worker import StandInWorker
+from tests.support.talking import PATHS, end_of, hear, say
 from websockets.asyncio.client import connect
 
-from parley.gateway import worker_pool
+from parley.gateway import acquisition, worker_pool
 from parley.gateway.upstream import DialPolicy
 from parley.protocol.control import BEAT_EVERY_S, SILENCE_LIMIT_S
 
 
 @pytest.fixture
 def silence_is_borne(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a closed connection tells of a death then."""
+    """Only a closed connection reports of a death then."""
     monkeypatch.setattr(worker_pool, "SILENCE_LIMIT_S", 3600.0)
 
 
 def statuses(gateway) -> list[str]:
     return [worker.view for worker in gateway.runtime.scheduling.worker_pool]
-
-
-@pytest.mark.usefixtures("silence_is_borne")
-async def test_a_worker_that_dies_idle_is_offline_and_gets_no_work():
-    async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
-        worker.kill()
-        await until(lambda: statuses(gateway) == ["offline"])
-
-        async with connect(gateway.ws(PATHS["realtime"])) as client:
-            queued = await hear(client)
-
-    assert queued["type"] == "session.queued"
-    assert queued["estimated_wait_s"] is None
 
 
 @pytest.mark.parametrize("dialect", ["half_duplex", "duplex", "realtime", "chat"])
@@ -82,8 +60,8 @@ async def test_a_worker_that_dies_is_told_with_1011_or_before_the_session_is_rea
 
 
 @pytest.mark.usefixtures("silence_is_borne")
-async def test_a_lost_worker_is_told_in_words_of_the_requirement_text_without_extensions():
-    """`inference_error` would mean there that the session goes on."""
+async def test_the_loss_of_a_worker_is_reported_in_words_of_the_texts_without_extensions():
+    """`inference_error` would mean there that the session continues."""
     async with (
         running_gateway() as gateway,
         StandInWorker(gateway.url) as worker,
@@ -143,9 +121,7 @@ async def test_ten_waiters_outlive_the_only_worker_and_are_served_by_the_next():
 async def _unreachable(gateway, name: str):
     """A worker whose control socket works but whose session port is closed."""
     worker = StandInWorker(gateway.url, name=name)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        worker.url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    worker.url = f"http://127.0.0.1:{free_port()}"
     worker._tasks.append(asyncio.create_task(asyncio.sleep(0)))
     await worker.join()
     return worker
@@ -167,7 +143,10 @@ async def test_clients_of_an_unreachable_worker_are_served_by_the_next():
         await broken.leave()
 
 
-async def test_a_client_is_told_that_it_waits_while_a_worker_is_dialled():
+async def test_a_client_learns_that_it_waits_while_a_worker_is_dialled(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(acquisition, "QUIET_S", 0.2)
     patient = DialPolicy(attempts=3, pause_s=0.4, open_limit_s=HANG_S)
     async with running_gateway(policy=patient, probe_every_s=2 * HANG_S) as gateway:
         broken = await _unreachable(gateway, "broken")
@@ -177,6 +156,18 @@ async def test_a_client_is_told_that_it_waits_while_a_worker_is_dialled():
 
     assert messages[0]["type"] == "session.queued"
     assert (messages[-1]["error"]["code"], code) == ("worker_connect_failed", 1013)
+
+
+async def test_a_client_is_not_kept_once_its_worker_is_known_to_be_unreachable():
+    endless = DialPolicy(attempts=1000, pause_s=0.05, open_limit_s=HANG_S)
+    async with running_gateway(policy=endless, probe_every_s=0.2) as gateway:
+        broken = await _unreachable(gateway, "broken")
+        async with connect(gateway.ws(PATHS["realtime"])) as client:
+            messages, code = await end_of(client)
+        await broken.leave()
+
+    assert messages[-1]["error"]["code"] in ("worker_connect_failed", "service_unavailable")
+    assert code == 1013
 
 
 async def test_an_unreachable_worker_is_found_out_before_a_client_meets_it():
@@ -263,6 +254,23 @@ async def test_a_broken_control_socket_alone_does_not_end_sessions():
 
         assert answer["type"] == "prepared"
         await all_free(gateway)
+
+
+@pytest.mark.usefixtures("silence_is_borne")
+async def test_a_worker_that_listened_for_a_moment_longer_is_lost_without_delay(monkeypatch):
+    answers = iter([False, False, True])
+
+    async def process_is_gone(url: str) -> bool:
+        return next(answers)
+
+    monkeypatch.setattr("parley.gateway.worker_control.process_is_gone", process_is_gone)
+    async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
+        async with connect(gateway.ws(PATHS["duplex"])) as client:
+            await hear(client)
+            worker.break_control()
+            messages, code = await end_of(client)
+
+        assert (messages[0]["code"], code) == ("worker_lost", 1013)
 
 
 async def test_rest_chat_reports_a_lost_worker_with_502():

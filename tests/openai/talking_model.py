@@ -144,7 +144,7 @@ MALFORMED = [*ROME[:3], "weather", " of", " Rome", "?", '"}\n', "</tool_call>"]
 
 class CallingModel(TalkingModel):
     """Emits one script of tokens after the other, and calls functions in them. Texts that it is
-    given to say are no scripts.
+    given to say are not scripts.
 
     Args:
         scripts: tokens of each answer.

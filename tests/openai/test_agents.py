@@ -1,7 +1,5 @@
 """OpenAI's agents in Python with only the address changed: turns, an interruption, an error."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import importlib
@@ -16,6 +14,8 @@ from tests.openai.talking_model import HEARD, ROME, CallingModel, TalkingModel
 from tests.support.patience import HANG_S
 from tests.support.sounds import question
 from tests.support.stack import running_stack
+
+from openai import AsyncOpenAI
 
 pytestmark = [
     pytest.mark.skipif(
@@ -46,7 +46,7 @@ def tone(seconds: float) -> bytes:
 
 
 class Listener:
-    """Everything that a session tells, and what the library made of the server's events."""
+    """Everything that a session reports, and what the library made of the server's events."""
 
     def __init__(self, session: Any) -> None:
         self.session = session
@@ -138,7 +138,7 @@ async def test_who_speaks_up_interrupts_the_agent():
     assert "error" not in listener.kinds
 
 
-async def test_an_error_comes_to_the_program_and_the_session_goes_on():
+async def test_an_error_comes_to_the_program_and_the_session_continues():
     async with talking(TalkingModel(answer="one two")) as listener:
         message = {"type": "conversation.item.delete", "other_data": {"item_id": "nowhere"}}
         await listener.session.model.send_event(
@@ -170,3 +170,24 @@ async def test_a_function_is_called_and_its_result_is_answered():
     assert asked == ["Rome"]
     assert "error" not in listener.kinds
     assert "<tool_response>\nsunny\n</tool_response>" in model.contexts[1]
+
+
+async def test_a_stream_is_heard_to_its_end_by_a_transcription_session():
+    voice = importlib.import_module("agents.voice")
+    made = TalkingModel(can=True)
+    pieces = [np.frombuffer(each, "<i2") for each in (tone(1.0), bytes(3 * RATE_HZ), tone(1.0))]
+    async with (
+        running_stack(load_model=lambda: made, worker={"vad": "energy"}) as running,
+        AsyncOpenAI(api_key="sk-any", base_url=f"{running.url}/v1") as client,
+    ):
+        sound = voice.StreamedAudioInput()
+        model = voice.OpenAISTTModel("gpt-4o-transcribe", client)
+        session = await model.create_session(sound, voice.STTModelSettings(), False, False)
+        for piece in pieces:
+            await sound.add_audio(piece)
+        await sound.add_audio(None)
+        async with asyncio.timeout(HANG_S):
+            heard = [words async for words in session.transcribe_turns()]
+        await session.close()
+
+    assert heard == [HEARD, HEARD]

@@ -1,7 +1,5 @@
 """OpenAI's agents in JavaScript, with only the address changed, on a whole server."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -57,7 +55,7 @@ async def test_who_speaks_up_interrupts_the_agent(tmp_path):
     assert [line["status"] for line in lines if line["what"] == "interrupted"] == ["cancelled"]
 
 
-async def test_an_error_comes_to_the_program_and_the_session_goes_on():
+async def test_an_error_comes_to_the_program_and_the_session_continues():
     lines = await told(TalkingModel(answer="one two"), "error")
 
     (error,) = [line for line in lines if line["what"] == "error"]

@@ -1,7 +1,5 @@
 """The table of docs/protocols/README.md, "The same mistake in each dialect", line by line."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

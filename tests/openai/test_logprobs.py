@@ -1,7 +1,5 @@
 """Probabilities of tokens, from an own language model through both interfaces."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any

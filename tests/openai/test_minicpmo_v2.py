@@ -1,7 +1,5 @@
 """A client of the newest public MiniCPM-o dialect, written from its list of fields."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
@@ -205,11 +203,11 @@ async def test_several_chat_turns_on_one_socket():
     assert closed["reason"] == "user_stop"
     assert closed["usage"]["output_tokens"] == 3 + 2 + 3
     assert code == 1000
-    # Every request holds its whole conversation: nothing of the one before is in the context.
+    # Every request holds its whole conversation: nothing of the previous one is in the context.
     assert [words[-1] for words in model.contexts[:2]] == ["hello", "again"]
     assert all("Be kind." in words for words in model.contexts)
     assert "hello" not in model.contexts[1]
-    assert [asked.sampling.length_penalty for asked in model.asked] == [1.1] * 3
+    assert [asked.length_penalty for asked in model.asked] == [1.1] * 3
     assert [asked.max_new_tokens for asked in model.asked] == [256, 2, 256]
 
 
@@ -224,18 +222,6 @@ async def test_a_chat_request_waits_while_another_is_answered():
 
     assert (first["input_id"], second["input_id"]) == ("input_0", "input_1")
     assert [words[-1] for words in model.contexts] == ["first", "second"]
-
-
-async def test_a_chat_without_messages_is_fatal():
-    async with client("chat") as (_, talk):
-        await talk.init()
-        await talk.say(type="input.append", input={"messages": []})
-        await talk.end()
-
-    *_, error, closed = talk.told
-    assert error["error"]["type"] == "client_error"
-    assert "messages" in error["error"]["message"]
-    assert closed["reason"] == "protocol_error"
 
 
 async def several_chats(tmp_path: Path, *requests: dict[str, Any]) -> Folder:
@@ -253,10 +239,9 @@ async def several_chats(tmp_path: Path, *requests: dict[str, Any]) -> Folder:
 async def test_several_chats_are_one_recording(tmp_path):
     folder = await several_chats(tmp_path, {"text": "first"}, {"text": "second"})
 
-    recorded = [json.loads(line) for line in folder.journal.read_text().splitlines()]
-    turns = [line["input"]["text"] for line in recorded if line["kind"] == "turn"]
-    answers = [line["text"] for line in recorded if line["kind"] == "answer"]
-    assert turns == ["first", "second"]
+    turns = json.loads(folder.recording.read_bytes())["turns"]
+    answers = [turn["output"]["text"] for turn in turns]
+    assert [turn["input"]["text"] for turn in turns] == ["first", "second"]
     assert ["first" in answers[0], "second" in answers[1]] == [True, True]
 
 
@@ -279,31 +264,15 @@ async def test_all_chats_of_a_recording_are_done_again(tmp_path):
     )
 
     found = await done_again(folder)
-    recorded = [json.loads(line) for line in folder.journal.read_text().splitlines()]
-    for line in recorded:
-        if line["kind"] == "turn" and line["turn_index"] == 2:
-            line["asked"] = json.loads(json.dumps(line["asked"]).replace('"third"', '"another"'))
-    folder.journal.write_text("".join(json.dumps(line) + "\n" for line in recorded))
+    journal = folder.journal.read_text()
+    assert journal.count('"text":"third"') == 1
+    folder.journal.write_text(journal.replace('"text":"third"', '"text":"another"'))
     changed = await done_again(folder)
 
     assert found.differences == []
     assert (found.compared, found.entries) == (3, 3)
     assert {(one.index, one.what) for one in changed.differences} >= {(2, "text")}
     assert {one.index for one in changed.differences} == {2}
-
-
-async def test_a_recording_without_its_later_requests_says_so(tmp_path):
-    folder = await several_chats(tmp_path, {"text": "first"}, {"text": "second"})
-    recorded = [json.loads(line) for line in folder.journal.read_text().splitlines()]
-    for line in recorded:
-        if line["kind"] == "turn":
-            line.pop("asked", None)
-    folder.journal.write_text("".join(json.dumps(line) + "\n" for line in recorded))
-
-    found = await done_again(folder)
-
-    assert (found.compared, found.entries) == (1, 2)
-    assert found.ended == "the request of turn 1 was not recorded"
 
 
 async def test_an_init_sent_while_waiting_is_kept():
@@ -321,13 +290,3 @@ async def occupied_by_another(running: RunningStack) -> AsyncIterator[Client]:
     url = f"ws://127.0.0.1:{running.gateway.port}/v1/realtime?mode=audio"
     async with connect(url) as socket:
         yield Client(socket)
-
-
-async def test_the_requirement_texts_dialect_is_as_it_was():
-    async with client("audio") as (_, talk):
-        await talk.until("session.queue_done")
-        await talk.say(type="session.update", session={"instructions": "Be kind."})
-        created = await talk.until("session.created")
-
-    assert created["session_id"].startswith("rt_")
-    assert "mode" not in created

@@ -1,7 +1,5 @@
 """The sessions that the pages of OpenAI's interfaces print are answered as promised."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

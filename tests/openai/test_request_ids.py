@@ -1,7 +1,5 @@
 """Every answer has an id, which SDKs show and the log repeats."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

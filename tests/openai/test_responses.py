@@ -1,8 +1,6 @@
 """`/v1/responses` with OpenAI's own Python client, unchanged but for address and key: every answer
 and event parsed strictly, and the same input for the model as through chat completions."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any
@@ -13,10 +11,19 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 from tests.openai.talking_model import MALFORMED, OSLO, ROME, CallingModel, TalkingModel
 from tests.openai.test_rest import client_of, red_picture, talking
+from tests.support.cpu_time import takes_less_than
 from tests.support.sounds import speak
 from tests.support.stack import running_stack
 
 import openai
+from parley.gateway.http.openai.background import (
+    EACH_MOST,
+    BackgroundRun,
+    BackgroundRuns,
+    TooManyRuns,
+)
+from parley.gateway.http.openai.response_events import ResponseWriter
+from parley.gateway.http.openai.response_request import messages_of
 from parley.media.wav import encode_wav
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -89,18 +96,6 @@ async def test_a_stream_has_every_event_in_its_published_order():
     assert events[0].response.id == last.id
     assert events[0].response.status == "in_progress"
     assert events[2].item.id == events[4].item_id == last.output[0].id
-
-
-async def test_the_stream_helper_accumulates_what_comes():
-    async with (
-        talking() as (_, client),
-        client.responses.stream(model="m", input="hi") as stream,
-    ):
-        async for _ in stream:
-            pass
-        final = await stream.get_final_response()
-
-    assert final.output_text == "One two three. "
 
 
 async def test_a_limit_makes_it_incomplete():
@@ -193,7 +188,7 @@ async def test_the_same_conversation_is_the_same_input_for_the_model_through_bot
         )
 
     assert model.contexts[0] == model.contexts[1]
-    assert model.asked[0].sampling == model.asked[1].sampling
+    assert model.asked[0] == model.asked[1]
     assert "I look." in "".join(model.contexts[0])
 
 
@@ -410,6 +405,83 @@ async def test_items_are_referred_to_by_their_ids():
     assert strange.value.param == "input"
 
 
+async def kept_unanswered(http: httpx.AsyncClient, **asked: Any) -> httpx.Response:
+    """A response that is kept, whatever a model would make of its input. OpenAI's client takes a
+    millisecond to look at each item."""
+    made = await http.post("/v1/responses", json={"model": "m", "background": True, **asked})
+    if made.is_success:
+        await http.post(f"/v1/responses/{made.json()['id']}/cancel")
+    return made
+
+
+async def test_a_stored_response_counts_as_memory_of_the_request_that_continues_it():
+    texts = [{"role": "user", "content": "a" * 60_000}] * 20
+    async with talking(storage=KEEPING) as (running, _), running.http() as http:
+        first = (await kept_unanswered(http, input=texts)).json()["id"]
+        budget = running.runtime.links.budget
+        budget.peak_bytes = 0
+        asked = {"model": "m", "input": "continue", "previous_response_id": first}
+        await http.post("/v1/responses", json=asked)
+
+    assert 1_200_000 < budget.peak_bytes < 1_400_000
+    assert budget.used_bytes == 0
+
+
+async def test_an_item_that_is_named_a_thousand_times_is_not_sent_a_thousand_times():
+    """70 MB of conversation by a request of 80 KB."""
+    async with talking(storage=KEEPING) as (running, _), running.http() as http:
+        first = (await kept_unanswered(http, input="a" * 60_000)).json()["id"]
+        items = (await http.get(f"/v1/responses/{first}/input_items")).json()["data"]
+        named = [{"type": "item_reference", "id": items[0]["id"]}] * 1_200
+        refused = await http.post("/v1/responses", json={"model": "m", "input": named})
+
+    assert refused.status_code == 413, refused.text
+    assert refused.json()["error"]["message"].startswith("The conversation")
+    assert running.runtime.links.budget.used_bytes == 0
+
+
+async def test_a_conversation_of_small_items_is_bounded_too():
+    """Each of a hundred thousand costs more than its bytes."""
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    items, last = [call] * 2_000, None
+    async with talking(storage=KEEPING) as (running, _), running.http() as http:
+        for _ in range(20):
+            made = await kept_unanswered(http, input=items, previous_response_id=last)
+            if not made.is_success:
+                break
+            last = made.json()["id"]
+
+    assert made.status_code == 413, made.text
+    assert "items" in made.json()["error"]["message"]
+
+
+async def test_what_a_response_repeats_of_its_request_is_whole_however_long():
+    """Long base64 is kept apart from other strings in memory."""
+    picture = "data:image/png;base64," + "A" * 2_000_000
+    content = [{"type": "input_image", "image_url": picture}]
+    model = TalkingModel(answer="word " * 2_000, word_s=0.05)
+    async with talking(model, storage=KEEPING) as (running, _), running.http() as http:
+        asked = {"model": "m", "input": "hi", "user": "A" * 2_000_000, "max_output_tokens": 1}
+        plain = await http.post("/v1/responses", json=asked)
+        streamed = await http.post("/v1/responses", json={**asked, "stream": True})
+        asked = {"model": "m", "input": [{"role": "user", "content": content}], "background": True}
+        made = (await http.post("/v1/responses", json=asked)).json()["id"]
+        items = (await http.get(f"/v1/responses/{made}/input_items")).json()["data"]
+        await http.post(f"/v1/responses/{made}/cancel")
+
+    assert plain.json()["user"] == "A" * 2_000_000
+    assert (streamed.status_code, "response.incomplete" in streamed.text) == (200, True)
+    assert items[0]["content"] == content
+
+
+def test_many_calls_take_as_long_as_they_are_many():
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    (message,) = messages_of([call] * 20_000)
+
+    assert len(message.tool_calls or ()) == 20_000
+    assert takes_less_than(0.5, lambda: messages_of([call] * 20_000))
+
+
 async def test_what_is_not_to_be_stored_is_neither_kept_nor_recorded():
     async with talking(storage=KEEPING) as (running, client):
         made = await client.responses.create(model="m", input="hi", store=False)
@@ -442,13 +514,143 @@ async def test_a_response_goes_with_its_recording():
     assert deleted.status_code == 200
 
 
+# ---- in the background ---------------------------------------------------------------------
+
+
+async def test_a_response_in_the_background_is_polled_until_it_is_there():
+    async with talking(storage=KEEPING) as (_, client):
+        made = await client.responses.create(model="m", input="hi", background=True)
+        found = made
+        while found.status in ("queued", "in_progress"):
+            found = await client.responses.retrieve(made.id)
+        later = await client.responses.retrieve(made.id)
+        cancelled = await client.responses.cancel(made.id)
+        items = [item async for item in await client.responses.input_items.list(made.id)]
+
+    Response.model_validate(made.model_dump(), strict=False)
+    assert (made.status, made.background, made.output) == ("queued", True, [])
+    assert (found.status, found.output_text) == ("completed", "One two three. ")
+    assert later.model_dump() == found.model_dump() == cancelled.model_dump()
+    assert len(items) == 1
+
+
+async def test_a_response_in_the_background_continues_without_its_client():
+    model = TalkingModel(answer="one two three four five six", word_s=0.02)
+    async with talking(model, storage=KEEPING) as (_, client):
+        stream: Any = await client.responses.create(
+            model="m", input="hi", background=True, stream=True
+        )
+        seen: list[Any] = []
+        async for event in stream:
+            seen.append(event)
+            if event.type == "response.output_text.delta":
+                break
+        await stream.close()
+        last = seen[-1].sequence_number
+        rest: list[Any] = [
+            event
+            async for event in await client.responses.retrieve(
+                seen[0].response.id, stream=True, starting_after=last
+            )
+        ]
+
+    assert [event.sequence_number for event in seen + rest] == list(range(len(seen + rest)))
+    assert rest[-1].type == "response.completed"
+    assert rest[-1].response.output_text == "one two three four five six "
+
+
+async def test_a_response_in_the_background_is_cancelled():
+    model = TalkingModel(answer="word " * 2_000, word_s=0.05)
+    async with talking(model, storage=KEEPING) as (_running, client):
+        made = await client.responses.create(model="m", input="hi", background=True)
+        ended = await client.responses.cancel(made.id)
+        found = await client.responses.retrieve(made.id)
+        forgotten = await client.responses.create(model="m", input="hi", background=True)
+        await client.responses.delete(forgotten.id)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(forgotten.id)
+        # The slot is free again.
+        model.word_s = 0.0
+        model.answer = "free"
+        assert (await client.responses.create(model="m", input="hi")).output_text == "free "
+
+    assert ended.status == found.status == "cancelled"
+    Response.model_validate(found.model_dump(), strict=False)
+
+
+async def test_responses_in_the_background_are_bounded_and_of_their_owner():
+    model = TalkingModel(answer="word " * 2_000, word_s=0.05)
+    async with talking(model, storage=KEEPING) as (_, client):
+        many = client.with_options(max_retries=0)
+        made = [
+            await many.responses.create(model="m", input="hi", background=True)
+            for _ in range(EACH_MOST)
+        ]
+        with pytest.raises(openai.RateLimitError, match="8 responses run in the background for"):
+            await many.responses.create(model="m", input="hi", background=True)
+        for each in made:
+            await client.responses.cancel(each.id)
+    async with talking() as (_, client):
+        with pytest.raises(openai.BadRequestError, match=r"storage\.recording") as refused:
+            await client.responses.create(model="m", input="hi", background=True)
+
+    assert refused.value.param == "background"
+
+
+async def test_a_response_in_the_background_that_fails_says_why():
+    async with talking(storage=KEEPING) as (_, client):
+        picture = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+        items: Any = [{"role": "user", "content": [picture]}]
+        made = await client.responses.create(model="m", input=items, background=True)
+        found = made
+        while found.status in ("queued", "in_progress"):
+            found = await client.responses.retrieve(made.id)
+
+    assert found.status == "failed"
+    assert found.error is not None
+    assert "image" in found.error.message
+
+
+async def test_a_response_in_the_background_that_ends_by_a_fault_of_ours_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def fail(*args: Any) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(ResponseWriter, "words", fail)
+    async with talking(storage=KEEPING) as (_, client):
+        made = await client.responses.create(model="m", input="hi", background=True)
+        found = made
+        while found.status in ("queued", "in_progress"):
+            found = await client.responses.retrieve(made.id)
+
+    assert found.status == "failed"
+    assert found.error is not None
+    assert found.error.message == "The server failed; its log says why."
+
+
+def test_the_last_places_in_the_background_are_for_those_who_have_none():
+    runs = BackgroundRuns()
+
+    def let_in(owner: str) -> int:
+        """How many of an owner are let in."""
+        for number in range(EACH_MOST + 1):
+            try:
+                runs.check(owner)
+            except TooManyRuns:
+                return number
+            runs._runs[f"{owner}-{number}"] = BackgroundRun(owner, None, None, None)  # type: ignore[arg-type]
+        return EACH_MOST + 1
+
+    assert [let_in(f"address {number}") for number in range(12)] == [8, 8, 8, *[1] * 8, 0]
+
+
 # ---- errors --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("asked", "param"),
     [
-        ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
@@ -464,6 +666,7 @@ async def test_a_response_goes_with_its_recording():
         ({"tool_choice": "required"}, "tool_choice"),
         ({"input": []}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input_file"),
+        ({"input": [{"type": "function_call_output", "call_id": "x", "output": "y"}]}, "input"),
     ],
 )
 async def test_what_cannot_be_done_is_refused_by_name(asked, param):
@@ -473,6 +676,24 @@ async def test_what_cannot_be_done_is_refused_by_name(asked, param):
 
     assert refused.value.param == param
     assert refused.value.type == "invalid_request_error"
+
+
+async def test_text_beyond_the_limit_is_to_come_in_parts():
+    long: Any = {"role": "user", "content": [{"type": "input_text", "text": "x" * 65_537}]}
+    async with talking() as (_, client):
+        with pytest.raises(openai.BadRequestError, match="send longer text as several parts") as no:
+            await client.responses.create(model="m", input=[long])
+
+    assert no.value.param == "input[0].content[0].text"
+
+
+async def test_a_wrong_page_of_items_is_refused_with_the_fields_own_name():
+    async with talking(storage=KEEPING) as (_, client):
+        made = await client.responses.create(model="m", input="hi")
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.responses.input_items.list(made.id, limit=0)
+
+    assert refused.value.param == "limit"
 
 
 async def test_a_model_without_tools_says_which_one_has_them():

@@ -1,7 +1,5 @@
 """Pictures by address: only where the operator allows it, and never from inside a network."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import gzip
@@ -59,7 +57,7 @@ async def test_addresses_that_lead_elsewhere_are_refused(url, why):
 
 
 def asking_for(url: str) -> completions.Completion:
-    image = completions.ImageContent(completions.ImageUrl(url))
+    image = completions.ImageContent(completions.MediaUrl(url))
     message = completions.CompletionMessage(role="user", content=(image,))
     return completions.Completion(model="m", messages=(message,))
 
@@ -131,7 +129,7 @@ async def test_what_is_fetched_goes_to_the_worker_as_data(site):
         ("nothing", "404"),
     ],
 )
-async def test_what_is_no_picture_is_refused(site, path, why):
+async def test_what_is_not_a_picture_is_refused(site, path, why):
     with pytest.raises(BadInput, match=why):
         await Sources(may_fetch=True).completed(asking_for(f"{site}/{path}"))
 

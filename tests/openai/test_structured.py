@@ -1,8 +1,6 @@
 """Answers in a given form, with the pocket model itself: valid JSON of the schema, whatever it
 would like to say; and what cannot be enforced, refused by name."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -34,7 +32,7 @@ WEATHER: Any = {
 
 
 class Guest(BaseModel):
-    """Somebody who comes."""
+    """A person who comes."""
 
     name: str
     is_late: bool

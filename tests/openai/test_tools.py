@@ -1,7 +1,5 @@
 """Functions that a model calls, with OpenAI's own clients: the call, its result, the answer."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 from tests.docs.printed import samples
 from tests.openai.talking_model import MALFORMED, OSLO, ROME, CallingModel, TalkingModel
-from tests.openai.test_realtime import ANSWER, END, ENERGY, TURN, Talk, say_text
+from tests.openai.test_realtime import ENERGY, TURN, Talk, say_text
 from tests.support.patience import HANG_S
 from tests.support.stack import RunningStack, running_stack
 from websockets.asyncio.client import connect
@@ -230,7 +228,7 @@ async def test_the_python_client_calls_functions_as_its_page_prints():
     assert any("It is sunny in Rome." in each for each in model.contexts[1])
 
 
-async def test_the_python_client_tells_calls_as_they_are_written():
+async def test_the_python_client_reports_calls_as_they_are_written():
     tools = [{"type": "function", "function": {"name": "get_weather"}}]
     async with serving(CallingModel([*ROME, *OSLO], MALFORMED)) as (running, _):
         client = ChatClient(running.url)
@@ -254,7 +252,7 @@ async def test_the_python_client_tells_calls_as_they_are_written():
         answer.followed_by("only one")
 
 
-async def test_a_realtime_session_calls_and_goes_on_with_the_result():
+async def test_a_realtime_session_calls_and_continues_the_result():
     model = CallingModel(ROME, SUNNY)
     async with talking(model) as (talk, session):
         await say_text(talk, "What is the weather?")
@@ -373,18 +371,6 @@ async def test_tool_choice_none_offers_nothing():
         await talk.until("rate_limits.updated")
 
     assert not any("# Tools" in words for words in model.contexts[0])
-
-
-async def test_a_spoken_answer_keeps_its_published_order_where_no_function_is_called():
-    model = CallingModel(["one ", "two "])
-    async with talking(model, output_modalities=["audio"]) as (talk, _):
-        await say_text(talk, "Hello")
-        talk.events.clear()
-        await talk.connection.response.create()
-        await talk.until("rate_limits.updated")
-
-    deltas = ["response.output_audio_transcript.delta", "response.output_audio.delta"] * 2
-    assert talk.types == [*ANSWER, *deltas, *END]
 
 
 async def test_a_model_that_cannot_says_so():

@@ -1,7 +1,5 @@
 """Base64, PCM lengths, ids and the cheap look at a frame's type."""
 
-from __future__ import annotations
-
 import base64
 import json
 import struct

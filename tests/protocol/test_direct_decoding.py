@@ -1,7 +1,5 @@
 """A message that is decoded straight into its struct means what it would mean if it were read."""
 
-from __future__ import annotations
-
 import json
 import types
 import typing
@@ -11,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from msgspec import NODEFAULT
+from tests.support.long import times
 
 from parley.errors import BadInput
 from parley.protocol import (
@@ -62,7 +61,9 @@ def test_direct_decoding_and_reading_agree(
     others = [other for names in shape.aliases.values() for other in names]
     names = some.sampled_from([*published, *others, *sorted(shape.lifts), "unknown"])
 
-    @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+    @settings(
+        deadline=None, max_examples=times(20, 200), suppress_health_check=[HealthCheck.too_slow]
+    )
     @given(some.dictionaries(names, VALUES, max_size=5))
     def agree(fields: dict[str, object]) -> None:
         raw = json.dumps({"type": name, **fields})

@@ -1,7 +1,5 @@
 """Whatever arrives, a dialect answers with one of its errors, and never with a crash."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from typing import Any

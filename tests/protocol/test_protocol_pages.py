@@ -1,7 +1,5 @@
 """The printed protocol pages: their examples are messages, and their tables are true."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -2,8 +2,6 @@
 answered in the recorded words and with the recorded close code, and what servers send survives
 decoding and encoding unchanged."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

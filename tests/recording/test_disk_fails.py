@@ -1,7 +1,5 @@
 """A disk that is full or fails loses entries of recordings, never without a word."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
@@ -11,16 +9,16 @@ from pathlib import Path
 
 import pytest
 from tests.recording.test_recorder import recordings
-from tests.support.recordings import a_unit, begun, head, tone
+from tests.support.recordings import a_unit, begun, head, note, ready, tone
 from tests.support.sessions import loud, quiet, worker_harness
 
+from parley.dialects.events import SessionPaused, SessionResumed
 from parley.recording import journal as journals
-from parley.recording import journal_writer, layout, lines, store
+from parley.recording import journal_writer, layout, reading, store
 from parley.recording.disk import AppendFile, WavFile
-from parley.recording.journal import Entry, Journal
+from parley.recording.journal import Journal
 from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders
-from parley.recording.lines import NoteLine, ReadyLine, UnitLine
 
 
 class FailingDisk:
@@ -122,17 +120,17 @@ def test_what_was_written_half_is_cut_off_again(tmp_path, writer, failing):
     size = journal.folder.journal.stat().st_size
     failing.half = 7
     with failing.full():
-        journal.put(Entry(NoteLine("paused", 10.0)))
+        journal.put(note(10.0, SessionPaused(1.0)))
         assert writer.flush()
 
     assert journal.folder.journal.stat().st_size == size
-    journal.put(Entry(NoteLine("resumed", 20.0)))
+    journal.put(note(20.0, SessionResumed()))
     journal.end("stopped", 30.0)
     assert writer.flush()
-    written = lines.read(journal.folder.journal)
+    written = reading.read(journal.folder.journal)
     assert written.damaged == 0
-    kinds = [type(line).__name__ for line in written.lines]
-    assert kinds == ["HeadLine", "ReadyLine", "LostLine", "NoteLine", "EndLine"]
+    kinds = [type(each.entry).__name__ for each in written]
+    assert kinds == ["SessionReady", "EntriesLost", "SessionResumed", "SessionEnded"]
 
 
 def test_sound_kept_for_doing_it_again_stays_in_step_with_the_journal(tmp_path, writer, failing):
@@ -146,18 +144,19 @@ def test_sound_kept_for_doing_it_again_stays_in_step_with_the_journal(tmp_path, 
     journal.end("stopped", 6000.0)
     assert writer.flush()
 
-    units = list(lines.read(journal.folder.journal).of(UnitLine))
-    assert [unit.samples for unit in units] == [(0, 16_000, 16_000), (16_000, 16_000, 16_000)]
+    sounds = [each.heard for each in reading.read(journal.folder.journal)]
+    places = [sound.samples for sound in sounds if sound is not None]
+    assert places == [(0, 16_000, 16_000), (16_000, 16_000, 16_000)]
     assert journal.folder.inputs.stat().st_size == 2 * 16_000 * 4
 
 
-def test_a_recording_that_cannot_be_begun_does_not_exist(tmp_path, writer, failing):
+def test_a_recording_that_cannot_be_started_does_not_exist(tmp_path, writer, failing):
     told: list[bool] = []
     journal = Journal(RecordingFolders(tmp_path).folder("one"), writer)
     with failing.full():
-        journal.begin(head("one"), {}, settled=told.append)
+        journal.begin(head("one"), settled=told.append)
         assert writer.flush()
-    journal.put(Entry(ReadyLine(1.0), must=True))
+    journal.put(ready())
     journal.put(a_unit(0))
     journal.end("stopped", 1000.0)
     assert writer.flush()
@@ -214,7 +213,7 @@ async def test_clients_learn_no_id_of_a_recording_that_does_not_exist(tmp_path, 
     assert list(RecordingFolders(tmp_path)) == []
 
 
-async def test_a_conversation_goes_on_while_its_recording_loses_units(tmp_path, failing):
+async def test_a_conversation_continues_while_its_recording_loses_units(tmp_path, failing):
     kept = recordings(tmp_path)
     async with worker_harness(recordings=kept) as harness:
         talk = await harness.ready("duplex", "omni_1")
@@ -267,10 +266,10 @@ def test_the_journal_reaches_the_disk_itself_every_five_seconds(tmp_path, writer
     monkeypatch.setattr("parley.recording.journal.time.monotonic", lambda: now[0])
     monkeypatch.setattr("parley.recording.disk.os.fdatasync", lambda file: synced.append(now[0]))
     journal = Journal(RecordingFolders(tmp_path).folder("one"), writer)
-    journal.begin(head("one"), {})
+    journal.begin(head("one"))
     for second in range(12):
         now[0] = 1000.0 + second
-        journal.put(Entry(NoteLine("paused", 1000.0 * second)))
+        journal.put(note(1000.0 * second, SessionPaused(1.0)))
         assert writer.flush()
 
     assert synced == [1000.0, 1006.0]

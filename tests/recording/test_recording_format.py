@@ -4,23 +4,19 @@ Recordings outlive versions, so a change of any field is a change of the format.
 one, write the file again with `python -m tests.recording.test_recording_format`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
 import sys
 import tempfile
 from collections.abc import Iterable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 import pytest
 from tests.support import units
-from tests.support.recordings import tone
+from tests.support.recordings import started, tone
 
 from parley.clock import ManualClock
 from parley.dialects.events import (
@@ -33,6 +29,7 @@ from parley.dialects.events import (
     Event,
     Failed,
     HalfDuplexSetup,
+    InputCommitted,
     OutputDelta,
     Picture,
     SessionEnded,
@@ -42,7 +39,6 @@ from parley.dialects.events import (
     SessionResumed,
     Sound,
     TurnCompleted,
-    TurnStarted,
     UnitDone,
 )
 from parley.errors import InferenceFailed
@@ -50,13 +46,13 @@ from parley.media.wav import encode_wav
 from parley.protocol.content import Message
 from parley.protocol.kinds import Kind
 from parley.protocol.values import DuplexConfig, Generation, TextPart
+from parley.recording import reading, store
+from parley.recording.finish import recover
 from parley.recording.layout import RecordingFolders
+from parley.recording.recorder import Recordings
 from parley.results import PrefillResult
-from parley.session.recorded import load_request
-from parley.worker.recording import Recordings
 
 KEPT = Path(__file__).parent / "data/format.json"
-EARLIER = KEPT.with_name("asked_earlier.json")
 PNG = b"\x89PNG\r\n\x1a\n and so on"
 JPEG = b"\xff\xd8\xff and so on"
 RAW = Sound(np.linspace(-0.5, 0.5, 800, dtype="<f4").tobytes())
@@ -113,17 +109,21 @@ def half_duplex() -> Script:
     system = (TextPart("Talk\nlike"), wav(), TextPart("this."))
     yield 10.0, HalfDuplexSetup(system, RAW, None, idle_s=90.0)
     yield 10.5, SessionReady(prompt_tokens=3, idle_s=90.0)
-    yield 12.0, TurnStarted(900, tone(0.2, 16_000))
+    yield 12.0, InputCommitted("i1", tone(0.2, 16_000), 900)
+    yield 12.0, started("i1", speech_ms=900)
     yield 12.4, OutputDelta(0, "Hello ", tone(0.03, 24_000))
     yield 12.6, OutputDelta(1, "", tone(0.05, 24_000))
     yield 12.7, OutputDelta(2, "there", None, is_final=True)
-    yield 12.8, TurnCompleted(0, "Hello there", 80)
-    yield 14.0, TurnStarted(300, tone(0.1, 16_000))
+    yield 12.8, TurnCompleted(0, "Hello there", audio_ms=80)
+    yield 14.0, InputCommitted("i2", tone(0.1, 16_000), 300)
+    yield 14.0, started("i2", speech_ms=300)
     yield 14.5, OutputDelta(0, "Once", tone(0.03, 24_000))
-    yield 14.6, TurnCompleted(1, "Once", 30, is_interrupted=True)
-    yield 15.0, TurnStarted(300, tone(0.1, 16_000))
+    yield 14.6, TurnCompleted(1, "Once", audio_ms=30, is_interrupted=True)
+    yield 15.0, InputCommitted("i3", tone(0.1, 16_000), 300)
+    yield 15.0, started("i3", speech_ms=300)
     yield 15.2, TurnCompleted(2, "", has_failed=True)
-    yield 16.0, TurnStarted(300, tone(0.1, 16_000))
+    yield 16.0, InputCommitted("i4", tone(0.1, 16_000), 300)
+    yield 16.0, started("i4", speech_ms=300)
     yield 16.1, OutputDelta(0, "Cut o", None)
     yield 16.2, SessionEnded("disconnected")
 
@@ -201,24 +201,18 @@ async def test_a_scripted_session_leaves_the_files_that_are_kept(tmp_path, diale
 
 
 @pytest.mark.parametrize("dialect", SCRIPTS)
-def test_requests_that_earlier_versions_recorded_are_read(dialect):
-    def read(path: str) -> bytes:
-        return path.encode()
+async def test_a_journal_of_another_format_is_refused_by_name(tmp_path, dialect):
+    await _record(tmp_path, dialect)
+    (folder,) = RecordingFolders(tmp_path)
+    head, *more = folder.journal.read_text().splitlines(keepends=True)
+    folder.journal.write_text("".join([json.dumps(json.loads(head) | {"version": 1}), "\n", *more]))
 
-    kept = json.loads(KEPT.read_text())[dialect]["journal.jsonl"][0]["asked"]
-    earlier = json.loads(EARLIER.read_text())[dialect]
-    mode = TASKS[dialect].mode
-
-    then, now = (
-        load_request(msgspec.Raw(msgspec.json.encode(asked)), mode, read)
-        for asked in (earlier, kept)
-    )
-
-    # They left out what no answer depends on, and had the seed elsewhere.
-    left_out = {"interruption", "idle_s", "settles_late", "cuts_by_time", "seed"}
-    for field in fields(now):
-        if field.name not in left_out:
-            assert getattr(then, field.name) == getattr(now, field.name), field.name
+    with pytest.raises(reading.OtherJournal, match="format 1, and this version reads format 3"):
+        reading.read(folder.journal)
+    assert store.read_recording(folder) is not None
+    folder.recording.unlink()
+    assert store.read_recording(folder) is None
+    assert recover(RecordingFolders(tmp_path)) == []
 
 
 async def _write() -> None:

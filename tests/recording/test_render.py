@@ -1,35 +1,32 @@
 """The merged replay: true timing in the plan, and the same in the files that are made of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Literal
 
 import av
 import numpy as np
 import pytest
 import soundfile
-from tests.support.recordings import JPEG, a_unit, begun, head, recorded, tone
+from tests.support import units
+from tests.support.recordings import JPEG, a_unit, begun, entry, head, recorded, started, tone
 
+from parley.dialects.events import (
+    AudioInput,
+    InputCommitted,
+    OutputDelta,
+    SessionInterrupted,
+    TurnTranscribed,
+    UnitDone,
+)
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Kind
 from parley.recording import store
 from parley.recording.finish import recover
 from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders
-from parley.recording.lines import (
-    HeardLine,
-    JournalLines,
-    Line,
-    NoteLine,
-    RecordedResult,
-    SaidLine,
-    TurnInput,
-    TurnLine,
-    UnitLine,
-)
+from parley.recording.lines import KeptSound
 from parley.recording.placing import PlacedText, place
+from parley.recording.reading import JournalEntries, RecordedEntry
 from parley.recording.render import make, srt, vtt, wrap
 from parley.recording.render_queue import RenderQueue, pending
 from parley.recording.speech_times import SpeechTimes
@@ -38,19 +35,43 @@ from parley.recording.timeline import build_meta
 MADE = ("merged_replay.wav", "merged_replay.srt", "merged_replay.vtt", "merged_replay.mp4")
 
 
-def unit(index: int, receive_s: float, *, said_ms: float = 0, at_s: float | None = None, **result):
-    mode: Literal["SPEAK", "LISTEN"] = "SPEAK" if said_ms or result else "LISTEN"
-    made = RecordedResult(mode, **result)
-    if said_ms:
-        made.ai_audio, made.ai_audio_duration_ms = f"ai_audio/{index}.wav", said_ms
-    return UnitLine(
-        index=index,
-        receive_ts_ms=1000 * receive_s,
-        at_ms=1000 * (receive_s + 0.2 if at_s is None else at_s),
-        user_audio=f"user_audio/{index}.wav",
-        samples=(0, 16_000, 16_000),
-        result=made,
+def unit(
+    index: int,
+    receive_s: float,
+    *,
+    said_ms: float = 0,
+    at_s: float | None = None,
+    written: str = "",
+    **result,
+) -> RecordedEntry:
+    at_ms = 1000 * (receive_s + 0.2 if at_s is None else at_s)
+    is_listen = not (said_ms or result)
+    done = UnitDone(
+        index,
+        units.result(is_listen=is_listen, **result),
+        wall_ms=at_ms - 1000 * receive_s,
+        unit=AudioInput(Pcm.empty(16_000), text=written),
     )
+    sounds = [heard(f"user_audio/{index}.wav", 16_000)]
+    if said_ms:
+        sounds.append(KeptSound(f"ai_audio/{index}.wav", said_ms))
+    return entry(at_ms, done, *sounds)
+
+
+def heard(path: str, samples: int) -> KeptSound:
+    return KeptSound(path, samples=(0, samples, 16_000))
+
+
+def turn(at_ms: float) -> list[RecordedEntry]:
+    asked = InputCommitted("i1", Pcm.empty(16_000))
+    return [
+        entry(at_ms, asked, heard("user_audio/000.wav", 32_000)),
+        entry(at_ms, started("i1")),
+    ]
+
+
+def said(at_ms: float, text: str, sound_ms: float) -> RecordedEntry:
+    return entry(at_ms, OutputDelta(0, text), KeptSound("ai_audio/a", sound_ms))
 
 
 def starts(pieces) -> list[float]:
@@ -82,7 +103,7 @@ def test_what_was_interrupted_was_not_heard():
     lines = [
         unit(0, 1.0, said_ms=3000, text="long"),
         unit(1, 2.0, said_ms=1000, text=" story"),
-        NoteLine("interrupted", 2500.0),
+        entry(2500.0, SessionInterrupted()),
         unit(2, 3.0),
         unit(3, 4.0, said_ms=500, text="sorry"),
     ]
@@ -109,13 +130,7 @@ def test_captions_grow_within_a_turn_and_stay_a_while_after_it():
 
 
 def test_half_duplex_turns_lie_where_they_were_spoken():
-    lines: list[Line] = [
-        TurnLine(
-            0, 5000.0, 5000.0, TurnInput(audio="user_audio/000.wav"), samples=[(0, 32_000, 16_000)]
-        ),
-        SaidLine(0, 5300.0, "Hi", "a", 800),
-        SaidLine(0, 5400.0, audio="a", audio_ms=900),
-    ]
+    lines = [*turn(5000.0), said(5300.0, "Hi", 800), said(5400.0, "", 900)]
     config = {"vad": {"min_silence_duration_ms": 800, "speech_pad_ms": 30}}
     plan = place(head("x", app_type=Kind.HALF_DUPLEX, config=config), lines)
 
@@ -146,31 +161,28 @@ def test_subtitles_say_who_said_what_where_both_sides_have_words():
 
 
 def test_what_was_heard_and_written_is_captioned_where_it_was_said():
-    turn: list[Line] = [
-        TurnLine(
-            0, 5000.0, 5000.0, TurnInput(audio="user_audio/000.wav"), samples=[(0, 32_000, 16_000)]
-        ),
-        HeardLine(0, 5200.0, "What is the time?"),
-        SaidLine(0, 5300.0, "Hi", "a", 800),
-    ]
-    spoken = place(head("x", app_type=Kind.HALF_DUPLEX), turn)
-    written = unit(0, 1.0)
-    written.text = "Look"
-    units = place(head("x"), [written, unit(1, 2.0), HeardLine(1, 2100.0, "Hello"), unit(2, 3.0)])
+    words = entry(5200.0, TurnTranscribed(0, "What is the time?"))
+    spoken = place(
+        head("x", app_type=Kind.HALF_DUPLEX), [*turn(5000.0), words, said(5300.0, "Hi", 800)]
+    )
+    hello = entry(2100.0, TurnTranscribed(1, "Hello"))
+    call = [unit(0, 1.0, written="Look"), unit(1, 2.0), hello, unit(2, 3.0)]
+    shown = place(head("x"), call)
 
     assert [(one.text, one.start_s, one.end_s) for one in spoken.user_captions] == [
         ("What is the time?", 3.0, 5.0)
     ]
-    assert [(one.text, one.end_s) for one in units.user_captions] == [("Look", 1.5), ("Hello", 2.1)]
+    assert [(one.text, one.end_s) for one in shown.user_captions] == [("Look", 1.5), ("Hello", 2.1)]
 
 
 def test_a_call_is_called_after_the_first_words_of_the_user():
-    call = [unit(0, 1.0), unit(1, 2.0), HeardLine(1, 2100.0, '"Count  to four."'), unit(2, 3.0)]
+    words = entry(2100.0, TurnTranscribed(1, '"Count  to four."'))
+    call = [unit(0, 1.0), unit(1, 2.0), words, unit(2, 3.0)]
 
-    title = build_meta(head("x"), JournalLines(call)).title
+    title = build_meta(head("x"), JournalEntries(entries=call)).title
 
     assert title == "Count to four."
-    assert build_meta(head("x"), JournalLines([unit(0, 1.0)])).title == ""
+    assert build_meta(head("x"), JournalEntries(entries=[unit(0, 1.0)])).title == ""
 
 
 def test_a_long_answer_is_shown_in_parts_each_for_its_share():
@@ -188,25 +200,25 @@ def test_a_long_answer_is_shown_in_parts_each_for_its_share():
 
 
 def test_what_both_said_has_the_times_of_their_speech():
-    heard = HeardLine(2, 3100.0, "Count to four", 1250, 2400)
-    units = [unit(0, 1.0), unit(1, 2.0), unit(2, 3.0), heard]
+    words = entry(3100.0, TurnTranscribed(2, "Count to four"), spoken_ms=(1250, 2400))
+    question = [unit(0, 1.0), unit(1, 2.0), unit(2, 3.0), words]
     answer = [
         unit(3, 4.0, said_ms=900, text="1, 2,"),
         unit(4, 5.0, said_ms=600, text=" 3, 4.", end_of_turn=True),
         unit(5, 6.0, said_ms=900, text="And more"),
-        NoteLine("interrupted", 6500.0),
+        entry(6500.0, SessionInterrupted()),
     ]
 
-    said = place(head("x"), [*units, *answer]).said
+    both = place(head("x"), [*question, *answer]).said
 
-    assert [(one.who, one.text, one.start_s, one.end_s, one.is_interrupted) for one in said] == [
+    assert [(one.who, one.text, one.start_s, one.end_s, one.is_interrupted) for one in both] == [
         ("user", "Count to four", 1.25, 2.4, False),
         ("assistant", "1, 2, 3, 4.", 4.2, 5.8, False),
         ("assistant", "And more", 6.2, 6.5, True),
     ]
 
 
-def test_when_somebody_spoke_is_found_in_the_sound_over_the_noise_of_the_room():
+def test_when_a_person_spoke_is_found_in_the_sound_over_the_noise_of_the_room():
     rng = np.random.default_rng(1)
     sound = rng.normal(0, 0.004, 6 * 16_000).astype(np.float32)
     t = np.arange(16_000 * 2) / 16_000
@@ -348,7 +360,7 @@ def test_a_frame_that_is_a_bomb_is_left_out(tmp_path):
         assert next(film.decode(film.streams.video[0])).width == 1280
 
 
-def test_two_sounds_at_once_do_not_wrap_around(tmp_path):
+def test_two_sounds_immediately_do_not_wrap_around(tmp_path):
     folder = recorded(tmp_path, "one")
     loud = folder.path / "user_audio/000.wav"
     soundfile.write(loud, tone(1.0, 16_000, 0.99).samples, 16_000)

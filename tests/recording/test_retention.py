@@ -1,7 +1,5 @@
 """What goes by age and size, and what never goes."""
 
-from __future__ import annotations
-
 import os
 import time
 

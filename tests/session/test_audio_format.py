@@ -1,7 +1,5 @@
 """Sound in another format than the published one, in whole sessions."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 
@@ -30,7 +28,7 @@ class Client:
         self._encoder = coding.encoder(format_["input"], INPUT_RATE_HZ)
         self.sent_bytes = 0
 
-    def tell(self, pcm: Pcm) -> None:
+    def feed(self, pcm: Pcm) -> None:
         for chunk in chunks(pcm, 0.1):
             data = self._encoder.encode(chunk)
             message = {"type": self._type, self._field: "" if self._is_binary else _text(data)}
@@ -56,7 +54,7 @@ async def test_half_duplex_in_another_format(format_):
     async with worker_harness() as harness:
         talk = await harness.ready("half_duplex", config={"audio_format": format_})
         client = Client(talk, format_, "audio_base64", "audio_chunk")
-        client.tell(ASKED)
+        client.feed(ASKED)
         done = await talk.until("turn_done")
 
         told = (await talk.until("prepared"))["audio_format"]
@@ -81,7 +79,7 @@ async def test_a_call_in_opus_takes_at_most_eight_kilobytes_a_second(
         client = Client(talk, OPUS, field, type_)
         talk.socket.sent_bytes = 0
         call = sound(silence(0.5), speak(6.0), silence(8.5))
-        client.tell(call)
+        client.feed(call)
         await talk.until(answer, 6 if dialect == "realtime" else 14)
         if dialect == "realtime":
             await talk.until("response.output_audio.delta", 5)
@@ -104,12 +102,12 @@ async def test_without_extensions_no_format_is_agreed_upon():
     [b"\0\0\0\x09{}", b"\0\0\0\x02[]", b"", binary.pack('{"type":"audio_chunk"}', b"\0\x04abcd")],
     ids=["cut", "no object", "empty", "no Opus"],
 )
-async def test_a_broken_binary_message_is_answered_and_the_session_goes_on(frame):
+async def test_a_broken_binary_message_is_answered_and_the_session_continues(frame):
     async with worker_harness() as harness:
         talk = await harness.ready("duplex", "omni_1", audio_format=OPUS)
         talk.say(frame)
         error = await talk.until("error")
-        Client(talk, OPUS, "audio_base64", "audio_chunk").tell(sound(speak(1.3)))
+        Client(talk, OPUS, "audio_base64", "audio_chunk").feed(sound(speak(1.3)))
         await talk.until("result")
 
         assert error["code"] in ("invalid_payload", "unknown_event", "invalid_json")

@@ -1,7 +1,5 @@
 """What a caller says while the connection is broken is taken whole and answered in order."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
@@ -59,11 +57,6 @@ async def returned(harness: WorkerHarness, talk: Talk, seen: str) -> AsyncIterat
     await attaching
 
 
-async def heard(harness: WorkerHarness, talk: Talk) -> None:
-    """Until the session has taken everything that was sent."""
-    await until_true(talk.socket._incoming.empty)
-
-
 @pytest.mark.parametrize("mode", ["off", "stop"])
 async def test_half_duplex_answers_every_turn_of_an_outage(mode: str) -> None:
     async with worker_harness(clock=ManualClock()) as harness:
@@ -72,9 +65,9 @@ async def test_half_duplex_answers_every_turn_of_an_outage(mode: str) -> None:
         talk.say({"type": "prepare", "resume": True, "config": config})
         async with returned(harness, talk, "prepared") as again:
             harness.gate.shut(Stage.DECODE)
-            half_duplex.tell(again, SAID)
+            half_duplex.feed(again, SAID)
             await again.until("generating")
-            await heard(harness, again)
+            await again.drained()
             harness.gate.open()
             first = await again.until("turn_done")
             if mode == "stop":
@@ -88,6 +81,44 @@ async def test_half_duplex_answers_every_turn_of_an_outage(mode: str) -> None:
     assert spoken == pytest.approx([1000, 2000], abs=150)
 
 
+async def test_half_duplex_answers_what_was_said_while_the_worker_stood_still() -> None:
+    """It stood still in the middle of an answer, and no connection was lost."""
+    clock = ManualClock()
+    async with worker_harness(clock=clock) as harness:
+        talk = await harness.ready("half_duplex")
+        harness.gate.shut(Stage.DECODE)
+        half_duplex.feed(talk, sound(silence(0.3), speak(1.0), silence(1.2)))
+        await talk.until("generating")
+        clock.advance(SAID.duration_s)
+        half_duplex.feed(talk, SAID)
+        await talk.drained()
+        harness.gate.open()
+        await talk.until("turn_done", 3)
+
+    spoken = [m["speech_duration_ms"] for m in talk.socket.sent if m["type"] == "generating"]
+    assert spoken == pytest.approx([1000, 1000, 2000], abs=150)
+
+
+async def test_what_was_said_while_the_worker_stood_still_interrupts_no_answer() -> None:
+    clock = ManualClock()
+    async with worker_harness(clock=clock) as harness:
+        talk = harness.begin("openai_realtime")
+        session = {"type": "realtime", "audio": {"input": {"turn_detection": items.SERVER_VAD}}}
+        talk.say({"type": "session.update", "session": session})
+        await talk.until("session.updated")
+        harness.gate.shut(Stage.DECODE)
+        items.feed(talk, sound(silence(0.3), speak(1.0), silence(1.2)))
+        await talk.until("response.created")
+        clock.advance(SAID.duration_s)
+        items.feed(talk, SAID)
+        await talk.drained()
+        harness.gate.open()
+        await talk.until("response.done", 3)
+
+    answered = [m["response"]["status"] for m in talk.socket.sent if m["type"] == "response.done"]
+    assert answered == ["completed"] * 3
+
+
 async def test_a_conversation_of_items_answers_every_turn_of_an_outage() -> None:
     async with worker_harness(clock=ManualClock()) as harness:
         talk = harness.begin("openai_realtime")
@@ -95,9 +126,8 @@ async def test_a_conversation_of_items_answers_every_turn_of_an_outage() -> None
         talk.say({"type": "session.update", "session": {**session, "resume": True}})
         async with returned(harness, talk, "session.updated") as again:
             harness.gate.shut(Stage.DECODE)
-            items.tell(again, SAID)
-            await heard(harness, again)
-            await again.until("input_audio_buffer.committed", 2)
+            items.feed(again, SAID)
+            await again.drained()
             harness.gate.open()
             await again.until("response.done", 2)
 
@@ -112,17 +142,17 @@ async def test_sound_that_comes_as_it_is_said_counts_as_live() -> None:
         talk = harness.begin("half_duplex")
         talk.say({"type": "prepare", "resume": True})
         async with returned(harness, talk, "prepared") as again:
-            half_duplex.tell(again, Pcm(np.zeros(INPUT_RATE_HZ // 5, np.float32), INPUT_RATE_HZ))
-            await heard(harness, again)
+            half_duplex.feed(again, Pcm(np.zeros(INPUT_RATE_HZ // 5, np.float32), INPUT_RATE_HZ))
+            await again.drained()
             clock.advance(1.0)
-            half_duplex.tell(again, sound(silence(0.3), speak(1.0), silence(1.2)))
+            half_duplex.feed(again, sound(silence(0.3), speak(1.0), silence(1.2)))
             harness.gate.shut(Stage.DECODE)
             await again.until("generating")
-            half_duplex.tell(again, sound(silence(0.3), speak(1.0), silence(1.2)))
-            await heard(harness, again)
+            half_duplex.feed(again, sound(silence(0.3), speak(1.0), silence(1.2)))
+            await again.drained()
             harness.gate.open()
             await again.until("turn_done")
-            half_duplex.tell(again, sound(silence(0.3), speak(2.0), silence(1.2)))
+            half_duplex.feed(again, sound(silence(0.3), speak(2.0), silence(1.2)))
             second = await again.until("generating", 2)
 
     assert second["speech_duration_ms"] == pytest.approx(2000, abs=150)
@@ -135,19 +165,19 @@ async def test_a_client_is_sent_the_length_of_what_was_dropped() -> None:
         talk.say({"type": "prepare", "resume": True})
         async with returned(harness, talk, "prepared") as again:
             harness.gate.shut(Stage.DECODE)
-            for _ in range(20):
+            for _ in range(30):
                 again.say(UNIT)
             (session,) = harness._lives()
             runner: Any = session._runner
             # One is being processed.
-            await until_true(lambda: len(runner._mailbox.units) + session._dropped_s == 19)
+            await until_true(lambda: len(runner._mailbox.units) + session._dropped_s == 29)
             await harness.pass_time(1.0, due="dropped")
             told = await again.until("session.input_dropped")
             harness.gate.open()
-            results = 20 - round(told["dropped_s"])
+            results = 30 - round(told["dropped_s"])
             await again.until("result", results)
 
-    assert 5.0 <= told["dropped_s"] <= 20.0 - AWAY_S
+    assert 5.0 <= told["dropped_s"] <= 30.0 - AWAY_S
     assert again.types.count("result") == results
 
 
@@ -157,7 +187,7 @@ async def test_a_client_that_cannot_resume_is_not_sent_what_was_dropped() -> Non
         harness.gate.shut(Stage.DECODE)
         for _ in range(8):
             talk.say(UNIT)
-        await heard(harness, talk)
+        await talk.drained()
         (session,) = harness._lives()
         is_due = session.deadlines.get("dropped") is not None
         harness.gate.open()

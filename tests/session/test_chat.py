@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import base64
 
@@ -45,16 +43,6 @@ async def test_chunks_join_to_the_text_of_done_and_carry_all_the_sound():
         assert done["generated_tokens"] > 5
 
 
-async def test_an_answer_in_one_piece_has_its_sound_in_done():
-    async with worker_harness() as harness:
-        talk = harness.begin("chat")
-        talk.say({**SPOKEN, "streaming": False})
-        await talk.over()
-
-        assert talk.types == ["prefill_done", "done"]
-        assert len(heard(talk.socket.sent[-1]["audio_data"])) == pytest.approx(48_000, abs=100)
-
-
 async def test_a_long_answer_waits_for_a_client_that_reads_slowly():
     # Forty seconds are five megabytes of base64, five times what may wait.
     async with worker_harness(output_mb=1) as harness:
@@ -68,16 +56,6 @@ async def test_a_long_answer_waits_for_a_client_that_reads_slowly():
         assert await talk.over() == 1000
         sounds = [heard(m["audio_data"]) for m in talk.socket.sent if m.get("audio_data")]
         assert sum(map(len, sounds)) == pytest.approx(40 * 24_000, abs=100)
-
-
-async def test_without_a_tts_object_the_answer_is_text_only():
-    async with worker_harness() as harness:
-        talk = harness.begin("chat")
-        talk.say({"messages": SPOKEN["messages"]})
-        await talk.over()
-
-        assert all(not message.get("audio_data") for message in talk.socket.sent)
-        assert talk.socket.sent[-1]["text"]
 
 
 async def test_stop_ends_the_answer_with_what_there_is():
@@ -109,20 +87,6 @@ async def test_what_follows_the_request_is_ignored():
 
         assert await talk.over() == 1000
         assert talk.types[-1] == "done"
-
-
-async def test_a_client_that_leaves_during_the_answer_frees_the_slot():
-    async with worker_harness() as harness:
-        harness.gate.shut(Stage.DECODE)
-        talk = harness.begin("chat")
-        talk.say(HELLO)
-        await harness.gate.arrived()
-
-        talk.socket.hang_up()
-        harness.gate.open()
-        await talk.over()
-
-        assert harness.engine.free_slots == 1
 
 
 async def test_a_request_that_never_comes_ends_in_a_timeout():

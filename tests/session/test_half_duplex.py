@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -10,7 +8,7 @@ from tests.support.timeline import Script, chunks, click, silence, sound, speak,
 from parley.clock import ManualClock
 from parley.engine.work import Stage
 from parley.media.pcm import Pcm
-from parley.protocol.control import EndSession, StopTurn
+from parley.protocol.control import StopTurn
 from parley.results import HeardWords
 from parley.session.early import EarlyAnswer
 from parley.turns import TurnJudges
@@ -19,7 +17,7 @@ from parley.views.half_duplex import HalfDuplexView
 SENTENCE = sound(silence(0.5), speak(1.5), silence(1.2))
 
 
-def tell(talk: Talk, pcm: Pcm, chunk_s: float = 0.5) -> None:
+def feed(talk: Talk, pcm: Pcm, chunk_s: float = 0.5) -> None:
     for chunk in chunks(pcm, chunk_s):
         talk.say({"type": "audio_chunk", "audio_base64": pcm64(chunk)})
 
@@ -38,7 +36,7 @@ async def answering(harness: WorkerHarness, talk: Talk) -> None:
 async def test_a_spoken_turn_is_answered_in_the_documented_order():
     async with worker_harness() as harness:
         talk = await prepared(harness)
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         done = await talk.until("turn_done")
 
         assert talk.socket.sent[0] == {
@@ -67,7 +65,7 @@ async def test_an_answer_is_due_within_seconds_so_that_it_is_ahead_of_chats(monk
     monkeypatch.setattr(HalfDuplexView, "prefill", noted)
     async with worker_harness(clock=ManualClock(1000.0)) as harness:
         talk = await prepared(harness)
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         await talk.until("turn_done")
 
     assert 1000 < due_s[0] <= 1010
@@ -94,11 +92,11 @@ async def test_what_was_said_is_taken_in_before_the_silence_is_over_and_given_ba
             talk = await harness.ready("half_duplex")
             said = sound(silence(1), speak(1.5), silence(0.5), speak(1), silence(0.5))
             for chunk in chunks(said, 0.1):
-                tell(talk, chunk)
+                feed(talk, chunk)
                 # As in real time: the early work starts between two chunks.
                 await asyncio.sleep(0.02)
             was_generating = "generating" in talk.types
-            tell(talk, sound(silence(0.7)))
+            feed(talk, sound(silence(0.7)))
             texts.append((await talk.until("turn_done"))["text"])
 
     assert not was_generating
@@ -120,11 +118,11 @@ class Judge:
 @pytest.mark.parametrize(
     ("words", "is_whole", "probability", "answers_s"),
     [
-        ("I would go, but because.", False, 0.88, 1.8),
+        ("I would go, but because.", False, 0.88, 1.7),
         ("What is that?", False, 0.88, 0.6),
         ("My name is Anna.", True, 0.3, 0.5),
         ("Which one do you like?", False, 0.3, 0.8),
-        ("Well, the other one.", False, 0.3, 1.8),
+        ("Well, the other one.", False, 0.3, 1.7),
     ],
 )
 async def test_words_decide_how_long_a_pause_may_be(
@@ -133,7 +131,7 @@ async def test_words_decide_how_long_a_pause_may_be(
     monkeypatch.setattr(HalfDuplexView, "early_words", HeardWords(words, is_whole))
     judges = TurnJudges(end_of_turn=Judge(probability))
     async with worker_harness(clock=ManualClock(), judges=judges) as harness:
-        hear, talk = tell, await harness.ready("half_duplex")
+        hear, talk = feed, await harness.ready("half_duplex")
         waited_s = 0.0
         for chunk in chunks(sound(silence(1), speak(1.5), silence(2.6)), 0.1):
             hear(talk, chunk)
@@ -151,7 +149,7 @@ async def test_words_decide_how_long_a_pause_may_be(
 async def test_chunks_join_to_the_text_and_sound_of_the_turn():
     async with worker_harness() as harness:
         talk = await prepared(harness)
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         done = await talk.until("turn_done")
 
         said = [m for m in talk.socket.sent if m["type"] == "chunk"]
@@ -167,7 +165,7 @@ async def test_speech_duration_and_pre_roll_reach_the_model():
         detectors=lambda: Script(windows(10, 0.0), windows(20, 0.95))
     ) as harness:
         talk = await prepared(harness)
-        tell(talk, sound(silence(0.64), speak(1.28), silence(1.0)))
+        feed(talk, sound(silence(0.64), speak(1.28), silence(1.0)))
         done = await talk.until("turn_done")
 
         generating = await talk.until("generating")
@@ -179,8 +177,8 @@ async def test_speech_duration_and_pre_roll_reach_the_model():
 async def test_a_click_gives_two_transitions_and_nothing_else():
     async with worker_harness() as harness:
         talk = await prepared(harness)
-        tell(talk, sound(silence(0.512), click(0.1), silence(2)))
-        tell(talk, SENTENCE)
+        feed(talk, sound(silence(0.512), click(0.1), silence(2)))
+        feed(talk, SENTENCE)
         await talk.until("turn_done")
 
         states = [m["speaking"] for m in talk.socket.sent if m["type"] == "vad_state"]
@@ -192,7 +190,7 @@ async def test_two_utterances_in_one_chunk_are_two_turns_one_after_the_other():
     async with worker_harness() as harness:
         talk = await prepared(harness)
         both = sound(speak(1.0), silence(1.2), speak(2.0), silence(1.2))
-        tell(talk, both, chunk_s=60)
+        feed(talk, both, chunk_s=60)
         await talk.until("turn_done", 2)
 
         order = [name for name in talk.types if name != "chunk"]
@@ -205,15 +203,15 @@ async def test_sound_during_an_answer_is_thrown_away():
     async with worker_harness() as harness:
         harness.gate.shut(Stage.DECODE)
         talk = await prepared(harness)
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         await talk.until("generating")
 
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         talk.say({"type": "audio_chunk"})
-        await drained(talk)
+        await talk.drained()
         harness.gate.open()
         await talk.until("turn_done")
-        tell(talk, sound(silence(0.5), speak(2.5), silence(1.2)))
+        feed(talk, sound(silence(0.5), speak(2.5), silence(1.2)))
         await talk.until("turn_done", 2)
         second = await talk.until("generating", 2)
 
@@ -221,14 +219,7 @@ async def test_sound_during_an_answer_is_thrown_away():
         assert second["speech_duration_ms"] > 2300
 
 
-async def drained(talk: Talk) -> None:
-    """Until the session has read everything that was said."""
-    async with asyncio.timeout(HANG_S):
-        while not talk.socket._incoming.empty():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
-async def test_the_detector_begins_anew_after_a_turn():
+async def test_the_detector_begins_again_after_a_turn():
     scripts: list[Script] = []
 
     def detectors() -> Script:
@@ -237,9 +228,9 @@ async def test_the_detector_begins_anew_after_a_turn():
 
     async with worker_harness(detectors=detectors) as harness:
         talk = await prepared(harness)
-        tell(talk, sound(speak(1.28), silence(0.9)))
+        feed(talk, sound(speak(1.28), silence(0.9)))
         await talk.until("turn_done")
-        tell(talk, sound(speak(1.28), silence(0.9)))
+        feed(talk, sound(speak(1.28), silence(0.9)))
         await talk.until("turn_done", 2)
 
         assert scripts[0].resets == 3  # at the beginning, and after each turn
@@ -249,8 +240,8 @@ async def test_speech_in_the_cold_start_guard_is_heard_when_the_guard_is_over():
     clock = ManualClock()
     async with worker_harness(clock=clock, guard_s=0.5) as harness:
         talk = await prepared(harness)
-        tell(talk, sound(speak(1.0), silence(1.0)))
-        await drained(talk)
+        feed(talk, sound(speak(1.0), silence(1.0)))
+        await talk.drained()
         during = list(talk.types)
         await harness.pass_time(0.5, due="guard")
         await talk.until("turn_done")
@@ -268,11 +259,11 @@ async def test_speech_in_the_cold_start_guard_is_heard_when_the_guard_is_over():
 async def test_what_is_said_and_over_in_the_guard_is_dropped(said_s: float):
     async with worker_harness(clock=ManualClock(), guard_s=0.5) as harness:
         talk = await prepared(harness)
-        tell(talk, sound(speak(said_s), silence(2.0 - said_s)))
+        feed(talk, sound(speak(said_s), silence(2.0 - said_s)))
         await harness.pass_time(0.5, due="guard")
-        await drained(talk)
+        await talk.drained()
         before = list(talk.types)
-        tell(talk, sound(speak(1.0), silence(1.0)))
+        feed(talk, sound(speak(1.0), silence(1.0)))
         await talk.until("turn_done")
         (generating,) = [m for m in talk.socket.sent if m["type"] == "generating"]
 
@@ -280,10 +271,20 @@ async def test_what_is_said_and_over_in_the_guard_is_dropped(said_s: float):
         assert generating["speech_duration_ms"] == pytest.approx(1000, abs=100)
 
 
+async def test_who_speaks_for_the_first_time_after_the_guard_is_heard():
+    clock = ManualClock()
+    async with worker_harness(clock=clock, guard_s=0.5) as harness:
+        talk = await prepared(harness)
+        await harness.pass_time(0.5, due="guard")
+        clock.advance(1.0)
+        feed(talk, sound(speak(0.4), silence(1.2)))
+        await talk.until("turn_done")
+
+
 async def test_speech_that_pauses_at_the_end_of_the_guard_and_resumes_is_heard_whole():
     async with worker_harness(clock=ManualClock(), guard_s=0.5) as harness:
         talk = await prepared(harness)
-        tell(talk, sound(speak(0.4), silence(0.3), speak(0.5), silence(1.0)))
+        feed(talk, sound(speak(0.4), silence(0.3), speak(0.5), silence(1.0)))
         await harness.pass_time(0.5, due="guard")
         await talk.until("turn_done")
         (generating,) = [m for m in talk.socket.sent if m["type"] == "generating"]
@@ -299,9 +300,9 @@ async def test_the_click_of_a_microphone_that_opens_is_forgotten():
     clock = ManualClock()
     async with worker_harness(clock=clock, guard_s=0.5) as harness:
         talk = await prepared(harness)
-        tell(talk, sound(silence(0.1), click(), silence(1.5)))
+        feed(talk, sound(silence(0.1), click(), silence(1.5)))
         await harness.pass_time(0.5, due="guard")
-        tell(talk, sound(speak(1.0), silence(1.0)))
+        feed(talk, sound(speak(1.0), silence(1.0)))
         await talk.until("turn_done")
 
         assert [m["speaking"] for m in talk.socket.sent if m["type"] == "vad_state"] == [
@@ -320,30 +321,12 @@ async def test_stop_while_listening_is_answered_and_closes():
         assert talk.socket.sent[-1] == {"type": "stopped", "session_id": "session"}
 
 
-async def test_stop_in_the_middle_of_an_answer_ends_the_turn_then_the_session():
-    async with worker_harness() as harness:
-        harness.gate.shut(Stage.DECODE)
-        talk = await prepared(harness)
-        tell(talk, SENTENCE)
-        await talk.until("generating")
-        await answering(harness, talk)
-
-        talk.say({"type": "stop"})
-        done = await talk.until("turn_done")
-        await talk.until("stopped")
-        harness.gate.open()
-
-        assert await talk.over() == 1000
-        assert done["interrupted"] is True
-        assert talk.types[-2:] == ["turn_done", "stopped"]
-
-
 async def test_a_model_that_stops_late_does_not_keep_the_client_waiting():
     clock = ManualClock()
     async with worker_harness(clock=clock) as harness:
         harness.gate.shut(Stage.DECODE)
         talk = await prepared(harness)
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         await answering(harness, talk)
 
         talk.say({"type": "stop"})
@@ -354,24 +337,6 @@ async def test_a_model_that_stops_late_does_not_keep_the_client_waiting():
             while harness.host.state != "cleanup":  # noqa: ASYNC110
                 await asyncio.sleep(0)
         assert harness.engine.free_slots == 0
-
-
-async def test_an_external_stop_of_a_turn_keeps_the_session():
-    async with worker_harness() as harness:
-        harness.gate.shut(Stage.DECODE)
-        talk = await prepared(harness)
-        tell(talk, SENTENCE)
-        await answering(harness, talk)
-
-        assert harness.host.stop_turn(StopTurn("r", talk.lease.lease_id))
-        harness.gate.open()
-        first = await talk.until("turn_done")
-        tell(talk, SENTENCE)
-        second = await talk.until("turn_done", 2)
-
-        assert first["interrupted"] is True
-        assert second["interrupted"] is False
-        assert second["turn_index"] == 1
 
 
 @pytest.mark.parametrize("interruption", [{"mode": "off"}, {"mode": "stop"}])
@@ -386,14 +351,14 @@ async def test_what_is_said_after_a_stopped_turn_is_heard_though_the_model_is_sl
             "half_duplex", extensions=True, config={}, interruption=interruption
         )
         harness.gate.shut(stage)
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         await talk.until("generating")
         await answering(harness, talk)
 
         assert harness.host.stop_turn(StopTurn("r", talk.lease.lease_id))
         stopped = await talk.until("turn_done")
-        tell(talk, sound(silence(0.5), speak(2.5), silence(1.2)), chunk_s=0.1)
-        await drained(talk)
+        feed(talk, sound(silence(0.5), speak(2.5), silence(1.2)), chunk_s=0.1)
+        await talk.drained()
         harness.gate.open()
         second = await talk.until("generating", 2)
         answered = await talk.until("turn_done", 2)
@@ -411,25 +376,12 @@ async def test_a_stop_of_a_turn_says_when_nothing_was_being_said():
         assert talk.socket.closed is None
 
 
-async def test_an_external_stop_of_a_session_ends_this_session_only():
-    async with worker_harness(slots=2) as harness:
-        talk = await harness.ready("half_duplex", "one")
-        other = await harness.ready("half_duplex", "two")
-
-        assert harness.host.end_session(EndSession(talk.lease.lease_id, "stopped"))
-        assert not harness.host.end_session(EndSession("three", "stopped"))
-
-        assert await talk.over() == 1000
-        assert talk.types[-1] == "stopped"
-        assert other.socket.closed is None
-
-
 async def test_idle_time_is_counted_from_the_last_chunk():
     async with worker_harness(clock=ManualClock()) as harness:
         talk = await prepared(harness, session={"timeout_s": 20})
         await harness.pass_time(15, due="idle")
         talk.say({"type": "audio_chunk", "audio_base64": quiet(0.1)})
-        await drained(talk)
+        await talk.drained()
         await harness.pass_time(15, due="idle")
         assert talk.socket.closed is None
 
@@ -443,7 +395,7 @@ async def test_idle_time_waits_until_the_answer_has_been_played():
     clock = ManualClock()
     async with worker_harness(clock=clock) as harness:
         talk = await prepared(harness, session={"timeout_s": 10})
-        tell(talk, sound(speak(8.0), silence(1.0)))
+        feed(talk, sound(speak(8.0), silence(1.0)))
         done = await talk.until("turn_done")
         assert done["audio_duration_ms"] > 8000
 
@@ -460,7 +412,7 @@ async def test_no_timeout_while_an_answer_is_being_made():
     async with worker_harness(clock=clock) as harness:
         talk = await prepared(harness, session={"timeout_s": 10})
         harness.gate.shut(Stage.DECODE)
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         await harness.gate.arrived()
 
         await harness.pass_time(100, due="session")
@@ -487,15 +439,15 @@ async def test_setting_up_has_a_limit():
 
 
 @pytest.mark.parametrize("stage", [Stage.ENCODE, Stage.PREFILL, Stage.DECODE])
-async def test_a_failed_turn_is_rolled_back_and_the_session_goes_on(stage, monkeypatch):
+async def test_a_failed_turn_is_rolled_back_and_the_session_continues(stage, monkeypatch):
     # What is taken in before the silence is over would fail first, and be tried again.
     monkeypatch.setattr(EarlyAnswer, "follow", lambda self, finder: None)
     async with worker_harness() as harness:
         talk = await prepared(harness)
         harness.faults.fail_at(stage)
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         failed = await talk.until("turn_done")
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         answered = await talk.until("turn_done", 2)
 
         assert failed["failed"] is True
@@ -508,20 +460,10 @@ async def test_a_failed_turn_that_cannot_be_rolled_back_ends_the_session(monkeyp
         monkeypatch.setattr(harness.faults._model, "can_roll_back", lambda checkpoint: False)
         talk = await prepared(harness)
         harness.faults.fail_at(Stage.DECODE)
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
 
         assert await talk.over() == 1011
         assert talk.socket.sent[-1]["code"] == "inference_error"
-
-
-async def test_text_only_turns_have_no_sound():
-    async with worker_harness() as harness:
-        talk = await prepared(harness, tts={"enabled": False})
-        tell(talk, SENTENCE)
-        done = await talk.until("turn_done")
-
-        assert done["audio_duration_ms"] == 0
-        assert all(not message.get("audio_data") for message in talk.socket.sent)
 
 
 PREPARE = {"type": "prepare"}
@@ -556,31 +498,6 @@ async def test_bad_input_is_answered_with_its_code_and_close_code(frames, code, 
         assert await talk.over() == close_code
         assert talk.types[-1] == "error"
         assert talk.socket.sent[-1]["code"] == code
-
-
-async def test_sound_or_a_second_prepare_during_the_preparation_is_refused():
-    for frame, code in [
-        ({"type": "audio_chunk", "audio_base64": loud(0.1)}, "not_prepared"),
-        (PREPARE, "already_prepared"),
-    ]:
-        async with worker_harness() as harness:
-            harness.gate.shut(Stage.PREFILL)
-            talk = harness.begin("half_duplex")
-            talk.say(PREPARE)
-            await harness.gate.arrived()
-            talk.say(frame)
-
-            assert await talk.socket.until_closed() == 1008
-            assert talk.socket.sent[-1]["code"] == code
-
-
-async def test_an_unknown_type_is_named():
-    async with worker_harness() as harness:
-        talk = await prepared(harness)
-        talk.say({"type": "sing"})
-        await talk.over()
-
-        assert talk.socket.sent[-1]["error"] == "Unknown type: sing"
 
 
 async def test_a_chunk_without_sound_is_ignored():

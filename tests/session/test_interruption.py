@@ -1,7 +1,5 @@
 """Interruptions of answers, in a whole worker: what is sent, and what the context holds."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 from types import SimpleNamespace
@@ -35,7 +33,7 @@ def noise(seconds: float) -> Pcm:
     return Pcm((0.3 * rng.standard_normal(count)).astype(np.float32), INPUT_RATE_HZ)
 
 
-def tell(talk: Talk, pcm: Pcm, chunk_s: float = 0.1) -> None:
+def feed(talk: Talk, pcm: Pcm, chunk_s: float = 0.1) -> None:
     for chunk in chunks(pcm, chunk_s):
         talk.say({"type": "audio_chunk", "audio_base64": pcm64(chunk)})
 
@@ -63,12 +61,12 @@ async def test_an_answer_ends_where_it_was_interrupted():
     clock = ManualClock()
     async with worker_harness(clock=clock) as harness:
         talk = await harness.ready("half_duplex", config={"interruption": STOP})
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         done = await talk.until("turn_done")
         clock.advance(1.0)
-        tell(talk, noise(1.5))
+        feed(talk, noise(1.5))
         stopped = await state(talk, "stopped")
-        tell(talk, sound(silence(1.5)))
+        feed(talk, sound(silence(1.5)))
         second = await talk.until("turn_done", 2)
 
         assert stopped["index"] == done["turn_index"] == 0
@@ -84,11 +82,11 @@ async def test_an_answer_ends_where_it_was_interrupted():
 async def test_nothing_of_an_answer_is_sent_behind_the_fence():
     async with worker_harness(clock=ManualClock()) as harness:
         talk = await harness.ready("half_duplex", config={"interruption": STOP})
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         await talk.until("turn_done")
-        tell(talk, noise(1.5))
+        feed(talk, noise(1.5))
         await state(talk, "stopped")
-        tell(talk, sound(silence(1.5)))
+        feed(talk, sound(silence(1.5)))
         await talk.until("generating", 2)
 
         types = talk.types
@@ -114,7 +112,7 @@ async def test_the_context_holds_nothing_of_an_answer_that_was_never_sent(monkey
     async with worker_harness(clock=ManualClock()) as harness:
         harness.gate.shut(Stage.DECODE)
         talk = await harness.ready("half_duplex", config={"interruption": STOP})
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         await harness.gate.arrived()
         # The model may have started early; this is about an answer that was requested.
         (session,) = harness._lives()
@@ -122,11 +120,11 @@ async def test_the_context_holds_nothing_of_an_answer_that_was_never_sent(monkey
         async with asyncio.timeout(HANG_S):
             while runner._response is None or not runner._response.is_started:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
-        tell(talk, noise(1.5))
+        feed(talk, noise(1.5))
         await state(talk, "stopped")
         first = await talk.until("turn_done")
         harness.gate.open()
-        tell(talk, sound(silence(1.5)))
+        feed(talk, sound(silence(1.5)))
         second = await talk.until("turn_done", 2)
 
     assert (first["text"], first["interrupted"]) == ("", True)
@@ -138,14 +136,14 @@ async def test_an_acknowledgement_is_told_and_changes_nothing():
     clock = ManualClock()
     async with worker_harness(clock=clock) as harness:
         talk = await harness.ready("half_duplex", config={"interruption": STOP})
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         await talk.until("turn_done")
-        tell(talk, noise(0.4))
-        tell(talk, sound(silence(0.6)))
+        feed(talk, noise(0.4))
+        feed(talk, sound(silence(0.6)))
         await state(talk, "dismissed")
         await harness.pass_time(10.0, due="played")
         await played(harness)
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         await talk.until("turn_done", 2)
 
         states = [m["state"] for m in talk.socket.sent if m["type"] == "interruption"]
@@ -156,10 +154,10 @@ async def test_an_acknowledgement_is_told_and_changes_nothing():
 async def test_ducking_never_ends_an_answer_and_what_was_said_is_answered_after_it():
     async with worker_harness(clock=ManualClock()) as harness:
         talk = await harness.ready("half_duplex", config={"interruption": {"mode": "duck"}})
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         await talk.until("turn_done")
-        tell(talk, noise(2.0))
-        tell(talk, sound(silence(1.0)))
+        feed(talk, noise(2.0))
+        feed(talk, sound(silence(1.0)))
         await state(talk, "dismissed")
         await harness.pass_time(10.0, due="played")
         await talk.until("turn_done", 2)
@@ -194,7 +192,7 @@ def v2_start(options: dict[str, Any]) -> dict[str, Any]:
         ("minicpmo_v2", v2_start, "session.created", v2, "response.interruption"),
     ],
 )
-async def test_newer_dialects_tell_of_interruptions_who_asks_for_it(
+async def test_newer_dialects_report_interruptions_to_clients_that_ask(
     dialect, start, begun, append, told, is_asked
 ):
     heed = {"mode": "stop", "backchannel": "heed", "min_speech_ms": 64}
@@ -270,10 +268,10 @@ async def test_a_live_client_that_is_told_nothing_never_has_much_sound_to_play()
 async def test_without_being_asked_for_nothing_is_said_of_interruptions():
     async with worker_harness() as harness:
         talk = await harness.ready("half_duplex")
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         await talk.until("turn_done")
-        tell(talk, noise(1.0))
-        tell(talk, sound(silence(1.5)))
+        feed(talk, noise(1.0))
+        feed(talk, sound(silence(1.5)))
         await talk.until("turn_done", 2)
 
         assert "interruption" not in talk.types
@@ -334,7 +332,7 @@ async def test_a_client_that_says_what_it_has_played_is_believed_in_half_duplex(
     clock = ManualClock()
     async with worker_harness(clock=clock) as harness:
         talk = await harness.ready("half_duplex", config={"interruption": STOP})
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         await talk.until("turn_done")
         sent_ms = sum(m["duration_ms"] for m in talk.socket.sent if m["type"] == "chunk")
         # It began late: by the clock a second has been played.

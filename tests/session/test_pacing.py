@@ -1,7 +1,5 @@
 """Sound that is sent when it is to be played."""
 
-from __future__ import annotations
-
 from parley.session.pacing import PacedOutput
 
 
@@ -27,7 +25,7 @@ def test_sound_follows_what_is_being_played():
     assert paced.take_due(10.81) == ["b"]
 
 
-def test_after_a_pause_sound_is_due_at_once():
+def test_after_a_pause_sound_is_due_immediately():
     paced = PacedOutput()
     paced.put(["a"], [1000], 10.0)
     paced.take_due(10.0)

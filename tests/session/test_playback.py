@@ -1,7 +1,5 @@
 """What has been heard of an answer: by the clock, and by what a client says of its loudspeaker."""
 
-from __future__ import annotations
-
 import pytest
 from tests.support.patience import HANG_S
 
@@ -36,7 +34,7 @@ def test_what_has_been_heard_follows_the_clock():
     assert playback.heard() == (3000, "One two three four five six")
 
 
-def test_what_a_client_says_counts_and_time_goes_on_from_there():
+def test_what_a_client_says_counts_and_time_continues_from_there():
     clock = ManualClock()
     playback = Playback(clock)
     playback.begin()
@@ -54,7 +52,7 @@ def test_what_a_client_says_counts_and_time_goes_on_from_there():
     assert not playback.is_heard
 
 
-def test_what_is_under_way_has_not_been_played():
+def test_what_is_in_flight_has_not_been_played():
     clock = ManualClock()
     playback = Playback(clock)
     playback.begin()
@@ -81,11 +79,11 @@ def test_what_a_network_delays_is_not_believed():
     for buffered_ms in range(2590, 1000, -100):
         clock.advance(0.1)
         playback.report(told(3000, buffered_ms))
-    # Whoever really plays later says so for longer.
+    # Anyone who really plays later says so for longer.
     assert heard_ms(playback) == 1910
 
 
-def test_what_was_said_while_sound_was_under_way_does_not_say_when_it_came():
+def test_what_was_said_while_sound_was_in_flight_does_not_say_when_it_came():
     clock = ManualClock()
     playback = Playback(clock)
     playback.begin()

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import base64
 
@@ -63,36 +61,6 @@ async def test_every_append_is_answered_by_exactly_one_response():
         assert all(len(heard(m["audio"])) == 24_000 for m in deltas[1:-1])
 
 
-async def test_close_is_answered_with_stopped_as_the_last_event():
-    async with worker_harness() as harness:
-        talk = await harness.ready("realtime")
-        harness.gate.shut(Stage.DECODE)
-        talk.say(append())
-        await harness.gate.arrived()
-        talk.say({"type": "session.close", "reason": "user_stop"})
-
-        assert await talk.socket.until_closed() == 1000
-        harness.gate.open()
-        await talk.over()
-        assert talk.socket.sent[-1] == {"type": "session.closed", "reason": "stopped"}
-        assert talk.types.count("session.closed") == 1
-
-
-@pytest.mark.parametrize(("kind", "limit_s"), [("omni_duplex", 300.0), ("audio_duplex", 600.0)])
-async def test_the_total_limit_counts_from_the_gateways_accept(kind, limit_s):
-    clock = ManualClock()
-    async with worker_harness(clock=clock) as harness:
-        talk = harness.begin("realtime", kind=kind, accepted_s=clock.time() - 200)
-        talk.say(update())
-        await talk.until("session.created")
-        await harness.pass_time(limit_s - 200 - 1, due="total")
-        assert talk.socket.closed is None
-        await harness.pass_time(1, due="total")
-
-        assert await talk.over() == 1000
-        assert talk.socket.sent[-1] == {"type": "session.closed", "reason": "timeout"}
-
-
 async def test_the_total_limit_can_leave_the_queue_out():
     clock = ManualClock()
     async with worker_harness(clock=clock, realtime_counts_queue=False) as harness:
@@ -101,7 +69,7 @@ async def test_the_total_limit_can_leave_the_queue_out():
         assert talk.socket.closed is None
 
 
-async def test_a_limit_that_has_passed_already_ends_the_session_at_once():
+async def test_a_limit_that_has_passed_already_ends_the_session_immediately():
     async with worker_harness() as harness:
         talk = harness.begin("realtime", accepted_s=harness.host.clock.time() - 1000)
 
@@ -148,25 +116,6 @@ async def test_a_prompt_longer_than_the_context_is_refused_and_another_may_follo
         await talk.until("session.created")
 
         assert refused["error"]["code"] == "invalid_payload"
-
-
-async def test_frames_are_ignored_in_audio_mode():
-    async with worker_harness() as harness:
-        talk = await harness.ready("realtime", kind="audio_duplex")
-        (answer,) = await one_by_one(talk, append(video_frames=["not even base64"]))
-
-        assert answer["type"] == "response.listen"
-
-
-async def test_appends_longer_than_a_second_are_split():
-    async with worker_harness() as harness:
-        talk = await harness.ready("realtime", asks_for_extensions=False)
-        talk.say(append(pcm64(sound(speak(2.5)))))
-        await talk.until("response.listen", 3)
-        talk.say({"type": "session.close"})
-        await talk.over()
-
-        assert len(responses(talk)) == 3
 
 
 async def test_chunks_of_a_tenth_of_a_second_make_units_where_extensions_are_asked_for():
@@ -238,32 +187,6 @@ async def test_errors_before_the_session_is_created_leave_it_open_for_another_tr
         assert error["code"] == code
 
 
-async def test_a_second_update_during_the_preparation_is_an_invalid_event():
-    async with worker_harness() as harness:
-        harness.gate.shut(Stage.PREFILL)
-        talk = harness.begin("realtime")
-        talk.say(update())
-        await harness.gate.arrived()
-        talk.say(update())
-        talk.say(append())
-        await talk.until("error", 2)
-        harness.gate.open()
-        await talk.until("session.created")
-
-        codes = [m["error"]["code"] for m in talk.socket.sent if m["type"] == "error"]
-        assert codes == ["invalid_event", "not_ready"]
-
-
-@pytest.mark.parametrize("frame", ["{", "", b"{}"])
-async def test_what_is_no_json_closes_with_1003_and_nothing_else(frame):
-    async with worker_harness() as harness:
-        talk = await harness.ready("realtime")
-        talk.say(frame)
-
-        assert await talk.over() == 1003
-        assert talk.types == ["session.created"]
-
-
 async def test_a_failed_unit_is_a_server_error_and_three_in_a_row_close_the_session():
     async with worker_harness() as harness:
         talk = await harness.ready("realtime")
@@ -279,12 +202,3 @@ async def test_a_failed_unit_is_a_server_error_and_three_in_a_row_close_the_sess
         assert await talk.over() == 1011
         assert (error["code"], error["type"]) == ("inference_error", "server_error")
         assert talk.socket.sent[-1] == {"type": "session.closed", "reason": "error"}
-
-
-async def test_shutdown_is_told_in_the_dialects_words():
-    async with worker_harness() as harness:
-        talk = await harness.ready("realtime")
-        harness.host.leave(1.0)
-
-        assert await talk.over() == 1001
-        assert talk.socket.sent[-1] == {"type": "session.closed", "reason": "server_shutdown"}

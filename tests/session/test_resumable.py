@@ -1,7 +1,5 @@
 """One client over several connections: numbers, tokens, the journal's bounds, the clock."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -30,17 +28,13 @@ from parley.protocol.resume import (
     hash_of,
 )
 from parley.session import log as session_log
-from parley.session import resumable, state_codec
+from parley.session import resumable
 from parley.session.deadlines import RESUME
 from parley.session.log import OutputBounds, SessionLog
 from parley.session.outbox import OutputLimits
-from parley.session.resumable import (
-    RETURN_S,
-    UNUSED_WINDOW_S,
-    ResumableSocket,
-    ResumeRefused,
-)
+from parley.session.resumable import RETURN_S, UNUSED_WINDOW_S, ResumableSocket, ResumeRefused
 from parley.session.tokens import ResumeTokens
+from parley.session_log import state_codec
 from parley.session_log.contract import LoggedSession
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocols" / "resume.md"
@@ -384,7 +378,7 @@ def test_a_message_does_not_wait_for_an_update_that_was_put_off(loop, monkeypatc
 
 @contextlib.asynccontextmanager
 async def logged() -> AsyncIterator[tuple[Bench, FakeSessionLogs]]:
-    """A session whose log has begun."""
+    """A session whose log has started."""
     logs = FakeSessionLogs()
     bench = Bench(logs=logs)
     bench.socket.remember = dict
@@ -496,8 +490,25 @@ async def test_a_backend_that_forgot_a_quiet_session_is_sent_everything():
         assert logs.taken[-1].entries == logs.taken[0].entries
 
 
+async def test_a_log_that_has_grown_is_sent_state_and_messages_again_but_no_entries():
+    async with logged() as (bench, logs):
+        await bench.socket.send(message("kept"))
+        await until(lambda: bench.log.is_current)
+        before = logs.taken[-1]
+
+        logs.writers[-1].wants_tail = True
+        await bench.socket.send(message("new"))
+        await until(lambda: bench.log.is_current)
+
+        update = logs.updates[-1]
+        assert (update.is_whole, update.is_tail_whole, update.entries) == (False, True, b"")
+        assert update.state is not None
+        assert update.state.keys() == before.state.keys()
+        assert [each.seq for each in update.outputs] == [each.seq for each in before.outputs] + [3]
+
+
 @pytest.mark.parametrize("answer", ["full", "dropped", "fenced"])
-async def test_a_session_whose_log_is_gone_goes_on_without_one(answer):
+async def test_a_session_whose_log_is_gone_continues_without_one(answer):
     async with logged() as (bench, logs):
         fenced = []
         bench.log.on_fenced = lambda: fenced.append(True)
@@ -515,9 +526,10 @@ async def moved_away(wait_s: float) -> Bench:
         await bench.cut()
         await until(lambda: bench.log.is_current)
         last = logs.taken[-1]
-    moved = Bench(logs=FakeSessionLogs())
+    moved = Bench()
     moved.clock.advance(wait_s)
-    moved.socket.restore(state_codec.joined(last.state), last.outputs, last.entries)
+    writer = FakeSessionLogs().create(LOGGED)
+    moved.socket.restore(state_codec.joined(last.state), last, writer)
     return moved
 
 
@@ -565,6 +577,63 @@ async def test_a_session_that_is_handed_over_sends_nothing_more():
         assert "said" not in bench.first.types
 
 
+async def test_an_answer_is_heard_to_its_end_before_its_session_is_handed_over():
+    async with logged() as (bench, _):
+        is_between = False
+        bench.socket.is_between = lambda: is_between
+        handing_over = asyncio.create_task(bench.socket.hand_over())
+        await asyncio.sleep(0)
+
+        await bench.socket.send(message("rest of the answer"))
+        await sent_last(bench, "rest of the answer")
+        bench.first.say({"type": "next question"})
+        reading = asyncio.create_task(bench.socket.receive())
+        bench.tasks.append(reading)
+        is_between = True
+        assert await handing_over
+        await bench.socket.send(message("late"))
+        await asyncio.sleep(0.05)
+
+        assert not reading.done()
+        assert bench.first.sent[-1]["text"] == "rest of the answer"
+
+
+async def test_what_a_client_says_that_came_back_meanwhile_is_for_the_next_worker():
+    async with logged() as (bench, _):
+        is_between = False
+        bench.socket.is_between = lambda: is_between
+        handing_over = asyncio.create_task(bench.socket.hand_over())
+        await asyncio.sleep(0)
+
+        client = await bench.come_back(1)
+        await asyncio.sleep(0.05)
+        for text in ("what was not stored", "next question", "and another"):
+            client.say({"type": text})
+        reading = asyncio.create_task(bench.socket.receive())
+        bench.tasks.append(reading)
+        is_between = True
+        assert await handing_over
+        await asyncio.sleep(0.05)
+
+        assert not reading.done()
+
+
+async def test_messages_count_as_received_only_with_the_state_that_follows_them():
+    async with logged() as (bench, logs):
+        before = bench.log.stored_received
+        bench.socket.remember = lambda: None
+        for _ in range(2 * INPUT_ACK_EVERY):
+            bench.first.say({"type": "sound"})
+            await bench.socket.receive()
+            bench.socket.handled()
+        # So large that it is stored although there is no state now.
+        await bench.socket.send(message("x" * BOUNDS.limit_bytes))
+        await until(lambda: bench.log.last_seq == logs.updates[-1].outputs[-1].seq)
+
+        assert logs.updates[-1].state is None
+        assert bench.log.stored_received == before
+
+
 async def test_messages_that_were_not_stored_come_again_and_are_acted_upon_once():
     async with logged() as (bench, _):
         bench.first.say({"type": "one"})
@@ -578,7 +647,7 @@ async def test_messages_that_were_not_stored_come_again_and_are_acted_upon_once(
         assert json.loads(await bench.socket.receive()) == {"type": "two"}
 
 
-async def test_a_session_that_another_worker_has_tells_and_stores_nothing_more():
+async def test_a_session_that_another_worker_has_reports_and_stores_nothing_more():
     async with logged() as (bench, logs):
         assert await bench.socket.hand_over()
         # The client comes back to this worker all the same, at the last moment.
@@ -600,3 +669,16 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(HANG_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)
+
+
+async def test_a_second_cut_leaves_the_backlog_of_the_first(bench: Bench) -> None:
+    await bench.ready()
+    await bench.cut()
+    bench.clock.advance(20)
+    bench.first = await bench.come_back(1)
+    await bench.cut()
+    bench.clock.advance(1)
+    await bench.come_back(1)
+
+    assert all(bench.socket.arrivals.is_late(1.0) for _ in range(20))
+    assert not bench.socket.arrivals.is_late(1.0)

@@ -1,7 +1,5 @@
 """Never silent without reason: what clients with extensions are told while nothing comes."""
 
-from __future__ import annotations
-
 import pytest
 from tests.support.sessions import loud, pcm64, worker_harness
 from tests.support.timeline import silence, sound, speak

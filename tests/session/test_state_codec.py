@@ -1,7 +1,5 @@
 """What a session remembers crosses to another worker and back, and nothing else does."""
 
-from __future__ import annotations
-
 import typing
 from collections import deque
 from dataclasses import dataclass
@@ -13,11 +11,11 @@ import numpy as np
 import pytest
 
 from parley.dialects.events import AudioInput, DuplexSetup, HalfDuplexSetup, Sound
-from parley.errors import InvalidPayload
+from parley.errors import InvalidPayload, ParleyError
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Phase
 from parley.protocol.values import TextPart
-from parley.session import entries, state_codec
+from parley.session_log import entries, state_codec
 
 
 def again(value: object) -> object:
@@ -136,15 +134,37 @@ def _reachable(kind: Any, found: set[type]) -> set[type]:
 
 
 def test_whatever_a_recording_keeps_has_a_tag() -> None:
-    missing = _reachable(entries.Entry, set()) - set(entries.TAGS.values())
+    # Errors are left out.
+    missing = _reachable(entries.Entry, set()) - {ParleyError} - set(entries.TAGS.values())
 
     assert missing == set()
     assert all("parley" not in tag for tag in entries.TAGS)
 
 
-def test_an_entry_is_named_by_its_tag_and_read_by_its_old_name_too() -> None:
+def test_an_entry_is_named_by_its_tag() -> None:
     entry = entries.Truncated("item_1", 400.0, "Hello")
 
     assert state_codec.to_plain(entry)[:2] == ["made", "truncated"]
-    old = ["made", "parley.session.entries:Truncated", {"item_id": "item_1", "heard_ms": 400.0}]
-    assert state_codec.from_plain(old) == entries.Truncated("item_1", 400.0, None)
+
+
+def test_a_part_of_the_state_that_is_gone_is_gone_for_the_next_worker():
+    first, before = state_codec.parts({"runner": {"turn": 1, "answer": "Hel"}}, {})[::-1]
+
+    _, changed = state_codec.parts({"runner": {"turn": 2}}, before)
+
+    assert changed["runner.answer"] == b""
+    assert state_codec.joined(first | changed) == {"runner": {"turn": 2}}
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A value of another package."""
+
+
+def test_a_class_that_this_package_only_imports_is_not_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("parley.results.Foreign", Foreign, raising=False)
+
+    with pytest.raises(InvalidPayload):
+        state_codec.from_plain(["made", "parley.results:Foreign", {}])

@@ -1,7 +1,5 @@
 """The recorded conversations of the wire, read by the worker's dialects."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,14 +1,12 @@
-"""A part behind the model did not answer: what the client is told, and that the session goes on."""
-
-from __future__ import annotations
+"""A part behind the model did not answer: the client learns it, and the session continues."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.session.test_conversation_interruption import SERVER_VAD, talking
-from tests.session.test_conversation_interruption import tell as tell_openai
-from tests.session.test_words import SENTENCE, UNIT_TYPES, live, tell, unit
+from tests.session.test_conversation_interruption import feed as feed_openai
+from tests.session.test_words import SENTENCE, UNIT_TYPES, feed, live, unit
 from tests.support.sessions import Talk, loud, quiet, worker_harness
 from tests.support.timeline import silence, sound, speak
 
@@ -61,7 +59,7 @@ async def test_a_half_duplex_turn_has_failed_and_the_next_one_is_heard():
     async with worker_harness(model=TroubledParrot()) as harness:
         talk = await harness.ready("half_duplex")
         for count in (1, 2):
-            tell(talk, SENTENCE)
+            feed(talk, SENTENCE)
             done = await talk.until("turn_done", count)
 
             assert done["failed"] is True
@@ -69,7 +67,7 @@ async def test_a_half_duplex_turn_has_failed_and_the_next_one_is_heard():
 
 
 @pytest.mark.parametrize("dialect", ["duplex", "realtime"])
-async def test_a_duplex_client_is_told_and_the_session_goes_on(dialect):
+async def test_a_duplex_client_hears_of_it_and_the_session_continues(dialect):
     async with worker_harness(model=TroubledParrot()) as harness:
         talk = await live(harness, dialect)
         for count in (1, 2, 3, 4):
@@ -84,7 +82,7 @@ async def test_a_duplex_client_is_told_and_the_session_goes_on(dialect):
 async def test_an_openai_response_has_failed_with_the_reason():
     async with worker_harness(model=TroubledParrot()) as harness:
         talk = await talking(harness, SERVER_VAD)
-        tell_openai(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
+        feed_openai(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
         done = await talk.until("response.done")
 
     assert done["response"]["status"] == "failed"

@@ -1,7 +1,5 @@
 """Words inside a call, in a whole worker: what users write, and what they are heard to say."""
 
-from __future__ import annotations
-
 import base64
 import io
 from typing import Any
@@ -28,7 +26,7 @@ def picture(width: int = 48) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
-def tell(talk: Talk, pcm: Pcm) -> None:
+def feed(talk: Talk, pcm: Pcm) -> None:
     for chunk in chunks(pcm, 0.5):
         talk.say({"type": "audio_chunk", "audio_base64": pcm64(chunk)})
 
@@ -57,7 +55,7 @@ UNIT_TYPES = {"result", "response.listen", "response.output_audio.delta"}
 
 
 async def live(harness: WorkerHarness, dialect: DialectName, **more: Any) -> Talk:
-    """A duplex conversation in which the parrot may speak at once."""
+    """A duplex conversation in which the parrot may speak immediately."""
     name = "voice_config" if dialect == "realtime" else "config"
     more[name] = {"force_listen_count": 0}
     return await harness.ready(dialect, **more)
@@ -94,7 +92,7 @@ async def test_pictures_go_with_the_words_that_are_said_next():
     async with worker_harness() as harness:
         talk = await harness.ready("half_duplex")
         write(talk, "", picture())
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         done = await talk.until("turn_done")
 
         assert "You spoke for" in done["text"]
@@ -106,7 +104,7 @@ async def test_what_is_written_during_an_answer_is_the_next_turn_in_order():
     async with worker_harness() as harness:
         harness.gate.shut(Stage.DECODE)
         talk = await harness.ready("half_duplex")
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         await talk.until("generating")
         write(talk, "First.")
         write(talk, "Second.", picture())
@@ -116,13 +114,13 @@ async def test_what_is_written_during_an_answer_is_the_next_turn_in_order():
         assert done["text"] == "I saw 1 picture of 48 by 32. You wrote: First.\nSecond."
 
 
-async def test_what_is_written_while_somebody_speaks_is_answered_with_what_they_say():
+async def test_what_is_written_while_a_person_speaks_is_answered_with_what_they_say():
     async with worker_harness() as harness:
         talk = await harness.ready("half_duplex")
-        tell(talk, sound(silence(0.5), speak(1.5)))
+        feed(talk, sound(silence(0.5), speak(1.5)))
         await talk.until("vad_state")
         write(talk, "And this.")
-        tell(talk, sound(silence(1.5)))
+        feed(talk, sound(silence(1.5)))
         done = await talk.until("turn_done")
 
         assert "You spoke for" in done["text"]
@@ -133,7 +131,7 @@ async def test_only_so_much_may_wait_to_be_read():
     async with worker_harness() as harness:
         harness.gate.shut(Stage.DECODE)
         talk = await harness.ready("half_duplex")
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         await talk.until("generating")
         for _ in range(TYPED_LIMIT + 1):
             write(talk, "Again.")
@@ -141,16 +139,6 @@ async def test_only_so_much_may_wait_to_be_read():
         harness.gate.open()
 
         assert error["code"] == "invalid_request"
-
-
-async def test_clients_without_extensions_know_no_written_words():
-    async with worker_harness() as harness:
-        talk = await harness.ready("half_duplex", asks_for_extensions=False)
-        write(talk, "Hello?")
-        error = await talk.until("error")
-
-        assert "accepts" not in talk.socket.sent[0]
-        assert error["error"] == "Unknown type: input_text"
 
 
 # ---- duplex ------------------------------------------------------------------------------------
@@ -216,7 +204,7 @@ TRANSCRIPTS = {
 async def test_who_asks_is_told_what_they_said_in_a_turn():
     async with worker_harness(model=HearingParrot()) as harness:
         talk = await harness.ready("half_duplex", config={"transcribe": True})
-        tell(talk, SENTENCE)
+        feed(talk, SENTENCE)
         await talk.until("turn_done")
 
         told = await talk.until("input_transcript")
@@ -242,7 +230,7 @@ async def test_nobody_else_is_told(dialect: DialectName):
     async with worker_harness(model=HearingParrot()) as harness:
         if dialect == "half_duplex":
             talk = await harness.ready(dialect)
-            tell(talk, SENTENCE)
+            feed(talk, SENTENCE)
             await talk.until("turn_done")
         else:
             talk = await live(harness, dialect)

@@ -1,7 +1,5 @@
 """Every place where sessions are logged keeps the same promises."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import os
@@ -40,13 +38,14 @@ def logged(log_id: str = "lease/1", pid: int = 1) -> LoggedSession:
 def update(
     *entries: bytes,
     whole: bool = False,
+    tail: bool = False,
     state: bytes | None = b"state",
     outputs: tuple[int, ...] = (),
     settled: int = 0,
 ) -> LogUpdate:
     messages = tuple(StoredOutput.of(seq, f"message {seq}") for seq in outputs)
     parts = None if state is None else {"state": state}
-    return LogUpdate(whole, b"".join(map(framed, entries)), parts, messages, settled)
+    return LogUpdate(whole, whole or tail, b"".join(map(framed, entries)), parts, messages, settled)
 
 
 async def append(writer: SessionLogWriter, what: LogUpdate) -> AppendResult:
@@ -87,6 +86,23 @@ async def test_a_log_is_read_as_it_was_written(backend: SessionLogs) -> None:
         *((3, "message 3"), (4, "message 4")),
     ]
     assert contents.session == logged()
+
+
+async def test_a_log_can_be_read_while_its_writer_continues_it(backend: SessionLogs) -> None:
+    writer = created(backend, logged())
+    with pytest.raises(LogUnreadable):
+        await backend.peek("lease/1")
+    await append(writer, update(b"head", b"one", whole=True, outputs=(1,)))
+    first = await backend.peek("lease/1")
+    assert await append(writer, update(b"two", outputs=(2,))) == "stored"
+    assert await append(writer, update(b"head", b"less", b"two", whole=True)) == "stored"
+    second = await backend.peek("lease/1")
+
+    assert list(split_entries(first.entries)) == [b"head", b"one"]
+    assert [each.seq for each in first.outputs] == [1]
+    assert list(split_entries(second.entries)) == [b"head", b"less", b"two"]
+    taken, _ = await backend.take_over("lease/1", logged(pid=2))
+    assert taken == second
 
 
 async def test_parts_of_the_state_that_do_not_change_are_written_once(
@@ -239,13 +255,15 @@ async def test_a_torn_end_of_a_log_is_left_out(tmp_path: Path) -> None:
 async def test_outdated_states_do_not_pile_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_logs, "DEAD_BYTES", 1000)
+    monkeypatch.setattr(file_logs, "GROWN_BYTES", 1000)
     logs = FileSessionLogs(tmp_path)
     writer = logs.create(logged())
     await append(writer, update(b"head", whole=True, outputs=(1,)))
     for number in range(200):
         state = number.to_bytes(2, "big") * 100
-        assert await append(writer, update(b"unit", state=state)) == "stored"
+        grown = writer.wants_tail
+        unit = update(b"unit", state=state, tail=grown, outputs=(1,) if grown else ())
+        assert await append(writer, unit) == "stored"
 
     (tail,) = tmp_path.glob("*.tail")  # noqa: ASYNC240
     assert tail.stat().st_size < 3000

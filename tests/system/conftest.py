@@ -1,7 +1,5 @@
 """Servers that several of these files talk to; a file may have others of the same name."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 

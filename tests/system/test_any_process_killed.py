@@ -1,8 +1,6 @@
-"""Whichever process is killed, no finished recording is lost, no slot stays taken, and `/ready`
-tells the truth: a gateway with another on standby, a worker of another host, their Redis, and the
-folder in which recordings are kept. Ray's head: tests/executor/test_ray.py."""
-
-from __future__ import annotations
+"""Whichever process is killed, stopped or drained, no finished recording is lost, no slot stays
+taken, and `/ready` reports the truth: a gateway with another on standby, a worker of another host,
+their Redis, and the folder in which recordings are kept. Ray's head: tests/executor/test_ray.py."""
 
 import base64
 import contextlib
@@ -20,7 +18,7 @@ import pytest
 from tests.support.patience import HANG_S
 from tests.support.processes import Process, running
 from tests.support.redis_server import RedisServer, redis_server
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.starts_python]
@@ -43,7 +41,7 @@ def within(limit_s: float, condition: Callable[[], Any], what: str) -> Any:
 
 
 def _is_busy() -> bool:
-    """Whether more runs than there are processors, now or in the last minute."""
+    """True if more runs than there are processors, now or in the last minute."""
     processors = os.cpu_count() or 1
     if os.getloadavg()[0] > processors:
         return True
@@ -104,12 +102,18 @@ class Company:
     def is_ready(self, name: str = "") -> bool:
         return answer(f"{self.url(name)}/ready")[0] == 200
 
+    def other(self) -> str:
+        return "b" if self.active == "a" else "a"
+
+    def connection(self, session_id: str, name: str = "", more: str = "") -> ClientConnection:
+        ws = "ws" + self.url(name).removeprefix("http")
+        return connect(f"{ws}/ws/duplex/{session_id}?extensions=true{more}")
+
     @contextlib.contextmanager
     def call(self) -> Any:
         """One that is prepared, has said something, and is recorded."""
         self.calls += 1
-        ws = "ws" + self.url().removeprefix("http")
-        with connect(f"{ws}/ws/duplex/omni_{self.calls}?extensions=true") as socket:
+        with self.connection(f"omni_{self.calls}") as socket:
             while json.loads(socket.recv(HANG_S))["type"] != "queue_done":
                 pass
             socket.send(json.dumps({"type": "prepare"}))
@@ -136,11 +140,10 @@ class Company:
         self.finished.add(recording_id)
 
     def slot_is_given(self) -> bool:
-        """Whether a newcomer gets the only slot at once."""
-        with contextlib.suppress(OSError, WebSocketException, TimeoutError):
-            ws = "ws" + self.url().removeprefix("http")
-            with connect(f"{ws}/ws/duplex/omni_0?extensions=true") as socket:
-                return bool(json.loads(socket.recv(1.0))["type"] == "queue_done")
+        """True if a newcomer gets the only slot immediately."""
+        lost = contextlib.suppress(OSError, WebSocketException, TimeoutError)
+        with lost, self.connection("omni_0") as socket:
+            return bool(json.loads(socket.recv(1.0))["type"] == "queue_done")
         return False
 
     def nothing_is_lost(self) -> None:
@@ -156,10 +159,17 @@ def test_whichever_process_is_killed(tmp_path: Path) -> None:
     with redis_server(tmp_path) as redis, contextlib.ExitStack() as stack:
         company = Company(tmp_path, redis, stack)
         company.one_whole_call()
-        for kill in (the_worker, the_store, the_redis, the_gateway):
+        for kill in (
+            the_worker,
+            the_store,
+            the_redis,
+            the_gateway,
+            the_frozen_gateway,
+            a_draining_gateway,
+        ):
             kill(company)
             company.nothing_is_lost()
-        assert len(company.finished) == 6
+        assert len(company.finished) == 8
 
 
 def the_worker(company: Company) -> None:
@@ -176,7 +186,7 @@ def the_worker(company: Company) -> None:
 
 
 def the_store(company: Company) -> None:
-    """The folder is away, as a file system of the network: calls go on, recordings wait."""
+    """The folder is away, as a file system of the network: calls continue, recordings wait."""
     away = company.kept.rename(company.kept.with_name("away"))
     company.kept.touch()
     recording_id = company.one_whole_call()
@@ -208,15 +218,63 @@ def the_redis(company: Company) -> None:
 
 
 def the_gateway(company: Company) -> None:
+    """Its call continues at the other, which has its keys; what it does not resume gives its slot
+    back."""
     company.one_whole_call()
-    killed, company.active = company.active, "b" if company.active == "a" else "a"
-    ws = "ws" + company.url(killed).removeprefix("http")
-    with connect(f"{ws}/ws/duplex/omni_cut?extensions=true") as socket:
+    killed, company.active = company.active, company.other()
+    assert answer(f"{company.url()}/health")[1]["status"] == "standby"
+    with pytest.raises(InvalidStatus, match="503"), company.connection("omni_0"):
+        pass
+    make_key = urllib.request.Request(
+        f"{company.url(killed)}/api/admin/keys",
+        data=json.dumps({"name": "kept"}).encode(),
+        headers={"content-type": "application/json"},
+    )
+    urllib.request.urlopen(make_key, timeout=HANG_S).close()
+    with company.connection("omni_cut", killed) as socket:
         # The slot of the call before is free soon, if not yet.
         while (said := json.loads(socket.recv(HANG_S))["type"]) != "queue_done":
             assert said in ("queued", "queue_update")
+        socket.send(json.dumps({"type": "prepare", "resume": True}))
+        prepared = json.loads(socket.recv(HANG_S))
+        assert prepared["type"] == "prepared"
+        socket.send(json.dumps(A_SECOND))
+        heard = json.loads(socket.recv(HANG_S))
         company.gateways[killed].send(signal.SIGKILL)
         within(READY_S, lambda: not company.is_ready(killed), "ready, though it is gone")
-        within(SLOT_S, company.slot_is_given, "the slot stays taken at the next gateway")
-        assert company.is_ready()
+        within(HANG_S, company.is_ready, "the standby never became ready")
+    with company.connection("omni_cut", more="&resume=true") as socket:
+        again = {"type": "session.resume", "session_id": "omni_cut", "seq": heard["seq"]}
+        socket.send(json.dumps({**again, "resume_token": prepared["resume_token"]}))
+        resumed = json.loads(socket.recv(HANG_S))
+        assert resumed["type"] == "session.resumed", resumed
+        company.end(socket, prepared["recording_session_id"])
+    within(SLOT_S, company.slot_is_given, "the slot stays taken at the next gateway")
+    seen = company.gateways[company.active].seen
+    assert not any('"level": "error"' in line for line in seen), seen
+    (key,) = answer(f"{company.url()}/api/admin/keys")[1]["keys"]
+    assert key["name"] == "kept"
+    company.gateways[killed] = company.gateway(killed, "gateway_on_standby")
+
+
+def the_frozen_gateway(company: Company) -> None:
+    """As on a machine that swaps: it was stopped, and knows nothing of the other."""
+    frozen, company.active = company.active, company.other()
+    company.gateways[frozen].send(signal.SIGSTOP)
+    within(HANG_S, company.is_ready, "the standby never became ready")
+
+    company.gateways[frozen].send(signal.SIGCONT)
+    company.gateways[frozen].line_with("other_gateway_active")
+
+    assert company.gateways[frozen].popen.wait(HANG_S) == 75, "to be started again, to stand by"
+    company.gateways[frozen] = company.gateway(frozen, "gateway_on_standby")
+    company.one_whole_call()
+
+
+def a_draining_gateway(company: Company) -> None:
+    """It hands over."""
+    drained, company.active = company.active, company.other()
+    company.gateways[drained].send(signal.SIGTERM)
+
+    within(HANG_S, company.is_ready, "nobody took over")
     company.one_whole_call()

@@ -1,10 +1,8 @@
-"""A real disk that fills up under a whole server: the conversation goes on, what is lost is counted
-and told, and whoever wants to keep something hears that there is no room.
+"""A real disk that fills up under a whole server: the conversation continues, losses are counted
+and reported, and requests to keep something are refused for lack of room.
 
 The disk is a tmpfs of 8 MiB, for which mounting must be allowed.
 """
-
-from __future__ import annotations
 
 import base64
 import contextlib
@@ -128,7 +126,7 @@ async def test_a_disk_that_fills_up_loses_units_aloud(
         await units(socket, 5, told)
         await socket.send(json.dumps({"type": "stop"}))
         await hear(socket, "stopped", told)
-        # Told at 1 and each time the number has doubled or more, so that a full disk is no flood.
+        # Told at 1 and each time the number has doubled or more: a full disk is not a flood.
         lost = [message["entries"] for message in told if message["type"] == "recording_lost"]
         assert all(later >= 2 * earlier for earlier, later in pairwise(lost)), lost
         assert 5 < lost[-1] <= 10, lost
@@ -139,7 +137,7 @@ async def test_a_disk_that_fills_up_loses_units_aloud(
         assert (await http.get(base)).json()["lost_entries"] == 10
 
 
-async def test_a_session_that_ends_on_a_full_disk_is_no_session_that_runs(
+async def test_a_session_that_ends_on_a_full_disk_is_not_a_session_that_runs(
     server: RunningStack, small_disk: Path
 ) -> None:
     async with (

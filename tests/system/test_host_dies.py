@@ -1,7 +1,5 @@
 """A host dies, gateway and worker: its sessions continue on another host, from Redis."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,14 +1,12 @@
 """Gateway, worker and dialects before a llama.cpp-omni server; a stand-in speaks its protocol."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 from tests.support import speech
 from tests.support.llamacpp_server import LlamaCppServer
 from tests.support.stack import running_stack
-from tests.support.wire import hear, heard, rest, say, sound64
+from tests.support.talking import b64, end_of, hear, heard, say
 from websockets.asyncio.client import ClientConnection, connect
 
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
@@ -34,7 +32,7 @@ async def test_chat_turns_and_units_are_served_by_that_server() -> None:
                     messages=[{"role": "user", "content": content}],
                     tts={"enabled": True},
                 )
-                messages, code = await rest(socket)
+                messages, code = await end_of(socket)
             assert (messages[-1]["text"], code) == ("You said: good morning", 1000)
             assert sum(len(heard(one, "audio_data")) for one in messages[1:-1]) > 0
 
@@ -46,10 +44,10 @@ async def test_chat_turns_and_units_are_served_by_that_server() -> None:
                 await until(socket, "prepared")
                 for start in range(0, len(spoken), INPUT_RATE_HZ // 2):
                     chunk = spoken.slice(start, start + INPUT_RATE_HZ // 2)
-                    await say(socket, type="audio_chunk", audio_base64=sound64(chunk))
+                    await say(socket, type="audio_chunk", audio_base64=b64(chunk))
                 message = await until(socket, "turn_done")
                 await say(socket, type="stop")
-                await rest(socket)
+                await end_of(socket)
             assert message["text"].endswith("s of sound")
 
             async with connect(running.ws("/ws/duplex/omni_llama"), max_size=None) as socket:
@@ -58,11 +56,11 @@ async def test_chat_turns_and_units_are_served_by_that_server() -> None:
                 await until(socket, "prepared")
                 told = []
                 for unit in (LOUD, LOUD, LOUD, LOUD, QUIET, QUIET):
-                    await say(socket, type="audio_chunk", audio_base64=sound64(unit))
+                    await say(socket, type="audio_chunk", audio_base64=b64(unit))
                     message = await until(socket, "result")
                     told.append((message["is_listen"], message["text"]))
                 await say(socket, type="stop")
-                await rest(socket)
+                await end_of(socket)
             assert told[:4] == [(True, "")] * 4
             assert told[4:] == [(False, "word1 "), (False, "word2 ")]
             assert server.inits[-1]["system_prompt"] == "<|audio_end|>Be brief.<|im_end|>\n"

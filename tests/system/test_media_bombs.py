@@ -1,5 +1,5 @@
 """Small files that are large inside, sent to a real server: memory of the worker stays, the client
-hears a documented answer, and a conversation beside it goes on."""
+hears a documented answer, and a conversation next to it continues."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_media_bomb_kills_nobody(
         assert json.loads(live.recv(timeout=HANG_S))["type"] == "result"
 
 
-def test_a_clip_the_context_cannot_take_is_refused_at_once_and_in_the_documented_words(
+def test_a_clip_the_context_cannot_take_is_refused_immediately_and_in_the_documented_words(
     serve: tuple[Process, str],
 ) -> None:
     _, url = serve

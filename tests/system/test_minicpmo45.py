@@ -4,8 +4,6 @@ The weights follow the rule of the golden vectors, so the answers mean nothing; 
 the real tokenizer, the product's own loader, the voice and all four protocols work together.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,8 @@ from tests.golden.tiny import TOKENIZER
 from tests.support import speech
 from tests.support.patience import HANG_S
 from tests.support.stack import RunningStack, running_stack
+from tests.support.talking import b64, end_of, hear, heard, say
 from tests.support.tiny_checkpoint import DEFAULT_VOICE, write_golden
-from tests.support.wire import b64, hear, heard, rest, say, sound64
 from websockets.asyncio.client import ClientConnection, connect
 
 from parley.media.image import encode_jpeg
@@ -62,7 +60,7 @@ async def test_chat_answers_words_a_picture_and_sound(server: RunningStack) -> N
     content = [
         {"type": "text", "text": "What is this?"},
         {"type": "image", "data": b64(picture)},
-        {"type": "audio", "data": sound64(speech.say("And what do you hear?"))},
+        {"type": "audio", "data": b64(speech.say("And what do you hear?"))},
     ]
     async with connect(server.ws("/ws/chat"), max_size=None) as socket:
         await say(
@@ -71,7 +69,7 @@ async def test_chat_answers_words_a_picture_and_sound(server: RunningStack) -> N
             generation={"max_new_tokens": 20},
             tts={"enabled": True},
         )
-        messages, code = await rest(socket)
+        messages, code = await end_of(socket)
 
     kinds = [message["type"] for message in messages]
     assert kinds[0] == "prefill_done", messages
@@ -93,13 +91,13 @@ async def test_half_duplex_answers_a_spoken_turn(server: RunningStack) -> None:
         assert (await hear(socket))["type"] == "prepared"
         for start in range(0, len(spoken), INPUT_RATE_HZ // 2):
             chunk = spoken.slice(start, start + INPUT_RATE_HZ // 2)
-            await say(socket, type="audio_chunk", audio_base64=sound64(chunk))
+            await say(socket, type="audio_chunk", audio_base64=b64(chunk))
         kinds: list[str] = []
         while not kinds or kinds[-1] != "turn_done":
             message = await hear_on(socket)
             kinds.append(message["type"])
         await say(socket, type="stop")
-        last, code = await rest(socket)
+        last, code = await end_of(socket)
 
     assert kinds[:3] == ["vad_state", "vad_state", "generating"]
     assert set(kinds[3:-1]) == {"chunk"}
@@ -124,7 +122,7 @@ async def test_live_units_are_decided_one_by_one(server: RunningStack, dialect: 
         assert ready["type"] in ("prepared", "session.created")
         assert ready["prompt_length"] > 5
         for start in range(0, len(spoken) - INPUT_RATE_HZ + 1, INPUT_RATE_HZ):
-            unit = sound64(spoken.slice(start, start + INPUT_RATE_HZ))
+            unit = b64(spoken.slice(start, start + INPUT_RATE_HZ))
             if dialect == "duplex":
                 await say(socket, type="audio_chunk", audio_base64=unit, frame_base64_list=[frame])
             else:
@@ -139,7 +137,7 @@ async def test_live_units_are_decided_one_by_one(server: RunningStack, dialect: 
             ), answer
             lengths.append(answer["kv_cache_length"])
         await say(socket, type="stop" if dialect == "duplex" else "session.close")
-        _, code = await rest(socket)
+        _, code = await end_of(socket)
 
     # Opening and closing a unit, one picture, ten tokens of sound: at least 79 per unit.
     growth = np.diff(np.array(lengths))
@@ -168,7 +166,7 @@ async def test_a_voice_that_cannot_be_made_leaves_a_server_that_answers_in_text(
         text = await http.post("/api/chat", json={"messages": asked, "generation": few})
         async with connect(server.ws("/ws/chat"), max_size=None) as socket:
             await say(socket, messages=asked, generation=few, tts={"enabled": True})
-            spoken, code = await rest(socket)
+            spoken, code = await end_of(socket)
 
     assert "Text works without it" in worker["voice_problem"]
     assert text.json()["text"]

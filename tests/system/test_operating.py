@@ -1,7 +1,5 @@
 """Orders and signals as an operator gives them, to real processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -41,7 +39,7 @@ def workers_when(url: str, condition: Any) -> list[dict[str, Any]]:
 def test_a_stand_alone_worker_comes_back_from_an_ordered_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As in a shell of somebody whom a supervised process started: none of their business.
+    # As in a shell of a person whom a supervised process started: none of their business.
     monkeypatch.setenv(SUPERVISED_VARIABLE, str(os.getpid()))
     flags = ("--http", "--host", "127.0.0.1", "--port", "0")
     with running(tmp_path, "gateway", *flags) as gateway:

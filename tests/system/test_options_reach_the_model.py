@@ -1,7 +1,5 @@
 """What a client chooses is what the model is asked: nothing is accepted and then ignored."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -30,7 +28,7 @@ from websockets.asyncio.client import connect
 
 from parley.engine.model import Job, ModelSpec
 from parley.engine.segments import Audio, Image, Text
-from parley.engine.work import Generate, Prefill, Sampling, StartSession, Work
+from parley.engine.work import Generate, Prefill, StartSession, Work
 from parley.media.image import encode_jpeg
 from parley.media.pcm import Pcm
 from parley.media.resample import resample
@@ -138,16 +136,16 @@ async def test_chat(server: RunningStack, model: Noting) -> None:
     opening: StartSession = model.last(StartSession)
     (image,) = model.segments(Image)
     heard = model.segments(Audio)[-1]
-    assert reply.max_new_tokens == 7
-    assert reply.sampling == Sampling(
+    assert reply == Generate(
+        max_new_tokens=7,
         temperature=0.31,
         top_p=0.41,
         top_k=11,
         length_penalty=1.3,
-        repetition_penalty=Sampling().repetition_penalty,
+        enable_thinking=True,
+        streaming=reply.streaming,
+        is_whole=reply.is_whole,
     )
-    assert reply.enable_thinking is True
-    assert reply.speak is True
     assert alike(opening.voice, VOICE)
     assert (image.max_slices, image.with_id) == (4, True)
     # 16,000 samples at 8,000 Hz are two seconds.
@@ -168,7 +166,7 @@ async def test_chat_without_sampling_and_without_speech(
     )
 
     reply: Generate = model.last(Generate)
-    assert reply.sampling.is_greedy is True
+    assert reply.is_greedy is True
     assert (reply.speak, reply.streaming) == (False, False)
     assert reply.max_new_tokens == 512
 
@@ -194,7 +192,7 @@ async def test_half_duplex(server: RunningStack, model: Noting, speaks: bool) ->
     assert "You are a lighthouse." in model.words
     assert alike(opening.voice, VOICE)
     assert (reply.max_new_tokens, reply.speak) == (9, speaks)
-    assert (reply.sampling.temperature, reply.sampling.length_penalty) == (0.2, 1.4)
+    assert (reply.temperature, reply.length_penalty) == (0.2, 1.4)
     assert any(message.get("audio_data") for message in before) is speaks
 
 

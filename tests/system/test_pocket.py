@@ -3,8 +3,6 @@
 The questions are spoken by espeak-ng, whose voices had no part in the training.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +12,7 @@ import pytest
 from PIL import Image, ImageDraw
 from tests.support import speech
 from tests.support.processes import Process, running
-from tests.support.wire import b64, hear, heard, rest, say, sound64
+from tests.support.talking import b64, end_of, hear, heard, say
 from websockets.asyncio.client import ClientConnection, connect
 
 from parley.client import DuplexClient, HalfDuplexClient, RealtimeClient
@@ -62,7 +60,7 @@ async def asked(server: str, *turns: str, system: str = "") -> str:
         messages.append({"role": "user", "content": text})
         async with connect(f"{server}/ws/chat", max_size=None) as socket:
             await say(socket, messages=messages, generation={"do_sample": False})
-            received, _ = await rest(socket)
+            received, _ = await end_of(socket)
         assert received[-1]["type"] == "done", received[-1]
         messages.append({"role": "assistant", "content": received[-1]["text"]})
     return str(messages[-1]["content"])
@@ -94,7 +92,7 @@ async def test_a_drawing_is_seen(server: str) -> None:
             socket, messages=[{"role": "user", "content": content}], tts={"enabled": True},
             generation={"do_sample": False},
         )  # fmt: skip
-        messages, code = await rest(socket)
+        messages, code = await end_of(socket)
 
     assert messages[-1]["type"] == "done", messages[-1]
     assert "red" in messages[-1]["text"]
@@ -108,7 +106,7 @@ async def spoken_turn(socket: ClientConnection, words: str) -> tuple[str, Pcm]:
     wave = join([QUIET, speech.say(words, VOICE), QUIET, QUIET], INPUT_RATE_HZ)
     for start in range(0, len(wave), SECOND // 2):
         chunk = wave.slice(start, start + SECOND // 2)
-        await say(socket, type="audio_chunk", audio_base64=sound64(chunk))
+        await say(socket, type="audio_chunk", audio_base64=b64(chunk))
     pieces: list[Pcm] = []
     while (message := await hear(socket))["type"] != "turn_done":
         assert message["type"] != "error", message
@@ -126,7 +124,7 @@ async def test_half_duplex_remembers_a_name_over_three_turns(server: str) -> Non
         fact, second = await spoken_turn(socket, "What is the capital of France?")
         known, third = await spoken_turn(socket, "What is my name?")
         await say(socket, type="stop")
-        _, code = await rest(socket)
+        _, code = await end_of(socket)
 
     assert "Thomas" in met
     assert "Paris" in fact
@@ -154,9 +152,9 @@ class Call:
     async def unit(self, pcm: Pcm, *, is_forced: bool = False) -> dict[str, Any]:
         """Send one second; what it came to as `is_listen`, `text`, `sound`, `ends`."""
         if self.dialect == "duplex":
-            message = {"type": "audio_chunk", "audio_base64": sound64(pcm)}
+            message = {"type": "audio_chunk", "audio_base64": b64(pcm)}
         else:
-            message = {"type": "input_audio_buffer.append", "audio": sound64(pcm)}
+            message = {"type": "input_audio_buffer.append", "audio": b64(pcm)}
         await say(self.socket, **message, force_listen=is_forced)
         message = await hear(self.socket)
         while message["type"] not in ("result", "response.listen", "response.output_audio.delta"):
@@ -192,7 +190,7 @@ class Call:
 
     async def end(self) -> None:
         await say(self.socket, type="stop" if self.dialect == "duplex" else "session.close")
-        _, code = await rest(self.socket)
+        _, code = await end_of(self.socket)
         assert code == 1000
 
 
@@ -222,7 +220,7 @@ async def test_a_call_is_answered_and_can_be_interrupted(server: str, kind: str)
 
 
 async def test_a_unit_that_must_listen_listens(server: str) -> None:
-    """An answer that has begun falls silent for the units in which listening is ordered."""
+    """An answer that has started falls silent for the units in which listening is ordered."""
     async with connect(server + LIVE["duplex"], max_size=None) as socket:
         call = Call(socket, "duplex")
         await call.begin()

@@ -3,8 +3,6 @@
 What stands around them is in `clients/shims`: an address, and the parts of a page that node lacks.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

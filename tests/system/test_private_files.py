@@ -1,7 +1,5 @@
 """Recordings hold voices and the state holds names: other users of the machine see neither."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

@@ -1,6 +1,5 @@
-"""Clients that do anything, against the whole server: nothing of them stays."""
-
-from __future__ import annotations
+"""Clients that do anything, of a model that sometimes fails, against the whole server: nothing of
+them stays."""
 
 import asyncio
 import gc
@@ -9,6 +8,7 @@ import random
 import threading
 
 import pytest
+from tests.support.faults import Faulty
 from tests.support.gateways import all_free, until
 from tests.support.long import times
 from tests.support.random_sessions import one_life, open_files
@@ -16,14 +16,23 @@ from tests.support.stack import running_stack
 from tests.support.talking import begin_duplex
 from websockets.asyncio.client import connect
 
+from parley.engine.work import Stage
+from parley.models.parrot import Parrot
+
 AT_ONCE = 8
+FAILS = 0.1
+"""Share of clients in whose time a step of the model fails."""
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts files in /proc")
 @pytest.mark.parametrize("lives", [40, pytest.param(times(120, 300), marks=pytest.mark.slow)])
 async def test_no_lease_seat_task_thread_or_file_is_left(lives: int) -> None:
     limits = {"sessions_per_client": 100}
-    async with running_stack(slots=3, worker={"vad": "energy"}, limits=limits) as server:
+    model, dice = Faulty(Parrot(3)), random.Random(0)
+    stack = running_stack(
+        slots=3, load_model=lambda: model, worker={"vad": "energy"}, limits=limits
+    )
+    async with stack as server:
         (worker,) = server.workers
         host = worker.host
         assert host is not None
@@ -35,10 +44,13 @@ async def test_no_lease_seat_task_thread_or_file_is_left(lives: int) -> None:
 
         pending: set[asyncio.Task[None]] = set()
         for index in range(lives):
+            if dice.random() < FAILS:
+                model.fail_at(dice.choice(list(Stage)))
             pending.add(asyncio.create_task(one_life(server, index, random.Random(index))))
             if len(pending) >= AT_ONCE:
                 _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait(pending)
+        model.heal()
         await until(lambda: not server.runtime.serving.connection_handler.live)
         await all_free(server)
         await until(lambda: host.state == "idle" and host.engine.free_slots == 3)

@@ -1,7 +1,5 @@
 """Settings and certificate are taken over by a server that runs, and nobody is cut off."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -132,7 +130,7 @@ async def test_settings_that_cannot_be_read_change_nothing(server: RunningStack)
     assert server.runtime.settings == server.settings
 
 
-def test_only_limits_and_rules_of_admission_hold_at_once() -> None:
+def test_only_limits_and_rules_of_admission_hold_immediately() -> None:
     names = [name for name, _ in leaves()]
     at_once = {name for name in names if changes_live(name)}
 
@@ -148,7 +146,7 @@ def test_only_limits_and_rules_of_admission_hold_at_once() -> None:
 
 @pytest.mark.slow
 async def test_serve_reads_its_file_again(tmp_path: Path) -> None:
-    """By SIGHUP, and by `parley reload`: a process tells what an event loop in a test cannot."""
+    """By SIGHUP, and by `parley reload`: a process reports what an event loop in a test cannot."""
     file = tmp_path / "parley.toml"
     file.write_text("[limits]\nresume_window_s = 20\n")
     flags = ("--http", "--host", "127.0.0.1", "--port", "0", "--model", "parrot")

@@ -4,8 +4,6 @@
 ask for extensions is sent nothing else.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import json
@@ -20,7 +18,7 @@ import pytest
 from tests.support import speech
 from tests.support.gateways import until
 from tests.support.stack import RunningStack, running_stack
-from tests.support.wire import b64, hear, heard, rest, say, sound64
+from tests.support.talking import b64, end_of, hear, heard, say
 from websockets.asyncio.client import ClientConnection, connect
 
 from parley.engine.model import Job
@@ -148,7 +146,7 @@ async def units(socket: ClientConnection, pcm: Pcm, message: dict[str, Any], fie
     padded = join([pcm, *[QUIET] * 4], INPUT_RATE_HZ)
     for start in range(0, len(padded) - INPUT_RATE_HZ + 1, INPUT_RATE_HZ):
         unit = padded.slice(start, start + INPUT_RATE_HZ)
-        await say(socket, **{**message, field: sound64(unit)})
+        await say(socket, **{**message, field: b64(unit)})
         answers.append(await hear(socket))
     return answers
 
@@ -180,7 +178,7 @@ async def test_realtime_says_nothing_that_the_texts_do_not_name(
         append = {"type": "input_audio_buffer.append", "video_frames": [FRAME]}
         messages += await units(socket, spoken, append, "audio")
         await say(socket, type="session.close", reason={"why": ["because", 7]})
-        last, code = await rest(socket)
+        last, code = await end_of(socket)
 
     for message in messages + last:
         check_named("realtime", message)
@@ -196,10 +194,10 @@ async def test_a_code_of_ours_becomes_the_nearest_published_one(spoken: Pcm) -> 
         async with connect(plain) as first:
             await hear(first)
             async with connect(plain) as second:
-                (told,), _ = await rest(second)
+                (told,), _ = await end_of(second)
                 reason = second.close_reason
             async with connect(server.ws("/v1/realtime?mode=audio")) as third:
-                (ours,), _ = await rest(third)
+                (ours,), _ = await end_of(third)
 
     check_named("realtime", told)
     assert told["error"]["code"] == "worker_busy"
@@ -222,15 +220,15 @@ async def test_half_duplex_says_nothing_that_the_text_does_not_name(
         step = INPUT_RATE_HZ // 2
         for start in range(0, len(spoken), step):
             piece = spoken.slice(start, start + step)
-            await say(socket, type="audio_chunk", audio_base64=sound64(piece))
+            await say(socket, type="audio_chunk", audio_base64=b64(piece))
         while messages[-1]["type"] != "turn_done":
             messages.append(await hear(socket))
         await say(socket, type="dance")
-        last, code = await rest(socket)
+        last, code = await end_of(socket)
     async with connect(server.ws("/ws/half_duplex/hdx_c", extensions=False)) as socket:
         await hear(socket)
         await say(socket, type="stop")
-        stopped, _ = await rest(socket)
+        stopped, _ = await end_of(socket)
 
     for message in messages + last + stopped:
         check_named("half_duplex", message)
@@ -254,7 +252,7 @@ async def test_duplex_says_nothing_that_the_texts_do_not_name(
             await say(socket, **each)
             messages.append(await hear(socket))
         await say(socket, type="stop")
-        last, _ = await rest(socket)
+        last, _ = await end_of(socket)
 
     for message in messages + last:
         check_named("duplex", message)
@@ -269,13 +267,13 @@ async def test_chat_says_nothing_that_the_text_does_not_name(
     await hear(first)
     messages: list[Any] = []
     async with connect(server.ws("/ws/chat", extensions=False), max_size=None) as socket:
-        content = [{"type": "audio", "data": sound64(spoken)}]
+        content = [{"type": "audio", "data": b64(spoken)}]
         await say(socket, messages=[{"role": "user", "content": content}], tts={})
         messages += await after_a_wait(server, socket, first)
-        answer, code = await rest(socket)
+        answer, code = await end_of(socket)
     async with connect(server.ws("/ws/chat", extensions=False)) as socket:
         await say(socket, messages=[])
-        refused, _ = await rest(socket)
+        refused, _ = await end_of(socket)
 
     for message in messages + answer + refused:
         check_named("chat", message)
@@ -298,11 +296,11 @@ async def test_a_client_gets_extensions_when_it_asks(server: RunningStack, how: 
         await say(socket, type="prepare", **({} if asks else {"extensions": True}))
         await hear(socket)
         await say(socket, type="dance")
-        (error,), _ = await rest(socket)
+        (error,), _ = await end_of(socket)
     async with connect(server.ws("/ws/chat", extensions=asks)) as socket:
         hello = [{"role": "user", "content": "Hello!"}]
         await say(socket, messages=hello, **({} if asks else {"extensions": True}))
-        answer, _ = await rest(socket)
+        answer, _ = await end_of(socket)
 
     assert created["recording_session_id"]
     assert error["code"] == "unknown_event"
@@ -344,7 +342,7 @@ async def test_no_delta_is_longer_than_a_second_and_the_rest_of_a_turn_is_a_furt
         padded = join([spoken, *[QUIET] * 9], INPUT_RATE_HZ)
         for count, start in enumerate(range(0, len(padded) - INPUT_RATE_HZ, INPUT_RATE_HZ)):
             unit = padded.slice(start, start + INPUT_RATE_HZ)
-            await say(socket, **{**message, field: sound64(unit)})
+            await say(socket, **{**message, field: b64(unit)})
             await until(functools.partial(answered, count))
             if listening.done():
                 break
@@ -378,9 +376,9 @@ async def test_stopped_after_a_full_context_carries_the_session_id() -> None:
             await say(socket, type="prepare")
             messages = [await hear(socket)]
             while messages[-1]["type"] in ("prepared", "result"):
-                await say(socket, type="audio_chunk", audio_base64=sound64(QUIET))
+                await say(socket, type="audio_chunk", audio_base64=b64(QUIET))
                 messages.append(await hear(socket))
-            last, code = await rest(socket)
+            last, code = await end_of(socket)
             reason = socket.close_reason
 
     assert messages[-1]["type"] == "error"
@@ -401,7 +399,7 @@ async def test_a_unit_of_frames_without_sound_is_answered(model: str) -> None:
         await hear(socket, 60)
         await say(socket, type="audio_chunk", frame_base64_list=[FRAME])
         seen = await hear(socket, 60)
-        await say(socket, type="audio_chunk", audio_base64=sound64(QUIET))
+        await say(socket, type="audio_chunk", audio_base64=b64(QUIET))
         after = await hear(socket, 60)
         await say(socket, type="audio_chunk")
         missing = await hear(socket, 60)
@@ -451,7 +449,7 @@ async def test_a_voice_is_named_by_default_by_its_name_or_by_a_path_below_the_as
         async with connect(server.ws("/ws/chat", extensions=False), max_size=None) as socket:
             tts = {"ref_audio_path": "assets/ref_audio/signature.wav"}
             await say(socket, messages=[{"role": "user", "content": "Hello!"}], tts=tts)
-            chat, _ = await rest(socket)
+            chat, _ = await end_of(socket)
 
     assert kinds == {name: "prepared" if is_one else "error" for name, is_one in names.items()}
     assert half["type"] == "prepared"
@@ -495,7 +493,7 @@ async def test_a_close_frame_says_why(server: RunningStack) -> None:
         async with connect(server.ws(path, extensions=False)) as socket:
             if last:
                 await socket.send(last)
-            await rest(socket)
+            await end_of(socket)
             reasons.append(socket.close_reason)
 
     assert reasons == [
@@ -532,7 +530,7 @@ async def test_a_worker_parses_a_second_of_sound_away_from_its_event_loop(
         await admitted(socket)
         await say(socket, type="session.update", session={"instructions": "Be kind."})
         await hear(socket)
-        await say(socket, type="input_audio_buffer.append", audio=sound64(QUIET))
+        await say(socket, type="input_audio_buffer.append", audio=b64(QUIET))
         await hear(socket)
 
     # Gateway and worker share this test's event loop.
@@ -541,7 +539,7 @@ async def test_a_worker_parses_a_second_of_sound_away_from_its_event_loop(
 
 
 async def test_the_printed_chat_example_gets_a_sensible_answer_from_the_default_model() -> None:
-    reference = sound64(speech.say("Good morning. This is what I sound like."))
+    reference = b64(speech.say("Good morning. This is what I sound like."))
     printed = {
         "messages": [
             {

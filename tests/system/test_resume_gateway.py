@@ -1,7 +1,5 @@
 """Sessions outlive the gateway: killed or replaced, the next one finds them at the workers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
@@ -9,8 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.apart import Apart, free_port
+from tests.support.apart import Apart
 from tests.support.patience import HANG_S
+from tests.support.ports import free_port
 from tests.support.processes import serving
 from tests.support.resumed_talks import TALKS, UNITS
 from tests.support.resuming import ResumingClient
@@ -30,7 +29,7 @@ async def started(port: int) -> ResumingClient:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_session_goes_on_at_the_next_gateway(apart: Apart, how: signal.Signals) -> None:
+async def test_a_session_continues_at_the_next_gateway(apart: Apart, how: signal.Signals) -> None:
     apart.start_worker()
     client = await started(apart.port)
     await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
@@ -60,7 +59,7 @@ async def test_a_session_goes_on_at_the_next_gateway(apart: Apart, how: signal.S
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_session_that_has_just_begun_goes_on_at_the_next_gateway(
+async def test_a_session_that_has_just_started_continues_at_the_next_gateway(
     apart: Apart, how: signal.Signals
 ) -> None:
     apart.start_worker()

@@ -1,7 +1,5 @@
 """`parley serve` as people run it: told to end, it says so to everybody in their own words."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -13,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.apart import free_port
 from tests.support.patience import HANG_S, PROCESS_S
+from tests.support.ports import free_port
 from tests.support.processes import Process, serving
 from tests.support.talking import LOUD
 from websockets.exceptions import ConnectionClosed
@@ -25,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.starts_python]
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[tuple[Process, str]]:
-    """Three conversations at once, and an address."""
+    """Three conversations at a time, and an address."""
     with serving(tmp_path, "--slots", "3") as process:
         yield process, process.url.replace("http", "ws", 1)
 
@@ -117,6 +115,27 @@ def test_a_gateway_whose_standard_streams_are_closed_serves(tmp_path: Path) -> N
         assert process.wait(HANG_S) == 0
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_server_whose_log_is_on_a_full_disk_serves(tmp_path: Path, form: str) -> None:
+    port = free_port()
+    flags = ["--model", "parrot", "--http", "--port", str(port), "--log-format", form]
+    command = [sys.executable, "-m", "parley", "serve", *flags]
+    with (
+        Path("/dev/full").open("w") as full,
+        subprocess.Popen(command, cwd=tmp_path, stdout=full, stderr=full) as process,
+    ):
+        try:
+            deadline = time.monotonic() + PROCESS_S
+            while not answers(port, "/ready") and process.poll() is None:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            assert answers(port, "/ready")
+        finally:
+            process.terminate()
+            process.wait(HANG_S)
+
+
 def test_processes_that_it_starts_have_standard_streams(tmp_path: Path) -> None:
     (tmp_path / "child.py").write_text(
         "import sys; from pathlib import Path\n"
@@ -134,9 +153,9 @@ def test_processes_that_it_starts_have_standard_streams(tmp_path: Path) -> None:
     assert (tmp_path / "told").read_text() == "False"
 
 
-def answers(port: int) -> bool:
+def answers(port: int, path: str = "/status") -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=HANG_S):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=HANG_S):
             return True
     except OSError:
         return False

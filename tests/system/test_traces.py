@@ -1,7 +1,5 @@
 """OpenTelemetry traces of a real server, received by a collector in this process."""
 
-from __future__ import annotations
-
 import json
 import signal
 import threading

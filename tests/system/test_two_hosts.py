@@ -1,8 +1,6 @@
 """The recipe of docs/do/operate.md for several hosts, executed: a gateway and a worker in folders
 of their own, its self-made certificate between them."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """What an operator sees of real sessions, in metrics and logs; and what nobody may see there."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

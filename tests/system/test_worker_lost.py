@@ -1,6 +1,4 @@
-"""A worker is drained, killed or asked to stop during conversations: another one goes on."""
-
-from __future__ import annotations
+"""A worker is drained, killed or asked to stop during conversations: another one continues."""
 
 import asyncio
 import json
@@ -45,7 +43,7 @@ def drain(apart: Apart) -> None:
 
 
 async def test_a_worker_that_goes_changes_nothing(apart: Apart) -> None:
-    """The first is drained, the second killed, the third asked to stop: another one goes on."""
+    """The first is drained, the second killed, the third asked to stop: another one continues."""
     apart.start_worker(0, *FLAGS)
     there, may_continue = asyncio.Semaphore(0), asyncio.Event()
 
@@ -82,10 +80,10 @@ async def test_a_worker_that_goes_changes_nothing(apart: Apart) -> None:
 
     second = await goes_on(1, lambda: drain(apart))
     third = await goes_on(2, lambda: second.send(signal.SIGKILL))
-    fourth = await goes_on(3, lambda: third.send(signal.SIGTERM))
 
-    def end() -> None:
-        fourth.send(signal.SIGTERM)
-        assert fourth.popen.wait(HANG_S) == 0
+    def end(worker: Process) -> None:
+        worker.send(signal.SIGTERM)
+        assert worker.popen.wait(HANG_S) == 0
 
-    await goes_on(4, end, is_late=True)
+    fourth = await goes_on(3, lambda: end(third))
+    await goes_on(4, lambda: end(fourth), is_late=True)

@@ -49,25 +49,6 @@ async def test_one_piece_says_the_same_as_many(slot):
     np.testing.assert_array_equal(present(answer.audio).samples, streamed)
 
 
-async def test_every_request_begins_anew(slot):
-    view = ChatView(slot)
-    first = await view.prefill("a", [Message.of("user", "one two three")])
-    await view.generate("a")
-
-    second = await view.prefill("b", [Message.of("user", "one two three")])
-
-    assert second.context_tokens == first.context_tokens
-
-
-async def test_silence_can_be_asked_for(slot):
-    view = ChatView(slot)
-    await view.prefill("s", [Message.of("user", AudioPart(speak(1)))])
-
-    answer = await view.generate("s", generate_audio=False)
-
-    assert answer.audio is None
-
-
 async def test_the_limit_is_kept(slot):
     view = ChatView(slot)
     await view.prefill("s", [Message.of("user", "one two three four")])
@@ -139,17 +120,6 @@ async def test_too_much_is_refused(slot):
         await view.prefill("s", [Message.of("user", "word " * 9000)])
     with pytest.raises(InvalidRequest, match="Nothing has been prefilled"):
         await view.generate("s")
-
-
-async def test_pictures_are_cut_as_asked(slot):
-    view = ChatView(slot)
-    message = Message.of("user", ImagePart(picture(1344, 1344)))
-
-    fine = await view.prefill("a", [message])
-    coarse = await view.prefill("b", [message], max_slice_nums=1)
-
-    assert (fine.vision_slices, coarse.vision_slices) == (10, 1)
-    assert fine.vision_tokens == 640
 
 
 def picture(height, width):

@@ -26,21 +26,6 @@ async def take_turn(view, seconds, generation=None):
     return [chunk async for chunk in view.generate("s", generation)]
 
 
-async def test_turns_add_up_in_one_context(slot):
-    view = HalfDuplexView(slot)
-    await view.prefill(TurnRequest("s", (SYSTEM,)))
-    assert view.kv_cache_length == 3 + 3 + 2
-
-    await take_turn(view, 1.0)
-    first = view.kv_cache_length
-    chunks = await take_turn(view, 2.0)
-
-    assert first == 8 + 3 + 10 + 3 + 8
-    assert view.kv_cache_length == first + 2 + 3 + 20 + 3 + 8
-    assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
-    assert sum(len(chunk.audio) for chunk in chunks if chunk.audio) == 48_000
-
-
 async def test_a_turn_that_was_taken_in_early_is_not_taken_in_again(slot):
     view = HalfDuplexView(slot)
     await view.prefill(TurnRequest("s", (SYSTEM,)))
@@ -86,19 +71,6 @@ async def test_nothing_is_taken_in_early_for_which_something_would_be_forgotten(
     assert not await view.prefill_early(TurnRequest("s", (said(2.0),)))
     assert view.kv_cache_length == 0
     assert await view.prefill_early(TurnRequest("s", (said(1.0),)))
-
-
-async def test_what_was_taken_in_early_and_never_asked_for_is_not_in_an_answer(slot):
-    view = HalfDuplexView(slot)
-    await view.prefill(TurnRequest("s", (SYSTEM, said(2.0))))
-    length = view.kv_cache_length
-
-    await view.prefill_early(TurnRequest("s", (said(1.0),)))
-    kept = view.kept_tokens
-    [chunk async for chunk in view.generate("s")]
-
-    assert kept == length
-    assert present(view.decoded).text == "You spoke for 2.0 seconds at -13 dB."
 
 
 async def test_another_session_knows_nothing_of_what_was_being_taken_in(slot):
@@ -164,25 +136,6 @@ async def test_a_model_that_is_paid_for_starts_no_answer_early(slot, monkeypatch
     await take_turn(view, 1.0)
 
     assert calls == [1]
-
-
-async def test_an_answer_that_was_started_early_is_not_in_another(slot):
-    view = HalfDuplexView(slot)
-    await view.prefill(TurnRequest("s", (SYSTEM,)))
-    length = view.kv_cache_length
-    texts = []
-    for is_stopped in (False, True):
-        await view.prefill_early(TurnRequest("s", (said(1.0),)), answer=Generation())
-        assert view.kept_tokens == length
-        if is_stopped:
-            view.stop_early()
-        await take_turn(view, 2.0)
-        texts.append(present(view.decoded).text)
-        assert view.kv_cache_length == length + 3 + 20 + 3 + 8
-        await view.reset_session("s")
-        await view.prefill(TurnRequest("s", (SYSTEM,)))
-
-    assert texts == ["You spoke for 2.0 seconds at -13 dB."] * 2
 
 
 async def test_an_early_answer_is_made_again_where_it_was_stopped_or_another_is_wanted(slot):
@@ -269,28 +222,7 @@ def counted(slot):
     return calls
 
 
-async def test_an_answer_ends_with_an_empty_final_chunk(slot):
-    view = HalfDuplexView(slot)
-
-    chunks = await take_turn(view, 1.0)
-
-    assert [chunk.is_final for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
-    last = chunks[-1]
-    assert (last.text_delta, last.audio, last.chunk_index) == (None, None, len(chunks) - 1)
-
-
-async def test_more_of_a_turn_continues_it(slot):
-    view = HalfDuplexView(slot)
-    await view.prefill(TurnRequest("s", (said(1.0),)))
-
-    more = await view.prefill(TurnRequest("s", (said(0.5),)))
-    [chunk async for chunk in view.generate("s")]
-
-    assert more.added_tokens == 5
-    assert present(view.decoded).text == "You spoke for 1.5 seconds at -13 dB."
-
-
-async def test_another_session_begins_anew(slot):
+async def test_another_session_begins_again(slot):
     view = HalfDuplexView(slot)
     await take_turn(view, 3.0)
 
@@ -313,35 +245,6 @@ async def test_there_is_a_point_to_return_to_after_the_system_prompt(slot):
     assert (back.success, back.restored_position) == (True, 8)
     assert not await view.can_rollback()
     assert (await view.rollback()).reason == "there is no point to return to"
-
-
-async def test_an_answer_can_be_taken_back_and_given_again(slot):
-    view = HalfDuplexView(slot)
-    await view.prefill(TurnRequest("s", (SYSTEM, said(1.0))))
-    before = view.kv_cache_length
-    first = [chunk.text_delta async for chunk in view.generate("s")]
-
-    back = await view.rollback()
-    again = [chunk.text_delta async for chunk in view.generate("s")]
-
-    assert (back.success, back.restored_position) == (True, before)
-    assert again == first
-
-
-async def test_the_context_ends_with_what_was_said_last(slot):
-    view = HalfDuplexView(slot)
-    assert not view.ends_with_answer("")
-    await take_turn(view, 1.0)
-    text = present(view.decoded).text
-    await view.prefill_early(TurnRequest("s", (said(2.0),)), answer=Generation())
-
-    assert view.ends_with_answer(text)
-    assert not view.ends_with_answer(text[:-1])
-    assert await view.cut_answer("You")
-    assert view.ends_with_answer("You")
-    await take_turn(view, 1.0)
-    assert (await view.rollback()).success
-    assert not view.ends_with_answer(text)
 
 
 async def test_a_successful_turn_may_drop_the_point(slot):

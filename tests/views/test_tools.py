@@ -1,19 +1,11 @@
 """Functions in prompts, and calls read out of answers as they come."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from parley.engine.segments import Mark, Marker, Text
-from parley.protocol.values import (
-    TextPart,
-    Tool,
-    ToolCallPart,
-    ToolFunction,
-    ToolResultPart,
-)
+from parley.protocol.values import TextPart, Tool, ToolCallPart, ToolFunction, ToolResultPart
 from parley.views.content import Layout, Message, with_tools
 from parley.views.tools import (
     AnswerPart,
@@ -149,16 +141,23 @@ def test_a_whole_call_without_its_end_is_a_call():
         '<tool_call>\n{"name": "", "arguments": {}}\n</tool_call>',
         '<tool_call>\n{"name": "f", "arguments": "Rome"}\n</tool_call>',
         '<tool_call>\n{"name": "f", "arguments": {"city": Rome}}\n</tool_call> and so on',
-        '<tool_call>\n{"name": "f", "arguments": {"city": "Ro',
         "<tool_call>",
         "a < b and <tool",
         "<tool_call",
     ],
 )
-def test_what_is_no_call_comes_back_as_text(text):
+def test_what_is_not_a_call_comes_back_as_text(text):
     pieces = read(text)
 
     assert summed(pieces)[0] == text
+    assert not any(isinstance(piece, CallEnded) for piece in pieces)
+
+
+@pytest.mark.parametrize("arguments", ["", ', "arguments": {"city": "Ro'])
+def test_a_call_that_is_cut_is_neither_a_call_nor_text(arguments):
+    pieces = read(f'Wait. <tool_call>\n{{"name": "f"{arguments}')
+
+    assert summed(pieces)[0] == "Wait. "
     assert not any(isinstance(piece, CallEnded) for piece in pieces)
 
 

@@ -1,7 +1,5 @@
 """The C library's pools of memory."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys
@@ -37,7 +35,7 @@ libc.fflush(stdout)
 
 
 def pools(how: str) -> int:
-    """Of a process with eight threads that allocate at once."""
+    """Of a process with eight threads that allocate at the same time."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, check=True
     )

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
@@ -185,7 +183,7 @@ def test_the_control_socket_of_a_gateway(url, socket):
 
 
 @pytest.mark.parametrize("url", ["nonsense", "localhost:8006", "ftp://host:1", "http://", ""])
-def test_what_is_no_address_is_a_set_up_error_with_an_example(url: str):
+def test_what_is_not_an_address_is_a_set_up_error_with_an_example(url: str):
     with pytest.raises(SetupError) as caught:
         socket_url(url)
 

@@ -1,6 +1,4 @@
-"""What a worker tells of its GPU's memory; the GPU is a fake, as is torch."""
-
-from __future__ import annotations
+"""What a worker reports of its GPU's memory; the GPU is a fake, as is torch."""
 
 import sys
 from types import SimpleNamespace
@@ -31,7 +29,7 @@ def test_used_is_what_is_not_free(monkeypatch: pytest.MonkeyPatch):
     assert device_memory.read("cpu") is None
 
 
-def test_a_device_with_an_error_tells_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_a_device_with_an_error_reports_nothing(monkeypatch: pytest.MonkeyPatch):
     def failing(device: str) -> tuple[int, int]:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
@@ -72,6 +70,16 @@ def test_the_gateway_shows_the_pages_of_contexts():
     assert f"{name % 'free'} 3.0" in page
     assert shown is not None
     assert (shown.used, shown.free) == (7, 3)
+
+
+def test_the_gateway_shows_why_a_worker_offers_fewer_slots():
+    pool = WorkerPool(SystemClock(), EtaTracker(settings().eta))
+    details = {"slots_limit": "2 of the 8 slots"}
+    hello = Hello("w", "http://h:1", 2, "m", "cuda:0", "0", 1, details=details)
+
+    shown = worker_info(pool.welcome(hello, object()), is_admin=False)
+
+    assert (shown.slots, shown.slots_limit) == (2, "2 of the 8 slots")
 
 
 def test_the_gateway_shows_which_fast_parts_serve():

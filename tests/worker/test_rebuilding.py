@@ -1,14 +1,13 @@
-"""A session goes on at another worker from every copy that its gateway may have had: its client
+"""A session continues at another worker from every copy that its gateway may have had: its client
 hears what it would have heard, bit for bit."""
-
-from __future__ import annotations
 
 import asyncio
 import base64
 import dataclasses
+import gc
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,22 +24,21 @@ from tests.support.talking import b64
 from tests.support.timeline import silence, sound, speak
 
 from parley.clock import ManualClock, SystemClock
-from parley.dialects.events import UnitDone
+from parley.dialects.events import InputCommitted, TurnCompleted, TurnStarted, UnitDone
 from parley.engine.engine import Engine
 from parley.errors import ParleyError
 from parley.media.resample import resample
 from parley.models.parrot import Parrot
 from parley.protocol.resume import hash_of
-from parley.recording import lines
+from parley.recording import lines, reading
 from parley.recording.layout import Folder, RecordingFolders
-from parley.recording.lines import AnswerLine, HeadLine, TurnLine, UnitLine
-from parley.session import state_codec
-from parley.session.entries import Committed
+from parley.recording.lines import HeadLine
+from parley.recording.recorder import Recordings
 from parley.session.log import decoded
 from parley.session.rerun import rerun
+from parley.session_log import state_codec
 from parley.session_log.contract import LogContents
 from parley.worker.lease import LeasedSlot
-from parley.worker.recording import Recordings
 
 Message = dict[str, Any]
 Step = Message | str
@@ -151,16 +149,48 @@ TALKS: dict[str, tuple[Message, list[Step]]] = {
 
 
 class GatewayEnd:
-    """The gateway's end of the socket that asks for rebuilding."""
+    """The gateway's end of the socket that asks for rebuilding.
+
+    Attributes:
+        holding: ends with the session.
+    """
+
+    holding: asyncio.Task[None]
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self.ready = asyncio.Event()
+        self.orders: asyncio.Queue[str] = asyncio.Queue()
+
+    async def receive(self) -> str:
+        return await self.orders.get()
 
     async def send(self, frame: str) -> None:
-        self.answer.set_result(json.loads(frame))
+        message = json.loads(frame)
+        if message == {"type": "rebuild_ready"}:
+            self.ready.set()
+        else:
+            self.answer.set_result(message)
 
     async def close(self, code: int, reason: str) -> bool:
         return True
+
+
+async def asked(
+    harness: WorkerHarness, name: Any, kept: LogContents, lease_id: str = "again"
+) -> GatewayEnd:
+    """A worker that has continued the session of this log."""
+    lease, asking = LeasedSlot(lease_id, "session", name, KINDS[name]), GatewayEnd()
+    harness.host.session_logs = FakeSessionLogs(offered=kept)
+    slot = await harness.host.admit(lease)
+    asking.holding = asyncio.create_task(harness.host.rebuild(lease, slot, asking))  # type: ignore[arg-type]
+    assert (await asking.answer)["problem"] == ""
+    return asking
+
+
+def recordings_in(folder: Path) -> Recordings:
+    folders, clock = RecordingFolders(folder), SystemClock()
+    return Recordings(folders, worker_id="w", model="parrot", clock=clock, min_free_gb=0)
 
 
 def matches(heard: Message, wanted: str) -> bool:
@@ -202,7 +232,7 @@ async def hear_all(
         if said > received:
             socket.say(step)
     if steps[-1] == "rate_limits.updated":
-        # Whoever has heard everything leaves, where there is no word for it.
+        # Anyone who has heard everything leaves, where there is no word for it.
         socket.leave()
         return everything()
     await until_true(lambda: socket.closed is not None)
@@ -227,13 +257,28 @@ async def rebuilt_talk(
     kept: LogContents,
     whole: list[Message],
     past: Message | None = None,
+    more_turns: int = 0,
+    followed: Sequence[LogContents] = (),
 ) -> list[Message]:
-    """`past`: sent before the worker was lost, and again now."""
+    """What its client hears of a session that continues from what was kept.
+
+    Args:
+        past: sent before the worker was lost, and again now. `more_turns`: that it makes.
+        followed: what was in the log while its worker still ran it, if this one followed it.
+    """
     lease = LeasedSlot(f"again-{number}", "session", name, KINDS[name])
     asking = GatewayEnd()
-    harness.host.session_logs = FakeSessionLogs(offered=kept)
+    logs = harness.host.session_logs = FakeSessionLogs(offered=[*followed, kept][0])
     slot = await harness.host.admit(lease)
-    holding = asyncio.create_task(harness.host.rebuild(lease, slot, asking))  # type: ignore[arg-type]
+    rebuilding = harness.host.rebuild(lease, slot, asking, follows=bool(followed))  # type: ignore[arg-type]
+    holding = asyncio.create_task(rebuilding)
+    for each in followed:
+        logs.offered = each
+        await asking.ready.wait()
+        await asyncio.sleep(0.01)
+    if followed:
+        logs.offered = kept
+        asking.orders.put_nowait('{"type":"take_over"}')
     answer = await asking.answer
     assert answer == {"type": "rebuild_result", "problem": ""}
     # Nothing that is not in the copy was told; all of it may have been.
@@ -247,7 +292,10 @@ async def rebuilt_talk(
     resumed = await socket.until("session.resumed")
     if past is not None:
         socket.say(past)
-    heard = await hear_all(socket, TALKS[name][1], seen, resumed["received"])
+    *steps, end = TALKS[name][1]
+    # The end is asked for when every turn is done, or it would cut the last one off.
+    steps += [*["turn_done"] * more_turns, end]
+    heard = await hear_all(socket, steps, seen, resumed["received"])
     await asyncio.gather(holding, attaching)
     return heard
 
@@ -259,9 +307,11 @@ two runs."""
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is told that an answer takes long: on a busy machine one of two runs would be."""
+    """No client hears that an answer takes long, or what was dropped meanwhile: on a busy machine
+    one of two runs would be."""
     for runner in ("duplex", "conversation"):
         monkeypatch.setattr(f"parley.session.{runner}.MODEL_S", HANG_S)
+    monkeypatch.setattr("parley.session.session.DROPPED_S", HANG_S)
 
 
 @pytest.fixture
@@ -271,7 +321,7 @@ async def harness() -> AsyncIterator[WorkerHarness]:
 
 
 @pytest.mark.parametrize("name", TALKS)
-async def test_a_session_goes_on_from_every_copy(harness: WorkerHarness, name: str) -> None:
+async def test_a_session_continues_from_every_copy(harness: WorkerHarness, name: str) -> None:
     await goes_on_from_every_copy(harness, name)
 
 
@@ -299,28 +349,105 @@ async def test_sound_that_nobody_needs_any_more_is_not_kept(
         logs = await goes_on_from_every_copy(harness, name, every=4)
 
     entries = list(decoded(logs[-1]))
-    sounds = [entry.pcm for entry in entries if isinstance(entry, Committed)]
+    sounds = [entry.pcm for entry in entries if isinstance(entry, InputCommitted)]
     sounds += [e.unit.pcm for e in entries if isinstance(e, UnitDone) and e.unit is not None]
     silent = [not pcm.samples.any() for pcm in sounds if len(pcm)]
     assert silent.count(True) > len(silent) / 2
 
 
+@pytest.mark.parametrize("name", TALKS)
+@pytest.mark.parametrize("is_small", [False, True])
+async def test_a_worker_that_has_followed_a_session_continues_it_as_well(
+    name: str, is_small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.worker.rebuilding.FOLLOW_S", 0.001)
+    monkeypatch.setattr("parley.models.cascade.units.UNIT_COST", 1000)
+    model = small_cascade(rows=2) if is_small else Parrot(rows=2)
+    async with worker_harness(slots=2, model=model, **UNHURRIED) as harness:
+        await goes_on_from_every_copy(harness, name, every=times(3, 1), follows=True)
+
+
+async def test_a_session_that_ends_while_it_is_followed_is_not_recorded_again(
+    tmp_path: Path,
+) -> None:
+    recordings = recordings_in(tmp_path)
+    async with worker_harness(slots=2, recordings=recordings) as harness:
+        whole, logs = await whole_talk(harness, "duplex")
+        ended = [state_codec.joined(kept.state)["closing"] is not None for kept in logs.taken]
+        at = ended.index(True)
+        followed = logs.taken[at - 1 : at]
+        heard = await rebuilt_talk(harness, "duplex", 1, logs.taken[at], whole, followed=followed)
+    recordings.close()
+
+    assert comparable(plain(heard)) == comparable(plain(whole))
+    assert len([*recordings.folders]) == 1
+
+
 async def goes_on_from_every_copy(
-    harness: WorkerHarness, name: str, *, every: int = 1
+    harness: WorkerHarness, name: str, *, every: int = 1, follows: bool = False
 ) -> list[bytes]:
-    """The logs from which it went on.
+    """The logs from which it continued.
 
     Args:
         every: of so many copies one is tried, and the last.
+        follows: True if earlier ones were followed before.
     """
     whole, logs = await whole_talk(harness, name)
     taken = logs.taken
     assert len(taken) >= 6
 
     for number, kept in [*enumerate(taken)][::-every]:
-        heard = await rebuilt_talk(harness, name, number, kept, whole)
+        followed = taken[number // 3 : number : max(1, number // 4)] if follows else ()
+        heard = await rebuilt_talk(harness, name, number, kept, whole, followed=followed)
         assert comparable(plain(heard)) == comparable(plain(whole)), number
     return [kept.entries for kept in taken if state_codec.joined(kept.state)["closing"] is None]
+
+
+async def test_a_session_that_continues_keeps_no_second_copy_of_its_log(
+    harness: WorkerHarness,
+) -> None:
+    whole, logs = await whole_talk(harness, "duplex")
+    kept = next(kept for kept in logs.taken[::-1] if len([*decoded(kept.entries)]) > 4)
+    before = units_in_memory()
+
+    asking = await asked(harness, "duplex", kept)
+    socket, token = FakeSocket(), hash_of(whole[0]["resume_token"])
+    seq = kept.outputs[-1].seq
+    attaching = asyncio.create_task(harness.host.attach("again", socket, token, seq))
+    await socket.until("session.resumed")
+    after = units_in_memory()
+    socket.leave()
+    await asyncio.gather(asking.holding, attaching)
+
+    assert after == before
+
+
+def units_in_memory() -> int:
+    gc.collect()
+    return sum(isinstance(each, UnitDone) for each in gc.get_objects())
+
+
+async def test_last_words_of_a_lost_worker_take_no_slot(harness: WorkerHarness) -> None:
+    whole, logs = await whole_talk(harness, "duplex")
+    kept = next(
+        kept
+        for kept in logs.taken
+        if state_codec.joined(kept.state)["closing"] is not None and kept.outputs
+    )
+
+    asking = await asked(harness, "duplex", kept)
+    # Other sessions may wait for the slot; the client may never come.
+    done, _ = await asyncio.wait({asking.holding}, timeout=1.5)
+    assert done
+    assert harness.engine.free_slots == 2
+
+    socket, token = FakeSocket(), hash_of(whole[0]["resume_token"])
+    first = kept.outputs[0].seq - 1
+    attaching = asyncio.create_task(harness.host.attach("again", socket, token, first))
+    await until_true(lambda: socket.closed is not None)
+    await attaching
+    told = [message for message in socket.sent if message["type"] != "session.resumed"]
+    assert plain(told) == plain(whole[first:])
 
 
 async def test_sound_sent_while_an_answer_was_said_is_not_heard_after_it(
@@ -336,7 +463,8 @@ async def test_sound_sent_while_an_answer_was_said_is_not_heard_after_it(
     monkeypatch.setattr(Parrot, "step", step)
     whole, logs = await whole_talk(harness, "half_duplex")
     kept = next(kept for kept in logs.taken if is_half_said(kept))
-    # It is no multiple of what the detector hears at once, so the next turn would be cut elsewhere.
+    await answers_a_backlog(harness, kept, whole)
+    # Not a multiple of the detector's windows, so the next turn would be cut elsewhere.
     past = {"type": "audio_chunk", "audio_base64": b64(sound(silence(0.3)))}
 
     heard = await rebuilt_talk(harness, "half_duplex", 1, kept, whole, past)
@@ -344,10 +472,53 @@ async def test_sound_sent_while_an_answer_was_said_is_not_heard_after_it(
     assert comparable(plain(heard)) == comparable(plain(whole))
 
 
-def is_half_said(kept: LogContents) -> bool:
-    """True if the client knew the beginning of an answer."""
+async def answers_a_backlog(
+    harness: WorkerHarness, kept: LogContents, whole: list[Message]
+) -> None:
+    """The same sound, if the answer began after it had been said: the worker had stood still."""
+    state = state_codec.joined(kept.state)
+    state["runner"]["listener"]["has_backlog"] = True
+    _, changed = state_codec.parts(state, {})
+    socket, changed_log = FakeSocket(), dataclasses.replace(kept, state=changed)
+    asking = await asked(harness, "half_duplex", changed_log, "late")
+    token, sent = hash_of(whole[0]["resume_token"]), state["received"] + 1
+    work = harness.host.attach("late", socket, token, kept.outputs[-1].seq, sent)
+    attaching = asyncio.create_task(work)
+    question = sound(speak(1.0), silence(1.5))
+    socket.say({"type": "audio_chunk", "audio_base64": b64(question)})
+
+    # The answer that was being made, and the one to the question.
+    await until_true(lambda: [each["type"] for each in socket.sent].count("turn_done") == 2)
+    socket.leave()
+    await asyncio.gather(asking.holding, attaching)
+
+
+async def test_what_was_said_before_anything_of_an_answer_was_sent_is_answered_after_it(
+    harness: WorkerHarness,
+) -> None:
+    whole, logs = await whole_talk(harness, "half_duplex")
+    kept = next(kept for kept in logs.taken if is_unsaid(kept))
+    question = sound(silence(0.3), speak(1.0), silence(1.2))
+    past = {"type": "audio_chunk", "audio_base64": b64(question)}
+
+    heard = await rebuilt_talk(harness, "half_duplex", 1, kept, whole, past, more_turns=1)
+
+    def turns(messages: list[Message]) -> int:
+        return [each["type"] for each in messages].count("generating")
+
+    assert turns(heard) == turns(whole) + 1
+
+
+def is_unsaid(kept: LogContents) -> bool:
+    """True if an answer is being made of which the client had nothing."""
     answer = state_codec.joined(kept.state)["runner"]["response"]
-    return bool(answer and answer["emitted"] and not answer["has_ended"])
+    return bool(answer and not answer["audio_ms"] and not answer["has_ended"])
+
+
+def is_half_said(kept: LogContents) -> bool:
+    """True if the client had the first third of a second of an answer."""
+    answer = state_codec.joined(kept.state)["runner"]["response"]
+    return bool(answer and answer["audio_ms"] > 300 and not answer["has_ended"])
 
 
 def plain(messages: list[Message]) -> list[Message]:
@@ -362,13 +533,7 @@ def plain(messages: list[Message]) -> list[Message]:
 async def test_the_rest_of_a_recorded_session_is_recorded_as_a_second_part(
     tmp_path: Path, name: str, part: float
 ) -> None:
-    recordings = Recordings(
-        RecordingFolders(tmp_path),
-        worker_id="w",
-        model="parrot",
-        clock=SystemClock(),
-        min_free_gb=0,
-    )
+    recordings = recordings_in(tmp_path)
     async with worker_harness(slots=2, recordings=recordings) as harness:
         whole, logs = await whole_talk(harness, name)
         kept = logs.taken[round(part * len(logs.taken))]
@@ -381,7 +546,7 @@ async def test_the_rest_of_a_recorded_session_is_recorded_as_a_second_part(
     assert not first.continues
     assert second.seed == first.seed
     whole_count, part_count = (
-        len([line for line in lines.read(folder.journal).lines if isinstance(line, WHAT_HAPPENS)])
+        sum(isinstance(each.entry, WHAT_HAPPENS) for each in reading.read(folder.journal))
         for folder in folders
     )
     assert 0 < part_count < whole_count
@@ -396,17 +561,44 @@ async def test_the_rest_of_a_recorded_session_is_recorded_as_a_second_part(
         assert found.compared == whole_count_of(folders[0])
 
 
+async def test_a_question_that_waited_for_its_answer_is_recorded_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, steps = TALKS["openai_realtime"]
+    at = steps.index({"type": "input_audio_buffer.commit"}) + 1
+    asked = [*steps[:at], "input_audio_buffer.committed", *steps[at:]]
+    monkeypatch.setitem(TALKS, "openai_realtime", (first, asked))
+    recordings = recordings_in(tmp_path)
+    async with worker_harness(slots=2, recordings=recordings) as harness:
+        whole, logs = await whole_talk(harness, "openai_realtime")
+        kept = next(
+            kept for kept in logs.taken if isinstance([*decoded(kept.entries)][-1], InputCommitted)
+        )
+        await rebuilt_talk(harness, "openai_realtime", 1, kept, whole)
+    recordings.close()
+
+    folders = sorted(recordings.folders, key=lambda folder: head_of(folder).created_s)
+    recorded = [json.loads(folder.recording.read_bytes())["turns"] for folder in folders]
+    inputs = [[turn["input"].get("duration_ms", 0) for turn in turns] for turns in recorded]
+    assert inputs[1] == inputs[0]
+    assert inputs[0][0] > 0
+    async with Engine(Parrot(1)) as engine:
+        slot = await engine.take_slot()
+        assert (await rerun(folders[1], slot)).is_equal
+        await slot.close()
+
+
 def whole_count_of(folder: Folder) -> int:
     """Number of units or answers."""
-    whole = lines.read(folder.journal).lines
-    return sum(isinstance(line, UnitLine | AnswerLine) for line in whole)
+    whole = reading.read(folder.journal)
+    return sum(isinstance(each.entry, UnitDone | TurnCompleted) for each in whole)
 
 
-WHAT_HAPPENS = (UnitLine, TurnLine, AnswerLine)
+WHAT_HAPPENS = UnitDone | TurnStarted | TurnCompleted
 
 
 def head_of(folder: Folder) -> HeadLine:
-    head = lines.read(folder.journal).last(HeadLine)
+    head = lines.read_head(folder.journal)
     assert head is not None
     return head
 
@@ -421,12 +613,7 @@ async def test_a_client_that_asks_late_finds_the_items_of_before(harness: Worker
     ready = await talk.until("session.updated")
     await until_true(lambda: logs.taken)
 
-    lease = LeasedSlot("again", "session", "openai_realtime", KINDS["openai_realtime"])
-    asking = GatewayEnd()
-    harness.host.session_logs = FakeSessionLogs(offered=logs.taken[-1])
-    slot = await harness.host.admit(lease)
-    holding = asyncio.create_task(harness.host.rebuild(lease, slot, asking))  # type: ignore[arg-type]
-    assert (await asking.answer)["problem"] == ""
+    asking = await asked(harness, "openai_realtime", logs.taken[-1])
     socket = FakeSocket()
     token = hash_of(ready["resume_token"])
     attaching = asyncio.create_task(harness.host.attach("again", socket, token, ready["seq"]))
@@ -437,7 +624,7 @@ async def test_a_client_that_asks_late_finds_the_items_of_before(harness: Worker
     response = (await socket.until("response.done"))["response"]
     socket.leave()
     talk.socket.leave()
-    await asyncio.gather(holding, attaching)
+    await asyncio.gather(asking.holding, attaching)
 
     assert response["status"] == "completed"
     assert "Say 2." in response["output"][0]["content"][0]["text"]

@@ -1,4 +1,4 @@
-"""Command line, one file per verb.
+"""The command line: one module per verb, and one for all verbs that query a running server.
 
 A verb is imported only when it is called, so `parley --help` starts fast and the client's verbs
 work without torch. Errors become a sentence, a hint on its own line, and an exit code: 2 for wrong
@@ -33,7 +33,8 @@ COMPLETION: Final = "_PARLEY_COMPLETE"
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One subcommand: a function, or a Typer `app`, in the module `parley.cli.<function>`.
+    """One subcommand: a function, or a Typer `app`, in the module `parley.cli.<function>`; those
+    about a running server are in `parley.cli.operate`.
 
     Args:
         alias_of: the verb that replaced this one, which still works but is not listed.
@@ -50,7 +51,7 @@ class Verb:
 
     @property
     def module(self) -> str:
-        return f"parley.cli.{self.function}"
+        return f"parley.cli.{'operate' if self.panel == OPERATE else self.function}"
 
 
 SERVER: Final = "Run a server"
@@ -64,7 +65,11 @@ VERBS: Final = (
     Verb("worker", "Run one worker, which connects to a gateway.", SERVER),
     Verb("chat", "Send a chat request: text, images, audio or video.", CLIENT),
     Verb("talk", "Hold a voice conversation with a microphone or an audio file.", CLIENT),
-    Verb("status", "Show whether a server takes sessions, its workers and queue.", OPERATE),
+    Verb(
+        "status",
+        "Show whether a server takes sessions, its workers and queue.",
+        OPERATE,
+    ),
     Verb("queue", "Show who is waiting, or remove a client from the queue.", OPERATE),
     Verb("sessions", "Show every session: its state, worker and key.", OPERATE),
     Verb("drain", "Stop giving new work to a worker, or restart it.", OPERATE),
@@ -172,11 +177,10 @@ def _add(app: typer.Typer, verb: Verb) -> None:
             module = importlib.import_module(verb.module)
     except ModuleNotFoundError as error:
         raise _without(error) from error
-    inner = getattr(module, "app", None)
-    if isinstance(inner, typer.Typer):
-        app.add_typer(inner, name=verb.name, rich_help_panel=verb.panel)
+    command: Callable[..., Any] | typer.Typer = getattr(module, verb.function, None) or module.app
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=verb.name, rich_help_panel=verb.panel)
     else:
-        command: Callable[..., Any] = getattr(module, verb.function)
         app.command(verb.name, rich_help_panel=verb.panel)(command)
 
 

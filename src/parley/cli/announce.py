@@ -1,21 +1,59 @@
-"""What a server prints for its operator: sentences on a terminal, JSON lines where the log is
-JSON, so that every line of its output can be parsed. Said at any log level."""
+"""Sets up a server process, and prints lines for its operator: sentences on a terminal, JSON where
+the log is JSON, so that every line can be parsed. Printed at any log level.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
-from typing import Any
-
-import typer
+import sys
+from collections.abc import Callable
+from typing import Any, Final
 
 from parley import logs
+from parley.private import make_files_private
+from parley.settings import Settings
+
+FILES: Final = 65_536
+FEW_FILES: Final = 1024
+
+log = logs.get(__name__)
+
+
+def set_up(read: Callable[[], Settings]) -> Settings:
+    """The settings, with the log and the rights of new files set up as they say."""
+    settings = read()
+    logs.configure(level=settings.log.level, style=settings.log.format)
+    logs.log_crashes()
+    make_files_private()
+    allow_many_files()
+    return settings
+
+
+def allow_many_files() -> None:
+    """Let this process have as many connections and files open as the system allows its user. A
+    call takes two connections of a gateway; many systems start programs with a limit of 1024."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            soft = limit
+    if 0 <= soft < FEW_FILES:
+        hint = "Each call takes two; raise the limit with `ulimit -Hn` or LimitNOFILE."
+        log.warning("few_open_files_allowed", limit=soft, hint=hint)
 
 
 def announce(sentence: str, *, err: bool = False, **facts: Any) -> None:
     """Print a message for people; `facts` are its values for programs."""
+    stream = sys.stderr if err else sys.stdout
     if not logs.is_json():
-        typer.echo(sentence, err=err)
+        logs.print_line(sentence, stream)
         return
     now = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
     line = {
@@ -25,4 +63,4 @@ def announce(sentence: str, *, err: bool = False, **facts: Any) -> None:
         "logger": "parley.cli",
         "timestamp": now,
     }
-    typer.echo(json.dumps(line, ensure_ascii=False), err=err)
+    logs.print_line(json.dumps(line, ensure_ascii=False), stream)

@@ -1,4 +1,4 @@
-"""`parley doctor`: what is fine on this machine, what is not, and what to do about it.
+"""`parley doctor`: what works on this machine, what does not, and how to repair it.
 
 Every check is a function that returns findings; none changes anything. Something essential that is
 broken makes the exit code 1; what is merely missing, such as a microphone, does not.
@@ -31,7 +31,7 @@ from parley.client import Server
 from parley.errors import ParleyError, SetupError
 from parley.installation import install_command
 from parley.session_log.places import open_session_logs
-from parley.settings import GatewaySettings, Settings, load
+from parley.settings import GatewaySettings, Settings
 
 Grade = Literal["fine", "note", "broken"]
 SIGNS: Final[dict[Grade, tuple[str, str]]] = {
@@ -56,19 +56,9 @@ class Finding:
 Check = Callable[[Settings], Iterator[Finding]]
 
 
+@flags.sets("model.name", "model.random_weights", "model.llm", "model.llm_model")
 def doctor(
-    model: Annotated[
-        str | None,
-        typer.Option(help="Also plan memory for this model: name, checkpoint folder or hub id."),
-    ] = None,
-    random_weights: Annotated[
-        bool,
-        typer.Option(
-            "--random-weights", help="Plan memory for the full-size model without a checkpoint."
-        ),
-    ] = False,
-    llm: flags.Llm = None,
-    llm_model: flags.LlmModel = None,
+    read: flags.Reader,
     tries: Annotated[
         bool,
         typer.Option(
@@ -78,24 +68,17 @@ def doctor(
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
 ) -> None:
     """Check this machine: Python, devices, ports, certificates, disk, model, voice detector.
 
-    Exit code 1 when something essential is broken.
+    With --model or --random-weights, also plan the memory of that model. Exit code 1 when something
+    essential is broken.
     """
     findings: list[Finding] = []
     settings: Settings | None = None
     try:
-        settings = load(
-            config,
-            {
-                "model.name": model,
-                "model.random_weights": random_weights or None,
-                "model.llm": llm,
-                "model.llm_model": llm_model,
-            },
-            warn=lambda text: findings.append(Finding("note", "settings", text, "Correct it.")),
+        settings = read(
+            warn=lambda text: findings.append(Finding("note", "settings", text, "Correct it."))
         )
     except SetupError as error:
         findings.append(Finding("broken", "settings", str(error), error.hint))
@@ -158,7 +141,6 @@ def check_python(settings: Settings) -> Iterator[Finding]:
 
 
 def check_torch(settings: Settings) -> Iterator[Finding]:
-    """Check the devices."""
     if importlib.util.find_spec("torch") is None:
         yield Finding(
             "note",
@@ -284,7 +266,6 @@ def _validity(cert: Path) -> Iterator[Finding]:
 
 
 def check_disk(settings: Settings) -> Iterator[Finding]:
-    """Check the disk space for recordings."""
     storage = settings.storage
     folder = storage.data_dir.absolute()
     while not folder.exists():
@@ -402,7 +383,7 @@ def check_model(settings: Settings) -> Iterator[Finding]:
         text = f"{_size(plan.weights_bytes)} of weights"
         if plan.slot_bytes is not None:
             rows = plan.slots or 1
-            total = plan.weights_bytes + rows * plan.slot_bytes
+            total = plan.total_bytes or plan.weights_bytes + rows * plan.slot_bytes
             text += f", {_size(plan.slot_bytes)} per slot, {_size(total)} with "
             text += _counted(rows, "slot")
         yield Finding("fine", "memory", text)

@@ -1,4 +1,4 @@
-"""Files that people name on the command line, looked at before a server is asked for anything.
+"""Checks files named on the command line before a server receives a request.
 
 A wrong file is reported by its name here; over the wire it would be "the second image", after a
 wait in the queue. What fits is passed on as it is: the server knows best what it can decode.

@@ -1,70 +1,30 @@
-"""`parley gateway`: meet clients; workers dial in from this or other hosts."""
+"""`parley gateway`: serve clients; workers connect from this host or others."""
 
 from __future__ import annotations
 
-import functools
 import gc
 import socket
 from collections.abc import Callable
-from typing import Annotated
 
 import typer
 import uvloop
 
-from parley import logs
 from parley.cli import flags
-from parley.cli.announce import announce
+from parley.cli.announce import announce, set_up
 from parley.cli.signals import ending_on_signals
 from parley.executor.base import RESTART_EXIT_CODE
 from parley.gateway.main import Gateway
-from parley.private import make_files_private
-from parley.settings import Settings, load
+from parley.settings import Settings
 
 
-def gateway(
-    http: flags.Http = False,
-    port: flags.Port = None,
-    host: flags.Host = None,
-    config: flags.Config = None,
-    ssl_certfile: flags.Certfile = None,
-    ssl_keyfile: flags.Keyfile = None,
-    data_dir: flags.DataDir = None,
-    drain_timeout: flags.DrainTimeout = None,
-    max_queue_size: Annotated[
-        int | None, typer.Option(help="Maximum number of clients in the queue.")
-    ] = None,
-    timeout: Annotated[
-        float | None, typer.Option(help="Seconds after which POST /api/chat fails.")
-    ] = None,
-    lang: Annotated[
-        str | None, typer.Option(help="Initial language of the pages: zh or en.")
-    ] = None,
-    log_level: flags.LogLevel = None,
-    log_format: flags.LogFormat = None,
-) -> None:
+@flags.sets(
+    *("gateway.http", "gateway.port", "gateway.host", "gateway.ssl_certfile"),
+    *("gateway.ssl_keyfile", "storage.data_dir", "gateway.drain_timeout_s", "queue.max_size"),
+    *("queue.request_timeout_s", "gateway.lang", "log.level", "log.format"),
+)
+def gateway(read: flags.Reader) -> None:
     """Run the gateway alone. Start workers with `parley worker`, here or elsewhere."""
-    read = functools.partial(
-        load,
-        config,
-        {
-            "gateway.http": http or None,
-            "gateway.port": port,
-            "gateway.host": host,
-            "gateway.ssl_certfile": ssl_certfile,
-            "gateway.ssl_keyfile": ssl_keyfile,
-            "gateway.lang": lang,
-            "gateway.drain_timeout_s": drain_timeout,
-            "log.format": log_format,
-            "queue.max_size": max_queue_size,
-            "queue.request_timeout_s": timeout,
-            "storage.data_dir": data_dir,
-            "log.level": log_level,
-        },
-    )
-    settings = read()
-    logs.configure(level=settings.log.level, style=settings.log.format)
-    logs.tell_crashes()
-    make_files_private()
+    settings = set_up(read)
     if uvloop.run(_run(settings, read)):
         raise typer.Exit(RESTART_EXIT_CODE)
 

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
+from typer.models import ArgumentInfo
 
+from parley.cli.flags import declare, option
 from parley.client.access import Access, AccessOptions, Unreachable, variable
 from parley.errors import SetupError
 from parley.settings import load
 
-UrlOption = Annotated[
-    str | None,
-    typer.Option(help="Server address; default: PARLEY_URL, or this machine."),
-]
-UrlArgument = Annotated[str | None, typer.Argument(help="Server address; same as --url.")]
-At = Annotated[
+Url = Annotated[
     str | None, typer.Option("--url", help="Server address; default: PARLEY_URL, or this machine.")
+]
+UrlArgument = Annotated[
+    str | None, typer.Argument(metavar="URL", help="Server address; same as --url.")
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Do not check the certificate.")]
 Ca = Annotated[
@@ -41,55 +41,41 @@ class ServerAddress(NamedTuple):
     options: AccessOptions
 
 
-def option(name: str, annotation: Any, default: Any) -> Parameter:
-    """A parameter that a decorator adds to a verb."""
-    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-
-
-def declare(run: Callable[..., Any], verb: Callable[..., Any], *added: Parameter) -> None:
-    """Give `run` the signature of `verb` without its first parameter and with the added ones."""
-    _, *own = inspect.signature(verb, eval_str=True).parameters.values()
-    parameters = [*(one.replace(kind=Parameter.KEYWORD_ONLY) for one in own), *added]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    run.__name__, run.__doc__, run.__module__ = verb.__name__, verb.__doc__, verb.__module__
-
-
-_ACCESS: Final = (
+_OPTIONS: Final = (
+    option("url", Url, None),
     option("insecure", Insecure, False),
     option("ca", Ca, None),
     option("token", Token, None),
 )
-OPTIONS: Final = (option("url", UrlOption, None), *_ACCESS)
-"""Options that select the server in verbs that have arguments of their own."""
+_NAMED: Final = option("named", UrlArgument, None)
 
 
 def at_server(verb: Callable[..., None]) -> Callable[..., None]:
-    """Decorator for verbs whose first parameter is a `ServerAddress`, which `OPTIONS` set."""
-    return _at_server(verb, OPTIONS)
+    """Decorator for verbs whose first parameter is a `ServerAddress`; see `parameters`."""
 
+    def run(**given: Any) -> None:
+        verb(taken(given), **given)
 
-def at_named_server(verb: Callable[..., None]) -> Callable[..., None]:
-    """The same for verbs without other arguments: the URL may also be an argument."""
-    return _at_server(verb, (option("url", UrlArgument, None), option("at", At, None), *_ACCESS))
-
-
-def _at_server(verb: Callable[..., None], options: Sequence[Parameter]) -> Callable[..., None]:
-    def run(
-        *,
-        url: str | None,
-        insecure: bool,
-        ca: Path | None,
-        token: str | None,
-        at: str | None = None,
-        **own: Any,
-    ) -> None:
-        if url and at and url != at:
-            raise SetupError(f"Two servers are named: {url} and {at}.", hint="Give one of them.")
-        verb(server(url or at, insecure=insecure, ca=ca, token=token), **own)
-
-    declare(run, verb, *options)
+    declare(run, verb, *parameters(verb))
     return run
+
+
+def parameters(verb: Callable[..., Any]) -> tuple[Parameter, ...]:
+    """What selects the server: options, and in verbs without arguments of their own also the URL as
+    an argument."""
+    own = inspect.signature(verb, eval_str=True).parameters.values()
+    kinds = [kind for one in own for kind in getattr(one.annotation, "__metadata__", ())]
+    has_arguments = any(isinstance(kind, ArgumentInfo) for kind in kinds)
+    return _OPTIONS if has_arguments else (_NAMED, *_OPTIONS)
+
+
+def taken(given: dict[str, Any]) -> ServerAddress:
+    """The server that `parameters` select, taken out of what a verb was given."""
+    named, url = given.pop("named", None), given.pop("url")
+    if named and url and named != url:
+        raise SetupError(f"Two servers are named: {named} and {url}.", hint="Give one of them.")
+    access = {one: given.pop(one) for one in ("insecure", "ca", "token")}
+    return server(named or url, **access)
 
 
 def server(

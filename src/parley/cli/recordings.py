@@ -25,7 +25,6 @@ COLUMNS: Final = ("id", "kind", "began", "seconds", "title")
 app = typer.Typer(no_args_is_help=True, help="Manage recorded sessions.")
 
 DataDir = Annotated[Path | None, typer.Option(help="The server's data folder.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Recording ids or folders.")]
 
 
@@ -54,7 +53,7 @@ def folders_of(data_dir: Path, names: list[str]) -> list[Folder]:
 def list_(
     data_dir: DataDir = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number, newest first.")] = 50,
-    as_json: Json = False,
+    as_json: flags.AsJson = False,
     config: flags.Config = None,
 ) -> None:
     """List recordings, newest first."""
@@ -78,7 +77,7 @@ def list_(
 def show(
     run: Annotated[str, typer.Argument(metavar="ID", help="Recording id or folder.")],
     data_dir: DataDir = None,
-    as_json: Json = False,
+    as_json: flags.AsJson = False,
     config: flags.Config = None,
 ) -> None:
     """Show one recording: its configuration and transcript."""
@@ -178,7 +177,7 @@ def clean(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print what would be deleted.")
     ] = False,
-    as_json: Json = False,
+    as_json: flags.AsJson = False,
     config: flags.Config = None,
 ) -> None:
     """Delete recordings by age and size, except running and pinned ones."""

@@ -1,11 +1,11 @@
-"""Requests of the operator's verbs to a running server, and how their answers are shown."""
+"""Requests of the operator's verbs to a running server, and how their answers are printed."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import httpx
 import typer
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from parley.cli import reach
+from parley.cli.flags import AsJson, declare, option
 from parley.client.access import Access, as_error, unreachable
 from parley.errors import Unauthorized
 
@@ -23,8 +24,6 @@ ADMIN_HINT: Final = (
     "Pass the admin token, or a key with the role it takes, with --token or in PARLEY_TOKEN; "
     "without one, admins are on the server's own machine."
 )
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class NotAllowed(Unauthorized):
@@ -78,7 +77,7 @@ class Titled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerbReport:
-    """What a verb has to say.
+    """Output of a verb.
 
     Args:
         data: for programs (`--json`).
@@ -100,11 +99,10 @@ def reports(verb: Callable[..., VerbReport]) -> Callable[..., None]:
     that select the server."""
 
     def run(*, as_json: bool, **given: Any) -> None:
-        named = {one.name: given.pop(one.name) for one in reach.OPTIONS}
-        url, options = reach.server(**named)
+        url, options = reach.taken(given)
         show(verb(RemoteServer(Access(url, **options)), **given), as_json=as_json)
 
-    reach.declare(run, verb, reach.option("as_json", Json, False), *reach.OPTIONS)
+    declare(run, verb, option("as_json", AsJson, False), *reach.parameters(verb))
     return run
 
 

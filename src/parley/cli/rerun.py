@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,29 +16,23 @@ from parley.library.voices import VoiceLibrary
 from parley.recording.layout import Folder
 from parley.session import rerun as reruns
 from parley.session.rerun import Comparison
-from parley.settings import Settings, load
+from parley.settings import Settings
 
 SHOWN = 5
 """Number of differences printed per recording."""
 
 
+@flags.sets("model.name", "model.device", "storage.data_dir")
 def rerun(
+    read: flags.Reader,
     run: Annotated[list[str], typer.Argument(metavar="ID...", help="Recording ids or folders.")],
-    model: Annotated[
-        str | None, typer.Option(help="Model name, checkpoint folder or hub id.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Data folder of the server.")] = None,
-    config: flags.Config = None,
 ) -> None:
     """Run recorded sessions again with the same seeds and compare every result.
 
     With the same weights on the same machine the results are bit-identical. The exit code is 1 if
     anything differs.
     """
-    settings = load(
-        config, {"model.name": model, "model.device": device, "storage.data_dir": data_dir}
-    )
+    settings = read()
     logs.configure(level="warning", style=settings.log.format)
     folders = folders_of(settings.storage.data_dir, run)
     if not asyncio.run(_rerun(settings, folders)):

@@ -1,5 +1,6 @@
-"""What a conversation looks like in a terminal: text on standard output, everything about it on
-standard error, with one line that is rewritten in place when that is a terminal."""
+"""A conversation on a terminal: text on standard output, everything about it on standard error,
+with one status line that is rewritten in place.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,6 @@ class Screen:
         self._place = event.position
 
     def close(self) -> None:
-        """Clear the status line."""
         self._clear()
         self.end_text()
 

@@ -19,17 +19,21 @@ from parley import __version__, logs
 from parley.cli.announce import announce
 from parley.cli.signals import ending_on_signals
 from parley.errors import SetupError
-from parley.executor.base import Executor, WorkerNews
+from parley.executor.base import Executor, WorkerNews, write_line
 from parley.executor.local import (
     LocalExecutor,
     local_environments,
     visible_gpus,
     worker_command,
-    write_line,
 )
 from parley.executor.ray import RayExecutor
-from parley.executor.ray_cluster import cluster_gpus, connect
-from parley.executor.ray_setup import cluster_secret, gateway_address, ray_environments
+from parley.executor.ray_cluster import (
+    cluster_gpus,
+    cluster_secret,
+    connect,
+    gateway_address,
+    ray_environments,
+)
 from parley.executor.scaling import Demand, Scaling
 from parley.gateway.main import Gateway
 from parley.gateway.worker_pool import Worker
@@ -39,7 +43,7 @@ WORKERS_GRACE_S: Final = 5.0
 """Time for workers to exit after the gateway has ended their sessions."""
 PROGRESS_EVERY_S: Final = 5.0
 _ERROR_LINE: Final = re.compile(r"(^|\"event\": ?\")error: ")
-"""How a worker reports that it cannot continue; see `parley.cli.explain`."""
+"""Exit code of a worker that cannot continue; see `parley.cli.explain`."""
 
 
 class Serve:
@@ -201,7 +205,7 @@ class Serve:
     def _worker_wrote(self, index: int, line: str) -> None:
         if logs.is_json():
             line = _as_json(index, line)
-            print(line, file=sys.stderr, flush=True)
+            logs.print_line(line, sys.stderr)
         else:
             write_line(index, line)
         # Nobody should read that it still loads after reading why it cannot.

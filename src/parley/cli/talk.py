@@ -12,29 +12,10 @@ import typer
 
 from parley.cli import files, reach
 from parley.cli.screen import Screen, describe
+from parley.client import events
 from parley.client.access import AccessOptions
 from parley.client.devices import Loudspeaker, Microphone, has_output
 from parley.client.duplex import DuplexClient, UnitClient
-from parley.client.events import (
-    Assigned,
-    Ended,
-    Event,
-    Interruption,
-    Listening,
-    Paused,
-    Piece,
-    Problem,
-    Ready,
-    Reconnected,
-    Reconnecting,
-    Resumed,
-    Speaking,
-    Thinking,
-    Transcript,
-    TurnDone,
-    Voice,
-    Waiting,
-)
 from parley.client.half_duplex import HalfDuplexClient
 from parley.client.live import LiveClient
 from parley.client.realtime import RealtimeClient
@@ -71,7 +52,7 @@ class RealtimeMode(StrEnum):
     video = "video"
 
 
-@reach.at_named_server
+@reach.at_server
 def talk(
     server: reach.ServerAddress,
     file: Annotated[
@@ -140,17 +121,9 @@ def talk(
     if save is not None:
         files.check_writable(save)
     address, access = server
-    wanted = InterruptionOptions(mode=interrupt.value)
-    client = _client(
-        address, access, duplex, realtime, frame, system, reference, wanted, transcribe
-    )
-    conversation = TalkLoop(
-        client,
-        sound=sound,
-        frames=frames,
-        tail_s=tail,
-        plays=has_output(),
-    )
+    config = Config(interruption=InterruptionOptions(mode=interrupt.value), transcribe=transcribe)
+    client = _client(address, access, duplex, realtime, frame, system, reference, config)
+    conversation = TalkLoop(client, sound=sound, frames=frames, tail_s=tail, plays=has_output())
     try:
         asyncio.run(conversation.run())
     except KeyboardInterrupt:
@@ -168,10 +141,11 @@ def _client(
     realtime: RealtimeMode | None,
     frame: Path | None,
     system: str | None,
-    sample: bytes | None,
-    interruption: InterruptionOptions,
-    transcribe: bool,
+    voice: bytes | None,
+    config: Config,
 ) -> LiveClient:
+    if not duplex and realtime is None:
+        return HalfDuplexClient(url, system_prompt=system, voice=voice, config=config, **access)
     prompt = system or DEFAULT_SYSTEM_PROMPT
     if realtime is not None:
         mode: Literal["audio", "video"] = "video" if realtime is RealtimeMode.video else "audio"
@@ -179,24 +153,20 @@ def _client(
             url,
             mode=mode,
             instructions=prompt,
-            voice=sample,
-            interruption=interruption,
-            transcribe=transcribe,
+            voice=voice,
+            interruption=config.interruption,
+            transcribe=config.transcribe,
             **access,
         )
-    if duplex:
-        is_video = frame is not None
-        return DuplexClient(
-            url,
-            video=is_video,
-            system_prompt=prompt,
-            voice=sample,
-            interruption=interruption,
-            transcribe=transcribe,
-            **access,
-        )
-    config = Config(interruption=interruption, transcribe=transcribe)
-    return HalfDuplexClient(url, system_prompt=system, voice=sample, config=config, **access)
+    return DuplexClient(
+        url,
+        video=frame is not None,
+        system_prompt=prompt,
+        voice=voice,
+        interruption=config.interruption,
+        transcribe=config.transcribe,
+        **access,
+    )
 
 
 def _save(path: Path, conversation: TalkLoop) -> None:
@@ -277,6 +247,8 @@ class TalkLoop:
         self._was_heard = False
         self._room_dbfs = 0.0
         self._last_word_s = 0.0
+        self._back_s: float | None = None
+        """When the last outage ended: several answers may follow."""
         self._first_sound_s: float | None = None
         self._heard_until_s = 0.0
         self.screen = screen or Screen()
@@ -316,9 +288,9 @@ class TalkLoop:
     async def _until_ready(self, client: LiveClient) -> None:
         async for event in client:
             self._show(event)
-            if isinstance(event, Ready):
+            if isinstance(event, events.Ready):
                 return
-            if isinstance(event, Problem):
+            if isinstance(event, events.Problem):
                 raise event.error
 
     async def _listen(self, client: LiveClient) -> None:
@@ -351,8 +323,12 @@ class TalkLoop:
             if isinstance(source, FileSource) and source.is_over:
                 over_s = over_s or loop.time()
                 is_played = self._speaker is None or self._speaker.left_s == 0
-                is_late = loop.time() - over_s > self._tail_s
-                if (self._is_answered and is_played) or is_late:
+                waits_s = loop.time() - max(over_s, self._back_s or 0.0)
+                is_answered = self._is_answered and is_played
+                if self._back_s is not None:
+                    heard_s = max(self._back_s, self._heard_until_s)
+                    is_answered &= loop.time() - heard_s > ANSWER_S
+                if is_answered or waits_s > self._tail_s:
                     self._explain_silence()
                     await self._client.stop()
                     return
@@ -361,7 +337,7 @@ class TalkLoop:
         """True between two sentences of a duplex file, until the first one has been answered."""
         if isinstance(self._client, HalfDuplexClient) or not self._last_word_s:
             return False
-        has_paused = now_s - self._last_word_s > 1.5 * self._client.chunk_samples / INPUT_RATE_HZ
+        has_paused = now_s - self._last_word_s > 0.9 * self._client.chunk_samples / INPUT_RATE_HZ
         is_late = now_s - max(self._last_word_s, self._heard_until_s) > ANSWER_S
         is_heard = self._is_answered and now_s > self._heard_until_s
         return has_paused and not is_heard and not is_late
@@ -397,55 +373,58 @@ class TalkLoop:
         if self._speaker is not None:
             self._speaker.play(sound)
 
-    def _show(self, event: Event) -> None:
+    def _show(self, event: events.Event) -> None:
         screen = self.screen
         match event:
-            case Waiting():
+            case events.Waiting():
                 screen.waiting(event)
-            case Assigned():
+            case events.Assigned():
                 screen.live("Connected; preparing the session…")
-            case Reconnecting():
+            case events.Reconnecting():
                 screen.note(describe(event))
-            case Reconnected(away_s=away_s):
+            case events.Reconnected(away_s=away_s):
                 screen.note(f"connected again after {away_s:.1f} s")
-            case Ready(session_id=session_id, recording_id=recording_id):
+                self._back_s = asyncio.get_running_loop().time()
+            case events.Ready(session_id=session_id, recording_id=recording_id):
                 kept = f"recorded as {recording_id}" if recording_id else "not recorded"
                 screen.note(f"Session {session_id} ({kept}). Speak now; Ctrl-C ends.")
-            case Voice(is_speaking=True):
+            case events.Voice(is_speaking=True):
                 self._was_heard = True
                 screen.live("You are speaking…")
-            case Voice():
+            case events.Voice():
                 screen.live("…")
-            case Thinking(speech_ms=speech_ms):
+            case events.Thinking(speech_ms=speech_ms):
                 self._is_answered = False
                 self._first_sound_s = None
                 screen.live(f"thinking about {speech_ms / 1000:.1f} s of speech …")
-            case Piece(text=text, sound=sound):
+            case events.Piece(text=text, sound=sound):
                 screen.text(text)
                 self._heard(sound)
-            case TurnDone():
+            case events.TurnDone():
                 self._turn_done(event)
-            case Listening(context_tokens=tokens, latency_ms=latency_ms):
+            case events.Listening(context_tokens=tokens, latency_ms=latency_ms):
                 screen.end_text()
                 screen.live(f"listening ({_ms(latency_ms)}, context {tokens})")
-            case Speaking():
+            case events.Speaking():
                 self._speaking(event)
-            case Paused(timeout_s=timeout_s):
+            case events.Paused(timeout_s=timeout_s):
                 screen.note(f"paused for at most {timeout_s:.0f} s")
-            case Resumed():
+            case events.Resumed():
                 screen.note("continuing")
-            case Interruption():
+            case events.Interruption():
                 self._interruption(event)
-            case Transcript(text=text):
+            case events.Transcript(text=text):
                 screen.note(f"[you: {text}]")
-            case Problem(error=error):
+            case events.RecordingIncomplete(entries=entries):
+                screen.note(f"the recording is incomplete: {entries} of its entries were lost")
+            case events.Problem(error=error):
                 screen.note(f"problem: {error}")
-            case Ended(reason=reason):
+            case events.Ended(reason=reason):
                 screen.note(f"ended: {reason.replace('_', ' ')}")
             case _:
                 pass
 
-    def _interruption(self, event: Interruption) -> None:
+    def _interruption(self, event: events.Interruption) -> None:
         if self._speaker is not None:
             self._speaker.duck(is_ducked=event.state == "suspected")
             if event.state == "stopped":
@@ -454,14 +433,14 @@ class TalkLoop:
             self.screen.end_text()
             self.screen.note(f"[you interrupted after {event.heard_ms / 1000:.1f} s]")
 
-    def _turn_done(self, event: TurnDone) -> None:
+    def _turn_done(self, event: events.TurnDone) -> None:
         self.screen.end_text()
         how = " (interrupted)" if event.was_interrupted else " (failed)" if event.has_failed else ""
         spoken = f"{event.sound_ms / 1000:.1f} s of speech"
         self.screen.note(f"[answer {event.turn + 1}{how}: {spoken}, {self._wait()}]")
         self._is_answered = True
 
-    def _speaking(self, event: Speaking) -> None:
+    def _speaking(self, event: events.Speaking) -> None:
         self.screen.text(event.text)
         self._heard(event.sound)
         if event.end_of_turn:

@@ -1,26 +1,25 @@
-"""`parley worker`: hold a model and take the sessions that a gateway hands over."""
+"""`parley worker`: load a model and serve the sessions that a gateway hands over."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import os
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Final, NoReturn
 
 import typer
 import uvloop
 
 from parley import logs
 from parley.cli import flags
+from parley.cli.announce import set_up
 from parley.cli.signals import ending_on_signals
 from parley.executor.child import ORPHANED, is_supervised
-from parley.private import make_files_private
-from parley.settings import Settings, load
+from parley.settings import Settings
 from parley.worker.allocator import limit_arenas
 from parley.worker.main import RESTART, SWITCH_INTERVAL_S, WorkerProcess
 
@@ -33,84 +32,15 @@ DESCRIPTORS: Final = Path("/dev/fd")
 log = logs.get(__name__)
 
 
-def worker(
-    gateway: Annotated[
-        str | None,
-        typer.Option(help="Gateway to connect to: wss://host:port, or ws:// without TLS."),
-    ] = None,
-    fingerprint: Annotated[
-        str | None,
-        typer.Option(help="Fingerprint of the gateway's certificate, as the gateway prints it."),
-    ] = None,
-    ca: Annotated[
-        Path | None,
-        typer.Option(help="The gateway's certificate, or the authority that signed it (PEM)."),
-    ] = None,
-    http: Annotated[
-        bool | None,
-        typer.Option(
-            "--http/--no-http",
-            help="Accept sessions from the gateway without TLS; default: on loopback only.",
-        ),
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option(help="Listen port; default 8007, or any free port on loopback.")
-    ] = None,
-    host: flags.Host = None,
-    advertise: Annotated[
-        str | None,
-        typer.Option(help="Address at which the gateway reaches this worker; default host:port."),
-    ] = None,
-    worker_index: Annotated[
-        int | None, typer.Option(min=0, help="Number of this worker on its machine.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Model name, checkpoint folder or hub id.")
-    ] = None,
-    slots: Annotated[str | None, typer.Option(help="Concurrent conversations, or auto.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
-    compile: Annotated[
-        bool | None, typer.Option(help="Capture steps as CUDA graphs on a GPU.")
-    ] = None,
-    vad: Annotated[str | None, typer.Option(help="Voice detector: silero or energy.")] = None,
-    pause_timeout: Annotated[
-        float | None, typer.Option(help="Seconds a duplex session may stay paused.")
-    ] = None,
-    data_dir: flags.DataDir = None,
-    drain_timeout: flags.DrainTimeout = None,
-    config: flags.Config = None,
-    log_level: flags.LogLevel = None,
-    log_format: flags.LogFormat = None,
-) -> None:
+@flags.sets(
+    *("worker.gateway_url", "worker.gateway_fingerprint", "worker.gateway_ca", "worker.http"),
+    *("worker.port", "worker.host", "worker.advertise_url", "worker.index", "model.name"),
+    *("model.slots", "model.device", "model.compile", "worker.vad", "limits.pause_s"),
+    *("storage.data_dir", "worker.drain_timeout_s", "log.level", "log.format"),
+)
+def worker(read: flags.Reader) -> None:
     """Run one worker; `parley serve` does this by itself."""
-    read = functools.partial(
-        load,
-        config,
-        {
-            "worker.gateway_url": gateway,
-            "worker.gateway_fingerprint": fingerprint,
-            "worker.gateway_ca": ca,
-            "worker.http": http,
-            "worker.port": port,
-            "worker.host": host,
-            "worker.advertise_url": advertise,
-            "worker.index": worker_index,
-            "worker.vad": vad,
-            "worker.drain_timeout_s": drain_timeout,
-            "log.format": log_format,
-            "model.name": model,
-            "model.slots": slots,
-            "model.device": device,
-            "model.compile": compile,
-            "limits.pause_s": pause_timeout,
-            "storage.data_dir": data_dir,
-            "log.level": log_level,
-        },
-    )
-    settings = read()
-    logs.configure(level=settings.log.level, style=settings.log.format)
-    logs.tell_crashes()
-    make_files_private()
+    settings = set_up(read)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     limit_arenas()
     code = uvloop.run(_run(settings, read))

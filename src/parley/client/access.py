@@ -66,7 +66,7 @@ def reason_of(error: Exception) -> str:
 
 
 def unreachable(url: str, error: Exception) -> Unreachable:
-    """What a failed HTTP request means, with a hint that fits it."""
+    """The error of a failed HTTP request, with a hint."""
     why = reason_of(error)
     hint = CERTIFICATE_HINT if "CERTIFICATE_VERIFY" in why else RUNNING_HINT
     return Unreachable(url, f"{why}.", hint=hint)
@@ -208,6 +208,18 @@ class Access:
         object.__setattr__(self, "token", token)
         object.__setattr__(self, "ca", self.ca or variable("CA"))
 
+    @classmethod
+    def of(cls, url: str, options: AccessOptions, *, client: str) -> Access:
+        """Access for a client that was given these options in addition to its own.
+
+        Raises:
+            TypeError: there is no such option.
+        """
+        unknown = sorted(options.keys() - AccessOptions.__annotations__.keys())
+        if unknown:
+            raise TypeError(f"{client} has no option '{unknown[0]}'.")
+        return cls(url, **options)
+
     def http_url(self, path: str) -> str:
         """`path` on this server, for requests."""
         return self._url(path, {"ws": "http", "wss": "https"})
@@ -253,6 +265,19 @@ class Access:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
+
+    def http(self) -> httpx.AsyncClient:
+        """A client for requests to this server. A proxy from the environment is not used on this
+        machine, whose addresses it cannot know."""
+        address = self.http_url("/")
+        return httpx.AsyncClient(
+            base_url=address,
+            headers=self.headers(),
+            timeout=self.open_timeout_s,
+            transport=None if self.transport is None else self.transport.requests(self),
+            verify=self.verify() if address.startswith("https:") else True,
+            trust_env=not self.is_loopback(),
+        )
 
     def is_loopback(self) -> bool:
         """True if the server is this machine; no proxy is used then."""

@@ -1,4 +1,4 @@
-"""The requests around conversations: status, queue, recordings, voices, presets, keys."""
+"""Requests around conversations: status, queue, recordings, voices, presets, keys."""
 
 from __future__ import annotations
 
@@ -16,25 +16,15 @@ from parley.media.wav import encode_wav
 from parley.protocol import codec
 
 Fields = dict[str, Any]
-"""What the server answered; its fields are described at `/docs` of a running server."""
+"""The server's answer; `/docs` of a running server describes its fields."""
 
 
 class Server:
     """A server as an operator sees it. Use as `async with Server(url) as server`."""
 
     def __init__(self, url: str = "", **access: Unpack[AccessOptions]) -> None:
-        self._access = Access(url, **access)
-        address = self._access.http_url("/")
-        carrier = self._access.transport
-        self._http = httpx.AsyncClient(
-            base_url=address,
-            headers=self._access.headers(),
-            timeout=self._access.open_timeout_s,
-            transport=None if carrier is None else carrier.requests(self._access),
-            verify=self._access.verify() if address.startswith("https:") else True,
-            # A proxy from the environment cannot know this machine's own addresses.
-            trust_env=not self._access.is_loopback(),
-        )
+        self._access = Access.of(url, access, client="Server")
+        self._http = self._access.http()
 
     async def __aenter__(self) -> Self:
         return self
@@ -55,7 +45,7 @@ class Server:
         return await self._ask("GET", "/status", timeout_s=timeout_s)
 
     async def queue(self, *, timeout_s: float | None = None) -> Fields:
-        """Who waits, and what runs."""
+        """Waiting and running sessions."""
         return await self._ask("GET", "/api/queue", timeout_s=timeout_s)
 
     async def cancel(self, ticket_id: str, *, timeout_s: float | None = None) -> bool:
@@ -87,11 +77,11 @@ class Server:
         return list((await self._ask("GET", path, timeout_s=timeout_s))["recordings"])
 
     async def recording(self, recording_id: str, *, timeout_s: float | None = None) -> Fields:
-        """What is known of a recording."""
+        """Facts about a recording."""
         return await self._ask("GET", _recording(recording_id), timeout_s=timeout_s)
 
     async def timeline(self, recording_id: str, *, timeout_s: float | None = None) -> Fields | None:
-        """What was said when; None while the session runs."""
+        """Times of all speech; None while the session runs."""
         path = _recording(recording_id, "/recording")
         timeline = await self._ask("GET", path, timeout_s=timeout_s)
         return None if timeline.get("status") == "recording" else timeline

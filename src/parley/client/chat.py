@@ -1,4 +1,4 @@
-"""Chat: one request, one answer, nothing kept on the server.
+"""Chat: one request, one answer, nothing stored on the server.
 
 answer = await ChatClient("https://localhost:8006").ask("Hello!")
 async for event in client.stream("Tell me a story."): ...
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
@@ -25,32 +25,19 @@ from parley.client.events import (
     Understood,
 )
 from parley.client.live import BACKOFF_S, TRY_AGAIN_CODES, common_event, given
-from parley.client.sound import file_out, sound_in, sound_out, voice_out
+from parley.client.sound import file_out, sound_in, sound_out, voice_out, voiced
 from parley.clock import Clock, SystemClock
 from parley.errors import InvalidRequest, TimedOut, UnknownEvent
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol import chat as wire
-from parley.protocol import codec, legacy
+from parley.protocol import codec, legacy, values
 from parley.protocol.chat import Request
-from parley.protocol.values import (
-    Base64Audio,
-    Base64Image,
-    Base64Video,
-    ChatGeneration,
-    ChatTts,
-    ImageOptions,
-    Message,
-    Part,
-    TextPart,
-    Tool,
-)
 
-_tools = codec.Converter(Tool)
-_HOW_IT_SOUNDS: Final = "Mimic the voice from the audio sample."
+_tools = codec.Converter(values.Tool)
 
 
 class Attached(TypedDict, total=False):
-    """What may go with a question: image files, sounds, clips, and how to answer."""
+    """Attachments of a question (image files, sounds, clips), and options of the answer."""
 
     images: Sequence[bytes]
     sounds: Sequence[Pcm]
@@ -59,7 +46,7 @@ class Attached(TypedDict, total=False):
     enable_thinking: bool
     temperature: float
     max_tokens: int
-    tools: Sequence[Tool | Mapping[str, Any]]
+    tools: Sequence[values.Tool | Mapping[str, Any]]
 
 
 class ChatClient:
@@ -79,19 +66,21 @@ class ChatClient:
         system: str | None = None,
         voice: Pcm | bytes | None = None,
         speech: bool = False,
-        generation: ChatGeneration | None = None,
+        generation: values.ChatGeneration | None = None,
         clock: Clock | None = None,
         **access: Unpack[AccessOptions],
     ) -> None:
-        self._access = Access(url, **access)
+        self._access = Access.of(url, access, client="ChatClient")
         self._clock = clock or SystemClock()
         self._system = _system(system, voice)
-        self._tts = ChatTts(enabled=True, ref_audio_data=voice_out(voice)) if speech else None
-        self._generation = generation or ChatGeneration()
+        self._tts = (
+            values.ChatTts(enabled=True, ref_audio_data=voice_out(voice)) if speech else None
+        )
+        self._generation = generation or values.ChatGeneration()
 
     def request(
         self,
-        ask: str | Sequence[Message],
+        ask: str | Sequence[values.Message],
         *,
         images: Sequence[bytes] = (),
         sounds: Sequence[Pcm] = (),
@@ -100,7 +89,7 @@ class ChatClient:
         enable_thinking: bool = False,
         temperature: float | None = None,
         max_tokens: int | None = None,
-        tools: Sequence[Tool | Mapping[str, Any]] = (),
+        tools: Sequence[values.Tool | Mapping[str, Any]] = (),
     ) -> Request:
         """Build a request: words with attachments, or a whole history of messages.
 
@@ -126,7 +115,7 @@ class ChatClient:
             streaming=streaming,
             generation=generation,
             tts=self._tts,
-            image=ImageOptions(),
+            image=values.ImageOptions(),
             omni_mode=bool(clips),
             enable_thinking=enable_thinking,
             tools=tuple(map(_tool, tools)),
@@ -134,7 +123,7 @@ class ChatClient:
 
     async def ask(
         self,
-        ask: str | Sequence[Message] | Request,
+        ask: str | Sequence[values.Message] | Request,
         *,
         timeout_s: float | None = None,
         **attached: Unpack[Attached],
@@ -155,7 +144,7 @@ class ChatClient:
             raise TimedOut("The answer", timeout_s or 0) from None
 
     async def _ask(
-        self, ask: str | Sequence[Message] | Request, **attached: Unpack[Attached]
+        self, ask: str | Sequence[values.Message] | Request, **attached: Unpack[Attached]
     ) -> Answer:
         async with aclosing(self.stream(ask, **attached)) as events:
             async for event in events:
@@ -164,7 +153,7 @@ class ChatClient:
         raise ConnectionLost(1000, "no answer came", 0)
 
     async def stream(
-        self, ask: str | Sequence[Message] | Request, **attached: Unpack[Attached]
+        self, ask: str | Sequence[values.Message] | Request, **attached: Unpack[Attached]
     ) -> AsyncGenerator[Event, None]:
         """The events of one answer: `Waiting`…, `Understood`, `Piece`… and `Calling`…, `Answer` (or
         `Ended` when stopped while waiting).
@@ -276,8 +265,8 @@ class _Exchange:
             self._first_piece_ms = 1000 * (self._clock.monotonic() - self._asked_s)
 
 
-def _tool(tool: Tool | Mapping[str, Any]) -> Tool:
-    if isinstance(tool, Tool):
+def _tool(tool: values.Tool | Mapping[str, Any]) -> values.Tool:
+    if isinstance(tool, values.Tool):
         return tool
     try:
         return _tools.convert(tool)
@@ -285,29 +274,23 @@ def _tool(tool: Tool | Mapping[str, Any]) -> Tool:
         raise InvalidRequest(f"A tool is not a function: {error}.", field="tools") from None
 
 
-def _system(prompt: str | None, voice: Pcm | bytes | None) -> Message | None:
-    """The published best practice for a voice: text, sample, text."""
-    sample = voice_out(voice)
-    if sample is None:
-        return None if prompt is None else Message(role="system", content=prompt)
-    return Message(
-        role="system",
-        content=(
-            TextPart(text=_HOW_IT_SOUNDS),
-            Base64Audio(data=sample),
-            TextPart(text=prompt or "You are a helpful assistant. Reply naturally."),
-        ),
-    )
+def _system(prompt: str | None, voice: Pcm | bytes | None) -> values.Message | None:
+    content = voiced(prompt, voice) or prompt
+    return None if content is None else values.Message(role="system", content=content)
 
 
 def _user(
     text: str, images: Sequence[bytes], sounds: Sequence[Pcm], clips: Sequence[bytes]
-) -> Message:
+) -> values.Message:
     if not (images or sounds or clips):
-        return Message(role="user", content=text)
-    parts: list[Part] = [Base64Image(data=file_out("images", each)) for each in images]
-    parts += [Base64Video(data=file_out("clips", each)) for each in clips]
-    parts += [Base64Audio(data=sound_out(each), sample_rate=INPUT_RATE_HZ) for each in sounds]
+        return values.Message(role="user", content=text)
+    parts: list[values.Part] = [
+        values.Base64Image(data=file_out("images", each)) for each in images
+    ]
+    parts += [values.Base64Video(data=file_out("clips", each)) for each in clips]
+    parts += [
+        values.Base64Audio(data=sound_out(each), sample_rate=INPUT_RATE_HZ) for each in sounds
+    ]
     if text:
-        parts.append(TextPart(text=text))
-    return Message(role="user", content=tuple(parts))
+        parts.append(values.TextPart(text=text))
+    return values.Message(role="user", content=tuple(parts))

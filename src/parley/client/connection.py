@@ -13,8 +13,8 @@ import json
 import socket as sockets
 import ssl
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpx
@@ -52,6 +52,9 @@ CONTROL_LIMIT: Final = 64
 AWAY_BYTES: Final = 8 << 20
 """Most that is kept of what is said while there is no connection, about a minute and a half of
 sound; the oldest goes first."""
+
+Outgoing = msgspec.Struct | Mapping[str, Any]
+"""A message of the client: a struct of its dialect, or the object that it stands for."""
 
 
 class NetworkTransport:
@@ -161,7 +164,7 @@ class Link:
     def __init__(self, socket: Socket, live_limit: int) -> None:
         self._socket = socket
         self._control: deque[str] = deque()
-        self._live: deque[msgspec.Struct] = deque()
+        self._live: deque[Outgoing] = deque()
         self._live_limit = live_limit
         self._something = asyncio.Event()
         self._quiet = asyncio.Event()
@@ -174,7 +177,7 @@ class Link:
         self.sent: SentMessages | None = None
         """Where the session can be resumed: what may have to be sent again. From when it is
         set, a broken connection keeps what is posted for the next one."""
-        self.frame: Callable[[msgspec.Struct], str | bytes] = codec.encode
+        self.frame: Callable[[Any], str | bytes] = codec.encode
         """Makes a message of live sound."""
         self.dropped = 0
         """Live messages dropped because the network was too slow, or away for too long."""
@@ -209,7 +212,7 @@ class Link:
         sound = len(self._meanwhile) + len(self._live)
         return len(self._again) + len(self._control) + sound
 
-    def post(self, message: msgspec.Struct) -> None:
+    def post(self, message: Outgoing) -> None:
         """Send a control message, before any queued audio.
 
         Raises:
@@ -220,7 +223,7 @@ class Link:
         self._control.append(codec.encode(message))
         self._wake()
 
-    def post_live(self, message: msgspec.Struct) -> msgspec.Struct | None:
+    def post_live(self, message: Outgoing) -> Outgoing | None:
         """Send live audio; returns the oldest queued message if it was dropped. While a session
         that can be resumed has no connection, everything is kept, up to `AWAY_BYTES`.
 
@@ -240,12 +243,12 @@ class Link:
         self._wake()
         return dropped
 
-    def post_aside(self, message: msgspec.Struct) -> None:
+    def post_aside(self, message: Outgoing) -> None:
         """Send a message that is not part of the conversation, and is not sent again."""
         self._asides.append(codec.encode(message))
         self._wake()
 
-    def amend_next(self, change: Callable[[msgspec.Struct], msgspec.Struct]) -> None:
+    def amend_next(self, change: Callable[[Any], Outgoing]) -> None:
         """Change the next live message, e.g. to keep a flag of a dropped one."""
         if self._live:
             self._live[0] = change(self._live[0])
@@ -324,7 +327,7 @@ class Link:
         return self.sent is not None and (self._closed is not None or self._sender.done())
 
     def _keep_live(self) -> None:
-        """What is said while there is no connection is heard after it."""
+        """Keeps sound while there is no connection and sends it afterwards."""
         while self._live:
             frame = self.frame(self._live.popleft())
             self._meanwhile.append(frame)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncIterable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final, Unpack
 
 import msgspec
@@ -92,7 +92,9 @@ class UnitClient(LiveClient):
         clock: Clock | None = None,
         **access: Unpack[AccessOptions],
     ) -> None:
-        super().__init__(Access(url, **access), path, clock=clock, resume=resume)
+        super().__init__(
+            Access.of(url, access, client=type(self).__name__), path, clock=clock, resume=resume
+        )
         self._voice, self._tts_voice = voice_out(voice), voice_out(tts_voice)
         self._config = config or DuplexConfig()
         self._options: dict[str, Any] = {
@@ -138,11 +140,8 @@ class UnitClient(LiveClient):
         `send_from` send from now on; none: no more."""
         self._frames = frames
 
-    async def send_from(self, source: AsyncIterable[Pcm]) -> None:
-        async for unit in source:
-            if self.phase != "active":
-                return
-            self.send_unit(unit, frames=self._frames)
+    def _send_live(self, chunk: Pcm) -> None:
+        self.send_unit(chunk, frames=self._frames)
 
     async def close(self) -> None:
         if self._speaking is not None:
@@ -251,6 +250,7 @@ class DuplexClient(UnitClient):
     """
 
     _messages = wire
+    _closing = legacy.Stop()
     _sound_fields = ("audio_base64", "audio_data")
 
     def __init__(
@@ -265,7 +265,7 @@ class DuplexClient(UnitClient):
         made = f"{'omni' if video else 'adx'}_{secrets.token_hex(8)}"
         self.session_id: str = check_session_id(session_id or made)
         super().__init__(url, wire.PATH.format(session_id=self.session_id), **options)
-        self._prepare = wire.Prepare(
+        self._opening = wire.Prepare(
             system_prompt=system_prompt,
             ref_audio_base64=self._voice,
             tts_ref_audio_base64=self._tts_voice,
@@ -280,12 +280,6 @@ class DuplexClient(UnitClient):
     async def resume(self) -> None:
         """Continue; `Resumed` confirms."""
         self._active("resume").post(wire.Resume())
-
-    def _opening(self) -> msgspec.Struct:
-        return self._prepare
-
-    def _closing(self) -> msgspec.Struct:
-        return legacy.Stop()
 
     def _unit(
         self, audio: str, frames: tuple[str, ...], force_listen: bool, slices: int | None

@@ -169,6 +169,14 @@ class Transcript:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordingIncomplete:
+    """The server could not write `entries` of the session's recording so far, because its disk is
+    full or fails; the session continues."""
+
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """A request was refused or failed; the session continues."""
 
@@ -251,6 +259,7 @@ Event = (
     | Resumed
     | Interruption
     | Transcript
+    | RecordingIncomplete
     | Problem
     | Answer
     | Ended

@@ -1,4 +1,4 @@
-"""Half-duplex: you speak, the server hears when you have finished, and answers.
+"""Half-duplex: you speak, the server detects the end of your turn and answers.
 
 async with HalfDuplexClient("https://localhost:8006", insecure=True) as talk:
     await talk.say(pcm)
@@ -9,37 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterable
 from typing import Any, ClassVar, Final, Unpack
 
 import msgspec
 
+from parley.client import events
 from parley.client.access import Access, AccessOptions
-from parley.client.events import (
-    Ended,
-    Event,
-    Piece,
-    Ready,
-    Thinking,
-    TurnDone,
-    Voice,
-)
 from parley.client.live import LiveClient, given
 from parley.client.pace import Pace
-from parley.client.sound import fitting, heard, voice_out
+from parley.client.sound import fitting, heard, voiced
 from parley.clock import Clock
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join, level_dbfs
 from parley.protocol import half_duplex as wire
 from parley.protocol import legacy
 from parley.protocol.codec import check_session_id
 from parley.protocol.half_duplex import Config
-from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat, Base64Audio, TextPart
+from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat
 
 CHUNK_S: Final = 0.5
 SETTLE_S: Final = 5.0
-"""How long `say` waits in silence for the server to find the end of what was said."""
+"""How long `say` sends silence until the server detects the end of the turn."""
 SILENCE_DBFS: Final = -50.0
-"""What is quieter asks nothing."""
+"""Level below which sound is not a question."""
 RESUME_DELAY_S: Final = 0.8
 """Silence to keep after the answer was played. Source: service.md 4.3."""
 
@@ -65,6 +56,7 @@ class HalfDuplexClient(LiveClient):
     _sound_fields = ("audio_base64", "audio_data")
     _live_limit = 8
     _error_ends = True
+    _closing = legacy.Stop()
 
     def __init__(
         self,
@@ -82,7 +74,7 @@ class HalfDuplexClient(LiveClient):
     ) -> None:
         self.session_id = check_session_id(session_id or f"hdx_{secrets.token_hex(16)}")
         super().__init__(
-            Access(url, **access),
+            Access.of(url, access, client=type(self).__name__),
             wire.PATH.format(session_id=self.session_id),
             clock=clock,
             resume=resume,
@@ -92,14 +84,14 @@ class HalfDuplexClient(LiveClient):
             config = msgspec.structs.replace(
                 config, audio_format=audio_format or fitting(self._access)
             )
-        self._prepare = wire.HalfDuplexPrepare(
+        prepare = self._opening = wire.HalfDuplexPrepare(
             system_prompt=system_prompt,
-            system_content=_content(system_prompt, voice),
+            system_content=voiced(system_prompt, voice),
             config=config,
             record=record,
             resume=resume,
         )
-        self._may_interrupt = self._prepare.config.interruption.mode != "off"
+        self._may_interrupt = prepare.config.interruption.mode != "off"
         self._is_cut = False
         self._thinking_since: float | None = None
         self._first_sound_ms: float | None = None
@@ -150,12 +142,9 @@ class HalfDuplexClient(LiveClient):
                 self.send_audio(join([chunk, Pcm.silence(missing, INPUT_RATE_HZ)], INPUT_RATE_HZ))
             return False
 
-    async def send_from(self, source: AsyncIterable[Pcm]) -> None:
-        async for chunk in source:
-            if self.phase != "active":
-                return
-            if self.may_send:
-                self.send_audio(chunk)
+    def _send_live(self, chunk: Pcm) -> None:
+        if self.may_send:
+            self.send_audio(chunk)
 
     async def _my_turn(self) -> None:
         """Within `_listening`: wait while an answer is made and played."""
@@ -190,31 +179,25 @@ class HalfDuplexClient(LiveClient):
         were asked for."""
         return self._may_interrupt or self.is_my_turn
 
-    def _opening(self) -> msgspec.Struct:
-        return self._prepare
-
-    def _closing(self) -> msgspec.Struct:
-        return legacy.Stop()
-
-    def _translate(self, message: Any) -> Event | None:
+    def _translate(self, message: Any) -> events.Event | None:
         now_s = self._clock.monotonic()
         match message:
             case wire.HalfDuplexPrepared():
                 self._sound.agree(message.audio_format)
-                return Ready(
+                return events.Ready(
                     message.session_id,
                     given(message.recording_session_id),
                     timeout_s=message.timeout_s,
                 )
             case wire.VadState(speaking=speaking):
-                return Voice(speaking)
+                return events.Voice(speaking)
             case wire.Generating(speech_duration_ms=speech_ms):
                 self._thinking_since = now_s
                 self._first_sound_ms = None
                 self._turn_sound_s = 0.0
                 self._is_answering, self._is_cut = True, False
                 self._utterances += 1
-                return Thinking(speech_ms)
+                return events.Thinking(speech_ms)
             case wire.HalfDuplexChunk():
                 return self._piece(message, now_s)
             case wire.HalfDuplexTurnDone():
@@ -225,7 +208,7 @@ class HalfDuplexClient(LiveClient):
                     started_s = self._thinking_since + self._first_sound_ms / 1000
                 if not self._is_cut:
                     self._quiet_until_s = started_s + self._turn_sound_s + RESUME_DELAY_S
-                return TurnDone(
+                return events.TurnDone(
                     message.turn_index,
                     message.text,
                     message.interrupted,
@@ -234,12 +217,12 @@ class HalfDuplexClient(LiveClient):
                     self._first_sound_ms,
                 )
             case wire.HalfDuplexTimeout(elapsed_s=elapsed_s):
-                return Ended("timeout", elapsed_s)
+                return events.Ended("timeout", elapsed_s)
             case legacy.InterruptionMessage(state="stopped"):
                 self._is_cut, self._quiet_until_s = True, now_s
         return super()._translate(message)
 
-    def _piece(self, message: wire.HalfDuplexChunk, now_s: float) -> Piece | None:
+    def _piece(self, message: wire.HalfDuplexChunk, now_s: float) -> events.Piece | None:
         sound = self._sound.come_in(message.audio_data)
         if sound is not None:
             self._turn_sound_s += sound.duration_s
@@ -247,18 +230,4 @@ class HalfDuplexClient(LiveClient):
                 self._first_sound_ms = 1000 * (now_s - self._thinking_since)
         if sound is None and not message.text_delta:
             return None
-        return Piece(message.text_delta or "", sound)
-
-
-def _content(
-    prompt: str | None, voice: Pcm | bytes | None
-) -> tuple[TextPart | Base64Audio, ...] | None:
-    """The published best practice: text, voice, text."""
-    data = voice_out(voice)
-    if data is None:
-        return None
-    return (
-        TextPart(text="Mimic the voice from the audio sample."),
-        Base64Audio(data=data),
-        TextPart(text=prompt or "You are a helpful assistant. Reply naturally."),
-    )
+        return events.Piece(message.text_delta or "", sound)

@@ -1,4 +1,4 @@
-"""What the three live clients share: open, wait, get ready, talk, leave.
+"""Shared by the three live clients: open, wait, get ready, talk, leave.
 
     async with HalfDuplexClient("https://localhost:8006") as talk:
         async for event in talk:
@@ -26,12 +26,11 @@ from parley.client import events
 from parley.client.access import (
     Access,
     ConnectionLost,
-    RemoteError,
     SocketClosed,
     Unreachable,
     as_error,
 )
-from parley.client.connection import Link, open_socket
+from parley.client.connection import Link, Outgoing, open_socket
 from parley.client.pace import Collected
 from parley.client.resuming import FINAL_CODES, Returning, end_session, resume_path
 from parley.client.sound import ClientSound, file_out
@@ -50,7 +49,7 @@ TRY_AGAIN_CODES: Final = frozenset({1001, 1006, 1011, 1012})
 
 
 def common_event(message: Any) -> events.Event | None:
-    """What a message says that several dialects have, perhaps under another name; None: nothing."""
+    """The event of a message that several dialects share under some name; None: none."""
     match message:
         case legacy.Queued() | legacy.QueueUpdate():
             return _waiting(message)
@@ -65,8 +64,7 @@ def common_event(message: Any) -> events.Event | None:
         case realtime.InputTranscriptionCompleted(transcript=text):
             return events.Transcript(text)
         case legacy.RecordingLostMessage() | realtime.SessionRecordingLost():
-            lost = f"{message.entries} entries could not be written so far."
-            return events.Problem(RemoteError("recording_lost", f"The recording has holes: {lost}"))
+            return events.RecordingIncomplete(message.entries)
         case legacy.Stopped():
             return events.Ended("stopped")
         case legacy.Error():
@@ -91,9 +89,13 @@ class LiveClient(ABC):
 
     _messages: ModuleType
     """The module of `parley.protocol` that has the messages of this dialect."""
+    _opening: Outgoing
+    """The message that prepares the session."""
+    _closing: Outgoing | None = None
+    """The message that asks for the end; None: the dialect has none."""
     _live_limit = 4
     _sound_fields: ClassVar[tuple[str, str]]
-    """Where this dialect's messages have their sound: the client's, the server's."""
+    """Fields with sound in this dialect's messages: the client's, the server's."""
     _error_ends = False
     """True if every error is the last message of this dialect."""
 
@@ -126,16 +128,8 @@ class LiveClient(ABC):
 
     # -- what dialects add --
 
-    @abstractmethod
-    def _opening(self) -> msgspec.Struct:
-        """The message that prepares the session."""
-
-    @abstractmethod
-    def _closing(self) -> msgspec.Struct:
-        """The message that asks for the end."""
-
     def _decode(self, frame: str | bytes) -> Any:
-        """What the server sent.
+        """Decodes a message of the server.
 
         Raises:
             UnknownEvent: a later version says more than we know.
@@ -185,10 +179,16 @@ class LiveClient(ABC):
             if turn is not None:
                 yield turn
 
-    @abstractmethod
     async def send_from(self, source: AsyncIterable[Pcm]) -> None:
         """Send what a microphone brings (chunks of `chunk_samples`) until it ends, the session
         ends, or the task is cancelled. Iterate meanwhile."""
+        async for chunk in source:
+            if self.phase != "active":
+                return
+            self._send_live(chunk)
+
+    @abstractmethod
+    def _send_live(self, chunk: Pcm) -> None: ...
 
     async def ready(self, *, timeout_s: float | None = None) -> events.Ready:
         """Wait until the session is prepared, letting queue events pass.
@@ -230,7 +230,8 @@ class LiveClient(ABC):
     async def stop(self) -> None:
         """Ask the server to end the session; keep iterating until `Ended`."""
         self._leaving = True
-        self._connected().post(self._closing())
+        if self._closing is not None:
+            self._connected().post(self._closing)
 
     async def close(self) -> None:
         """Leave. Requests the end first unless that was done; safe to repeat. While the connection
@@ -239,9 +240,10 @@ class LiveClient(ABC):
         if link is None:
             return
         is_running, is_cut = self.phase == "active", self._lost is not None
-        if self.phase != "closed" and not self._leaving and not is_cut:
+        closing = None if self._leaving or is_cut or self.phase == "closed" else self._closing
+        if closing is not None:
             try:
-                link.post(self._closing())
+                link.post(closing)
             except ConnectionLost:
                 self._leaving = True  # The connection is gone.
         self._lost, self.phase = None, "closed"
@@ -369,7 +371,7 @@ class LiveClient(ABC):
                 self.phase = "connected"
                 if self._returning is not None:
                     link.sent = self._returning.sent
-                link.post(self._opening())
+                link.post(self._opening)
                 return event
             case events.Ready(session_id=session_id):
                 if self._returning is not None:
@@ -387,12 +389,6 @@ class LiveClient(ABC):
             case _ if event is not None:
                 self._problem = None
         return event
-
-    @property
-    def is_reconnecting(self) -> bool:
-        """True if the connection of a running conversation is broken, and is being made again. What
-        is sent meanwhile waits, within the usual limits."""
-        return self._lost is not None
 
     async def _returned(self) -> events.Event | None:
         """Wait for `_come_back`; None: we have left meanwhile. Cancelling loses nothing."""

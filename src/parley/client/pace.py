@@ -1,4 +1,4 @@
-"""What makes a conversation easy to hold: real time, and events gathered to turns."""
+"""Helpers for a conversation in real time: pacing of input, and events grouped by turn."""
 
 from __future__ import annotations
 

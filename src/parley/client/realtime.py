@@ -28,6 +28,7 @@ class RealtimeClient(UnitClient):
     """
 
     _messages = wire
+    _closing = wire.SessionClose(reason="user_stop")
     _sound_fields = ("audio", "audio")
 
     def __init__(
@@ -39,7 +40,7 @@ class RealtimeClient(UnitClient):
         **options: Unpack[UnitOptions],
     ) -> None:
         super().__init__(url, f"{wire.PATH}?mode={mode}", **options)
-        self._update = wire.SessionUpdate(
+        self._opening = wire.SessionUpdate(
             session=wire.SessionOptions(
                 instructions=instructions,
                 ref_audio=self._voice,
@@ -48,12 +49,6 @@ class RealtimeClient(UnitClient):
                 **self._options,
             )
         )
-
-    def _opening(self) -> msgspec.Struct:
-        return self._update
-
-    def _closing(self) -> msgspec.Struct:
-        return wire.SessionClose(reason="user_stop")
 
     def _unit(
         self, audio: str, frames: tuple[str, ...], force_listen: bool, slices: int | None

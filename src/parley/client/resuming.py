@@ -1,4 +1,4 @@
-"""What a client needs to resume its session after a cut, or to end it without a connection.
+"""State that a client needs to resume its session after a cut, or to end it without a connection.
 
 Source: docs/protocols/resume.md.
 """
@@ -15,18 +15,7 @@ import msgspec
 
 from parley.client.access import Access, RemoteError, Socket, SocketClosed
 from parley.errors import ParleyError
-from parley.protocol import codec
-from parley.protocol.resume import (
-    QUERY,
-    REFUSED_CODE,
-    REPLACED_CODE,
-    DeliveryAck,
-    ResumeGranted,
-    ResumeRefusal,
-    ResumeRequest,
-    ResumeWaiting,
-    numbers_of,
-)
+from parley.protocol import codec, resume
 
 ACK_EVERY: Final = 32
 ACK_BYTES: Final = 2 << 20
@@ -35,7 +24,7 @@ not acknowledged is kept there twice, and each acknowledgement costs its gateway
 second of sound."""
 UNSURE_BYTES: Final = 8 << 20
 """Most that is kept of what the server may not have got; the oldest goes first."""
-FINAL_CODES: Final = frozenset({1000, REFUSED_CODE, REPLACED_CODE})
+FINAL_CODES: Final = frozenset({1000, resume.REFUSED_CODE, resume.REPLACED_CODE})
 """Closes after which there is nothing to come back to."""
 
 END_LIMIT_S: Final = 2.0
@@ -46,7 +35,7 @@ END_ATTEMPTS: Final = 5
 
 
 class SentMessages:
-    """What was sent and may not have arrived, oldest first."""
+    """Sent messages that may not have arrived, oldest first."""
 
     def __init__(self) -> None:
         self._unsure: deque[str | bytes] = deque()
@@ -97,7 +86,7 @@ class Returning:
         self.sent = SentMessages()
         self.window_s = 0.0
         self.waits_s = 0.0
-        """How much longer the session waits, as the server said last; 0: it did not say."""
+        """Remaining resume window as last reported by the server; 0: never reported."""
         self._token = ""
         self._seq = 0
         self._acknowledged = 0
@@ -111,7 +100,7 @@ class Returning:
 
     def take(self, frame: str | bytes) -> bool:
         """Count a message of the server; False when it came before."""
-        numbers = numbers_of(frame)
+        numbers = resume.numbers_of(frame)
         self.sent.received(numbers.received)
         if numbers.resume_token:
             self._token, self.window_s = numbers.resume_token, numbers.resume_window_s
@@ -123,16 +112,16 @@ class Returning:
         self._unacknowledged_bytes += len(frame)
         return True
 
-    def due_ack(self) -> DeliveryAck | None:
+    def due_ack(self) -> resume.DeliveryAck | None:
         """The acknowledgement that is due now, if any."""
         is_due = self._seq - self._acknowledged >= ACK_EVERY
         is_due |= self._unacknowledged_bytes >= ACK_BYTES
         return self.ack() if self._token and is_due else None
 
-    def ack(self) -> DeliveryAck:
+    def ack(self) -> resume.DeliveryAck:
         """Everything so far has come."""
         self._acknowledged, self._unacknowledged_bytes = self._seq, 0
-        return DeliveryAck(seq=self._seq, generation=self._generation)
+        return resume.DeliveryAck(seq=self._seq, generation=self._generation)
 
     async def open(self, socket: Socket) -> list[str | bytes]:
         """Continue over `socket`; what is to be sent again.
@@ -141,7 +130,7 @@ class Returning:
             SocketClosed: it broke; try another.
             RemoteError: the session does not continue.
         """
-        request = ResumeRequest(
+        request = resume.ResumeRequest(
             session_id=self.session_id,
             resume_token=self._token,
             seq=self._seq,
@@ -153,44 +142,36 @@ class Returning:
         except msgspec.MsgspecError:
             # An error in the dialect's words: this server is too busy, or knows nothing of this.
             raise SocketClosed(1006, "no answer to session.resume") from None
-        if isinstance(answer, ResumeWaiting):
+        if isinstance(answer, resume.ResumeWaiting):
             self.waits_s = answer.window_s
             raise SocketClosed(1012, "the session waits for a worker")
-        if isinstance(answer, ResumeRefusal):
+        if isinstance(answer, resume.ResumeRefusal):
             raise RemoteError(f"resume_{answer.reason}", answer.message)
         self._token, self._generation = answer.resume_token, answer.generation
         self.window_s, self.waits_s = answer.resume_window_s, 0.0
-        await socket.send(codec.encode(self.ack()))
+        # A session that has ended closes behind its last messages, which are still to be read.
+        with contextlib.suppress(SocketClosed):
+            await socket.send(codec.encode(self.ack()))
         return self.sent.take_again(answer.received)
 
 
-_answer = msgspec.json.Decoder(ResumeGranted | ResumeRefusal | ResumeWaiting)
+_answer = msgspec.json.Decoder(resume.ResumeGranted | resume.ResumeRefusal | resume.ResumeWaiting)
 
 
 def resume_path(path: str) -> str:
     """The path of a connection that resumes a session of `path`."""
-    return f"{path}{'&' if '?' in path else '?'}{QUERY}=true"
+    return f"{path}{'&' if '?' in path else '?'}{resume.QUERY}=true"
 
 
 async def end_session(access: Access, session_id: str) -> bool:
     """Ask the server by HTTP to end a session that was started with `resume`; whether it did so
     within `END_LIMIT_S`. Otherwise the session keeps its slot to the end of the resume window.
     Never fails."""
-    address = access.http_url(f"/api/sessions/{session_id}/end")
-    transport = access.transport.requests(access) if access.transport else None
     with contextlib.suppress(TimeoutError, ParleyError):
-        async with (
-            asyncio.timeout(END_LIMIT_S),
-            httpx.AsyncClient(
-                headers=access.headers(),
-                transport=transport,
-                verify=access.verify() if address.startswith("https:") else True,
-                trust_env=not access.is_loopback(),
-            ) as http,
-        ):
+        async with asyncio.timeout(END_LIMIT_S), access.http() as http:
             for _ in range(END_ATTEMPTS):
                 try:
-                    answer = await http.post(address)
+                    answer = await http.post(f"api/sessions/{session_id}/end")
                 except httpx.TransportError:
                     await asyncio.sleep(END_PAUSE_S)
                     continue

@@ -1,4 +1,4 @@
-"""Sound on the wire, in the coding that client and server agreed on."""
+"""Sound on the wire, in the format that client and server agreed on."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from parley.media.pcm import (
     to_float32_bytes,
 )
 from parley.media.resample import resample
-from parley.protocol import binary, codec
-from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat
+from parley.protocol import binary, codec, values
 
-COMPACT = AudioFormat(input="opus", output="opus", binary=True)
-SAMPLES = AudioFormat(input="pcm16", output="pcm16", binary=True)
+COMPACT = values.AudioFormat(input="opus", output="opus", binary=True)
+SAMPLES = values.AudioFormat(input="pcm16", output="pcm16", binary=True)
 
 
-def fitting(access: Access) -> AudioFormat:
+def fitting(access: Access) -> values.AudioFormat:
     """What to ask for where the user did not say: as published on this machine, which costs
     nothing there; over a network Opus, or 16-bit samples where PyAV is not installed."""
     if access.is_loopback():
-        return PUBLISHED_FORMAT
+        return values.PUBLISHED_FORMAT
     return COMPACT if coding.is_offered("opus") else SAMPLES
 
 
@@ -80,6 +79,18 @@ def voice_out(voice: Pcm | bytes | None) -> str | None:
     return file_out("voice", voice)
 
 
+def voiced(prompt: str | None, voice: Pcm | bytes | None) -> tuple[values.VoicePart, ...] | None:
+    """A prompt with a voice: text, sample, text, the published best practice. None: no voice."""
+    sample = voice_out(voice)
+    if sample is None:
+        return None
+    return (
+        values.TextPart(text="Mimic the voice from the audio sample."),
+        values.Base64Audio(data=sample),
+        values.TextPart(text=prompt or "You are a helpful assistant. Reply naturally."),
+    )
+
+
 class ClientSound:
     """The sound of one connection; as published until the server has agreed to something else.
 
@@ -90,15 +101,15 @@ class ClientSound:
     def __init__(self, heard_field: str, said_field: str) -> None:
         self._heard_field = heard_field
         self._said_field = said_field
-        self.format = PUBLISHED_FORMAT
+        self.format = values.PUBLISHED_FORMAT
         self.received_ms = 0.0
         """Of all sound that has come."""
         self._encoder = coding.encoder("float32", INPUT_RATE_HZ)
         self._decoder = coding.decoder("float32", OUTPUT_RATE_HZ)
 
-    def agree(self, told: AudioFormat | msgspec.UnsetType) -> None:
+    def agree(self, told: values.AudioFormat | msgspec.UnsetType) -> None:
         """The server says what is in force."""
-        if not isinstance(told, AudioFormat):
+        if not isinstance(told, values.AudioFormat):
             return
         self.format = told
         self._encoder = coding.encoder(told.input, INPUT_RATE_HZ)
@@ -116,7 +127,7 @@ class ClientSound:
         self.received_ms += pcm.duration_ms
         return pcm if len(pcm) else None
 
-    def frame(self, message: msgspec.Struct) -> str | bytes:
+    def frame(self, message: Any) -> str | bytes:
         """A message of the client as it is sent."""
         sound = getattr(message, self._heard_field, None) if self.format.binary else None
         if not sound:

@@ -1,4 +1,4 @@
-"""The client for scripts that know nothing of asyncio.
+"""A synchronous facade of the client, for scripts without asyncio.
 
     from parley.client import sync
 
@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iter
 from typing import Any, Self, TypeVar, Unpack
 
 from parley.client import chat as chats
-from parley.client.access import AccessOptions
+from parley.client.access import Access, AccessOptions
 from parley.client.admin import Server
 from parley.client.duplex import DuplexClient, UnitClient
 from parley.client.events import Answer, Event, Ready, Turn
@@ -192,6 +192,7 @@ class SyncServer:
     """A server, seen from a script. Make one with `connect`."""
 
     def __init__(self, url: str = "", **access: Unpack[AccessOptions]) -> None:
+        Access.of(url, access, client="SyncServer")
         self._url = url
         self._access = access
         self._portal = _Portal()
@@ -255,7 +256,7 @@ class SyncServer:
         return self.call(lambda server: server.status())
 
     def queue(self) -> dict[str, Any]:
-        """Who waits, and what runs."""
+        """Waiting and running sessions."""
         return self.call(lambda server: server.queue())
 
     def call(self, work: Callable[[Server], Coroutine[Any, Any, T]]) -> T:

@@ -1,4 +1,4 @@
-"""What a public protocol is: one class, an object of it per connection.
+"""Base class of public protocols: one class each, one object per connection.
 
 The gateway makes such an object to speak to a client that waits or is refused; the worker makes one
 to turn messages into events and events into messages. Both know the same sentences, because it is
@@ -34,15 +34,15 @@ from parley.protocol.legacy import CLOSE_CODES, CLOSE_SENTENCES, CloseReason
 from parley.protocol.values import QueuePlace
 
 Early = Literal["keep", "stop", "ignore"]
-"""What becomes of a message that comes before there is a session."""
+"""What happens to a message that arrives before there is a session."""
 
 REASON_BYTES: Final = 123
-"""What a close frame has room for. Source: RFC 6455, 5.5.1."""
+"""Largest reason of a close frame, in bytes. Source: RFC 6455, 5.5.1."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpgradeRequest:
-    """What a client's opening request says, before any message.
+    """A client's opening request, before any message.
 
     Args:
         path: the route, as in `Dialect.paths`.
@@ -64,7 +64,7 @@ class UpgradeRequest:
 
 @dataclass(frozen=True, slots=True)
 class SessionContext:
-    """What the object of a connection is made with, at the gateway and at the worker.
+    """Arguments of a connection's object, at the gateway and at the worker.
 
     Args:
         parameters: those of the query that the dialect names in `Dialect.parameters`.
@@ -82,7 +82,7 @@ class SessionContext:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a dialect does about something: messages to send, then perhaps a close code.
+    """A dialect's reaction: messages to send, then perhaps a close code.
 
     Args:
         reason: said in the close frame; at most `REASON_BYTES` of it.
@@ -113,7 +113,7 @@ class Dialect(ABC):
     paths: ClassVar[tuple[str, ...]]
     """Public routes; `{session_id}` is chosen by the client where present."""
     kind: ClassVar[Kind]
-    """What most of its sessions are; `kind_of` decides about each."""
+    """Kind of most of its sessions; `kind_of` decides for each."""
     accepts: ClassVar[Mapping[Phase, frozenset[str]]]
     """Phase → types of the messages that it acts on."""
 
@@ -122,7 +122,7 @@ class Dialect(ABC):
     such messages."""
 
     precedence: ClassVar[int] = 0
-    """Where several dialects share a path, the highest is asked first whether it `claims`."""
+    """Among dialects that share a path, the highest is the first whose `claims` is called."""
     first_types: ClassVar[frozenset[str]] = frozenset()
     """Types of a first message that mark this dialect where the request could not: a dialect of the
     same path that meets one of these hands over to this one."""
@@ -136,7 +136,7 @@ class Dialect(ABC):
     takes_settings: ClassVar[bool] = False
     """True if a session begins with what its client secret sets."""
     subprotocol: ClassVar[str | None] = None
-    """What the server selects where the client offers it."""
+    """Subprotocol that the server selects if the client offers it."""
     app_id: ClassVar[str | None] = None
     """An app of its own that an operator may switch off, next to the one of its kind."""
 
@@ -172,7 +172,7 @@ class Dialect(ABC):
     context_tokens: ClassVar[int | None] = None
     """Most that a context may hold; None: what the model can."""
     prompt_room_tokens: ClassVar[int] = 0
-    """What a prompt has to leave of it."""
+    """Tokens of the context that a prompt must leave free."""
 
     def __init__(self, context: SessionContext) -> None:
         self.context = context
@@ -190,7 +190,7 @@ class Dialect(ABC):
     # ---- another worker continues ------------------------------------------------------------
 
     def remembered(self) -> dict[str, Any]:
-        """What this object knows of its conversation, as values; for `restore` of another one."""
+        """This object's state of its conversation, as values, for `restore` of another object."""
         return {name: value for name, value in vars(self).items() if name not in self.not_kept}
 
     def restore(self, remembered: Mapping[str, Any]) -> None:
@@ -209,7 +209,7 @@ class Dialect(ABC):
 
     @classmethod
     def kind_of(cls, request: UpgradeRequest) -> Kind:
-        """What the queue calls this client's session.
+        """Name of this client's session in the queue.
 
         Raises:
             InvalidPayload: the request names something that does not exist.
@@ -257,7 +257,7 @@ class Dialect(ABC):
         del frame
 
     def early(self, type_name: str) -> Early:
-        """What becomes of a message that comes before there is a session.
+        """What happens to a message that arrives before there is a session.
 
         Raises:
             UnknownEvent: there is no such message.
@@ -269,7 +269,6 @@ class Dialect(ABC):
             return "ignore"
         if not any(type_name in types for types in self.accepts.values()):
             raise UnknownEvent(type_name)
-        self.check_known(type_name)
         self.check(Phase.QUEUED, type_name)
         return "keep" if type_name in self.keeps else "ignore"
 
@@ -331,7 +330,7 @@ class Dialect(ABC):
     # ---- server → client -------------------------------------------------------------------
 
     def greet(self) -> Reply:
-        """What the worker says before it has heard anything."""
+        """Messages of the worker before it has received any."""
         return Reply()
 
     def encode(self, event: ServerEvent) -> Reply:
@@ -364,7 +363,7 @@ class Dialect(ABC):
         """An error as a message."""
 
     def answer(self, failure: ParleyError) -> Reply:
-        """What happens after an error in a session; see `leaves_open`."""
+        """Reaction to an error in a session; see `leaves_open`."""
         stays = isinstance(failure, self.leaves_open) and not isinstance(failure, self.closes_after)
         close_code = None if stays else failure.close_code
         return Reply((self.error(failure),), close_code, str(failure))

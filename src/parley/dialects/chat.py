@@ -109,6 +109,7 @@ class ChatDialect(LegacyDialect):
                         stopped=event.is_stopped,
                         ending=_ENDINGS.get(event.ending, msgspec.UNSET),
                         heard=event.heard or msgspec.UNSET,
+                        words=event.words or msgspec.UNSET,
                         tool_calls=event.calls if self._has_tools else msgspec.UNSET,
                         recording_session_id=event.recording_id or msgspec.UNSET,
                     ),

@@ -1,4 +1,4 @@
-"""A chat request as an event, for the dialects that carry chats."""
+"""A chat request as an event, for the dialects that have chats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What dialects do alike whose clients may choose how sound crosses the wire."""
+"""Shared by dialects whose clients may choose the audio format."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SoundDialect(Dialect):
         self.sound.agree(remembered["audio_format"], extensions=True)
 
     def ready_fields(self, event: SessionReady) -> dict[str, Any]:
-        """What the message that says that a session is ready has in each of these dialects."""
+        """Fields of the message that reports a ready session, in each of these dialects."""
         return {
             "session_id": self.session_id,
             "recording_session_id": event.recording_id or msgspec.UNSET,

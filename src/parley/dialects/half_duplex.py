@@ -21,7 +21,7 @@ from parley.protocol.legacy import InputText, Stop
 from parley.protocol.values import Generation, TextPart
 
 VOICE_PROMPT: Final = "Mimic the voice from the audio sample."
-"""What stands before the voice of a session. Source: service.md 4.3."""
+"""Prompt before the voice of a session. Source: service.md 4.3."""
 
 
 class HalfDuplexDialect(SoundDialect, LegacyDialect):

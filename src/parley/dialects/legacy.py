@@ -1,4 +1,4 @@
-"""What the three older dialects (chat, half-duplex, duplex) say alike: waiting, stopping, errors.
+"""Shared by the three older dialects (chat, half-duplex, duplex): waiting, stopping, errors.
 
 Errors carry the text under the name of the requirement texts, `error`; with extensions also under
 `message`, and a machine code.
@@ -49,7 +49,7 @@ class LegacyDialect(Dialect):
         return phrase(str(failure), failure.code, field or UNSET)
 
     def transcript(self, event: TurnTranscribed) -> tuple[msgspec.Struct, ...]:
-        """What the user was heard to say, for clients that asked."""
+        """Transcript of the user's speech, for clients that requested it."""
         if not self.wants_transcript or event.text is None:
             return ()
         return (legacy.InputTranscript(index=event.index, text=event.text),)
@@ -90,7 +90,7 @@ _EXTRA: Final[Mapping[type, type[msgspec.Struct]]] = {
 
 
 def extra(event: InterruptionChanged | RecordingLost | SilenceExplained) -> msgspec.Struct:
-    """What the three say alike of a running conversation."""
+    """Messages of a running conversation that the three share."""
     return _EXTRA[type(event)](**asdict(event))
 
 

@@ -270,7 +270,7 @@ class MiniCPMOV2Dialect(RealtimeCallDialect):
 
 
 def _spoken(text: str, pcm: Pcm | None) -> list[dict[str, Any]]:
-    """What was said, one kind after the other."""
+    """Output of a unit, one kind after the other."""
     words = [{"kind": "text", "text": text}] if text else []
     return [
         *words,

@@ -1,4 +1,4 @@
-"""What the dialects of OpenAI do alike: errors name the client's event, and events have ids."""
+"""Shared by OpenAI's dialects: errors name the client's event, and events have ids."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OpenAIDialect(Dialect):
     refuses_by_status = True
     client_messages: ClassVar[codec.Messages[Any, Any]]
     event_id_name: ClassVar[str] = "event_id"
-    """What an error calls the id of the client's event."""
+    """Field of an error with the id of the client's event."""
 
     def __init__(self, context: SessionContext) -> None:
         super().__init__(context)
@@ -64,7 +64,7 @@ class OpenAIDialect(Dialect):
 
     @abstractmethod
     def act(self, decoded: Any) -> Sequence[ClientEvent | Reply]:
-        """What is to be done about a message; as `events`."""
+        """Reaction to a message; as `events`."""
 
     # ---- server → client -------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The fields that objects of OpenAI Realtime have; any other is named instead of being ignored.
+"""The known fields of OpenAI Realtime's objects; an unknown field is named instead of ignored.
 
 Source: openai-python 3.57 `types/realtime`.
 """
@@ -23,6 +23,8 @@ FIELDS: Final = TOLERATED | {
     *("type", "output_modalities", "instructions", "tools", "tool_choice", "max_output_tokens"),
     *("tracing", "truncation", "prompt", "include", "audio"),
 }
+TRANSCRIPTION_FIELDS: Final = TOLERATED | {"type", "include", "audio"}
+"""Of a session that only transcribes."""
 INPUT_FIELDS: Final = frozenset({"format", "transcription", "noise_reduction", "turn_detection"})
 OUTPUT_FIELDS: Final = frozenset({"format", "voice", "speed"})
 RESPONSE_FIELDS: Final = TOLERATED | {

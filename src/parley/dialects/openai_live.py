@@ -19,18 +19,24 @@ from parley.dialects import events
 from parley.dialects.base import Reply, SessionContext
 from parley.dialects.openai_base import OpenAIDialect
 from parley.dialects.openai_fields import object_of
-from parley.dialects.openai_session import EXPIRES_S, OWN_VOICE, PCM, format_of
+from parley.dialects.openai_session import (
+    EXPIRES_S,
+    OWN_VOICE,
+    PCM,
+    format_of,
+    instructions_of,
+    is_own_voice,
+    named_voice,
+)
 from parley.dialects.sound import OPENAI_RATES, OpenAIInput, OpenAIOutput, in_pieces, within
 from parley.errors import InvalidRequest, NotReady, ParleyError
 from parley.media.pcm import Pcm
-from parley.protocol import codec, openai
+from parley.protocol import codec
 from parley.protocol import openai_live as wire
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.legacy import CloseReason
 from parley.protocol.values import (
-    DEFAULT_SYSTEM_PROMPT,
     IMAGE_LIMIT_BYTES,
-    TEXT_LIMIT_CHARS,
     DuplexConfig,
     InterruptionOptions,
 )
@@ -157,24 +163,14 @@ class OpenAILiveDialect(OpenAIDialect):
         return Reply((message,))
 
     def _start(self, session: dict[str, Any]) -> events.DuplexSetup:
-        instructions = session.get("instructions") or DEFAULT_SYSTEM_PROMPT
-        if not isinstance(instructions, str) or len(instructions) > TEXT_LIMIT_CHARS:
-            raise InvalidRequest(
-                f"instructions must be a string of at most {TEXT_LIMIT_CHARS} characters.",
-                field="session.instructions",
-            )
+        instructions = instructions_of(session.get("instructions"))
         audio = object_of(session.get("audio"), "session.audio")
         form: dict[str, Any] = dict(PCM)
         if audio.get("format") is not None:
             form = format_of(audio["format"], "session.audio.format")
             form["rate"] = OPENAI_RATES[form["type"]]
-        voice = object_of(audio.get("output"), "session.audio.output").get("voice", OWN_VOICE)
-        voice = voice.get("id") if isinstance(voice, dict) else voice
-        if not isinstance(voice, str):
-            raise InvalidRequest(
-                f"voice must be a string, got {type(voice).__name__}.",
-                field="session.audio.output.voice",
-            )
+        output = object_of(audio.get("output"), "session.audio.output")
+        voice = named_voice(output, "session.audio.output") or OWN_VOICE
         self._input.take(form["type"])
         self._output = OpenAIOutput(form["type"])
         self._session |= {
@@ -187,10 +183,9 @@ class OpenAILiveDialect(OpenAIDialect):
         }
         self.wants_resume = session.get("resume") is True
         interruption = self._interruption(session)
-        is_own = voice == OWN_VOICE or voice in openai.BUILT_IN_VOICES
         return events.DuplexSetup(
             prompt="\n".join([instructions, *_history(session.get("input"))]),
-            voice_name=None if is_own else voice,
+            voice_name=None if is_own_voice(voice) else voice,
             options=DuplexConfig(),
             interruption=interruption,
             cuts_by_time=True,

@@ -1,11 +1,11 @@
-"""The session object of OpenAI Realtime: what is in force, and its settings for the runner."""
+"""The session object of OpenAI Realtime: its current values, and the settings for the runner."""
 
 from __future__ import annotations
 
 import base64
 import copy
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
@@ -16,6 +16,7 @@ from parley.dialects.openai_fields import (
     INPUT_FIELDS,
     OUTPUT_FIELDS,
     TOOL_FIELDS,
+    TRANSCRIPTION_FIELDS,
     check_names,
     object_of,
     shown,
@@ -74,20 +75,16 @@ SEMANTIC_VAD: Final[dict[str, Any]] = {
 class RealtimeSettings:
     """A session's settings for the runner."""
 
-    setup: HalfDuplexSetup = field(
-        default_factory=lambda: HalfDuplexSetup(
-            system=(TextPart(DEFAULT_SYSTEM_PROMPT),),
-            vad=DEFAULT_VAD,
-            generation=Generation(max_new_tokens=LIMIT_TOKENS),
-        )
-    )
-    detection: TurnDetection | None = field(default_factory=lambda: TurnDetection(DEFAULT_VAD))
+    setup: HalfDuplexSetup
+    detection: TurnDetection | None
 
 
-def default_session(session_id: str, model: str, now_s: float) -> dict[str, Any]:
-    """A session as it begins."""
+def default_session(
+    session_id: str, model: str, now_s: float, *, kind: str = "realtime"
+) -> dict[str, Any]:
+    """A session as it begins, complete for either kind: see `sent`."""
     return {
-        "type": "realtime",
+        "type": kind,
         "object": "realtime.session",
         "id": session_id,
         "model": model,
@@ -113,8 +110,23 @@ def default_session(session_id: str, model: str, now_s: float) -> dict[str, Any]
     }
 
 
+def sent(session: dict[str, Any]) -> dict[str, Any]:
+    """The session as its client receives it: one that transcribes has an input only."""
+    copied = copy.deepcopy(session)
+    if session["type"] == "realtime":
+        return copied
+    sound = copied["audio"]["input"]
+    for name in ("create_response", "interrupt_response", "idle_timeout_ms"):
+        (sound["turn_detection"] or {}).pop(name, None)
+    return {
+        **{name: copied[name] for name in ("type", "id", "include", "expires_at")},
+        "object": "realtime.transcription_session",
+        "audio": {"input": sound},
+    }
+
+
 def packed(changes: dict[str, Any]) -> str:
-    """What a client secret sets, short enough for a header.
+    """Settings of a client secret, short enough for a header.
 
     Raises:
         InvalidRequest: it is too long, or a text in it has half of a surrogate pair.
@@ -138,7 +150,7 @@ def packed(changes: dict[str, Any]) -> str:
 
 
 def unpacked(text: str) -> dict[str, Any]:
-    """What `packed` was given."""
+    """The argument of `packed`."""
     changes: dict[str, Any] = msgspec.json.decode(zlib.decompress(base64.urlsafe_b64decode(text)))
     return changes
 
@@ -152,10 +164,15 @@ def merged(
     Raises:
         InvalidRequest: a change that cannot be made; `field` says which.
     """
-    if changes.get("type", "realtime") != "realtime":
-        raise InvalidRequest('session.type must be "realtime".', field="session.type")
-    check_names(changes, FIELDS, "session")
-    new = copy.deepcopy(session)
+    kind = changes.get("type") or session["type"]
+    if kind not in ("realtime", "transcription"):
+        raise InvalidRequest(
+            f'session.type must be "realtime" or "transcription", got {shown(kind)}.',
+            field="session.type",
+        )
+    transcribes = kind == "transcription"
+    check_names(changes, TRANSCRIPTION_FIELDS if transcribes else FIELDS, "session")
+    new = copy.deepcopy(session) | {"type": kind}
     for name in ("output_modalities", "instructions", "max_output_tokens"):
         if changes.get(name) is not None:
             new[name] = changes[name]
@@ -172,7 +189,8 @@ def merged(
             "prompt is not supported: this server stores no prompts.", field="session.prompt"
         )
     audio = object_of(changes.get("audio"), "session.audio")
-    check_names(audio, frozenset({"input", "output"}), "session.audio")
+    parts = {"input"} if transcribes else {"input", "output"}
+    check_names(audio, frozenset(parts), "session.audio")
     _merge_input(new["audio"]["input"], object_of(audio.get("input"), "session.audio.input"))
     _merge_output(new["audio"]["output"], object_of(audio.get("output"), "session.audio.output"))
     return new
@@ -215,6 +233,21 @@ def _voice_in(output: dict[str, Any]) -> Any:
     return voice.get("id") if isinstance(voice, dict) else voice
 
 
+def named_voice(output: dict[str, Any], where: str) -> str | None:
+    """The voice that an `audio.output` names; None: none.
+
+    Raises:
+        InvalidRequest: it is not a name.
+    """
+    voice = _voice_in(output)
+    if voice is not None and not (isinstance(voice, str) and 0 < len(voice) <= 200):
+        raise InvalidRequest(
+            f"{where}.voice must be a name of 1 to 200 characters, got {shown(voice)}.",
+            field=f"{where}.voice",
+        )
+    return voice
+
+
 def output_of(session: dict[str, Any], response: dict[str, Any]) -> dict[str, Any]:
     """Format and voice of one response.
 
@@ -235,16 +268,13 @@ def _merge_output(
     check_names(changes, OUTPUT_FIELDS, where)
     if changes.get("format") is not None:
         current["format"] = format_of(changes["format"], f"{where}.format")
-    voice = _voice_in(changes)
-    if voice is not None:
-        if not isinstance(voice, str) or not 0 < len(voice) <= 200:
-            raise InvalidRequest(
-                f"{where}.voice must be a name of 1 to 200 characters, got {shown(voice)}.",
-                field=f"{where}.voice",
-            )
-        current["voice"] = voice
+    current["voice"] = named_voice(changes, where) or current["voice"]
     if changes.get("speed") not in (None, 1, 1.0):
-        raise InvalidRequest("speed must be 1.0: it cannot be changed.", field=f"{where}.speed")
+        raise InvalidRequest(
+            f"{where}.speed must be 1.0 in Realtime, got {shown(changes['speed'])}: use "
+            "/v1/audio/speech for others.",
+            field=f"{where}.speed",
+        )
 
 
 _FORMAT_NAMES: Final = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
@@ -276,7 +306,9 @@ def _detection(value: Any, current: dict[str, Any] | None, where: str) -> dict[s
     given = object_of(value, where)
     kind = given.get("type", (current or SERVER_VAD)["type"])
     if kind not in ("server_vad", "semantic_vad"):
-        raise InvalidRequest(f"{where} must be server_vad, semantic_vad or null.", field=where)
+        raise InvalidRequest(
+            f"{where}.type must be server_vad or semantic_vad, got {shown(kind)}.", field=where
+        )
     defaults = SERVER_VAD if kind == "server_vad" else SEMANTIC_VAD
     check_names(given, frozenset(defaults), where)
     base = current if current is not None and current["type"] == kind else defaults
@@ -292,35 +324,59 @@ def settings_of(session: dict[str, Any], *, can_choose: bool = False) -> Realtim
     Raises:
         InvalidRequest: a value out of range.
     """
-    modalities = session["output_modalities"]
-    if modalities not in (["text"], ["audio"]):
-        raise InvalidRequest(
-            'output_modalities must be ["audio"] or ["text"].', field="session.output_modalities"
-        )
-    instructions = session["instructions"]
-    if not isinstance(instructions, str) or len(instructions) > TEXT_LIMIT_CHARS:
-        raise InvalidRequest(
-            f"instructions must be a string of at most {TEXT_LIMIT_CHARS} characters.",
-            field="session.instructions",
-        )
+    speaks = is_spoken(session["output_modalities"], "session")
+    instructions = instructions_of(session["instructions"])
     voice = session["audio"]["output"]["voice"]
     detection = _turn_detection(session["audio"]["input"]["turn_detection"])
+    transcribes = session["type"] == "transcription"
+    if transcribes and detection is not None:
+        # Every turn is written down; none has an answer that could be interrupted.
+        detection = TurnDetection(
+            detection.vad, answers=False, interruption=InterruptionOptions(mode="off")
+        )
     limit = limit_of(session["max_output_tokens"], "session")
     return RealtimeSettings(
         setup=HalfDuplexSetup(
-            system=(TextPart(instructions),)
-            if instructions
-            else (TextPart(DEFAULT_SYSTEM_PROMPT),),
+            system=(TextPart(instructions),),
             voice_name=None if is_own_voice(voice) else voice,
-            wants_speech=modalities == ["audio"],
+            wants_speech=speaks and not transcribes,
             vad=DEFAULT_VAD if detection is None else detection.vad,
             generation=Generation(max_new_tokens=limit or LIMIT_TOKENS),
             tools=offered_tools(
                 session["tools"], session["tool_choice"], "session", can_choose=can_choose
             ),
+            transcribes=transcribes,
         ),
         detection=detection,
     )
+
+
+def instructions_of(value: Any) -> str:
+    """`session.instructions`, or the default where they are empty.
+
+    Raises:
+        InvalidRequest: not a text, or too long.
+    """
+    if value is not None and not (isinstance(value, str) and len(value) <= TEXT_LIMIT_CHARS):
+        raise InvalidRequest(
+            f"session.instructions must be a string of at most {TEXT_LIMIT_CHARS} characters.",
+            field="session.instructions",
+        )
+    return value or DEFAULT_SYSTEM_PROMPT
+
+
+def is_spoken(modalities: Any, where: str) -> bool:
+    """True if `output_modalities` ask for sound.
+
+    Raises:
+        InvalidRequest: they ask for neither sound nor text.
+    """
+    if modalities not in (["text"], ["audio"]):
+        raise InvalidRequest(
+            f'{where}.output_modalities must be ["audio"] or ["text"], got {shown(modalities)}.',
+            field=f"{where}.output_modalities",
+        )
+    return bool(modalities == ["audio"])
 
 
 def offered_tools(tools: Any, choice: Any, where: str, *, can_choose: bool) -> tuple[Tool, ...]:
@@ -336,7 +392,8 @@ def offered_tools(tools: Any, choice: Any, where: str, *, can_choose: bool) -> t
     field = f"{where}.tool_choice"
     if found and not can_choose and choice not in ("auto", "none"):
         raise InvalidRequest(
-            'The loaded model cannot be made to call a tool: tool_choice is "auto" or "none".',
+            'The loaded model cannot be forced to call a tool: tool_choice must be "auto" or '
+            f'"none", got {shown(choice)}.',
             field=field,
         )
     return chosen_tools(found, choice, field=field) if found else ()
@@ -381,26 +438,27 @@ def limit_of(value: Any, where: str) -> int | None:
         return LIMIT_TOKENS
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidRequest(
-            'max_output_tokens must be an integer of at least 1, or "inf".',
+            f'{where}.max_output_tokens must be an integer of at least 1, or "inf", got '
+            f"{shown(value)}.",
             field=f"{where}.max_output_tokens",
         )
     return min(value, LIMIT_TOKENS)
 
 
 def _turn_detection(value: dict[str, Any] | None) -> TurnDetection | None:
-    where = "session.audio.input.turn_detection"
+    """`value`: as `told` has checked it."""
     if value is None:
         return None
     if value["type"] == "server_vad":
-        silence_ms = _number(value["silence_duration_ms"], 500, f"{where}.silence_duration_ms")
-        threshold = _number(value["threshold"], 0.5, f"{where}.threshold")
+        silence_ms, threshold = (
+            SERVER_VAD[name] if value[name] is None else value[name]
+            for name in ("silence_duration_ms", "threshold")
+        )
         # A client that names no silence is content with any that fits what was said.
         is_default = silence_ms == DEFAULT_VAD.min_silence_duration_ms
         judged: Eagerness | Literal["off"] = "medium" if is_default else "off"
     else:
         eagerness: Eagerness | Literal["auto"] = value["eagerness"] or "auto"
-        if eagerness not in EAGER_SILENCE_MS:
-            raise InvalidRequest("eagerness must be low, medium, high or auto.", field=where)
         silence_ms, threshold = EAGER_SILENCE_MS[eagerness], 0.5
         judged = "medium" if eagerness == "auto" else eagerness
     vad = VadOptions(
@@ -419,11 +477,3 @@ def _turn_detection(value: dict[str, Any] | None) -> TurnDetection | None:
             backchannel="words" if value["type"] == "semantic_vad" else BARGE_IN.backchannel,
         ),
     )
-
-
-def _number(value: Any, default: float, where: str) -> float:
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidRequest(f"{where} must be a number, got {shown(value)}.", field=where)
-    return float(value)

@@ -1,15 +1,15 @@
-"""Parts of an OpenAI Realtime session that this server only sends back: what a client may write
-there. A client's library has to be able to read what its own session says.
+"""Parts of an OpenAI Realtime session that this server only sends back, as a client may write them.
+A client's library must be able to parse its own session.
 
 Source: openai-python 3.54 `types/realtime`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from parley.dialects.openai_fields import check_names
 from parley.errors import InvalidRequest
@@ -17,7 +17,7 @@ from parley.protocol.codec import Converter
 
 
 class Transcription(msgspec.Struct, frozen=True, kw_only=True):
-    """How the user's words are to be written."""
+    """Options of input transcription."""
 
     model: str | UnsetType | None = UNSET
     language: str | UnsetType | None = UNSET
@@ -28,13 +28,13 @@ class Transcription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoiseReduction(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the microphone is."""
+    """Distance of the microphone, for noise reduction."""
 
     type: Literal["near_field", "far_field"] | UnsetType | None = UNSET
 
 
 class TracingOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How OpenAI would keep the session."""
+    """OpenAI's options for tracing the session."""
 
     group_id: str | UnsetType | None = UNSET
     workflow_name: str | UnsetType | None = UNSET
@@ -50,7 +50,7 @@ class TokenLimits(msgspec.Struct, frozen=True, kw_only=True):
 class Truncation(
     msgspec.Struct, tag="retention_ratio", tag_field="type", frozen=True, kw_only=True
 ):
-    """How a full context is shortened."""
+    """How a full context is truncated."""
 
     retention_ratio: float
     token_limits: TokenLimits | UnsetType | None = UNSET
@@ -89,6 +89,8 @@ _SHAPES: Final[dict[str, Any]] = {
     "truncation": Literal["auto", "disabled"] | Truncation | None,
     "include": list[Literal["item.input_audio_transcription.logprobs"]] | None,
     "tool_choice": Literal["none", "auto", "required"] | ToolChoice,
+    "metadata": Annotated[dict[str, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)]
+    | None,
 }
 _FIELDS: Final = {
     "transcription": frozenset(Transcription.__struct_fields__),

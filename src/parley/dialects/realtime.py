@@ -1,4 +1,4 @@
-"""The realtime dialect: the same units as duplex, in its own words.
+"""The realtime dialect: the units of duplex in other messages.
 
 Source: service.md 4.5; service.md 4.5, 4.6.
 """
@@ -187,7 +187,7 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
         )
 
     def answer(self, failure: errors.ParleyError) -> Reply:
-        """What happens after `failure`.
+        """Reaction to `failure`.
 
         Client errors and a failed unit leave the connection open; a third failed unit in a row is
         for the session to end with `closed("error")`.

@@ -1,4 +1,4 @@
-"""What the two dialects of MiniCPM-o's realtime calls do alike: queue words, setups, units.
+"""Shared by the two dialects of MiniCPM-o's realtime calls: queue messages, setup, units.
 
 The newer one says what the older one says in other words: both read their messages as the structs
 of `protocol/realtime.py`.

@@ -1,4 +1,4 @@
-"""Which dialects there are, and which of them a client speaks.
+"""The known dialects, and which of them a client speaks.
 
 Every dialect is an entry point, name = `module:class`: the shipped ones in `SHIPPED`, those of
 other distributions in the group `parley.dialects`. Gateway and workers need the same ones.

@@ -122,7 +122,7 @@ class WireSound:
         return self._decoder.decode(codec.from_base64(text, field=field))
 
     def forget(self) -> None:
-        """What the encoder still has of an answer is not sent."""
+        """Discards what the encoder still has of an answer."""
         if self._has_spoken:
             self._encoder.forget()
             self._has_spoken = False

@@ -1,4 +1,4 @@
-"""Several conversations on one device; knows no network."""
+"""Runs several conversations on one device; knows no network."""
 
 from parley.engine.engine import Engine
 

@@ -1,4 +1,4 @@
-"""What one row remembers, counted in tokens: lengths, checkpoints, and the sliding window.
+"""The context of one row, counted in tokens: lengths, checkpoints, and the sliding window.
 
 Pure arithmetic. A model reports what it appended and where entries end; the ledger returns what the
 window drops, as ranges of positions to keep, and the model moves its tensors. The ledger counts
@@ -41,7 +41,7 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """What the window makes of a context.
+    """Effect of the window on a context.
 
     The new context is `keep[0]`, then, if `previous` is not None, the ids `marker + previous +
     suffix` run through the model again, then the other ranges; kept tokens move to the positions
@@ -52,9 +52,9 @@ class Eviction:
         previous: ids of what dropped units said, newest last, marker and suffix not included; None
             when nothing has to be written.
         length_tokens: length of the new context.
-        dropped_tokens: how many old positions are not kept (those of a replaced `previous` and
-            suffix not counted).
-        dropped_entries: how many units or rounds are gone.
+        dropped_tokens: number of old positions that are not kept, without those of a replaced
+            `previous` and suffix.
+        dropped_entries: number of units or rounds that are gone.
     """
 
     keep: tuple[Range, ...]
@@ -93,7 +93,7 @@ class ContextLedger:
     ) -> None:
         self.limit_tokens = limit_tokens
         self.room_tokens: int | None = None
-        """What there is memory for now, where conversations share it; None: for all of it."""
+        """Tokens that fit into shared memory now; None: all fit."""
         self.window = window or Window()
         self._marker_tokens = marker_tokens
         self._head_tokens = 0
@@ -171,7 +171,7 @@ class ContextLedger:
             self._open_tokens = 0
 
     def plan(self) -> Eviction | None:
-        """What the window drops now; None when it drops nothing."""
+        """The next drop of the window; None if it drops nothing."""
         match self.window.kind:
             case "off":
                 return None
@@ -216,7 +216,7 @@ class ContextLedger:
         )
 
     def roll_back(self, checkpoint: LedgerCheckpoint) -> int:
-        """Return to the checkpoint; gives how many tokens at the end are forgotten.
+        """Return to the checkpoint; returns the number of tokens forgotten at the end.
 
         Checkpoints taken after it belong to a history that no longer is, and are void.
         """

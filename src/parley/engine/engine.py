@@ -14,16 +14,7 @@ from typing import Generic, TypeVar, cast
 from parley import logs
 from parley.clock import Clock, SystemClock
 from parley.engine import work
-from parley.engine.loop import (
-    CanRollBack,
-    Clear,
-    Command,
-    EngineLoop,
-    RollBack,
-    SlotRequest,
-    Stats,
-    TakeCheckpoint,
-)
+from parley.engine.loop import Command, EngineLoop, RowCall, SlotRequest, Stats, roll_back
 from parley.engine.model import HasFastPaths, Memory, Model, ModelSpec, SharesPages
 from parley.engine.segments import Segment, Text
 from parley.engine.slots import SlotKey, Slots
@@ -73,7 +64,7 @@ class Engine:
 
     @property
     def free_slots(self) -> int:
-        """How many handles can be taken now."""
+        """Number of free slots."""
         return self._slots.free if self.is_running else 0
 
     @property
@@ -114,18 +105,20 @@ class Engine:
             await self.call(lambda model: model.warm_up())
             # Warming up shows what a model cannot do, such as speak with a voice that is broken.
             self.spec = await self.call(lambda model: model.spec)
+            if self.spec.slots is not None:
+                self._slots = Slots(min(self.spec.slots, self._slots.rows))
         except ParleyError:
             raise
         except Exception as error:
             raise SetupError(f"The model failed while warming up: {error}") from error
 
     async def memory(self) -> Memory:
-        """What the model takes on the device now."""
+        """Device memory of the model now."""
         return await self.call(lambda model: model.memory())
 
     @property
     def step_took_s(self) -> float:
-        """How long the step that runs now has been running; 0 between steps."""
+        """Time since the start of the current step; 0 between steps."""
         return self._loop.step_took_s
 
     def take_stats(self) -> Stats:
@@ -317,19 +310,19 @@ class SlotHandle:
         return cast(work.FinalizeResult, await self._submit(work.Finalize(), due_s).value)
 
     async def checkpoint(self) -> work.Checkpoint:
-        return cast(work.Checkpoint, await self._submit(TakeCheckpoint()).value)
+        return await self._call(lambda model, row: model.checkpoint(row))
 
     async def can_roll_back(self, checkpoint: work.Checkpoint) -> bool:
-        return await self._run(CanRollBack(checkpoint), bool)
+        return await self._call(lambda model, row: model.can_roll_back(checkpoint))
 
     async def roll_back(self, checkpoint: work.Checkpoint) -> int:
         """Return to `checkpoint`; returns the context length in tokens."""
-        return await self._run(RollBack(checkpoint), int)
+        return await self._call(lambda model, row: roll_back(model, row, checkpoint))
 
     async def clear(self) -> None:
         """Forget the session and give back what it took; the slot stays held, `start` begins the
         next session."""
-        await self._submit(Clear()).value
+        await self._call(lambda model, row: model.close(row))
 
     async def close(self) -> None:
         """Cancel what runs, free the slot. Returns when the model has let go of it. Safe to
@@ -354,6 +347,9 @@ class SlotHandle:
     def _require_room(self, segments: Sequence[Segment]) -> None:
         chars = sum(len(segment.text) for segment in segments if isinstance(segment, Text))
         require_text_room(self.spec.context_limit_tokens, chars=chars)
+
+    async def _call(self, function: Callable[[Model, int], T]) -> T:
+        return cast(T, await self._submit(RowCall(function)).value)
 
     async def _run(self, command: Command, kind: type[T], due_s: float | None = None) -> T:
         value = await self._submit(command, due_s).value
@@ -386,7 +382,7 @@ class SlotHandle:
 
 
 class PendingResult(Generic[R]):
-    """What one request comes to, on the event loop. Iterate over an answer for its pieces.
+    """Result of one request, on the event loop. Iterate over an answer for its pieces.
 
     Abandoning the iteration (break, cancellation of the task) does not stop the model: call
     `cancel`, then await `result`, which ends within a few steps.

@@ -58,31 +58,26 @@ class ResultSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TakeCheckpoint:
-    """Remember the slot's context as it is."""
+class RowCall:
+    """A call of the model about a slot's row that needs no step. Its result is the request's."""
+
+    function: Callable[[Model, int], object]
 
 
-@dataclass(frozen=True, slots=True)
-class CanRollBack:
-    """True if a checkpoint can still be returned to."""
+def roll_back(model: Model, row: int, checkpoint: Checkpoint) -> int:
+    """Return a row to a checkpoint; returns the context length in tokens.
 
-    checkpoint: Checkpoint
-
-
-@dataclass(frozen=True, slots=True)
-class RollBack:
-    """Return to a checkpoint."""
-
-    checkpoint: Checkpoint
+    Raises:
+        InferenceFailed: it cannot be returned to any more.
+    """
+    if not model.can_roll_back(checkpoint):
+        raise InferenceFailed("The context has moved past the checkpoint.")
+    model.roll_back(checkpoint)
+    return model.context_tokens(row)
 
 
-@dataclass(frozen=True, slots=True)
-class Clear:
-    """Forget the session and free what it took; the slot stays held."""
-
-
-Command = Work | WholeUnit | TakeCheckpoint | CanRollBack | RollBack | Clear
-"""What a slot can be asked to do. Runs in the order of submission, slot by slot."""
+Command = Work | WholeUnit | RowCall
+"""Work for a slot. Runs in the order of submission, slot by slot."""
 
 
 @dataclass(eq=False, slots=True)
@@ -111,7 +106,7 @@ class SlotRequest:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What happened since the last look.
+    """Counts since the last call.
 
     Args:
         stage_ms: per stage, the time each finished piece of work spent in it.
@@ -156,7 +151,7 @@ class EngineLoop:
 
     @property
     def step_took_s(self) -> float:
-        """How long the step that runs now has been running; 0 between steps."""
+        """Time since the start of the current step; 0 between steps."""
         began_s = self._step_began_s
         return 0.0 if began_s is None else self._clock.monotonic() - began_s
 
@@ -196,7 +191,7 @@ class EngineLoop:
         self._unloads = True
 
     def take_stats(self) -> Stats:
-        """What happened since the last call."""
+        """Counts since the last call."""
         with self._stats_lock:
             stage_ms: dict[Stage, list[float]] = {}
             for stage, spent_ms in self._durations:
@@ -293,23 +288,12 @@ class EngineLoop:
             self._fail(request, error)
 
     def _start(self, request: SlotRequest) -> None:
-        row, command = request.key.row, request.command
-        match command:
-            case TakeCheckpoint():
-                self._finish(request, self._model.checkpoint(row))
-            case CanRollBack(checkpoint):
-                self._finish(request, self._model.can_roll_back(checkpoint))
-            case RollBack(checkpoint):
-                if not self._model.can_roll_back(checkpoint):
-                    raise InferenceFailed("The context has moved past the checkpoint.")
-                self._model.roll_back(checkpoint)
-                self._finish(request, self._model.context_tokens(row))
-            case Clear():
-                self._model.close(row)
-                self._finish(request, None)
+        match request.command:
+            case RowCall(function):
+                self._finish(request, function(self._model, request.key.row))
             case WholeUnit(prefill):
                 self._work(request, prefill)
-            case _:
+            case command:
                 self._work(request, command)
 
     def _work(self, request: SlotRequest, work: Work) -> None:

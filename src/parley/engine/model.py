@@ -1,4 +1,5 @@
-"""The Model contract: what a model must do so that the engine can hold several conversations on it.
+"""The Model contract: what a model must implement so that the engine can run several conversations
+on it.
 
 A model is immutable after loading, except for the rows it owns: `rows` slots, each with everything
 that differs between two conversations (contexts, caches, sample buffers, random state). The engine
@@ -46,7 +47,7 @@ class DeviceFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """What others need to know about a model without loading it a second time.
+    """Facts about a model for other parts, which do not load it.
 
     Args:
         name: short name, as in `--model`.
@@ -58,7 +59,10 @@ class ModelSpec:
             absent).
         default_voice: name of the voice used when a client brings none.
         prompt_voice: that voice as sound, for models that hear a voice in their prompt; 16 kHz.
-        details: facts for operators: `device`, and `voice_problem` where there is no default voice.
+        slots: number of conversations that it answers in time, if fewer than its rows; known
+            after `warm_up`.
+        details: facts for operators: `device`, `voice_problem` where there is no default voice, and
+            `slots_limit`: why not all rows are offered.
         transcribes: whether results say what was heard in words (`PrefillResult.heard`,
             `GenerateResult.heard`).
         transcription_prompt: for models that write down what they hear when they are asked to in
@@ -68,7 +72,7 @@ class ModelSpec:
         calls_tools: whether it was taught to call functions, in the form of `views/tools.py`.
         must_call_tools: whether it can be made to call one (`Tool.must_call`).
         keeps_formats: whether answers keep to a given form (`Generate.answer_format`).
-        takes_penalties: whether it heeds penalties of presence and frequency (`Sampling`).
+        takes_penalties: whether it heeds penalties of presence and frequency (`Generation`).
         reports_logprobs: whether it reports the probabilities of its tokens
             (`Generate.top_logprobs`).
         answers_early: whether an answer may be started while the user may not have finished, and
@@ -97,6 +101,7 @@ class ModelSpec:
     reports_logprobs: bool = False
     reads_in_units: bool = False
     answers_early: bool = True
+    slots: int | None = None
     details: dict[str, str] = field(default_factory=dict)
 
 
@@ -121,7 +126,7 @@ class Job(Protocol):
 
     @property
     def stage(self) -> Stage | None:
-        """What it needs next; None when finished."""
+        """Its next stage; None when finished."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Which rows do which kind of work next.
+"""Decides which rows do which kind of work next.
 
 Pure bookkeeping: values and a clock reading. Knows nothing of tensors, threads or sockets, so a
 whole day of traffic can be replayed in a test.
@@ -63,7 +63,7 @@ class Step:
 
 
 def plan(ready: Sequence[ReadySlot], now_s: float) -> Step | None:
-    """What to run next; None when nothing is ready."""
+    """The next batch; None if nothing is ready."""
     if len(ready) <= 1:
         return Step(ready[0].stage, (ready[0].row,)) if ready else None
     in_order = sorted(ready, key=lambda one: (one.urgency_s, one.waiting_since_s, one.row))

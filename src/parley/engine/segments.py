@@ -1,4 +1,4 @@
-"""Typed model input: what a view says to a context, before any model has turned it into tokens.
+"""Typed model input: what a view appends to a context, before a model turns it into tokens.
 
 A view writes the layout of a conversation in these four words; the model knows which of its own
 tokens stand for them. Neighbouring texts are one text to the tokenizer, so a view may cut text
@@ -59,12 +59,12 @@ class Mark(Enum):
     """Places in a conversation that are not content."""
 
     TURN_START = "turn_start"
-    """A turn of `role` begins. In half-duplex the model also closes what is still open before
+    """Start of a turn of `role`. In half-duplex the model also closes what is still open before
     it."""
     TURN_END = "turn_end"
     """The turn of `role` is complete."""
     UNIT = "unit"
-    """One second of duplex begins."""
+    """Start of one second of duplex."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Who holds which slot, and what is asked of it.
+"""The slots, their holders, and the work requested of each.
 
 Pure bookkeeping of integers and queues. `Slots` lives on the event loop's side and says which rows
 are free; a generation number counts a row's holders, so that what belongs to a departed one can be
@@ -34,7 +34,7 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """How many can be taken."""
+        """Number of free slots."""
         return len(self._free)
 
     @property

@@ -15,12 +15,7 @@ from parley.engine.segments import Segment
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Ending as Ending
 from parley.protocol.kinds import Mode
-from parley.protocol.values import (
-    CHAT_GENERATION,
-    REPETITION_PENALTY,
-    AnswerFormat,
-    DuplexConfig,
-)
+from parley.protocol.values import DuplexConfig, Generation
 from parley.results import Checkpoint as Checkpoint
 from parley.results import FinalizeResult as FinalizeResult
 from parley.results import GenerateResult as GenerateResult
@@ -35,23 +30,8 @@ from parley.results import UnitResult as UnitResult
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """How text tokens are chosen in turn-based replies. Source: service.md 4.2,
-    4.3."""
-
-    temperature: float = CHAT_GENERATION.temperature
-    top_p: float = CHAT_GENERATION.top_p
-    top_k: int = CHAT_GENERATION.top_k
-    length_penalty: float = CHAT_GENERATION.length_penalty
-    repetition_penalty: float = REPETITION_PENALTY
-    is_greedy: bool = False
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Window:
-    """What a context forgets when it grows. `off` never forgets and ends in `ContextFull`.
+    """How a context forgets when it grows. `off` never forgets and ends in `ContextFull`.
 
     `basic` drops whole oldest units (duplex) or rounds (turn-based) above `high_tokens` until
     `low_tokens`; `context` (duplex only) keeps at most `max_units` units and carries on what
@@ -68,7 +48,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StartSession:
-    """A conversation begins in a slot: whatever the slot remembered is gone.
+    """Start a conversation in a slot: what the slot remembered is gone.
 
     Args:
         voice: reference sound for the vocoder, 16 kHz mono; None means the model's default voice.
@@ -105,36 +85,29 @@ class Prefill:
 
 
 @dataclass(frozen=True, slots=True)
-class Generate:
+class Generate(Generation):
     """Answer the open turn (chat, half-duplex), text and, if `speak`, sound, until the model ends
-    it or a limit.
+    it or a limit. `say` is said whole, whatever `max_new_tokens` is.
 
     Args:
-        streaming: pieces as they come; False gives everything in the last piece.
+        streaming: pieces as they are made; False: everything in the last piece.
         speak: False produces text only, whatever the opening prepared.
         is_whole: complete the text before speaking it, in one utterance; everything comes in the
             last piece. Models that know no such difference answer as ever.
-        say: the words of the answer, for models that read aloud (`ModelSpec.reads_aloud`): nothing
-            else is said, and `max_new_tokens` does not cut them; None: the model finds them.
         again: as in `Prefill`; the sound is silence then.
-        answer_format: the form of the text (`ModelSpec.keeps_formats`).
         may_call: there are functions: calls of them may stand in place of an `answer_format`.
-        parallel_calls: False: one call of a function is enough.
-        top_logprobs: as in `Generation` (`ModelSpec.reports_logprobs`).
     """
 
-    max_new_tokens: int = 512
-    sampling: Sampling = Sampling()
     speak: bool = True
-    enable_thinking: bool = False
     streaming: bool = True
     is_whole: bool = False
-    say: str | None = None
     again: object = None
-    answer_format: AnswerFormat | None = None
     may_call: bool = False
-    parallel_calls: bool = True
-    top_logprobs: int | None = None
+
+    @property
+    def is_greedy(self) -> bool:
+        """True if the most probable token is taken every time."""
+        return not self.do_sample or self.temperature == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""How workers come to exist."""
+"""Starts and supervises workers."""

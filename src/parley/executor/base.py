@@ -7,9 +7,12 @@ not know who started them; whether one is alive is decided by its heartbeats the
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
+
+from parley import logs
 
 SETUP_EXIT_CODE: Final = 2
 """Exit code if the command cannot start and a retry would not help."""
@@ -43,6 +46,29 @@ class WorkerNews:
 
 
 Listener = Callable[[WorkerNews], None]
+
+
+def write_line(index: int, line: str) -> None:
+    """Print a worker's line with its name as a prefix."""
+    logs.print_line(f"worker {index} │ {line}", sys.stderr)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Supervision:
+    """How an executor supervises its workers, wherever they run.
+
+    Args:
+        news: hears what happens.
+        write: takes a worker's number and one line of its output.
+        heartbeat_limit_s: a worker is killed when its last sign of life is older than this.
+        loading_limit_s: the same before its first heartbeat; progress counts (`SIGN_OF_LIFE`).
+    """
+
+    news: Listener = lambda news: None
+    write: Callable[[int, str], None] = write_line
+    first_retry_s: float = FIRST_RETRY_S
+    heartbeat_limit_s: float = HEARTBEAT_LIMIT_S
+    loading_limit_s: float = LOADING_LIMIT_S
 
 
 class Executor(Protocol):

@@ -1,4 +1,4 @@
-"""How a local worker process begins: `python -m parley.executor.child PARENT_PID VERB …`.
+"""The start of a local worker process: `python -m parley.executor.child PARENT_PID VERB …`.
 
 It never outlives the process that started it, even if that one is killed, and
 then becomes `python -m parley VERB …`. With `--prepare MODULE,…` before the verb it is started
@@ -71,7 +71,7 @@ def prepare(modules: str) -> None:
     """Import modules, then wait for the environment; exit if the parent never sends it."""
     with importing(plain=True):
         for module in modules.split(","):
-            # Whoever needs it imports it again, and says what is missing.
+            # Code that needs it imports it again, and reports what is missing.
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
     told = sys.stdin.readline()

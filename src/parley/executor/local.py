@@ -18,29 +18,18 @@ import signal
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel
-
 from parley import logs
 from parley.clock import Backoff
-from parley.executor.base import (
-    FIRST_RETRY_S,
-    HEARTBEAT_LIMIT_S,
-    LAST_RETRY_S,
-    LOADING_LIMIT_S,
-    RESTART_EXIT_CODE,
-    SETTLED_S,
-    SETUP_EXIT_CODE,
-    SIGN_OF_LIFE,
-    Listener,
-    WorkerNews,
-    how_it_ended,
-)
+from parley.executor import base
 from parley.executor.child import PREPARE
 from parley.settings import Settings
+from parley.settings.reader import variable
+from parley.settings.tree import values
 
 LINE_LIMIT_BYTES: Final = 1 << 16
 CHECK_EVERY_S: Final = 1.0
@@ -80,56 +69,34 @@ async def _start(command: Sequence[str], more: Mapping[str, str], *, stdin: int)
     )
 
 
-def write_line(index: int, line: str) -> None:
-    """Print a worker's line with its name as a prefix."""
-    print(f"worker {index} │ {line}", file=sys.stderr, flush=True)
-
-
-class LocalExecutor:
-    """See the module.
+@dataclass(eq=False, repr=False)
+class LocalExecutor(base.Supervision):
+    """See the module, and `Supervision` for the other arguments.
 
     Args:
         environments: one per worker, on top of our own environment.
         command: what to run.
-        news: hears what happens.
-        write: takes a worker's number and one line of its output.
-        heartbeat_limit_s: a child is killed when its last sign of life is older than this.
-        loading_limit_s: the same before its first heartbeat; progress counts (`SIGN_OF_LIFE`).
         prepared: a process that becomes the first child (`prepare_worker`).
     """
 
-    def __init__(
-        self,
-        environments: Sequence[Mapping[str, str]],
-        *,
-        command: Sequence[str],
-        news: Listener = lambda news: None,
-        write: Callable[[int, str], None] = write_line,
-        first_retry_s: float = FIRST_RETRY_S,
-        heartbeat_limit_s: float = HEARTBEAT_LIMIT_S,
-        loading_limit_s: float = LOADING_LIMIT_S,
-        prepared: Process | None = None,
-    ) -> None:
-        self._environments = environments
-        self._command = command
-        self._news = news
-        self._write = write
-        self._first_retry_s = first_retry_s
-        self._heartbeat_limit_s = heartbeat_limit_s
-        self._loading_limit_s = loading_limit_s
+    environments: Sequence[Mapping[str, str]]
+    _: KW_ONLY
+    command: Sequence[str]
+    prepared: Process | None = None
+
+    def __post_init__(self) -> None:
         self._due_at: dict[int, float] = {}
         """Process id → time at which it is killed unless it reports before."""
         self._is_ready: set[int] = set()
         """Process ids that have reported."""
         self._hung: dict[int, str] = {}
         """Process id → why it was killed."""
-        self._prepared = prepared
         self._children: dict[int, Process] = {}
         self._stopping = asyncio.Event()
 
     @property
     def workers(self) -> int:
-        return len(self._environments)
+        return len(self.environments)
 
     @property
     def pids(self) -> dict[int, int]:
@@ -159,12 +126,12 @@ class LocalExecutor:
         del index
         if pid in self._due_at:
             self._is_ready.add(pid)
-            self._due_at[pid] = time.monotonic() + self._heartbeat_limit_s
+            self._due_at[pid] = time.monotonic() + self.heartbeat_limit_s
 
     def _comes_further(self, pid: int) -> None:
         """A loading child has made progress."""
         if pid in self._due_at and pid not in self._is_ready:
-            self._due_at[pid] = time.monotonic() + self._loading_limit_s
+            self._due_at[pid] = time.monotonic() + self.loading_limit_s
 
     async def stop(self, grace_s: float) -> None:
         """SIGTERM to all, SIGKILL to the groups of those left after `grace_s`."""
@@ -183,21 +150,21 @@ class LocalExecutor:
             await asyncio.wait(waiting)
 
     async def _spawn(self, index: int) -> Process:
-        environment = self._environments[index]
+        environment = self.environments[index]
         child = await self._take_prepared(environment)
         if child is None:
-            child = await _start(self._command, environment, stdin=DEVNULL)
+            child = await _start(self.command, environment, stdin=DEVNULL)
         self._children[index] = child
-        self._due_at[child.pid] = time.monotonic() + self._loading_limit_s
+        self._due_at[child.pid] = time.monotonic() + self.loading_limit_s
         if self._stopping.is_set():
             # Born while everything is being stopped.
             _kill_group(child.pid)
-        self._news(WorkerNews("started", index, child.pid))
+        self.news(base.WorkerNews("started", index, child.pid))
         return child
 
     async def _take_prepared(self, environment: Mapping[str, str]) -> Process | None:
         """The prepared process with its environment; None if there is none or it has ended."""
-        child, self._prepared = self._prepared, None
+        child, self.prepared = self.prepared, None
         if child is None or child.returncode is not None:
             return None
         assert child.stdin is not None
@@ -212,7 +179,7 @@ class LocalExecutor:
 
     async def _keep(self, index: int) -> None:
         loop = asyncio.get_running_loop()
-        backoff = Backoff(self._first_retry_s, LAST_RETRY_S, SETTLED_S)
+        backoff = Backoff(self.first_retry_s, base.LAST_RETRY_S, base.SETTLED_S)
         while not self._stopping.is_set():
             child = self._children.get(index)
             if child is None or child.returncode is not None:
@@ -221,21 +188,21 @@ class LocalExecutor:
             await self._copy_output(index, child)
             code = await child.wait()
             _kill_group(child.pid)
-            why = self._forget(child.pid) or how_it_ended(code)
+            why = self._forget(child.pid) or base.how_it_ended(code)
             if self._stopping.is_set():
                 return
-            if code == SETUP_EXIT_CODE:
+            if code == base.SETUP_EXIT_CODE:
                 log.error("worker_start_failed", worker=index, why=why)
-                self._news(WorkerNews("given_up", index, child.pid, why))
+                self.news(base.WorkerNews("given_up", index, child.pid, why))
                 return
-            if code == RESTART_EXIT_CODE:
+            if code == base.RESTART_EXIT_CODE:
                 log.info("worker_restarting", worker=index)
-                self._news(WorkerNews("ended", index, child.pid, "restart ordered", 0.0))
+                self.news(base.WorkerNews("ended", index, child.pid, "restart ordered", 0.0))
                 backoff.reset()
                 continue
             pause_s = backoff.take(ran_s=loop.time() - born_at)
             log.warning("worker_died", worker=index, why=why, retry_in_s=pause_s)
-            self._news(WorkerNews("ended", index, child.pid, why, pause_s))
+            self.news(base.WorkerNews("ended", index, child.pid, why, pause_s))
             await asyncio.sleep(pause_s)
 
     def _forget(self, pid: int) -> str | None:
@@ -255,9 +222,9 @@ class LocalExecutor:
             for pid, at in self._due_at.items():
                 if now > at and pid not in self._hung:
                     self._hung[pid] = (
-                        f"hung: no heartbeat for {self._heartbeat_limit_s:g} s"
+                        f"hung: no heartbeat for {self.heartbeat_limit_s:g} s"
                         if pid in self._is_ready
-                        else f"hung: no progress for {self._loading_limit_s:g} s while loading"
+                        else f"hung: no progress for {self.loading_limit_s:g} s while loading"
                     )
                     log.error("worker_hung_killed", pid=pid, why=self._hung[pid])
                     _kill_group(pid)
@@ -274,10 +241,10 @@ class LocalExecutor:
             except asyncio.LimitOverrunError as overrun:
                 line = await child.stdout.read(max(1, overrun.consumed))
             text = line.decode(errors="replace").rstrip()
-            if text == SIGN_OF_LIFE:
+            if text == base.SIGN_OF_LIFE:
                 self._comes_further(child.pid)
             elif text:
-                self._write(index, text)
+                self.write(index, text)
 
 
 def _kill_group(pid: int) -> None:
@@ -292,19 +259,10 @@ def _kill_group(pid: int) -> None:
 def as_environment(settings: Settings) -> dict[str, str]:
     """Settings as the `PARLEY_…` variables from which a child reads the same values."""
     return {
-        "PARLEY_" + "__".join(path).upper(): _text(value)
-        for path, value in _leaves(settings)
+        variable(name): _text(value)
+        for name, value in values(settings).items()
         if value is not None
     }
-
-
-def _leaves(part: BaseModel, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name in type(part).model_fields:
-        value = getattr(part, name)
-        if isinstance(value, BaseModel):
-            yield from _leaves(value, (*path, name))
-        else:
-            yield (*path, name), value
 
 
 def _text(value: Any) -> str:

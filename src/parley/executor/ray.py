@@ -1,4 +1,5 @@
-"""Workers on the nodes of a Ray cluster: Ray finds a place for each and another when a node dies.
+"""Workers on the nodes of a Ray cluster: Ray chooses a node for each, and another one when a node
+dies.
 
 One named, detached actor per worker holds the device and runs the worker process
 (`executor/ray_worker.py`). Ray places and replaces; whether a worker is alive is decided by its
@@ -19,35 +20,12 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from parley import __version__, logs
 from parley.clock import Backoff
-from parley.executor.base import (
-    FIRST_RETRY_S,
-    HEARTBEAT_LIMIT_S,
-    LAST_RETRY_S,
-    LOADING_LIMIT_S,
-    RESTART_EXIT_CODE,
-    SETTLED_S,
-    SETUP_EXIT_CODE,
-    SIGN_OF_LIFE,
-    Listener,
-    WorkerNews,
-    how_it_ended,
-)
-from parley.executor.local import write_line
-from parley.executor.ray_cluster import (
-    NAMESPACE,
-    ask_for_nodes,
-    cluster_gpus,
-    connect,
-    end,
-    end_actors,
-    end_workers,
-    ray_errors,
-)
+from parley.executor import base, ray_cluster
 from parley.executor.ray_worker import NodeWorker, NodeWorkerState
 from parley.executor.scaling import Demand, Scaling
 
@@ -83,8 +61,9 @@ class _Place:
     why_killed: str = ""
 
 
-class RayExecutor:
-    """See the module.
+@dataclass(eq=False, repr=False)
+class RayExecutor(base.Supervision):
+    """See the module, and `Supervision` for the other arguments.
 
     Args:
         environments: one per worker, those that are started while people wait included.
@@ -92,43 +71,22 @@ class RayExecutor:
             machine).
         cluster: distinguishes several servers in one Ray cluster.
         gpus: of each worker; None: one where the cluster has GPUs, else none.
-        news: hears what happens.
-        write: takes a worker's number and one line of its output.
         scaling: None: as many workers as environments, always.
         look: what there is to do; asked once a second.
         retire: told that a worker is to end, before it does; whether it is still empty.
     """
 
-    def __init__(
-        self,
-        environments: Sequence[Mapping[str, str]],
-        *,
-        address: str = "auto",
-        cluster: str = "default",
-        gpus: float | None = None,
-        command: Sequence[str] = WORKER_COMMAND,
-        news: Listener = lambda news: None,
-        write: Callable[[int, str], None] = write_line,
-        first_retry_s: float = FIRST_RETRY_S,
-        heartbeat_limit_s: float = HEARTBEAT_LIMIT_S,
-        loading_limit_s: float = LOADING_LIMIT_S,
-        scaling: Scaling | None = None,
-        look: Callable[[], Demand] = lambda: Demand(0, 0),
-        retire: Callable[[int], bool] = lambda index: False,
-    ) -> None:
-        self._environments = environments
-        self._address = address
-        self._cluster = cluster
-        self._gpus = gpus
-        self._command = tuple(command)
-        self._news = news
-        self._write = write
-        self._first_retry_s = first_retry_s
-        self._heartbeat_limit_s = heartbeat_limit_s
-        self._loading_limit_s = loading_limit_s
-        self._scaling = scaling
-        self._look = look
-        self._retire = retire
+    environments: Sequence[Mapping[str, str]]
+    _: KW_ONLY
+    address: str = "auto"
+    cluster: str = "default"
+    gpus: float | None = None
+    command: Sequence[str] = WORKER_COMMAND
+    scaling: Scaling | None = None
+    look: Callable[[], Demand] = lambda: Demand(0, 0)
+    retire: Callable[[int], bool] = lambda index: False
+
+    def __post_init__(self) -> None:
         self._places: dict[int, _Place] = {}
         self._stopping = asyncio.Event()
         self._asking = asyncio.Lock()
@@ -141,25 +99,25 @@ class RayExecutor:
 
     @property
     def _least(self) -> int:
-        return len(self._environments) if self._scaling is None else self._scaling.least
+        return len(self.environments) if self.scaling is None else self.scaling.least
 
     async def start(self) -> None:
         """Connect to the cluster, adopt the workers running there, and create the rest."""
-        self._own_connection = await asyncio.to_thread(connect, self._address)
-        if self._gpus is None:
-            may_come = self._scaling is not None
-            gpus = 1 if may_come else await asyncio.to_thread(cluster_gpus)
-            self._gpus = 1.0 if gpus else 0.0
+        self._own_connection = await asyncio.to_thread(ray_cluster.connect, self.address)
+        if self.gpus is None:
+            may_come = self.scaling is not None
+            gpus = 1 if may_come else await asyncio.to_thread(ray_cluster.cluster_gpus)
+            self.gpus = 1.0 if gpus else 0.0
         there = await asyncio.to_thread(self._there)
-        missing = [i for i in range(len(self._environments)) if i not in there]
+        missing = [i for i in range(len(self.environments)) if i not in there]
         indices = sorted(there | set(missing[: max(0, self._least - len(there))]))
-        await asyncio.to_thread(ask_for_nodes, len(indices), self._gpus)
+        await asyncio.to_thread(ray_cluster.ask_for_nodes, len(indices), self.gpus)
         for index in indices:
             await self._add(index)
 
     async def _add(self, index: int) -> None:
-        actor = await asyncio.to_thread(self._actor, index, self._gpus or 0.0)
-        backoff = Backoff(self._first_retry_s, LAST_RETRY_S, SETTLED_S)
+        actor = await asyncio.to_thread(self._actor, index, self.gpus or 0.0)
+        backoff = Backoff(self.first_retry_s, base.LAST_RETRY_S, base.SETTLED_S)
         self._places[index] = _Place(actor, backoff, heard_at=time.monotonic())
 
     async def watch(self) -> None:
@@ -185,7 +143,7 @@ class RayExecutor:
         place = self._places.get(index)
         if place is not None and place.pid == pid:
             place.is_ready = True
-            place.due_at = time.monotonic() + self._heartbeat_limit_s
+            place.due_at = time.monotonic() + self.heartbeat_limit_s
 
     async def stop(self, grace_s: float) -> None:
         """End workers and actors."""
@@ -197,28 +155,28 @@ class RayExecutor:
 
     async def _scale(self, now: float) -> None:
         """Take one step towards the wanted number of workers."""
-        if self._scaling is None:
+        if self.scaling is None:
             return
-        demand = self._look()
+        demand = self.look()
         count = len(self._places)
-        wanted = self._scaling.wanted(demand, count, now)
+        wanted = self.scaling.wanted(demand, count, now)
         if wanted > count:
             log.info("more_workers_requested", workers=wanted, waiting=demand.waiting)
-            await asyncio.to_thread(ask_for_nodes, wanted, self._gpus or 0.0)
-            unused = (i for i in range(len(self._environments)) if i not in self._places)
+            await asyncio.to_thread(ray_cluster.ask_for_nodes, wanted, self.gpus or 0.0)
+            unused = (i for i in range(len(self.environments)) if i not in self._places)
             for index, _ in zip(unused, range(wanted - count), strict=False):
                 try:
                     await self._add(index)
-                except ray_errors() as error:
+                except ray_cluster.ray_errors() as error:
                     # The cluster's head is away; asked again in a second.
                     log.warning("worker_add_failed", worker=index, why=str(error)[:200])
                     return
         elif wanted < count and (unneeded := self._superfluous(demand)) is not None:
             place = self._places.pop(unneeded)
             log.info("worker_returned", worker=unneeded, workers=wanted)
-            await asyncio.to_thread(ask_for_nodes, wanted, self._gpus or 0.0)
-            await asyncio.to_thread(end, [place.actor], RETIRE_GRACE_S)
-            self._news(WorkerNews("retired", unneeded, place.pid, "fewer are enough"))
+            await asyncio.to_thread(ray_cluster.ask_for_nodes, wanted, self.gpus or 0.0)
+            await asyncio.to_thread(ray_cluster.end, [place.actor], RETIRE_GRACE_S)
+            self.news(base.WorkerNews("retired", unneeded, place.pid, "fewer are enough"))
 
     def _superfluous(self, demand: Demand) -> int | None:
         """A worker that may end; one without a place comes before an empty one."""
@@ -227,7 +185,7 @@ class RayExecutor:
             return max(waiting)
         for index in sorted(demand.idle & self._places.keys(), reverse=True):
             # From here on it gets no session.
-            if self._retire(index):
+            if self.retire(index):
                 return index
         return None
 
@@ -240,10 +198,10 @@ class RayExecutor:
             place.heard_at = now
             place.is_waiting = False
             for line in answer.lines:
-                if line != SIGN_OF_LIFE:
-                    self._write(index, line)
+                if line != base.SIGN_OF_LIFE:
+                    self.write(index, line)
                 elif not place.is_ready and place.due_at < math.inf:
-                    place.due_at = now + self._loading_limit_s
+                    place.due_at = now + self.loading_limit_s
             self._process(index, place, answer, now)
         elif isinstance(answer, Exception):
             # Its actor or its node died; Ray starts it again where there is room.
@@ -258,19 +216,19 @@ class RayExecutor:
         if state.pid != place.pid and state.pid:
             self._ended(index, place, "its actor was started again", 0.0)
             place.pid, place.born_at, place.begins_at = state.pid, now, None
-            place.is_ready, place.due_at = False, now + self._loading_limit_s
+            place.is_ready, place.due_at = False, now + self.loading_limit_s
             log.info("worker_placed", worker=index, node=state.host, pid=state.pid)
-            self._news(WorkerNews("started", index, state.pid))
+            self.news(base.WorkerNews("started", index, state.pid))
         if state.returncode is None or place.begins_at is not None:
             return
-        why = place.why_killed or how_it_ended(state.returncode)
+        why = place.why_killed or base.how_it_ended(state.returncode)
         place.why_killed = ""
-        if state.returncode == SETUP_EXIT_CODE:
+        if state.returncode == base.SETUP_EXIT_CODE:
             place.is_given_up = True
             log.error("worker_start_failed", worker=index, why=why)
-            self._news(WorkerNews("given_up", index, place.pid, why))
+            self.news(base.WorkerNews("given_up", index, place.pid, why))
             return
-        if state.returncode == RESTART_EXIT_CODE:
+        if state.returncode == base.RESTART_EXIT_CODE:
             place.backoff.reset()
             delay_s, why = 0.0, "restart ordered"
         else:
@@ -281,7 +239,7 @@ class RayExecutor:
 
     def _ended(self, index: int, place: _Place, why: str, retry_in_s: float) -> None:
         if place.pid and place.begins_at is None:
-            self._news(WorkerNews("ended", index, place.pid, why, retry_in_s))
+            self.news(base.WorkerNews("ended", index, place.pid, why, retry_in_s))
         if not retry_in_s and place.begins_at is None:
             place.pid = 0
         place.due_at = math.inf
@@ -289,9 +247,9 @@ class RayExecutor:
     def _waits(self, index: int, place: _Place) -> None:
         if not place.is_waiting:
             place.is_waiting = True
-            why = "waiting for a GPU in the cluster" if self._gpus != 0 else "waiting for a node"
+            why = "waiting for a GPU in the cluster" if self.gpus != 0 else "waiting for a node"
             log.info("worker_waiting", worker=index, why=why)
-            self._news(WorkerNews("waiting", index, why=why))
+            self.news(base.WorkerNews("waiting", index, why=why))
 
     def _look_after(self, now: float) -> None:
         for index, place in self._places.items():
@@ -302,9 +260,9 @@ class RayExecutor:
                 place.asked = None
             if now > place.due_at:
                 place.why_killed = (
-                    f"hung: no heartbeat for {self._heartbeat_limit_s:g} s"
+                    f"hung: no heartbeat for {self.heartbeat_limit_s:g} s"
                     if place.is_ready
-                    else f"hung: no progress for {self._loading_limit_s:g} s while loading"
+                    else f"hung: no progress for {self.loading_limit_s:g} s while loading"
                 )
                 place.due_at = math.inf
                 log.error("worker_hung_killed", worker=index, why=place.why_killed)
@@ -316,28 +274,31 @@ class RayExecutor:
         """Indices of the workers that an earlier server left here; superfluous ones are ended."""
         import ray
 
-        prefix = f"parley-{self._cluster}-"
+        prefix = f"parley-{self.cluster}-"
         names = [
             one["name"]
             for one in ray.util.list_named_actors(all_namespaces=True)
-            if one["namespace"] == NAMESPACE and one["name"].startswith(prefix)
+            if one["namespace"] == ray_cluster.NAMESPACE and one["name"].startswith(prefix)
         ]
         numbers = {int(rest) for name in names if (rest := name.removeprefix(prefix)).isdigit()}
-        for index in sorted(numbers - set(range(len(self._environments)))):
+        for index in sorted(numbers - set(range(len(self.environments)))):
             log.info("worker_surplus_stopped", worker=index)
             with contextlib.suppress(ValueError):
-                end([ray.get_actor(f"{prefix}{index}", namespace=NAMESPACE)], RETIRE_GRACE_S)
-        return numbers & set(range(len(self._environments)))
+                ray_cluster.end(
+                    [ray.get_actor(f"{prefix}{index}", namespace=ray_cluster.NAMESPACE)],
+                    RETIRE_GRACE_S,
+                )
+        return numbers & set(range(len(self.environments)))
 
     def _actor(self, index: int, gpus: float) -> Any:
         """The actor of one worker: the existing one if it matches, otherwise a new one."""
         import ray
 
-        name = f"parley-{self._cluster}-{index}"
-        environment = dict(self._environments[index])
-        digest = _digest(environment, self._command)
+        name = f"parley-{self.cluster}-{index}"
+        environment = dict(self.environments[index])
+        digest = _digest(environment, self.command)
         with contextlib.suppress(ValueError):
-            actor = ray.get_actor(name, namespace=NAMESPACE)
+            actor = ray.get_actor(name, namespace=ray_cluster.NAMESPACE)
             try:
                 found = ray.get(actor.version.remote(), timeout=ANSWER_LIMIT_S)
             except (ray.exceptions.RayError, TimeoutError):
@@ -349,7 +310,7 @@ class RayExecutor:
             ray.kill(actor, no_restart=True)
         made = ray.remote(NodeWorker).options(
             name=name,
-            namespace=NAMESPACE,
+            namespace=ray_cluster.NAMESPACE,
             lifetime="detached",
             get_if_exists=False,
             num_cpus=0,
@@ -360,7 +321,7 @@ class RayExecutor:
         )
         for attempt in range(20):
             try:
-                return made.remote(environment, __version__, digest, self._command)
+                return made.remote(environment, __version__, digest, self.command)
             except ValueError:
                 # The name of one that was killed is free a moment later.
                 if attempt == 19:
@@ -395,7 +356,7 @@ class RayExecutor:
         if not ray.is_initialized():
             return
         actors = [place.actor for place in self._places.values()]
-        end_workers(actors, grace_s)
+        ray_cluster.end_workers(actors, grace_s)
         # What needs the cluster's head waits for it as long as it is away.
         leaving = threading.Thread(target=self._leave, args=(actors,), daemon=True)
         leaving.start()
@@ -406,8 +367,8 @@ class RayExecutor:
     def _leave(self, actors: Sequence[Any]) -> None:
         import ray
 
-        end_actors(actors)
-        ask_for_nodes(0, self._gpus or 0.0)
+        ray_cluster.end_actors(actors)
+        ray_cluster.ask_for_nodes(0, self.gpus or 0.0)
         if self._own_connection:
             ray.shutdown()
 

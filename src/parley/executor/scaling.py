@@ -1,4 +1,4 @@
-"""How many workers a cluster is asked for while people wait, and when one is given back. Pure.
+"""How many workers to request of a cluster while clients wait, and when to release one. Pure.
 
 A model takes minutes to load, so more is asked for as soon as people have waited a moment, and
 released only after it was idle for long.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What the gateway sees.
+    """The gateway's load.
 
     Args:
         waiting: clients in the queue.
@@ -28,7 +28,7 @@ class Demand:
 
 
 class Scaling:
-    """How many workers there should be.
+    """Wanted number of workers.
 
     Args:
         least: never fewer.

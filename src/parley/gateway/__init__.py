@@ -1,2 +1,3 @@
-"""What clients meet: queue, leases, relay, REST. Never torch, never inside a message it
-forwards."""
+"""The gateway, which clients meet: queue, leases, relay, REST. It imports no torch and never looks
+inside a message that it forwards.
+"""

@@ -1,4 +1,4 @@
-"""From a client to a worker that serves it: the one way, for sockets and REST alike.
+"""Acquires a worker for a client, for sockets and REST alike.
 
 `Acquisition.acquire` queues a client, waits with it, leases a slot and connects to the worker, as
 often as it takes; what it yields is released when the block ends, however it ends. A `ClientWatch`
@@ -26,6 +26,9 @@ from parley.tracing import TraceSpan, Tracing
 QUIET_S: Final = 0.5
 """Time for dialling a worker before its client is notified that it waits."""
 
+MOVES_EVERY_S: Final = 1.0
+"""Clients learn of a new position at most this often: each arrival may move every ticket."""
+
 T = TypeVar("T")
 Received = TypeVar("Received")
 
@@ -46,7 +49,7 @@ class TicketCancelled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who wants a slot, once it is let in.
+    """The admitted client that requests a slot.
 
     Args:
         kind: what the queue calls the session.
@@ -96,12 +99,25 @@ class ClientWatch(Generic[Received]):
         Raises:
             Departed: the client left or has received its last message.
         """
-        stop = ticket.changed.listen(self._wake)
+        loop = asyncio.get_running_loop()
+        informed_at, nudge = loop.time(), loop.call_soon(self._wake)
+
+        def changed() -> None:
+            nonlocal nudge
+            if ticket.state != "waiting":
+                self._wake()
+            elif nudge.cancelled():
+                nudge = loop.call_at(informed_at + MOVES_EVERY_S, self._wake)
+
+        stop = ticket.changed.listen(changed)
         try:
             while ticket.state == "waiting":
-                await self._event(None, timeout_s=self.tell(ticket))
+                nudge.cancel()
+                informed_at, timeout_s = loop.time(), self.inform(ticket)
+                await self._event(None, timeout_s=timeout_s)
         finally:
             stop()
+            nudge.cancel()
 
     async def attend(self, work: Coroutine[Any, Any, T], ticket: Ticket | None = None) -> T:
         """Do `work` while the client is minded.
@@ -119,7 +135,7 @@ class ClientWatch(Generic[Received]):
             while not task.done():
                 await self._event(task, timeout_s=timeout_s)
                 if ticket is not None and asyncio.get_running_loop().time() >= quiet_until:
-                    timeout_s = None if task.done() else self.tell(ticket)
+                    timeout_s = None if task.done() else self.inform(ticket)
             return task.result()
         finally:
             if not task.done():
@@ -132,7 +148,7 @@ class ClientWatch(Generic[Received]):
 
     # What kinds of clients do differently
 
-    def tell(self, ticket: Ticket) -> float | None:
+    def inform(self, ticket: Ticket) -> float | None:
         """Send the client its position in the queue if that is due; returns the seconds until the
         next time."""
         return None
@@ -192,25 +208,16 @@ class ClientWatch(Generic[Received]):
             self._woken.set_result(None)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Acquisition:
     """Brings clients to workers."""
 
-    def __init__(
-        self,
-        *,
-        dispatcher: Dispatcher,
-        upstream_settings: UpstreamSettings,
-        metrics: Metrics,
-        usage: KeyUsage,
-        clock: Clock,
-        tracing: Tracing,
-    ) -> None:
-        self._tracing = tracing
-        self._dispatcher = dispatcher
-        self._usage = usage
-        self._settings = upstream_settings
-        self._metrics = metrics
-        self._clock = clock
+    dispatcher: Dispatcher
+    upstream_settings: UpstreamSettings
+    metrics: Metrics
+    usage: KeyUsage
+    clock: Clock
+    tracing: Tracing
 
     def check(self, kind: Kind, key_id: str | None) -> None:
         """Check that `acquire` would let a client wait now.
@@ -218,8 +225,8 @@ class Acquisition:
         Raises:
             QueueFull, ServiceUnavailable, QuotaExceeded: as it would.
         """
-        self._usage.check(key_id)
-        self._dispatcher.check(kind)
+        self.usage.check(key_id)
+        self.dispatcher.check(kind)
 
     @asynccontextmanager
     async def acquire(
@@ -233,13 +240,13 @@ class Acquisition:
             TicketCancelled: it was taken out of the queue.
             ParleyError: no worker could be reached or had room.
         """
-        self._usage.check(client.key_id)
+        self.usage.check(client.key_id)
         who = {
             "parley.session_id": client.session_id,
             "parley.dialect": client.dialect,
             "parley.kind": client.kind.value,
         }
-        with self._tracing.session(who) as trace:
+        with self.tracing.session(who) as trace:
             async with self._acquire(client, watch, trace) as upstream:
                 yield upstream
 
@@ -247,7 +254,7 @@ class Acquisition:
     async def _acquire(
         self, client: Client, watch: ClientWatch[Any], trace: TraceSpan
     ) -> AsyncIterator[UpstreamConnection]:
-        ticket = self._dispatcher.submit(
+        ticket = self.dispatcher.submit(
             client.kind,
             session_id=client.session_id,
             address=client.address,
@@ -268,11 +275,10 @@ class Acquisition:
                     raise ticket.refusal
                 lease = ticket.lease
                 assert lease is not None
-                waited_s = self._clock.monotonic() - ticket.enqueued_at
+                waited_s = self.clock.monotonic() - ticket.enqueued_at
                 headers = upstream_headers(
                     lease,
-                    secret=self._settings.secret,
-                    accepted_time=client.accepted_time or self._clock.time(),
+                    accepted_time=client.accepted_time or self.clock.time(),
                     queue_wait_s=waited_s,
                     caller=client.caller,
                     extensions=client.extensions,
@@ -282,7 +288,7 @@ class Acquisition:
                 async with (
                     lease,
                     UpstreamConnection(
-                        lease, self._settings, dialect=client.dialect, headers=headers
+                        lease, self.upstream_settings, dialect=client.dialect, headers=headers
                     ) as upstream,
                 ):
                     connecting = trace.begin("connect", {"parley.worker": lease.worker.worker_id})
@@ -292,7 +298,7 @@ class Acquisition:
                         connecting.end()
                     if opened is not None:
                         upstream.waited_s, upstream.expected_wait_s = waited_s, expected_wait_s
-                        self._metrics.session(client.kind, waited_s)
+                        self.metrics.session(client.kind, waited_s)
                         relaying = trace.begin("relay")
                         try:
                             yield upstream
@@ -302,8 +308,8 @@ class Acquisition:
                     if upstream.is_unknown:
                         raise ServiceUnavailable("No worker supports this protocol.")
                     if upstream.is_refused:
-                        self._dispatcher.worker_refused(ticket)
+                        self.dispatcher.worker_refused(ticket)
                     else:
-                        self._dispatcher.worker_failed(ticket)
+                        self.dispatcher.worker_failed(ticket)
         finally:
-            self._dispatcher.cancel(ticket)
+            self.dispatcher.cancel(ticket)

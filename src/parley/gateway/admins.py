@@ -41,8 +41,16 @@ class Admins:
     def is_admin(self, peer: str | None, headers: Mapping[str, str]) -> bool:
         """True for a holder of the role `admin` or of the admin token. Without such a token, also
         for requests from this machine, except those of other sites' pages and of proxies."""
-        user_role = self._user_role(peer, headers)
-        if "admin" in {user_role, *self._roles(headers)}:
+        return self._is_admin(peer, headers, self._user_role(peer, headers), self._roles(headers))
+
+    def _is_admin(
+        self,
+        peer: str | None,
+        headers: Mapping[str, str],
+        user_role: str | None,
+        roles: set[str],
+    ) -> bool:
+        if user_role == "admin" or "admin" in roles:
             return True
         token = self._security.admin_token
         if token:
@@ -66,16 +74,16 @@ class Admins:
 
     def is_operator(self, peer: str | None, headers: Mapping[str, str]) -> bool:
         """True for admins and for holders of the role `operate`."""
-        roles = {self._user_role(peer, headers), *self._roles(headers)}
-        return "operate" in roles or self.is_admin(peer, headers)
+        user_role, roles = self._user_role(peer, headers), self._roles(headers)
+        if user_role == "operate" or "operate" in roles:
+            return True
+        return self._is_admin(peer, headers, user_role, roles)
 
     def check_operator(self, peer: str | None, headers: Mapping[str, str]) -> None:
-        """Raise `Unauthorized` unless `is_operator`."""
         if not self.is_operator(peer, headers):
             self.check_admin(peer, headers)
 
     def check_admin(self, peer: str | None, headers: Mapping[str, str]) -> None:
-        """Raise `Unauthorized` unless `is_admin`."""
         if not self.is_admin(peer, headers):
             raise Unauthorized(
                 "An admin token is required."

@@ -1,4 +1,4 @@
-"""Who may come in: origins, addresses, session ids, tokens.
+"""Admission of clients: origins, addresses, session ids, tokens.
 
 Checks only, no sockets. Whatever is refused here costs nothing else. Source: service.md 8.
 """
@@ -6,6 +6,7 @@ Checks only, no sockets. Whatever is refused here costs nothing else. Source: se
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import ipaddress
 from collections import Counter
@@ -16,15 +17,9 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
-from parley.errors import (
-    HostForbidden,
-    OriginForbidden,
-    SessionIdInUse,
-    TooManySessions,
-    Unauthorized,
-)
+from parley import errors
 from parley.protocol.control import SECRET_HEADER
-from parley.protocol.networks import host_name, is_private_name, network_of
+from parley.protocol.networks import host_name, is_private_name, network_of, without_port
 from parley.settings import SecuritySettings
 
 PORTS = {"http": 80, "https": 443}
@@ -74,8 +69,12 @@ class Admission:
             # The last entry is the one our own proxy wrote; those before it are the client's words.
             last = _last_entry(headers, "x-forwarded-for")
             if last:
-                return last
+                return without_port(last)
         return peer or "unknown"
+
+    def owner_of(self, peer: str | None, headers: Mapping[str, str]) -> str:
+        """The network of the client's address, by which limits count."""
+        return network_of(self.address_of(peer, headers))
 
     def is_encrypted(self, headers: Mapping[str, str]) -> bool:
         """True if a trusted proxy reports that the client uses TLS."""
@@ -96,7 +95,7 @@ class Admission:
         name = (host_name(f"//{host}") or "").lower().rstrip(".")
         if is_private_name(name) or any(fnmatchcase(name, known) for known in self._names):
             return
-        raise HostForbidden(name)
+        raise errors.HostForbidden(name)
 
     def check_origin(self, headers: Mapping[str, str]) -> None:
         """Browsers say which page asks; programs say nothing and may pass.
@@ -113,7 +112,7 @@ class Admission:
         # A Host without a port means the one of the page's scheme: TLS may end at a proxy.
         scheme = origin.partition(":")[0]
         if page is None or page != _place(f"{scheme}://{headers.get('host', '')}"):
-            raise OriginForbidden(origin)
+            raise errors.OriginForbidden(origin)
 
     def lists_origin(self, origin: str) -> bool:
         """True if pages of `origin` may open sessions."""
@@ -122,15 +121,16 @@ class Admission:
 
     @contextmanager
     def visit(self, address: str, *, limit: int | None = None) -> Iterator[None]:
-        """Count a session of `address` (or of another owner) while the block runs.
+        """Count a session of `address`, or of a key with a `limit` of its own, during the block.
 
         Raises:
             TooManySessions: it has as many as one address, or /64 of IPv6, may have.
         """
+        whose = "from one address" if limit is None else "with one key"
         address = network_of(address)
         held, limit = self._inside[address], limit or self._sessions_per_client
         if held >= limit:
-            raise TooManySessions(held, limit)
+            raise errors.TooManySessions(held, limit, whose)
         self._inside[address] += 1
         try:
             yield
@@ -147,7 +147,7 @@ class Admission:
             SessionIdInUse: a live connection has it.
         """
         if session_id in self._session_ids:
-            raise SessionIdInUse(session_id)
+            raise errors.SessionIdInUse(session_id)
         freed = self._session_ids[session_id] = asyncio.get_running_loop().create_future()
         try:
             yield
@@ -168,20 +168,21 @@ class Admission:
             Unauthorized: otherwise, and always for pages.
         """
         if "origin" in headers:
-            raise Unauthorized("Browsers may not connect as workers.")
+            raise errors.Unauthorized("Browsers may not connect as workers.")
         secret = self._security.worker_secret
         if secret:
             if not hmac.compare_digest(headers.get(SECRET_HEADER, "").encode(), secret.encode()):
-                raise Unauthorized("The worker secret does not match.")
+                raise errors.Unauthorized("The worker secret does not match.")
         elif not is_local(peer, headers):
-            raise Unauthorized("Workers on other hosts need a shared secret.")
+            raise errors.Unauthorized("Workers on other hosts need a shared secret.")
 
     def check_worker_url(self, url: str) -> None:
         """Without a shared secret, sessions are sent to workers on this machine only."""
         if not self._security.worker_secret and not names_loopback(url):
-            raise Unauthorized("Workers on other hosts need a shared secret.")
+            raise errors.Unauthorized("Workers on other hosts need a shared secret.")
 
 
+@functools.lru_cache(maxsize=1024)
 def is_loopback(address: str | None) -> bool:
     """True if a peer address is this machine's loopback."""
     try:

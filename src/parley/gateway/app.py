@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -31,7 +30,6 @@ from parley.gateway.http import (
     pages,
     presets,
     queue,
-    security,
     sessions,
     status,
     stopping,
@@ -39,7 +37,8 @@ from parley.gateway.http import (
     voices,
 )
 from parley.gateway.http.chat_forwarder import ChatForwarder
-from parley.gateway.http.files import WebFiles, web_files
+from parley.gateway.http.exchange import BodyLimits, Exchanges
+from parley.gateway.http.files import WebFiles
 from parley.gateway.http.openai import chat as openai_chat
 from parley.gateway.http.openai import models as openai_models
 from parley.gateway.http.openai import realtime as openai_realtime
@@ -51,7 +50,7 @@ from parley.gateway.http.openai.kept_responses import KeptResponses
 from parley.gateway.http.openai.response_request import ResponseRequest
 from parley.gateway.http.openai.sources import Sources
 from parley.gateway.http.openai.voices import VoiceNames
-from parley.gateway.http.routing import Router
+from parley.gateway.http.routing import Router, RouteTable
 from parley.gateway.parts import MIB
 from parley.gateway.runtime import GatewayRuntime
 from parley.protocol import chat as chat_protocol
@@ -72,32 +71,31 @@ BODIES: Final = (
 )
 """Bodies that routes decode themselves, so that FastAPI does not see their types."""
 
-PACK_AFTER_S: Final = 3.0
-"""Delay after the start, so that a server is ready half a second sooner."""
-
 
 def make_app(
     settings: Settings,
     *,
     make_runtime: Callable[[Settings], GatewayRuntime] = GatewayRuntime,
-    web: Path = pages.WEB,
+    web: Path = pages.MADE,
 ) -> FastAPI:
     """The application. Its runtime is built when the server starts and is then
-    `app.state.runtime`."""
+    `app.state.runtime`.
+
+    Args:
+        web: folder of the made pages; it need not exist.
+    """
+    files = WebFiles(web) if web.is_dir() else None
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
         runtime = make_runtime(settings)
         app.state.runtime = runtime
         try:
-            with (
-                logs.keeping_recent(operations.LINES_KEPT) as recent,
-                contextlib.ExitStack() as stack,
-            ):
-                files = _add_routes(app, runtime, web, recent)
+            with logs.keeping_recent(operations.LINES_KEPT) as recent:
+                _add_routes(app, runtime, files, recent)
+                routes = RouteTable(app.router)
+                exchanges.open(routes, _auth_parts(runtime), runtime.links.budget)
                 async with runtime.run() as state:
-                    if files is not None:
-                        stack.callback(_packing_soon(files).cancel)
                     yield state
         except SetupError as error:
             # uvicorn only logs that it failed; our caller reports why.
@@ -112,6 +110,8 @@ def make_app(
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
+        # parley traces sessions itself; FastAPI would look at the environment for each request.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     limits = {
         "/api/chat": int(settings.limits.chat_frame_mb * MIB),
@@ -127,58 +127,44 @@ def make_app(
         runtime: GatewayRuntime = app.state.runtime
         return runtime
 
-    def auth_parts() -> auth.AuthParts:
-        runtime = find_runtime()
-        return auth.AuthParts(
-            admission=runtime.access.admission,
-            admins=runtime.access.admins,
-            authenticator=runtime.access.authenticator,
-            clock=runtime.clock,
-            metrics=runtime.monitoring.metrics,
-            state=runtime.stores.state,
-        )
-
-    def security_parts() -> security.SecurityParts:
-        runtime = find_runtime()
-        return security.SecurityParts(runtime.access.admission, runtime.links.budget)
-
     def find_missing(request: Request) -> Response | None:
-        files = web_files(web) if web.is_dir() else None
-        return pages.missing_page(files, request, web)
+        return pages.missing_page(files, request)
 
     app.router.default = _no_such_route
-    errors.install(app, lambda: find_runtime().monitoring.metrics, find_missing)
     openapi.install(
         app,
         structs=BODIES,
         needs_key=settings.security.needs_key,
         has_admin_token=bool(settings.security.admin_token),
     )
-    app.add_middleware(auth.AuthMiddleware, find_parts=auth_parts, logs_access=settings.log.access)
-    app.add_middleware(
-        security.SecurityMiddleware,
-        find_parts=security_parts,
-        body_limits=limits,
-        spooled=["/api/sessions/*/upload-recording"],
+    exchanges = Exchanges(
+        lifespan=app.router,
+        failures=errors.Failures(lambda: find_runtime().monitoring.metrics, find_missing),
+        body_limits=BodyLimits(limits, ["/api/sessions/*/upload-recording"]),
+        logs_access=settings.log.access,
     )
+    # In place of FastAPI's five layers, whose work it does.
+    app.middleware_stack = exchanges
     return app
 
 
-def _packing_soon(files: WebFiles) -> asyncio.TimerHandle:
-    """Pack the pages soon after the start; a page that is requested earlier is packed then."""
-    loop = asyncio.get_running_loop()
-    return loop.call_later(PACK_AFTER_S, lambda: loop.run_in_executor(None, files.pack))
+def _auth_parts(runtime: GatewayRuntime) -> auth.AuthParts:
+    return auth.AuthParts(
+        admission=runtime.access.admission,
+        admins=runtime.access.admins,
+        authenticator=runtime.access.authenticator,
+        clock=runtime.clock,
+        state=runtime.stores.state,
+    )
 
 
 def _add_routes(
-    app: FastAPI, runtime: GatewayRuntime, web: Path, recent: logs.Recent
-) -> WebFiles | None:
-    """Add all routes; returns the files of the pages if they are installed."""
-    files = web_files(web) if web.is_dir() else None
+    app: FastAPI, runtime: GatewayRuntime, files: WebFiles | None, recent: logs.Recent
+) -> None:
     if files is not None:
         app.mount("/static", files, name="static")
     for router in (
-        *_public_routers(runtime, files, web),
+        *_public_routers(runtime, files),
         *_chat_routers(runtime),
         *_data_routers(runtime, recent),
     ):
@@ -189,10 +175,9 @@ def _add_routes(
         route = path.replace("{session_id}", "{session_id:path}")
         app.router.routes.append(WebSocketRoute(route, _socket(runtime, path)))
     app.router.routes.append(WebSocketRoute(CONTROL_PATH, runtime.serving.worker_control.serve))
-    return files
 
 
-def _public_routers(runtime: GatewayRuntime, files: WebFiles | None, web: Path) -> list[Router]:
+def _public_routers(runtime: GatewayRuntime, files: WebFiles | None) -> list[Router]:
     """State, pages and the queue. Ordered by how often browsers request them."""
     settings, clock = runtime.settings, runtime.clock
     scheduling, access, stores = runtime.scheduling, runtime.access, runtime.stores
@@ -215,7 +200,6 @@ def _public_routers(runtime: GatewayRuntime, files: WebFiles | None, web: Path) 
             files=files,
             handover=stores.handover,
             recordings=stores.recordings,
-            web=web,
         ),
         queue.routes(
             clock=clock,

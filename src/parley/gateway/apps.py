@@ -1,4 +1,4 @@
-"""The ways of talking that this server offers, and which of them are switched on."""
+"""The apps that this server offers, and which of them are enabled."""
 
 from __future__ import annotations
 

@@ -42,6 +42,13 @@ COOKIE: Final = "parley_token"
 _OWN_COOKIE: Final = re.compile(
     rf'(?:^|;)[ \t]*{COOKIE}="?([A-Za-z0-9_=-]{{1,1000}})"?[ \t]*(?:;|$)'
 )
+TOKEN_HEADERS: Final = (
+    "authorization",
+    "api-key",
+    "x-api-key",
+    "x-admin-token",
+    "sec-websocket-protocol",
+)
 KEY_SUBPROTOCOL: Final = "openai-insecure-api-key."
 """Prefix of the key in a WebSocket subprotocol. Source: OpenAI Realtime, browsers."""
 
@@ -52,11 +59,19 @@ SESSION_S: Final = 900.0
 @dataclass(frozen=True, slots=True)
 class Caller:
     """A client, and its `key` if it sent one, directly or through a session token
-    (`is_session`)."""
+    (`is_session`).
+
+    Args:
+        only_talks: its token opens realtime sessions and nothing else.
+    """
 
     kind: Literal["anonymous", "key", "admin"] = "anonymous"
     key: Key | None = None
     is_session: bool = False
+    only_talks: bool = False
+
+
+ANONYMOUS: Final = Caller()
 
 
 class Authenticator:
@@ -135,6 +150,8 @@ class Authenticator:
         Raises:
             Unauthorized: a token is not valid.
         """
+        if token is None and not any(name in headers for name in TOKEN_HEADERS):
+            return self._unshown(headers, peer)
         offered = _openai_tokens(headers)
         shown = [one for one in offered if one and (self.needs_key or not self._is_foreign(one))]
         shown += [
@@ -148,17 +165,22 @@ class Authenticator:
             raise Unauthorized("This token is not valid.")
         found = [caller for caller in callers if caller is not None]
         if not found:
-            user = None if self._users is None else self._users.user(peer, headers)
-            if user is not None:
-                return Caller("key", user)
-            stored = _cookie(headers.get("cookie", ""))
-            caller = self._holder(stored) if stored else None
-            return caller or Caller()
+            return self._unshown(headers, peer)
         return next((caller for caller in found if caller.kind == "admin"), found[0])
 
+    def _unshown(self, headers: Mapping[str, str], peer: str | None) -> Caller:
+        """A caller that shows no token: its proxy or its cookie may say who it is."""
+        user = None if self._users is None else self._users.user(peer, headers)
+        if user is not None:
+            return Caller("key", user)
+        stored = _cookie(headers.get("cookie", ""))
+        caller = self._holder(stored) if stored else None
+        return caller or ANONYMOUS
+
     def count(self, caller: Caller, address: str | None = None) -> None:
-        """One use of a key, or of an address without one. Callers on this machine are not counted
-        by their address: behind a proxy that is not trusted, all clients seem to be on it.
+        """Count one use of a key, or else of an address: that of an anonymous caller, or of a
+        token that an admin gave out. Addresses of this machine are not counted: behind a proxy that
+        is not trusted, all clients seem to be on it.
 
         Args:
             address: the caller's; None where it is not counted.
@@ -169,7 +191,7 @@ class Authenticator:
         key = caller.key
         if key is None:
             limit = self._anonymous
-            if caller.kind != "anonymous" or limit is None or not address or is_loopback(address):
+            if caller.kind == "admin" or limit is None or not address or is_loopback(address):
                 return
             if not limit.take(network_of(address)):
                 wait_s = limit.wait_s(network_of(address))
@@ -186,12 +208,13 @@ class Authenticator:
         self.used_s[key.id] = self._clock.time()
 
     def session_token(
-        self, caller: Caller, lasts_s: float = SESSION_S, *, settings: str = ""
+        self, caller: Caller, lasts_s: float = SESSION_S, *, settings: str | None = None
     ) -> str:
         """A short-lived token with the rights of a key (never an admin's).
 
         Args:
-            settings: what its sessions begin with, see `settings_of`.
+            settings: what its sessions begin with, see `settings_of`; None: it is for pages of
+                ours, and opens everything that the key opens.
 
         Raises:
             Forbidden: the caller has no more than such a token, which would never end.
@@ -206,7 +229,7 @@ class Authenticator:
         )
 
     def settings_of(self, headers: Mapping[str, str], token: str | None = None) -> str:
-        """What sessions opened with a token begin with; "": nothing.
+        """Initial settings of sessions opened with a token; "": none.
 
         Args:
             token: from the query.
@@ -218,7 +241,7 @@ class Authenticator:
             prefix = next((p for p in (OPEN_PREFIX, SESSION_PREFIX) if one.startswith(p)), None)
             facts = self._opened(one, prefix) if prefix else None
             if facts is not None:
-                return str(facts.get("settings", ""))
+                return str(facts.get("settings") or "")
             if prefix == OPEN_PREFIX and self._opened(one, prefix, at_any_time=True) is not None:
                 raise Unauthorized("This client secret has expired.")
         return ""
@@ -254,10 +277,12 @@ class Authenticator:
         # Share tokens and client secrets have the same seal, and no key.
         if facts is None or "key" not in facts:
             return None
-        if facts["key"] is None:
-            return Caller("key", is_session=True)  # given out by an admin
-        key = self.find_key(str(facts["key"]))
-        return Caller("key", key, is_session=True) if key is not None else None
+        given_by_admin = facts["key"] is None
+        key = None if given_by_admin else self.find_key(str(facts["key"]))
+        if key is None and not given_by_admin:
+            return None
+        only_talks = facts.get("settings") is not None
+        return Caller("key", key, is_session=True, only_talks=only_talks)
 
     def find_key(self, key_id: str) -> Key | None:
         key = self._keys.get(key_id)

@@ -49,55 +49,36 @@ RECONNECT_S: Final = 2.0
 log = logs.get(__name__)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ConnectionHandler:
     """Serves the public sockets of all dialects."""
 
-    def __init__(
-        self,
-        *,
-        dispatcher: Dispatcher,
-        admins: Admins,
-        admission: Admission,
-        authenticator: Authenticator,
-        apps: Apps,
-        metrics: Metrics,
-        clock: Clock,
-        acquisition: Acquisition,
-        relay: SessionRelay,
-        resumption: Resumption,
-        dialects: DialectRegistry,
-        limits: LimitSettings,
-        queue: QueueSettings,
-        closing: asyncio.Future[None],
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._admins = admins
-        self._admission = admission
-        self._authenticator = authenticator
-        self._apps = apps
-        self._metrics = metrics
-        self._clock = clock
-        self._acquisition = acquisition
-        self._relay = relay
-        self._resumption = resumption
-        self._dialects = dialects
-        self._limits = limits
-        self._queue = queue
-        self._closing = closing
+    dispatcher: Dispatcher
+    admins: Admins
+    admission: Admission
+    authenticator: Authenticator
+    apps: Apps
+    metrics: Metrics
+    clock: Clock
+    acquisition: Acquisition
+    relay: SessionRelay
+    resumption: Resumption
+    dialects: DialectRegistry
+    limits: LimitSettings
+    queue: QueueSettings
+    closing: asyncio.Future[None]
+
+    def __post_init__(self) -> None:
         self.is_draining = False
         """True while the server shuts down and sessions still run."""
-        self._live: set[asyncio.Task[object]] = set()
-
-    @property
-    def live(self) -> set[asyncio.Task[object]]:
-        return self._live
+        self.live: set[asyncio.Task[object]] = set()
 
     async def serve(self, websocket: WebSocket, path: str) -> None:
         """Serve one connection; `path` as dialects name it."""
         task = asyncio.current_task()
         assert task is not None
-        self._live.add(task)
-        task.add_done_callback(self._live.discard)
+        self.live.add(task)
+        task.add_done_callback(self.live.discard)
         request = _request(websocket, path)
         dialect, kind = self._open(request)
         with logs.bind_session(dialect.session_id[:64], dialect=dialect.name):
@@ -110,15 +91,15 @@ class ConnectionHandler:
             await websocket.accept(dialect.subprotocol if offered else None)
             connection = connection_of(websocket)
             if newcomer.kind is Kind.CHAT:
-                connection.set_message_limit(int(self._limits.chat_frame_mb * (1 << 20)))
+                connection.set_message_limit(int(self.limits.chat_frame_mb * (1 << 20)))
             try:
                 await self._visit(connection, newcomer)
             except Departed as departure:
                 if departure.is_error:
-                    self._metrics.error(departure.why)
+                    self.metrics.error(departure.why)
                 log.info("client_left_early", why=departure.why)
             except ParleyError as error:
-                self._metrics.error(error.code)
+                self.metrics.error(error.code)
                 log.info("client_refused", code=error.code)
                 spoken = newcomer.dialect
                 send_answer(connection, spoken, spoken.refuse(error))
@@ -130,7 +111,7 @@ class ConnectionHandler:
             except Exception:
                 error_id = secrets.token_hex(4)
                 log.exception("connection_failed", error_id=error_id)
-                self._metrics.error("internal_error")
+                self.metrics.error("internal_error")
                 failure = InferenceFailed("Something went wrong here.", error_id=error_id)
                 spoken = newcomer.dialect
                 send_answer(connection, spoken, spoken.refuse(failure))
@@ -142,7 +123,7 @@ class ConnectionHandler:
 
     def _open(self, request: UpgradeRequest) -> tuple[Dialect, Kind | ParleyError]:
         """Determine a client's dialect and session; raises an error if it cannot have one."""
-        spoken = self._dialects.choose(request)
+        spoken = self.dialects.choose(request)
         kind: Kind | ParleyError
         try:
             kind = spoken.kind_of(request)
@@ -150,19 +131,15 @@ class ConnectionHandler:
             kind = error
         return spoken(
             SessionContext(
-                session_id=request.session_id or spoken.new_session_id(self._clock.time()),
+                session_id=request.session_id or spoken.new_session_id(self.clock.time()),
                 kind=kind if isinstance(kind, Kind) else spoken.kind,
                 extensions=request.wants_extensions,
                 parameters={
                     name: request.query[name] for name in spoken.parameters if name in request.query
                 },
-                clock=self._clock,
+                clock=self.clock,
             )
         ), kind
-
-    def change_limits(self, limits: LimitSettings) -> None:
-        """Apply limits to later clients."""
-        self._limits = limits
 
     async def _may_upgrade(self, newcomer: _Newcomer) -> bool:
         """True if the handshake may continue. If the dialect asks for it, a new client that cannot
@@ -175,9 +152,9 @@ class ConnectionHandler:
             if self._is_closed_to(newcomer.request):
                 raise ServiceUnavailable(SHUTTING_DOWN)
             if not wants_resume(newcomer.request):
-                self._dispatcher.check(client.kind)
+                self.dispatcher.check(client.kind)
         except ParleyError as error:
-            self._metrics.error(error.code)
+            self.metrics.error(error.code)
             log.info("client_refused", code=error.code)
             status, body = dialect.refuse_upgrade(error)
             wait_s = error.retry_after_s
@@ -190,7 +167,7 @@ class ConnectionHandler:
     def _is_closed_to(self, request: UpgradeRequest) -> bool:
         """True if the client is refused because the server shuts down. While sessions still run,
         clients that were cut off may resume theirs."""
-        return self._closing.done() and not (self.is_draining and wants_resume(request))
+        return self.closing.done() and not (self.is_draining and wants_resume(request))
 
     async def _visit(self, connection: Connection, newcomer: _Newcomer) -> None:
         client = newcomer.client or self._client(newcomer)
@@ -204,47 +181,47 @@ class ConnectionHandler:
             send_answer(connection, dialect, dialect.shutting_down(why))
             raise Departed(why.code, is_error=True)
         with ExitStack() as held:
-            held.enter_context(self._admission.visit(client.address))
+            held.enter_context(self.admission.visit(client.address))
             if newcomer.caller is not None and newcomer.caller.key is not None:
                 key = newcomer.caller.key
-                held.enter_context(self._admission.visit(f"key {key.id}", limit=key.max_sessions))
+                held.enter_context(self.admission.visit(f"key {key.id}", limit=key.max_sessions))
             if wants_resume(newcomer.request):
-                await self._resumption.serve(connection, client, dialect, held)
+                await self.resumption.serve(connection, client, dialect, held)
                 return
             # A client that comes back immediately may find its old session still being closed.
-            await self._admission.wait_until_free(client.session_id, RECONNECT_S)
-            held.enter_context(self._admission.claim(client.session_id))
+            await self.admission.wait_until_free(client.session_id, RECONNECT_S)
+            held.enter_context(self.admission.claim(client.session_id))
             await self._wait_and_talk(connection, client, newcomer, held)
 
     def _client(self, newcomer: _Newcomer) -> Client:
-        """Who a newcomer is, once it is let in.
+        """Identity of an admitted client.
 
         Raises:
             ParleyError: it is not.
         """
-        accepted_time = self._clock.time()
+        accepted_time = self.clock.time()
         websocket, dialect = newcomer.websocket, newcomer.dialect
-        self._admission.check_origin(websocket.headers)
+        self.admission.check_origin(websocket.headers)
         peer = websocket.client.host if websocket.client else None
-        address = self._admission.address_of(peer, websocket.headers)
+        address = self.admission.address_of(peer, websocket.headers)
         token = dialect.token_of(newcomer.request)
         caller = newcomer.caller = self._caller(websocket.headers, token, address, peer)
         parameters = dict(dialect.context.parameters)
         if dialect.takes_settings:
-            settings = self._authenticator.settings_of(websocket.headers, token)
+            settings = self.authenticator.settings_of(websocket.headers, token)
             parameters |= {SETTINGS_PARAMETER: settings} if settings else {}
         check_session_id(dialect.session_id)
         if not isinstance(newcomer.kind, Kind):
             raise newcomer.kind
-        self._apps.check(newcomer.kind, dialect.app_id)
+        self.apps.check(newcomer.kind, dialect.app_id)
         return Client(
             kind=newcomer.kind,
             dialect=dialect.name,
             session_id=dialect.session_id,
             address=address,
             key_id=caller.key.id if caller.key else None,
-            caller=caller_word(caller, is_admin=self._admins.is_admin(peer, websocket.headers)),
-            accepted_time=accepted_time if self._limits.realtime_counts_queue else None,
+            caller=caller_word(caller, is_admin=self.admins.is_admin(peer, websocket.headers)),
+            accepted_time=accepted_time if self.limits.realtime_counts_queue else None,
             extensions=dialect.extensions,
             parameters=parameters,
         )
@@ -252,16 +229,16 @@ class ConnectionHandler:
     def _caller(
         self, headers: Headers, token: str | None, address: str, peer: str | None
     ) -> Caller:
-        """Who asks for a session.
+        """The client that requests a session.
 
         Raises:
             Unauthorized: a bad token, or none where one is needed.
             RateLimited: a key, or an address without one, that is used too often.
         """
-        caller = self._authenticator.identify(headers, token, peer=peer)
-        if self._authenticator.needs_key and caller.kind == "anonymous":
+        caller = self.authenticator.identify(headers, token, peer=peer)
+        if self.authenticator.needs_key and caller.kind == "anonymous":
             raise Unauthorized("A key is required.")
-        self._authenticator.count(caller, address)
+        self.authenticator.count(caller, address)
         return caller
 
     async def _wait_and_talk(
@@ -271,25 +248,25 @@ class ConnectionHandler:
         waiter = QueueWaiter(
             connection,
             dialect,
-            dialects=self._dialects,
-            dispatcher=self._dispatcher,
-            clock=self._clock,
+            dialects=self.dialects,
+            dispatcher=self.dispatcher,
+            clock=self.clock,
             limits=WaitLimits(
-                update_every_s=self._queue.update_every_s,
-                first_message_s=self._limits.chat_first_message_s,
-                kept_bytes=int(self._limits.frame_mb * (1 << 20)),
+                update_every_s=self.queue.update_every_s,
+                first_message_s=self.limits.chat_first_message_s,
+                kept_bytes=int(self.limits.frame_mb * (1 << 20)),
                 total_s=self._total_s(dialect, client.kind),
             ),
-            closing=self._closing,
+            closing=self.closing,
         )
         async with waiter:
             if dialect.asks_first:
                 await waiter.first_request()
             try:
-                async with self._acquisition.acquire(client, waiter) as upstream:
+                async with self.acquisition.acquire(client, waiter) as upstream:
                     assert upstream.connection is not None
                     await waiter.hand_over(upstream.connection)
-                    await self._relay.run(connection, upstream, waiter.dialect, held)
+                    await self.relay.run(connection, upstream, waiter.dialect, held)
             except TicketCancelled:
                 waiter.cancelled()
             finally:
@@ -298,11 +275,11 @@ class ConnectionHandler:
     def _total_s(self, dialect: Dialect, kind: Kind) -> float | None:
         """Limit of waiting and session together; None if the dialect counts from the lease."""
         is_call = dialect.is_timed_call and kind.is_duplex
-        if not (is_call and self._limits.realtime_counts_queue):
+        if not (is_call and self.limits.realtime_counts_queue):
             return None
         if kind is Kind.AUDIO_DUPLEX:
-            return self._limits.realtime_audio_s
-        return self._limits.realtime_video_s
+            return self.limits.realtime_audio_s
+        return self.limits.realtime_video_s
 
 
 @dataclass(slots=True, eq=False)

@@ -7,6 +7,7 @@ a cancellation, a release and every change of the worker pool. Source: service.m
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from parley.clock import Clock
@@ -34,30 +35,24 @@ class Owner(Protocol):
     def add_done_callback(self, callback: Callable[[Any], object], /) -> object: ...
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Dispatcher:
     """Matches tickets of the queue with slots of the worker pool."""
 
-    def __init__(
-        self,
-        *,
-        queue: Queue,
-        worker_pool: WorkerPool,
-        eta: EtaTracker,
-        clock: Clock,
-        no_worker_refuse_s: float = 60.0,
-    ) -> None:
-        self.queue = queue
-        self.worker_pool = worker_pool
-        self.eta = eta
-        self._clock = clock
-        self._no_worker_refuse_s = no_worker_refuse_s
+    queue: Queue
+    worker_pool: WorkerPool
+    eta: EtaTracker
+    clock: Clock
+    no_worker_refuse_s: float = 60.0
+
+    def __post_init__(self) -> None:
         self._estimated_at = float("-inf")
         self._is_closed = False
         self.is_paused = False
         """True while tickets wait although slots are free."""
         self._is_running = False
         self._must_rerun = False
-        worker_pool.changed.listen(self.run)
+        self.worker_pool.changed.listen(self.run)
 
     def submit(
         self,
@@ -79,8 +74,8 @@ class Dispatcher:
         ticket = Ticket(
             kind=kind,
             session_id=session_id,
-            enqueued_at=self._clock.monotonic(),
-            enqueued_time=self._clock.time(),
+            enqueued_at=self.clock.monotonic(),
+            enqueued_time=self.clock.time(),
             address=address,
             key_id=key_id,
         )
@@ -99,8 +94,8 @@ class Dispatcher:
         ticket = Ticket(
             kind=kind,
             session_id=session_id,
-            enqueued_at=self._clock.monotonic(),
-            enqueued_time=self._clock.time(),
+            enqueued_at=self.clock.monotonic(),
+            enqueued_time=self.clock.time(),
             address=address,
             key_id=key_id,
             fingerprint=fingerprint,
@@ -121,8 +116,8 @@ class Dispatcher:
     def _check_workers(self, kind: Kind) -> None:
         if self._is_closed:
             raise ServiceUnavailable("The server is shutting down.")
-        away_s = self._clock.monotonic() - self.worker_pool.last_alive_at
-        if away_s > self._no_worker_refuse_s:
+        away_s = self.clock.monotonic() - self.worker_pool.last_alive_at
+        if away_s > self.no_worker_refuse_s:
             raise ServiceUnavailable("No worker is connected.")
         if self.worker_pool.is_cut_off:
             raise ServiceUnavailable(CUT_OFF)
@@ -205,7 +200,7 @@ class Dispatcher:
 
     def refresh(self) -> None:
         """Update the estimates before they are sent."""
-        if self._clock.monotonic() - self._estimated_at >= ESTIMATES_FRESH_S:
+        if self.clock.monotonic() - self._estimated_at >= ESTIMATES_FRESH_S:
             self._estimate()
 
     def _match(self) -> None:
@@ -249,7 +244,7 @@ class Dispatcher:
         ticket.changed.notify()
 
     def _estimate(self) -> None:
-        self._estimated_at = self._clock.monotonic()
+        self._estimated_at = self.clock.monotonic()
         waiting = list(self.queue)
         if not waiting:
             return

@@ -1,4 +1,4 @@
-"""How long a newcomer will wait.
+"""Estimates how long a new ticket will wait.
 
 Pure arithmetic. `EtaTracker` remembers how long each kind of session takes; `estimate_waits` plays
 the queue forward over the slots that will serve it. Source: service.md 2.2 and 2.3.

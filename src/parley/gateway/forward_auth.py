@@ -1,4 +1,4 @@
-"""People whom a proxy in front has signed in (OIDC, SAML, LDAP …), by the headers that it adds.
+"""Users whom a proxy in front has signed in (OIDC, SAML, LDAP …), read from the headers it adds.
 
 oauth2-proxy, Authelia, authentik and their like ask the identity provider and name the user in a
 header. The header is believed from the proxy's address only; from anybody else it is nothing. A

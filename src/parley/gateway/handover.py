@@ -1,4 +1,4 @@
-"""Moves finished recordings here from workers that have a data folder of their own.
+"""Fetches finished recordings from workers that have a data folder of their own.
 
 A worker that shares our folder says so. From the others a recording is fetched into a hidden
 folder, renamed into place as a whole, and only then removed on the worker: whichever process dies,
@@ -28,20 +28,8 @@ from parley.gateway.recording_access import RecordingAccess
 from parley.gateway.state import State
 from parley.gateway.tls import worker_context
 from parley.gateway.worker_pool import Worker, WorkerPool
-from parley.protocol.control import (
-    INCOMPLETE_STATUS,
-    RECORDINGS_PATH,
-    SECRET_HEADER,
-    STORE_ID_FILE,
-)
-from parley.recording import store
-from parley.recording.layout import (
-    ID_PATTERN,
-    Folder,
-    RecordingFolders,
-    free_bytes,
-    write_atomically,
-)
+from parley.protocol import control
+from parley.recording import layout, store
 from parley.settings import StorageSettings
 
 EVERY_S: Final = 1.0
@@ -62,7 +50,7 @@ PIECE_BYTES: Final = 256 << 10
 GIB: Final = 1 << 30
 TAKEN_FACT: Final = "recordings.taken"
 INCOMING: Final = ".incoming-"
-ID: Final = re.compile(ID_PATTERN)
+ID: Final = re.compile(layout.ID_PATTERN)
 
 log = logs.get(__name__)
 
@@ -86,7 +74,7 @@ class Handover:
         self,
         *,
         worker_pool: WorkerPool,
-        folders: RecordingFolders,
+        folders: layout.RecordingFolders,
         recordings: RecordingAccess,
         state: State,
         storage: StorageSettings,
@@ -97,7 +85,7 @@ class Handover:
         self._recordings = recordings
         self._state = state
         self._storage = storage
-        self._headers = {SECRET_HEADER: secret} if secret else {}
+        self._headers = {control.SECRET_HEADER: secret} if secret else {}
         self._to_remove: dict[str, None] = {}
         """Ids that were copied and that their worker has not removed yet; oldest first."""
         self._taking: dict[str, asyncio.Task[None]] = {}
@@ -232,20 +220,20 @@ class Handover:
 
     def _list(self, worker: Worker) -> list[str]:
         with _told(), self._client(worker) as http:
-            answer = http.get(RECORDINGS_PATH)
+            answer = http.get(control.RECORDINGS_PATH)
             answer.raise_for_status()
             return [str(one) for one in answer.json()["recordings"]]
 
-    def _fetch(self, worker: Worker, recording_id: str) -> Folder:
+    def _fetch(self, worker: Worker, recording_id: str) -> layout.Folder:
         folder = self._folders.folder(recording_id)
         incoming = self._folders.root / f"{INCOMING}{recording_id}-{secrets.token_hex(4)}"
         try:
             with (
                 _told(),
                 self._client(worker) as http,
-                http.stream("GET", f"{RECORDINGS_PATH}/{recording_id}") as answer,
+                http.stream("GET", f"{control.RECORDINGS_PATH}/{recording_id}") as answer,
             ):
-                if answer.status_code == INCOMPLETE_STATUS:
+                if answer.status_code == control.INCOMPLETE_STATUS:
                     raise NotComplete("It is not complete yet.")
                 answer.raise_for_status()
                 self._check_room(int(answer.headers["content-length"]))
@@ -260,7 +248,7 @@ class Handover:
         return folder
 
     def _check_room(self, size: int) -> None:
-        left = free_bytes(self._folders.data_dir) - size
+        left = layout.free_bytes(self._folders.data_dir) - size
         if left < self._storage.min_free_gb * GIB:
             raise NotTaken(
                 f"The gateway's disk has no room for it (storage.min_free_gb = "
@@ -269,7 +257,7 @@ class Handover:
 
     def _release(self, worker: Worker, recording_id: str) -> None:
         with _told(), self._client(worker) as http:
-            answer = http.delete(f"{RECORDINGS_PATH}/{recording_id}")
+            answer = http.delete(f"{control.RECORDINGS_PATH}/{recording_id}")
             if answer.status_code not in (204, 404):
                 answer.raise_for_status()
 
@@ -361,10 +349,10 @@ def _drop_incoming(root: Path) -> None:
 
 def store_id(data_dir: Path) -> str:
     """Id of this data folder, created on first use; "" if it cannot be written."""
-    path = data_dir / STORE_ID_FILE
+    path = data_dir / control.STORE_ID_FILE
     try:
         if not path.exists():
-            write_atomically(path, f"{secrets.token_hex(16)}\n".encode())
+            layout.write_atomically(path, f"{secrets.token_hex(16)}\n".encode())
         return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         log.error("data_folder_name_missing", why=str(error))

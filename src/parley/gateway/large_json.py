@@ -1,4 +1,4 @@
-"""JSON that is large is read in a thread, one at a time: the event loop has others to serve.
+"""Parses large JSON in a thread, one document at a time, so that the event loop stays free.
 
 A reader in C keeps the interpreter to itself while it runs, thread or not. So what it may cost is
 bounded first, by counting what it would have to build; see `framing.ITEMS_LIMIT`.

@@ -1,4 +1,4 @@
-"""Which of several gateways is active: the one with the leadership, a key with a lifetime in Redis
+"""Which of several gateways is active: the holder of the leadership, a key with a lifetime in Redis
 or Valkey.
 
 The holder renews it; the others try to take it. A holder that could not renew it in time has to
@@ -146,7 +146,6 @@ class Leadership:
         return self._clock.monotonic() < self._valid_until
 
     async def acquire(self) -> None:
-        """Wait until this gateway leads."""
         while True:
             await self._claim()
             if self.is_held:

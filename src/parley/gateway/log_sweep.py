@@ -50,7 +50,6 @@ class LogSweep:
         return cast(Literal["off", "file", "redis"], self._stored.name.partition(":")[0] or "off")
 
     async def run(self) -> None:
-        """Sweep until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
             await self.sweep()

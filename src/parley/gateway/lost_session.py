@@ -1,4 +1,4 @@
-"""What has to be known of a session whose worker is gone, so that another one can continue it."""
+"""What is known of a session whose worker is gone, so that another worker can continue it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ class LostSession(LoggedSession, frozen=True, kw_only=True):
     Args:
         address, key_id: where its client was, and the key that it showed.
         granted_time: unix seconds at which it got its slot.
+        granted_at: the same by this gateway's monotonic clock; None: an earlier one leased it.
     """
 
     address: str = ""
     key_id: str | None = None
     granted_time: float = 0.0
+    ran_s: float = 0.0
+    granted_at: float | None = None
 
     @classmethod
     def of(cls, lease: Lease) -> LostSession:
@@ -40,6 +43,7 @@ class LostSession(LoggedSession, frozen=True, kw_only=True):
             address=lease.address,
             key_id=lease.key_id,
             granted_time=lease.granted_time,
+            granted_at=lease.granted_at,
         )
 
     @classmethod

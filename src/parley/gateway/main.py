@@ -20,7 +20,7 @@ from parley import logs
 from parley.clock import SystemClock
 from parley.errors import SetupError
 from parley.gateway.app import make_app
-from parley.gateway.http.pages import WEB
+from parley.gateway.http.pages import MADE
 from parley.gateway.leadership import Leadership, RedisStore
 from parley.gateway.reload import ReloadReport, changed, taken_over
 from parley.gateway.runtime import GatewayRuntime
@@ -50,7 +50,7 @@ class Gateway:
         settings: Settings,
         *,
         make_runtime: Callable[..., GatewayRuntime] = GatewayRuntime,
-        web: Path = WEB,
+        web: Path = MADE,
     ) -> None:
         self.settings = settings
         self._reread: Callable[[], Settings] | None = None

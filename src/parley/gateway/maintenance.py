@@ -1,4 +1,4 @@
-"""Keeps what must survive, and keeps the data folder in order.
+"""Saves the state that must survive a restart and keeps the data folder in order.
 
 At the start it puts switches, estimates and keys back; while the server runs it writes down what
 changed, completes the recordings of workers that died, keeps the index in step with the folders and
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from dataclasses import dataclass
 from typing import Any, Final
 
 from cryptography.fernet import Fernet
@@ -41,38 +42,28 @@ RECOVER_EVERY: Final = 6
 log = logs.get(__name__)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Maintenance:
     """The gateway's periodic work. Belongs to the event loop."""
 
-    def __init__(
-        self,
-        *,
-        apps: Apps,
-        authenticator: Authenticator,
-        clock: Clock,
-        eta: EtaTracker,
-        folders: RecordingFolders,
-        recordings: RecordingAccess,
-        state: State,
-        storage: StorageSettings,
-        usage: KeyUsage,
-    ) -> None:
-        self._apps = apps
-        self._usage = usage
-        self._authenticator = authenticator
-        self._clock = clock
-        self._eta = eta
-        self._folders = folders
-        self._recordings = recordings
-        self._state = state
-        self._storage = storage
+    apps: Apps
+    authenticator: Authenticator
+    clock: Clock
+    eta: EtaTracker
+    folders: RecordingFolders
+    recordings: RecordingAccess
+    state: State
+    storage: StorageSettings
+    usage: KeyUsage
+
+    def __post_init__(self) -> None:
         self.failures = 0
         """Number of rounds in which something could not be written."""
         self._saved_samples: dict[Kind, int] = {}
         self._rounds = 0
         self._hopeless: set[str] = set()
         """Recordings of dead workers that cannot be completed; logged once."""
-        self._clean_at = clock.monotonic() + FIRST_CLEAN_S
+        self._clean_at = self.clock.monotonic() + FIRST_CLEAN_S
         self._indexing = asyncio.Lock()
         self._cleaning = asyncio.Lock()
 
@@ -80,18 +71,18 @@ class Maintenance:
 
     async def restore(self) -> None:
         """Restore the state from before the restart."""
-        state = self._state
+        state = self.state
         for app_id, is_on in (await state.apps()).items():
-            app = self._apps.find(app_id)
+            app = self.apps.find(app_id)
             if app is not None:
                 app.is_enabled = is_on
         seal = await state.secret("tokens", Fernet.generate_key())
-        self._authenticator.fill(await state.keys(), seal)
-        self._usage.fill(await state.usage(self._usage.day()))
+        self.authenticator.fill(await state.keys(), seal)
+        self.usage.fill(await state.usage(self.usage.day()))
         await self._restore_eta()
 
     async def _restore_eta(self) -> None:
-        eta, state = self._eta, self._state
+        eta, state = self.eta, self.state
         changed = await state.fact("eta.settings")
         if isinstance(changed, dict):
             try:
@@ -106,7 +97,7 @@ class Maintenance:
         self._saved_samples = dict(eta.samples)
 
     def _adjust(self, changed: dict[str, Any]) -> None:
-        self._eta.adjust(
+        self.eta.adjust(
             baselines={
                 kind: changed[f"eta_{kind.short_name}_s"]
                 for kind in Kind
@@ -118,7 +109,7 @@ class Maintenance:
 
     async def save_eta_settings(self, changed: dict[str, Any]) -> None:
         """Save estimates that an admin changed; earlier changes stay."""
-        state = self._state
+        state = self.state
         if "ema_alpha" in changed:
             changed["eta_ema_alpha"] = changed.pop("ema_alpha")
         before = await state.fact("eta.settings")
@@ -132,15 +123,14 @@ class Maintenance:
             await asyncio.sleep(SAVE_EVERY_S)
 
     async def round(self) -> None:
-        """Do what is due."""
         try:
             if self._rounds % RECOVER_EVERY == 0:
                 await self._recover()
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             if now >= self._clean_at:
                 self._clean_at = now + CLEAN_EVERY_S
                 await self.clean(dry_run=False)
-                await self._state.trim_audit()
+                await self.state.trim_audit()
             await self.save()
         except (OSError, sqlite3.Error) as error:
             # A disk that is full or away now may be back in the next round; until then people
@@ -155,7 +145,7 @@ class Maintenance:
 
     async def save(self) -> None:
         """Write what changed since the last call."""
-        eta = self._eta
+        eta = self.eta
         if eta.samples != self._saved_samples:
             history = {
                 kind: [eta.averages[kind], eta.samples[kind]]
@@ -163,16 +153,16 @@ class Maintenance:
                 if kind in eta.averages
             }
             samples = dict(eta.samples)
-            await self._state.set_fact("eta.history", history)
+            await self.state.set_fact("eta.history", history)
             self._saved_samples = samples
-        rows = self._usage.take_unsaved()
+        rows = self.usage.take_unsaved()
         try:
-            await self._state.add_usage(rows)
+            await self.state.add_usage(rows)
         except (OSError, sqlite3.Error):
-            self._usage.put_back(rows)
+            self.usage.put_back(rows)
             raise
-        used, self._authenticator.used_s = self._authenticator.used_s, {}
-        await self._state.touch_keys(used)
+        used, self.authenticator.used_s = self.authenticator.used_s, {}
+        await self.state.touch_keys(used)
 
     async def finish(self) -> None:
         """Write the last changes; a failing disk does not delay the end."""
@@ -182,8 +172,8 @@ class Maintenance:
             log.error("last_changes_lost", why=str(error))
 
     async def _recover(self) -> None:
-        for folder in await asyncio.to_thread(recover, self._folders, self._hopeless):
-            self._recordings.make_replay(folder)
+        for folder in await asyncio.to_thread(recover, self.folders, self._hopeless):
+            self.recordings.make_replay(folder)
 
     async def clean(
         self,
@@ -193,14 +183,14 @@ class Maintenance:
         max_gb: float | None = None,
     ) -> RetentionReport:
         """Apply the retention rules, or return what they would delete."""
-        storage = self._storage
+        storage = self.storage
         days = storage.retention_days if retention_days is None else retention_days
         size = storage.max_gb if max_gb is None else max_gb
-        now_s = self._clock.time()
+        now_s = self.clock.time()
         async with self._cleaning:
             report = await asyncio.to_thread(
                 retention.clean,
-                self._folders,
+                self.folders,
                 retention_days=days,
                 max_gb=size,
                 now_s=now_s,
@@ -208,11 +198,11 @@ class Maintenance:
             )
         if not dry_run:
             if days >= 0:
-                await self._state.expire_responses(now_s - days * DAY_S)
+                await self.state.expire_responses(now_s - days * DAY_S)
             facts = {**report.as_dict(), "at_s": now_s}
             facts.pop("victims")
             log.info("recordings_cleaned_up", **facts)
-            await self._state.set_fact("retention.last", facts)
+            await self.state.set_fact("retention.last", facts)
         return report
 
     # ---- the index of recordings -----------------------------------------------------------
@@ -220,7 +210,7 @@ class Maintenance:
     async def refresh_index(self) -> None:
         """Synchronise the index with the folders."""
         async with self._indexing:
-            await refresh(self._state, self._folders)
+            await refresh(self.state, self.folders)
 
 
 async def refresh(state: State, folders: RecordingFolders) -> None:

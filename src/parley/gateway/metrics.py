@@ -11,7 +11,7 @@ import platform
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, TypeVar, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -45,6 +45,10 @@ Resumed = Literal[
 """Result for a client that returned: its session, or the reason for the refusal."""
 
 RebuildOutcome = Literal["rebuilt", "lost"]
+
+Values = float | Mapping[Any, float]
+"""Of a metric: its only one, or one for each value of its label, or of its labels together."""
+K = TypeVar("K")
 
 WAIT_BUCKETS_S: Final = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600)
 
@@ -172,93 +176,46 @@ class Metrics:
         """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def _log_metrics(self) -> Iterable[Metric]:
-        logged = self.session_logs
-        if logged is None:
-            return
-        yield GaugeMetricFamily(
-            "parley_session_logs",
-            "Sessions that another worker could continue.",
-            value=logged.count,
-        )
-        yield GaugeMetricFamily(
-            "parley_session_log_bytes", "Size of their logs.", value=logged.size_bytes
-        )
-        yield CounterMetricFamily(
-            "parley_session_logs_dropped",
-            "Logs dropped because all of them together were too large.",
-            value=logged.dropped,
-        )
-        rebuilt = CounterMetricFamily(
-            "parley_sessions_rebuilt", "Sessions of lost workers.", labels=["outcome"]
-        )
-        for outcome in get_args(RebuildOutcome):
-            rebuilt.add_metric([outcome], self._rebuilt[outcome])
-        yield rebuilt
-
     def collect(self) -> Iterable[Metric]:
-        """Called by the registry."""
-        yield GaugeMetricFamily("parley_queue_length", "Tickets waiting.", value=len(self._queue))
-        yield GaugeMetricFamily("parley_queue_limit", "Places.", value=self._queue.limit)
-        yield from self._log_metrics()
-        leases = self._worker_pool.leases
-        yield GaugeMetricFamily("parley_leases", "Slots given out.", value=len(leases))
-        running = GaugeMetricFamily("parley_sessions", "Running sessions.", labels=["mode"])
-        started = CounterMetricFamily("parley_sessions_begun", "Sessions so far.", labels=["mode"])
-        tokens = CounterMetricFamily(
-            "parley_generated_tokens", "Text and speech, as workers report it.", labels=["mode"]
-        )
-        tally = Tally(lease.kind for lease in leases)
-        for kind in Kind:
-            running.add_metric([kind], tally[kind])
-            started.add_metric([kind], self._sessions[kind])
-            tokens.add_metric([kind], self._tokens[kind])
-        yield from (running, started, tokens)
+        pool, leases = self._worker_pool, self._worker_pool.leases
+        usable = [worker for worker in pool if worker.is_usable]
+        running = Tally(lease.kind for lease in leases)
+        recording = Tally(w.heartbeat.recording for w in pool if w.heartbeat is not None)
+        passed = {"up": self.up, "down": self.down}
+        slots = {
+            "all": sum(worker.slots for worker in usable),
+            "free": sum(worker.free_slots for worker in usable),
+        }
+        yield _gauge("parley_queue_length", "Tickets waiting.", len(self._queue))
+        yield _gauge("parley_queue_limit", "Places.", self._queue.limit)
+        yield _gauge("parley_leases", "Slots given out.", len(leases))
+        yield _gauge("parley_sessions", "Running sessions.", _each(Kind, running), "mode")
+        begun = _each(Kind, self._sessions)
+        yield _counter("parley_sessions_begun", "Sessions so far.", begun, "mode")
+        tokens, how = _each(Kind, self._tokens), "Text and speech, as workers report it."
+        yield _counter("parley_generated_tokens", how, tokens, "mode")
+        yield from self._of_logs()
         yield from self._of_connections()
-        workers = GaugeMetricFamily("parley_workers", "Workers by state.", labels=["state"])
-        for state, count in Tally(worker.view for worker in self._worker_pool).items():
-            workers.add_metric([state], count)
-        yield workers
-        yield GaugeMetricFamily(
+        yield _gauge("parley_workers", "Workers by state.", Tally(w.view for w in pool), "state")
+        yield _gauge(
             "parley_workers_without_device",
             "Workers that a cluster has no place for yet.",
-            value=len(self._worker_pool.waiting),
+            len(pool.waiting),
         )
         yield from self._by_worker()
-        slots = GaugeMetricFamily("parley_slots", "Slots of usable workers.", labels=["state"])
-        usable = [worker for worker in self._worker_pool if worker.is_usable]
-        slots.add_metric(["all"], sum(worker.slots for worker in usable))
-        slots.add_metric(["free"], sum(worker.free_slots for worker in usable))
-        yield slots
-        relayed = CounterMetricFamily("parley_relay_bytes", "Passed on.", labels=["direction"])
-        passed = CounterMetricFamily("parley_relay_messages", "Passed on.", labels=["direction"])
-        for direction, traffic in (("up", self.up), ("down", self.down)):
-            relayed.add_metric([direction], traffic.bytes)
-            passed.add_metric([direction], traffic.messages)
-        yield relayed
-        yield passed
-        errors = CounterMetricFamily("parley_errors", "Errors sent.", labels=["code", "source"])
-        for (code, source), count in self._errors.items():
-            errors.add_metric([code, source], count)
-        yield errors
-        yield CounterMetricFamily(
+        yield _gauge("parley_slots", "Slots of usable workers.", slots, "state")
+        size = {way: traffic.bytes for way, traffic in passed.items()}
+        yield _counter("parley_relay_bytes", "Passed on.", size, "direction")
+        count = {way: traffic.messages for way, traffic in passed.items()}
+        yield _counter("parley_relay_messages", "Passed on.", count, "direction")
+        yield _counter("parley_errors", "Errors sent.", self._errors, "code", "source")
+        yield _counter(
             "parley_recording_lost_entries",
             "Entries of recordings that could not be written.",
-            value=self.recording_lost,
+            self.recording_lost,
         )
-        recording = GaugeMetricFamily(
-            "parley_recording_workers", "Workers by how they record.", labels=["state"]
-        )
-        states = Tally(w.heartbeat.recording for w in self._worker_pool if w.heartbeat is not None)
-        for each in get_args(RecordingState):
-            recording.add_metric([each], states[each])
-        yield recording
-        yield GaugeMetricFamily(
-            "parley_loop_lag_seconds", "Lateness of the event loop.", value=self.loop_lag_s
-        )
-        yield GaugeMetricFamily(
-            "parley_loop_lag_worst_seconds", "Worst since start.", value=self.loop_lag_worst_s
-        )
+        states = _each(get_args(RecordingState), recording)
+        yield _gauge("parley_recording_workers", "Workers by how they record.", states, "state")
         yield from self._of_this_host()
         yield _times("parley_unit_stage_seconds", "Time per unit by stage.", "stage", self._stages)
         yield _times(
@@ -268,107 +225,118 @@ class Metrics:
             self._answers,
         )
 
+    def _of_logs(self) -> Iterable[Metric]:
+        logged = self.session_logs
+        if logged is None:
+            return
+        protected = "Sessions that another worker could continue."
+        yield _gauge("parley_session_logs", protected, logged.count)
+        yield _gauge("parley_session_log_bytes", "Size of their logs.", logged.size_bytes)
+        yield _counter(
+            "parley_session_logs_dropped",
+            "Logs dropped because all of them together were too large.",
+            logged.dropped,
+        )
+        rebuilt = _each(get_args(RebuildOutcome), self._rebuilt)
+        yield _counter("parley_sessions_rebuilt", "Sessions of lost workers.", rebuilt, "outcome")
+
     def _of_connections(self) -> Iterable[Metric]:
-        yield GaugeMetricFamily(
+        yield _gauge(
             "parley_sessions_kept",
             "Sessions whose client was cut off and may come back.",
-            value=self._count_kept(),
+            self._count_kept(),
         )
-        yield CounterMetricFamily(
-            "parley_connection_cuts", "Clients cut off whose session waited.", value=self._cuts
-        )
-        ended = CounterMetricFamily(
+        cut = "Clients cut off whose session waited."
+        yield _counter("parley_connection_cuts", cut, self._cuts)
+        yield _counter(
             "parley_connections_ended",
             "Client connections that were ended for what they cost, by reason.",
-            labels=["reason"],
+            {why: self._ended.get(why, 0) for why in get_args(Ended)},
+            "reason",
         )
-        for why in get_args(Ended):
-            ended.add_metric([why], self._ended.get(why, 0))
-        yield ended
-        resumptions = CounterMetricFamily(
-            "parley_resumptions", "Clients that came back, by what they got.", labels=["result"]
-        )
-        for result in get_args(Resumed):
-            resumptions.add_metric([result], self._resumptions[result])
-        yield resumptions
-        interruptions = CounterMetricFamily(
-            "parley_interruptions",
-            "Users who spoke while the assistant did, by result.",
-            labels=["state"],
-        )
-        for state in get_args(InterruptionState):
-            interruptions.add_metric([state], self._interruptions[state])
-        yield interruptions
+        results = _each(get_args(Resumed), self._resumptions)
+        got = "Clients that came back, by what they got."
+        yield _counter("parley_resumptions", got, results, "result")
+        states = _each(get_args(InterruptionState), self._interruptions)
+        spoke = "Users who spoke while the assistant did, by result."
+        yield _counter("parley_interruptions", spoke, states, "state")
 
     def _by_worker(self) -> Iterable[Metric]:
-        labels = ["worker", "device"]
-        up = GaugeMetricFamily("parley_worker_up", "Whether it can serve.", labels=labels)
-        slots = GaugeMetricFamily("parley_worker_slots", "Its slots.", labels=labels)
-        held = GaugeMetricFamily("parley_worker_leases", "Its sessions.", labels=labels)
-        requests = CounterMetricFamily(
-            "parley_worker_sessions", "Sessions since its start.", labels=labels
-        )
-        context = GaugeMetricFamily(
-            "parley_worker_context_tokens", "Tokens in its contexts.", labels=labels
-        )
-        memory = GaugeMetricFamily(
-            "parley_worker_device_memory_bytes",
-            "Of its whole GPU, other processes included.",
-            labels=[*labels, "state"],
-        )
-        pages = GaugeMetricFamily(
-            "parley_worker_context_pages",
-            "Pages of the memory that its contexts share.",
-            labels=[*labels, "state"],
-        )
-        fast = GaugeMetricFamily(
-            "parley_fast_path",
-            "1 for the state that a fast part of the model is in: fast, plain or refused.",
-            labels=[*labels, "part", "state"],
-        )
-        waiting = GaugeMetricFamily(
-            "parley_recordings_waiting", "Recordings to come from other hosts.", labels=["worker"]
-        )
-        for worker in self._worker_pool:
-            who = [worker.worker_id, worker.hello.device]
-            up.add_metric(who, float(worker.is_usable))
-            slots.add_metric(who, worker.slots)
-            held.add_metric(who, len(worker.leases))
-            heartbeat = worker.heartbeat
-            if heartbeat is None:
-                continue
-            requests.add_metric(who, heartbeat.total_requests)
-            context.add_metric(who, heartbeat.kv_cache_length)
-            if heartbeat.device_memory is not None:
-                used, total = (
-                    heartbeat.device_memory.used_bytes,
-                    heartbeat.device_memory.total_bytes,
-                )
-                memory.add_metric([*who, "used"], used)
-                memory.add_metric([*who, "free"], total - used)
-            if heartbeat.context_pages is not None:
-                pages.add_metric([*who, "used"], heartbeat.context_pages.used)
-                pages.add_metric([*who, "free"], heartbeat.context_pages.free)
-            if heartbeat.recordings_waiting is not None:
-                waiting.add_metric([worker.worker_id], heartbeat.recordings_waiting)
-            for part, words in heartbeat.fast_paths.items():
-                fast.add_metric([*who, part[:64], words.partition(":")[0][:16]], 1)
-        yield from (up, slots, held, requests, context, memory, pages, fast, waiting)
+        who = "worker", "device"
+        workers = {(one.worker_id, one.hello.device): one for one in self._worker_pool}
+        beats = {key: one.heartbeat for key, one in workers.items() if one.heartbeat is not None}
+        memory: dict[tuple[str, ...], float] = {}
+        pages: dict[tuple[str, ...], float] = {}
+        fast: dict[tuple[str, ...], float] = {}
+        for key, beat in beats.items():
+            if beat.device_memory is not None:
+                used, total = beat.device_memory.used_bytes, beat.device_memory.total_bytes
+                memory |= {(*key, "used"): used, (*key, "free"): total - used}
+            if beat.context_pages is not None:
+                pages[*key, "used"] = beat.context_pages.used
+                pages[*key, "free"] = beat.context_pages.free
+            for part, words in beat.fast_paths.items():
+                fast[*key, part[:64], words.partition(":")[0][:16]] = 1
+        up = {key: float(one.is_usable) for key, one in workers.items()}
+        yield _gauge("parley_worker_up", "Whether it can serve.", up, *who)
+        slots = {key: one.slots for key, one in workers.items()}
+        yield _gauge("parley_worker_slots", "Its slots.", slots, *who)
+        held = {key: len(one.leases) for key, one in workers.items()}
+        yield _gauge("parley_worker_leases", "Its sessions.", held, *who)
+        served = {key: beat.total_requests for key, beat in beats.items()}
+        yield _counter("parley_worker_sessions", "Sessions since its start.", served, *who)
+        tokens = {key: beat.kv_cache_length for key, beat in beats.items()}
+        yield _gauge("parley_worker_context_tokens", "Tokens in its contexts.", tokens, *who)
+        whole = "Of its whole GPU, other processes included."
+        yield _gauge("parley_worker_device_memory_bytes", whole, memory, *who, "state")
+        shared = "Pages of the memory that its contexts share."
+        yield _gauge("parley_worker_context_pages", shared, pages, *who, "state")
+        state = "1 for the state that a fast part of the model is in: fast, plain or refused."
+        yield _gauge("parley_fast_path", state, fast, *who, "part", "state")
+        waiting = {
+            worker: beat.recordings_waiting
+            for (worker, _), beat in beats.items()
+            if beat.recordings_waiting is not None
+        }
+        to_come = "Recordings to come from other hosts."
+        yield _gauge("parley_recordings_waiting", to_come, waiting, "worker")
 
     def _of_this_host(self) -> Iterable[Metric]:
+        late, worst = self.loop_lag_s, self.loop_lag_worst_s
+        yield _gauge("parley_loop_lag_seconds", "Lateness of the event loop.", late)
+        yield _gauge("parley_loop_lag_worst_seconds", "Worst since start.", worst)
         if self._find_disk_free is not None:
             with contextlib.suppress(OSError):
-                yield GaugeMetricFamily(
-                    "parley_disk_free_bytes", "Where data lies.", value=self._find_disk_free()
-                )
-        yield GaugeMetricFamily("parley_gateway_active", "0: it stands by.", value=1)
-        yield GaugeMetricFamily(
+                free = self._find_disk_free()
+                yield _gauge("parley_disk_free_bytes", "Where data lies.", free)
+        yield _gauge("parley_gateway_active", "0: it stands by.", 1)
+        yield _gauge(
             "parley_leadership_in_doubt",
             "1: another gateway may have become active, so no slot is given out.",
-            value=float(self._is_in_doubt()),
+            float(self._is_in_doubt()),
         )
         if self._count_keys is not None:
-            yield GaugeMetricFamily("parley_keys", "Keys that work.", value=self._count_keys())
+            yield _gauge("parley_keys", "Keys that work.", self._count_keys())
+
+
+def _each(keys: Iterable[K], counts: Mapping[K, int]) -> dict[K, int]:
+    """The counts of all keys, those at zero included."""
+    return {key: counts.get(key, 0) for key in keys}
+
+
+def _gauge(name: str, help: str, values: Values, *labels: str) -> Metric:
+    return _filled(GaugeMetricFamily(name, help, labels=labels), values)
+
+
+def _counter(name: str, help: str, values: Values, *labels: str) -> Metric:
+    return _filled(CounterMetricFamily(name, help, labels=labels), values)
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Metric:
+    """A family with one value, or with one for each value of its labels."""
+    for key, value in values.items() if isinstance(values, Mapping) else [((), values)]:
+        family.add_metric([key] if isinstance(key, str) else key, value)
+    return family
 
 
 def _times(name: str, help: str, label: str, histograms: Mapping[str, _Histogram]) -> Metric:

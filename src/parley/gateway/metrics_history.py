@@ -47,7 +47,6 @@ class MetricsHistory:
         return list(self._looks)
 
     def note(self) -> None:
-        """Store the current metrics."""
         lines = self._page().decode().splitlines()
         text = "\n".join(line for line in lines if line.partition("{")[0].split(" ")[0] in DRAWN)
         self._looks.append(Look(self._clock.time(), text))

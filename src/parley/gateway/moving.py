@@ -1,20 +1,24 @@
-"""Sessions leave a worker that is drained, or that cannot be reached: each continues at
-another one, as if its worker had been lost.
+"""Moves sessions off a worker that is drained or cannot be reached: each continues on another
+worker, as if its own had been lost.
 
-Of a worker that is drained a session leaves at a moment that suits it: a slot is taken first; only
-then is it stopped between two turns or units. Where there is no slot it stays where it is.
+A session leaves a worker that is drained at a moment that suits it. A slot is taken first, and the
+worker of that slot follows the session's log. When it has nearly caught up, the session is stopped
+between two turns or units. If there is no slot, it stays where it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 from parley import logs
 from parley.gateway.dispatcher import Dispatcher
+from parley.gateway.lost_session import LostSession
 from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.sessions import GatewaySession, Sessions
+from parley.gateway.successor import ReservedSlot
 from parley.gateway.worker_pool import Lease, Worker
 
 LOOK_EVERY_S: Final = 0.5
@@ -25,6 +29,7 @@ TAKE_S: Final = 2.0
 log = logs.get(__name__)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Moving:
     """See the module's text.
 
@@ -33,20 +38,13 @@ class Moving:
         end: ends a session that continues elsewhere.
     """
 
-    def __init__(
-        self,
-        *,
-        sessions: Sessions,
-        rebuilding: Rebuilding,
-        dispatcher: Dispatcher,
-        hand_over: Callable[[Lease], Awaitable[bool]],
-        end: Callable[[Lease], None],
-    ) -> None:
-        self._sessions = sessions
-        self._rebuilding = rebuilding
-        self._dispatcher = dispatcher
-        self._hand_over = hand_over
-        self._end = end
+    sessions: Sessions
+    rebuilding: Rebuilding
+    dispatcher: Dispatcher
+    hand_over: Callable[[Lease], Awaitable[bool]]
+    end: Callable[[Lease], None]
+
+    def __post_init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """By worker."""
 
@@ -63,10 +61,10 @@ class Moving:
     def move_unreachable(self, lease: Lease) -> None:
         """Move a session whose worker is alive but cannot be reached. A session without a
         connection continues at another worker that has room and its log; otherwise it stays."""
-        worker, pool = lease.worker, self._dispatcher.worker_pool
+        worker, pool = lease.worker, self.dispatcher.worker_pool
         pool.unreachable(worker)
         current = worker.leases.get(lease.lease_id)
-        if current is None or not self._sessions.is_away(current):
+        if current is None or not self.sessions.is_away(current):
             return
         if current.log_id and pool.with_room(current.kind, worker.hello.fingerprint):
             log.info("session_moving", session_id=current.session_id, worker=worker.worker_id)
@@ -75,17 +73,16 @@ class Moving:
     def leave(self) -> None:
         """Stop moving without ending sessions in transit: the next gateway finds them at their old
         worker. Safe to repeat."""
-        for session in self._sessions:
+        for session in self.sessions:
             if session.parting is None:
                 continue
             lease, timer = session.parting
             session.parting = None
             timer.cancel()
-            if self._sessions.moving(session.session_id) is None:
-                self._end(lease)
+            if self.sessions.moving(session.session_id) is None:
+                self.end(lease)
 
     async def close(self) -> None:
-        """Stop moving sessions."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -96,46 +93,62 @@ class Moving:
         async def move(lease_id: str) -> None:
             async with limit:
                 lease = worker.leases.get(lease_id)
-                if lease is not None and self._sessions.can_move(lease):
-                    await self._move(lease_id, lease)
+                if lease is not None and self.sessions.can_move(lease):
+                    await self._move(lease)
 
         await asyncio.gather(*(move(lease_id) for lease_id in list(worker.leases)))
 
-    async def _move(self, lease_id: str, lease: Lease) -> None:
-        worker, fingerprint = lease.worker, lease.worker.hello.fingerprint
-        session_id, session = lease.session_id, self._sessions.get(lease.session_id)
+    async def _move(self, lease: Lease) -> None:
+        worker, session = lease.worker, self.sessions.get(lease.session_id)
         if session is None:
             return
-        ticket = self._rebuilding.ask(lease, fingerprint)
-        is_taken = False
-        try:
-            # The first of: a slot, the session's end, the end of the request.
-            def is_open() -> bool:
-                return worker.is_draining and lease_id in worker.leases
+        slot = ReservedSlot(self.rebuilding.ask(lease, worker.hello.fingerprint))
+        is_offered = False
 
-            while ticket.state == "waiting" and is_open():  # noqa: ASYNC110
-                await asyncio.sleep(LOOK_EVERY_S)
-            if ticket.state != "leased" or not worker.is_draining:
+        # Each wait ends with the session's end and with the end of the request, too.
+        def is_open() -> bool:
+            return worker.is_draining and lease.lease_id in worker.leases
+
+        try:
+            while slot.successor is None and is_open():
+                if slot.ticket.state == "leased":
+                    await self.rebuilding.follow(LostSession.of(lease), slot)
+                elif slot.ticket.state == "waiting":
+                    await asyncio.sleep(LOOK_EVERY_S)
+                else:
+                    return
+            if not is_open():
                 return
-            current = worker.leases.get(lease_id)
-            if current is None or not await self._hand_over(current):
-                log.info("session_not_moved", session_id=session_id)
-                return
-            session.slot = ticket
-            log.info("session_moving", session_id=session_id, worker=worker.worker_id)
-            self._part(worker.leases.get(lease_id, current))
-            await asyncio.sleep(TAKE_S)
-            is_taken = session.slot is None
+            # From here on it continues in this slot if its worker is lost.
+            session.slot, is_offered = slot, True
+            while slot.is_behind and session.slot is slot and is_open():
+                await slot.wait(LOOK_EVERY_S)
+            if session.slot is slot and is_open():
+                await self._part_at_rest(session, lease)
         finally:
-            if not is_taken:
+            if session.slot is slot or not is_offered:
                 session.slot = None
-                self._dispatcher.cancel(ticket)
+                await slot.close()
+                self.dispatcher.cancel(slot.ticket)
+
+    async def _part_at_rest(self, session: GatewaySession, lease: Lease) -> None:
+        """Stop a session between two turns or units, and leave its slot to it for a while."""
+        worker, slot = lease.worker, session.slot
+        current = worker.leases.get(lease.lease_id)
+        if current is None or not await self.hand_over(current):
+            log.info("session_not_moved", session_id=lease.session_id)
+            return
+        log.info("session_moving", session_id=lease.session_id, worker=worker.worker_id)
+        self._part(worker.leases.get(lease.lease_id, current))
+        due_s = asyncio.get_running_loop().time() + TAKE_S
+        while session.slot is slot and asyncio.get_running_loop().time() < due_s:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_EVERY_S)
 
     def _part(self, lease: Lease) -> None:
         """Mark the session as lost at its old worker, with its new slot reserved."""
         lease.is_lost = True
         lease.lost.notify()
-        session = self._sessions.get(lease.session_id)
+        session = self.sessions.get(lease.session_id)
         loop = asyncio.get_running_loop()
         timer = loop.call_later(LOOK_EVERY_S, self._end_there, session, lease)
         if session is not None:
@@ -144,4 +157,4 @@ class Moving:
     def _end_there(self, session: GatewaySession | None, lease: Lease) -> None:
         if session is not None:
             session.parting = None
-        self._end(lease)
+        self.end(lease)

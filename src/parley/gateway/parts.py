@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
+from parley import transport
 from parley.clock import Clock
 from parley.dialects.registry import DialectRegistry
 from parley.gateway.acquisition import Acquisition
@@ -46,14 +47,6 @@ from parley.recording.layout import RecordingFolders, free_bytes
 from parley.session_log.places import open_session_logs
 from parley.settings import Settings
 from parley.tracing import Tracing
-from parley.transport import (
-    LARGE_BYTES,
-    Budget,
-    ConnectionLimits,
-    Keepalive,
-    OpenConnections,
-    link_limits,
-)
 
 MIB: Final = 1 << 20
 FAILED_STOPS_PER_MINUTE: Final = 10
@@ -90,7 +83,7 @@ class AccessControl:
             sessions_per_client=settings.limits.sessions_per_client,
             own_names=own_names(None if settings.gateway.http else settings.gateway.ssl_certfile),
         )
-        self.open_connections = OpenConnections(_connections_of_one(settings))
+        self.open_connections = transport.OpenConnections(_connections_of_one(settings))
         users = None if proxy.user_header is None else ForwardAuth(proxy, self.admission)
         self.authenticator = Authenticator(
             admin_token=security.admin_token,
@@ -107,7 +100,6 @@ class AccessControl:
         self.apps = Apps()
 
     def apply(self, settings: Settings) -> None:
-        """Apply changed settings to later requests."""
         security = settings.security
         self.admins.change(security)
         self.admission.change(security, sessions_per_client=settings.limits.sessions_per_client)
@@ -120,7 +112,7 @@ class AccessControl:
 
 
 class Stores:
-    """What is on disk: state, recordings, voices, presets, logs of sessions.
+    """Data on disk: state, recordings, voices, presets, logs of sessions.
 
     Args:
         known_logs: ids of the logs that are still needed.
@@ -173,7 +165,6 @@ class Stores:
         )
 
     def apply(self, settings: Settings) -> None:
-        """Apply changed settings."""
         self.log_sweep.total_bytes = _session_log_bytes(settings)
 
 
@@ -185,18 +176,18 @@ class Links:
     ) -> None:
         limits = settings.limits
         chat_bytes = int(limits.chat_frame_mb * MIB)
-        self.keepalive = Keepalive()
-        self.budget = Budget(
-            HELD_LIMIT_BYTES, share_bytes=max(HELD_SHARE_BYTES, chat_bytes + LARGE_BYTES)
+        self.keepalive = transport.Keepalive()
+        self.budget = transport.Budget(
+            HELD_LIMIT_BYTES, share_bytes=max(HELD_SHARE_BYTES, chat_bytes + transport.LARGE_BYTES)
         )
-        self.connection_limits = ConnectionLimits(
+        self.connection_limits = transport.ConnectionLimits(
             message_bytes=int(limits.frame_mb * MIB),
             output_bytes=int(limits.output_mb * MIB),
             stall_s=limits.output_stall_s,
             messages_per_s=limits.messages_per_s,
         )
         self.upstream_settings = UpstreamSettings(
-            limits=link_limits(limits),
+            limits=transport.link_limits(limits),
             keepalive=self.keepalive,
             policy=dial_policy,
             secret=settings.security.worker_secret,
@@ -205,7 +196,7 @@ class Links:
 
 
 class Monitoring:
-    """What operators see.
+    """What operators see: log, metrics, history.
 
     Args:
         count_kept: number of sessions whose clients are away.
@@ -330,7 +321,7 @@ class Serving:
     def apply(self, settings: Settings, *, workers_too: bool) -> None:
         """Apply changed settings to later sessions; see `GatewayRuntime.apply`."""
         limits = settings.limits
-        self.connection_handler.change_limits(limits)
+        self.connection_handler.limits = limits
         self.rebuilding.window_s = limits.resume_window_s
         self.rebuilding.loading_wait_s = limits.rebuild_wait_s
         if workers_too:

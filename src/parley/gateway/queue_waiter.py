@@ -115,7 +115,7 @@ class QueueWaiter(ClientWatch[Message]):
 
     # What the watch asks
 
-    def tell(self, ticket: Ticket) -> float | None:
+    def inform(self, ticket: Ticket) -> float | None:
         now = self._clock.monotonic()
         is_first = not self.had_to_wait
         is_due = now - self._told_at >= self._limits.update_every_s

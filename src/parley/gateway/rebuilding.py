@@ -1,4 +1,4 @@
-"""Sessions whose worker was lost continue at another one, which replays their log.
+"""Rebuilds a session whose worker was lost: another worker replays its log.
 
 Each takes the next slot that is free, before all waiting tickets, on a worker of the same model and
 version; while there is none it waits for as long as a client may stay away.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -21,50 +22,40 @@ from parley.gateway.metrics import Metrics
 from parley.gateway.queue import Ticket
 from parley.gateway.sessions import NotRebuilt
 from parley.gateway.signals import Signal
+from parley.gateway.successor import ReservedSlot, Successor
 from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
 from parley.gateway.worker_pool import Lease
 from parley.protocol.control import (
+    FOLLOW_HEADER,
     REBUILD_HEADER,
     LeaseNote,
-    RebuildResult,
     ResumeState,
 )
 from parley.protocol.resume import ResumeWaiting
-from parley.transport import ClientConnection, ConnectionClosed
-
-ANSWER_S: Final = 150.0
-"""Time limit for a worker to rebuild a session."""
+from parley.transport import ConnectionClosed
 
 BROKEN_OFF: Final = 1006
 """Close code of a connection that broke. Source: RFC 6455, section 7.1.5."""
 
 log = logs.get(__name__)
-_result = msgspec.json.Decoder(RebuildResult)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Rebuilding:
-    def __init__(
-        self,
-        *,
-        dispatcher: Dispatcher,
-        upstream_settings: UpstreamSettings,
-        metrics: Metrics,
-        clock: Clock,
-        window_s: float,
-        loading_wait_s: float,
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._settings = upstream_settings
-        self._metrics = metrics
-        self._clock = clock
-        self.window_s = window_s
-        """Time for which a session may wait for a slot, and then for its client."""
-        self.loading_wait_s = loading_wait_s
-        """Time for which it may wait for a slot while a worker is loading."""
+    dispatcher: Dispatcher
+    upstream_settings: UpstreamSettings
+    metrics: Metrics
+    clock: Clock
+    window_s: float
+    """Time for which a session may wait for a slot, and then for its client."""
+    loading_wait_s: float
+    """Time for which it may wait for a slot while a worker is loading."""
+
+    def __post_init__(self) -> None:
         self.given_up: Signal[str, str] = Signal()
         """A session, and a lease under which it may have been rebuilt while another is tried."""
 
-    async def rebuild(self, lost: LostSession, slot: Ticket | None = None) -> Lease:
+    async def rebuild(self, lost: LostSession, slot: ReservedSlot | None = None) -> Lease:
         """Another worker's lease of a session, which waits there for its client.
 
         Args:
@@ -73,30 +64,57 @@ class Rebuilding:
         Raises:
             NotRebuilt: and why.
         """
-        began_at = self._clock.monotonic()
-        ticket = slot or self.ask(lost, lost.fingerprint)
+        began_at = self.clock.monotonic()
+        slot = slot or ReservedSlot(self.ask(lost, lost.fingerprint))
         try:
-            while True:
-                await self._until_leased(ticket, lost, began_at)
-                lease = ticket.lease
-                assert lease is not None
-                if await self._move(lost, lease, ticket):
-                    break
-            took_s = round(self._clock.monotonic() - began_at, 3)
+            while (lease := await self._continued(lost, slot, began_at)) is None:
+                await slot.close()
+            took_s = round(self.clock.monotonic() - began_at, 3)
             worker = lease.worker.worker_id
             log.info("session_rebuilt", session_id=lease.session_id, worker=worker, took_s=took_s)
-            self._metrics.rebuilt("rebuilt")
+            self.metrics.rebuilt("rebuilt")
             return lease.transfer()
         except NotRebuilt as error:
             log.warning("session_not_rebuilt", session_id=lost.session_id, why=str(error))
-            self._metrics.rebuilt("lost")
+            self.metrics.rebuilt("lost")
             raise
         finally:
-            self._dispatcher.cancel(ticket)
+            await slot.close()
+            self.dispatcher.cancel(slot.ticket)
+
+    async def _continued(
+        self, lost: LostSession, slot: ReservedSlot, began_at: float
+    ) -> Lease | None:
+        """The lease of the worker that has continued the session; None: try again.
+
+        Raises:
+            NotRebuilt: no worker can continue it.
+        """
+        await self._until_leased(slot.ticket, lost, began_at)
+        if slot.successor is None:
+            await self._open(lost, slot, follows=False)
+        successor, lease = slot.successor, slot.ticket.lease
+        if successor is None or lease is None:
+            return None
+        try:
+            return lease if await self._move(lost, lease, slot.ticket, successor) else None
+        except NotRebuilt as error:
+            if not successor.follows:
+                raise
+            # A worker that has the whole log from the beginning may still succeed.
+            log.warning("successor_failed", session_id=lost.session_id, why=str(error))
+            self.dispatcher.cancel(slot.ticket)
+            slot.ticket = self.ask(lost, lost.fingerprint)
+            return None
+
+    async def follow(self, lost: LostSession, slot: ReservedSlot) -> None:
+        """Have the worker of a leased slot follow a session that still runs elsewhere. If it cannot
+        be reached, the ticket waits for another worker or is refused."""
+        await self._open(lost, slot, follows=True)
 
     def ask(self, session: Lease | LostSession, fingerprint: str) -> Ticket:
         """Queue for a slot to which a session could move, before all other tickets."""
-        return self._dispatcher.submit_first(
+        return self.dispatcher.submit_first(
             session.kind,
             session_id=session.session_id,
             address=session.address,
@@ -107,7 +125,7 @@ class Rebuilding:
     async def _until_leased(self, ticket: Ticket, lost: LostSession, began_at: float) -> None:
         changed = asyncio.Event()
         # How long it may wait changes with the workers that are loading.
-        pool = self._dispatcher.worker_pool
+        pool = self.dispatcher.worker_pool
         stops = ticket.changed.listen(changed.set), pool.changed.listen(changed.set)
         try:
             while ticket.state == "waiting" and (left_s := self._left_s(began_at)) > 0:
@@ -127,84 +145,82 @@ class Rebuilding:
 
     def _left_s(self, began_at: float) -> float:
         """Remaining time of a session that has waited since then."""
-        is_loading = self._dispatcher.worker_pool.loading_workers > 0
+        is_loading = self.dispatcher.worker_pool.loading_workers > 0
         limit_s = max(self.window_s, self.loading_wait_s) if is_loading else self.window_s
-        return began_at + limit_s - self._clock.monotonic()
+        return began_at + limit_s - self.clock.monotonic()
 
     def waiting(self, began_at: float) -> ResumeWaiting:
         """Message for the client of a session that has waited for a slot since then."""
-        times = self._dispatcher.worker_pool.free_in_s()
+        times = self.dispatcher.worker_pool.free_in_s()
         return ResumeWaiting(
             estimated_s=round(min(times, default=self.window_s), 1),
             window_s=round(max(0.0, self._left_s(began_at)), 1),
         )
 
     def _why_none(self, lost: LostSession) -> str:
-        usable = [worker for worker in self._dispatcher.worker_pool if worker.is_usable]
+        usable = [worker for worker in self.dispatcher.worker_pool if worker.is_usable]
         if usable and all(worker.hello.fingerprint != lost.fingerprint for worker in usable):
             there = ", ".join(sorted({worker.hello.fingerprint for worker in usable}))
             return f"It began on another model or version ({lost.fingerprint}; now {there})."
         return "There was no free slot in time."
 
-    async def _move(self, lost: LostSession, lease: Lease, ticket: Ticket) -> bool:
-        """Have the lease's worker continue the session. Returns False if another worker is to be
-        tried, or the ticket is refused.
+    async def _open(self, lost: LostSession, slot: ReservedSlot, *, follows: bool) -> None:
+        """Ask the worker of a slot to continue a session. If it cannot, the slot gets no successor:
+        another worker is to be tried, or the ticket is refused."""
+        ticket, lease = slot.ticket, slot.ticket.lease
+        assert lease is not None
+        lease.granted_time = lost.granted_time
+        now_s = self.clock.monotonic()
+        lease.granted_at = now_s - max(0.0, self.clock.time() - lost.granted_time)
+        if lost.granted_at is not None:
+            lease.granted_at = lost.granted_at
+        ran_s = now_s - lease.granted_at
+        headers = upstream_headers(lease, accepted_time=lost.granted_time, ran_s=ran_s)
+        headers[REBUILD_HEADER] = lost.log_id
+        if follows:
+            headers[FOLLOW_HEADER] = "true"
+        upstream = UpstreamConnection(
+            lease, self.upstream_settings, dialect=lost.dialect, headers=headers
+        )
+        try:
+            connection = await upstream.open()
+            if connection is not None:
+                slot.successor = Successor(connection, upstream.close, follows=follows)
+            elif upstream.is_refused:
+                self.dispatcher.worker_refused(ticket)
+            else:
+                self.dispatcher.worker_failed(ticket)
+        finally:
+            if slot.successor is None:
+                upstream.close()
+
+    async def _move(
+        self, lost: LostSession, lease: Lease, ticket: Ticket, successor: Successor
+    ) -> bool:
+        """Have a worker continue the session. Returns False if another worker is to be tried, or
+        the ticket is refused.
 
         Raises:
             NotRebuilt: the worker cannot continue it.
         """
-        lease.granted_time = lost.granted_time
-        since_s = max(0.0, self._clock.time() - lost.granted_time)
-        lease.granted_at = self._clock.monotonic() - since_s
-        headers = upstream_headers(
-            lease,
-            secret=self._settings.secret,
-            accepted_time=lost.granted_time,
-            queue_wait_s=0.0,
-            caller="",
-            extensions=False,
-            parameters={},
-        )
-        headers[REBUILD_HEADER] = lost.log_id
-        async with UpstreamConnection(
-            lease, self._settings, dialect=lost.dialect, headers=headers
-        ) as upstream:
-            connection = await upstream.open()
-            if connection is None:
-                if upstream.is_refused:
-                    self._dispatcher.worker_refused(ticket)
-                else:
-                    self._dispatcher.worker_failed(ticket)
-                return False
-            try:
-                result = await self._answer(connection)
-            except ConnectionClosed as error:
-                if error.closure.code != BROKEN_OFF:
-                    raise NotRebuilt("The second worker closed the connection.") from None
-                # Once more, not for ever: it may be this session that no worker survives.
-                self._dispatcher.worker_failed(ticket)
-                self.given_up.notify(lost.session_id, lease.lease_id)
-                return False
+        try:
+            result = await successor.take_over()
+        except ConnectionClosed as error:
+            if error.closure.code != BROKEN_OFF:
+                raise NotRebuilt("The second worker closed the connection.") from None
+            # Once more, not for ever: it may be this session that no worker survives.
+            self.dispatcher.worker_failed(ticket)
+            self.given_up.notify(lost.session_id, lease.lease_id)
+            return False
+        except TimeoutError:
+            raise NotRebuilt("The worker took too long.") from None
+        except (msgspec.MsgspecError, ParleyError) as error:
+            raise NotRebuilt(f"The worker's answer makes no sense: {error}") from None
         if result.problem:
             raise NotRebuilt(result.problem)
         note = msgspec.json.encode(LeaseNote(lost.address, lost.key_id, lost.granted_time)).decode()
         lease.resume = ResumeState(
             lost.dialect, left_s=self.window_s, note=note, log_id=lost.log_id
         )
-        lease.resume_ends_at = self._clock.monotonic() + self.window_s
+        lease.resume_ends_at = self.clock.monotonic() + self.window_s
         return True
-
-    async def _answer(self, connection: ClientConnection) -> RebuildResult:
-        """The worker's result.
-
-        Raises:
-            ConnectionClosed: it is gone.
-            NotRebuilt: it takes too long, or makes no sense.
-        """
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                return _result.decode((await connection.receive()).payload())
-        except TimeoutError:
-            raise NotRebuilt("The worker took too long.") from None
-        except (msgspec.MsgspecError, ParleyError) as error:
-            raise NotRebuilt(f"The worker's answer makes no sense: {error}") from None

@@ -1,4 +1,4 @@
-"""Which recording a caller may see: by its id, which cannot be guessed, or by a share link."""
+"""Which recordings a caller may see: by id, which cannot be guessed, or by share link."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ class NoRecording(ParleyError):
     code = "not_found"
     http_status = 404
     is_client_error = True
-
-    def __init__(self) -> None:
-        super().__init__("There is no such recording.")
+    sentence = "There is no such recording."
 
 
 class RecordingComing(ParleyError):
@@ -29,9 +27,7 @@ class RecordingComing(ParleyError):
     http_status = 503
     retry_after_s = 2
     is_client_error = True
-
-    def __init__(self) -> None:
-        super().__init__("This recording is being handed over; try again in a moment.")
+    sentence = "This recording is being handed over; try again in a moment."
 
 
 class BadLink(ParleyError):
@@ -40,9 +36,7 @@ class BadLink(ParleyError):
     code = "invalid_share_link"
     http_status = 403
     is_client_error = True
-
-    def __init__(self) -> None:
-        super().__init__("This link is not valid, or not any more.")
+    sentence = "This share link is invalid or has expired."
 
 
 class LookingOnly(ParleyError):
@@ -51,9 +45,7 @@ class LookingOnly(ParleyError):
     code = "read_only"
     http_status = 403
     is_client_error = True
-
-    def __init__(self) -> None:
-        super().__init__("A share link is for looking only.")
+    sentence = "A share link gives read access only."
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,5 +100,4 @@ class RecordingAccess:
         return self._storage.replays and self._maker.put(folder)
 
     def close(self) -> None:
-        """Stop rendering replays."""
         self._maker.close()

@@ -1,5 +1,5 @@
-"""What a running gateway takes over of settings that were changed: who may come, how many, for how
-long. Nobody is cut off: sessions that run keep the limits they began with.
+"""Settings that a running gateway takes over when they change: who may connect, how many, and for
+how long. No session is interrupted: those that run keep the limits they started with.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from parley.settings import Settings
-from parley.settings.tree import leaves
+from parley.settings.tree import values
 
 AT_START: Final = frozenset(
     {
@@ -29,7 +29,7 @@ SECURITY: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ReloadReport:
-    """What came of it.
+    """The result.
 
     Args:
         applied: names of settings that were changed and hold now.
@@ -70,15 +70,3 @@ def taken_over(old: Settings, new: Settings, names: Iterable[str]) -> Settings:
             "security": old.security.model_copy(update=parts["security"]),
         }
     )
-
-
-def values(settings: Settings) -> dict[str, Any]:
-    """Every setting by its dotted name."""
-    return {name: _at(settings, name) for name, _ in leaves()}
-
-
-def _at(settings: Settings, name: str) -> Any:
-    value: Any = settings
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value

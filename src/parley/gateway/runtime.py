@@ -130,7 +130,7 @@ class GatewayRuntime:
                     "connection_limits": self.links.connection_limits,
                     "budget": self.links.budget,
                     "open_connections": self.access.open_connections,
-                    "address_of": self.access.admission.address_of,
+                    "owner_of": self.access.admission.owner_of,
                 }
             finally:
                 for task in running:

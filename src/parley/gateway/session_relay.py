@@ -1,4 +1,4 @@
-"""From the moment in which a client has a worker to the end of its connection."""
+"""Relays one session, from its lease to the end of the client's connection."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RelayEnd:
-    """Who ended the session and how; `lost`: the worker disappeared without closing its socket."""
+    """Which side ended the session; `lost`: the worker vanished without closing its socket."""
 
     who: Literal["client", "worker", "lost"]
     closure: Closure
@@ -112,10 +112,12 @@ class SessionRelay:
         lease = upstream.lease
         if lease.resume is None or not lease.is_held:
             return False
+        if end.who == "client" and end.closure.code in LEAVING_CODES:
+            return False
         if lease.is_lost:
             return self._sessions.can_move(lease)
         if end.who == "client":
-            return end.closure.code not in LEAVING_CODES
+            return True
         return not end.closure.is_clean or end.closure.code == CUT_CODE
 
     def _is_replaced(self, end: RelayEnd, upstream: UpstreamConnection) -> bool:

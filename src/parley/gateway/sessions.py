@@ -29,8 +29,8 @@ from parley.clock import Clock
 from parley.errors import Refused
 from parley.gateway.admission import Admission
 from parley.gateway.lost_session import LostSession
-from parley.gateway.queue import Ticket
 from parley.gateway.signals import Signal
+from parley.gateway.successor import ReservedSlot
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
 from parley.protocol.control import SILENCE_LIMIT_S
 from parley.protocol.kinds import Phase
@@ -42,6 +42,9 @@ closed and the client asks again. Together with dialling its worker it is less t
 an answer."""
 COMES_S: Final = 2 * SILENCE_LIMIT_S
 """Time for the worker of an earlier gateway to join while its process runs."""
+RETURNS_S: Final = 10.0
+"""A client that has been away for less is expected back at any moment: another worker continues its
+session without being asked."""
 LOOK_EVERY_S: Final = 0.25
 OVER_LIMIT: Final = 1024
 """Number of ended sessions that are remembered for their clients."""
@@ -51,7 +54,7 @@ log = logs.get(__name__)
 
 
 class NotRebuilt(Exception):
-    """No other worker can continue the session; `args[0]` gives the reason."""
+    """No other worker can continue the session; `args[0]` is the reason."""
 
 
 class NotYetKnown(Exception):
@@ -76,6 +79,8 @@ class GatewaySession:
         held: what its client took at admission; given back at its end.
         since_s: monotonic seconds at which it came into this state.
         rebuilding: the task that has another worker continue it; None while its worker is sought.
+        asked: set when its client is there, or expected at any moment. Until then it takes no slot.
+        left_s: of its window, when its worker was lost; None: unknown.
         slot: taken for it before it was stopped where it was.
         parting: its former lease, and when it is ended there; while it has just been moved.
         left: leases under which a worker may still bring it, and is to end it.
@@ -90,22 +95,36 @@ class GatewaySession:
     lost: LostSession | None = None
     held: ExitStack = field(default_factory=ExitStack)
     rebuilding: asyncio.Task[None] | None = None
-    slot: Ticket | None = None
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    left_s: float | None = None
+    slot: ReservedSlot | None = None
     parting: tuple[Lease, asyncio.TimerHandle] | None = None
     left: set[str] = field(default_factory=set)
     why: str = ""
     has_ended: bool = False
 
     @property
+    def key_id(self) -> str | None:
+        known = self.lost or self.lease
+        return None if known is None else known.key_id
+
+    @property
     def is_over(self) -> bool:
-        """True if its state is final."""
         return self.state in (SessionState.ENDED, SessionState.LOST)
 
+    @property
+    def shown(self) -> SessionState:
+        """Its state for others: it is away while it has no worker, and gets one when its client
+        comes back."""
+        waits = self.rebuilding is not None and not self.asked.is_set()
+        return SessionState.AWAY if waits else self.state
 
-Rebuild = Callable[[LostSession, Ticket | None], Awaitable[Lease]]
+
+Rebuild = Callable[[LostSession, ReservedSlot | None], Awaitable[Lease]]
 """Has another worker continue a session, in this slot or the next free one; raises `NotRebuilt`."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Sessions:
     """See the module. Belongs to the gateway's event loop.
 
@@ -119,37 +138,28 @@ class Sessions:
         hold_s: see `HOLD_S`.
     """
 
-    def __init__(
-        self,
-        *,
-        worker_pool: WorkerPool,
-        admission: Admission,
-        clock: Clock,
-        is_gone: Callable[[str], Awaitable[bool]],
-        drop_log: Callable[[str], None],
-        window_s: float,
-        rebuild: Rebuild | None = None,
-        hold_s: float = HOLD_S,
-    ) -> None:
-        self._worker_pool = worker_pool
-        self._admission = admission
-        self._clock = clock
-        self._is_gone = is_gone
-        self._drop_log = drop_log
-        self._hold_s = hold_s
-        self._knows_all_at = clock.monotonic() + window_s
+    worker_pool: WorkerPool
+    admission: Admission
+    clock: Clock
+    is_gone: Callable[[str], Awaitable[bool]]
+    drop_log: Callable[[str], None]
+    window_s: float
+    rebuild: Rebuild | None = None
+    hold_s: float = HOLD_S
+
+    def __post_init__(self) -> None:
+        self._knows_all_at = self.clock.monotonic() + self.window_s
         self._sessions: dict[str, GatewaySession] = {}
         self._seeking: dict[str, asyncio.Task[None]] = {}
         """Tasks that wait for workers of an earlier gateway, by worker."""
         self._is_leaving = False
-        self.rebuild = rebuild
         self.doubled: Signal[Lease] = Signal()
         """A worker that was considered lost reports a session that continues elsewhere."""
         self.changed: Signal[()] = Signal()
         """A session has changed its state."""
-        worker_pool.learned.listen(self._learned)
-        worker_pool.joined.listen(self._joined)
-        worker_pool.ended.listen(self._session_ended)
+        self.worker_pool.learned.listen(self._learned)
+        self.worker_pool.joined.listen(self._joined)
+        self.worker_pool.ended.listen(self._session_ended)
 
     # ---- what others ask -------------------------------------------------------------------
 
@@ -157,8 +167,7 @@ class Sessions:
         return iter(tuple(self._sessions.values()))
 
     def count(self) -> dict[str, int]:
-        """Number of sessions in each state."""
-        return dict(Counter(each.state.value for each in self._sessions.values()))
+        return dict(Counter(each.shown.value for each in self))
 
     @property
     def away(self) -> int:
@@ -198,23 +207,28 @@ class Sessions:
             return None
         return found.since_s
 
-    async def find(self, session_id: str) -> Lease | None:
+    async def find(self, session_id: str, key_id: str | None = None) -> Lease | None:
         """The lease of a session that runs or has ended; None: there is none. Waits a moment for
         one that moves, or may come with a worker.
+
+        Args:
+            key_id: that the client showed. For another one's session nothing is done.
 
         Raises:
             NotYetKnown: a moment was not enough, or the next gateway will know.
         """
         try:
-            async with asyncio.timeout(self._hold_s):
+            async with asyncio.timeout(self.hold_s):
                 while True:
                     found = self._sessions.get(session_id)
-                    lease = self._worker_pool.find_resumable(session_id)
+                    if found is not None and found.key_id == key_id:
+                        found.asked.set()
+                    lease = self.worker_pool.find_resumable(session_id)
                     if lease is None and found is not None and found.state is SessionState.ENDED:
                         lease = found.lease
                     if lease is None and self._is_leaving:
                         raise NotYetKnown
-                    left_s = self._knows_all_at - self._clock.monotonic()
+                    left_s = self._knows_all_at - self.clock.monotonic()
                     is_over = found is not None and found.is_over
                     is_known = lease is not None or left_s <= 0 or is_over
                     if is_known and (found is None or found.state is not SessionState.MOVING):
@@ -251,11 +265,13 @@ class Sessions:
             lease.release()
             held.close()
             if found is not None and not found.is_over:
+                found.lease, found.lost, found.has_ended = lease, None, True
                 self._enter(found, SessionState.ENDED)
             return
         if found is None or found.is_over:
             found = self._add(lease.session_id, SessionState.AWAY)
         found.lease, found.held, found.lost = lease.transfer(), held, None
+        found.asked.clear()
         self._enter(found, SessionState.AWAY)
         kept = found.lease
         kept.lost.listen(lambda: self._worker_lost(found, kept))
@@ -309,15 +325,15 @@ class Sessions:
             lost = LostSession.of_log(logged)
         except msgspec.MsgspecError as error:
             log.warning("session_log_unreadable", why=str(error))
-            self._drop_log(logged.log_id)
+            self.drop_log(logged.log_id)
             return
         known = self._sessions.get(lost.session_id)
         is_over = known is not None and known.is_over
-        if is_over or self._worker_pool.find_resumable(lost.session_id) is not None:
+        if is_over or self.worker_pool.find_resumable(lost.session_id) is not None:
             return
         sought = self._add(lost.session_id, SessionState.MOVING)
         sought.lost = lost
-        worker = self._worker_pool.find(lost.worker_id)
+        worker = self.worker_pool.find(lost.worker_id)
         if worker is not None and worker.is_connected:
             self._joined(worker)
         elif lost.worker_id not in self._seeking:
@@ -342,7 +358,6 @@ class Sessions:
         self.changed.notify()
 
     async def close(self) -> None:
-        """Stop moving sessions."""
         tasks = list(self._seeking.values())
         tasks += [each.rebuilding for each in self._moving() if each.rebuilding is not None]
         for task in tasks:
@@ -357,24 +372,29 @@ class Sessions:
     def _add(self, session_id: str, state: SessionState) -> GatewaySession:
         """Add a session as the newest one."""
         self._sessions.pop(session_id, None)
-        added = GatewaySession(session_id, state, self._clock.monotonic())
+        added = GatewaySession(session_id, state, self.clock.monotonic())
         self._sessions[session_id] = added
         return added
 
     def _enter(self, session: GatewaySession, state: SessionState) -> None:
-        session.state, session.since_s = state, self._clock.monotonic()
+        session.state, session.since_s = state, self.clock.monotonic()
         if session.is_over:
             session.held.close()
             # Over for the longest time first.
             self._sessions[session.session_id] = self._sessions.pop(session.session_id, session)
             over = [each for each in self._sessions.values() if each.is_over]
-            for each in over[: len(over) - OVER_LIMIT]:
+            for each in over[: max(0, len(over) - OVER_LIMIT)]:
                 del self._sessions[each.session_id]
         self.changed.notify()
 
     def _worker_lost(self, session: GatewaySession, lease: Lease) -> None:
         if session.state is SessionState.AWAY and session.lease is lease:
             lease.release()
+            now_s = self.clock.monotonic()
+            if now_s - session.since_s < RETURNS_S:
+                session.asked.set()
+            ends_at_s = lease.resume_ends_at
+            session.left_s = None if ends_at_s is None else ends_at_s - now_s
             self._move(session, LostSession.of(lease), session.held)
 
     def _move(self, session: GatewaySession, lost: LostSession, held: ExitStack) -> None:
@@ -397,6 +417,8 @@ class Sessions:
     ) -> None:
         slot, session.slot = session.slot, None
         try:
+            if slot is None and not session.asked.is_set():
+                await self._until_asked(session, lost)
             taken = await rebuild(lost, slot)
         except NotRebuilt as error:
             self._lose(session, str(error))
@@ -414,11 +436,29 @@ class Sessions:
         finally:
             session.rebuilding = None
 
+    async def _until_asked(self, session: GatewaySession, lost: LostSession) -> None:
+        """Slots are for sessions whose clients are there, and so are the places of an address: many
+        of those that wait have ended, and only their last words are left.
+
+        Raises:
+            NotRebuilt: the client does not come back in its window.
+        """
+        session.held.close()
+        session.held = self._admitted(session.session_id)
+        left_s = self.window_s if session.left_s is None else max(RETURNS_S, session.left_s)
+        try:
+            async with asyncio.timeout(left_s):
+                await session.asked.wait()
+        except TimeoutError:
+            raise NotRebuilt("Its client did not come back.") from None
+        session.held.close()
+        session.held = self._admitted_lost(lost)
+
     def _lose(self, session: GatewaySession, why: str) -> None:
         """Mark a session as lost: it cannot continue anywhere."""
         session.rebuilding, session.why = None, why
         if session.lost is not None and session.lost.log_id:
-            self._drop_log(session.lost.log_id)
+            self.drop_log(session.lost.log_id)
         self._enter(session, SessionState.ENDED if session.has_ended else SessionState.LOST)
 
     def _learned(self, lease: Lease) -> None:
@@ -439,7 +479,7 @@ class Sessions:
             else:
                 # Its worker knows nothing of it any more: it has ended.
                 del self._sessions[session.session_id]
-                self._drop_log(session.lost.log_id)
+                self.drop_log(session.lost.log_id)
                 self.changed.notify()
 
     def _sought_at(self, worker_id: str) -> list[GatewaySession]:
@@ -456,7 +496,7 @@ class Sessions:
         due_s = loop.time() + COMES_S
         try:
             while self._sought_at(one.worker_id) and loop.time() < due_s:
-                if await self._is_gone(one.worker_url):
+                if await self.is_gone(one.worker_url):
                     break
                 await asyncio.sleep(LOOK_EVERY_S)
             for session in self._sought_at(one.worker_id):
@@ -473,12 +513,17 @@ class Sessions:
     def _admitted_lost(self, lost: LostSession) -> ExitStack:
         return self._admitted(lost.session_id, lost.address)
 
-    def _admitted(self, session_id: str, address: str) -> ExitStack:
-        """The admission of a session of an earlier gateway, which admitted it."""
+    def _admitted(self, session_id: str, address: str = "") -> ExitStack:
+        """The admission of a session that was admitted before.
+
+        Args:
+            address: whose place it takes; "" takes none.
+        """
         held = ExitStack()
         with contextlib.suppress(Refused):
-            held.enter_context(self._admission.claim(session_id))
-            held.enter_context(self._admission.visit(address))
+            held.enter_context(self.admission.claim(session_id))
+            if address:
+                held.enter_context(self.admission.visit(address))
         return held
 
     def _session_ended(self, lease: Lease, tokens: int) -> None:
@@ -505,7 +550,7 @@ class Sessions:
             if not came.done():
                 came.set_result(None)
 
-        pool = self._worker_pool
+        pool = self.worker_pool
         stops = (
             pool.learned.listen(notice),
             pool.ended.listen(notice),

@@ -1,4 +1,4 @@
-"""Something that happens again and again, and those who want to know.
+"""A repeated event and its listeners.
 
 Pure: no event loop. Listeners are called in the order in which they came, and must not raise.
 """

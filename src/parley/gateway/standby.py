@@ -1,5 +1,5 @@
-"""A gateway that waits for its turn: it answers its port, so that load balancers and workers find
-it, and refuses everything else.
+"""A standby gateway: it listens on its port, so that load balancers and workers find it, and
+refuses everything else.
 
 It opens nothing of the data folder, which belongs to the active gateway. The listening socket is
 shared with the gateway that follows in this process, so the port is never closed in between.
@@ -12,6 +12,7 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator, Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 import uvicorn
@@ -30,6 +31,7 @@ _Send = Callable[[dict[str, Any]], Any]
 log = logs.get(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class StandbyGateway:
     """Waits until `leadership` is ours.
 
@@ -39,30 +41,23 @@ class StandbyGateway:
         certificate: uvicorn's options for TLS.
     """
 
-    def __init__(
-        self,
-        leadership: Leadership,
-        listener: socket.socket,
-        certificate: dict[str, Any],
-        *,
-        url: str,
-    ) -> None:
-        self._leadership = leadership
-        self._url = url
-        self._listener = listener
-        self._certificate = certificate
+    leadership: Leadership
+    listener: socket.socket
+    certificate: dict[str, Any]
+    _: KW_ONLY
+    url: str
 
     async def wait(self, stopping: asyncio.Event) -> bool:
         """Wait until this gateway becomes active; False if it is stopped before."""
-        acquiring = asyncio.create_task(self._leadership.acquire(), name="leadership")
+        acquiring = asyncio.create_task(self.leadership.acquire(), name="leadership")
         told = asyncio.create_task(stopping.wait())
         try:
             # If no gateway is active, waiting need not be announced.
             await asyncio.wait({acquiring, told}, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
             if not acquiring.done() and not stopping.is_set():
                 async with self._answering():
-                    leader = self._leadership.leader or "unknown"
-                    log.info("gateway_on_standby", url=self._url, leader=leader)
+                    leader = self.leadership.leader or "unknown"
+                    log.info("gateway_on_standby", url=self.url, leader=leader)
                     await asyncio.wait({acquiring, told}, return_when=asyncio.FIRST_COMPLETED)
             if acquiring.done():
                 acquiring.result()
@@ -85,12 +80,12 @@ class StandbyGateway:
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=1,
-            **self._certificate,
+            **self.certificate,
         )
         config.load()
         server = uvicorn.Server(config)
         # A second descriptor of the same socket: uvicorn closes what it was given.
-        serving = asyncio.create_task(server._serve([self._listener.dup()]), name="standby")
+        serving = asyncio.create_task(server._serve([self.listener.dup()]), name="standby")
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""The gateway's state in one SQLite file: switches, estimates, keys, usage, audit log, kept
+"""The gateway's state in one SQLite file: switches, estimates, keys, usage, audit log, stored
 responses, index of recordings.
 
 Recordings stay files; their index only makes lists quick and can be rebuilt from them. One
@@ -155,7 +155,7 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """Who did what as an admin, from where, and the result.
+    """An action of an admin: who, what, from where, and the result.
 
     Args:
         who: see `authenticator.who`; "" in entries of versions that did not record it.
@@ -297,7 +297,6 @@ class State:
     # ---- usage -----------------------------------------------------------------------------
 
     async def add_usage(self, rows: Iterable[UsageRow]) -> None:
-        """Add amounts to the stored ones."""
         await self._insert(
             "usage",
             rows,
@@ -317,11 +316,9 @@ class State:
     # ---- audit -----------------------------------------------------------------------------
 
     async def note(self, entry: AuditEntry) -> None:
-        """Add to the audit log."""
         await self._insert("audit", [replace(entry, path=entry.path[:500])])
 
     async def trim_audit(self, keep: int = AUDIT_ROWS) -> None:
-        """Delete all but the newest entries."""
         await self._do("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", (keep,))
 
     async def audit(self, limit: int) -> list[AuditEntry]:
@@ -339,11 +336,9 @@ class State:
         return {row[0] for row in rows}, {row[0] for row in rows if row[1]}
 
     async def index(self, rows: Iterable[Row]) -> None:
-        """Add recordings, or replace their entries."""
         await self._insert("recordings", rows, verb="INSERT OR REPLACE")
 
     async def forget(self, ids: Iterable[str]) -> None:
-        """Remove from the index."""
         await self._many("DELETE FROM recordings WHERE id = ?", [(one,) for one in ids])
 
     async def recordings(
@@ -414,7 +409,6 @@ class State:
             )
 
     async def expire_responses(self, before_s: float) -> None:
-        """Delete responses older than a time."""
         await self._do("DELETE FROM responses WHERE created_s < ?", (before_s,))
 
     # ---- statements ------------------------------------------------------------------------
@@ -506,7 +500,12 @@ async def _migrate(database: aiosqlite.Connection) -> None:
 
 
 def _cannot_write(path: Path, error: Exception) -> SetupError:
+    why = getattr(error, "strerror", None) or str(error)
+    if path.parent.is_file():
+        why = "it is a file, not a folder"
+    elif path.parent.is_dir() and not os.access(path.parent, os.W_OK):
+        why = "this user may not write in it, or its disk is read-only"
     return SetupError(
-        f"{path.parent} cannot be used to keep state: {getattr(error, 'strerror', None) or error}.",
+        f"{path.parent} cannot be used to keep state: {why}.",
         hint="Choose a folder that this user may write, with --data-dir (storage.data_dir).",
     )

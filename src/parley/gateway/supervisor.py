@@ -1,4 +1,4 @@
-"""Keeps the gateway's maintenance tasks running, and knows which of them is not.
+"""Keeps the gateway's maintenance tasks running and reports those that fail.
 
 A task that ends is a fault, however it ends: it is logged, `failing` names it, and it is started
 again after a pause that doubles up to a limit. It is named for as long as it has not run for

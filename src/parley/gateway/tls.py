@@ -78,10 +78,13 @@ def _faults(cert: Path, key: Path) -> str | None:
         # Whoever is about to use them says what is wrong.
         return None
     left = parsed.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
-    expires = f"it expires on {parsed.not_valid_after_utc:%Y-%m-%d}"
+    is_over = left < datetime.timedelta()
+    expires = f"it expire{'d' if is_over else 's'} on {parsed.not_valid_after_utc:%Y-%m-%d}"
     if not parsed.issuer == parsed.subject == our_name():
         if left < datetime.timedelta(days=RENEW_DAYS):
-            log.warning("certificate_expiring", file=str(cert), why=expires)
+            report = log.error if is_over else log.warning
+            event = "certificate_expired" if is_over else "certificate_expiring"
+            report(event, file=str(cert), why=expires)
         return None
     if left < datetime.timedelta(days=RENEW_DAYS):
         return expires
@@ -95,12 +98,19 @@ def _faults(cert: Path, key: Path) -> str | None:
 
 
 def _check_key(key: Path) -> None:
-    """Refuse a key that would have us ask a terminal for its passphrase."""
+    """Refuse a file without a key, and a key that would have us ask a terminal for its
+    passphrase."""
     try:
-        is_encrypted = b"ENCRYPTED" in key.read_bytes()
+        data = key.read_bytes()
     except OSError as error:
         raise SetupError(f"The private key {key} cannot be read: {error.strerror}.") from error
-    if is_encrypted:
+    if b"PRIVATE KEY-----" not in data:
+        raise SetupError(
+            f"The private key {key} must be a PEM file with a line -----BEGIN PRIVATE KEY-----, "
+            f"got {len(data)} bytes without one.",
+            hint="Name the file of the key as gateway.ssl_keyfile (--ssl-keyfile).",
+        )
+    if b"ENCRYPTED" in data:
         raise SetupError(
             f"The private key {key} is protected by a passphrase, which cannot be entered here.",
             hint=f"Keep a copy without it, readable by this user only: "
@@ -142,7 +152,7 @@ def own_names(cert: Path | None) -> set[str]:
 
 
 def own_fingerprint(cert: Path) -> str | None:
-    """What workers on other hosts know this server by; None without a readable certificate."""
+    """Fingerprint of the certificate, for workers on other hosts; None if it is unreadable."""
     try:
         return fingerprint(cert.read_text(encoding="ascii", errors="replace"))
     except (OSError, ValueError):

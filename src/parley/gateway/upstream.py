@@ -7,6 +7,7 @@ import json
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -14,24 +15,7 @@ import msgspec
 from parley import logs
 from parley.gateway.tls import worker_context
 from parley.gateway.worker_pool import Lease
-from parley.protocol.control import (
-    ACCEPTED_HEADER,
-    BUSY_STATUS,
-    CALLER_HEADER,
-    CUT_CODE,
-    EXTENSIONS_HEADER,
-    KIND_HEADER,
-    LEASE_HEADER,
-    NOTE_HEADER,
-    PARAMETERS_HEADER,
-    QUEUE_WAIT_HEADER,
-    RESUME_HEADER,
-    SECRET_HEADER,
-    SESSION_HEADER,
-    SESSION_PATH,
-    UNKNOWN_DIALECT_STATUS,
-    LeaseNote,
-)
+from parley.protocol import control
 from parley.tracing import TRACE_HEADER
 from parley.transport import ClientConnection, ConnectionLimits, DialFailed, Keepalive, dial
 
@@ -40,7 +24,7 @@ log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DialPolicy:
-    """How hard a worker is tried. Source: service.md 2.7."""
+    """Attempts and timeouts of a connection to a worker. Source: service.md 2.7."""
 
     attempts: int = 5
     pause_s: float = 1.0
@@ -49,7 +33,7 @@ class DialPolicy:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamSettings:
-    """What all upstream connections of a gateway share."""
+    """State shared by all upstream connections of a gateway."""
 
     limits: ConnectionLimits
     keepalive: Keepalive
@@ -74,8 +58,10 @@ class UpstreamConnection:
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._settings = settings
         base = "ws" + lease.worker.hello.url.removeprefix("http").rstrip("/")
-        self._url = base + SESSION_PATH.format(dialect=dialect)
-        self._headers = headers
+        self._url = base + control.SESSION_PATH.format(dialect=dialect)
+        self._headers = headers | (
+            {control.SECRET_HEADER: settings.secret} if settings.secret else {}
+        )
         self._stop_listening = lease.lost.listen(self._on_lost)
         self.waited_s = 0.0
         """How long the client was in the queue."""
@@ -88,9 +74,13 @@ class UpstreamConnection:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection if it is open. Safe to repeat."""
         self._stop_listening()
         if self.connection is not None:
-            self.connection.close(CUT_CODE)
+            self.connection.close(control.CUT_CODE)
 
     def hold(self, lease: Lease) -> None:
         """Whose promise this is from here on."""
@@ -107,19 +97,19 @@ class UpstreamConnection:
         for attempt in range(policy.attempts):
             if attempt:
                 await asyncio.wait({self.lost}, timeout=policy.pause_s)
-            if self.lost.done():
+            if self.lost.done() or (attempt and self.lease.worker.is_unreachable):
                 return None
             # From here on the worker may hold a session, whatever becomes of us.
             self.lease.was_opened = True
             try:
                 await self._dial()
             except DialFailed as failure:
-                if failure.status == UNKNOWN_DIALECT_STATUS:
+                if failure.status == control.UNKNOWN_DIALECT_STATUS:
                     self.lease.was_opened = False
                     self.is_unknown = True
                     log.error("dialect_unknown_to_worker", worker=self.lease.worker.worker_id)
                     return None
-                if failure.status == BUSY_STATUS:
+                if failure.status == control.BUSY_STATUS:
                     self.lease.was_opened = False
                     self.is_refused = True
                     log.info("worker_full", worker=self.lease.worker.worker_id)
@@ -142,7 +132,7 @@ class UpstreamConnection:
         Raises:
             DialFailed: the worker was not reached, or refused; see `RESUME_STATUSES`.
         """
-        self._headers[RESUME_HEADER] = f"{token_hash} {seq} {sent}"
+        self._headers[control.RESUME_HEADER] = f"{token_hash} {seq} {sent}"
         await self._dial()
         if self.connection is None:
             raise DialFailed("The worker is lost.")
@@ -181,34 +171,32 @@ class UpstreamConnection:
 def upstream_headers(
     lease: Lease,
     *,
-    secret: str | None,
     accepted_time: float,
-    queue_wait_s: float,
-    extensions: bool,
-    caller: str,
-    parameters: Mapping[str, str],
+    queue_wait_s: float = 0.0,
+    extensions: bool = False,
+    caller: str = "",
+    parameters: Mapping[str, str] = MappingProxyType({}),
     trace: str = "",
+    ran_s: float = 0.0,
 ) -> dict[str, str]:
     """Headers that describe a session to its worker."""
     headers: dict[str, Any] = {
-        LEASE_HEADER: lease.lease_id,
-        SESSION_HEADER: lease.session_id,
-        KIND_HEADER: lease.kind,
-        ACCEPTED_HEADER: f"{accepted_time:.6f}",
-        QUEUE_WAIT_HEADER: str(round(queue_wait_s * 1000)),
-        NOTE_HEADER: msgspec.json.encode(
-            LeaseNote(lease.address, lease.key_id, lease.granted_time)
+        control.LEASE_HEADER: lease.lease_id,
+        control.SESSION_HEADER: lease.session_id,
+        control.KIND_HEADER: lease.kind,
+        control.ACCEPTED_HEADER: f"{accepted_time:.6f}",
+        control.QUEUE_WAIT_HEADER: str(round(queue_wait_s * 1000)),
+        control.NOTE_HEADER: msgspec.json.encode(
+            control.LeaseNote(lease.address, lease.key_id, lease.granted_time, ran_s)
         ).decode("ascii"),
     }
     if extensions:
-        headers[EXTENSIONS_HEADER] = "true"
+        headers[control.EXTENSIONS_HEADER] = "true"
     if parameters:
         # ASCII, whatever a client wrote there.
-        headers[PARAMETERS_HEADER] = json.dumps(dict(parameters))
+        headers[control.PARAMETERS_HEADER] = json.dumps(dict(parameters))
     if caller:
-        headers[CALLER_HEADER] = caller
+        headers[control.CALLER_HEADER] = caller
     if trace:
         headers[TRACE_HEADER] = trace
-    if secret:
-        headers[SECRET_HEADER] = secret
     return headers

@@ -1,4 +1,5 @@
-"""What each key used: sessions, minutes, generated tokens by day (UTC), and whether it may more.
+"""Usage per key: sessions, minutes and generated tokens per day (UTC), and whether the limit is
+reached.
 
 Pure bookkeeping. Minutes are those of leases, running ones included; tokens are counted once a
 second, as workers report them: those of a unit, or of an answer when it is complete. Maintenance
@@ -22,7 +23,7 @@ DAY_S: Final = 86_400
 
 @dataclass(slots=True)
 class UsageOfDay:
-    """What one key used on one day."""
+    """Usage of one key on one day."""
 
     sessions: int = 0
     seconds: float = 0.0
@@ -54,7 +55,6 @@ class KeyUsage:
         worker_pool.spent.listen(self._spent)
 
     def day(self) -> str:
-        """Today, in UTC."""
         return datetime.fromtimestamp(self._clock.time(), UTC).date().isoformat()
 
     def fill(self, rows: Iterable[UsageRow]) -> None:
@@ -65,7 +65,7 @@ class KeyUsage:
                 self._of(row.key_id).add(UsageOfDay(row.sessions, row.seconds, row.tokens))
 
     def today(self, key_id: str) -> UsageOfDay:
-        """What a key used today, running sessions included."""
+        """Usage of a key today, including running sessions."""
         self._turn_the_day()
         found = self._today.get(key_id, UsageOfDay())
         now = self._clock.monotonic()
@@ -103,7 +103,7 @@ class KeyUsage:
         return found
 
     def take_unsaved(self) -> list[UsageRow]:
-        """What was counted since the last call."""
+        """Counts since the last call."""
         rows = [
             UsageRow(key_id, day, one.sessions, one.seconds, one.tokens)
             for (key_id, day), one in self._unsaved.items()
@@ -112,7 +112,7 @@ class KeyUsage:
         return rows
 
     def put_back(self, rows: Iterable[UsageRow]) -> None:
-        """They could not be written."""
+        """Puts back counts that could not be written."""
         for row in rows:
             one = UsageOfDay(row.sessions, row.seconds, row.tokens)
             self._unsaved.setdefault((row.key_id, row.day), UsageOfDay()).add(one)

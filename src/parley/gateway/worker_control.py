@@ -7,6 +7,7 @@ import functools
 import secrets
 import ssl
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
@@ -21,52 +22,32 @@ from parley.gateway.signals import Signal
 from parley.gateway.tls import worker_context
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
 from parley.installation import build_id
-from parley.protocol.control import (
-    SILENCE_LIMIT_S,
-    AnnounceEnd,
-    ChangeLimits,
-    EndSession,
-    FromWorker,
-    Goodbye,
-    HandOver,
-    Heartbeat,
-    Hello,
-    Leave,
-    SessionPhase,
-    StopResult,
-    StopTurn,
-    ToWorker,
-    Welcome,
-)
+from parley.protocol import control
 from parley.transport import Connection, ConnectionClosed, connection_of
 
 ANSWER_LIMIT_S: Final = 5.0
 HAND_OVER_S: Final = 30.0
 """An answer that is being made is waited for."""
 PROBE_EVERY_S: Final = 2.0
+GONE_EVERY_S: Final = 0.25
 MESSAGE_LIMIT_BYTES: Final = 1 << 20
 SLOTS_LIMIT: Final = 4096
 
 log = logs.get(__name__)
 
-_decoder = msgspec.json.Decoder(FromWorker)
+_decoder = msgspec.json.Decoder(control.FromWorker)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class WorkerControl:
     """Talks to all workers. `Worker.connection` is the connection of its control socket."""
 
-    def __init__(
-        self,
-        *,
-        worker_pool: WorkerPool,
-        admission: Admission,
-        metrics: Metrics,
-        probe_every_s: float = PROBE_EVERY_S,
-    ) -> None:
-        self._worker_pool = worker_pool
-        self._admission = admission
-        self._metrics = metrics
-        self._probe_every_s = probe_every_s
+    worker_pool: WorkerPool
+    admission: Admission
+    metrics: Metrics
+    probe_every_s: float = PROBE_EVERY_S
+
+    def __post_init__(self) -> None:
         self.store_id = ""
         """Name of our data folder, sent to workers."""
         self.leaving: Signal[Worker] = Signal()
@@ -83,10 +64,10 @@ class WorkerControl:
         worker: Worker | None = None
         try:
             peer = websocket.client.host if websocket.client else None
-            self._admission.check_worker(peer, websocket.headers)
+            self.admission.check_worker(peer, websocket.headers)
             hello = await self._hello(connection)
             worker = self._welcome(hello, connection)
-            while self._worker_pool.knows(worker):
+            while self.worker_pool.knows(worker):
                 message = await connection.receive()
                 self._heard(worker, _decoder.decode(message.payload()))
         except ConnectionClosed:
@@ -97,25 +78,27 @@ class WorkerControl:
         except TimeoutError:
             connection.close(1008, "no hello")
         except msgspec.MsgspecError as error:
-            log.warning("invalid_control_message", why=str(error))
+            log.warning("control_message_refused", why=str(error))
             connection.close(1008, "not a control message")
         finally:
             connection.close()
             if worker is not None and worker.connection is connection and worker.is_connected:
                 log.warning("control_socket_lost", worker=worker.worker_id)
-                self._worker_pool.disconnected(worker)
+                self.worker_pool.disconnected(worker)
                 await self._look_after(worker)
         await asyncio.wait({connection.gone})
 
     async def stop_turn(self, lease: Lease) -> bool:
         """Stop the answer in progress; False if there is none."""
         request_id = secrets.token_hex(8)
-        return await self._ask(lease.worker, request_id, StopTurn(request_id, lease.lease_id))
+        return await self._ask(
+            lease.worker, request_id, control.StopTurn(request_id, lease.lease_id)
+        )
 
     async def end_session(self, lease: Lease) -> bool:
         """End a session as if its client had; False if it has ended already."""
         request_id = secrets.token_hex(8)
-        order = EndSession(lease.lease_id, "stopped", request_id)
+        order = control.EndSession(lease.lease_id, "stopped", request_id)
         return await self._ask(lease.worker, request_id, order)
 
     def end_quietly(self, leases: Iterable[Lease]) -> None:
@@ -124,17 +107,17 @@ class WorkerControl:
             if not lease.is_ending:
                 lease.is_ending = True
                 log.info("session_quota_reached", session_id=lease.session_id, key=lease.key_id)
-                self._send(lease.worker, EndSession(lease.lease_id, "stopped"))
+                self._send(lease.worker, control.EndSession(lease.lease_id, "stopped"))
 
     async def hand_over(self, lease: Lease) -> bool:
         """Have a session stopped between two turns or units, with everything in its copy."""
         request_id = secrets.token_hex(8)
-        order = HandOver(request_id, lease.lease_id)
+        order = control.HandOver(request_id, lease.lease_id)
         return await self._ask(lease.worker, request_id, order, limit_s=HAND_OVER_S)
 
     def end_doubled(self, lease: Lease) -> None:
         """Ask for the end of a session that continues at another worker."""
-        self._send(lease.worker, EndSession(lease.lease_id, "moved"))
+        self._send(lease.worker, control.EndSession(lease.lease_id, "moved"))
 
     def end_sessions(self, *, keep: bool = False) -> int:
         """Ask for the end of every running session in its dialect's words; returns their number.
@@ -142,44 +125,44 @@ class WorkerControl:
         Args:
             keep: sessions that can be resumed at the next gateway only lose their connection.
         """
-        leases = self._worker_pool.leases
+        leases = self.worker_pool.leases
         for lease in leases:
             if keep and lease.resume is not None:
                 lease.lost.notify()
             else:
-                self._send(lease.worker, EndSession(lease.lease_id, "server_shutdown"))
+                self._send(lease.worker, control.EndSession(lease.lease_id, "server_shutdown"))
         return len(leases)
 
     def announce_end(self, time_left_s: float) -> None:
         """Have workers announce the end to clients that asked for such messages."""
-        for worker in self._worker_pool:
+        for worker in self.worker_pool:
             if worker.is_connected:
-                self._send(worker, AnnounceEnd(time_left_s))
+                self._send(worker, control.AnnounceEnd(time_left_s))
 
     def change_limits(self, limits: dict[str, Any]) -> None:
         """Apply these limits to later sessions on all workers, also on those that join later."""
         self._limits = limits
-        for worker in self._worker_pool:
+        for worker in self.worker_pool:
             if worker.is_connected:
-                self._send(worker, ChangeLimits(limits))
+                self._send(worker, control.ChangeLimits(limits))
 
     def leave(self, grace_s: float) -> None:
         """Ask all workers to finish."""
-        for worker in self._worker_pool:
-            self._send(worker, Leave(grace_s))
+        for worker in self.worker_pool:
+            self._send(worker, control.Leave(grace_s))
 
     def restart(self, worker: Worker, grace_s: float) -> None:
         """Ask one worker to finish; its supervisor starts it again. Its calls move if there is
         another worker."""
-        others = (other for other in self._worker_pool if other is not worker)
-        self._send(worker, Leave(grace_s, moves=any(other.is_usable for other in others)))
+        others = (other for other in self.worker_pool if other is not worker)
+        self._send(worker, control.Leave(grace_s, moves=any(other.is_usable for other in others)))
 
     async def probe_forever(self) -> None:
         """Ask new workers, and those that could not be reached, whether they answer at their
         address."""
         while True:
-            await asyncio.sleep(self._probe_every_s)
-            for worker in list(self._worker_pool):
+            await asyncio.sleep(self.probe_every_s)
+            for worker in list(self.worker_pool):
                 if worker.is_connected and (worker.is_unreachable or not worker.was_reached):
                     await self._probe(worker)
 
@@ -187,7 +170,7 @@ class WorkerControl:
         worker.was_reached = await _is_up(worker)
         if worker.was_reached and worker.is_unreachable:
             log.info("worker_reachable", worker=worker.worker_id)
-            self._worker_pool.reachable(worker)
+            self.worker_pool.reachable(worker)
         elif not worker.was_reached and not worker.is_unreachable:
             log.error(
                 "worker_unreachable",
@@ -196,26 +179,30 @@ class WorkerControl:
                 hint="The worker connects to the gateway, but the gateway cannot connect to the "
                 "worker's address. Check `parley worker --advertise` and the firewall.",
             )
-            self._worker_pool.unreachable(worker)
-            self._worker_pool.changed.notify()
+            self.worker_pool.unreachable(worker)
+            self.worker_pool.changed.notify()
 
     async def _look_after(self, worker: Worker) -> None:
         """A worker's control socket broke: if no process listens at its address any more, its
         sessions need not wait for the limit of silence."""
-        if await process_is_gone(worker.hello.url) and not worker.is_connected:
-            log.warning("worker_process_gone", worker=worker.worker_id)
-            self._worker_pool.gone(worker)
+        while self.worker_pool.knows(worker) and not worker.is_connected:
+            if await process_is_gone(worker.hello.url) and not worker.is_connected:
+                log.warning("worker_process_gone", worker=worker.worker_id)
+                self.worker_pool.gone(worker)
+                return
+            # A process that is being killed may still listen for a moment.
+            await asyncio.sleep(GONE_EVERY_S)
 
-    async def _hello(self, connection: Connection) -> Hello:
-        async with asyncio.timeout(SILENCE_LIMIT_S):
+    async def _hello(self, connection: Connection) -> control.Hello:
+        async with asyncio.timeout(control.SILENCE_LIMIT_S):
             first = _decoder.decode((await connection.receive()).payload())
-        if not isinstance(first, Hello):
+        if not isinstance(first, control.Hello):
             raise Unauthorized("The first message must be hello.")
         if not (0 < first.slots <= SLOTS_LIMIT and 0 < len(first.worker_id) <= 128):
             raise Unauthorized("worker_id must not be empty and slots must be at least 1.")
         if not _is_address(first.url):
             raise ServiceUnavailable("url must be http(s)://host:port.")
-        self._admission.check_worker_url(first.url)
+        self.admission.check_worker_url(first.url)
         try:
             worker_context(first.certificate)
         except ValueError as error:
@@ -224,11 +211,11 @@ class WorkerControl:
             log.warning("worker_without_tls", worker=first.worker_id, url=first.url)
         return first
 
-    def _welcome(self, hello: Hello, connection: Connection) -> Worker:
-        worker = self._worker_pool.welcome(hello, connection)
-        self._send(worker, Welcome(__version__, self.store_id))
+    def _welcome(self, hello: control.Hello, connection: Connection) -> Worker:
+        worker = self.worker_pool.welcome(hello, connection)
+        self._send(worker, control.Welcome(__version__, self.store_id))
         if self._limits is not None:
-            self._send(worker, ChangeLimits(self._limits))
+            self._send(worker, control.ChangeLimits(self._limits))
         log.info(
             "worker_joined",
             worker=hello.worker_id,
@@ -249,33 +236,33 @@ class WorkerControl:
             )
         return worker
 
-    def _heard(self, worker: Worker, message: FromWorker) -> None:
+    def _heard(self, worker: Worker, message: control.FromWorker) -> None:
         if worker.is_silent:
             log.info("worker_heard_again", worker=worker.worker_id)
         match message:
-            case Heartbeat():
-                self._metrics.heartbeat(message)
-                self._worker_pool.heard(worker, message)
+            case control.Heartbeat():
+                self.metrics.heartbeat(message)
+                self.worker_pool.heard(worker, message)
                 if message.is_leaving and not worker.is_draining:
-                    self._worker_pool.drain(worker, True)
+                    self.worker_pool.drain(worker, True)
                     self.leaving.notify(worker)
-            case SessionPhase():
-                self._worker_pool.phase(worker, message)
-            case StopResult(request_id=request_id, stopped=stopped):
+            case control.SessionPhase():
+                self.worker_pool.phase(worker, message)
+            case control.StopResult(request_id=request_id, stopped=stopped):
                 answer = self._answers.get(request_id)
                 if answer is not None and not answer.done():
                     answer.set_result(stopped)
-            case Goodbye(reason=reason):
+            case control.Goodbye(reason=reason):
                 log.info("worker_left", worker=worker.worker_id, reason=reason)
-                self._worker_pool.left(worker)
-            case Hello():
+                self.worker_pool.left(worker)
+            case control.Hello():
                 raise Unauthorized("hello was sent twice.")
 
     async def _ask(
         self,
         worker: Worker,
         request_id: str,
-        order: StopTurn | EndSession | HandOver,
+        order: control.StopTurn | control.EndSession | control.HandOver,
         *,
         limit_s: float = ANSWER_LIMIT_S,
     ) -> bool:
@@ -292,7 +279,7 @@ class WorkerControl:
         finally:
             del self._answers[request_id]
 
-    def _send(self, worker: Worker, message: ToWorker) -> None:
+    def _send(self, worker: Worker, message: control.ToWorker) -> None:
         connection: Connection = worker.connection
         connection.send_text(msgspec.json.encode(message))
 

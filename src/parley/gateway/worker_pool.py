@@ -1,4 +1,4 @@
-"""The workers we know, what they can take, and who holds what.
+"""The known workers, their free slots, and the lease on each slot.
 
 Pure bookkeeping on the gateway's event loop: no sockets, time from a clock. Two truths are kept
 apart. What a worker says (state, free slots, session phases) arrives in heartbeats and may be a
@@ -12,6 +12,7 @@ import dataclasses
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from types import TracebackType
 from typing import Any, Final, Literal
 
@@ -32,7 +33,7 @@ from parley.protocol.kinds import Kind, Phase, WorkerState
 from parley.protocol.networks import network_of
 
 FORGET_AFTER_S: Final = 600.0
-"""How long an absent worker stays in the lists."""
+"""How long an absent worker remains listed."""
 COUNTED_ON_S: Final = 4.0
 """A worker that was not heard for longer is not promised to newcomers, although its sessions are
 not given up yet (`SILENCE_LIMIT_S`)."""
@@ -60,9 +61,9 @@ class Lease:
     lease_id: str = field(default_factory=lambda: secrets.token_hex(16))
     address: str = ""
     key_id: str | None = None
-    """Where its client is, and the key that it showed."""
+    """Address of its client, and the client's key."""
     dialect: str = ""
-    """What its client speaks, as soon as its session socket is dialled."""
+    """Dialect of its client, known once its session socket is opened."""
     phase: Phase | None = None
     was_ready: bool = False
     was_opened: bool = False
@@ -71,7 +72,7 @@ class Lease:
     resume: ResumeState | None = None
     """If its client may continue over another connection."""
     resume_ends_at: float | None = None
-    """How long its worker waits for a client that was cut off."""
+    """How long its worker waits for a client that lost its connection."""
     tokens: int = 0
     """Tokens that its session has generated, as last reported."""
     is_ending: bool = False
@@ -88,7 +89,6 @@ class Lease:
         return "" if self.resume is None else self.resume.log_id
 
     def release(self) -> None:
-        """Give the slot back."""
         if self.is_held:
             self.is_held = False
             self._release(self)
@@ -125,11 +125,11 @@ class Worker:
     heartbeat: Heartbeat | None = None
     is_connected: bool = True
     was_reached: bool = False
-    """It has answered at its address since it joined."""
+    """True once it has answered at its address since it joined."""
     is_unreachable: bool = False
     """Its session socket could not be opened; it gets no work until a probe succeeds."""
     is_silent: bool = False
-    """It was not heard for longer than the silence limit."""
+    """True while it has been silent for longer than the limit."""
     is_draining: bool = False
     """An admin drains it: running sessions continue, it gets no new ones."""
     leases: dict[str, Lease] = field(default_factory=dict)
@@ -159,7 +159,6 @@ class Worker:
 
     @property
     def free_slots(self) -> int:
-        """Slots that can be leased now."""
         if not self.is_usable or self.is_draining or self.says == "loading":
             return 0
         unseen = sum(1 for lease in self.leases.values() if lease.phase is None)
@@ -218,7 +217,7 @@ class WorkerPool:
         self.waiting: dict[int, str] = {}
         """Worker processes that an executor has no device for, and why, by their number."""
         self.loading_s = LOADING_S
-        """How long the last one took from its start to its hello."""
+        """Time from start to hello of the last worker."""
         self._failed_loads: set[int] = set()
         """Numbers of the processes whose last one ended before it was ready."""
         self.last_alive_at = clock.monotonic()
@@ -246,7 +245,6 @@ class WorkerPool:
         return len(self._workers)
 
     def held_by(self, caller: str) -> int:
-        """Sessions of a caller; see `caller_of`."""
         leases = (lease for worker in self._workers.values() for lease in worker.leases.values())
         return sum(caller_of(lease.address, lease.key_id) == caller for lease in leases)
 
@@ -321,7 +319,6 @@ class WorkerPool:
         self.changed.notify()
 
     def phase(self, worker: Worker, message: SessionPhase) -> None:
-        """A session on `worker` changed phase."""
         self._touch(worker)
         lease_id = message.lease_id
         lease = worker.leases.get(lease_id) or worker.closing.get(lease_id)
@@ -363,11 +360,15 @@ class WorkerPool:
             note = _note.decode(resume.note)
         except msgspec.MsgspecError:
             note = LeaseNote(granted_time=now_time)
+        ran_s = max(0.0, now_time - note.granted_time)
+        if resume.ran_s is not None:
+            # The system's clock may have been set since; what a session ran is charged.
+            ran_s = note.ran_s + resume.ran_s
         lease = Lease(
             worker=worker,
             kind=message.kind,
             session_id=message.session_id,
-            granted_at=now - max(0.0, now_time - note.granted_time),
+            granted_at=now - ran_s,
             granted_time=note.granted_time,
             lease_id=message.lease_id,
             address=note.address,
@@ -395,12 +396,14 @@ class WorkerPool:
         return None
 
     def find_resumable(self, session_id: str) -> Lease | None:
-        """The lease of a session that a client may resume; also one that is being closed, as
-        far as we know."""
-        for worker in self._workers.values():
-            for lease in (*worker.leases.values(), *worker.closing.values()):
-                if lease.session_id == session_id and lease.resume is not None:
-                    return lease
+        """The lease of a session that a client may resume. One that is being closed, as far as we
+        know, is found last: the session may have moved from there."""
+        workers = self._workers.values()
+        held = (lease for worker in workers for lease in worker.leases.values())
+        closing = (lease for worker in workers for lease in worker.closing.values())
+        for lease in chain(held, closing):
+            if lease.session_id == session_id and lease.resume is not None:
+                return lease
         return None
 
     # Reports of an executor
@@ -433,6 +436,7 @@ class WorkerPool:
         because the socket may come back."""
         if self.knows(worker):
             worker.is_connected = False
+            self.changed.notify()
 
     def gone(self, worker: Worker) -> None:
         """Its process has ended; it stays in the lists for a while."""
@@ -441,7 +445,6 @@ class WorkerPool:
             self.changed.notify()
 
     def left(self, worker: Worker) -> None:
-        """It said goodbye."""
         if self.knows(worker):
             del self._workers[worker.worker_id]
         worker.is_connected = False
@@ -453,7 +456,7 @@ class WorkerPool:
         worker.is_unreachable = True
 
     def full(self, worker: Worker) -> None:
-        """It refused a session: no slot of it is free until it says so."""
+        """Marks a worker that refused a session: it has no free slot until it reports one."""
         worker.said_free = 0
 
     def reachable(self, worker: Worker) -> None:
@@ -495,6 +498,8 @@ class WorkerPool:
         # A worker that never gets ready is none that could be waited for.
         if self._promising or any(worker.is_usable for worker in self._workers.values()):
             self.last_alive_at = now
+        if silent:
+            self.changed.notify()
         return silent
 
     def forgive(self, late_s: float) -> None:

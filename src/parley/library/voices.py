@@ -1,11 +1,11 @@
-"""Reference voices: the default one of a server, and those that people registered.
+"""Reference voices: the server's default one, and registered ones.
 
 A registered voice is a WAV file (16 kHz, mono, 16 bit) under a random id, with a small JSON file
 alongside it. Names never become paths: a voice is found by its id, or by its name in the list.
 Functions here block on the disk; the gateway and the worker call them in threads.
 
-A voice is its owner's: whoever registered it. The owner is a key, an admin, or somebody without a
-key, and then the id, which nobody can guess, is the permission. An admin may publish a voice;
+A voice belongs to the client that registered it: a key, an admin, or a client without a
+key, for whom the id, which cannot be guessed, is the permission. An admin may publish a voice;
 everybody lists, hears and uses it then.
 """
 
@@ -66,9 +66,7 @@ class TooManyVoices(Refused):
 
     code = "too_many_voices"
     http_status = 409
-
-    def __init__(self) -> None:
-        super().__init__(f"There are {LIMIT_VOICES} voices already; delete one first.")
+    sentence = f"There are {LIMIT_VOICES} voices already; delete one first."
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ class TooManyOwnVoices(Refused):
 
 @dataclass(frozen=True, slots=True)
 class VoiceUser:
-    """Who asks for a voice.
+    """The requester of a voice.
 
     Args:
         key_id: of the key that was shown.
@@ -313,8 +311,13 @@ class VoiceLibrary:
                 raise TooManyVoices
             self._check_own(user)
             # The card comes last: a voice without one is not there.
-            _write(self._root / card.filename, encode_wav(pcm))
-            _write(self._root / f"{voice_id}.json", _json(card))
+            wav = self._root / card.filename
+            _write(wav, encode_wav(pcm))
+            try:
+                _write(wav.with_suffix(".json"), _json(card))
+            except OSError:
+                wav.unlink()
+                raise
         return card
 
     def _check_own(self, user: VoiceUser) -> None:
@@ -402,5 +405,9 @@ def _json(card: VoiceCard) -> bytes:
 
 def _write(path: Path, data: bytes) -> None:
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(data)
-    os.replace(partial, path)
+    try:
+        partial.write_bytes(data)
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise

@@ -1,4 +1,4 @@
-"""Sound as bytes in the codings a client may ask for: float32, pcm16, Opus.
+"""Sound as bytes in the formats a client may request: float32, pcm16, Opus.
 
 A coder belongs to one direction of one connection and remembers what Opus has to remember. Opus is
 packets of 20 ms, mono, at most `OPUS_BITS_PER_S`; each stands behind its length in two bytes, big
@@ -78,7 +78,7 @@ class _Samples:
         self._rate_hz = rate_hz
 
     def forget(self) -> None:
-        """Nothing to do: no samples wait."""
+        """Does nothing: no samples wait."""
 
 
 class _Float32(_Samples):
@@ -211,7 +211,7 @@ def _packets(data: bytes) -> Iterator[bytes]:
         packet = data[at + 2 : at + 2 + size]
         if not size or len(packet) < size:
             raise InvalidPayload(
-                "Opus packets must stand behind their length in two bytes, big end first."
+                "Each Opus packet must follow its length in two bytes, big-endian."
             )
         yield packet
         at += 2 + size

@@ -1,4 +1,4 @@
-"""Sound and video files of strangers, opened with FFmpeg.
+"""Untrusted sound and video files, opened with FFmpeg.
 
 Formats that only name other places (SDP, HLS, DASH, concat …) are left out: FFmpeg would read files
 of this machine or open sockets for them. What is left holds its media itself. Needs PyAV; belongs

@@ -84,7 +84,7 @@ _log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DecoderLimits:
-    """What decoding may take.
+    """Limits of decoding.
 
     Args:
         children: processes for clips, and as many for pictures and sounds; 0 decodes in this

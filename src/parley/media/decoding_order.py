@@ -57,7 +57,7 @@ class DecodingOrder:
         """
         one = self._join(owner, cost)
         if not one.turn.wait(wait_s) and self._give_up(one):
-            raise ServiceUnavailable("Too much else is being decoded; try again later.")
+            raise ServiceUnavailable("The decoder is busy with other files; try again later.")
         try:
             yield
         finally:

@@ -38,7 +38,7 @@ SEGMENTS = 1000
 """Chunks of a PNG file; segments, and bytes of padding, before the pixels of a JPEG file. Pillow
 reads them one by one, in Python. Encoders write a chunk for every 8 KB, and a few segments."""
 EXIF_SEGMENTS = 400
-"""What one EXIF segment counts: it is a list of up to 5,000 tags."""
+"""Cost of one EXIF segment, a list of up to 5,000 tags."""
 EXIF_LIMIT_BYTES = 64 * 1024
 """Longer ones are not read; a JPEG segment cannot have more."""
 
@@ -58,7 +58,7 @@ _FORMATS = ("JPEG", "PNG", "WEBP")
 _ALONE = (b"\xff", b"\0")
 """JPEG: behind 0xFF no marker of a segment, but padding."""
 _DAMAGE = (OSError, ValueError, SyntaxError, TypeError, KeyError, struct.error)
-"""What Pillow raises for damaged files."""
+"""Exceptions of Pillow for damaged files."""
 
 # Pillow warns of every damaged tag, thousands in one picture, and Python would keep each text.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
@@ -109,7 +109,7 @@ def check_image(data: bytes, *, limit_pixels: int, limit_bytes: int = IMAGE_LIMI
     """Pixels of a picture, from its header alone.
 
     Raises:
-        InvalidPayload, TooLarge: as `decode_image`, as far as the header tells.
+        InvalidPayload, TooLarge: as `decode_image`, from what the header contains.
     """
     with _open(data, limit_pixels, limit_bytes) as picture:
         return picture.width * picture.height

@@ -1,5 +1,5 @@
-"""What a decoder is asked for, as plain values: JSON and raw bytes, so that it can be done in
-another process, and nothing that comes back from there is trusted to be more than bytes.
+"""Jobs of a decoder as plain values: JSON and raw bytes, so that another process can do them, and
+nothing it returns is trusted to be more than bytes.
 
 A job gives a description and the arrays that belong to it; `clip_from` and its like put them
 together again.

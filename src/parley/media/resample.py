@@ -56,7 +56,7 @@ class ResampleStream:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ratio:
-    """How output is made of input: `step` input samples are as long as the columns of `kernels`.
+    """Filters of a conversion: `step` input samples are as long as the columns of `kernels`.
 
     Args:
         kernels: what each of these output samples takes of the input samples around it (T, S).

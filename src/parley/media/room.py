@@ -1,4 +1,4 @@
-"""What a context can take, asked before anything is decoded.
+"""What fits into a context, checked before anything is decoded.
 
 Counts are lower bounds: a picture is at least one slice, a message at least one token, and a token
 at most `CHARS_PER_TOKEN` characters of text. So whatever is refused here could not have fitted, and
@@ -40,7 +40,7 @@ class ContextRoom:
     used_tokens: int = 0
 
     def take(self, *, pictures: int = 0, sound_s: float = 0.0) -> ContextRoom:
-        """What is left after so many pictures and whole seconds of sound.
+        """Remaining tokens after a number of pictures and whole seconds of sound.
 
         Raises:
             ContextFull: they cannot fit.

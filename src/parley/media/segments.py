@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from parley.media.pcm import Pcm
 
@@ -25,13 +26,7 @@ QUIETER: Final = 0.05
 def segments_of(pcm: Pcm) -> list[tuple[float, float]]:
     """Start and end of each stretch of sound in seconds, in order; empty if there is only
     silence."""
-    size = max(1, int(FRAME_S * pcm.rate_hz))
-    frames = pcm.samples[: len(pcm) // size * size].reshape(-1, size)
-    if not len(frames):
-        return []
-    loudness = np.sqrt(np.mean(np.square(frames, dtype=np.float64), axis=1))
-    loud = float(np.percentile(loudness, 95))
-    heard = np.flatnonzero(loudness > max(QUIETER * loud, 1e-4))
+    heard = _loud_frames(pcm)
     if not len(heard):
         return []
     breaks = np.flatnonzero(np.diff(heard) * FRAME_S > PAUSE_S)
@@ -46,3 +41,27 @@ def segments_of(pcm: Pcm) -> list[tuple[float, float]]:
             start += LONGEST_S
         found.append((start, end))
     return found
+
+
+def bounds_of(pcm: Pcm) -> tuple[float, float]:
+    """Start and end of all sound in seconds, without a margin; of everything if it is silent."""
+    heard = _loud_frames(pcm)
+    if not len(heard):
+        return 0.0, pcm.duration_s
+    return float(heard[0]) * FRAME_S, float(heard[-1] + 1) * FRAME_S
+
+
+def _loud_frames(pcm: Pcm) -> npt.NDArray[np.intp]:
+    """Indices of the frames that are not silent."""
+    size = max(1, int(FRAME_S * pcm.rate_hz))
+    frames = pcm.samples[: len(pcm) // size * size].reshape(-1, size)
+    if not len(frames):
+        return np.zeros(0, np.intp)
+    loudness = np.sqrt(np.mean(np.square(frames, dtype=np.float64), axis=1))
+    loud = float(np.percentile(loudness, 95))
+    return np.flatnonzero(loudness > max(QUIETER * loud, 1e-4))
+
+
+def stretches_of(pcm: Pcm) -> list[tuple[float, float]]:
+    """As `segments_of`, but one for everything that a recogniser takes in one call."""
+    return [(0.0, pcm.duration_s)] if pcm.duration_s <= LONGEST_S else segments_of(pcm)

@@ -93,7 +93,7 @@ def _decode_with_av(data: bytes, limit_s: float, what: str, failure: Exception) 
 
 
 def _raw(data: bytes, limit_s: float, what: str, failure: Exception) -> Pcm:
-    sentence = "The audio is in no format that is known here."
+    sentence = "The audio has an unknown format. Send WAV, FLAC, MP3, Ogg, MP4 or WebM."
     if len(data) % 4 or not data:
         raise InvalidPayload(sentence) from failure
     # A text or a picture read as float32 has wild numbers in it; sound has not.

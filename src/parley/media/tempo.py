@@ -1,4 +1,4 @@
-"""Sound faster or slower at the same pitch, while it is being made, by FFmpeg's `atempo`."""
+"""Changes the tempo of sound at constant pitch, while it is generated, with FFmpeg's `atempo`."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ _SLACK_S = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class VideoLimits:
-    """What a clip may cost.
+    """Limits of a clip.
 
     Args:
         work_pixels: pixels of all frames that have to be decoded, wanted or not; one core decodes

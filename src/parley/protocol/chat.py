@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from parley.errors import BadInput, InvalidRequest
 from parley.protocol import codec, legacy, values
 from parley.protocol.codec import EXTENSION
 from parley.protocol.legacy import Stop
+from parley.protocol.wire import Wire
 
 PATH: Final = "/ws/chat"
 
@@ -29,7 +29,7 @@ PATH: Final = "/ws/chat"
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1, description="Makes sampling repeatable.")]
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(Wire):
     """The whole conversation so far, and how to answer it. Sent once, right after connecting.
 
     An absent `tts` object means text only; an empty one means speech with the defaults.
@@ -72,13 +72,13 @@ ClientMessage = Request | Stop
 # ---- server → client -----------------------------------------------------------------------
 
 
-class PrefillDone(msgspec.Struct, tag="prefill_done", frozen=True, kw_only=True):
+class PrefillDone(Wire, tag="prefill_done"):
     """The request is in the context; generation starts."""
 
     input_tokens: int = 0
 
 
-class Chunk(msgspec.Struct, tag="chunk", frozen=True, kw_only=True):
+class Chunk(Wire, tag="chunk"):
     """The next piece of a streamed answer; either part may be null."""
 
     text_delta: str | None = None
@@ -90,7 +90,7 @@ class Chunk(msgspec.Struct, tag="chunk", frozen=True, kw_only=True):
     ] = UNSET
 
 
-class ToolCall(msgspec.Struct, tag="tool_call", frozen=True, kw_only=True):
+class ToolCall(Wire, tag="tool_call"):
     """A function is called: first its `name`, then its arguments in pieces, of which the last has
     `is_final`. Only where the request has `tools`.
 
@@ -108,7 +108,7 @@ EarlyEnding = Literal["limit", "cancelled"]
 """Why an answer did not end by itself: `max_new_tokens` or the context, or it was stopped."""
 
 
-class Done(msgspec.Struct, tag="done", frozen=True, kw_only=True):
+class Done(Wire, tag="done"):
     """The answer is complete. `audio_data`: the whole sound when not streaming, else null."""
 
     text: str
@@ -121,6 +121,11 @@ class Done(msgspec.Struct, tag="done", frozen=True, kw_only=True):
         str | UnsetType,
         EXTENSION,
         Meta(description="the words of the request's sound, where the model makes any"),
+    ] = UNSET
+    words: Annotated[
+        tuple[values.WordTime, ...] | UnsetType,
+        EXTENSION,
+        Meta(description="those of `heard`, where the model knows when each was said"),
     ] = UNSET
     tool_calls: Annotated[
         tuple[values.ToolCallPart, ...] | UnsetType,

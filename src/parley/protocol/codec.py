@@ -1,4 +1,4 @@
-"""Bytes ↔ messages: JSON that cannot hurt, base64 that is strict, and errors that name the field.
+"""Bytes ↔ messages: bounded JSON, strict base64, and errors that name the field.
 
 A message as it is published is decoded straight into its struct. Any other is read in four steps:
 parse the JSON, move aliases to their published names, drop nulls (`null` means absent), convert to
@@ -21,15 +21,7 @@ from typing import Any, Final, Generic, TypeVar, cast, get_args
 import msgspec
 from msgspec import inspect
 
-from parley.errors import (
-    BadInput,
-    BadSessionId,
-    InvalidJson,
-    InvalidPayload,
-    MissingField,
-    TooLarge,
-    UnknownEvent,
-)
+from parley import errors
 from parley.protocol import long_base64
 from parley.protocol.long_base64 import LongBase64
 
@@ -82,9 +74,9 @@ def parse(raw: bytes | bytearray | str) -> Any:
     try:
         value = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        raise InvalidJson from None
+        raise errors.InvalidJson from None
     if _is_deeper(value, raw, MESSAGE_DEPTH_LIMIT):
-        raise InvalidPayload("The message is nested too deeply.")
+        raise errors.InvalidPayload("The message is nested too deeply.")
     return long_base64.put_back(value, found) if found else value
 
 
@@ -123,11 +115,11 @@ def type_of(raw: bytes | bytearray | str) -> str:
     try:
         name = _tagged.decode(raw).type
     except msgspec.ValidationError:
-        raise UnknownEvent("(not an object)") from None
+        raise errors.UnknownEvent("(not an object)") from None
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        raise InvalidJson from None
+        raise errors.InvalidJson from None
     if not isinstance(name, str):
-        raise UnknownEvent("(none)")
+        raise errors.UnknownEvent("(none)")
     return name
 
 
@@ -138,7 +130,7 @@ def encode_media(message: object) -> bytearray:
     return long_base64.spliced(encoded, marks.found)
 
 
-def encode(message: msgspec.Struct) -> str:
+def encode(message: object) -> str:
     """A message as the text of one frame, with every field that we know."""
     return _encoder.encode(message).decode()
 
@@ -227,7 +219,7 @@ class Converter(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How one message type is read.
+    """Decoder of one message type.
 
     Args:
         struct: what it becomes.
@@ -248,10 +240,10 @@ class Shape:
     lifts: frozenset[str] = frozenset()
     usual: frozenset[str] = frozenset()
     as_is: frozenset[str] = frozenset()
-    failed: Callable[[str, str], BadInput] = lambda sentence, where: InvalidPayload(
+    failed: Callable[[str, str], errors.BadInput] = lambda sentence, where: errors.InvalidPayload(
         sentence, field=where
     )
-    absent: Callable[[str], BadInput] = MissingField
+    absent: Callable[[str], errors.BadInput] = errors.MissingField
     converter: Converter[msgspec.Struct] = field(init=False, repr=False, compare=False)
     decoder: msgspec.json.Decoder[msgspec.Struct] = field(init=False, repr=False, compare=False)
     indirect: frozenset[str] = field(init=False, repr=False, compare=False)
@@ -342,6 +334,14 @@ def read(value: dict[str, Any], shape: Shape) -> Any:
         raise _explain(str(error), shape, clean) from None
 
 
+def converted(value: object, shape: Shape) -> Any:
+    """A parsed object as `shape.struct`, its nulls as they came, or raise what the shape says."""
+    try:
+        return shape.converter.convert(value)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), shape, value) from None
+
+
 def read_typed(
     raw: bytes | str,
     shapes: Mapping[str, Shape],
@@ -359,13 +359,13 @@ def read_typed(
     """
     value = parse(raw)
     if not isinstance(value, dict):
-        raise UnknownEvent("(not an object)")
+        raise errors.UnknownEvent("(not an object)")
     name = value.get("type")
     if not isinstance(name, str):
-        raise UnknownEvent("(none)")
+        raise errors.UnknownEvent("(none)")
     shape = shapes.get(name)
     if shape is None:
-        raise UnknownEvent(name)
+        raise errors.UnknownEvent(name)
     check(name)
     return read(value, shape)
 
@@ -383,10 +383,10 @@ def decode_with(decoder: msgspec.json.Decoder[T], raw: bytes | str) -> T:
     except msgspec.ValidationError as error:
         name = type_of(raw)
         if str(error).endswith("`$.type`"):
-            raise UnknownEvent(name) from None
-        raise InvalidPayload(f"{name}: {error}") from None
+            raise errors.UnknownEvent(name) from None
+        raise errors.InvalidPayload(f"{name}: {error}") from None
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        raise InvalidJson from None
+        raise errors.InvalidJson from None
 
 
 def rename(value: dict[str, Any], aliases: Aliases) -> None:
@@ -410,7 +410,7 @@ def _tidy(value: dict[str, Any], depth: int) -> dict[str, Any]:
 
 def _tidied(item: Any, depth: int) -> Any:
     if depth < 0:
-        raise InvalidPayload("The message is nested too deeply.")
+        raise errors.InvalidPayload("The message is nested too deeply.")
     if isinstance(item, dict):
         return _tidy(item, depth)
     if isinstance(item, list):
@@ -420,7 +420,7 @@ def _tidied(item: Any, depth: int) -> Any:
     return item
 
 
-def _explain(sentence: str, shape: Shape, given: Any) -> BadInput:
+def _explain(sentence: str, shape: Shape, given: Any) -> errors.BadInput:
     match = _AT.match(sentence)
     what, where = (match["what"], match["where"] or "") if match else (sentence, "")
     missing = _MISSING.match(what)
@@ -497,16 +497,16 @@ def from_base64(text: str, *, field: str, limit_bytes: int | None = None) -> byt
     """
     size = len(text) * 3 // 4
     if limit_bytes is not None and size - 2 > limit_bytes:
-        raise TooLarge(field, size, limit_bytes)
+        raise errors.TooLarge(field, size, limit_bytes)
     if isinstance(text, LongBase64):
         return _from_pieces(text, field)
     bare = text.rstrip("=") if text.endswith("=") else text
     if len(bare) % 4 == 1 or len(text) - len(bare) > 2:
-        raise InvalidPayload(f"{field} is not valid base64.", field=field)
+        raise errors.InvalidPayload(f"{field} is not valid base64.", field=field)
     try:
         return binascii.a2b_base64(bare + "=" * (-len(bare) % 4), strict_mode=True)
     except (binascii.Error, ValueError):
-        raise InvalidPayload(f"{field} is not valid base64.", field=field) from None
+        raise errors.InvalidPayload(f"{field} is not valid base64.", field=field) from None
 
 
 def _from_pieces(text: LongBase64, field: str) -> bytes:
@@ -514,7 +514,7 @@ def _from_pieces(text: LongBase64, field: str) -> bytes:
     for piece in text.pieces():
         if len(data) % 3:
             # Padding ended the piece before.
-            raise InvalidPayload(f"{field} is not valid base64.", field=field)
+            raise errors.InvalidPayload(f"{field} is not valid base64.", field=field)
         data += from_base64(piece, field=field)
     return bytes(data)
 
@@ -526,7 +526,7 @@ def pcm_bytes(text: str, *, field: str, limit_bytes: int | None = None) -> bytes
     """
     data = from_base64(text, field=field, limit_bytes=limit_bytes)
     if len(data) % SAMPLE_BYTES:
-        raise InvalidPayload(
+        raise errors.InvalidPayload(
             f"{field} has {len(data)} bytes, which is not a whole number of float32 samples.",
             field=field,
         )
@@ -539,7 +539,7 @@ def image_bytes(text: str, *, field: str, limit_bytes: int | None = None) -> byt
         _, _, text = text.partition(",")
     data = from_base64(text, field=field, limit_bytes=limit_bytes)
     if not data:
-        raise InvalidPayload(f"{field} is empty.", field=field)
+        raise errors.InvalidPayload(f"{field} is empty.", field=field)
     return data
 
 
@@ -557,11 +557,11 @@ def voice_bytes(text: str, *, field: str, limit_bytes: int | None = None) -> byt
         _, _, text = text.partition(",")
     data = from_base64(text, field=field, limit_bytes=limit_bytes)
     if not is_wav(data) and len(data) % SAMPLE_BYTES:
-        raise InvalidPayload(
+        raise errors.InvalidPayload(
             f"{field} is neither a WAV file nor a whole number of float32 samples.", field=field
         )
     if not data:
-        raise InvalidPayload(f"{field} is empty.", field=field)
+        raise errors.InvalidPayload(f"{field} is empty.", field=field)
     return data
 
 
@@ -577,5 +577,5 @@ def check_session_id(text: str) -> str:
         BadSessionId: otherwise; ids are refused, never rewritten.
     """
     if not is_session_id(text):
-        raise BadSessionId
+        raise errors.BadSessionId
     return text

@@ -1,5 +1,6 @@
-"""A message of a conversation, whatever its parts are: files as a client sent them, or what was
-decoded of them. Text stays what it is, `values.TextPart`, from the wire to the model."""
+"""A message of a conversation, with files as a client sent them or as decoded values. Text is
+`values.TextPart` from the wire to the model.
+"""
 
 from __future__ import annotations
 

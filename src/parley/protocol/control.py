@@ -27,7 +27,7 @@ SESSION_PATH = "/session/{dialect}"
 RECORDINGS_PATH = "/recordings"
 """At a worker: which recordings are ready to be taken over; below it, each as a tar file."""
 INCOMPLETE_STATUS = 409
-"""How a worker answers for a recording that it has and that is not complete yet."""
+"""A worker's HTTP status for a recording that is not complete yet."""
 VOICE_PATH = "/internal/voice"
 """At the gateway: a registered voice as WAV, for a worker with a data folder of its own."""
 STORE_ID_FILE = "store_id"
@@ -44,7 +44,7 @@ ACCEPTED_HEADER = "x-parley-accepted"
 """Unix seconds (float) at which the gateway accepted the client: total limits count from here."""
 QUEUE_WAIT_HEADER = "x-parley-queue-wait-ms"
 CALLER_HEADER = "x-parley-caller"
-"""Who the client is to the voice library: `admin`, `key:ID`, or nothing."""
+"""The client as an owner in the voice library: `admin`, `key:ID`, or empty."""
 EXTENSIONS_HEADER = "x-parley-extensions"
 """`true` where the client asked for what the requirement texts do not name."""
 
@@ -64,6 +64,10 @@ REBUILD_HEADER = "x-parley-rebuild"
 """On a session socket that asks a worker to continue the session of a lost one: the id of its log.
 The worker answers with a `RebuildResult` and waits for the client's own connection."""
 
+FOLLOW_HEADER = "x-parley-follow"
+"""In addition, if the other worker still runs the session: this one follows the log, sends
+`RebuildReady` when it has nearly caught up, and takes the log over when it receives `TakeOver`."""
+
 WHY_HEADER = "x-parley-why"
 """In a worker's refusal: the reason, as a sentence."""
 
@@ -74,7 +78,7 @@ RESUME_STATUSES: Final[dict[RefusalReason, int]] = {
     "gap": 412,
     "lost": 424,
 }
-"""How a worker refuses that in the handshake."""
+"""A worker's HTTP status for that refusal."""
 
 LEAVING_CODES: Final = frozenset({1000, 1001, 1005})
 """Close codes with which a client leaves on purpose: it is done, its page is closed, or it gave no
@@ -88,10 +92,10 @@ GATEWAY_LEFT_CODE: Final = 4007
 """With which a gateway closes a session socket that it leaves to the next gateway."""
 
 UNKNOWN_DIALECT_STATUS = 501
-"""How a worker answers the handshake of a session socket whose dialect is not installed there."""
+"""A worker's HTTP status for a session socket whose dialect is not installed there."""
 
 BUSY_STATUS = 503
-"""How a worker answers the handshake of a session socket when it has no room for the session."""
+"""A worker's HTTP status for a session socket when it has no free slot."""
 
 Ability = Literal[
     "speech", "reading", "transcription", "tools", "tool_choice", "json", "penalties", "logprobs"
@@ -106,11 +110,13 @@ entry could not be written."""
 
 
 class LeaseNote(msgspec.Struct, frozen=True):
-    """What a gateway knows of a lease and its worker does not."""
+    """The gateway's data about a lease that its worker does not have."""
 
     address: str = ""
     key_id: str | None = None
     granted_time: float = 0.0
+    ran_s: float = 0.0
+    """Time the session ran at other workers before."""
 
 
 class ResumeState(msgspec.Struct, frozen=True):
@@ -126,6 +132,9 @@ class ResumeState(msgspec.Struct, frozen=True):
     note: str = ""
     log_id: str = ""
     """Of the log from which another worker can continue the session; "": there is none."""
+    ran_s: float | None = None
+    """Time the session has run at this worker, by a clock that is never set; None: a worker of an
+    earlier version does not say."""
 
 
 class SessionPhase(msgspec.Struct, tag="phase", frozen=True):
@@ -177,19 +186,27 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        """What a worker must be to continue a session of this one."""
+        """Identity that a worker needs to continue a session of this one."""
         logs = f", logs in {self.session_logs}" if self.session_logs else ""
         return f"parley {self.version}, {self.model}, {self.context_tokens} tokens{logs}"
 
 
+class TakeOver(msgspec.Struct, frozen=True, tag="take_over"):
+    """To a worker that follows a session: its worker has stopped."""
+
+
+class RebuildReady(msgspec.Struct, frozen=True, tag="rebuild_ready"):
+    """A worker that follows a session has done again nearly everything that is in its log."""
+
+
 class RebuildResult(msgspec.Struct, frozen=True, tag="rebuild_result"):
-    """What became of a session to continue. `problem`: why it does not continue; "": it does."""
+    """Result of continuing a session. `problem`: why it does not continue; "": it does."""
 
     problem: str = ""
 
 
 class Durations(msgspec.Struct, frozen=True):
-    """How many fell into each bucket of `STAGE_BUCKETS_MS` (plus overflow), and their sum."""
+    """Counts per bucket of `STAGE_BUCKETS_MS` (plus overflow), and their sum."""
 
     counts: tuple[int, ...]
     sum_ms: float
@@ -229,7 +246,7 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True):
     recording_lost: int = 0
     """Since the last heartbeat: entries of recordings that could not be written."""
     tokens: dict[str, int] = {}
-    """What running sessions have generated so far, by lease; those with nothing are left out."""
+    """Tokens generated by running sessions so far, by lease; sessions with none are left out."""
     device_memory: DeviceMemory | None = None
     """None on a CPU."""
     is_leaving: bool = False

@@ -1,4 +1,4 @@
-"""The duplex dialect: one unit per second, and the model listens or speaks as it sees fit.
+"""The duplex dialect: one unit per second, in which the model listens or speaks.
 
     client                               server
     (connect)                     ─▶     queued, queue_update*   only when there is a wait
@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from parley.errors import BadInput, InvalidConfig, InvalidPayload, MissingField
 from parley.protocol import codec, legacy, values
 from parley.protocol.codec import EXTENSION
 from parley.protocol.legacy import InputText, Stop
+from parley.protocol.wire import Wire
 
 PATH: Final = "/ws/duplex/{session_id}"
 
@@ -31,7 +31,7 @@ PAUSE_MOST_S: Final = 300.0
 # ---- client → server -----------------------------------------------------------------------
 
 
-class Prepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
+class Prepare(Wire, tag="prepare"):
     """First message after `queue_done`: prompt, voices and options."""
 
     system_prompt: values.Text = values.DEFAULT_SYSTEM_PROMPT
@@ -49,16 +49,16 @@ class Prepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
     resume: bool = False
 
     def voice_bytes(self) -> bytes | None:
-        """What the language model hears as its voice: raw 16 kHz samples or a WAV file."""
+        """Reference voice for the language model: raw 16 kHz samples or a WAV file."""
         return values.voice_file(self.ref_audio_base64, field="ref_audio_base64")
 
     def tts_voice_bytes(self) -> bytes | None:
-        """What the vocoder imitates; falls back to `voice_bytes`."""
+        """Reference voice for the vocoder; falls back to `voice_bytes`."""
         voice = values.voice_file(self.tts_ref_audio_base64, field="tts_ref_audio_base64")
         return voice or self.voice_bytes()
 
 
-class AudioChunk(msgspec.Struct, tag="audio_chunk", frozen=True, kw_only=True):
+class AudioChunk(Wire, tag="audio_chunk"):
     """One unit: normally 16000 samples (base64 float32 PCM, 16 kHz mono) and up to four frames;
     either may be absent, not both. `playback`: where `interruption` is on, how far the answer has
     been played."""
@@ -85,7 +85,7 @@ class AudioChunk(msgspec.Struct, tag="audio_chunk", frozen=True, kw_only=True):
         return values.frame_files(self.frame_base64_list, field="frame_base64_list")
 
 
-class VideoFrame(msgspec.Struct, tag="video_frame", frozen=True, kw_only=True):
+class VideoFrame(Wire, tag="video_frame"):
     """A frame (or several) for the next unit; the newest four are kept."""
 
     frame: str | values.Frames
@@ -99,28 +99,28 @@ class VideoFrame(msgspec.Struct, tag="video_frame", frozen=True, kw_only=True):
         return values.frame_files(self.frames, field="frame")
 
 
-class Pause(msgspec.Struct, tag="pause", frozen=True, kw_only=True):
+class Pause(Wire, tag="pause"):
     """Rest after the unit in flight. `timeout`: seconds until the server ends the session."""
 
     timeout: float | None = None
 
     @property
     def seconds(self) -> float | None:
-        """How long the pause may last, within 1 to 300 s; None: the client does not say."""
+        """Longest pause, 1 to 300 s; None: not set by the client."""
         if self.timeout is None:
             return None
         return min(max(self.timeout, PAUSE_LEAST_S), PAUSE_MOST_S)
 
 
-class Resume(msgspec.Struct, tag="resume", frozen=True, kw_only=True):
+class Resume(Wire, tag="resume"):
     """Go on after a pause."""
 
 
-class Interrupt(msgspec.Struct, tag="interrupt", frozen=True, kw_only=True):
+class Interrupt(Wire, tag="interrupt"):
     """Deprecated: force one unit to listen. Use `force_listen` in `audio_chunk`."""
 
 
-class ClientDiagnostic(msgspec.Struct, tag="client_diagnostic", frozen=True, kw_only=True):
+class ClientDiagnostic(Wire, tag="client_diagnostic"):
     """Measurements of a page."""
 
     metrics: Any = None
@@ -142,7 +142,7 @@ ClientMessage = (
 # ---- server → client -----------------------------------------------------------------------
 
 
-class Prepared(msgspec.Struct, tag="prepared", frozen=True, kw_only=True):
+class Prepared(Wire, tag="prepared"):
     """Ready: send units. `prompt_length` in tokens. `accepts`: what else may be sent."""
 
     prompt_length: int = 0
@@ -152,7 +152,7 @@ class Prepared(msgspec.Struct, tag="prepared", frozen=True, kw_only=True):
     audio_format: values.AudioFormat | UnsetType = UNSET
 
 
-class Result(msgspec.Struct, tag="result", frozen=True, kw_only=True):
+class Result(Wire, tag="result"):
     """What one unit came to. `current_time` is session time in ms, `server_send_ts` unix
     seconds."""
 
@@ -179,21 +179,21 @@ class Result(msgspec.Struct, tag="result", frozen=True, kw_only=True):
     server_send_ts: float = 0
 
 
-class DuplexPaused(msgspec.Struct, tag="paused", frozen=True, kw_only=True):
+class DuplexPaused(Wire, tag="paused"):
     """Resting for at most `timeout` seconds."""
 
     timeout: float
 
 
-class DuplexResumed(msgspec.Struct, tag="resumed", frozen=True, kw_only=True):
+class DuplexResumed(Wire, tag="resumed"):
     """Going on."""
 
 
-class Interrupted(msgspec.Struct, tag="interrupted", frozen=True, kw_only=True):
+class Interrupted(Wire, tag="interrupted"):
     """Answer to the deprecated `interrupt`."""
 
 
-class Timeout(msgspec.Struct, tag="timeout", frozen=True, kw_only=True):
+class Timeout(Wire, tag="timeout"):
     """The session ends because time ran out."""
 
     reason: str = ""

@@ -1,4 +1,4 @@
-"""The half-duplex dialect: you speak, a pause ends your turn, the model answers, and so on.
+"""The half-duplex dialect: the user speaks, a pause ends the turn, the model answers, and so on.
 
     client                         server
     (connect)               ─▶     queued, queue_update*       only when there is a wait
@@ -15,20 +15,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from parley.errors import BadInput, InvalidConfig, InvalidPayload
 from parley.protocol import codec, legacy, values
 from parley.protocol.codec import EXTENSION
 from parley.protocol.legacy import InputText, Stop
+from parley.protocol.wire import Wire
 
 PATH: Final = "/ws/half_duplex/{session_id}"
 
 # ---- client → server -----------------------------------------------------------------------
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
+class Config(Wire):
     """Everything a client may choose about its turns."""
 
     vad: values.VadOptions = values.VadOptions()
@@ -40,7 +40,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     transcribe: bool = False
 
 
-class HalfDuplexPrepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True):
+class HalfDuplexPrepare(Wire, tag="prepare"):
     """First message after `queue_done`. `system_content` wins over `system_prompt`; without either
     the default prompt is used."""
 
@@ -66,7 +66,7 @@ class HalfDuplexPrepare(msgspec.Struct, tag="prepare", frozen=True, kw_only=True
         return None
 
 
-class HalfDuplexAudioChunk(msgspec.Struct, tag="audio_chunk", frozen=True, kw_only=True):
+class HalfDuplexAudioChunk(Wire, tag="audio_chunk"):
     """About half a second of microphone: base64 float32 PCM, 16 kHz mono. Without sound it is
     ignored. `playback`: where `interruption` is on, how far the answer has been played."""
 
@@ -84,7 +84,7 @@ ClientMessage = HalfDuplexPrepare | HalfDuplexAudioChunk | InputText | Stop
 # ---- server → client -----------------------------------------------------------------------
 
 
-class HalfDuplexPrepared(msgspec.Struct, tag="prepared", frozen=True, kw_only=True):
+class HalfDuplexPrepared(Wire, tag="prepared"):
     """Ready: send sound. `recording_session_id` is there when the session is recorded. `accepts`:
     what else may be sent."""
 
@@ -95,19 +95,19 @@ class HalfDuplexPrepared(msgspec.Struct, tag="prepared", frozen=True, kw_only=Tr
     audio_format: values.AudioFormat | UnsetType = UNSET
 
 
-class VadState(msgspec.Struct, tag="vad_state", frozen=True, kw_only=True):
+class VadState(Wire, tag="vad_state"):
     """Someone began (true) or ceased (false) to speak."""
 
     speaking: bool
 
 
-class Generating(msgspec.Struct, tag="generating", frozen=True, kw_only=True):
+class Generating(Wire, tag="generating"):
     """The utterance is complete and the answer is being made."""
 
     speech_duration_ms: int
 
 
-class HalfDuplexChunk(msgspec.Struct, tag="chunk", frozen=True, kw_only=True):
+class HalfDuplexChunk(Wire, tag="chunk"):
     """The next piece of the answer; either part may be null. The last one, without either, is sent
     only with extensions."""
 
@@ -122,7 +122,7 @@ class HalfDuplexChunk(msgspec.Struct, tag="chunk", frozen=True, kw_only=True):
         return None if self.text_delta is None and self.audio_data is None else self
 
 
-class HalfDuplexTurnDone(msgspec.Struct, tag="turn_done", frozen=True, kw_only=True):
+class HalfDuplexTurnDone(Wire, tag="turn_done"):
     """The answer is complete: play it, wait about 800 ms, then send sound again."""
 
     turn_index: int
@@ -132,7 +132,7 @@ class HalfDuplexTurnDone(msgspec.Struct, tag="turn_done", frozen=True, kw_only=T
     audio_duration_ms: Annotated[int, EXTENSION] = 0
 
 
-class HalfDuplexTimeout(msgspec.Struct, tag="timeout", frozen=True, kw_only=True):
+class HalfDuplexTimeout(Wire, tag="timeout"):
     """No sound for too long, or the session reached its total limit."""
 
     elapsed_s: float

@@ -1,4 +1,4 @@
-"""The ways of talking and the phases of a session: one enum each, from the gateway to the engine.
+"""The kinds and the phases of a session: one enum each, used from the gateway to the engine.
 
 Members are strings, so they stand in JSON, headers, labels and sentences as they are.
 """
@@ -79,7 +79,7 @@ class Ending(Enum):
     LIMIT = "limit"
     """`max_new_tokens` was reached."""
     CANCELLED = "cancelled"
-    """Somebody stopped it; what was produced stays in the context."""
+    """It was stopped; what was generated stays in the context."""
     LISTEN = "listen"
     """The unit decided to listen (duplex)."""
     SPOKE = "spoke"
@@ -87,7 +87,7 @@ class Ending(Enum):
 
 
 class Phase(StrEnum):
-    """Where a session is. Each dialect says which messages a phase accepts."""
+    """Phase of a session. Each dialect defines which messages a phase accepts."""
 
     QUEUED = "queued"
     """It has no slot yet; only the gateway knows it."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from parley.protocol import codec
 from parley.protocol.codec import EXTENSION, WHEN_KNOWN
 from parley.protocol.values import Frames, InterruptionState, SilenceReason, Text, frame_files
+from parley.protocol.wire import Wire
 
 CloseReason = Literal["stopped", "timeout", "context_full", "server_shutdown", "error"]
 """Why a session ends, in every dialect. Names as in realtime's `session.closed`."""
@@ -38,7 +38,7 @@ CLOSE_SENTENCES: Final[dict[CloseReason, str]] = {
 """What the close frame says."""
 
 
-class PlaceFields(msgspec.Struct, frozen=True, kw_only=True):
+class PlaceFields(Wire):
     """Where a client stands in the queue. Both names of the estimate carry the same value; null:
     unknown."""
 
@@ -49,11 +49,11 @@ class PlaceFields(msgspec.Struct, frozen=True, kw_only=True):
     queue_length: Annotated[int, EXTENSION] = 0
 
 
-class Queued(PlaceFields, tag="queued", frozen=True, kw_only=True):
+class Queued(PlaceFields, tag="queued"):
     """The client has to wait. Both names of the estimate carry the same value; null: unknown."""
 
 
-class QueueUpdate(PlaceFields, tag="queue_update", frozen=True, kw_only=True):
+class QueueUpdate(PlaceFields, tag="queue_update"):
     """The client still waits. Clients without extensions are sent another `queued`, the one word
     for this that the requirement texts know."""
 
@@ -61,22 +61,22 @@ class QueueUpdate(PlaceFields, tag="queue_update", frozen=True, kw_only=True):
         return Queued(position=self.position, estimated_wait_s=self.estimated_wait_s)
 
 
-class QueueDone(msgspec.Struct, tag="queue_done", frozen=True, kw_only=True):
+class QueueDone(Wire, tag="queue_done"):
     """The wait is over."""
 
 
-class Stop(msgspec.Struct, tag="stop", frozen=True, kw_only=True):
+class Stop(Wire, tag="stop"):
     """From the client: end the session. In a chat: stop generating; the answer so far comes in
     `done` with `stopped` true."""
 
 
-class Stopped(msgspec.Struct, tag="stopped", frozen=True, kw_only=True):
+class Stopped(Wire, tag="stopped"):
     """The session ended because someone asked for it."""
 
     session_id: str = ""
 
 
-class InterruptionFields(msgspec.Struct, frozen=True, kw_only=True):
+class InterruptionFields(Wire):
     """How an interruption stands; see `InterruptionMessage`."""
 
     state: InterruptionState
@@ -85,7 +85,7 @@ class InterruptionFields(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-class InterruptionMessage(InterruptionFields, tag="interruption", frozen=True, kw_only=True):
+class InterruptionMessage(InterruptionFields, tag="interruption"):
     """Only if `interruption` was asked for: the client plays more softly while the user may be
     interrupting (`suspected`), as before when the user is not (`dismissed`), and drops what it has
     not played when the answer has been ended (`stopped`).
@@ -94,7 +94,7 @@ class InterruptionMessage(InterruptionFields, tag="interruption", frozen=True, k
     """
 
 
-class InputText(msgspec.Struct, tag="input_text", frozen=True, kw_only=True):
+class InputText(Wire, tag="input_text"):
     """From the client, only with extensions: written words and pictures (base64 files), which are
     answered aloud. Pictures alone go with what is said or written next."""
 
@@ -105,7 +105,7 @@ class InputText(msgspec.Struct, tag="input_text", frozen=True, kw_only=True):
         return frame_files(self.images, field="images")
 
 
-class InputTranscript(msgspec.Struct, tag="input_transcript", frozen=True, kw_only=True):
+class InputTranscript(Wire, tag="input_transcript"):
     """Only where `transcribe` was asked for and the model writes down what it hears: what the user
     said. `index`: of the turn, or of the unit that begins the answer."""
 
@@ -113,14 +113,14 @@ class InputTranscript(msgspec.Struct, tag="input_transcript", frozen=True, kw_on
     text: str
 
 
-class Unpublished(msgspec.Struct, frozen=True):
+class Unpublished(Wire):
     """A message that only clients with extensions receive."""
 
     def published(self) -> None:
         """See `codec.encode_for`."""
 
 
-class StatusFields(Unpublished, frozen=True, kw_only=True):
+class StatusFields(Unpublished):
     """Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how
     late)."""
 
@@ -128,22 +128,22 @@ class StatusFields(Unpublished, frozen=True, kw_only=True):
     elapsed_ms: int = 0
 
 
-class StatusMessage(StatusFields, tag="status", frozen=True, kw_only=True):
+class StatusMessage(StatusFields, tag="status"):
     """Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how
     late). Only with extensions."""
 
 
-class LossFields(Unpublished, frozen=True, kw_only=True):
+class LossFields(Unpublished):
     """Number of entries of a recording that could not be written so far."""
 
     entries: int
 
 
-class RecordingLostMessage(LossFields, tag="recording_lost", frozen=True, kw_only=True):
+class RecordingLostMessage(LossFields, tag="recording_lost"):
     """The recording has holes: `entries` could not be written so far. Only with extensions."""
 
 
-class Error(msgspec.Struct, tag="error", frozen=True, kw_only=True):
+class Error(Wire, tag="error"):
     """Something went wrong; `code` is stable, the texts are for people."""
 
     error: str = ""

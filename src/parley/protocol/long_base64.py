@@ -1,4 +1,4 @@
-"""Media in JSON, read without one long call into C.
+"""Reads media in JSON without one long call into C.
 
 A reader of JSON keeps the interpreter for as long as a string is: 0.1 s for 100 MB, in any thread.
 So long runs of base64 are cut out before the rest is parsed, piece by piece, and decoded piece by

@@ -20,25 +20,17 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from parley.errors import InvalidPayload, MissingField
-from parley.protocol import chat, codec, realtime
-from parley.protocol.values import (
-    DuplexConfig,
-    Frames,
-    InterruptionOptions,
-    Message,
-    PlaybackReport,
-    Slices,
-    Text,
-)
+from parley.protocol import chat, codec, realtime, values
+from parley.protocol.openai import Json
+from parley.protocol.wire import Wire
 
 PATH: Final = realtime.PATH
-Json = dict[str, Any]
 
 
 # ---- client → server -----------------------------------------------------------------------
 
 
-class VoiceFields(msgspec.Struct, frozen=True, kw_only=True):
+class VoiceFields(Wire):
     """Reference voices under their two names: base64 of raw 16 kHz samples or of a WAV file."""
 
     ref_audio: str | None = None
@@ -47,18 +39,18 @@ class VoiceFields(msgspec.Struct, frozen=True, kw_only=True):
     tts_ref_audio_base64: str | None = None
 
 
-class InitPayload(VoiceFields, frozen=True, kw_only=True):
+class InitPayload(VoiceFields):
     """How a session is to be. What a chat's requests do not say is taken from here, too."""
 
-    system_prompt: Text | None = None
-    instructions: Text | None = None
+    system_prompt: values.Text | None = None
+    instructions: values.Text | None = None
     voice: VoiceFields | None = None
-    config: DuplexConfig | None = None
+    config: values.DuplexConfig | None = None
     use_tts: bool | None = None
-    max_slice_nums: Slices = 1
+    max_slice_nums: values.Slices = 1
     record: bool = True
     resume: bool = False
-    interruption: InterruptionOptions = InterruptionOptions()
+    interruption: values.InterruptionOptions = values.InterruptionOptions()
 
     @property
     def prompt(self) -> str:
@@ -71,7 +63,7 @@ class InitPayload(VoiceFields, frozen=True, kw_only=True):
         return next((each for each in found if each is not None), None)
 
 
-class SessionInit(msgspec.Struct, tag="session.init", frozen=True, kw_only=True):
+class SessionInit(Wire, tag="session.init"):
     """The first message."""
 
     payload: InitPayload
@@ -85,7 +77,7 @@ class SessionInit(msgspec.Struct, tag="session.init", frozen=True, kw_only=True)
         payload = self.payload
         if not payload.prompt:
             raise MissingField("payload.system_prompt")
-        config = payload.config or DuplexConfig()
+        config = payload.config or values.DuplexConfig()
         if payload.use_tts is not None:
             config = msgspec.structs.replace(config, generate_audio=payload.use_tts)
         return realtime.SessionOptions(
@@ -100,26 +92,26 @@ class SessionInit(msgspec.Struct, tag="session.init", frozen=True, kw_only=True)
         )
 
 
-class UnitHints(msgspec.Struct, frozen=True, kw_only=True):
+class UnitHints(Wire):
     """Options of a unit, where they stood before. Several numbers of slices are one per frame: the
     finest of them does for all."""
 
     force_listen: bool | None = None
-    max_slice_nums: Slices | tuple[Slices, ...] | None = None
+    max_slice_nums: values.Slices | tuple[values.Slices, ...] | None = None
 
 
-class UnitInput(UnitHints, frozen=True, kw_only=True):
+class UnitInput(UnitHints):
     """A second of sound, and frames, under their two names."""
 
     audio: str | None = None
     audio_base64: str | None = None
-    video_frames: Frames | str | None = None
-    frame_base64_list: Frames | str | None = None
+    video_frames: values.Frames | str | None = None
+    frame_base64_list: values.Frames | str | None = None
     hints: UnitHints | None = None
-    playback: PlaybackReport | None = None
+    playback: values.PlaybackReport | None = None
 
 
-class InputAppend(msgspec.Struct, tag="input.append", frozen=True, kw_only=True):
+class InputAppend(Wire, tag="input.append"):
     """A unit of a call."""
 
     input: UnitInput
@@ -148,13 +140,13 @@ class InputAppend(msgspec.Struct, tag="input.append", frozen=True, kw_only=True)
         )
 
 
-class ChatAppend(msgspec.Struct, tag="input.append", frozen=True, kw_only=True):
+class ChatAppend(Wire, tag="input.append"):
     """A request of a chat; see `request_of`."""
 
     input: Json
 
 
-class V2Close(msgspec.Struct, tag="session.close", frozen=True, kw_only=True):
+class V2Close(Wire, tag="session.close"):
     """End the session."""
 
     reason: Any = None
@@ -195,7 +187,7 @@ def request_of(given: Json, payload: InitPayload) -> chat.Request:
     )
     if not payload.prompt or any(message.role == "system" for message in request.messages):
         return request
-    system = Message(role="system", content=payload.prompt)
+    system = values.Message(role="system", content=payload.prompt)
     return msgspec.structs.replace(request, messages=(system, *request.messages))
 
 
@@ -209,7 +201,7 @@ def _object(value: Json, name: str) -> Json:
 # ---- server → client -----------------------------------------------------------------------
 
 
-class Created(msgspec.Struct, tag="session.created", frozen=True, kw_only=True):
+class Created(Wire, tag="session.created"):
     """The session is ready."""
 
     session_id: str
@@ -218,7 +210,7 @@ class Created(msgspec.Struct, tag="session.created", frozen=True, kw_only=True):
     usage: Json
 
 
-class Delta(msgspec.Struct, tag="response.output.delta", frozen=True, kw_only=True):
+class Delta(Wire, tag="response.output.delta"):
     """What a unit came to: it listened, or a part of what it said."""
 
     kind: str
@@ -234,7 +226,7 @@ class Delta(msgspec.Struct, tag="response.output.delta", frozen=True, kw_only=Tr
     usage: Json | UnsetType = UNSET
 
 
-class ChatResponseDone(msgspec.Struct, tag="response.done", frozen=True, kw_only=True):
+class ChatResponseDone(Wire, tag="response.done"):
     """A chat's answer is complete. `audio`: the whole sound where it was not streamed."""
 
     text: str
@@ -248,7 +240,7 @@ class ChatResponseDone(msgspec.Struct, tag="response.done", frozen=True, kw_only
     server_send_ts: float
 
 
-class Closed(msgspec.Struct, tag="session.closed", frozen=True, kw_only=True):
+class Closed(Wire, tag="session.closed"):
     """The end."""
 
     session_id: str
@@ -257,7 +249,7 @@ class Closed(msgspec.Struct, tag="session.closed", frozen=True, kw_only=True):
     diagnostic: Json | UnsetType = UNSET
 
 
-class ErrorMessage(msgspec.Struct, tag="error", frozen=True, kw_only=True):
+class ErrorMessage(Wire, tag="error"):
     """Something went wrong; `session.closed` follows."""
 
     error: Json

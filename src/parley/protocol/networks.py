@@ -22,6 +22,16 @@ def network_of(address: str) -> str:
     return address
 
 
+def without_port(address: str) -> str:
+    """An address as some proxies report it, `192.0.2.7:5000` or `[2001:db8::7]:5000`, without the
+    port, which differs with each connection of a client."""
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    host, _, port = address.partition(":")
+    return host if port.isdigit() else address
+
+
+@functools.lru_cache(maxsize=256)
 def host_name(url: str) -> str | None:
     """The name or address in a URL, or in `//` and a `Host` header; None if there is none."""
     try:
@@ -30,6 +40,7 @@ def host_name(url: str) -> str | None:
         return None
 
 
+@functools.lru_cache(maxsize=256)
 def is_private_name(name: str) -> bool:
     """True if a stranger cannot make a host name lead here: an address, or a name outside the
     public DNS. Source: RFC 6761, RFC 6762; `internal` is reserved by ICANN."""

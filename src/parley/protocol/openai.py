@@ -1,4 +1,4 @@
-"""What the messages of OpenAI Realtime and OpenAI Live have in common: ids, how they are written.
+"""Shared by the messages of OpenAI Realtime and OpenAI Live: ids, encoding.
 
 Sessions, items, responses and errors are plain objects in both: they are sent as they are, and what
 a client does not know it skips. Source: openai-python 3.54 `types/realtime`, `types/live`.
@@ -13,9 +13,11 @@ from msgspec import Meta
 
 from parley.protocol import codec
 from parley.protocol.values import make_id
+from parley.protocol.wire import Wire
 
 RATE_HZ: Final = 24_000
 """Of sound in both directions."""
+CANNOT_TRANSCRIBE: Final = "The loaded model cannot transcribe audio."
 BUILT_IN_VOICES: Final = frozenset(
     (
         *("alloy", "ash", "ballad", "beacon", "bossa", "cedar", "cinder", "coral", "delta"),
@@ -39,7 +41,7 @@ def code_of(code: str) -> str:
     return CODES.get(code, code)
 
 
-class OpenAIClientEvent(msgspec.Struct, frozen=True, kw_only=True):
+class OpenAIClientEvent(Wire):
     """What every message of a client may carry."""
 
     event_id: Annotated[str, Meta(max_length=512)] | None = None
@@ -61,8 +63,8 @@ def event_id_of(raw: bytes | str) -> str | None:
     return event_id if isinstance(event_id, str) else None
 
 
-class OpenAIServerEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """What every event of the server carries."""
+class OpenAIServerEvent(Wire):
+    """Fields of every event of the server."""
 
     event_id: str = ""
 

@@ -27,66 +27,52 @@ PATH: Final = "/v1/live/sessions"
 # ---- client → server -----------------------------------------------------------------------
 
 
-class SessionStart(OpenAIClientEvent, tag="session.start", frozen=True, kw_only=True):
-    """The first message: how the session is to be."""
-
+class SessionStart(OpenAIClientEvent, tag="session.start"):
     session: Json
 
 
-class SessionChange(OpenAIClientEvent, tag="session.update", frozen=True, kw_only=True):
-    """Change the delegation."""
-
+class SessionChange(OpenAIClientEvent, tag="session.update"):
     session: Json
 
 
-class LiveInputAudio(
-    OpenAIClientEvent, tag="session.input_audio.append", frozen=True, kw_only=True
-):
+class LiveInputAudio(OpenAIClientEvent, tag="session.input_audio.append"):
     """Sound: base64 of 16-bit samples, 24 kHz, of any length."""
 
     audio: str
 
 
-class LiveInputImage(
-    OpenAIClientEvent, tag="session.input_image.append", frozen=True, kw_only=True
-):
+class LiveInputImage(OpenAIClientEvent, tag="session.input_image.append"):
     """A picture: base64 of a JPEG, PNG or WebP file, or a data URL. Ours."""
 
     image: str
     t_ms: int | None = None
 
 
-class Mute(OpenAIClientEvent, tag="session.input_audio.mute", frozen=True, kw_only=True):
-    """What is sent from here on is silence to the model."""
+class Mute(OpenAIClientEvent, tag="session.input_audio.mute"):
+    """From here on, the model receives silence."""
 
 
-class Unmute(OpenAIClientEvent, tag="session.input_audio.unmute", frozen=True, kw_only=True):
+class Unmute(OpenAIClientEvent, tag="session.input_audio.unmute"):
     """The model hears again."""
 
 
-class InstructionsAppend(
-    OpenAIClientEvent, tag="session.instructions.append", frozen=True, kw_only=True
-):
-    """Words for the model while it runs."""
+class InstructionsAppend(OpenAIClientEvent, tag="session.instructions.append"):
+    content: Annotated[Text, Meta(min_length=1)]
+
+
+class ThinkingAppend(OpenAIClientEvent, tag="session.thinking.append"):
+    """Context for the model while it runs."""
 
     content: Annotated[Text, Meta(min_length=1)]
 
 
-class ThinkingAppend(OpenAIClientEvent, tag="session.thinking.append", frozen=True, kw_only=True):
-    """What the model is to know while it runs."""
+class CommentaryAppend(OpenAIClientEvent, tag="session.commentary.append"):
+    """Context that the model may also say."""
 
     content: Annotated[Text, Meta(min_length=1)]
 
 
-class CommentaryAppend(
-    OpenAIClientEvent, tag="session.commentary.append", frozen=True, kw_only=True
-):
-    """What the model is to know, and may say."""
-
-    content: Annotated[Text, Meta(min_length=1)]
-
-
-class LiveClose(OpenAIClientEvent, tag="session.close", frozen=True, kw_only=True):
+class LiveClose(OpenAIClientEvent, tag="session.close"):
     """End the session."""
 
 
@@ -110,54 +96,48 @@ MESSAGES: Final[codec.Messages[LiveMessage, LiveMessage]] = codec.Messages(SHAPE
 # ---- server → client -----------------------------------------------------------------------
 
 
-class LiveServerEvent(OpenAIServerEvent, frozen=True, kw_only=True):
-    """What every event of the server carries here: also which of the client's it answers."""
+class LiveServerEvent(OpenAIServerEvent):
+    """Fields of every event of the server: also the client's event that it answers."""
 
     client_event_id: str | UnsetType = UNSET
 
 
-class Started(LiveServerEvent, tag="session.started", frozen=True, kw_only=True):
-    """The session runs."""
-
+class Started(LiveServerEvent, tag="session.started"):
     session: Json
 
 
-class Changed(LiveServerEvent, tag="session.updated", frozen=True, kw_only=True):
-    """The session as it is now."""
-
+class Changed(LiveServerEvent, tag="session.updated"):
     session: Json
 
 
-class Muted(LiveServerEvent, tag="session.input_audio.muted", frozen=True, kw_only=True):
+class Muted(LiveServerEvent, tag="session.input_audio.muted"):
     """The model hears silence."""
 
 
-class Unmuted(LiveServerEvent, tag="session.input_audio.unmuted", frozen=True, kw_only=True):
+class Unmuted(LiveServerEvent, tag="session.input_audio.unmuted"):
     """The model hears again."""
 
 
-class Appended(LiveServerEvent, frozen=True, kw_only=True):
+class Appended(LiveServerEvent):
     """Words are being sent to the model; milliseconds of session time."""
 
     start_ms: int
     end_ms: int
 
 
-class InstructionsAppended(
-    Appended, tag="session.instructions.appended", frozen=True, kw_only=True
-):
-    """What it is to follow."""
+class InstructionsAppended(Appended, tag="session.instructions.appended"):
+    """Instructions for the model."""
 
 
-class ThinkingAppended(Appended, tag="session.thinking.appended", frozen=True, kw_only=True):
-    """What it is to know."""
+class ThinkingAppended(Appended, tag="session.thinking.appended"):
+    """Context for the model."""
 
 
-class CommentaryAppended(Appended, tag="session.commentary.appended", frozen=True, kw_only=True):
-    """What it is to know, and may say."""
+class CommentaryAppended(Appended, tag="session.commentary.appended"):
+    """Context that the model may also say."""
 
 
-class OutputAudio(LiveServerEvent, tag="session.output_audio.delta", frozen=True, kw_only=True):
+class OutputAudio(LiveServerEvent, tag="session.output_audio.delta"):
     """Sound: base64 of 16-bit samples, 24 kHz."""
 
     delta: str
@@ -165,27 +145,19 @@ class OutputAudio(LiveServerEvent, tag="session.output_audio.delta", frozen=True
     end_ms: int
 
 
-class OutputTranscript(
-    LiveServerEvent, tag="session.output_transcript.delta", frozen=True, kw_only=True
-):
-    """Words of the sound."""
-
+class OutputTranscript(LiveServerEvent, tag="session.output_transcript.delta"):
     delta: str
     start_ms: int
     end_ms: int
 
 
-class LiveInputTranscript(
-    LiveServerEvent, tag="session.input_transcript.delta", frozen=True, kw_only=True
-):
-    """What the user was heard to say."""
-
+class LiveInputTranscript(LiveServerEvent, tag="session.input_transcript.delta"):
     delta: str
     start_ms: int
     end_ms: int
 
 
-class SessionInterruption(LiveServerEvent, tag="session.interruption", frozen=True, kw_only=True):
+class SessionInterruption(LiveServerEvent, tag="session.interruption"):
     """As `legacy.InterruptionMessage`: only where the session asked for `interruption`. Ours."""
 
     state: InterruptionState
@@ -194,21 +166,17 @@ class SessionInterruption(LiveServerEvent, tag="session.interruption", frozen=Tr
     text: str = ""
 
 
-class UsageUpdated(LiveServerEvent, tag="session.usage.updated", frozen=True, kw_only=True):
+class UsageUpdated(LiveServerEvent, tag="session.usage.updated"):
     """The sound of the session so far, in seconds."""
 
     usage: Json
 
 
-class LiveClosed(LiveServerEvent, tag="session.closed", frozen=True, kw_only=True):
-    """The end."""
-
+class LiveClosed(LiveServerEvent, tag="session.closed"):
     reason: str
     session: Json
     usage: Json
 
 
-class LiveError(LiveServerEvent, tag="error", frozen=True, kw_only=True):
-    """Something went wrong; the session continues if that makes sense."""
-
+class LiveError(LiveServerEvent, tag="error"):
     error: Json

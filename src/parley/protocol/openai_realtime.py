@@ -20,6 +20,7 @@ from msgspec import Meta
 from parley.protocol import codec
 from parley.protocol.openai import Json, OpenAIClientEvent, OpenAIServerEvent
 from parley.protocol.values import Text
+from parley.protocol.wire import Wire
 
 PATH: Final = "/v1/realtime"
 SUBPROTOCOL: Final = "realtime"
@@ -31,46 +32,40 @@ Id = Annotated[str, Meta(min_length=1, max_length=128)]
 # ---- client → server -----------------------------------------------------------------------
 
 
-class SessionUpdateEvent(OpenAIClientEvent, tag="session.update", frozen=True, kw_only=True):
+class SessionUpdateEvent(OpenAIClientEvent, tag="session.update"):
     """Change what is named, keep the rest."""
 
     session: Json
 
 
-class AudioAppend(OpenAIClientEvent, tag="input_audio_buffer.append", frozen=True, kw_only=True):
+class AudioAppend(OpenAIClientEvent, tag="input_audio_buffer.append"):
     """Sound: base64 of 16-bit samples, 24 kHz."""
 
     audio: str
 
 
-class AudioCommit(OpenAIClientEvent, tag="input_audio_buffer.commit", frozen=True, kw_only=True):
+class AudioCommit(OpenAIClientEvent, tag="input_audio_buffer.commit"):
     """The sound so far is a turn."""
 
 
-class AudioClear(OpenAIClientEvent, tag="input_audio_buffer.clear", frozen=True, kw_only=True):
+class AudioClear(OpenAIClientEvent, tag="input_audio_buffer.clear"):
     """The sound so far is nothing."""
 
 
-class ItemCreate(OpenAIClientEvent, tag="conversation.item.create", frozen=True, kw_only=True):
-    """A message joins the conversation."""
-
+class ItemCreate(OpenAIClientEvent, tag="conversation.item.create"):
     item: Json
     previous_item_id: Id | None = None
 
 
-class ItemRetrieve(OpenAIClientEvent, tag="conversation.item.retrieve", frozen=True, kw_only=True):
-    """Tell what an item is."""
-
+class ItemRetrieve(OpenAIClientEvent, tag="conversation.item.retrieve"):
     item_id: Id
 
 
-class ItemDelete(OpenAIClientEvent, tag="conversation.item.delete", frozen=True, kw_only=True):
-    """An item leaves the conversation."""
-
+class ItemDelete(OpenAIClientEvent, tag="conversation.item.delete"):
     item_id: Id
 
 
-class ItemTruncate(OpenAIClientEvent, tag="conversation.item.truncate", frozen=True, kw_only=True):
+class ItemTruncate(OpenAIClientEvent, tag="conversation.item.truncate"):
     """Only so much of an answer was heard."""
 
     item_id: Id
@@ -78,15 +73,11 @@ class ItemTruncate(OpenAIClientEvent, tag="conversation.item.truncate", frozen=T
     audio_end_ms: Annotated[int, Meta(ge=0)]
 
 
-class ResponseCreate(OpenAIClientEvent, tag="response.create", frozen=True, kw_only=True):
-    """Answer now."""
-
+class ResponseCreate(OpenAIClientEvent, tag="response.create"):
     response: Json = msgspec.field(default_factory=dict)
 
 
-class ResponseCancel(OpenAIClientEvent, tag="response.cancel", frozen=True, kw_only=True):
-    """Say no more."""
-
+class ResponseCancel(OpenAIClientEvent, tag="response.cancel"):
     response_id: Id | None = None
 
 
@@ -110,7 +101,7 @@ MESSAGES: Final[codec.Messages[ClientMessage, ClientMessage]] = codec.Messages(
 """Clients of this dialect are not ours: the messages of the server are only written."""
 
 
-class MessageContent(msgspec.Struct, frozen=True, kw_only=True):
+class MessageContent(Wire):
     """A part of a message, of either side."""
 
     type: str
@@ -120,7 +111,7 @@ class MessageContent(msgspec.Struct, frozen=True, kw_only=True):
     image_url: str = ""
 
 
-class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
+class MessageItem(Wire):
     """An item that a client brings: a message, or a call with its result."""
 
     type: str = "message"
@@ -139,100 +130,82 @@ ITEM: Final = codec.Shape(MessageItem)
 # ---- server → client -----------------------------------------------------------------------
 
 
-class SessionCreatedEvent(OpenAIServerEvent, tag="session.created", frozen=True, kw_only=True):
-    """The session as it begins."""
-
+class SessionCreatedEvent(OpenAIServerEvent, tag="session.created"):
     session: Json
 
 
-class SessionUpdated(OpenAIServerEvent, tag="session.updated", frozen=True, kw_only=True):
-    """The session as it is now."""
-
+class SessionUpdated(OpenAIServerEvent, tag="session.updated"):
     session: Json
 
 
-class ErrorEvent(OpenAIServerEvent, tag="error", frozen=True, kw_only=True):
-    """Something went wrong; the connection stays open where that makes sense."""
-
+class ErrorEvent(OpenAIServerEvent, tag="error"):
     error: Json
 
 
-class BufferCommitted(
-    OpenAIServerEvent, tag="input_audio_buffer.committed", frozen=True, kw_only=True
-):
-    """Sound became an item."""
-
+class BufferCommitted(OpenAIServerEvent, tag="input_audio_buffer.committed"):
     item_id: str
     previous_item_id: str | None
 
 
-class BufferCleared(OpenAIServerEvent, tag="input_audio_buffer.cleared", frozen=True, kw_only=True):
+class BufferCleared(OpenAIServerEvent, tag="input_audio_buffer.cleared"):
     """The sound so far is forgotten."""
 
 
-class UserSpeechStarted(
-    OpenAIServerEvent, tag="input_audio_buffer.speech_started", frozen=True, kw_only=True
-):
-    """Somebody speaks."""
-
+class UserSpeechStarted(OpenAIServerEvent, tag="input_audio_buffer.speech_started"):
     audio_start_ms: int
     item_id: str
 
 
-class UserSpeechStopped(
-    OpenAIServerEvent, tag="input_audio_buffer.speech_stopped", frozen=True, kw_only=True
-):
-    """Silence again."""
-
+class UserSpeechStopped(OpenAIServerEvent, tag="input_audio_buffer.speech_stopped"):
     audio_end_ms: int
     item_id: str
 
 
-class ItemEvent(OpenAIServerEvent, frozen=True, kw_only=True):
+class ItemEvent(OpenAIServerEvent):
     """An item, and the previous one."""
 
     item: Json
     previous_item_id: str | None
 
 
-class ItemAdded(ItemEvent, tag="conversation.item.added", frozen=True, kw_only=True):
+class ItemAdded(ItemEvent, tag="conversation.item.added"):
     """An item joined the conversation."""
 
 
-class ItemDone(ItemEvent, tag="conversation.item.done", frozen=True, kw_only=True):
+class ItemDone(ItemEvent, tag="conversation.item.done"):
     """An item is complete."""
 
 
-class ItemRetrieved(
-    OpenAIServerEvent, tag="conversation.item.retrieved", frozen=True, kw_only=True
-):
-    """An item, as asked for."""
-
+class ItemRetrieved(OpenAIServerEvent, tag="conversation.item.retrieved"):
     item: Json
 
 
-class ItemGone(OpenAIServerEvent, tag="conversation.item.deleted", frozen=True, kw_only=True):
-    """An item left the conversation."""
-
+class ItemGone(OpenAIServerEvent, tag="conversation.item.deleted"):
     item_id: str
 
 
-class ItemCut(OpenAIServerEvent, tag="conversation.item.truncated", frozen=True, kw_only=True):
-    """An answer ends earlier than it was said."""
-
+class ItemCut(OpenAIServerEvent, tag="conversation.item.truncated"):
     item_id: str
     content_index: int
     audio_end_ms: int
 
 
-class TranscriptionCompleted(
+class TranscriptionDelta(
     OpenAIServerEvent,
-    tag="conversation.item.input_audio_transcription.completed",
+    tag="conversation.item.input_audio_transcription.delta",
     frozen=True,
     kw_only=True,
 ):
-    """The words of a user's turn."""
+    """More words of a user's turn."""
 
+    item_id: str
+    content_index: int
+    delta: str
+
+
+class TranscriptionCompleted(
+    OpenAIServerEvent, tag="conversation.item.input_audio_transcription.completed"
+):
     item_id: str
     content_index: int
     transcript: str
@@ -240,31 +213,22 @@ class TranscriptionCompleted(
 
 
 class TranscriptionFailed(
-    OpenAIServerEvent,
-    tag="conversation.item.input_audio_transcription.failed",
-    frozen=True,
-    kw_only=True,
+    OpenAIServerEvent, tag="conversation.item.input_audio_transcription.failed"
 ):
-    """There are no words of a user's turn."""
-
     item_id: str
     content_index: int
     error: Json
 
 
-class ResponseCreated(OpenAIServerEvent, tag="response.created", frozen=True, kw_only=True):
-    """An answer begins."""
-
+class ResponseCreated(OpenAIServerEvent, tag="response.created"):
     response: Json
 
 
-class ResponseDone(OpenAIServerEvent, tag="response.done", frozen=True, kw_only=True):
-    """An answer is over."""
-
+class ResponseDone(OpenAIServerEvent, tag="response.done"):
     response: Json
 
 
-class OutputItemEvent(OpenAIServerEvent, frozen=True, kw_only=True):
+class OutputItemEvent(OpenAIServerEvent):
     """An item of an answer."""
 
     response_id: str
@@ -272,16 +236,16 @@ class OutputItemEvent(OpenAIServerEvent, frozen=True, kw_only=True):
     item: Json
 
 
-class OutputItemAdded(OutputItemEvent, tag="response.output_item.added", frozen=True, kw_only=True):
+class OutputItemAdded(OutputItemEvent, tag="response.output_item.added"):
     """An answer's item begins."""
 
 
-class OutputItemDone(OutputItemEvent, tag="response.output_item.done", frozen=True, kw_only=True):
+class OutputItemDone(OutputItemEvent, tag="response.output_item.done"):
     """An answer's item is complete."""
 
 
-class PartEvent(OpenAIServerEvent, frozen=True, kw_only=True):
-    """What says where in an answer something belongs."""
+class PartEvent(OpenAIServerEvent):
+    """Indices of a part within an answer."""
 
     response_id: str
     item_id: str
@@ -289,58 +253,42 @@ class PartEvent(OpenAIServerEvent, frozen=True, kw_only=True):
     content_index: int = 0
 
 
-class ContentPartAdded(PartEvent, tag="response.content_part.added", frozen=True, kw_only=True):
-    """A part of an answer begins."""
-
+class ContentPartAdded(PartEvent, tag="response.content_part.added"):
     part: Json
 
 
-class ContentPartDone(PartEvent, tag="response.content_part.done", frozen=True, kw_only=True):
-    """A part of an answer is complete."""
-
+class ContentPartDone(PartEvent, tag="response.content_part.done"):
     part: Json
 
 
-class ResponseAudioDelta(PartEvent, tag="response.output_audio.delta", frozen=True, kw_only=True):
+class ResponseAudioDelta(PartEvent, tag="response.output_audio.delta"):
     """Sound: base64 of 16-bit samples, 24 kHz."""
 
     delta: str
 
 
-class AudioDone(PartEvent, tag="response.output_audio.done", frozen=True, kw_only=True):
+class AudioDone(PartEvent, tag="response.output_audio.done"):
     """All sound was sent."""
 
 
-class TranscriptDelta(
-    PartEvent, tag="response.output_audio_transcript.delta", frozen=True, kw_only=True
-):
-    """Words of the sound."""
-
+class TranscriptDelta(PartEvent, tag="response.output_audio_transcript.delta"):
     delta: str
 
 
-class TranscriptDone(
-    PartEvent, tag="response.output_audio_transcript.done", frozen=True, kw_only=True
-):
-    """All words of the sound."""
-
+class TranscriptDone(PartEvent, tag="response.output_audio_transcript.done"):
     transcript: str
 
 
-class TextDelta(PartEvent, tag="response.output_text.delta", frozen=True, kw_only=True):
-    """Words."""
-
+class TextDelta(PartEvent, tag="response.output_text.delta"):
     delta: str
 
 
-class TextDone(PartEvent, tag="response.output_text.done", frozen=True, kw_only=True):
-    """All words."""
-
+class TextDone(PartEvent, tag="response.output_text.done"):
     text: str
 
 
-class CallEvent(OpenAIServerEvent, frozen=True, kw_only=True):
-    """What says which call of an answer something belongs to."""
+class CallEvent(OpenAIServerEvent):
+    """Indices of a call within an answer."""
 
     response_id: str
     item_id: str
@@ -348,24 +296,16 @@ class CallEvent(OpenAIServerEvent, frozen=True, kw_only=True):
     call_id: str
 
 
-class CallArgumentsDelta(
-    CallEvent, tag="response.function_call_arguments.delta", frozen=True, kw_only=True
-):
-    """More of a call's arguments."""
-
+class CallArgumentsDelta(CallEvent, tag="response.function_call_arguments.delta"):
     delta: str
 
 
-class CallArgumentsDone(
-    CallEvent, tag="response.function_call_arguments.done", frozen=True, kw_only=True
-):
-    """All of a call's arguments."""
-
+class CallArgumentsDone(CallEvent, tag="response.function_call_arguments.done"):
     name: str
     arguments: str
 
 
-class RateLimitsUpdated(OpenAIServerEvent, tag="rate_limits.updated", frozen=True, kw_only=True):
-    """What is left of the limits; there are none of this kind here."""
+class RateLimitsUpdated(OpenAIServerEvent, tag="rate_limits.updated"):
+    """Remaining rate limits; this server has none of this kind."""
 
     rate_limits: tuple[Json, ...] = ()

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from parley.errors import InvalidPayload
 from parley.protocol import codec, legacy, values
 from parley.protocol.codec import EXTENSION
 from parley.protocol.legacy import CloseReason
+from parley.protocol.wire import Wire
 
 PATH: Final = "/v1/realtime"
 
@@ -39,7 +39,7 @@ PROMPT_ROOM_TOKENS: Final = 1_024
 # ---- client → server -----------------------------------------------------------------------
 
 
-class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
+class SessionOptions(Wire):
     """Prompt, voices and options of a session."""
 
     instructions: Annotated[str, Meta(min_length=1, max_length=65_536)]
@@ -55,18 +55,18 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     ref_audio_path: values.VoiceName | None = None
 
     def voice_bytes(self) -> bytes | None:
-        """What the language model hears as its voice: raw 16 kHz samples or a WAV file."""
+        """Reference voice for the language model: raw 16 kHz samples or a WAV file."""
         return values.voice_file(self.ref_audio, field="session.ref_audio")
 
     def tts_voice_bytes(self) -> bytes | None:
-        """What the vocoder imitates; falls back to `voice_bytes`."""
+        """Reference voice for the vocoder; falls back to `voice_bytes`."""
         return (
             values.voice_file(self.tts_ref_audio, field="session.tts_ref_audio")
             or self.voice_bytes()
         )
 
 
-class SessionUpdate(msgspec.Struct, tag="session.update", frozen=True, kw_only=True):
+class SessionUpdate(Wire, tag="session.update"):
     """Configure the session; once, after `session.queue_done`.
 
     `extensions`: send also what the requirement texts do not name (docs/protocols).
@@ -76,7 +76,7 @@ class SessionUpdate(msgspec.Struct, tag="session.update", frozen=True, kw_only=T
     extensions: bool = False
 
 
-class Append(msgspec.Struct, tag="input_audio_buffer.append", frozen=True, kw_only=True):
+class Append(Wire, tag="input_audio_buffer.append"):
     """One second of sound (base64 float32 PCM, 16 kHz mono; at least 250 ms) and usually one
     frame. `playback`: where `interruption` is on, how far the answer has been played."""
 
@@ -99,7 +99,7 @@ class Append(msgspec.Struct, tag="input_audio_buffer.append", frozen=True, kw_on
         return values.frame_files(self.video_frames, field="video_frames")
 
 
-class ItemPart(msgspec.Struct, frozen=True, kw_only=True):
+class ItemPart(Wire):
     """A part of an item: `text`, or `image_url` (base64 of a file, also as a data URL)."""
 
     type: Literal["input_text", "input_image"]
@@ -107,8 +107,8 @@ class ItemPart(msgspec.Struct, frozen=True, kw_only=True):
     image_url: str = ""
 
 
-class WrittenItem(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user wrote and showed."""
+class WrittenItem(Wire):
+    """Text and pictures from the user."""
 
     content: Annotated[tuple[ItemPart, ...], Meta(min_length=1, max_length=2 * values.FRAMES_LIMIT)]
     type: Literal["message"] = "message"
@@ -128,16 +128,14 @@ class WrittenItem(msgspec.Struct, frozen=True, kw_only=True):
         return values.frame_files(images, field="item.content.image_url")
 
 
-class ConversationItemCreate(
-    msgspec.Struct, tag="conversation.item.create", frozen=True, kw_only=True
-):
+class ConversationItemCreate(Wire, tag="conversation.item.create"):
     """Only with extensions: written words and pictures for the running call, which are answered
     aloud. Pictures alone go with the next unit."""
 
     item: WrittenItem
 
 
-class SessionClose(msgspec.Struct, tag="session.close", frozen=True, kw_only=True):
+class SessionClose(Wire, tag="session.close"):
     """End the session; answered by `session.closed` with reason `stopped`, whatever reason the
     client gives."""
 
@@ -150,19 +148,19 @@ ClientMessage = SessionUpdate | Append | ConversationItemCreate | SessionClose
 # ---- server → client -----------------------------------------------------------------------
 
 
-class SessionQueued(legacy.PlaceFields, tag="session.queued", frozen=True, kw_only=True):
+class SessionQueued(legacy.PlaceFields, tag="session.queued"):
     """The client has to wait. Both names of the estimate carry the same value; null: unknown."""
 
 
-class SessionQueueUpdate(legacy.PlaceFields, tag="session.queue_update", frozen=True, kw_only=True):
+class SessionQueueUpdate(legacy.PlaceFields, tag="session.queue_update"):
     """The client still waits."""
 
 
-class SessionQueueDone(msgspec.Struct, tag="session.queue_done", frozen=True, kw_only=True):
+class SessionQueueDone(Wire, tag="session.queue_done"):
     """The wait is over (or there was none): send `session.update`."""
 
 
-class SessionCreated(msgspec.Struct, tag="session.created", frozen=True, kw_only=True):
+class SessionCreated(Wire, tag="session.created"):
     """Ready: send sound. `prompt_length` in tokens. `accepts`: what else may be sent."""
 
     session_id: str
@@ -172,7 +170,7 @@ class SessionCreated(msgspec.Struct, tag="session.created", frozen=True, kw_only
     audio_format: values.AudioFormat | UnsetType = UNSET
 
 
-class AudioDelta(msgspec.Struct, tag="response.output_audio.delta", frozen=True, kw_only=True):
+class AudioDelta(Wire, tag="response.output_audio.delta"):
     """The model speaks. `audio`: base64 float32 PCM, 24 kHz mono, at most a second. With extensions
     it is empty while text runs ahead."""
 
@@ -182,23 +180,18 @@ class AudioDelta(msgspec.Struct, tag="response.output_audio.delta", frozen=True,
     kv_cache_length: int
 
 
-class Listen(msgspec.Struct, tag="response.listen", frozen=True, kw_only=True):
+class Listen(Wire, tag="response.listen"):
     """The model listens."""
 
     kv_cache_length: int
 
 
-class ResponseInterruption(
-    legacy.InterruptionFields, tag="response.interruption", frozen=True, kw_only=True
-):
+class ResponseInterruption(legacy.InterruptionFields, tag="response.interruption"):
     """As `legacy.InterruptionMessage`: only where the session asked for `interruption`."""
 
 
 class InputTranscriptionCompleted(
-    msgspec.Struct,
-    tag="conversation.item.input_audio_transcription.completed",
-    frozen=True,
-    kw_only=True,
+    Wire, tag="conversation.item.input_audio_transcription.completed"
 ):
     """Only where the session asked for `transcribe` and the model writes down what it hears: what
     the user said. `item_id` is new for each."""
@@ -207,32 +200,30 @@ class InputTranscriptionCompleted(
     transcript: str
 
 
-class SessionStatus(legacy.StatusFields, tag="session.status", frozen=True, kw_only=True):
+class SessionStatus(legacy.StatusFields, tag="session.status"):
     """Why nothing comes, or nothing to be heard, and for how long already (of `unit_late`: how
     late). Only with extensions."""
 
 
-class SessionRecordingLost(
-    legacy.LossFields, tag="session.recording_lost", frozen=True, kw_only=True
-):
+class SessionRecordingLost(legacy.LossFields, tag="session.recording_lost"):
     """The recording has holes: `entries` could not be written so far. Only with extensions."""
 
 
-class SessionClosed(msgspec.Struct, tag="session.closed", frozen=True, kw_only=True):
+class SessionClosed(Wire, tag="session.closed"):
     """The end; nothing follows."""
 
     reason: CloseReason
 
 
-class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong; `code` is stable, `message` is for people."""
+class ErrorBody(Wire):
+    """An error; `code` is stable, `message` is for people."""
 
     code: str
     message: str = ""
     type: Literal["client_error", "server_error"] = "server_error"
 
 
-class RealtimeError(msgspec.Struct, tag="error", frozen=True, kw_only=True):
+class RealtimeError(Wire, tag="error"):
     """Something went wrong. Clients without extensions receive the nearest code of the requirement
     text; the original code stands at the end of `message`."""
 

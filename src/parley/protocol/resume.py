@@ -22,6 +22,7 @@ from msgspec import Meta
 
 from parley.errors import BadInput, InvalidJson, InvalidPayload, UnknownEvent
 from parley.protocol import binary
+from parley.protocol.wire import Wire
 
 QUERY: Final = "resume"
 """A connection with this parameter (`true`) continues a session: its first message is
@@ -48,7 +49,7 @@ AwayReason = Literal["time", "context", "shutdown"]
 Sequence = Annotated[int, Meta(ge=0, le=2**53)]
 
 
-class ResumeRequest(msgspec.Struct, tag="session.resume", frozen=True, kw_only=True):
+class ResumeRequest(Wire, tag="session.resume"):
     """First message of a connection that continues a session.
 
     Args:
@@ -63,7 +64,7 @@ class ResumeRequest(msgspec.Struct, tag="session.resume", frozen=True, kw_only=T
     sent: Sequence = 0
 
 
-class DeliveryAck(msgspec.Struct, tag="session.ack", frozen=True, kw_only=True):
+class DeliveryAck(Wire, tag="session.ack"):
     """Everything up to `seq` has come. `generation`: of the last `session.resumed`, else 0; the
     token that was used for it opens nothing from here on."""
 
@@ -71,7 +72,7 @@ class DeliveryAck(msgspec.Struct, tag="session.ack", frozen=True, kw_only=True):
     generation: Sequence = 0
 
 
-class ResumeGranted(msgspec.Struct, tag="session.resumed", frozen=True, kw_only=True):
+class ResumeGranted(Wire, tag="session.resumed"):
     """The session continues here.
 
     Args:
@@ -89,18 +90,18 @@ class ResumeGranted(msgspec.Struct, tag="session.resumed", frozen=True, kw_only=
     received: int
 
 
-class ResumeRefusal(msgspec.Struct, tag="session.resume_failed", frozen=True, kw_only=True):
+class ResumeRefusal(Wire, tag="session.resume_failed"):
     """The session does not continue here; nothing follows."""
 
     reason: RefusalReason
     message: str = ""
 
 
-class ConnectionReplaced(msgspec.Struct, tag="session.replaced", frozen=True, kw_only=True):
+class ConnectionReplaced(Wire, tag="session.replaced"):
     """The session continues over another connection; nothing follows on this one."""
 
 
-class ResyncRequired(msgspec.Struct, tag="session.resync_required", frozen=True, kw_only=True):
+class ResyncRequired(Wire, tag="session.resync_required"):
     """After `session.resumed`: messages `from_seq` to `to_seq` were given up, because they had
     waited too long or were too many. The session continues behind them."""
 
@@ -108,7 +109,7 @@ class ResyncRequired(msgspec.Struct, tag="session.resync_required", frozen=True,
     to_seq: int
 
 
-class ResumeWaiting(msgspec.Struct, tag="session.resume_waiting", frozen=True, kw_only=True):
+class ResumeWaiting(Wire, tag="session.resume_waiting"):
     """The session continues as soon as a worker has a slot for it; the connection is closed with
     1012, and the client comes again.
 
@@ -121,7 +122,7 @@ class ResumeWaiting(msgspec.Struct, tag="session.resume_waiting", frozen=True, k
     window_s: float
 
 
-class GoingAway(msgspec.Struct, tag="session.going_away", frozen=True, kw_only=True):
+class GoingAway(Wire, tag="session.going_away"):
     """The session will end. Told once for each reason.
 
     Args:
@@ -134,7 +135,7 @@ class GoingAway(msgspec.Struct, tag="session.going_away", frozen=True, kw_only=T
     reason: AwayReason
 
 
-class InputDropped(msgspec.Struct, tag="session.input_dropped", frozen=True, kw_only=True):
+class InputDropped(Wire, tag="session.input_dropped"):
     """The server dropped the oldest of the client's sound, because more came than it could process.
     Sent at most once a second.
 
@@ -145,7 +146,7 @@ class InputDropped(msgspec.Struct, tag="session.input_dropped", frozen=True, kw_
     dropped_s: float
 
 
-class InputAck(msgspec.Struct, tag="session.input_ack", frozen=True, kw_only=True):
+class InputAck(Wire, tag="session.input_ack"):
     """`received` of the client's messages have come. Sent where no other message says so;
     it has no number of its own."""
 
@@ -180,14 +181,14 @@ _REFUSALS: Final[dict[RefusalReason, tuple[str, str]]] = {
     ),
     "lost": ("The server lost the session and cannot continue it.", "Start a new session."),
 }
-"""What is wrong, and what the client can do."""
+"""Reason of a refusal, and what the client can do."""
 
 _request = msgspec.json.Decoder(ResumeRequest)
 _ack = msgspec.json.Decoder(DeliveryAck)
 
 
 def refusal_message(reason: RefusalReason, why: str = "") -> str:
-    """What a client is sent: what is wrong, why, and what it can do."""
+    """Message to a client: the problem, its reason, and what the client can do."""
     what, do = _REFUSALS[reason]
     return f"{what} {why} {do}" if why else f"{what} {do}"
 
@@ -224,7 +225,7 @@ def decode_request(raw: bytes | str) -> ResumeRequest:
 
 def as_ack(frame: str | bytes) -> DeliveryAck | None:
     """`session.ack`, if a message is a correct one."""
-    if len(frame) > ACK_LIMIT_CHARS or not isinstance(frame, str) or "session.ack" not in frame:
+    if not isinstance(frame, str) or "session.ack" not in frame:
         return None
     try:
         return _ack.decode(frame)

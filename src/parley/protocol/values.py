@@ -17,6 +17,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from parley.errors import InvalidPayload, InvalidRequest
 from parley.protocol import codec
+from parley.protocol.wire import Wire
 
 CONTEXT_TOKENS: Final = 8_192
 """What a conversation may hold. Source: service.md 4.5; models that can hold more are
@@ -65,7 +66,7 @@ class TextPart(msgspec.Struct, tag="text", frozen=True):
     text: Text
 
 
-class Base64Image(msgspec.Struct, tag="image", frozen=True, kw_only=True):
+class Base64Image(Wire, tag="image"):
     """A still image: base64 of a JPEG, PNG or WebP file."""
 
     data: str
@@ -74,7 +75,7 @@ class Base64Image(msgspec.Struct, tag="image", frozen=True, kw_only=True):
         return codec.image_bytes(self.data, field="image.data", limit_bytes=IMAGE_LIMIT_BYTES)
 
 
-class Base64Audio(msgspec.Struct, tag="audio", frozen=True, kw_only=True):
+class Base64Audio(Wire, tag="audio"):
     """Sound: base64 of mono float32 samples at `sample_rate`, or of a WAV file."""
 
     data: str
@@ -85,7 +86,7 @@ class Base64Audio(msgspec.Struct, tag="audio", frozen=True, kw_only=True):
         return codec.voice_bytes(self.data, field="audio.data", limit_bytes=AUDIO_LIMIT_BYTES)
 
 
-class Base64Video(msgspec.Struct, tag="video", frozen=True, kw_only=True):
+class Base64Video(Wire, tag="video"):
     """A clip: base64 of a video file. Frames and sound are taken out by the server."""
 
     data: str
@@ -95,7 +96,7 @@ class Base64Video(msgspec.Struct, tag="video", frozen=True, kw_only=True):
         return codec.image_bytes(self.data, field="video.data", limit_bytes=VIDEO_LIMIT_BYTES)
 
 
-class ToolCallPart(msgspec.Struct, tag="tool_call", frozen=True, kw_only=True):
+class ToolCallPart(Wire, tag="tool_call"):
     """A function that the assistant called.
 
     Args:
@@ -107,22 +108,22 @@ class ToolCallPart(msgspec.Struct, tag="tool_call", frozen=True, kw_only=True):
     id: Annotated[str, Meta(max_length=128)] = ""
 
 
-class ToolResultPart(msgspec.Struct, tag="tool_result", frozen=True, kw_only=True):
-    """What a called function returned, in a user's message; results answer calls in order."""
+class ToolResultPart(Wire, tag="tool_result"):
+    """Result of a called function, in a user's message; results answer calls in order."""
 
     content: Text
     id: Annotated[str, Meta(max_length=128)] = ""
 
 
-class ToolFunction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a function is: `parameters` is a JSON schema."""
+class ToolFunction(Wire, omit_defaults=True):
+    """Definition of a function; `parameters` is a JSON schema."""
 
     name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,128}$")]
     description: Text | None = None
     parameters: dict[str, Any] | None = None
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
+class Tool(Wire):
     """A function that the assistant may call; in the form of OpenAI's chat completions.
 
     Args:
@@ -181,7 +182,7 @@ PART_ALIASES: Final[codec.Aliases] = {"data": ("audio_base64", "audio_data", "au
 
 Part = TextPart | Base64Image | Base64Audio | Base64Video | ToolCallPart | ToolResultPart
 VoicePart = TextPart | Base64Audio
-"""What may stand in a `system_content` list."""
+"""Item of a `system_content` list."""
 
 
 def is_silent_part(part: object) -> bool:
@@ -193,7 +194,7 @@ def is_silent_part(part: object) -> bool:
 Role = Literal["system", "user", "assistant"]
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class Message(Wire):
     """One turn of a chat history."""
 
     role: Role
@@ -211,7 +212,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
 
-class AnswerFormat(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerFormat(Wire):
     """What form the text of an answer has: any JSON object, or JSON of a schema. For models with
     the ability `json`.
 
@@ -227,7 +228,7 @@ class AnswerFormat(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool | None = None
 
 
-class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
+class TopLogprob(Wire):
     """A token that could have stood at a place of an answer.
 
     Args:
@@ -240,7 +241,7 @@ class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
     bytes: tuple[int, ...] | None = None
 
 
-class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
+class TokenLogprob(TopLogprob):
     """A token of an answer, with the likeliest ones at its place."""
 
     top_logprobs: tuple[TopLogprob, ...] = ()
@@ -250,8 +251,16 @@ LOGPROBS_MOST: Final = 20
 """The likeliest tokens that can be asked for at each place. Source: OpenAI API reference."""
 
 
-class ChatGeneration(msgspec.Struct, frozen=True, kw_only=True):
-    """How a chat answer is chosen."""
+class WordTime(Wire):
+    """A word that was heard, with its place in the sound, in seconds."""
+
+    word: str
+    start: float
+    end: float
+
+
+class ChatGeneration(Wire):
+    """Generation options of a chat answer."""
 
     max_new_tokens: Annotated[int, Meta(ge=1, le=4096)] = 512
     temperature: Temperature = 0.7
@@ -275,7 +284,7 @@ REPETITION_PENALTY: Final = 1.02
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What may be chosen about an answer. Source of the defaults: service.md 4.2.
+    """Generation options of an answer. Source of the defaults: service.md 4.2.
 
     Args:
         do_sample: False takes the most probable token every time.
@@ -307,7 +316,7 @@ class Generation:
 TtsMode = Literal["default", "audio_assistant", "omni", "audio_roleplay", "voice_cloning"]
 
 
-class ChatTts(msgspec.Struct, frozen=True, kw_only=True):
+class ChatTts(Wire):
     """Speech of a chat answer. A given reference is used in every mode."""
 
     enabled: bool = True
@@ -321,8 +330,8 @@ class ChatTts(msgspec.Struct, frozen=True, kw_only=True):
         return voice_file(self.ref_audio_data, field="tts.ref_audio_data")
 
 
-class ImageOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How images are cut and numbered."""
+class ImageOptions(Wire):
+    """How images are sliced and numbered."""
 
     max_slice_nums: Annotated[int, Meta(ge=1, le=16)] | None = None
     use_image_id: bool | None = None
@@ -334,10 +343,10 @@ class ImageOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Eagerness = Literal["low", "medium", "high"]
-"""How sure the server has to be that the user has finished, before it answers."""
+"""How certain the end of the user's turn must be before the server answers."""
 
 
-class VadOptions(msgspec.Struct, frozen=True, kw_only=True):
+class VadOptions(Wire):
     """When someone counts as speaking, and when they have finished.
 
     Args:
@@ -361,8 +370,8 @@ AudioCoding = Literal["float32", "pcm16", "opus"]
 """float32 and 16-bit samples, little end first; Opus packets of 20 ms."""
 
 
-class AudioFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """How sound crosses the wire.
+class AudioFormat(Wire):
+    """Audio format on the wire.
 
     Args:
         input: from the client, 16 kHz (Opus: any rate it knows).
@@ -388,7 +397,7 @@ InterruptionState = Literal["suspected", "dismissed", "stopped"]
 """The user may be interrupting, does not, or has interrupted."""
 
 
-class PlaybackReport(msgspec.Struct, frozen=True, kw_only=True):
+class PlaybackReport(Wire):
     """How far a client has played the answer, sent with its sound. A client that does not send it
     is assumed to play without delay or gaps.
 
@@ -401,8 +410,8 @@ class PlaybackReport(msgspec.Struct, frozen=True, kw_only=True):
     buffered_ms: Annotated[float, Meta(ge=0)]
 
 
-class InterruptionOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens when the user speaks while the assistant does.
+class InterruptionOptions(Wire):
+    """Policy for user speech while the assistant speaks.
 
     Args:
         mode: `duck` only informs the client, which plays more softly; `stop` ends the answer.
@@ -423,28 +432,28 @@ BARGE_IN: Final = InterruptionOptions(mode="stop", backchannel="heed", min_speec
 """Any speech interrupts immediately, as OpenAI's clients expect; they cannot play more softly."""
 
 
-class TurnGeneration(msgspec.Struct, frozen=True, kw_only=True):
-    """How a half-duplex answer is chosen."""
+class TurnGeneration(Wire):
+    """Generation options of a half-duplex answer."""
 
     max_new_tokens: Annotated[int, Meta(ge=1, le=2048)] = 256
     length_penalty: LengthPenalty = 1.1
     temperature: Temperature = 0.7
 
 
-class TurnTts(msgspec.Struct, frozen=True, kw_only=True):
+class TurnTts(Wire):
     """Speech of half-duplex answers."""
 
     enabled: bool = True
 
 
-class TurnSession(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a half-duplex session may stay without sound."""
+class TurnSession(Wire):
+    """Limits of silence in a half-duplex session."""
 
     timeout_s: Annotated[float, Meta(ge=10, le=1800)] = 180.0
 
 
-class DuplexConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How duplex units are decided. Nothing is carried over from an earlier session."""
+class DuplexConfig(Wire):
+    """Generation options of duplex units. Nothing is carried over from an earlier session."""
 
     generate_audio: bool = True
     ls_mode: Literal["explicit", "implicit"] = "explicit"
@@ -475,7 +484,7 @@ class DuplexConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
-    """Where a waiting client stands. `estimated_wait_s` None: unknown."""
+    """Queue position of a client. `estimated_wait_s` None: unknown."""
 
     position: int
     estimated_wait_s: float | None

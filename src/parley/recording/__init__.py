@@ -1,1 +1,1 @@
-"""What stays of a conversation."""
+"""Recordings: what is stored of a conversation."""

@@ -1,4 +1,4 @@
-"""Files that grow while a session runs, on a disk that may be full at any moment.
+"""Files that grow while a session runs, on a disk that may fill up at any moment.
 
 What is appended is there as a whole or not at all: a write that fails half way is cut off again, so
 that the next one, when there is room again, begins where the last good one ended. Nothing waits in

@@ -14,9 +14,8 @@ from msgspec import UNSET
 
 from parley import logs
 from parley.protocol.kinds import Kind
-from parley.recording import lines, placing, timeline
+from parley.recording import placing, reading, timeline
 from parley.recording.layout import Folder, RecordingFolders, write_atomically
-from parley.recording.lines import HeadLine
 from parley.recording.timeline import MetaJson
 
 log = logs.get(__name__)
@@ -32,7 +31,8 @@ def finish(folder: Folder, *, recovered: bool = False, is_owner: bool = False) -
             hold only for the moment of checking it.
 
     Raises:
-        ValueError: the journal is of an older version, or damaged from its first line on.
+        OtherJournal: the journal is of another format.
+        ValueError: it is damaged from its first line on.
     """
     try:
         file = open(folder.journal, "rb")  # noqa: SIM115  closed by the `with` below
@@ -43,8 +43,8 @@ def finish(folder: Folder, *, recovered: bool = False, is_owner: bool = False) -
             fcntl.flock(file, fcntl.LOCK_EX | (0 if is_owner else fcntl.LOCK_NB))
         except BlockingIOError:
             return None
-        journal = lines.read(folder.journal)
-        head = journal.last(HeadLine)
+        journal = reading.read(folder.journal)
+        head = journal.head
         if head is None:
             if journal.damaged:
                 raise ValueError("its journal has no readable head")
@@ -52,7 +52,7 @@ def finish(folder: Folder, *, recovered: bool = False, is_owner: bool = False) -
         meta = timeline.build_meta(head, journal, recovered=recovered)
         recording = timeline.build_recording(head, journal)
         if head.app_type is not Kind.CHAT:
-            recording.said = [_published(one) for one in placing.place(head, journal.lines).said]
+            recording.said = [_published(one) for one in placing.place(head, journal.entries).said]
         _keep_aside(folder.meta)
         # Last: its existence marks the recording as complete.
         write_atomically(folder.meta, timeline.encode_file(meta))
@@ -98,7 +98,7 @@ def recover(folders: RecordingFolders, hopeless: set[str] | None = None) -> list
                 continue
             meta = finish(folder, recovered=True)
         except Exception as error:
-            # A journal of an older version or a damaged one must not stop the others.
+            # A journal of another format or a damaged one must not stop the others.
             log.error(
                 "recording_not_recovered",
                 recording_id=folder.recording_id,

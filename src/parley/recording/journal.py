@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from msgspec import UNSET
 
 from parley import logs
+from parley.dialects.events import EndReason, SessionEnded
 from parley.errors import InvalidPayload
 from parley.media.pcm import Pcm, from_float32_bytes
 from parley.media.wav import encode_wav
@@ -35,21 +35,11 @@ from parley.recording.disk import AppendFile, WavFile, write_new
 from parley.recording.finish import finish
 from parley.recording.journal_writer import JournalWriter, reason_of
 from parley.recording.layout import Folder
-from parley.recording.lines import (
-    AnswerLine,
-    EndLine,
-    EntryLine,
-    HeadLine,
-    Line,
-    LostLine,
-    SaidLine,
-    SamplePlace,
-    TurnLine,
-    UnitLine,
-)
+from parley.recording.lines import EntryLine, HeadLine, JournalLine, KeptSound, SamplePlace
+from parley.session_log.entries import EntriesLost
 
 JOB_BYTES: Final = 1024
-"""What a job without media counts."""
+"""Size of a job without media."""
 
 SYNC_EVERY_S: Final = 5.0
 """A crash of the process loses nothing that was written; one of the machine, at most this much."""
@@ -65,39 +55,47 @@ class Sent:
     rate_hz: int
 
 
-Media = dict[str, bytes | Pcm | Sent]
+MediaFiles = dict[str, bytes | Pcm | Sent]
 """Content by path within the folder."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class EntrySound:
+    """Sound of an entry.
+
+    Args:
+        path: where it can be listened to; "" for nowhere.
+        is_input: the model heard it: it is also kept sample by sample. Else it is hashed.
+        is_piece: it continues the file at `path`.
+    """
+
+    pcm: Pcm
+    path: str = ""
+    is_input: bool = False
+    is_piece: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
     """A journal line with the media that belong to it.
 
     Args:
         files: content by path, each written as a file of its own.
-        inputs: audio as the model received it, kept sample by sample in `inputs.f32`.
-        speech: the model's audio. It is hashed, and for a `SaidLine` appended to the answer's file.
+        sounds: in the order in which the line names them.
         must: written even when the queue is full.
     """
 
-    line: Line
-    files: Media = field(default_factory=dict)
-    inputs: Sequence[Pcm] = ()
-    speech: Pcm | None = None
+    line: EntryLine
+    files: MediaFiles = field(default_factory=dict)
+    sounds: Sequence[EntrySound] = ()
     must: bool = False
 
     @property
     def size(self) -> int:
         """Bytes that wait in memory until it is written."""
-        size = JOB_BYTES + sum(_size(content) for content in self.files.values())
-        match self.line:
-            case SaidLine() if self.speech is not None:
-                size += self.speech.samples.nbytes
-            case EntryLine(what=what):
-                size += len(bytes(what)) + sum(pcm.samples.nbytes for pcm in self.inputs)
-            case _:
-                pass
-        return size
+        size = JOB_BYTES + len(bytes(self.line.what))
+        size += sum(_size(content) for content in self.files.values())
+        return size + sum(sound.pcm.samples.nbytes for sound in self.sounds)
 
 
 class Journal:
@@ -134,7 +132,8 @@ class Journal:
         self._inputs: AppendFile | None = None
         self._newest: tuple[Pcm, SamplePlace] | None = None
         """The input that was kept last."""
-        self._speech: tuple[int, WavFile] | None = None
+        self._growing: tuple[str, WavFile] | None = None
+        """The file of the answer in progress, and its path."""
         self._synced_s = 0.0
 
     # ---- any thread ------------------------------------------------------------------------
@@ -142,8 +141,8 @@ class Journal:
     def begin(
         self,
         head: HeadLine,
-        media: Media,
         *,
+        owner: str = "",
         settled: Callable[[bool], None] = lambda exists: None,
     ) -> None:
         """Create the folder; once.
@@ -152,7 +151,7 @@ class Journal:
         is written.
 
         Args:
-            media: content by path.
+            owner: id of the client's key; "" if it has none.
             settled: called in the writer thread with whether the recording exists.
         """
         if self._is_over:
@@ -169,17 +168,17 @@ class Journal:
             self._lose(error)
             settled(self._exists)
 
-        self._queue(partial(self._begin, head, media, settled), must=True, failed=failed)
+        self._queue(partial(self._begin, head, owner, settled), must=True, failed=failed)
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: JournalEntry) -> None:
         """Write an entry."""
         self._queue(partial(self._write, entry), entry.size, must=entry.must)
 
-    def end(self, reason: str, at_ms: float) -> None:
+    def end(self, reason: EndReason, at_ms: float) -> None:
         """Complete the recording: the session ended. Safe to repeat."""
         if self._is_over or not self._has_started:
             return
-        complete = partial(self._end, EndLine(reason, round(at_ms, 1)))
+        complete = partial(self._end, lines.written(SessionEnded(reason), round(at_ms, 1)))
 
         def failed(error: Exception) -> None:
             # Readers build the timeline from the journal meanwhile.
@@ -233,14 +232,11 @@ class Journal:
 
     # ---- writer thread only ----------------------------------------------------------------
 
-    def _begin(self, head: HeadLine, media: Media, settled: Callable[[bool], None]) -> None:
+    def _begin(self, head: HeadLine, owner: str, settled: Callable[[bool], None]) -> None:
         self._create(head)
         settled(self._exists)
-        for path, content in media.items():
-            try:
-                self._write_file(path, content)
-            except OSError as error:
-                self._lose(error)
+        if owner:
+            write_new(self.folder.owner, owner.encode())
 
     def _create(self, head: HeadLine) -> None:
         """Create the folder, or leave nothing of it.
@@ -263,33 +259,25 @@ class Journal:
             raise
         self._exists = True
 
-    def _write(self, entry: Entry) -> None:
-        line = entry.line
-        if isinstance(line, AnswerLine):
-            self._close_speech()
+    def _write(self, entry: JournalEntry) -> None:
         for path, content in entry.files.items():
             self._write_file(path, content)
-        places = [self._keep(pcm) for pcm in entry.inputs]
-        if isinstance(line, TurnLine | EntryLine):
-            line.samples = places
-        elif isinstance(line, UnitLine) and places:
-            line.samples = places[0]
-        if entry.speech is not None and isinstance(line, UnitLine | SaidLine):
-            line.said_sha256 = fingerprint(entry.speech)
-            if isinstance(line, SaidLine):
-                self._append_speech(line.turn_index, entry.speech)
-        self._append(line)
+        if entry.sounds:
+            entry.line.sounds = [self._keep_sound(sound) for sound in entry.sounds]
+        self._append(entry.line)
 
-    def _append(self, line: Line) -> None:
+    def _append(self, line: JournalLine) -> None:
         """Append a line, preceded by the number of entries lost since the last one written."""
         if self._file is None:
             return
-        with self._lock:
-            unreported, reason = self._unreported, self._reason
-        data = lines.encode(line)
-        if unreported:
-            at_ms = UNSET if isinstance(line, HeadLine) else line.at_ms
-            data = lines.encode(LostLine(unreported, reason, at_ms)) + data
+        data, unreported = lines.encode(line), 0
+        # The head stays the first line.
+        if isinstance(line, EntryLine):
+            with self._lock:
+                unreported, reason = self._unreported, self._reason
+            if unreported:
+                lost = lines.written(EntriesLost(unreported, reason), line.at_ms)
+                data = lines.encode(lost) + data
         self._file.append(data)
         self._writer.is_well()
         with self._lock:
@@ -298,6 +286,18 @@ class Journal:
         if now_s - self._synced_s > SYNC_EVERY_S:
             self._synced_s = now_s
             self._file.sync()
+
+    def _keep_sound(self, sound: EntrySound) -> KeptSound:
+        kept = KeptSound(sound.path)
+        if sound.is_piece:
+            self._continue_file(sound.path, sound.pcm)
+        elif sound.path:
+            self._write_file(sound.path, sound.pcm)
+        if sound.is_input:
+            kept.samples = self._keep(sound.pcm)
+        else:
+            kept.ms, kept.sha256 = round(1000 * sound.pcm.duration_s, 2), fingerprint(sound.pcm)
+        return kept
 
     def _write_file(self, path: str, content: bytes | Pcm | Sent) -> None:
         """Write a new file. Audio becomes 16 bit; files that a client sent stay as they are."""
@@ -326,20 +326,20 @@ class Journal:
         self._newest = (pcm, place)
         return place
 
-    def _append_speech(self, turn: int, pcm: Pcm) -> None:
-        if self._speech is None or self._speech[0] != turn:
-            self._close_speech()
-            path = self.folder.path / layout.turn_audio(turn)
-            path.parent.mkdir(exist_ok=True)
-            self._speech = (turn, WavFile(path, pcm.rate_hz))
-        self._speech[1].append(to_int16(pcm).tobytes())
+    def _continue_file(self, path: str, pcm: Pcm) -> None:
+        if self._growing is None or self._growing[0] != path:
+            self._close_growing()
+            target = self.folder.path / path
+            target.parent.mkdir(exist_ok=True)
+            self._growing = (path, WavFile(target, pcm.rate_hz))
+        self._growing[1].append(to_int16(pcm).tobytes())
 
-    def _close_speech(self) -> None:
-        if self._speech is not None:
-            self._speech[1].close()
-            self._speech = None
+    def _close_growing(self) -> None:
+        if self._growing is not None:
+            self._growing[1].close()
+            self._growing = None
 
-    def _end(self, line: EndLine) -> None:
+    def _end(self, line: EntryLine) -> None:
         """Append the last line, close, and build `recording.json`. Repeated until it succeeds; the
         files are closed after the first attempt, so that the session does not look live."""
         if self._file is None and self._exists and self.folder.journal.exists():
@@ -363,7 +363,7 @@ class Journal:
 
     def close(self) -> None:
         """Close all files; the journal last, because its lock marks the session as live."""
-        self._close_speech()
+        self._close_growing()
         for file in (self._inputs, self._file):
             if file is not None:
                 file.close()

@@ -19,7 +19,7 @@ QUEUE_BYTES: Final = 64 * 1024 * 1024
 """About fifteen minutes of one duplex session's sound."""
 
 RETRY_S: Final = 5.0
-"""How often the end of a recording is tried again on a disk that fails."""
+"""Number of attempts to complete a recording on a failing disk."""
 
 _log = logs.get(__name__)
 

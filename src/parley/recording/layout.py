@@ -40,7 +40,10 @@ MEDIA_TYPES: Final = {
     ".srt": "text/plain; charset=utf-8",
     ".vtt": "text/vtt; charset=utf-8",
 }
-"""What may be fetched as an asset. Source: service.md 5.5, and what the recorder itself writes."""
+"""Files that may be fetched as an asset. Source: service.md 5.5, and the recorder's own files."""
+
+USER_AUDIO: Final = "user_audio/"
+AI_AUDIO: Final = "ai_audio/"
 
 _ID = re.compile(ID_PATTERN)
 
@@ -49,18 +52,14 @@ class BadRecordingId(BadInput):
     """Not the id of any recording."""
 
     code = "invalid_session_id"
-
-    def __init__(self) -> None:
-        super().__init__("This is not the id of a recording.")
+    sentence = "This is not the id of a recording."
 
 
 class BadPath(BadInput):
     """A path that does not lead to a file of the recording."""
 
     code = "invalid_path"
-
-    def __init__(self) -> None:
-        super().__init__("This path does not lead to a file of the recording.")
+    sentence = "This path does not lead to a file of the recording."
 
 
 def make_id(kind: Kind, session_id: str, now_s: float) -> str:
@@ -145,7 +144,7 @@ class Folder:
 
     @property
     def replay_state(self) -> Path:
-        """How far the making of the replay is."""
+        """Progress of rendering the replay."""
         return self.path / "replay.json"
 
     @property
@@ -266,7 +265,7 @@ class RecordingFolders:
 
 def user_audio(index: int) -> str:
     """A unit, an utterance, or a sound of a chat message."""
-    return f"user_audio/{index:03d}.wav"
+    return f"{USER_AUDIO}{index:03d}.wav"
 
 
 def user_frame(index: int, number: int, extension: str) -> str:
@@ -276,13 +275,13 @@ def user_frame(index: int, number: int, extension: str) -> str:
 
 
 def unit_audio(turn: int, index: int) -> str:
-    """What one unit of duplex said."""
-    return f"ai_audio/turn_{turn}_chunk_{index:03d}.wav"
+    """Output of one duplex unit."""
+    return f"{AI_AUDIO}turn_{turn}_chunk_{index:03d}.wav"
 
 
 def turn_audio(turn: int) -> str:
     """A whole answer of chat or half-duplex."""
-    return f"ai_audio/turn_{turn}.wav"
+    return f"{AI_AUDIO}turn_{turn}.wav"
 
 
 def user_image(number: int, extension: str) -> str:
@@ -296,12 +295,12 @@ def user_video(number: int) -> str:
 
 
 def item_file(number: int, extension: str) -> str:
-    """What a client brought with an item of its conversation."""
+    """Media of an item that a client sent."""
     return f"user_items/{number:03d}.{extension}"
 
 
 def picture_extension(data: bytes) -> str:
-    """By what the file begins with."""
+    """By the first bytes of the file."""
     if data[:8] == b"\x89PNG\r\n\x1a\n":
         return "png"
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":

@@ -13,16 +13,18 @@ Source: service.md 6.4.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET
 
+from parley.dialects.events import SessionInterrupted, TurnTranscribed, UnitDone
 from parley.protocol.kinds import Kind
 from parley.recording import timeline
-from parley.recording.lines import HeadLine, HeardLine, Line, NoteLine, SamplePlace, UnitLine
+from parley.recording.lines import HeadLine
+from parley.recording.reading import RecordedEntry
 
 GAP_S: Final = 0.3
 """Units jitter by less than this; a longer gap is a pause or a loss."""
@@ -62,7 +64,7 @@ class Caption:
 
 @dataclass(slots=True)
 class PlacedText:
-    """What one side said in one go, of which every kind of subtitles is made."""
+    """One side's uninterrupted speech; all subtitles are made of these."""
 
     who: Literal["user", "assistant"]
     text: str
@@ -88,9 +90,19 @@ class Plan:
     length_s: float = 0.0
 
 
-def place(head: HeadLine, lines: Sequence[Line]) -> Plan:
-    """Plan the rendering of a session."""
-    plan = _units(lines) if head.app_type.is_duplex else _turns(head, lines)
+def place(
+    head: HeadLine,
+    entries: Sequence[RecordedEntry],
+    length_of: Callable[[str], float] = lambda path: 0.0,
+) -> Plan:
+    """Plan the rendering of a session.
+
+    Args:
+        length_of: length of an audio file in seconds, 0 if it cannot be played; only needed for
+            audio in chat messages.
+    """
+    is_duplex = head.app_type.is_duplex
+    plan = _units(entries) if is_duplex else _turns(head, entries, length_of)
     ends = [piece.end_s for piece in (*plan.user, *plan.assistant)]
     ends += [caption.end_s for caption in (*plan.captions, *plan.user_captions)]
     ends += [at_s for at_s, _ in plan.frames]
@@ -125,7 +137,7 @@ class _AssistantTrack:
             self.end()
 
     def end(self) -> None:
-        """End the turn; the next text begins a new caption."""
+        """End the turn; the next text starts a new caption."""
         self._text, self._is_open, self._said = "", False, None
 
     def _note(self, text: str, start_s: float, end_s: float) -> None:
@@ -169,93 +181,100 @@ class _AssistantTrack:
         captions[-1] = replace(captions[-1], end_s=until_s + CAPTION_STAYS_S)
 
 
-def _units(lines: Iterable[Line]) -> Plan:
+def _units(entries: Iterable[RecordedEntry]) -> Plan:
     plan = Plan()
     assistant = _AssistantTrack(plan)
     free_s = said_s = 0.0
-    for line in lines:
-        if isinstance(line, NoteLine) and line.name == "interrupted":
-            assistant.interrupt(line.at_ms / 1000)
-        if isinstance(line, HeardLine):
-            # If it is unknown when it was said: since the last time, and not long ago.
-            start_s = max(said_s, line.at_ms / 1000 - HEARD_S)
-            end_s = line.at_ms / 1000
-            if line.from_ms is not UNSET and line.until_ms is not UNSET:
-                start_s, end_s = line.from_ms / 1000, line.until_ms / 1000
-            said_s = _write(plan, line.text, start_s, end_s)
-        if not isinstance(line, UnitLine):
-            continue
-        receive_s = line.receive_ts_ms / 1000
-        start_s = receive_s
-        if line.user_audio and line.samples:
-            length_s = _seconds(line.samples)
-            start_s = max(receive_s - length_s, 0.0)
-            if start_s - free_s <= GAP_S:
-                start_s = free_s
-            free_s = start_s + length_s
-            plan.user.append(PlacedPiece(line.user_audio, start_s, length_s))
-        if line.text:
-            _write(plan, line.text, start_s, start_s + CAPTION_STAYS_S)
-        plan.frames += [(start_s, path) for path in (line.frames or [])[:1]]
-        result = line.result
-        if result.mode != "SPEAK":
-            assistant.end()
-            continue
-        speech = None
-        if result.ai_audio:
-            speech = PlacedPiece(result.ai_audio, 0.0, (result.ai_audio_duration_ms or 0) / 1000)
-        assistant.say(result.text or "", speech, line.at_ms / 1000, ends=bool(result.end_of_turn))
+    for each in entries:
+        at_s = each.at_ms / 1000
+        match each.entry:
+            case SessionInterrupted():
+                assistant.interrupt(at_s)
+            case TurnTranscribed(text=str() as text):
+                # If it is unknown when it was said: since the last time, and not long ago.
+                start_s, end_s = max(said_s, at_s - HEARD_S), at_s
+                if each.line.spoken_ms is not UNSET:
+                    start_s, end_s = (ms / 1000 for ms in each.line.spoken_ms)
+                said_s = _write(plan, text, start_s, end_s)
+            case UnitDone() as done:
+                free_s = _user_unit(plan, each, done, free_s)
+                _assistant_unit(assistant, each, done)
+            case _:
+                pass
     return plan
 
 
-def _turns(head: HeadLine, lines: Sequence[Line]) -> Plan:
+def _user_unit(plan: Plan, each: RecordedEntry, done: UnitDone, free_s: float) -> float:
+    """Place what the user sent; returns when their sound ends."""
+    receive_s = timeline.received_ms(each, done) / 1000
+    start_s = receive_s
+    if (heard := each.heard) is not None:
+        start_s = max(receive_s - heard.duration_s, 0.0)
+        if start_s - free_s <= GAP_S:
+            start_s = free_s
+        free_s = start_s + heard.duration_s
+        plan.user.append(PlacedPiece(heard.path, start_s, heard.duration_s))
+    if done.unit is not None:
+        if done.unit.text:
+            _write(plan, done.unit.text, start_s, start_s + CAPTION_STAYS_S)
+        plan.frames += [(start_s, path.decode()) for path in done.unit.frames[:1]]
+    return free_s
+
+
+def _assistant_unit(assistant: _AssistantTrack, each: RecordedEntry, done: UnitDone) -> None:
+    result = done.result
+    if result.is_listen:
+        assistant.end()
+        return
+    speech = None
+    if (said := each.said) is not None:
+        speech = PlacedPiece(said.path, 0.0, said.duration_s)
+    assistant.say(result.text, speech, each.at_ms / 1000, ends=result.end_of_turn)
+
+
+def _turns(
+    head: HeadLine, entries: Sequence[RecordedEntry], length_of: Callable[[str], float]
+) -> Plan:
     plan = Plan()
     assistant = _AssistantTrack(plan)
     is_live = head.app_type is Kind.HALF_DUPLEX
     silence_s = _silence_s(head) if is_live else 0.0
     free_s = 0.0
-    for turn in timeline.turns(lines):
-        asked_s = turn.asked.request_ts_ms / 1000
+    for turn in timeline.turns(entries):
+        asked_s = heard_s = heard_until_s = turn.at_ms / 1000
         later_s = 0.0
-        asked = turn.asked.input
-        if asked.audio and turn.asked.samples:
-            length_s = _seconds(turn.asked.samples[0])
-            start_s = max(asked_s - silence_s - length_s, free_s, 0.0)
-            free_s = start_s + length_s
-            plan.user.append(PlacedPiece(asked.audio, start_s, length_s))
-        elif asked.audio and asked.duration_ms:
-            later_s = asked.duration_ms / 1000
+        asked = turn.input
+        if turn.heard is not None:
+            length_s = turn.heard.duration_s
+            heard_s = max(asked_s - silence_s - length_s, free_s, 0.0)
+            heard_until_s = free_s = heard_s + length_s
+            plan.user.append(PlacedPiece(turn.heard.path, heard_s, length_s))
+        elif asked.audio and (later_s := length_of(asked.audio)):
             plan.user.append(PlacedPiece(asked.audio, asked_s, later_s))
-        heard_s = plan.user[-1].start_s if asked.audio and plan.user else asked_s
         words = "\n".join(each for each in (asked.text, asked.transcript) if each)
         if is_live and words:
-            end_s = plan.user[-1].end_s if asked.audio and plan.user else asked_s
-            _write(plan, words, heard_s, max(end_s, heard_s))
+            _write(plan, words, heard_s, heard_until_s)
         plan.frames += [(asked_s, path) for path in (asked.images or [])[:1]]
         offset_s = 0.0
-        for said in turn.said:
+        for piece in turn.said:
             speech = None
-            if said.audio:
-                speech = PlacedPiece(said.audio, 0.0, (said.audio_ms or 0.0) / 1000, offset_s)
-                offset_s += speech.length_s
-            assistant.say(said.text or "", speech, said.at_ms / 1000 + later_s)
-        if is_live and turn.answer is not None and turn.answer.interrupted:
-            assistant.interrupt(turn.answer.at_ms / 1000)
+            if piece.sound is not None:
+                length_s = piece.sound.duration_s
+                speech = PlacedPiece(piece.sound.path, 0.0, length_s, offset_s)
+                offset_s += length_s
+            assistant.say(piece.text, speech, piece.at_ms / 1000 + later_s)
+        if is_live and turn.is_interrupted:
+            assistant.interrupt(turn.ended_ms / 1000)
         assistant.end()
     return plan
 
 
 def _write(plan: Plan, text: str, start_s: float, end_s: float) -> float:
-    """A caption of the user's; gives its end."""
+    """A caption of the user's words; returns its end."""
     end_s = max(end_s, start_s)
     plan.user_captions.append(Caption(text, start_s, end_s))
     plan.said.append(PlacedText("user", text, start_s, end_s))
     return end_s
-
-
-def _seconds(samples: SamplePlace) -> float:
-    _, count, rate_hz = samples
-    return count / rate_hz
 
 
 class _VadConfig(msgspec.Struct):

@@ -20,20 +20,19 @@ import textwrap
 import wave
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import UNSET
 
 from parley.errors import BadInput
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
 from parley.media.resample import ResampleStream, resample
 from parley.media.wav import load
-from parley.recording import lines, store
+from parley.recording import reading, store
 from parley.recording.layout import Folder, write_atomically
-from parley.recording.lines import HeadLine, Line, TurnLine
 from parley.recording.placing import PlacedPiece, PlacedText, Plan, place
 from parley.recording.render_queue import set_state
 
@@ -65,13 +64,13 @@ def make(folder: Folder, progress: Progress = lambda share: None) -> list[Path]:
 
     Raises:
         OSError: there is no journal, or the disk is full.
+        OtherJournal: the journal is of another format.
         ValueError: the journal has no head, or the session is too long.
     """
-    journal = lines.read(folder.journal)
-    head = journal.last(HeadLine)
-    if head is None:
+    journal = reading.read(folder.journal)
+    if journal.head is None:
         raise ValueError("the journal has no head line")
-    plan = place(head, _with_durations(folder, journal.lines))
+    plan = place(journal.head, journal.entries, partial(_length_s, folder))
     made = []
     if plan.length_s > LONGEST_S:
         raise ValueError("the session is too long to render")
@@ -90,18 +89,14 @@ def make(folder: Folder, progress: Progress = lambda share: None) -> list[Path]:
     return made
 
 
-def _with_durations(folder: Folder, found: Sequence[Line]) -> Sequence[Line]:
-    """Add the durations of audio files in chat messages, which only the files themselves have."""
+def _length_s(folder: Folder, path: str) -> float:
+    """Length of an audio file; 0 if it cannot be played."""
     import soundfile
 
-    for line in found:
-        if isinstance(line, TurnLine) and line.input.audio and not line.samples:
-            try:
-                info = soundfile.info(folder.path / line.input.audio)
-                line.input.duration_ms = 1000 * info.duration
-            except (soundfile.LibsndfileError, OSError):
-                line.input.audio = UNSET
-    return found
+    try:
+        return float(soundfile.info(folder.path / path).duration)
+    except (soundfile.LibsndfileError, OSError):
+        return 0.0
 
 
 # ---- audio ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What goes when: by age, then by size, oldest first. Never what runs or is pinned.
+"""Deletes recordings by age, then by size, oldest first; never running or pinned ones.
 
 Source: service.md 6.5.
 """
@@ -26,7 +26,7 @@ _log = logs.get(__name__)
 
 @dataclass(slots=True)
 class RetentionReport:
-    """What was looked at and what went. `victims`: ids with the reason, in order."""
+    """Examined and deleted recordings. `victims`: ids with the reason, in order."""
 
     status: Literal["ok", "disabled", "dry_run", "errors"] = "ok"
     scanned: int = 0

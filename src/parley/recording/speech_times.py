@@ -19,7 +19,7 @@ QUIET_LEVEL: Final = 0.006
 OVER_FLOOR: Final = 3.0
 """Factor by which speech is louder than the quietest of late."""
 FLOOR_RISE: Final = 1.004
-"""How fast the floor follows a room that becomes louder, per frame: by half in 2 s."""
+"""Rate at which the floor follows a louder room, per frame: half in 2 s."""
 BREAK_S: Final = 1.2
 """A pause of this length separates two utterances."""
 LEAST_FRAMES: Final = 4

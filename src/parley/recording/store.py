@@ -1,4 +1,4 @@
-"""Looks after the folders of recordings: read, pack, comment, take an upload, delete.
+"""The folders of recordings: read, pack, comment, upload, delete.
 
 Files are the source; nothing is cached here. Every function blocks on the disk, so the gateway
 calls them in threads.
@@ -18,10 +18,10 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from parley.errors import BadInput, TooLarge
-from parley.recording import lines, timeline
+from parley.recording import reading, timeline
 from parley.recording.journal import remove
 from parley.recording.layout import UPLOAD_KINDS, Folder, write_atomically
-from parley.recording.lines import HeadLine, JournalLines
+from parley.recording.reading import JournalEntries
 from parley.recording.timeline import RecordingJson
 
 _recording = msgspec.json.Decoder(RecordingJson)
@@ -39,9 +39,7 @@ class StillRecording(BadInput):
 
     code = "still_recording"
     http_status = 409
-
-    def __init__(self) -> None:
-        super().__init__("This session is still being recorded.")
+    sentence = "This session is still being recorded."
 
 
 class WrongMedia(BadInput):
@@ -49,16 +47,13 @@ class WrongMedia(BadInput):
 
     code = "unsupported_media_type"
 
-    def __init__(self, sentence: str) -> None:
-        super().__init__(sentence)
-
 
 class BrokenRecording(Exception):
     """`meta.json` cannot be used; the sentence says why."""
 
 
 def read_meta(folder: Folder) -> dict[str, Any]:
-    """What is known of a recording.
+    """Facts about a recording.
 
     Raises:
         BrokenRecording: it is missing or no metadata.
@@ -85,10 +80,9 @@ def read_owner(folder: Folder) -> str:
 def describe(folder: Folder) -> dict[str, Any]:
     """`meta.json` with what is not in it: the type's other name, the pin, the replay's progress."""
     meta = read_meta(folder)
-    if meta.get("ended_at") is None and (journal := _ended_journal(folder)) is not None:
-        head = journal.last(HeadLine)
-        if head is not None:
-            meta = json.loads(timeline.encode_file(timeline.build_meta(head, journal)))
+    journal = _ended_journal(folder) if meta.get("ended_at") is None else None
+    if journal is not None and journal.head is not None:
+        meta = json.loads(timeline.encode_file(timeline.build_meta(journal.head, journal)))
     meta["type"] = meta.get("app_type")
     meta["pinned"] = folder.pin.exists()
     replay = replay_state(folder)
@@ -98,7 +92,7 @@ def describe(folder: Folder) -> dict[str, Any]:
 
 
 def replay_state(folder: Folder) -> dict[str, Any] | None:
-    """How far the replay is; None if none was requested."""
+    """Progress of the replay; None if none was requested."""
     try:
         state = json.loads(folder.replay_state.read_bytes())
     except (OSError, ValueError):
@@ -135,19 +129,19 @@ def _from_journal(folder: Folder) -> RecordingJson | None:
     """The recording of an ended session that is not complete: its disk is full, or its process
     died."""
     journal = _ended_journal(folder)
-    head = journal.last(HeadLine) if journal is not None else None
-    if journal is None or head is None:
+    if journal is None or journal.head is None:
         return None
-    return timeline.build_recording(head, journal)
+    return timeline.build_recording(journal.head, journal)
 
 
-def _ended_journal(folder: Folder) -> JournalLines | None:
-    """The journal of a session that has ended; None if there is none, or the session runs."""
+def _ended_journal(folder: Folder) -> JournalEntries | None:
+    """The journal of a session that has ended; None if there is none that can be read, or the
+    session runs."""
     if folder.is_live():
         return None
     try:
-        return lines.read(folder.journal)
-    except OSError:
+        return reading.read(folder.journal)
+    except (OSError, reading.OtherJournal):
         return None
 
 
@@ -189,12 +183,12 @@ def pin(folder: Folder, is_pinned: bool) -> None:
 
 
 def sniff(head: bytes) -> str | None:
-    """webm, mp4 or wav by what a file begins with; None for anything else."""
+    """webm, mp4 or wav by the first bytes of a file; None for anything else."""
     if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
         return "wav"
     if head[4:8] == b"ftyp":
         return "mp4"
-    # EBML; Matroska begins the same, and names its kind within the first bytes.
+    # EBML; Matroska starts the same, and names its kind within the first bytes.
     if head[:4] == b"\x1aE\xdf\xa3" and b"webm" in head[:64]:
         return "webm"
     return None

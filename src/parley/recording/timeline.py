@@ -1,11 +1,11 @@
-"""`recording.json` and `meta.json`, built from a journal at the end of a session or after a crash.
+"""`recording.json` and `meta.json`: folds of a session's entries, made at its end or after a crash.
 
 Pure. Source: service.md 6.2-6.4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import itemgetter
@@ -14,27 +14,62 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from parley.recording.lines import (
-    AnswerLine,
-    EndLine,
-    HeadLine,
-    HeardLine,
-    JournalLines,
-    Line,
-    LostLine,
-    NoteLine,
-    Number,
-    ReadyLine,
-    RecordedResult,
-    SaidLine,
-    TurnInput,
-    TurnLine,
-    TurnTiming,
-    UnitLine,
-    length_ms,
+from parley.dialects.events import (
+    AnswerDone,
+    ChatRequested,
+    Clip,
+    Content,
+    HalfDuplexSetup,
+    InputCommitted,
+    ItemCreated,
+    OutputDelta,
+    Picture,
+    SessionEnded,
+    SessionInterrupted,
+    SessionPaused,
+    SessionResumed,
+    SetupChanged,
+    Sound,
+    TurnCompleted,
+    TurnStarted,
+    TurnTranscribed,
+    UnitDone,
 )
+from parley.media.pcm import Pcm
+from parley.protocol.values import TextPart, ToolCallPart, ToolResultPart
+from parley.recording.lines import HeadLine, KeptSound, Number
+from parley.recording.reading import JournalEntries, RecordedEntry
+from parley.session_log.entries import EntriesLost, Failure
 
 TITLE_CHARS: Final = 80
+
+
+class UnitTiming(msgspec.Struct):
+    """Costs of a unit: milliseconds per stage, and counts."""
+
+    prefill_ms: Number = 0.0
+    llm_ms: Number = 0.0
+    tts_prep_ms: Number = 0.0
+    tts_ms: Number = 0.0
+    token2wav_ms: Number = 0.0
+    all_ms: Number = 0.0
+    wall_clock_ms: Number = 0.0
+    n_tokens: int = 0
+    n_tts_tokens: int = 0
+    kv_cache_length: int = 0
+    vision_slices: int = 0
+    vision_tokens: int = 0
+
+
+class RecordedResult(msgspec.Struct):
+    """The model's result for one unit."""
+
+    mode: Literal["LISTEN", "SPEAK"]
+    timing: UnitTiming = msgspec.field(default_factory=UnitTiming)
+    text: str | UnsetType = UNSET
+    end_of_turn: bool | UnsetType = UNSET
+    ai_audio: str | UnsetType = UNSET
+    ai_audio_duration_ms: Number | UnsetType = UNSET
 
 
 class RecordedChunk(msgspec.Struct):
@@ -49,6 +84,18 @@ class RecordedChunk(msgspec.Struct):
     user_transcript: str | UnsetType = UNSET
 
 
+class TurnInput(msgspec.Struct):
+    """The user's input. `transcript`: what the model heard."""
+
+    type: str | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    transcript: str | UnsetType = UNSET
+    audio: str | UnsetType = UNSET
+    duration_ms: Number | UnsetType = UNSET
+    images: list[str] | UnsetType = UNSET
+    videos: list[str] | UnsetType = UNSET
+
+
 class TurnOutput(msgspec.Struct):
     """An answer in `recording.json`. `incomplete`: the session ended before the answer did."""
 
@@ -58,6 +105,15 @@ class TurnOutput(msgspec.Struct):
     interrupted: bool | UnsetType = UNSET
     failed: bool | UnsetType = UNSET
     incomplete: bool | UnsetType = UNSET
+
+
+class TurnTiming(msgspec.Struct):
+    """Costs of an answer."""
+
+    elapsed_ms: Number | UnsetType = UNSET
+    tokens: int | UnsetType = UNSET
+    input_tokens: int | UnsetType = UNSET
+    first_piece_ms: Number | UnsetType = UNSET
 
 
 class RecordedTurn(msgspec.Struct):
@@ -162,123 +218,305 @@ def open_meta(head: HeadLine) -> MetaJson:
     )
 
 
-def build_meta(head: HeadLine, journal: JournalLines, *, recovered: bool = False) -> MetaJson:
+def build_meta(head: HeadLine, journal: JournalEntries, *, recovered: bool = False) -> MetaJson:
     """`meta.json` of a session that has ended."""
-    lasted_s = length_ms(journal.lines) / 1000
-    ready, end = journal.last(ReadyLine), journal.last(EndLine)
+    lasted_s = journal.lasted_ms / 1000
+    reasons = [each.entry.reason for each in journal if isinstance(each.entry, SessionEnded)]
     meta = open_meta(head)
-    meta.ended_at = iso((ready.start_ts if ready else head.created_s) + lasted_s)
+    meta.ended_at = iso(journal.began_s + lasted_s)
     meta.duration_s = round(lasted_s, 1)
-    meta.end_reason = end.reason if end else "crashed"
-    meta.lost_entries, meta.damaged_entries = _holes(journal)
+    meta.end_reason = reasons[-1] if reasons else "crashed"
+    meta.lost_entries, meta.damaged_entries = journal.lost or UNSET, journal.damaged or UNSET
     meta.title = head.title or _first_words(journal)
     if recovered:
         meta.recovered = True
     return meta
 
 
-def _first_words(journal: JournalLines) -> str:
-    """What a call is called in lists: the first words that the user said or typed; "" for none."""
-    heard = [(line.index, line.text) for line in journal.of(HeardLine)]
-    typed = [(line.index, line.text) for line in journal.of(UnitLine)]
-    typed += [(line.turn_index, line.input.text) for line in journal.of(TurnLine)]
-    words = [text for _, text in sorted([*heard, *typed], key=itemgetter(0)) if text]
+def _first_words(journal: JournalEntries) -> str:
+    """Title of a call in lists: the user's first words, spoken or typed; "" if there are none."""
+    found = [(turn.index, turn.input.text or "") for turn in turns(journal)]
+    for each in journal:
+        match each.entry:
+            case TurnTranscribed(index=index, text=str() as text):
+                found.append((index, text))
+            case UnitDone(index=index, unit=unit) if unit is not None:
+                found.append((index, unit.text))
+            case _:
+                pass
+    words = [text for _, text in sorted(found, key=itemgetter(0)) if text]
     return " ".join(words[0].strip(' \n"“”').split())[:TITLE_CHARS] if words else ""
 
 
-def build_recording(head: HeadLine, journal: JournalLines) -> RecordingJson:
+def build_recording(head: HeadLine, journal: JournalEntries) -> RecordingJson:
     """`recording.json` of a session that has ended."""
-    ready = journal.last(ReadyLine)
-    lost, damaged = _holes(journal)
     recording = RecordingJson(
         session_id=head.recording_id,
         mode="duplex" if head.app_type.is_duplex else head.app_type,
         worker_id=head.worker_id,
-        start_ts=ready.start_ts if ready else head.created_s,
+        start_ts=journal.began_s,
         config=head.config,
-        lost_entries=lost,
-        damaged_entries=damaged,
-        events=[_event(line) for line in journal.lines if isinstance(line, NoteLine | LostLine)],
+        lost_entries=journal.lost or UNSET,
+        damaged_entries=journal.damaged or UNSET,
+        events=[event for each in journal if (event := _event(each)) is not None],
     )
     if head.app_type.is_duplex:
-        heard = {line.index: line.text for line in journal.of(HeardLine)}
+        heard = {
+            each.entry.index: each.entry.text
+            for each in journal
+            if isinstance(each.entry, TurnTranscribed)
+        }
         recording.chunks = [
-            RecordedChunk(
-                line.index,
-                line.receive_ts_ms,
-                line.result,
-                line.user_audio,
-                line.user_frame,
-                line.text,
-                heard.get(line.index, UNSET),
-            )
-            for line in journal.of(UnitLine)
+            _chunk(each, each.entry, heard.get(each.entry.index))
+            for each in journal
+            if isinstance(each.entry, UnitDone)
         ]
     else:
-        recording.turns = [turn.published() for turn in turns(journal.lines)]
+        recording.turns = [turn.published() for turn in turns(journal)]
     return recording
 
 
-def _event(line: NoteLine | LostLine) -> RecordedEvent:
-    if isinstance(line, LostLine):
-        return RecordedEvent(line.at_ms, count=line.count, why=line.why)
-    return RecordedEvent(line.at_ms, line.name, line.seconds, line.code)
+def _event(each: RecordedEntry) -> RecordedEvent | None:
+    match each.entry:
+        case EntriesLost(count, why):
+            return RecordedEvent(each.line.at_ms, count=count, why=why)
+        case SessionPaused(seconds):
+            return RecordedEvent(each.line.at_ms, "paused", seconds)
+        case SessionResumed():
+            return RecordedEvent(each.line.at_ms, "resumed")
+        case SessionInterrupted():
+            return RecordedEvent(each.line.at_ms, "interrupted")
+        case Failure(code):
+            return RecordedEvent(each.line.at_ms, "failed", code=code)
+        case _:
+            return None
 
 
-def _holes(journal: JournalLines) -> tuple[int | UnsetType, int | UnsetType]:
-    """Entries that were not written, and lines that cannot be read; UNSET for none."""
-    lost = sum(line.count for line in journal.of(LostLine))
-    return lost or UNSET, journal.damaged or UNSET
+# ---- units ---------------------------------------------------------------------------------
+
+
+def received_ms(each: RecordedEntry, done: UnitDone) -> float:
+    """When the unit's sound was received."""
+    return round(max(0.0, each.at_ms - done.wall_ms), 1)
+
+
+def _chunk(each: RecordedEntry, done: UnitDone, transcript: str | None) -> RecordedChunk:
+    unit, heard = done.unit, each.heard
+    return RecordedChunk(
+        done.index,
+        received_ms(each, done),
+        _result(each, done),
+        UNSET if heard is None else heard.path,
+        unit.frames[0].decode() if unit is not None and unit.frames else UNSET,
+        unit.text or UNSET if unit is not None else UNSET,
+        transcript or UNSET,
+    )
+
+
+def _result(each: RecordedEntry, done: UnitDone) -> RecordedResult:
+    result = done.result
+    timing = UnitTiming(
+        prefill_ms=_ms(result.cost_encode_ms),
+        llm_ms=_ms(result.cost_llm_ms),
+        tts_ms=_ms(result.cost_tts_ms),
+        token2wav_ms=_ms(result.cost_token2wav_ms),
+        all_ms=_ms(result.cost_all_ms),
+        wall_clock_ms=_ms(done.wall_ms),
+        n_tokens=result.text_tokens,
+        n_tts_tokens=result.speech_tokens,
+        kv_cache_length=result.context_tokens,
+        vision_slices=result.prefilled.vision_slices,
+        vision_tokens=result.prefilled.vision_tokens,
+    )
+    if result.is_listen:
+        return RecordedResult("LISTEN", timing)
+    made = RecordedResult("SPEAK", timing, result.text, result.end_of_turn)
+    if (said := each.said) is not None:
+        made.ai_audio, made.ai_audio_duration_ms = said.path, round(said.ms)
+    return made
+
+
+def _ms(value: float) -> float:
+    return round(value, 2)
+
+
+# ---- turns ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SaidPiece:
+    """A piece of an answer."""
+
+    at_ms: float
+    text: str
+    sound: KeptSound | None
 
 
 @dataclass(slots=True)
-class JournalTurn:
-    """A request and the lines of its answer so far."""
+class FoldedTurn:
+    """A request and its answer so far.
 
-    asked: TurnLine
-    said: list[SaidLine] = field(default_factory=list)
-    answer: AnswerLine | None = None
+    Args:
+        heard: the user's sound, unless it is part of a chat message.
+        asked_id: of the item that is answered.
+        is_answered: False: it is only written down.
+        ended_ms: when the answer was complete.
+    """
 
-    @property
-    def index(self) -> int:
-        return self.asked.turn_index
+    index: int
+    at_ms: float
+    input: TurnInput
+    heard: KeptSound | None = None
+    asked_id: str = ""
+    is_answered: bool = True
+    said: list[SaidPiece] = field(default_factory=list)
+    answer: AnswerDone | TurnCompleted | None = None
+    ended_ms: float = 0.0
 
     @property
     def text(self) -> str:
         if self.answer is not None:
             return self.answer.text
-        return "".join(line.text or "" for line in self.said)
+        return "".join(piece.text for piece in self.said)
+
+    @property
+    def is_interrupted(self) -> bool:
+        match self.answer:
+            case AnswerDone():
+                return self.answer.is_stopped
+            case TurnCompleted():
+                return self.answer.is_interrupted
+            case None:
+                return False
+
+    @property
+    def has_failed(self) -> bool:
+        return isinstance(self.answer, TurnCompleted) and self.answer.has_failed
 
     def published(self) -> RecordedTurn:
         """The entry in `recording.json`."""
         output = TurnOutput(self.text)
-        audio = next((line.audio for line in self.said if line.audio), None)
-        if audio is not None:
-            output.audio = audio
-            output.audio_duration_ms = round(sum(line.audio_ms or 0.0 for line in self.said))
+        sounds = [piece.sound for piece in self.said if piece.sound is not None]
+        if sounds:
+            output.audio = sounds[0].path
+            output.audio_duration_ms = round(sum(sound.ms for sound in sounds))
+        output.interrupted, output.failed = self.is_interrupted or UNSET, self.has_failed or UNSET
+        output.incomplete = not self.ended_ms or UNSET
+        return RecordedTurn(self.index, self.at_ms, self.input, output, self._timing())
+
+    def _timing(self) -> TurnTiming:
         timing = TurnTiming()
-        if self.answer is None:
-            output.incomplete = True
-        else:
-            timing = self.answer.timing
-            output.interrupted = self.answer.interrupted or UNSET
-            output.failed = self.answer.failed or UNSET
-        return RecordedTurn(self.index, self.asked.request_ts_ms, self.asked.input, output, timing)
+        if self.ended_ms:
+            timing.elapsed_ms = _ms(self.ended_ms - self.at_ms)
+            if self.said:
+                timing.first_piece_ms = _ms(self.said[0].at_ms - self.at_ms)
+        if isinstance(self.answer, AnswerDone):
+            timing.tokens = self.answer.generated_tokens
+            timing.input_tokens = self.answer.input_tokens
+        return timing
 
 
-def turns(lines: Iterable[Line]) -> list[JournalTurn]:
-    """Turns in order."""
-    found: list[JournalTurn] = []
-    for line in lines:
-        match line:
-            case TurnLine():
-                found.append(JournalTurn(line))
-            case HeardLine() if found:
-                found[-1].asked.input.transcript = line.text
-            case SaidLine() if found:
-                found[-1].said.append(line)
-            case AnswerLine() if found:
-                found[-1].answer = line
+def turns(entries: Iterable[RecordedEntry]) -> list[FoldedTurn]:
+    """Turns in order: requests and inputs that are answered, or only written down."""
+    found: list[FoldedTurn] = []
+    inputs: dict[str | None, RecordedEntry] = {}
+    is_answered = True
+    for each in entries:
+        index = len(found)
+        match each.entry:
+            case ChatRequested() as request:
+                found.append(FoldedTurn(index, each.at_ms, _asked(request)))
+            case (HalfDuplexSetup() as setup) | SetupChanged(setup):
+                is_answered = not setup.transcribes
+            case InputCommitted(item_id=item_id) if not is_answered:
+                found.append(FoldedTurn(index, each.at_ms, *_said_and_shown(each), item_id, False))
+            case InputCommitted(item_id=item_id) | ItemCreated(item_id=item_id):
+                inputs[item_id] = each
+            case TurnStarted(previous_id=asked_id):
+                asked = _said_and_shown(inputs.get(asked_id))
+                found.append(FoldedTurn(index, each.at_ms, *asked, asked_id or ""))
+            case TurnTranscribed(text=str() as text, item_id=item_id) if found:
+                _transcribe(found, item_id, text, each.at_ms)
+            case _ if found:
+                _add(found[-1], each)
             case _:
+                # What it answers is in the recording before.
                 continue
     return found
+
+
+def _transcribe(found: list[FoldedTurn], item_id: str, text: str, at_ms: float) -> None:
+    turn = next((turn for turn in reversed(found) if turn.asked_id == item_id), found[-1])
+    turn.input.transcript = text
+    if not turn.is_answered:
+        turn.ended_ms = at_ms
+
+
+def _add(turn: FoldedTurn, each: RecordedEntry) -> None:
+    """Add what followed a request."""
+    match each.entry:
+        case OutputDelta(text=text):
+            turn.said.append(SaidPiece(each.at_ms, text, each.said))
+        case AnswerDone() | TurnCompleted():
+            if each.said is not None:
+                turn.said.append(SaidPiece(each.at_ms, "", each.said))
+            turn.answer, turn.ended_ms = each.entry, each.at_ms
+        case _:
+            return
+
+
+def _said_and_shown(each: RecordedEntry | None) -> tuple[TurnInput, KeptSound | None]:
+    """The user's words, media and sound of an item."""
+    text, pictures, heard = "", [], None
+    match each:
+        case RecordedEntry(entry=InputCommitted() as committed):
+            text, pictures, heard = committed.text, [*committed.pictures], each.heard
+        case RecordedEntry(entry=ItemCreated(message=message)) if message.role != "assistant":
+            text = written_in(message.parts)
+            pictures = [part.file for part in message.parts if isinstance(part, Picture)]
+        case _:
+            pass
+    asked = TurnInput(text=text or UNSET)
+    # Of a damaged journal it may be anything.
+    asked.images = [path.decode() for path in pictures if isinstance(path, bytes)] or UNSET
+    if heard is not None:
+        asked.audio, asked.duration_ms = heard.path, round(1000 * heard.duration_s)
+    kinds = {"image": asked.images, "text": asked.text, "audio": asked.audio}
+    asked.type = "+".join(kind for kind, value in kinds.items() if value is not UNSET)
+    return asked, heard
+
+
+def _asked(request: ChatRequested) -> TurnInput:
+    """The last user message of a chat."""
+    users = (one for one in reversed(request.messages) if one.role == "user")
+    parts: Sequence[Content] = next((one.parts for one in users), ())
+    sounds = [part.data.decode() for part in parts if isinstance(part, Sound)]
+    return TurnInput(
+        type="+".join(dict.fromkeys(map(_type_of, parts))) or "text",
+        text=written_in(parts),
+        audio=f"{sounds[0].rpartition('.')[0]}.wav" if sounds else UNSET,
+        images=[part.file.decode() for part in parts if isinstance(part, Picture)] or UNSET,
+        videos=[part.file.decode() for part in parts if isinstance(part, Clip)] or UNSET,
+    )
+
+
+def written_in(parts: Iterable[Content]) -> str:
+    """The texts of a message."""
+    return "\n".join(part.text for part in parts if isinstance(part, TextPart))
+
+
+def _type_of(part: Content) -> str:
+    """As recordings name it."""
+    match part:
+        case TextPart():
+            return "text"
+        case ToolCallPart():
+            return "tool_call"
+        case ToolResultPart():
+            return "tool_result"
+        case Picture():
+            return "image"
+        case Clip():
+            return "video"
+        case Sound() | Pcm():
+            return "audio"

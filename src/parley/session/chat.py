@@ -29,7 +29,7 @@ from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.media.room import ContextRoom
 from parley.protocol.content import Message as AskedMessage
 from parley.protocol.kinds import Ending, Phase
-from parley.protocol.values import Generation, TokenLogprob
+from parley.protocol.values import Generation, TokenLogprob, WordTime
 from parley.session.opened import Voices, no_voices, open_messages, open_voice
 from parley.session.session import Session
 from parley.session.tool_calls import AnswerCalls, check_tools
@@ -54,7 +54,7 @@ class SeriesLimits:
 
 @dataclass(frozen=True, slots=True)
 class ChatLimits:
-    """What a server allows.
+    """Limits set by the server.
 
     Args:
         setup_s: until the request is there.
@@ -68,7 +68,7 @@ class ChatLimits:
 
 
 class Asking(Protocol):
-    """What a request is answered for: a `Session`, or what compares."""
+    """Owner of a request: a `Session`, or a comparison."""
 
     session_id: str
 
@@ -102,6 +102,7 @@ class RequestRun:
         self._has_finished = False
         self._input_tokens = 0
         self._heard = ""
+        self._words: tuple[WordTime, ...] = ()
         self._text = ""
         self._sounds: list[Pcm] = []
         self._calls = AnswerCalls(session.emit, bool(asked.tools))
@@ -149,6 +150,7 @@ class RequestRun:
         # Pictures and clips may be large, and the answer may take minutes.
         del messages
         self._input_tokens, self._heard = prefilled.context_tokens, prefilled.heard
+        self._words = prefilled.words
         self._recording_id = await session.recording_id()
         session.enter(Phase.GENERATING)
         session.emit(
@@ -225,12 +227,13 @@ class RequestRun:
                 recording_id=self._recording_id,
                 ending=answer.decoded.ending,
                 heard=self._heard or answer.decoded.heard,
+                words=self._words,
                 speech_tokens=answer.decoded.speech_tokens,
             )
         )
 
     def finish_stopped(self) -> None:
-        """What there is of a stopped answer, once."""
+        """The partial result of a stopped answer, returned once."""
         decoded = self._view.decoded
         self._finish(
             AnswerDone(

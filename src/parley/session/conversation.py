@@ -43,7 +43,6 @@ from parley.dialects.events import (
     TextInput,
     TurnCompleted,
     TurnDetection,
-    TurnItem,
     TurnStarted,
     TurnTranscribed,
 )
@@ -57,14 +56,11 @@ from parley.errors import (
     UpstreamFailed,
     WrongPhase,
 )
-from parley.media.pcm import INPUT_RATE_HZ, Pcm
-from parley.protocol.content import Message
+from parley.media.pcm import Pcm
 from parley.protocol.kinds import Ending, Phase
-from parley.protocol.values import FRAMES_LIMIT, make_id
+from parley.protocol.values import FRAMES_LIMIT, ToolCallPart, make_id
 from parley.results import HeardWords
-from parley.session import entries
 from parley.session.item_context import TURN_DUE_S, ItemContext
-from parley.session.items import ITEMS_MOST, ConversationItem, ItemList
 from parley.session.listener import TurnListener
 from parley.session.listening import QUIET
 from parley.session.opened import Voices, no_voices
@@ -73,11 +69,12 @@ from parley.session.response import NothingToCancel, Response, ResponseInProgres
 from parley.session.session import Session
 from parley.session.silence import DEADLINE, MODEL_S, SilenceWatch
 from parley.session.tool_calls import AnswerCalls
+from parley.session.transcripts import words_of
+from parley.session_log import entries
+from parley.session_log.items import ITEMS_MOST, ConversationItem, ItemList
 from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad import DetectorFactory
 from parley.views.half_duplex import HalfDuplexView
-
-EMPTY: Final = Pcm.empty(INPUT_RATE_HZ)
 
 TYPED_LIMIT: Final = 8
 """Written messages that may wait for their answer."""
@@ -90,7 +87,7 @@ _log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
-    """What a server allows.
+    """Limits set by the server.
 
     Args:
         setup_s: from the beginning to `prepare`.
@@ -154,6 +151,7 @@ class ConversationRunner:
         self._setup = HalfDuplexSetup()
         self._prepared = asyncio.Event()
         self._items = ItemList(ITEMS_MOST if has_items else PAST_ITEMS)
+        self._feed = TurnFeed(self._items, self._context, view, session.session_id)
         self._typed: deque[TextInput] = deque()
         self._requests: deque[ResponseRequested] = deque()
         self._response: Response | None = None
@@ -161,7 +159,7 @@ class ConversationRunner:
         self._started_s = self._idle_since_s = session.clock.monotonic()
         self._is_rebuilt = self._is_answering = False
         self._is_set_up = False
-        """True if the setup has been logged; a recording begins with it."""
+        """True if the setup has been logged; a recording starts with it."""
         self._logged = 0
         """Number of entries, without the setup."""
 
@@ -185,10 +183,10 @@ class ConversationRunner:
                 self._listener.hear(pcm)
             case TextInput():
                 self._read(event)
-            case AudioCommitted(item_id):
-                self._listener.commit(item_id)
+            case AudioCommitted():
+                self._listener.commit(event)
             case AudioCleared():
-                self._listener.forget()
+                self._listener.clear(event)
             case ItemCreated(item_id, message, after_id):
                 self._log(event)
                 self._forget(self._items.insert(ConversationItem(item_id, message), after_id))
@@ -230,6 +228,11 @@ class ConversationRunner:
         self._logged += 1
         self._session.log(entry)
 
+    def _emit(self, event: InputCommitted | TurnStarted | TurnCompleted) -> None:
+        """Log what the client learns, too."""
+        self._logged += 1
+        self._session.emit(event)
+
     def _forget(self, item_ids: list[str]) -> None:
         for item_id in item_ids:
             self._context.forget(item_id)
@@ -251,19 +254,24 @@ class ConversationRunner:
         text = "\n".join(written.text for written in self._typed if written.text)
         pictures = tuple(file for written in self._typed for file in written.pictures)
         self._typed.clear()
-        previous = self._items.last_id
         turn = (item_id, pcm, speech_ms, text, pictures[-FRAMES_LIMIT:])
-        self._log(entries.Committed(*turn))
+        self._emit(InputCommitted(*turn, previous_id=self._items.last_id))
         self._forget(self._items.append(ConversationItem.of_user(*turn)))
-        self._session.emit(InputCommitted(item_id, previous, pcm.duration_ms))
-        # Requests that wait already will see it.
-        if answers and not self._requests:
+        if self._setup.transcribes:
+            self._requests.append(ResponseRequested(transcribes=item_id))
+        elif answers and not self._requests:
+            # Requests that wait already will see it.
             self._requests.append(ResponseRequested())
-            self._asked.set()
+        self._asked.set()
 
     @property
     def has_written(self) -> bool:
         return any(written.text for written in self._typed)
+
+    async def begin_early(self) -> None:
+        if not (self._is_answering or self._requests):
+            await self._settle()
+            await self._context.begin_early(list(self._items), self._setup)
 
     async def answer_early(self, pcm: Pcm) -> HeardWords:
         if self._is_answering or self._requests:
@@ -340,7 +348,7 @@ class ConversationRunner:
         if deadline == DEADLINE:
             self._silence.expire()
         elif deadline == "guard":
-            self._listener.is_guarded = False
+            self._listener.end_guard()
             self._listener.wake()
         elif deadline == "played":
             self._listener.wake()
@@ -430,19 +438,24 @@ class ConversationRunner:
         """See `RebuildableRunner`: items may be filled into the context again, with their sound."""
         return list(log) if self._has_items else turns_without_old_sound(log)
 
-    async def rebuild(self, log: Sequence[Any], remembered: dict[str, Any]) -> None:
-        feed = TurnFeed(self._items, self._context, self._view, self._session.session_id)
-        await replay(feed, log)
+    async def redo(self, log: Sequence[Any]) -> None:
+        await replay(self._feed, log)
+        await self._feed.catch_up()
+
+    async def restore(self, remembered: dict[str, Any]) -> None:
+        feed = self._feed
+        await feed.conclude()
         self._turns, self._setup = remembered["turns"], feed.setup
         self._typed, self._requests = remembered["typed"], remembered["requests"]
-        self._listener.restore(remembered["listener"])
+        told = remembered["response"]
+        answered_s = 0.0 if told is None else told.get("audio_ms", 0.0) / 1000
+        self._listener.restore(remembered["listener"], answered_s)
         self._listener.is_guarded = self._session.deadlines.get("guard") is not None
         now_s = self._session.clock.monotonic()
         self._started_s = now_s - remembered["started_ago_s"]
         self._idle_since_s = now_s - remembered["idle_ago_s"]
         self._prepared.set()
         self._is_rebuilt = True
-        told = remembered["response"]
         if told is not None and not told["has_ended"]:
             self._response = self._restored(told)
             self._response.is_filled = feed.is_filled
@@ -476,9 +489,12 @@ class ConversationRunner:
             while not self._requests:
                 self._asked.clear()
                 await self._asked.wait()
-            request = self._requests.popleft()
+            request = self._requests[0]
             self._session.enter(Phase.GENERATING)
-            await self._until_answered(self._respond(request))
+            if request.transcribes is None:
+                await self._until_answered(self._respond(self._requests.popleft()))
+            else:
+                await self._until_answered(self._write_down(request.transcribes))
 
     async def _until_answered(self, work: Coroutine[Any, Any, None]) -> None:
         self._is_answering = True
@@ -495,6 +511,35 @@ class ConversationRunner:
         self._listener.end_answer()
         self._session.enter(Phase.ACTIVE)
         self._be_idle_from_now()
+
+    async def _write_down(self, item_id: str) -> None:
+        """Write a turn down, unless its client has deleted it, or it is one of too many."""
+        found = next((item for item in self._items if item.item_id == item_id), None)
+        if found is not None and found.sound is not None:
+            await self._transcribe(item_id, found.sound)
+            self._turns += 1
+        # Not earlier: a worker that takes over does it again.
+        self._requests.popleft()
+
+    async def _transcribe(self, item_id: str, sound: Pcm) -> None:
+        pieces: list[str] = []
+
+        def report(text: str | None, *, is_final: bool = True, error: Any = None) -> None:
+            place = (self._turns, text, item_id, sound.duration_ms)
+            self._session.emit(TurnTranscribed(*place, is_final=is_final, error=error))
+
+        try:
+            async for text in words_of(
+                sound, self._session.session_id, self._view, self._context, self._setup
+            ):
+                report(f" {text}" if pieces else text, is_final=False)
+                pieces.append(text)
+            report(" ".join(pieces))
+        except SlotLost:
+            raise
+        except (BadInput, ContextFull, InferenceFailed) as error:
+            _log.warning("transcription_failed", code=error.code)
+            report(None, error=error)
 
     async def _continue(self, response: Response) -> None:
         """The answer that was being made when another worker ended."""
@@ -519,29 +564,23 @@ class ConversationRunner:
         is_spoken = spoken and self._view.spec.can_speak
         response = self._made(self._turns, request, item, is_spoken=is_spoken)
         self._turns += 1
-        self._log(entries.Begun(response.response_id, item.item_id, request, is_spoken))
         self._response = response
         if not request.is_apart:
             self._forget(self._items.append(item))
         before = self._items.before(item)
         self._listener.begin_answer()
-        self._session.emit(self._started(response, before[-1] if before else None))
+        asked = before[-1] if before else None
+        self._emit(
+            TurnStarted(
+                response.response_id,
+                item.item_id,
+                None if asked is None else asked.item_id,
+                is_spoken,
+                request,
+                speech_ms=0 if asked is None else asked.speech_ms,
+            )
+        )
         await self._fill_and_stream(response, before)
-
-    def _started(self, response: Response, asked: ConversationItem | None) -> TurnStarted:
-        """`asked`: the newest item that is answered."""
-        told = TurnItem(
-            response.response_id,
-            response.item.item_id,
-            None if asked is None else asked.item_id,
-            response.is_spoken,
-            reference=response.request.reference,
-        )
-        if asked is None or asked.is_answer:
-            return TurnStarted(0, EMPTY, item=told)
-        return TurnStarted(
-            asked.speech_ms, asked.sound or EMPTY, asked.text, asked.pictures, item=told
-        )
 
     def _made(
         self, turn: int, request: ResponseRequested, item: ConversationItem, *, is_spoken: bool
@@ -565,6 +604,9 @@ class ConversationRunner:
                 await self._fill(response, before)
             if not response.is_cancelled:
                 await self._stream(response)
+            else:
+                # What was taken in early may have started an answer meanwhile.
+                self._view.stop_generation()
             if response.is_unsaid:
                 await self._take_back(response)
         except SlotLost:
@@ -596,7 +638,7 @@ class ConversationRunner:
         return is_known
 
     def _drop_media(self, before: list[ConversationItem], error: BadInput) -> None:
-        """What cannot be read would spoil every later response, too."""
+        """Removes an unreadable item: it would spoil every later response, too."""
         dropped = self._items.drop_media(before)
         if dropped is not None:
             self._log(entries.Removed(dropped))
@@ -675,17 +717,14 @@ class ConversationRunner:
         response.index += 1
         response.calls.last_id = response.item.item_id
 
-    def _keep_calls(self, response: Response) -> list[ConversationItem]:
+    def _keep_calls(self, response: Response) -> tuple[tuple[str, ToolCallPart], ...]:
         """Calls are items of the conversation; the context has them already."""
         if response.request.is_apart:
-            return []
-        calls = [
-            ConversationItem(each.item_id, Message("assistant", (each.call,)))
-            for each in response.calls.done
-        ]
-        self._context.add([each.item_id for each in calls])
-        for each in calls:
-            self._forget(self._items.append(each))
+            return ()
+        calls = tuple((each.item_id, each.call) for each in response.calls.done)
+        self._context.add([item_id for item_id, _ in calls])
+        for item in ConversationItem.of_calls(calls):
+            self._forget(self._items.append(item))
         return calls
 
     def _finish(
@@ -700,19 +739,18 @@ class ConversationRunner:
         if response.has_ended:
             return
         response.has_ended = True
+        self._listener.complete_answer()
         item = response.item
-        calls = tuple(self._keep_calls(response))
+        calls = self._keep_calls(response)
         is_apart = item not in self._items
-        self._log(entries.AnswerTold(item.item_id, tuple(item.spoken), calls, is_apart))
-        if not item.spoken and item in self._items and ending is not Ending.DONE:
-            # Nothing of it was sent: it never was.
-            response.is_unsaid = True
-            self._items.remove(item)
-            self._log(entries.Removed(item.item_id))
-        self._session.emit(
+        self._emit(
             TurnCompleted(
                 response.turn,
                 response.text,
+                item.item_id,
+                tuple(item.spoken),
+                calls,
+                is_apart,
                 audio_ms=round(response.audio_ms),
                 is_interrupted=ending is Ending.CANCELLED,
                 has_failed=ending is None,
@@ -722,3 +760,8 @@ class ConversationRunner:
                 error=error,
             )
         )
+        if not (item.spoken or is_apart) and ending is not Ending.DONE:
+            # Nothing of it was sent: it never was.
+            response.is_unsaid = True
+            self._items.remove(item)
+            self._log(entries.Removed(item.item_id))

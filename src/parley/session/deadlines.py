@@ -1,4 +1,4 @@
-"""Moments by which something must have happened in a session."""
+"""Deadlines of a session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GOING_AWAY: Final = "going away"
 LAST: Final = ("session", "total")
 """Deadlines that end a session, whatever happens in it."""
 AWAY_LEAD_S: Final = 60.0
-"""How long before. Source: Gemini Live's `goAway` comes about that early."""
+"""Lead time of the warning. Source: Gemini Live's `goAway` comes about that early."""
 
 
 class Deadlines:
@@ -50,7 +50,7 @@ class Deadlines:
         return self._due_s.get(name)
 
     def left_s(self, now_s: float) -> dict[str, float]:
-        """How long until each is due, on the session's clock."""
+        """Time until each is due, on the session's clock."""
         since_s = now_s if self._stopped_s is None else self._stopped_s
         return {name: due_s - since_s for name, due_s in self._due_s.items() if name != RESUME}
 

@@ -1,4 +1,4 @@
-"""Runs a conversation of units: hear a second, listen or speak, settle, and again.
+"""Runs a conversation of units: hear a second, listen or speak, finalize, repeat.
 
 Serves the duplex and the realtime dialect; `UnitLimits` holds what differs. One task does
 everything that touches the model, strictly in order, so a unit's bookkeeping has ended before the
@@ -51,13 +51,13 @@ from parley.errors import (
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Phase
 from parley.protocol.values import FRAMES_LIMIT
-from parley.session.entries import WentBack
 from parley.session.interruption import Interruptions
 from parley.session.mailbox import OWN_BY_TIME, Mailbox, PendingUnit
 from parley.session.opened import Voices, no_voices
 from parley.session.replay import UnitFeed, replay
 from parley.session.session import Session
 from parley.session.silence import DEADLINE, MODEL_S, SilenceWatch
+from parley.session_log.entries import WentBack
 from parley.turns import NO_JUDGES, TurnJudges
 from parley.vad import DetectorFactory
 from parley.views.duplex import KEPT_UNITS, DuplexView
@@ -77,7 +77,7 @@ WRITTEN_LIMIT: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class UnitLimits:
-    """What differs between dialects and servers. None: no such limit.
+    """Settings that differ between dialects and servers. None: no such limit.
 
     Args:
         setup_s: from the beginning to a valid preparation.
@@ -185,8 +185,9 @@ class DuplexRunner:
     def _hear(self, heard: AudioInput) -> None:
         if self._session.phase is not Phase.ACTIVE:
             raise WrongPhase("audio", self._session.phase)
-        now_s = self._session.clock.monotonic()
-        self._break_silence()
+        now_s = self._silent_since_s = self._session.clock.monotonic()
+        if self._limits.silence_s is not None:
+            self._session.deadlines.set("silence", now_s + self._limits.silence_s)
         if heard.playback is not None:
             self._interruptions.report(heard.playback)
         if self._frames or heard.playback is not None:
@@ -198,13 +199,12 @@ class DuplexRunner:
                 self._interruptions.hear(heard.pcm)
             else:
                 self._interruptions.learn(heard.pcm)
-        backlog = self._backlog_units() if self._mailbox.units else 0
+        arrivals = self._session.arrivals
+        arrivals.is_late(len(heard.pcm) / heard.pcm.rate_hz)
+        has_waiting = bool(self._mailbox.units)
+        backlog = math.ceil(arrivals.backlog_s / self._spec.unit_s) if has_waiting else 0
         if self._mailbox.hear(heard, now_s, backlog=backlog):
             self._changed.set()
-
-    def _backlog_units(self) -> int:
-        """Number of units that a client may send together because it was cut off."""
-        return math.ceil(self._session.backlog_s / self._spec.unit_s)
 
     def _read(self, written: TextInput) -> None:
         if self._session.phase is not Phase.ACTIVE:
@@ -304,7 +304,7 @@ class DuplexRunner:
                 if self._failures >= FAILURES_LIMIT:
                     return SessionEnded("error")
             limit = self._limits.context_tokens
-            if limit is not None and self._is_full(limit):
+            if limit is not None and self._has_waiting(limit):
                 return SessionEnded("context_full")
 
     # ---- another worker continues ------------------------------------------------------------
@@ -336,10 +336,15 @@ class DuplexRunner:
             "paused_ago_s": now_s - self._paused_s,
         }
 
-    async def rebuild(self, log: Sequence[Any], remembered: dict[str, Any]) -> None:
-        asked, *entries = log
-        await self._open(asked)
-        await replay(self._feed, entries)
+    async def redo(self, log: Sequence[Any]) -> None:
+        if log and isinstance(log[0], DuplexSetup):
+            await self._open(log[0])
+            log = log[1:]
+        await replay(self._feed, log)
+        await self._feed.catch_up()
+
+    async def restore(self, remembered: dict[str, Any]) -> None:
+        await self._feed.conclude()
         now_s = self._session.clock.monotonic()
         self._units, self._failures = remembered["units"], remembered["failures"]
         self._last_tokens = remembered["last_tokens"]
@@ -432,7 +437,7 @@ class DuplexRunner:
             await self._changed.wait()
 
     async def _open(self, asked: DuplexSetup) -> int:
-        """Begin a conversation as asked; gives the prompt's length in tokens.
+        """Start a conversation as requested; returns the prompt's length in tokens.
 
         Raises:
             BadInput: a voice cannot be used, or the prompt leaves no room to talk.
@@ -554,7 +559,7 @@ class DuplexRunner:
         high, low = WINDOW_SHARES
         return round(high * limit), round(low * limit)
 
-    def _is_full(self, limit: int) -> bool:
+    def _has_waiting(self, limit: int) -> bool:
         return (
             not self._session.rolls_over
             and max(self._last_tokens, self._view.kv_cache_length) >= limit
@@ -565,6 +570,4 @@ class _FinalizeFailed(ParleyError):
     """A unit could not be closed; what follows would not make sense to the model."""
 
     code = InferenceFailed.code
-
-    def __init__(self) -> None:
-        super().__init__("The model failed between two units.")
+    sentence = "The model failed between two units."

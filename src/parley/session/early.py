@@ -1,7 +1,8 @@
-"""Prepares the answer before it is known whether the user has finished.
+"""Prepares an answer before it is certain that the user has finished.
 
-As soon as they pause, what was said is taken in as their turn, and the answer starts. If the turn
-is found complete, the answer is there, or nearly; if they continue, it is stopped and given back
+When they begin to speak, the context is brought up to the conversation. As soon as they pause, what
+was said is taken in as their turn, and the answer starts. If the turn is found complete, the answer
+is there, or nearly; if they continue, it is stopped and given back
 unheard (`HalfDuplexView.prefill_early`): no client learns of it, and only time depends on it.
 """
 
@@ -17,12 +18,12 @@ from parley.media.pcm import Pcm
 from parley.results import HeardWords
 from parley.vad import UtteranceFinder
 
-EARLY_MS: Final = 64
-"""A pause of so long. The detector falls silent 30 to 140 ms after a word has ended, so within
-sentences there are few: one in 11 s of a person who reads prompts."""
+EARLY_MS: Final = 32
+"""A pause of so long, half a window. The detector falls silent 30 to 140 ms after a word has ended,
+so within sentences there are few: one in 11 s of a person who reads prompts."""
 
 EARLY_MOST: Final = 8
-"""Times in one utterance; who pauses more often is waited for."""
+"""Limit per utterance. After more pauses, the answer waits for the end of the turn."""
 
 _log = logs.get(__name__)
 
@@ -31,46 +32,53 @@ class EarlyAnswer:
     """For one conversation; see the module's text.
 
     Args:
-        prepare: takes in what was said, as what will be the user's turn, and begins the answer; has
-            to begin the view's work before it waits for anything else.
+        begin: the user has started to speak.
+        prepare: takes in what was said as the user's turn, and starts the answer; has to start the
+            view's work before it waits for anything else.
         stop: the user continues.
         read: where the pause began, and the words before it; called while it lasts.
     """
 
     def __init__(
         self,
+        begin: Callable[[], Awaitable[None]],
         prepare: Callable[[Pcm], Awaitable[HeardWords]],
         stop: Callable[[], None],
         read: Callable[[int, HeardWords], None],
     ) -> None:
+        self._begin = begin
         self._prepare = prepare
         self._stop = stop
         self._read = read
         self._pause_start: int | None = None
         """Of the pause that was tried last."""
         self._times = 0
+        self._has_started = False
         self._turn = 0
         self._task: asyncio.Task[None] | None = None
 
     def follow(self, finder: UtteranceFinder) -> None:
         """The finder has heard something. Returns immediately."""
         if not finder.is_speaking:
-            self._times, self._pause_start = 0, None
+            self._times, self._pause_start, self._has_started = 0, None, False
             return
-        pause_start = finder.pause_start
+        is_free = self._task is None or self._task.done()
+        if is_free and not self._has_started:
+            self._has_started, is_free = True, False
+            self._task = asyncio.create_task(self._try(self._begin()), name="early beginning")
+        pause_start = finder.likely_pause
         if pause_start != self._pause_start and self._pause_start is not None:
             self._pause_start = None
             self._stop()
         if pause_start in (None, self._pause_start) or self._times >= EARLY_MOST:
             return
         utterance = finder.likely(EARLY_MS)
-        if utterance is None or (self._task is not None and not self._task.done()):
+        if utterance is None or not is_free:
             return
         self._pause_start = pause_start
         self._times += 1
-        self._task = asyncio.create_task(
-            self._begin(utterance.pcm, self._turn, pause_start), name="early answer"
-        )
+        answering = self._answer(utterance.pcm, self._turn, pause_start)
+        self._task = asyncio.create_task(self._try(answering), name="early answer")
 
     def begin_turn(self) -> None:
         """The user's turn is complete: what has not started by now is not taken in any more."""
@@ -81,13 +89,16 @@ class EarlyAnswer:
         if self._task is not None:
             self._task.cancel()
 
-    async def _begin(self, pcm: Pcm, turn: int, pause_start: int | None) -> None:
+    async def _answer(self, pcm: Pcm, turn: int, pause_start: int | None) -> None:
         if turn != self._turn:
             return
+        words = await self._prepare(pcm)
+        if words.text and pause_start is not None and pause_start == self._pause_start:
+            self._read(pause_start, words)
+
+    async def _try(self, work: Awaitable[None]) -> None:
         try:
-            words = await self._prepare(pcm)
-            if words.text and pause_start is not None and pause_start == self._pause_start:
-                self._read(pause_start, words)
+            await work
         except ParleyError:
             # The view informs the next user of the context.
             _log.debug("early_answer_failed", exc_info=True)

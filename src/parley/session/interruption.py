@@ -1,4 +1,4 @@
-"""The microphone while the assistant is heard: who may interrupt, and what has been heard so far.
+"""The microphone while the assistant speaks: who may interrupt, and what was heard so far.
 
 A runner hands over what the client sends (`hear`) and what it is sent (`say`); the detector works
 through it in order, short pieces on the event loop and long ones in a thread, and what it finds is
@@ -32,7 +32,7 @@ from parley.turns.interruption import (
 from parley.vad import DetectorFactory
 
 PRE_ROLL_S: Final = 0.3
-"""What was heard before an interruption began and belongs to it. As `vad.utterance.PRE_ROLL_MS`."""
+"""Sound before an interruption that belongs to it. As `vad.utterance.PRE_ROLL_MS`."""
 
 WAITING_S: Final = 30.0
 """Sound that may wait for the detector; beyond it the oldest is dropped."""
@@ -45,7 +45,7 @@ _log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What the detector is to do.
+    """Work for the detector.
 
     Args:
         heard_s: of the client's sound in it.
@@ -156,7 +156,7 @@ class InterruptionWatch:
         return self._detector.feed(pcm, at_s)
 
     async def hand_over(self) -> tuple[Pcm, ...]:
-        """What the user said and has not been answered, once all sound has been heard.
+        """Unanswered speech of the user, once all sound has been examined.
 
         Empty if the user did not speak, or did not interrupt. The watch starts
         again; until this returns, new sound has to be given to `hear`.
@@ -238,7 +238,7 @@ class Interruptions:
         self.is_watching = self.is_armed
 
     def say(self, text: str, pcm: Pcm | None, duration_ms: float) -> None:
-        """What the client is sent next of the answer."""
+        """The next part of the answer for the client."""
         starts_s = self.playback.send(text, duration_ms)
         if self._watch is not None and pcm is not None and len(pcm):
             self._watch.play(pcm, starts_s)
@@ -250,7 +250,7 @@ class Interruptions:
             self._watch.cut(self.playback.ends_s)
 
     def report(self, told: PlaybackReport | None) -> None:
-        """What the client says it has played, if it says so."""
+        """The client's playback report, if it sends any."""
         if told is None:
             return
         later_s = self.playback.report(told)
@@ -270,9 +270,9 @@ class Interruptions:
             self._watch.learn(pcm)
 
     async def hand_over(self) -> tuple[Pcm, ...]:
-        """The answer is over, or played: what was said meanwhile and begins the next turn.
+        """The answer is over, or played: what was said meanwhile and starts the next turn.
 
-        Until this returns, what comes has to be given to `hear`.
+        Until this returns, new sound must be passed to `hear`.
         """
         spoken = () if self._watch is None else await self._watch.hand_over()
         self.is_watching = False

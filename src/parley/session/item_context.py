@@ -16,14 +16,14 @@ from parley import logs
 from parley.clock import Clock
 from parley.dialects.events import Content, HalfDuplexSetup, ResponseRequested, Sound, TokenCounts
 from parley.engine.work import PrefillResult
-from parley.errors import BadInput, InferenceFailed, SlotLost
+from parley.errors import BadInput, ContextFull, InferenceFailed, SlotLost
 from parley.media.pcm import Pcm
 from parley.protocol import content
 from parley.protocol.content import Message
 from parley.protocol.values import TextPart, Tool, ToolCallPart, ToolResultPart
 from parley.results import HeardWords
-from parley.session.items import ConversationItem
 from parley.session.opened import Voices, open_messages, open_voice
+from parley.session_log.items import ConversationItem
 from parley.views.content import AudioPart, Part, with_tools
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
 
@@ -35,7 +35,7 @@ _log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FilledContext:
-    """What bringing the context up to date took.
+    """Cost of bringing the context up to date.
 
     Args:
         fresh: items whose sound was heard for the first time.
@@ -47,6 +47,14 @@ class FilledContext:
     fresh: tuple[ConversationItem, ...]
     heard: str
     chosen: tuple[object, ...] = ()
+
+
+@dataclass(slots=True)
+class _Started:
+    """A context that was filled from the start, as far as the last answer."""
+
+    chosen: list[object]
+    vision_tokens: int = 0
 
 
 class ItemContext:
@@ -76,10 +84,12 @@ class ItemContext:
         self._synced: list[str] | None = None
         """Ids of the items in the context; None: it has to be filled again."""
         self._opened_for: tuple[object, ...] = ()
+        self._started: _Started | None = None
+        """Items prefilled early that are not in a `FilledContext` yet."""
         self._only_grows = False
         """True if it cannot be filled from the start."""
         self._cut: str | None = None
-        """What was heard of the answer at its end; None: all of it."""
+        """The part of the answer that was heard at its end; None: all of it."""
         self._changing = asyncio.Lock()
 
     async def open(self, setup: HalfDuplexSetup) -> int:
@@ -198,38 +208,35 @@ class ItemContext:
         again: Sequence[object],
     ) -> FilledContext:
         view = self._view
-        if request.voice_name is not None:
-            setup = replace(setup, voice=None, voice_name=request.voice_name or None)
+        past, now = again[-2:] or (None, None)
         instructions, items = _instructions(items, request, setup)
-        tools = setup.tools if request.tools is None else request.tools
-        opened_for = (instructions, setup.voice_name, speaks, tools)
-        known = self._known(items)
-        chosen: list[object] = []
         if self._only_grows:
+            known = self._synced
             items = [item for item in items if not item.is_answer]
-        elif known is None or request.items is not None or opened_for != self._opened_for:
-            how = again[0] if again else None
-            opened = await self._open(instructions, setup, tools, speaks=speaks, again=how)
-            chosen = [opened.chosen]
-            self._opened_for, known = opened_for, []
+        else:
+            known = await self._begin(instructions, items, request, setup, speaks, again)
         if known is None:
             raise InferenceFailed("The context cannot be restored.")
-        cached = view.kept_tokens if known else 0
+        started = self._started
+        cached = view.kept_tokens if known and started is None else 0
         fresh = [item for item in items if item.item_id not in known]
-        answered = max((i + 1 for i, item in enumerate(fresh) if item.is_answer), default=0)
+        answered = _answered(fresh)
         # Until all of it is there, what is there is unknown.
         self._synced = None
         # What was answered before is not heard for the first time.
-        past, now = again[len(chosen) : len(chosen) + 2] or (None, None)
+        chosen: list[object] = [] if started is None else started.chosen
+        images = 0 if started is None else started.vision_tokens
         try:
-            before = await self._prefill(fresh[:answered], past)
+            if started is None:
+                before = await self._prefill(fresh[:answered], past)
+                chosen, images = [before.chosen], before.vision_tokens
             prefilled = await self._prefill(fresh[answered:], now)
         except (BadInput, InferenceFailed):
             if not answered:
                 # The view has put the context back.
                 self._synced = known
             raise
-        chosen += [before.chosen, prefilled.chosen]
+        self._started = None
         is_apart = request.items is not None or request.is_apart
         fresh_ids = [item.item_id for item in fresh]
         self._synced = None if is_apart else [*known, *fresh_ids, answer_id]
@@ -238,10 +245,59 @@ class ItemContext:
             input=view.kv_cache_length,
             cached=cached,
             audio=round(heard_s * view.spec.audio_tokens_per_s),
-            image=before.vision_tokens + prefilled.vision_tokens,
+            image=images + prefilled.vision_tokens,
         )
         sounds = tuple(item for item in fresh[answered:] if item.sound is not None)
-        return FilledContext(tokens, sounds, prefilled.heard, tuple(chosen))
+        return FilledContext(tokens, sounds, prefilled.heard, (*chosen, prefilled.chosen))
+
+    async def begin_early(self, items: Sequence[ConversationItem], setup: HalfDuplexSetup) -> None:
+        """The user has started to speak: do what `fill` would do first."""
+        request = ResponseRequested()
+        async with self._changing:
+            if self._is_cut:
+                return
+            instructions, items = _instructions(items, request, setup)
+            try:
+                if not self._only_grows:
+                    await self._begin(instructions, items, request, setup, self._speaks(setup), ())
+                await self._view.read_answer()
+            except SlotLost:
+                raise
+            except (BadInput, ContextFull, InferenceFailed):
+                # `fill` tries again and reports it.
+                _log.debug("early_beginning_failed", exc_info=True)
+
+    def _speaks(self, setup: HalfDuplexSetup) -> bool:
+        return setup.wants_speech and self._view.spec.can_speak
+
+    async def _begin(
+        self,
+        instructions: tuple[TextPart | Sound, ...],
+        items: Sequence[ConversationItem],
+        request: ResponseRequested,
+        setup: HalfDuplexSetup,
+        speaks: bool,
+        again: Sequence[object],
+    ) -> list[str]:
+        """Fill the context from the start, as far as the last answer, unless it holds these
+        instructions and how these items begin. Returns the ids of what it holds."""
+        if request.voice_name is not None:
+            setup = replace(setup, voice=None, voice_name=request.voice_name or None)
+        tools = setup.tools if request.tools is None else request.tools
+        opened_for = (instructions, setup.voice_name, speaks, tools)
+        known = self._known(items)
+        if known is not None and request.items is None and opened_for == self._opened_for:
+            return known
+        how, past = (again[0], again[1]) if len(again) > 2 else (None, None)
+        opened = await self._open(instructions, setup, tools, speaks=speaks, again=how)
+        answered = _answered(items)
+        before = await self._prefill(items[:answered], past)
+        # What was read is not the model's answer, and cannot be shortened like one.
+        self._view.clear_rollback_point()
+        self._started = _Started([opened.chosen, before.chosen], before.vision_tokens)
+        self._opened_for = opened_for
+        self._synced = [item.item_id for item in items[:answered]]
+        return self._synced
 
     def _known(self, items: Sequence[ConversationItem]) -> list[str] | None:
         """Ids of what the context holds; None where it is not how these items begin."""
@@ -261,7 +317,7 @@ class ItemContext:
             request,
             due_s=due_s,
             answer=setup.generation,
-            generate_audio=setup.wants_speech and self._view.spec.can_speak,
+            generate_audio=self._speaks(setup),
         )
         return self._view.early_words
 
@@ -286,7 +342,7 @@ class ItemContext:
         again: object = None,
     ) -> PrefillResult:
         """An empty context with the instructions in it."""
-        self._synced = None
+        self._synced = self._started = None
         voice = await open_voice(
             setup.voice, setup.voice_name, voices=self._voices, limit_s=self._voice_s
         )
@@ -314,10 +370,15 @@ def _joined(messages: Sequence[Message[Content]]) -> list[Message[Content]]:
     return joined
 
 
+def _answered(items: Sequence[ConversationItem]) -> int:
+    """Number of items up to the last answer."""
+    return max((i + 1 for i, item in enumerate(items) if item.is_answer), default=0)
+
+
 def _instructions(
     items: Sequence[ConversationItem], request: ResponseRequested, setup: HalfDuplexSetup
 ) -> tuple[tuple[TextPart | Sound, ...], list[ConversationItem]]:
-    """What the system says, which stands in front whenever it was said, and all other items."""
+    """System messages, which always stand first, and all other items."""
     instructions = setup.system
     if request.instructions is not None:
         instructions = (TextPart(request.instructions),)

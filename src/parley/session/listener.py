@@ -17,9 +17,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
-from parley.dialects.events import SpeechStarted, SpeechStopped, TurnDetection
+from parley.dialects.events import (
+    AudioCleared,
+    AudioCommitted,
+    Failed,
+    InputCleared,
+    SpeechStarted,
+    SpeechStopped,
+    TurnDetection,
+)
 from parley.errors import InvalidRequest
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
 from parley.protocol.values import InterruptionOptions, make_id
@@ -41,12 +50,13 @@ class NothingToCommit(InvalidRequest):
 
     code = "input_audio_buffer_commit_empty"
 
-    def __init__(self) -> None:
+    def __init__(self, event_id: str | None = None) -> None:
         super().__init__("The input audio buffer is empty: there is nothing to commit.")
+        self.client_event_id = event_id
 
 
 class TurnTaker(Protocol):
-    """What a listener needs of the runner that it works for."""
+    """The runner as its listener sees it."""
 
     def take_turn(self, item_id: str, pcm: Pcm, speech_ms: int, *, answers: bool) -> None:
         """A turn is complete. `pcm` is empty where only words were written."""
@@ -59,6 +69,10 @@ class TurnTaker(Protocol):
     @property
     def has_written(self) -> bool:
         """True if written words wait for their turn."""
+        ...
+
+    async def begin_early(self) -> None:
+        """The user has started to speak: the context may be brought up to the conversation."""
         ...
 
     async def answer_early(self, pcm: Pcm) -> HeardWords:
@@ -101,29 +115,36 @@ class TurnListener:
         self._judges = judges
         self._silence = silence
         self._is_sequential = is_sequential
-        self._early = EarlyAnswer(runner.answer_early, runner.stop_early, self._read_early)
+        self._early = EarlyAnswer(
+            runner.begin_early, runner.answer_early, runner.stop_early, self._read_early
+        )
         self.interruptions = Interruptions(session, index=index, stop=self._be_interrupted)
         self._detection: TurnDetection | None = TurnDetection()
         self._cold_start = ColdStart(guard_s)
         self.is_guarded = False
         """True while nothing that was heard is acted on."""
+        self._guarded_until_s: float | None = None
         self._is_answering = False
         """True if an answer is being made, and in a sequential listener from the end of the turn
         on."""
         self._is_over = False
         """True if the answer that is being made is over for the client."""
-        self._drops_past = False
-        """True if what was sent to another worker was said into an answer."""
+        self._past_answer_s = 0.0
+        """Of what was sent to another worker: so much was said into what it sent of an answer."""
         self._sounds = SoundQueue(session.report_dropped)
         self._before_watch = 0
         """Pieces in `_sounds` that came before what the watch hears."""
+        self._is_behind = False
+        """True if sound that came late waits, or a sentence in it: what follows waits behind it."""
         self._found: deque[VadEvent] = deque()
-        """What the detector found and the listener has not acted on."""
+        """Results of the detector that the listener has not acted on."""
         self._has_taken_turn = False
         """True if a turn was found since the detector was reset, in a sequential listener."""
         self._heard_samples = 0
         """Of all sound, what the detector or the watch was given."""
         self._watched_samples = 0
+        self._orders: deque[AudioCommitted | AudioCleared] = deque()
+        """Requests of the client that wait behind sound the detector has not examined."""
         self._manual: list[Pcm] = []
         self._manual_s = 0.0
         self._finder: UtteranceFinder | None = None
@@ -147,8 +168,10 @@ class TurnListener:
             "detection": self._detection,
             "sounds": self._sounds.pieces,
             "found": self._found,
+            "orders": self._orders,
             "cold_start": self._cold_start.remembered(),
             "is_answering": self._is_answering,
+            "has_backlog": self._session.arrivals.has_backlog,
             "has_taken_turn": self._has_taken_turn,
             "heard_samples": self._heard_samples,
             "manual": self._manual,
@@ -158,16 +181,23 @@ class TurnListener:
             "is_announced": self._is_announced,
         }
 
-    def restore(self, remembered: dict[str, Any]) -> None:
-        """Know what another one knew, before `run`."""
+    def restore(self, remembered: dict[str, Any], answered_s: float) -> None:
+        """Know what another one knew, before `run`.
+
+        Args:
+            answered_s: sound of an unfinished answer that the client was sent.
+        """
         detection = self._detection = remembered["detection"]
         for pcm in remembered["sounds"]:
             self._sounds.put(pcm)
         self._found = remembered["found"]
+        self._orders = deque(remembered.get("orders", ()))
         self._cold_start.restore(remembered["cold_start"])
         self._has_taken_turn = remembered["has_taken_turn"]
         self._is_answering = self._is_sequential and remembered["is_answering"]
-        self._drops_past = self._is_answering and not _may_interrupt(detection)
+        is_into_answer = self._is_answering and not remembered["has_backlog"]
+        if is_into_answer and not _may_interrupt(detection):
+            self._past_answer_s = answered_s
         self._heard_samples, self._start = remembered["heard_samples"], remembered["start"]
         self._manual = remembered["manual"]
         self._manual_s = sum(pcm.duration_s for pcm in self._manual)
@@ -180,21 +210,39 @@ class TurnListener:
     # ---- what the client does --------------------------------------------------------------
 
     def hear(self, pcm: Pcm) -> None:
-        if self._drops_past and self._session.hears_what_is_past:
+        if self._past_answer_s > 0 and self._session.hears_what_is_past:
+            self._past_answer_s -= pcm.duration_s
             self._session.report_dropped(pcm.duration_s)
             return
-        is_backlog = self._session.takes_backlog(pcm.duration_s)
+        if self._finder is not None and self._began_after_guard(pcm):
+            self._cold_start.skip(self._finder)
+        is_late = self._session.arrivals.is_late(pcm.duration_s)
+        is_watching = self.interruptions.is_watching
         if self._detection is None:
             self._keep(pcm)
-        elif is_backlog or self._is_over:
+        elif is_late:
+            self._put_late(pcm)
+        elif self._is_over or (self._is_behind and not (is_watching and self._is_sequential)):
             self._put(pcm)
-        elif self.interruptions.is_watching:
+        elif is_watching:
             self._watched_samples += len(pcm)
             self._heard_samples += len(pcm)
             self.interruptions.hear(pcm)
         elif not (self._is_busy and not self.interruptions.is_armed):
             self.interruptions.learn(pcm)
             self._put(pcm)
+
+    def _put_late(self, pcm: Pcm) -> None:
+        """Sound that was said earlier interrupts nothing, and is heard before what is said now."""
+        finder = self._finder
+        is_new = finder is not None and not (self._is_behind or self._is_hearing)
+        if finder is not None and is_new and self.interruptions.is_watching:
+            # What the watch heard, this detector did not.
+            finder.reset()
+            self._start = self._heard_samples
+        self._is_behind = True
+        self._put(pcm)
+        self._before_watch = len(self._sounds)
 
     def _put(self, pcm: Pcm) -> None:
         self._sounds.put(pcm)
@@ -218,23 +266,58 @@ class TurnListener:
         if self._finder is not None and not self.interruptions.is_watching:
             self._put(silence_of(self._finder))
 
-    def forget(self) -> None:
-        """Forget the sound that is not a turn yet."""
+    def clear(self, order: AudioCleared) -> None:
+        """Forget the sound that is not a turn yet; after a commit, once that is done."""
+        if self._orders:
+            self._orders.append(order)
+            return
+        self._forget()
+        self._session.emit(InputCleared())
+
+    def _forget(self) -> None:
         self._sounds.clear()
         self._manual.clear()
         self._manual_s = 0.0
 
-    def commit(self, item_id: str) -> None:
-        """The client says that its turn is complete.
+    def commit(self, order: AudioCommitted) -> None:
+        """The client says that its turn is complete; behind sound that the detector has not heard,
+        once it has.
 
         Raises:
             NothingToCommit: without any sound.
         """
-        if not self._manual:
-            raise NothingToCommit
-        pcm = join(self._manual, INPUT_RATE_HZ)
-        self.forget()
-        self._runner.take_turn(item_id, pcm, pcm.duration_ms, answers=False)
+        if self._detection is not None and (self._sounds or self._is_hearing):
+            self._orders.append(order)
+        elif self._detection is not None:
+            self._commit_open(order, self._detection)
+        elif self._manual:
+            pcm = join(self._manual, INPUT_RATE_HZ)
+            self._forget()
+            self._runner.take_turn(order.item_id, pcm, pcm.duration_ms, answers=False)
+        else:
+            raise NothingToCommit(order.event_id)
+
+    def _commit_open(self, order: AudioCommitted, detection: TurnDetection) -> None:
+        """Commits the current speech as a turn."""
+        finder = self._finder
+        ended = None if finder is None else finder.end()
+        if finder is not None and ended is not None:
+            self._found.append(ended)
+            self._follow(replace(detection, answers=False), finder)
+        if ended is None or ended.utterance is None:
+            raise NothingToCommit(order.event_id)
+
+    def _obey(self) -> None:
+        """Do what the client asked for first."""
+        order = self._orders.popleft()
+        try:
+            if isinstance(order, AudioCommitted):
+                self.commit(order)
+            else:
+                self._forget()
+                self._session.emit(InputCleared())
+        except NothingToCommit as error:
+            self._session.emit(Failed(error))
 
     def _keep(self, pcm: Pcm) -> None:
         """Sound waits for the client's commit."""
@@ -245,6 +328,17 @@ class TurnListener:
             oldest_s = self._manual.pop(0).duration_s
             self._manual_s -= oldest_s
             self._session.report_dropped(oldest_s)
+
+    def end_guard(self) -> None:
+        self.is_guarded = False
+        self._guarded_until_s = self._session.clock.monotonic()
+
+    def _began_after_guard(self, pcm: Pcm) -> bool:
+        """True if the first sound was said when the guard was over."""
+        until_s = self._guarded_until_s
+        if until_s is None or self._sounds or self._heard_samples:
+            return False
+        return self._session.clock.monotonic() - pcm.duration_s >= until_s
 
     def wake(self) -> None:
         """Something that it waits for may have happened."""
@@ -264,6 +358,11 @@ class TurnListener:
         self._is_over = True
         self.interruptions.cut()
         self._changed.set()
+
+    def complete_answer(self) -> None:
+        """The client has been sent the end of the answer and may speak; the model may still work.
+        Who may interrupt is heard anyway."""
+        self._is_over |= not self.interruptions.is_armed
 
     def end_answer(self) -> None:
         """The answer has been made; it may still be heard."""
@@ -317,9 +416,12 @@ class TurnListener:
             self._start_over(finder)
         elif self._sounds:
             await self._find(self._sounds.take(), detection)
+            self._is_behind &= bool(self._sounds or self._found) or finder.is_speaking
             if self._sounds:
                 # What has piled up delays no other session, and a turn is answered before the next.
                 await asyncio.sleep(0)
+        elif self._orders:
+            self._obey()
         else:
             return False
         return True
@@ -327,12 +429,13 @@ class TurnListener:
     @property
     def _is_busy(self) -> bool:
         """True if no turn is looked for now."""
-        return self._is_sequential and (self._is_answering or self.interruptions.is_watching)
+        if self._is_sequential:
+            return self._is_answering or self.interruptions.is_watching
+        return self._is_behind and self._is_answering
 
     def _may_watch(self) -> bool:
-        """True if sound is to be heard as what might interrupt. Who speaks when an answer begins is
-        let finish: that is not an interruption. In a sequential listener their turn is complete
-        by then."""
+        """True if sound may be an interruption. A user who is speaking when an answer starts may
+        finish; in a sequential listener their turn is complete by then."""
         interruptions, finder = self.interruptions, self._finder
         is_heard = self._is_answering or interruptions.playback.is_heard
         if not (interruptions.is_armed and is_heard) or interruptions.is_cut or self._is_over:
@@ -347,7 +450,7 @@ class TurnListener:
     def _is_played(self) -> bool:
         """True if nothing is left to interrupt, and the watch is still on."""
         interruptions = self.interruptions
-        if not interruptions.is_watching:
+        if not interruptions.is_watching or (self._is_behind and not self._is_sequential):
             return False
         if interruptions.is_cut or self._is_over:
             return True
@@ -429,7 +532,9 @@ class TurnListener:
 
     def _take_turn(self, pcm: Pcm, speech_ms: int, detection: TurnDetection) -> None:
         self._early.begin_turn()
-        self._has_taken_turn = self._is_answering = self._is_sequential
+        self._has_taken_turn = self._is_sequential
+        # Turns that came together are answered one by one.
+        self._is_answering |= self._is_sequential or (self._is_behind and detection.answers)
         item_id = self._item_id if len(pcm) else make_id("item")
         self._runner.take_turn(item_id, pcm, speech_ms, answers=detection.answers)
 

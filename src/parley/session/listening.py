@@ -1,4 +1,4 @@
-"""Sound that waits for the voice detector, and what the detector finds in the first of it."""
+"""Sound that waits for the voice detector, and the detector's result for the first of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUIET: Final = "quiet"
 """The deadline of a user who pauses, and whose client sends nothing any more."""
 
 QUIET_SPARE_S: Final = 0.25
-"""What a network may be late."""
+"""Tolerated lateness of a network."""
 
 
 async def find(finder: UtteranceFinder, pcm: Pcm) -> list[VadEvent]:
@@ -68,18 +68,18 @@ class SoundQueue:
 
     @property
     def pieces(self) -> tuple[Pcm, ...]:
-        """What waits, oldest first."""
+        """Waiting sound, oldest first."""
         return tuple(self._pieces)
 
     def put(self, pcm: Pcm) -> None:
-        """Add what came last."""
+        """Add the newest piece."""
         self._pieces.append(pcm)
         self._waiting_s += pcm.duration_s
         while self._waiting_s > BUFFER_S and len(self._pieces) > 1:
             self._lost(self.take().duration_s)
 
     def take(self) -> Pcm:
-        """Remove what came first; something must be there."""
+        """Remove the oldest piece; there must be one."""
         pcm = self._pieces.popleft()
         self._waiting_s -= pcm.duration_s
         return pcm
@@ -119,7 +119,7 @@ class ColdStart:
         return self._began is not None
 
     def remembered(self) -> dict[str, Any]:
-        """What it knows, as values; for `restore`."""
+        """Its state as values, for `restore`."""
         return {"left": self._left, "began": self._began}
 
     def restore(self, remembered: dict[str, Any]) -> None:

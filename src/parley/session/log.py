@@ -21,8 +21,7 @@ from typing import Any, Final
 from parley import logs
 from parley.clock import Clock
 from parley.protocol.resume import INPUT_ACK_EVERY
-from parley.session import state_codec
-from parley.session.entries import Observed, logged
+from parley.session_log import state_codec
 from parley.session_log.contract import (
     ENTRY_LENGTH_BYTES,
     AppendResult,
@@ -32,6 +31,7 @@ from parley.session_log.contract import (
     framed,
     split_entries,
 )
+from parley.session_log.entries import Observed, logged
 
 RETRY_S: Final = 0.01
 """Interval at which a session that cannot report its state is asked again."""
@@ -107,9 +107,8 @@ class SessionLog:
         head: Callable[[], Any] = lambda: None,
         limit_bytes: int = 0,
     ) -> None:
-        self._writer = writer
-        if writer is not None:
-            writer.on_forgotten = self._write_again
+        self._writer: SessionLogWriter | None = None
+        self._write_to(writer)
         self._clock = clock
         self._bounds = outputs
         self._head = head
@@ -121,7 +120,7 @@ class SessionLog:
         self.on_fenced: Callable[[], None] = lambda: None
         """Called when another worker has taken the session over."""
         self.state: Callable[[], dict[str, Any] | None] = lambda: None
-        """What to remember beyond the log, with `handled` messages received; None: not now."""
+        """State to store beyond the log, after `handled` messages; None: not now."""
         self.without_old_sound: Callable[[list[Any]], list[Any]] = list
         """See `RebuildableRunner`."""
         self.is_open = False
@@ -236,9 +235,10 @@ class SessionLog:
         del at_s
         if self._writer is None or not self.is_open or (entry := logged(event)) is None:
             return
-        if not self._kept_bytes:
-            self._append(self._head())
-        self._append(entry)
+        for each in (entry,) if self._kept_bytes else (self._head(), entry):
+            data = framed(state_codec.encode(each))
+            self._pending.append(data)
+            self._kept_bytes += len(data)
         self.is_changed = True
         if self._kept_bytes > self._compact_at and self._in_flight is None:
             self._compact()
@@ -258,12 +258,24 @@ class SessionLog:
             self._stored_seq = self._sent_seq = self.last_seq
             self._protect()
 
+    def _write_to(self, writer: SessionLogWriter | None) -> None:
+        self._writer = writer
+        if writer is not None:
+            writer.on_forgotten = self._write_again
+
     def adopt(
-        self, entries: bytes, outputs: Sequence[StoredOutput], *, received: int, last_seq: int
+        self,
+        writer: SessionLogWriter,
+        entries: bytes,
+        outputs: Sequence[StoredOutput],
+        *,
+        received: int,
+        last_seq: int,
     ) -> None:
         """Continue the log of another worker.
 
         Args:
+            writer: of it.
             outputs: messages that the client has not acknowledged.
             received: number of the client's messages that had been acted upon.
             last_seq: number of the last message, if there are no `outputs`.
@@ -276,12 +288,12 @@ class SessionLog:
             self.add(output.frame)
         self.handled = self._received = self._received_sent = received
         self.is_changed = True
-        if self._writer is not None:
-            self._pending = [framed(each) for each in split_entries(entries)]
-            self._kept_bytes = len(entries)
-            self._stored_seq = self._sent_seq = self.last_seq
-            self._protect()
-            self.send_soon()
+        self._write_to(writer)
+        self._pending = [framed(each) for each in split_entries(entries)]
+        self._kept_bytes = len(entries)
+        self._stored_seq = self._sent_seq = self.last_seq
+        self._protect()
+        self.send_soon()
 
     # ---- is it stored? ---------------------------------------------------------------------
 
@@ -388,11 +400,6 @@ class SessionLog:
         is_held_back = is_waited_for and not self._is_late
         self._released_seq = self._stored_seq if is_held_back else sys.maxsize
 
-    def _append(self, entry: Any) -> None:
-        data = framed(state_codec.encode(entry))
-        self._pending.append(data)
-        self._kept_bytes += len(data)
-
     def _send(self) -> None:
         """Send what is not stored, unless an update is in flight."""
         self._sending = None
@@ -418,15 +425,16 @@ class SessionLog:
         """Without a state the entries wait for the next one; messages do not."""
         assert self._writer is not None
         is_whole, entries, state = self._is_whole_due, b"", None
+        is_tail_whole = remembered is not None and (is_whole or self._writer.wants_tail)
         if remembered is not None:
-            before = {} if is_whole else self._sent_parts
+            before = {} if is_tail_whole else self._sent_parts
             self._sent_parts, state = state_codec.parts(remembered, before)
             entries = b"".join((*self._kept, *self._pending) if is_whole else self._pending)
             self._kept += self._pending
             self._pending = []
             self._received_sent = self.handled
             self.is_changed = False
-        since = 0 if is_whole else self._sent_seq
+        since = 0 if is_tail_whole else self._sent_seq
         outputs = tuple(
             StoredOutput.of(one.seq, one.frame) for one in self._outputs if one.seq > since
         )
@@ -435,7 +443,7 @@ class SessionLog:
         self._sent_seq = self.last_seq
         self._account()
         settled = max(self._acknowledged, self.given_up)
-        update = LogUpdate(is_whole, entries, state, outputs, settled)
+        update = LogUpdate(is_whole, is_tail_whole, entries, state, outputs, settled)
         self._writer.append(update, lambda result: self._came(in_flight, result))
 
     def _came(self, in_flight: _InFlight, result: AppendResult) -> None:
@@ -473,7 +481,7 @@ class SessionLog:
         self.on_stored()
 
     def _notify(self) -> None:
-        """Nothing has to be waited for any longer."""
+        """Releases all waiters."""
         if self._late is not None:
             self._late.cancel()
         self._late, self._is_late = None, False
@@ -502,13 +510,13 @@ class SessionLog:
         self._compact_at = self._kept_bytes + round(room)
         if self._kept_bytes < before:
             self._is_whole_due = True
-        _log.info("session_log_compacted", bytes=self._kept_bytes, before=before)
+            _log.info("session_log_compacted", bytes=self._kept_bytes, before=before)
 
 
-def decoded(entries: bytes) -> Iterable[Any]:
-    """The values of a log's entries.
+def decoded(entries: bytes, after: int = 0) -> Iterable[Any]:
+    """The values of a log's entries, without the first `after`.
 
     Raises:
         LogUnreadable, InvalidPayload: they cannot be read.
     """
-    return (state_codec.decode(each) for each in split_entries(entries))
+    return (state_codec.decode(each) for each in islice(split_entries(entries), after, None))

@@ -61,7 +61,7 @@ class Mailbox:
         self.forces_listen = False
         """True if the next unit taken listens."""
         self.partial: AudioInput | None = None
-        """What makes no unit yet."""
+        """Input that does not fill a unit yet."""
 
     def hear(self, heard: AudioInput, now_s: float, *, backlog: int = 0) -> bool:
         """Add the units that are complete with this message, frames with the first; True if there
@@ -71,7 +71,8 @@ class Mailbox:
             backlog: number of further units that may wait now, without their pictures: a client
                 that was cut off sends what was said meanwhile.
         """
-        units = self._cut(heard)
+        is_unit = len(heard.pcm) == self._unit_samples and self.partial is None
+        units = [heard] if is_unit else self._cut(heard)
         limit = max(self._limit + backlog, len(units))
         while self.units and len(self.units) + len(units) > limit:
             oldest = self.units.popleft()
@@ -110,7 +111,7 @@ class Mailbox:
     def _cut(self, heard: AudioInput) -> list[AudioInput]:
         """The units that are complete with this message, in order."""
         message_samples, size = len(heard.pcm), self._unit_samples
-        if not message_samples or (message_samples == size and self.partial is None):
+        if not message_samples:
             # Frames alone: the rest of earlier sound is not theirs.
             return [heard]
         if self.partial is not None:

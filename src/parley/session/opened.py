@@ -1,4 +1,4 @@
-"""What a client sent, opened: voices, sounds, pictures and clips, decoded away from the event loop.
+"""Decoded media of a client (voices, sounds, pictures, clips), decoded off the event loop.
 
 A picture may take a second to decode, and one session must not hold up another. One session opens
 one thing at a time, so a thread each is all that it can occupy. What could take much memory or time
@@ -220,7 +220,7 @@ def _chars(part: Content) -> int:
 
 
 def _less(room: ContextRoom, part: content.Part) -> ContextRoom:
-    """What is left of the room after a part; pictures were counted at the beginning."""
+    """Remaining room after a part; pictures were counted at the beginning."""
     match part:
         case content.AudioPart(pcm):
             return room.take(sound_s=pcm.duration_s)

@@ -15,13 +15,13 @@ SLOWEST_BYTES_PER_S = 131_072
 
 @dataclass(frozen=True, slots=True)
 class OutputLimits:
-    """What may wait for a client that does not read."""
+    """Limits of what waits for a client that does not read."""
 
     waiting_bytes: int
     stall_s: float
 
     def send_s(self, size: int) -> float:
-        """How long one message of `size` bytes may take."""
+        """Time limit for one message of `size` bytes."""
         return self.stall_s + size / SLOWEST_BYTES_PER_S
 
 
@@ -65,7 +65,7 @@ class Outbox:
         self._changed.set()
 
     def drop_output(self) -> float:
-        """Forget what waits of an answer; returns how many milliseconds of sound that was."""
+        """Drop what waits of an answer; returns its length in milliseconds of sound."""
         dropped_ms = sum(output_ms for _, output_ms in self.waiting if output_ms is not None)
         self.waiting = deque(item for item in self.waiting if item[1] is None)
         self._waiting_bytes = sum(len(frame) for frame, _ in self.waiting)
@@ -80,13 +80,13 @@ class Outbox:
             await self._sent.wait()
 
     def close(self) -> None:
-        """Nothing will follow: `pump` returns once the rest is sent. Safe to repeat."""
+        """Ends the queue: `pump` returns once the rest is sent. Safe to repeat."""
         self._is_closed = True
         self._changed.set()
 
     @property
     def patience_s(self) -> float:
-        """How long a client that reads may need for all that waits and is being sent."""
+        """Time limit for a reading client to take everything queued and in flight."""
         return self._limits.stall_s + (self._waiting_bytes + self._last_bytes) / SLOWEST_BYTES_PER_S
 
     async def pump(self, send: Callable[[str | bytes], Awaitable[None]]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 LEAD_S: Final = 0.2
-"""How much a client may have: more than a network is usually late by."""
+"""How far ahead of playback a client may be: more than the usual lateness of a network."""
 
 
 class PacedOutput:

@@ -1,5 +1,5 @@
-"""How much of an answer a client has heard: computed from what was sent, and when, and from what
-the client says of its loudspeaker. Pure, but for the clock it is given.
+"""How much of an answer the client has played: computed from what was sent, when, and the client's
+playback reports. Pure, except for the clock it is given.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from parley.clock import Clock
 from parley.protocol.values import PlaybackReport
 
 ARRIVED_S: Final = 2.0
-"""What was sent so long ago has come, or never will."""
+"""Age after which sent sound has arrived or never will."""
 
 RECENT_S: Final = 1.0
 """Of what a client says in this time, the soonest is the truest: a network only delays it."""
@@ -27,7 +27,7 @@ IN_FLIGHT_MS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a client said.
+    """A client's playback report.
 
     Args:
         at_s: when.
@@ -62,7 +62,7 @@ class Playback:
         add some."""
         self._last_sent_s = 0.0
         self._told: deque[_Told] = deque()
-        """What the client said lately."""
+        """The client's recent reports."""
         self._is_cut = False
         self.unheard_chars = 0
         """Of the text of an answer that was cut: what was sent and not heard."""
@@ -71,7 +71,7 @@ class Playback:
         self._sent_ms, self._text = 0.0, ""
 
     def send(self, text: str, duration_ms: float) -> float:
-        """The next piece of the answer; returns when it begins to be played (monotonic)."""
+        """The next piece of the answer; returns when its playback starts (monotonic)."""
         self._text += text
         now_s = self._clock.monotonic()
         starts_s = max(self.ends_s, now_s)
@@ -93,7 +93,7 @@ class Playback:
         self._all_ms -= duration_ms
 
     def report(self, told: PlaybackReport) -> float:
-        """What the client says; returns by how many seconds it plays later than was known."""
+        """Takes a report; returns by how many seconds the client plays later than was known."""
         now_s = self._clock.monotonic()
         if self._is_cut:
             # The client may have said so before it had to discard what it has.

@@ -1,4 +1,4 @@
-"""Does again what the entries of a session say, on another slot.
+"""Replays the entries of a session on another slot.
 
 One replay for two purposes: a worker continues the session of a lost one, and `parley rerun`
 compares. There is one feed for units and one for turns; live, the same code feeds the view. Inputs
@@ -16,9 +16,12 @@ from parley.dialects.events import (
     AudioInput,
     DuplexSetup,
     HalfDuplexSetup,
+    InputCommitted,
     ItemCreated,
     ResponseRequested,
     SetupChanged,
+    TurnCompleted,
+    TurnStarted,
     UnitDone,
 )
 from parley.engine.work import Window
@@ -26,11 +29,11 @@ from parley.errors import InferenceFailed
 from parley.media.pcm import Pcm
 from parley.protocol.values import Generation
 from parley.results import UnitChoices, UnitResult
-from parley.session.entries import (
+from parley.session.item_context import ItemContext
+from parley.session.opened import Voices, open_frames, open_voice
+from parley.session.tool_calls import AnswerCalls
+from parley.session_log.entries import (
     AnswerMade,
-    AnswerTold,
-    Begun,
-    Committed,
     Entry,
     Filled,
     ItemsSoFar,
@@ -41,10 +44,7 @@ from parley.session.entries import (
     Unknown,
     WentBack,
 )
-from parley.session.item_context import ItemContext
-from parley.session.items import ConversationItem, ItemList
-from parley.session.opened import Voices, open_frames, open_voice
-from parley.session.tool_calls import AnswerCalls
+from parley.session_log.items import ConversationItem, ItemList
 from parley.views.duplex import DuplexView
 from parley.views.half_duplex import HalfDuplexView
 
@@ -77,8 +77,8 @@ class ConversationFeed(Protocol):
         """
         ...
 
-    async def catch_up(self) -> None:
-        """Do what was put off, if the model was given choices."""
+    async def conclude(self) -> None:
+        """Everything in the log has been done: do what was put off, and what has no entry."""
         ...
 
 
@@ -103,7 +103,7 @@ def require_same(entry: Entry, made: Made) -> None:
 async def replay(
     feed: ConversationFeed, entries: Iterable[Entry], compare: Compare = require_same
 ) -> None:
-    """Do all entries again, in their order.
+    """Do entries again, in their order. More of them may follow, or `conclude`.
 
     Args:
         compare: takes what the model made of an entry.
@@ -115,20 +115,24 @@ async def replay(
         made = await feed.redo(entry)
         if made is not None:
             compare(entry, made)
-    await feed.catch_up()
 
 
 class _Feed(Generic[View]):
-    """What feeds a view, and may put work off while it is given choices."""
+    """Feeds a view, and may defer work while it is given choices."""
 
     def __init__(self, view: View) -> None:
         self._view: View = view
         self._is_behind = False
 
     async def catch_up(self) -> None:
+        """Do what was put off because the model was given choices."""
         if self._is_behind:
             self._is_behind = False
             await self._view.catch_up()
+
+    async def conclude(self) -> None:
+        """See `ConversationFeed`."""
+        await self.catch_up()
 
 
 # ---- units ---------------------------------------------------------------------------------
@@ -151,7 +155,7 @@ class UnitFeed(_Feed[DuplexView]):
         self._seed = seed
 
     async def open(self, asked: DuplexSetup) -> int:
-        """Begin; gives the prompt's length in tokens.
+        """Start; returns the prompt's length in tokens.
 
         Raises:
             BadInput: a voice cannot be used.
@@ -217,12 +221,12 @@ def turns_without_old_sound(log: Sequence[Entry]) -> list[Entry]:
     light, waiting = list(log), []
     for at, entry in enumerate(log):
         match entry:
-            case Committed():
+            case InputCommitted():
                 waiting.append(at)
             case Filled(chosen):
                 for each in waiting if chosen[-1] is not None else ():
                     asked = light[each]
-                    assert isinstance(asked, Committed)
+                    assert isinstance(asked, InputCommitted)
                     light[each] = replace(asked, pcm=asked.pcm.silenced())
                 waiting = []
             case _:
@@ -231,7 +235,7 @@ def turns_without_old_sound(log: Sequence[Entry]) -> list[Entry]:
 
 
 def generation_of(setup: HalfDuplexSetup, request: ResponseRequested) -> Generation:
-    """How an answer is made."""
+    """How an answer is generated."""
     if request.limit_tokens is None:
         return setup.generation
     return replace(setup.generation, max_new_tokens=request.limit_tokens)
@@ -260,7 +264,7 @@ class TurnFeed(_Feed[HalfDuplexView]):
         self._context = context
         self._session_id = session_id
         self.setup = HalfDuplexSetup()
-        self._current: Begun | None = None
+        self._current: TurnStarted | None = None
         self._before: list[ConversationItem] = []
         self._is_whole = True
         """True if everything since the beginning is in the entries."""
@@ -268,7 +272,7 @@ class TurnFeed(_Feed[HalfDuplexView]):
         """True if the context holds what an answer in the making answers."""
         self._is_made = False
         """True if the context holds an answer to it."""
-        self._silenced: AnswerTold | None = None
+        self._silenced: TurnCompleted | None = None
         """An answer that is over for the client, and was still being made."""
 
     async def redo(self, entry: Entry) -> MadeAnswer | None:
@@ -282,17 +286,16 @@ class TurnFeed(_Feed[HalfDuplexView]):
                 self._is_whole, self.setup = not found, entry.setup
                 for item in found:
                     items.append(item)
-            case Committed(item_id, pcm):
+            case InputCommitted(item_id, pcm):
                 turn = (pcm, entry.speech_ms, entry.text, entry.pictures)
                 self._forget(items.append(ConversationItem.of_user(item_id, *turn)))
             case ItemCreated(item_id, message, after_id):
                 self._forget(items.insert(ConversationItem(item_id, message), after_id))
             case Removed(item_id):
                 items.remove(items.find(item_id))
-            case Truncated(item_id, heard_ms, heard):
+            case Truncated(item_id, heard=heard):
                 answer = items.find(item_id)
-                kept = answer.truncate(heard_ms) if heard is None else answer.keep(heard)
-                context.cut(item_id, kept)
+                context.cut(item_id, answer.keep(heard))
             case TakenBack(item_id):
                 self._silenced, self.is_filled = None, False
                 if self._is_made:
@@ -302,9 +305,9 @@ class TurnFeed(_Feed[HalfDuplexView]):
             case Unknown():
                 self._silenced, self.is_filled = None, False
                 context.invalidate()
-            case Begun():
+            case TurnStarted():
                 await self._begin(entry)
-            case AnswerTold():
+            case TurnCompleted():
                 self._silenced = entry if self.is_filled else None
                 self._add_answer(entry)
             case Filled(chosen) if self._is_whole and self._current is not None:
@@ -316,10 +319,12 @@ class TurnFeed(_Feed[HalfDuplexView]):
                 self.is_filled = False
         return None
 
-    async def catch_up(self) -> None:
+    async def conclude(self) -> None:
         await self._make_silenced()
         await self._context.settle()
-        await super().catch_up()
+        await super().conclude()
+        # They have sounds, and would stay as long as the session.
+        self._before = []
 
     async def _make_silenced(self) -> None:
         """The context holds what was said of an answer whose worker was lost before its end."""
@@ -331,16 +336,15 @@ class TurnFeed(_Feed[HalfDuplexView]):
         for item_id in item_ids:
             self._context.forget(item_id)
 
-    async def _begin(self, entry: Begun) -> None:
+    async def _begin(self, entry: TurnStarted) -> None:
         await self._make_silenced()
-        self.setup = entry.setup or self.setup
         self._current, self.is_filled, self._is_made = entry, False, False
         answer = ConversationItem.of_answer(entry.item_id)
         if not entry.request.is_apart:
             self._forget(self._items.append(answer))
         self._before = self._items.before(answer)
 
-    async def _fill(self, asked: Begun, chosen: tuple[object, ...]) -> None:
+    async def _fill(self, asked: TurnStarted, chosen: tuple[object, ...]) -> None:
         self._is_behind |= any(each is not None for each in chosen)
         await self._context.fill(
             self._before,
@@ -352,7 +356,7 @@ class TurnFeed(_Feed[HalfDuplexView]):
         )
         self.is_filled = True
 
-    async def _answer(self, asked: Begun, answered: AnswerMade) -> MadeAnswer | None:
+    async def _answer(self, asked: TurnStarted, answered: AnswerMade) -> MadeAnswer | None:
         """Have the model generate an answer again. One that was stopped and whose choices are
         unknown is only appended to the context."""
         self.is_filled, self._silenced = False, None
@@ -374,7 +378,7 @@ class TurnFeed(_Feed[HalfDuplexView]):
 
     async def _generate(
         self,
-        asked: Begun,
+        asked: TurnStarted,
         generation: Generation,
         *,
         speaks: bool,
@@ -396,12 +400,12 @@ class TurnFeed(_Feed[HalfDuplexView]):
         decoded = self._view.decoded
         return MadeAnswer("" if decoded is None else decoded.text, tuple(sounds))
 
-    def _add_answer(self, told: AnswerTold) -> None:
+    def _add_answer(self, told: TurnCompleted) -> None:
         if told.is_apart:
             return
         item = self._items.find(told.item_id)
         for text, begins_ms in told.spoken:
             item.say(text, begins_ms)
-        self._context.add([each.item_id for each in told.calls])
-        for each in told.calls:
-            self._forget(self._items.append(each))
+        self._context.add([item_id for item_id, _ in told.calls])
+        for call in ConversationItem.of_calls(told.calls):
+            self._forget(self._items.append(call))

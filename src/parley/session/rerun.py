@@ -1,7 +1,7 @@
 """Runs a recorded session through a model again and compares the results.
 
-The recording is read back into the entries of which it is a fold, and `replay` does them again: the
-same code as for a lost worker's session, with a comparison. On the same machine with the same
+A recording consists of the session's entries, and `replay` does them again: the same code as for a
+lost worker's session, with a comparison. On the same machine with the same
 weights the answers are the same, bit for bit; where they are not, something depends on what it must
 not depend on.
 """
@@ -13,45 +13,36 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, Final, cast
 
-import msgspec
 import numpy as np
 from msgspec import UNSET
 
 from parley.clock import SystemClock
 from parley.dialects.events import (
     AnswerDone,
-    AudioInput,
     ChatRequested,
+    DuplexSetup,
+    HalfDuplexSetup,
     OutputDelta,
     ServerEvent,
+    TurnStarted,
     UnitDone,
 )
 from parley.engine.engine import SlotHandle
 from parley.engine.work import StartSession
 from parley.errors import InvalidRequest
-from parley.media.pcm import INPUT_RATE_HZ, Pcm
-from parley.protocol.kinds import Ending, Phase
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
+from parley.protocol.kinds import Phase
 from parley.protocol.values import AUDIO_LIMIT_S
-from parley.recording import lines, timeline
+from parley.recording import lines, reading, timeline
 from parley.recording.journal import fingerprint
 from parley.recording.layout import Folder
-from parley.recording.lines import (
-    EntryLine,
-    HeadLine,
-    JournalLines,
-    LostLine,
-    SamplePlace,
-    UnitLine,
-)
-from parley.recording.timeline import JournalTurn
+from parley.recording.lines import EntryLine, HeadLine, KeptSound
+from parley.recording.reading import JournalEntries, RecordedEntry
+from parley.recording.timeline import FoldedTurn
 from parley.results import StartResult, UnitResult
-from parley.session import state_codec
 from parley.session.chat import RequestRun
-from parley.session.entries import AnswerMade, Begun, Entry
 from parley.session.item_context import ItemContext
-from parley.session.items import ItemList
 from parley.session.opened import Voices, no_voices
-from parley.session.recorded import load_request
 from parley.session.replay import (
     ConversationFeed,
     Made,
@@ -60,15 +51,17 @@ from parley.session.replay import (
     UnitFeed,
     replay,
 )
+from parley.session_log.entries import AnswerMade, Entry
+from parley.session_log.items import ItemList
 from parley.views.chat import ChatView
 from parley.views.duplex import DuplexView
 from parley.views.half_duplex import HalfDuplexView
 
-OLD: Final = (b"session.entries:Answered", b"session.entries:Cut")
-"""Entries of half-duplex that are made no more."""
-
-_Recorded = tuple[Entry, UnitLine | JournalTurn | None]
-_Dated = tuple[Entry, UnitLine | JournalTurn | None, float | None]
+_Result = RecordedEntry | FoldedTurn | None
+"""Output of the model for an entry: the line of a unit, else the turn that contains the entry."""
+_Dated = tuple[Entry, _Result, float | None]
+"""With the time at which the model was asked, in Unix seconds; None: with the entry before."""
+_UNCOUNTED: Final = DuplexSetup | HalfDuplexSetup
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +79,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Comparison:
-    """What came of a rerun.
+    """Result of a rerun.
 
     Args:
         entries: units or answers of the recording.
@@ -155,7 +148,7 @@ class _AtItsTime:
 
 
 class _Missing(Exception):
-    """What follows cannot be done again, because of this."""
+    """Reason why the remaining entries cannot be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,116 +157,69 @@ class _Part:
 
     folder: Folder
     head: HeadLine
-    journal: JournalLines
+    journal: JournalEntries
 
     @classmethod
     def read(cls, folder: Folder) -> _Part:
         try:
-            journal = lines.read(folder.journal)
+            journal = reading.read(folder.journal)
         except OSError:
             raise InvalidRequest(f"'{folder.recording_id}' has no journal.") from None
-        head = journal.last(HeadLine)
-        if head is None:
+        if journal.head is None:
             raise InvalidRequest("The journal has no head line.")
-        return cls(folder, head, journal)
+        return cls(folder, journal.head, journal)
 
-    def file(self, path: str) -> bytes:
+    def setup(self) -> list[Entry]:
+        """The session's request, unless each request is an entry of its own."""
+        asked = [each for each in self.journal if isinstance(each.entry, _UNCOUNTED)][:1]
+        if not asked and self.head.app_type.mode != "chat":
+            raise InvalidRequest("The request of the session was not recorded.")
+        return [self._entry(each.line) for each in asked]
+
+    def entries(self) -> Iterator[_Dated]:
+        """The work after that, with the recorded result."""
+        turns, turn = iter(timeline.turns(self.journal)), None
+        for each in self.journal:
+            if isinstance(each.entry, _UNCOUNTED) or not isinstance(each.entry, Entry):
+                continue
+            if isinstance(each.entry, ChatRequested | TurnStarted):
+                turn = next(turns, turn)
+            result = each if self.head.app_type.is_duplex else turn
+            at_s = None if result is None else self.journal.began_s + result.at_ms / 1000
+            yield self._entry(each.line), result, at_s
+
+    def _entry(self, line: EntryLine) -> Entry:
+        """The entry, with its sound and files."""
+
+        def load(kept: int | str) -> Pcm | bytes:
+            if isinstance(kept, str):
+                return self._file(kept)
+            if not line.sounds or not 0 <= kept < len(line.sounds):
+                raise InvalidRequest("Samples of the recording are missing.")
+            return self._sound(line.sounds[kept])
+
+        entry: Entry = lines.load(line, load)
+        return entry
+
+    def _file(self, path: str) -> bytes:
         try:
             return self.folder.file(path).read_bytes()
         except OSError:
             raise InvalidRequest(f"'{path}' of the recording is missing.") from None
 
-    def sound(self, where: SamplePlace) -> Pcm:
-        first, count, rate_hz = where
+    def _sound(self, kept: KeptSound) -> Pcm:
+        if kept.samples is None:
+            # The model's, which is made again.
+            return Pcm.empty(OUTPUT_RATE_HZ)
+        first, count, rate_hz = kept.samples
+        if count == 0:
+            return Pcm.empty(rate_hz)
         if first is None:
             raise InvalidRequest("Its sound was not kept sample by sample (storage.exact_inputs).")
         samples = np.fromfile(self.folder.inputs, "<f4", count, offset=4 * first)
         if len(samples) != count:
             raise InvalidRequest("Samples of the recording are missing.")
         return Pcm(samples.astype(np.float32, copy=False), rate_hz)
-
-    def setup(self) -> list[Entry]:
-        mode = self.head.app_type.mode
-        return [] if mode == "chat" else [load_request(self.head.asked, mode, self.file)]
-
-    def dated(self) -> Iterator[_Dated]:
-        """The entries, and when the model was asked, in Unix seconds; None: with the entry
-        before."""
-        for entry, recorded in self.entries():
-            line = recorded.asked if isinstance(recorded, JournalTurn) else recorded
-            at_s = None if line is None else self.head.created_s + float(line.at_ms) / 1000
-            yield entry, recorded, at_s
-
-    def entries(self) -> Iterator[_Recorded]:
-        """What was done after that, with the recorded result."""
-        match self.head.app_type.mode:
-            case "duplex":
-                return self._units()
-            case "half_duplex":
-                return self._turns()
-            case "chat":
-                return self._chats()
-
-    def _chats(self) -> Iterator[_Recorded]:
-        asked, seed = self.head.asked, self.head.seed
-        for number, turn in enumerate(timeline.turns(self.journal.lines)):
-            if number:
-                if not turn.asked.asked:
-                    raise _Missing(f"the request of turn {turn.index} was not recorded")
-                asked, seed = turn.asked.asked, turn.asked.seed or 0
-            yield replace(load_request(asked, "chat", self.file), seed=seed), turn
-
-    def _units(self) -> Iterator[_Recorded]:
-        for line in self.journal.lines:
-            if isinstance(line, UnitLine):
-                yield self._unit(line), line
-            elif isinstance(line, EntryLine):
-                yield self._entry(line), None
-
-    def _turns(self) -> Iterator[_Recorded]:
-        turns = timeline.turns(self.journal.lines)
-        told, turn = iter(turns), None
-        kept = [*self.journal.of(EntryLine)]
-        if (turns and not kept) or any(old in bytes(line.what) for line in kept for old in OLD):
-            raise InvalidRequest(
-                "An earlier version made this recording and did not record its turns as entries."
-            )
-        for entry in map(self._entry, kept):
-            if isinstance(entry, Begun):
-                turn = next(told, None)
-            yield entry, turn
-
-    def _entry(self, line: EntryLine) -> Entry:
-        def load(kept: int | str) -> Pcm | bytes:
-            if isinstance(kept, str):
-                return self.file(kept)
-            if not 0 <= kept < len(line.samples):
-                raise InvalidRequest("Samples of the recording are missing.")
-            return self.sound(line.samples[kept])
-
-        entry: Entry = state_codec.from_plain(msgspec.json.decode(line.what), load)
-        return entry
-
-    def _unit(self, line: UnitLine) -> UnitDone:
-        recorded = line.result
-        heard = AudioInput(
-            self.sound(line.samples) if line.samples else Pcm.empty(INPUT_RATE_HZ),
-            tuple(map(self.file, line.frames or ())),
-            bool(line.force_listen),
-            line.max_slices or None,
-            line.text or "",
-        )
-        is_listen = recorded.mode == "LISTEN" and line.unsaid is UNSET
-        result = UnitResult(
-            ending=Ending.LISTEN if is_listen else Ending.SPOKE,
-            text=line.unsaid or recorded.text or "",
-            end_of_turn=bool(recorded.end_of_turn),
-            text_tokens=recorded.timing.n_tokens,
-            speech_tokens=recorded.timing.n_tts_tokens,
-            context_tokens=recorded.timing.kv_cache_length,
-            is_listen=is_listen,
-        )
-        return UnitDone(line.index, result, unit=heard)
 
 
 def _parts(folder: Folder) -> list[_Part]:
@@ -303,10 +249,10 @@ class _Rerun:
         self._parts = parts
         self.found = found
         self._voices = voices
-        self._recorded: UnitLine | JournalTurn | None = None
-        """What the model made of the newest entry then."""
+        self._recorded: _Result = None
+        """The model's recorded output for the newest entry."""
         self._now_s = parts[0].head.created_s
-        if any(part.journal.last(LostLine) or part.journal.damaged for part in parts):
+        if any(part.journal.lost or part.journal.damaged for part in parts):
             found.ended = "entries of the recording are missing"
 
     def wall_clock(self) -> float:
@@ -331,12 +277,13 @@ class _Rerun:
 
     async def run(self, feed: ConversationFeed) -> None:
         await replay(feed, self._entries(), self._compare)
+        await feed.conclude()
 
     def _entries(self) -> Iterator[Entry]:
         known: Iterator[_Dated] = iter(())
         for part in self._parts:
             # A later worker's entries replace those of an earlier one.
-            known = chain(islice(known, part.head.continues_after or 0), part.dated())
+            known = chain(islice(known, part.head.continues_after or 0), part.entries())
         yield from self._parts[0].setup()
         try:
             yield from self._counted(known)
@@ -365,12 +312,12 @@ class _Rerun:
     def _compare(self, entry: Entry, made: Made) -> None:
         recorded = self._recorded
         match entry, recorded:
-            case UnitDone(), UnitLine() if isinstance(made, UnitResult):
+            case UnitDone(), RecordedEntry() if isinstance(made, UnitResult):
                 self._compare_unit(entry, recorded, made)
-            case ChatRequested(), JournalTurn() if isinstance(made, MadeAnswer):
+            case ChatRequested(), FoldedTurn() if isinstance(made, MadeAnswer):
                 is_whole = _is_whole(recorded)
                 self._compare_answer(recorded, recorded.text, made.text, made.sounds, is_whole)
-            case AnswerMade(), JournalTurn() if isinstance(made, MadeAnswer):
+            case AnswerMade(), FoldedTurn() if isinstance(made, MadeAnswer):
                 self._compare_answer(recorded, entry.said, made.text, made.sounds, entry.is_whole)
             case AnswerMade(), None if isinstance(made, MadeAnswer):
                 # It started in the part before.
@@ -379,24 +326,25 @@ class _Rerun:
             case _:
                 pass
 
-    def _compare_unit(self, done: UnitDone, line: UnitLine, made: UnitResult) -> None:
+    def _compare_unit(self, done: UnitDone, each: RecordedEntry, made: UnitResult) -> None:
         found, index, recorded = self.found, done.index, done.decided
         found.compared += 1
         mode = {True: "LISTEN", False: "SPEAK"}
         found.check(index, "mode", mode[recorded.is_listen], mode[made.is_listen])
         found.check(index, "text", recorded.text, made.text)
-        if line.unsaid is UNSET:
+        if done.unsaid is None:
             found.check(index, "end of turn", recorded.end_of_turn, bool(made.end_of_turn))
-            found.check(index, "sound", line.said_sha256 or None, _print(made.pcm))
+            said = None if each.said is None else each.said.sha256
+            found.check(index, "sound", said, _print(made.pcm))
         found.check(index, "context tokens", recorded.context_tokens, made.context_tokens)
 
     def _compare_answer(
-        self, turn: JournalTurn, said: str, text: str, sounds: Sequence[Pcm], is_whole: bool
+        self, turn: FoldedTurn, said: str, text: str, sounds: Sequence[Pcm], is_whole: bool
     ) -> None:
         prints = [one for sound in sounds if (one := _print(sound)) is not None]
-        recorded = [line.said_sha256 for line in turn.said if line.said_sha256]
+        recorded = [piece.sound.sha256 for piece in turn.said if piece.sound is not None]
         if not is_whole:
-            # How far it had come is a matter of time; what there is must be how it begins.
+            # How much of it there is depends on time; it must be the beginning of the whole answer.
             text = text[: len(said)]
         if not (is_whole and _is_whole(turn)):
             prints = prints[: len(recorded)]
@@ -421,7 +369,7 @@ class _ChatFeed:
         await run.answer()
         return MadeAnswer(self._text, tuple(self._sounds))
 
-    async def catch_up(self) -> None:
+    async def conclude(self) -> None:
         """See `ConversationFeed`."""
 
     def emit(self, event: ServerEvent) -> None:
@@ -431,20 +379,20 @@ class _ChatFeed:
             self._text = event.text
 
     def log(self, entry: ChatRequested) -> None:
-        """It is in the recording."""
+        """Does nothing: it is already in the recording."""
 
     def enter(self, phase: Phase) -> None:
-        """Nobody watches."""
+        """Does nothing: no client follows the phase."""
 
     async def room(self) -> None:
-        """There is always room."""
+        """Returns immediately: there is always room."""
 
     async def recording_id(self) -> None:
-        """It is not recorded again."""
+        """Does nothing: a rerun is not recorded."""
 
 
-def _is_whole(turn: JournalTurn) -> bool:
-    return turn.answer is not None and not (turn.answer.interrupted or turn.answer.failed)
+def _is_whole(turn: FoldedTurn) -> bool:
+    return turn.answer is not None and not (turn.is_interrupted or turn.has_failed)
 
 
 def _print(pcm: Pcm | None) -> str | None:

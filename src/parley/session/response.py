@@ -1,4 +1,4 @@
-"""An answer of a conversation of turns while it is made, and what cannot be asked of it.
+"""An answer of a conversation of turns while it is generated, and options it cannot have.
 
 Source: OpenAI Realtime (GA), responses.
 """
@@ -12,27 +12,23 @@ from typing import Any
 from parley.dialects.events import ResponseRequested, ServerEvent, TokenCounts
 from parley.errors import InvalidRequest
 from parley.protocol.values import make_id
-from parley.session.items import ConversationItem
 from parley.session.tool_calls import AnswerCalls
+from parley.session_log.items import ConversationItem
 
 
 class ResponseInProgress(InvalidRequest):
     """A request for an answer while there is one."""
 
     code = "conversation_already_has_active_response"
-
-    def __init__(self) -> None:
-        super().__init__("A response is in progress: cancel it, or wait until it is done.")
+    sentence = "A response is in progress: cancel it, or wait until it is done."
 
 
 class NothingToCancel(InvalidRequest):
     """A cancellation without an answer."""
 
     code = "response_cancel_not_active"
-
-    def __init__(self) -> None:
-        # LiveKit's agents look for these first two words.
-        super().__init__("Cancellation failed: no active response found.")
+    # LiveKit's agents look for these first two words.
+    sentence = "Cancellation failed: no active response found."
 
 
 @dataclass(slots=True)
@@ -71,13 +67,14 @@ class Response:
     tokens: TokenCounts = field(default_factory=TokenCounts)
 
     def remembered(self) -> dict[str, Any]:
-        """What the client knows of it, as values."""
+        """The client's knowledge of it, as values."""
         return {
             "request": self.request,
             "response_id": self.response_id,
             "item_id": self.item.item_id,
             "is_spoken": self.is_spoken,
             "text": self.text,
+            "audio_ms": self.audio_ms,
             "emitted": max(self.emitted, self.skips),
             "has_calls": self.calls.has_started,
             "has_ended": self.has_ended,

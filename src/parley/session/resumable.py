@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from parley.clock import Clock
 from parley.errors import ServiceUnavailable
 from parley.protocol.control import CUT_CODE
 from parley.protocol.resume import (
+    ACK_LIMIT_CHARS,
     INPUT_ACK_EVERY,
     REPLACED_CODE,
     ConnectionReplaced,
@@ -32,12 +33,13 @@ from parley.protocol.resume import (
     refusal_message,
     with_fields,
 )
+from parley.session.arrivals import Arrivals
 from parley.session.deadlines import RESUME, Deadlines
 from parley.session.log import RETRY_S, LogLate, SessionLog
 from parley.session.outbox import OutputLimits
 from parley.session.socket import Disconnected, SessionSocket
 from parley.session.tokens import ResumeTokens
-from parley.session_log.contract import StoredOutput
+from parley.session_log.contract import LogContents, SessionLogWriter
 
 UNUSED_WINDOW_S: Final = 1.5
 """A session of which nothing was heard since it was ready waits no longer if its client was cut
@@ -46,13 +48,7 @@ than a gateway keeps a newcomer waiting for its own session id. If the gateway w
 that waited in its queue may have the token, and the session waits as any other."""
 
 BETWEEN_S: Final = 20.0
-"""How long an answer may still take when its session is to continue at another worker."""
-
-CATCH_UP_S: Final = 5.0
-"""How long a client that was away may take at least to send what was said meanwhile."""
-
-REAL_TIME_S: Final = 0.5
-"""After this long, a client that has sent no more sound than that has nothing to catch up."""
+"""Time left for an answer whose session is about to move to another worker."""
 
 LAST_WORDS_S: Final = 1.0
 """How long the log of a session that has ended is kept after the gateway has its last words. If it
@@ -60,10 +56,8 @@ does not have them, the log is kept for the whole window."""
 RETURN_S: Final = 10.0
 """A session that was rebuilt waits at least this long: a client that has kept trying is there by
 then, even if its window has passed meanwhile."""
-FETCHED_S: Final = 2.0
-"""How long they hold a slot at the worker that took them over."""
 LAST_WORD_S: Final = 2.0
-"""How long a connection that was replaced may take to hear of it."""
+"""Time limit for informing a replaced connection."""
 
 _log = logs.get(__name__)
 
@@ -133,19 +127,17 @@ class ResumableSocket:
         self._is_restored = False
         self._left_s: float | None = None
         """When the last connection was lost; None: at another worker."""
-        self._away_s = 0.0
-        self._back_s = float("-inf")
-        """How long the client was away last, and when it came back."""
-        self._backlog_left_s = self._heard_s = self._heard_since_s = 0.0
-        """Sound said while it was away that has not come, what has come since, and since when."""
+        self.arrivals = Arrivals(clock)
         self._sent_before: int | None = None
         """Messages that the client had sent when it lost another worker; None: it did not."""
+        self._takes_input = True
+        """False while it is being handed over, or was."""
         self._is_handed_over = False
         """True if another worker is to continue: no message is read or sent any more."""
         self.is_between: Callable[[], bool] = lambda: True
         """True if the session is between two turns or units."""
         self.remember: Callable[[], dict[str, Any] | None] = lambda: None
-        """What the session remembers; None: it cannot say at the moment."""
+        """The session's state; None: not available at the moment."""
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
         log.on_stored = self._news.set
@@ -157,7 +149,7 @@ class ResumableSocket:
         self.has_left = False
         """True if another worker continues the session for good."""
         self._remembered: dict[str, Any] | None = None
-        """What the session remembered last; of one that has ended it does not matter any more."""
+        """The session's last state; irrelevant once it has ended."""
         self._why_over = ""
         """Why no client can continue the session; "" while one can."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -176,7 +168,7 @@ class ResumableSocket:
 
     @property
     def left_s(self) -> float | None:
-        """How long the client may stay away still; None: it is here."""
+        """Time left for the client to return; None: it is connected."""
         due_s = self.deadlines.get(RESUME)
         if self._attached is not None or due_s is None:
             return None
@@ -184,34 +176,9 @@ class ResumableSocket:
 
     @property
     def window_left_s(self) -> float:
-        """How long the client may still return for the last words."""
+        """Time left for the client to fetch the last messages."""
         until_s = self._away_until_s
         return self._window_s if until_s is None else max(0.0, until_s - self._clock.time())
-
-    @property
-    def backlog_s(self) -> float:
-        """Seconds of sound that the client may send faster than in real time, because it was said
-        while the client was away. For a while after it came back; else 0."""
-        if self._clock.monotonic() - self._back_s > max(self._away_s, CATCH_UP_S):
-            return 0.0
-        return min(self._away_s, self._window_s)
-
-    def takes_backlog(self, seconds: float) -> bool:
-        """True if the next `seconds` of sound were said while the client was away: as much as that
-        comes first, and faster than it was said."""
-        if self._backlog_left_s <= 0:
-            return False
-        now_s = self._clock.monotonic()
-        if not self._heard_s:
-            self._heard_since_s = now_s
-        past_s = now_s - self._heard_since_s
-        if past_s > REAL_TIME_S and self._heard_s < past_s:
-            # It comes as it is said: the client has kept nothing, or has sent it all.
-            self._backlog_left_s = 0.0
-            return False
-        self._heard_s += seconds
-        self._backlog_left_s -= seconds
-        return True
 
     @property
     def has_last_words(self) -> bool:
@@ -262,11 +229,11 @@ class ResumableSocket:
             if frame is None or attached is not self._attached:
                 # Not counted, so the client sends it again.
                 continue
-            if (ack := as_ack(frame)) is not None:
+            if len(frame) <= ACK_LIMIT_CHARS and (ack := as_ack(frame)) is not None:
                 self._log.acknowledge(ack.seq)
                 self._tokens.confirm(ack.generation)
                 continue
-            while self._is_handed_over:
+            while not self._takes_input:
                 self._changed.clear()
                 await self._changed.wait()
             if attached is not self._attached:
@@ -326,7 +293,7 @@ class ResumableSocket:
         self._refuse_from_now(f"No client returned within {self._window_s:g} s.")
 
     def end(self) -> None:
-        """Nothing will come or go any more. Safe to repeat."""
+        """Closes both directions. Safe to repeat."""
         how = "" if self._closing is None else " ({1}, close code {0})".format(*self._closing)
         self._refuse_from_now(f"It is over{how}, and no messages are left.")
         self._finish_log()
@@ -335,15 +302,6 @@ class ResumableSocket:
         self._changed.set()
         for task in list(self._tasks):
             task.cancel()
-
-    async def until_told(self) -> None:
-        """Wait, for a moment at most, until a client has fetched the last words."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(FETCHED_S, self.window_left_s)):
-                while self._attached is None:
-                    self._changed.clear()
-                    await self._changed.wait()
-                await asyncio.wait({self._attached.over})
 
     def forget_session(self) -> None:
         """The session is over. A client may still come for its last words, which are here; what the
@@ -382,13 +340,13 @@ class ResumableSocket:
         Returns when this one is over.
 
         Args:
-            sent: how many messages the client had sent when it lost its connection.
+            sent: number of messages that the client had sent when it lost its connection.
 
         Raises:
             ResumeRefused: as `check`.
         """
         self.check(token_hash, seq)
-        self._is_handed_over = False
+        self._takes_input, self._is_handed_over = True, False
         if self._is_restored and self._sent_before is None:
             self._sent_before = sent
         log = self._log
@@ -418,12 +376,18 @@ class ResumableSocket:
         self._begin_delivery(attached, [_text(each) for each in first], seq)
         self.deadlines.clear(RESUME)
         self._away_until_s = None
-        self._back_s = now_s = self._clock.monotonic()
-        self._away_s = self._window_s if self._left_s is None else now_s - self._left_s
-        self._backlog_left_s, self._heard_s = self.backlog_s, 0.0
+        now_s = self._clock.monotonic()
+        # Another worker may have stood still for long before its connections were closed.
+        away_s = 2 * self._window_s if self._left_s is None else now_s - self._left_s
+        self.arrivals.end_gap(away_s)
         self.deadlines.go(now_s)
         self._changed.set()
-        _log.info("session_resumed", generation=self._tokens.generation, after=seq)
+        _log.info(
+            "session_resumed",
+            session_id=self._session_id,
+            generation=self._tokens.generation,
+            after=seq,
+        )
         self._moved()
         await asyncio.wait({attached.over})
 
@@ -457,7 +421,7 @@ class ResumableSocket:
     async def _deliver(
         self, attached: _Attachment, first: list[str] | tuple[str, ...], seq: int
     ) -> None:
-        """Send what is not there yet, and then what comes, until this connection is over."""
+        """Send what the client does not have, then new messages, until this connection is over."""
         log = self._log
         try:
             if first:
@@ -484,7 +448,7 @@ class ResumableSocket:
                     break
                 await self._news.wait()
         except (Disconnected, TimeoutError):
-            _log.info("client_cut_off", sent=seq)
+            _log.info("client_cut_off", session_id=self._session_id, sent=seq)
             self._spawn(self._drop(attached.socket))
         except LogLate:
             _log.warning("session_log_late", sent_seq=seq)
@@ -499,7 +463,7 @@ class ResumableSocket:
         return self._log.is_protecting
 
     def _state(self) -> dict[str, Any] | None:
-        """What the log holds beyond entries and messages."""
+        """State in the log beyond entries and messages."""
         remembered = self._remembered if self._closing is not None else self.remember()
         if remembered is None:
             return None
@@ -523,28 +487,31 @@ class ResumableSocket:
 
     async def hand_over(self) -> bool:
         """Bring the log up to date between two turns or units, and stop there. Returns True if that
-        was possible. A client that is attached later continues all the same."""
+        was possible. The client hears the turn to its end. One that is attached later continues all
+        the same."""
         if not self._log.is_waited_for:
             return False
-        self._is_handed_over = True
+        self._takes_input = False
         began_s = self._loop.time()
-        while not self.is_between() and self._loop.time() - began_s < BETWEEN_S:  # noqa: ASYNC110
+        while not self.is_between() and self._loop.time() - began_s < BETWEEN_S:
             await asyncio.sleep(RETRY_S)
-        self._log.is_changed = True
+            # Also for a client that came back meanwhile.
+            self._takes_input = False
+        self._is_handed_over = self._log.is_changed = True
         with contextlib.suppress(LogLate):
             await self._log.until_current()
         if not self._log.is_current:
-            self._is_handed_over = False
+            self._takes_input, self._is_handed_over = True, False
             self._changed.set()
             self._news.set()
             return False
-        _log.info("session_handed_over", after=self._log.last_seq)
+        _log.info("session_handed_over", session_id=self._session_id, after=self._log.last_seq)
         return True
 
     def leave(self) -> None:
         """Another worker continues the session: its log stays as it is, and its client receives
         nothing more from here."""
-        self._is_handed_over = self.has_left = True
+        self._takes_input, self._is_handed_over, self.has_left = False, True, True
         self._log.leave()
         if self._attached is not None:
             self._spawn(self._drop(self._attached.socket))
@@ -555,21 +522,27 @@ class ResumableSocket:
         self._log.stop("cannot be rebuilt")
 
     def restore(
-        self, state: dict[str, Any], outputs: Sequence[StoredOutput], entries: bytes
+        self, state: dict[str, Any], contents: LogContents, writer: SessionLogWriter
     ) -> None:
         """Take over another worker's state. No connection is attached, and the window runs.
 
         Args:
             state: as it was logged.
-            outputs: those after what the client has acknowledged.
-            entries: of the other worker's log.
+            contents: of the other worker's log.
+            writer: continues that log.
         """
         self._tokens = state["tokens"]
         self._ready_seq = state["ready_seq"]
         self._closing = state["closing"]
         self._remembered = state
         self._received = self._told = state["received"]
-        self._log.adopt(entries, outputs, received=self._received, last_seq=state["last_seq"])
+        self._log.adopt(
+            writer,
+            contents.entries,
+            contents.outputs,
+            received=self._received,
+            last_seq=state["last_seq"],
+        )
         self._is_restored = True
         self._away_until_s = state["away_until_s"]
         self._detach(self._attached)

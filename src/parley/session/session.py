@@ -35,13 +35,14 @@ from parley.errors import InferenceFailed, InvalidRequest, ParleyError, SlowClie
 from parley.protocol import codec
 from parley.protocol.kinds import Phase
 from parley.protocol.resume import AwayReason, GoingAway, InputDropped
+from parley.session.arrivals import Arrivals
 from parley.session.deadlines import GOING_AWAY, LAST, RESUME, Deadlines
-from parley.session.entries import Entry, Observed
 from parley.session.opened import Voices
 from parley.session.outbox import Outbox, OutputLimits
 from parley.session.pacing import PacedOutput
 from parley.session.resumable import ResumableSocket
 from parley.session.socket import Disconnected, SessionSocket
+from parley.session_log.entries import Entry, Observed
 
 PARSE_ON_LOOP_BYTES = 65_536
 """Longer messages are parsed in a thread, so that a large one delays no other session. A second of
@@ -65,7 +66,7 @@ VOICE_EVERY_S = 1.0
 many ahead."""
 
 CLOSING_S = 2.0
-"""How long the closing handshake may take."""
+"""Time limit of the closing handshake."""
 
 _log = logs.get(__name__)
 
@@ -80,7 +81,7 @@ class Observer(Protocol):
 
 
 class Runner(Protocol):
-    """What runs one conversation on a view."""
+    """Runs one conversation on a view."""
 
     def accept(self, event: ClientEvent) -> None:
         """Take what the client did. Returns immediately.
@@ -118,24 +119,32 @@ class RebuildableRunner(Protocol):
         ...
 
     def first_entry(self) -> Entry | None:
-        """What the log begins with, where the client asks to be able to come back; None: with what
-        is done from then on."""
+        """First entry of the log, if the client asks to be able to come back; None: the next thing
+        that is done."""
         ...
 
     def remembered(self) -> dict[str, Any] | None:
-        """What it knows beyond the log, as values; None: it cannot say at the moment."""
+        """Its state beyond the log, as values; None: not available at the moment."""
         ...
 
     def without_old_sound(self, log: Sequence[Any]) -> list[Any]:
-        """The log with silence for sound that `rebuild` does not need: all that came of it is in
+        """The log with silence for sound that `redo` does not need: all that came of it is in
         the log, and nothing that is still to come depends on it."""
         ...
 
-    async def rebuild(self, log: Sequence[Any], remembered: dict[str, Any]) -> None:
-        """Do again what is in the log, and be as that runner was; `run` continues from there.
+    async def redo(self, log: Sequence[Any]) -> None:
+        """Do again what is in the log, or what follows in it.
 
         Raises:
             ParleyError: it cannot be done here.
+        """
+        ...
+
+    async def restore(self, remembered: dict[str, Any]) -> None:
+        """Everything has been done again: be as that runner was. `run` continues from there.
+
+        Raises:
+            ParleyError: as `redo`.
         """
         ...
 
@@ -147,8 +156,8 @@ class Session:
         dialect: what the client speaks, as far as its request told.
         settle: what it speaks, as its first message shows.
         session_id: for logs.
-        enters: told about every change of phase.
-        recorded: gives the recording's id before the client learns that it may start; bounded in
+        enters: called at every change of phase.
+        recorded: returns the recording's id before the client learns that it may start; bounded in
             time.
         may_roll_over: see `rolls_over`.
     """
@@ -173,6 +182,7 @@ class Session:
         self._offered_to = self._resumable
         """None: the client has asked to be able to come back."""
         self.deadlines = Deadlines() if self._resumable is None else self._resumable.deadlines
+        self.arrivals = Arrivals(clock) if self._resumable is None else self._resumable.arrivals
         self.session_id = session_id
         self._socket = socket
         self._dialect = dialect
@@ -183,7 +193,7 @@ class Session:
         self._outbox = Outbox(output)
         self._paced = PacedOutput()
         self.phase = Phase.CONNECTED
-        """Where the conversation is; changed by `enter`."""
+        """Phase of the conversation; changed by `enter`."""
         self._announced: set[AwayReason] = set()
         self._dropped_s = 0.0
         """Seconds of sound that were dropped, of which the client was not informed yet."""
@@ -210,13 +220,6 @@ class Session:
     def has_ended(self) -> bool:
         """True if the ending is decided."""
         return self._ending.done()
-
-    @property
-    def backlog_s(self) -> float:
-        return 0.0 if self._resumable is None else self._resumable.backlog_s
-
-    def takes_backlog(self, seconds: float) -> bool:
-        return self._resumable is not None and self._resumable.takes_backlog(seconds)
 
     @property
     def rolls_over(self) -> bool:
@@ -318,8 +321,8 @@ class Session:
         self.go_away((limit - tokens) / (tokens / (done.index + 1)), "context")
 
     def drop_output(self) -> float:
-        """Send nothing more of the answer in progress than is in flight already; returns how many
-        milliseconds of sound are not sent for it."""
+        """Send nothing more of the answer in progress than is in flight already; returns the
+        milliseconds of sound that are not sent for it."""
         return self._outbox.drop_output() + self._paced.drop(self.clock.monotonic())
 
     async def room(self) -> None:
@@ -560,7 +563,7 @@ class Session:
         return True
 
     async def _decode(self, frame: str | bytes) -> Any:
-        """What a message says; see `Dialect.decode`."""
+        """Decodes a message; see `Dialect.decode`."""
         if isinstance(frame, bytes):
             frame = self._dialect.text_of(frame)
         if self._settle is not None:

@@ -1,4 +1,4 @@
-"""Never silent without reason: says why nothing comes when the user has waited for long.
+"""No silence without a reason: reports why nothing happens when the user has waited for long.
 
 One reason at a time; while it lasts it is sent again after twice the time, at most every
 `MOST_S`. Source: docs/protocols/README.md, "Why nothing comes".

@@ -1,4 +1,4 @@
-"""What a session needs of a connection."""
+"""The connection as its session sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens that open a session to a client that comes back. Pure: no sockets, no clock."""
+"""Tokens with which a client resumes its session. Pure: no sockets, no clock."""
 
 from __future__ import annotations
 

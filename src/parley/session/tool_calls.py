@@ -1,4 +1,4 @@
-"""The function calls of one answer: read out of its text, and told."""
+"""The function calls of one answer: parsed from its text and reported."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""The log of one session: what is written, who writes it, and who may read it.
+"""The contract of a session's log: its entries, its one writer, its readers.
 
 The worker that runs a session is the only writer of its log. Readers are another worker, which
 takes the log over when the first one is lost, and the gateway, which lists and drops logs. A log
-consists of entries that only grow (requests, inputs and results, encoded by
-`session/state_codec.py`), one state of named parts, of which an update has those that changed, and
-the numbered messages that the client has not acknowledged. Nothing in this package interprets an
-entry or a part.
+consists of entries that only grow (`entries.py`, encoded by `state_codec.py`), one state of named
+parts, of which an update has those that changed, and the numbered messages that the client has not
+acknowledged. A backend interprets neither entries nor parts.
 
 Each take-over starts a new epoch. A writer of an older epoch can no longer append.
 """
@@ -26,7 +25,7 @@ ENTRY_LENGTH_BYTES: Final = 4
 """In front of each entry of a log."""
 
 AppendResult = Literal["stored", "unavailable", "fenced", "dropped", "full"]
-"""What an update resulted in.
+"""Result of an update.
 
 - stored: another process can read it.
 - unavailable: the backend does not answer; a later update may be stored.
@@ -82,10 +81,11 @@ class StoredOutput(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class LogUpdate:
-    """What one append adds. It is stored whole or not at all.
+    """One append. It is stored whole or not at all.
 
     Args:
         is_whole: replaces everything that the log holds.
+        is_tail_whole: replaces the state and the messages; true also if `is_whole`.
         entries: new entries, each with its length in front.
         state: parts of the state that have changed; an empty one is gone. None: nothing has.
         outputs: new messages to the client.
@@ -93,6 +93,7 @@ class LogUpdate:
     """
 
     is_whole: bool
+    is_tail_whole: bool
     entries: bytes
     state: Mapping[str, bytes] | None
     outputs: tuple[StoredOutput, ...]
@@ -101,29 +102,24 @@ class LogUpdate:
 
 @dataclass(slots=True)
 class LogTail:
-    """State and unacknowledged messages of a log. `size`: their bytes."""
+    """State and unacknowledged messages of a log, as a reader of its updates collects them."""
 
     state: dict[str, bytes] = field(default_factory=dict)
     outputs: deque[StoredOutput] = field(default_factory=deque)
-    size: int = 0
 
     def apply(self, update: LogUpdate) -> None:
-        if update.is_whole:
-            self.state, self.size = {}, 0
+        if update.is_tail_whole:
+            self.state.clear()
             self.outputs.clear()
-        for name, data in (update.state or {}).items():
-            self.size += len(data) - len(self.state.get(name, b""))
-            self.state[name] = data
-        for output in update.outputs:
-            self.outputs.append(output)
-            self.size += len(output.data)
+        self.state |= update.state or {}
+        self.outputs += update.outputs
         while self.outputs and self.outputs[0].seq <= update.settled:
-            self.size -= len(self.outputs.popleft().data)
+            self.outputs.popleft()
 
 
 @dataclass(frozen=True, slots=True)
 class LogContents:
-    """What a log held when it was taken over."""
+    """Content of a log when it was taken over."""
 
     session: LoggedSession
     entries: bytes
@@ -152,6 +148,10 @@ class SessionLogWriter(Protocol):
     on_forgotten: Callable[[], None]
     """Called when the backend may have lost the log: the next update should be whole, and soon."""
 
+    wants_tail: bool
+    """True if the log has become much larger than what it holds: the next update with a state
+    should have `is_tail_whole`."""
+
     def append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
         """Store an update and call `done`, immediately or later. Append nothing else until then."""
         ...
@@ -174,6 +174,14 @@ class SessionLogs(Protocol):
     def create(self, session: LoggedSession) -> SessionLogWriter | None:
         """The writer of a new log, if sessions are logged. Nothing is stored before its first
         update."""
+        ...
+
+    async def peek(self, log_id: str) -> LogContents:
+        """Read a log that its writer continues.
+
+        Raises:
+            LogUnreadable: there is no such log, or it cannot be read at the moment.
+        """
         ...
 
     async def take_over(
@@ -214,6 +222,9 @@ class NoSessionLogs:
 
     def create(self, session: LoggedSession) -> None:
         del session
+
+    async def peek(self, log_id: str) -> LogContents:
+        raise LogUnreadable("Sessions are not logged here.")
 
     async def take_over(
         self, log_id: str, session: LoggedSession

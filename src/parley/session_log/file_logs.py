@@ -52,9 +52,9 @@ ENTRIES: Final = ".entries"
 NEW: Final = ".new"
 HEAD_BYTES: Final = 8
 """Of a frame of a tail: length and CRC-32 of its body, 4 bytes each."""
-DEAD_BYTES: Final = 1 << 20
-DEAD_SHARE: Final = 3.0
-"""A tail is rewritten when this much of it, and this many times what it needs, is outdated."""
+GROWN_BYTES: Final = 1 << 20
+GROWN_SHARE: Final = 3.0
+"""A tail is rewritten when it has grown by this size, and by this many times its first frame."""
 
 STRAY_S: Final = 60.0
 """Files without a first update are removed when they are this old."""
@@ -99,6 +99,9 @@ class FileSessionLogs:
     def create(self, session: LoggedSession) -> SessionLogWriter:
         return _FileWriter(self.folder, session, epoch=1)
 
+    async def peek(self, log_id: str) -> LogContents:
+        return await asyncio.to_thread(self._peek, log_id)
+
     async def take_over(
         self, log_id: str, session: LoggedSession
     ) -> tuple[LogContents, SessionLogWriter]:
@@ -134,6 +137,13 @@ class FileSessionLogs:
     def _files(self, log_id: str) -> list[Path]:
         return list(self.folder.glob(f"{_stem(log_id)}.*"))
 
+    def _peek(self, log_id: str) -> LogContents:
+        try:
+            return self._newest(path for _, path in _tails(self._files(log_id)))
+        except FileNotFoundError:
+            # Its writer has just replaced it.
+            raise LogUnreadable("The log of the session is being written.") from None
+
     def _take_over(
         self, log_id: str, session: LoggedSession
     ) -> tuple[LogContents, SessionLogWriter]:
@@ -149,14 +159,22 @@ class FileSessionLogs:
         for _, path in tails:
             if path.suffix == TAIL:
                 path.rename(path.with_suffix(CLOSED))
-        for old, _ in tails:
-            contents = self._read(self.folder / f"{_stem(log_id)}.{old}{CLOSED}")
-            if contents is not None:
-                return contents, _FileWriter(self.folder, session, epoch=epoch)
-        raise LogUnreadable("The log of the session is damaged.")
+        contents = self._newest(path.with_suffix(CLOSED) for _, path in tails)
+        return contents, _FileWriter(self.folder, session, epoch=epoch)
+
+    def _newest(self, tails: Iterable[Path]) -> LogContents:
+        """What the first of these tails holds that has anything.
+
+        Raises:
+            LogUnreadable: none has, or it is damaged.
+        """
+        found = next(filter(None, map(self._read, tails)), None)
+        if found is None:
+            raise LogUnreadable("Nothing of the session was kept.")
+        return found
 
     def _read(self, tail: Path) -> LogContents | None:
-        """What one epoch's files hold; None if it ended before its first update."""
+        """Content of one epoch's files; None if it ended before its first update."""
         kept, session, last = LogTail(), None, None
         for frame in _frames(tail.read_bytes()):
             session = frame.session or session
@@ -209,12 +227,14 @@ class _FileWriter:
         self._epoch = epoch
         self._stem = _stem(session.log_id)
         self._path = folder / f"{self._stem}.{epoch}{TAIL}"
-        self._kept = LogTail()
         self._generation = 0
         self._entries: _Open | None = None
         self._tail: _Open | None = None
+        self._tail_bytes = 0
+        """Size of the tail's first frame, which had everything."""
+        self.wants_tail = False
         self._over: AppendResult | None = None
-        """What every later update results in, once nothing can be stored any more."""
+        """Result of every later update, once nothing can be stored any more."""
         self.on_forgotten: Callable[[], None] = lambda: None
 
     def append(self, update: LogUpdate, done: Callable[[AppendResult], None]) -> None:
@@ -250,55 +270,59 @@ class _FileWriter:
         Raises:
             OSError: it cannot be written.
         """
-        self._kept.apply(update)
         if update.is_whole:
-            self._replace(update.entries)
+            self._replace(update)
             return
         entries, tail = self._entries, self._tail
         assert entries is not None, "the first update is whole"
         assert tail is not None
         if update.entries:
             entries.write(update.entries)
-        dead = tail.size - self._kept.size
-        if dead > DEAD_BYTES and dead > DEAD_SHARE * self._kept.size:
-            self._write_tail()
-            return
-        state = None if update.state is None else dict(update.state)
-        frame = _Frame(self._generation, entries.size, state, update.outputs, update.settled)
-        tail.write(_framed(frame))
+        if update.is_tail_whole:
+            self._write_tail(update)
+        else:
+            tail.write(self._framed(update))
+            grown = tail.size - self._tail_bytes
+            self.wants_tail = grown > GROWN_BYTES and grown > GROWN_SHARE * self._tail_bytes
 
-    def _replace(self, data: bytes) -> None:
+    def _replace(self, update: LogUpdate) -> None:
         """Start a generation, and drop what it replaces."""
         self._generation += 1
         path = _entries_path(self._path, self._generation)
         before = self._entries
         self._entries = _Open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        self._entries.write(data)
-        self._write_tail()
+        self._entries.write(update.entries)
+        self._write_tail(update)
         if before is not None:
             before.close()
         kept = {path.name, self._path.name}
         _remove(each for each in self._folder.glob(f"{self._stem}.*") if each.name not in kept)
 
-    def _write_tail(self) -> None:
+    def _write_tail(self, update: LogUpdate) -> None:
         """Write a new tail in place of the current one."""
-        assert self._entries is not None
-        frame = _Frame(
-            self._generation,
-            self._entries.size,
-            self._kept.state,
-            tuple(self._kept.outputs),
-            0,
-            self._session,
-        )
         path = self._path.with_name(self._path.name + NEW)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         before, self._tail = self._tail, _Open(descriptor)
         if before is not None:
             before.close()
-        self._tail.write(_framed(frame))
+        self._tail.write(self._framed(update))
+        self._tail_bytes, self.wants_tail = self._tail.size, False
         path.rename(self._path)
+
+    def _framed(self, update: LogUpdate) -> bytes:
+        """The frame of an update."""
+        assert self._entries is not None
+        frame = _Frame(
+            self._generation,
+            self._entries.size,
+            None if update.state is None else dict(update.state),
+            update.outputs,
+            update.settled,
+            self._session if update.is_tail_whole else None,
+        )
+        body = msgspec.msgpack.encode(frame)
+        return len(body).to_bytes(4, "big") + zlib.crc32(body).to_bytes(4, "big") + body
 
     def _is_ours(self) -> bool:
         """True while no other worker has taken the log over and the gateway has not dropped it."""
@@ -344,7 +368,7 @@ def _folder_id(folder: Path) -> str:
 
 
 def _stem(log_id: str) -> str:
-    """What the names of a log's files start with, whatever its id contains."""
+    """Prefix of the names of a log's files, whatever its id contains."""
     return hashlib.sha256(log_id.encode()).hexdigest()[:32]
 
 
@@ -360,11 +384,6 @@ def _epoch(path: Path) -> int:
 
 def _entries_path(tail: Path, generation: int) -> Path:
     return tail.with_name(f"{tail.name.rsplit('.', 1)[0]}.{generation}{ENTRIES}")
-
-
-def _framed(frame: _Frame) -> bytes:
-    body = msgspec.msgpack.encode(frame)
-    return len(body).to_bytes(4, "big") + zlib.crc32(body).to_bytes(4, "big") + body
 
 
 def _frames(data: bytes) -> Iterator[_Frame]:
@@ -391,8 +410,8 @@ def _session_of(tail: Path) -> LoggedSession | None:
 
 
 def _update(frame: _Frame) -> LogUpdate:
-    is_whole = frame.session is not None
-    return LogUpdate(is_whole, b"", frame.state, frame.outputs, frame.settled)
+    is_first = frame.session is not None
+    return LogUpdate(is_first, is_first, b"", frame.state, frame.outputs, frame.settled)
 
 
 def _is_locked(path: Path) -> bool:

@@ -14,11 +14,11 @@ from parley.session_log.redis_logs import RedisSessionLogs, is_private
 from parley.settings import Settings
 
 MEMORY: Final = Path("/dev/shm")
-"""Where Linux keeps files in memory."""
+"""Linux's folder for files in memory."""
 FOLDER: Final = "running"
 """In the data folder, where there is no such place."""
 KEEP_WINDOWS: Final = 4.0
-"""How many resume windows Redis keeps the log of a session whose processes are gone."""
+"""Number of resume windows for which Redis keeps the log of a session whose processes are gone."""
 
 _log = logs.get(__name__)
 
@@ -47,7 +47,7 @@ def open_session_logs(settings: Settings) -> SessionLogs:
 
 
 def _folders(data_dir: Path) -> list[Path]:
-    """Where the files may be, best first: in memory, then in the data folder."""
+    """Candidate folders for the files, best first: in memory, then in the data folder."""
     digest = hashlib.sha256(str(data_dir.resolve()).encode()).hexdigest()[:16]
     memory = [MEMORY / f"parley-{os.geteuid()}-{digest}"] if os.access(MEMORY, os.W_OK) else []
     return [*memory, data_dir / FOLDER]

@@ -36,11 +36,11 @@ from parley.session_log.contract import (
 )
 
 ANSWER_S: Final = 2.0
-"""How long Redis may take to answer."""
+"""Timeout of a request to Redis."""
 REFRESH_S: Final = 20.0
 """Interval at which a writer keeps its log from expiring."""
 RETURNS_S: Final = 5.0
-"""How long a Redis may be away while a session is taken over."""
+"""How long Redis may be unreachable while a session is taken over."""
 LOOK_S: Final = 1.0
 """Interval at which a worker looks whether it is still the Redis that has its logs: one that was
 restarted, or a replica that took over, may have forgotten logs that nothing is written to."""
@@ -71,10 +71,10 @@ redis.call('hset', KEYS[4], ARGV[8], ARGV[6])
 for at = 1, 3 do redis.call('pexpire', KEYS[at], ARGV[7]) end
 return 'stored'
 """
-CLAIM: Final = """
--- KEYS: log, entries, outputs; ARGV: ttl_ms
+READ: Final = """
+-- KEYS: log, entries, outputs; ARGV: ttl_ms, 1 to start a new epoch, or 0
 if (redis.call('hget', KEYS[1], 'epoch') or '0') == '0' then return {} end
-local epoch = redis.call('hincrby', KEYS[1], 'epoch', 1)
+local epoch = redis.call('hincrby', KEYS[1], 'epoch', ARGV[2])
 for at = 1, 3 do redis.call('pexpire', KEYS[at], ARGV[1]) end
 return {epoch, redis.call('hget', KEYS[1], 'session'), redis.call('hgetall', KEYS[1]),
     redis.call('xrange', KEYS[2], '-', '+'), redis.call('xrange', KEYS[3], '-', '+')}
@@ -155,14 +155,27 @@ class RedisSessionLogs:
     def create(self, session: LoggedSession) -> SessionLogWriter:
         return _RedisWriter(self, session, epoch=1)
 
+    async def peek(self, log_id: str) -> LogContents:
+        contents, _ = await self._read(log_id, 0)
+        return contents
+
     async def take_over(
         self, log_id: str, session: LoggedSession
     ) -> tuple[LogContents, SessionLogWriter]:
+        contents, epoch = await self._read(log_id, 1)
+        return contents, _RedisWriter(self, session, epoch=epoch)
+
+    async def _read(self, log_id: str, new_epochs: int) -> tuple[LogContents, int]:
+        """What a log holds, and its epoch. `new_epochs`: 1 to take it over.
+
+        Raises:
+            LogUnreadable.
+        """
         try:
-            claimed = await self._claimed(log_id)
-            if not claimed:
+            found = await self._asked_again(log_id, new_epochs)
+            if not found:
                 raise LogUnreadable("Nothing of the session was kept.")
-            epoch, head, kept, entries, outputs = claimed
+            epoch, head, kept, entries, outputs = found
             fields = dict(zip(kept[::2], kept[1::2], strict=True))
             contents = LogContents(
                 _session_decoder.decode(head),
@@ -178,11 +191,11 @@ class RedisSessionLogs:
             raise LogUnreadable(f"The log of the session cannot be read: {error}") from None
         except msgspec.MsgspecError:
             raise LogUnreadable("The log of the session is damaged.") from None
-        return contents, _RedisWriter(self, session, epoch=epoch)
+        return contents, int(epoch)
 
-    async def _claimed(self, log_id: str) -> list[Any]:
-        """A log, in a new epoch. A Redis that restarts, or whose replica takes over, is asked
-        again: nothing else has the session any more.
+    async def _asked_again(self, log_id: str, new_epochs: int) -> list[Any]:
+        """The result of `READ`. A Redis that restarts, or whose replica takes over, is asked again:
+        nothing else may have the session any more.
 
         Raises:
             one of `failures`: it is not there for long.
@@ -190,8 +203,9 @@ class RedisSessionLogs:
         due_s = time.monotonic() + RETURNS_S
         while True:
             try:
-                claimed: list[Any] = await self.ask(CLAIM, self.keys(log_id)[:3], self.ttl_ms)
-                return claimed
+                keys = self.keys(log_id)[:3]
+                found: list[Any] = await self.ask(READ, keys, self.ttl_ms, new_epochs)
+                return found
             except self.failures:
                 if time.monotonic() > due_s:
                     raise
@@ -304,6 +318,8 @@ class RedisSessionLogs:
 
 class _RedisWriter:
     """See `SessionLogWriter`."""
+
+    wants_tail = False
 
     def __init__(self, owner: RedisSessionLogs, session: LoggedSession, *, epoch: int) -> None:
         self._owner = owner

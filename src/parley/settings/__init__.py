@@ -1,5 +1,4 @@
-"""Settings of the server: `tree` has names, defaults and descriptions, `reader` finds the values,
-`page` writes `docs/do/settings.md`."""
+"""Settings of the server: `tree` has their names and defaults, `reader` finds the values."""
 
 from parley.settings.reader import load as load
 from parley.settings.tree import EtaSettings as EtaSettings

@@ -48,8 +48,8 @@ def load(
     from_flags = _nested(flags or {})
     for name in unknown_names(from_file):
         warn(f"{path}: unknown setting '{name}' is ignored{_nearest(name)}")
-    for variable, name in _unknown_variables():
-        warn(f"{variable}: unknown setting '{name}' is ignored{_nearest(name)}")
+    for found, name in _unknown_variables():
+        warn(f"{found}: unknown setting '{name}' is ignored{_nearest(name)}")
     try:
         return Settings.model_validate(_merged(_merged(from_file, _from_environment()), from_flags))
     except ValidationError as error:
@@ -104,15 +104,15 @@ def _merged(tree: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 _NAMES: Final = tuple(name for name, _ in leaves())
 
 
-def _variable(name: str) -> str:
+def variable(name: str) -> str:
     """`gateway.port` → `PARLEY_GATEWAY__PORT`; names are case-insensitive."""
     return ENV_PREFIX + name.upper().replace(".", "__")
 
 
 def _from_environment() -> dict[str, Any]:
     """Settings in the environment, as text, nested."""
-    found = {variable.upper(): value for variable, value in os.environ.items()}
-    return _nested({name: found.get(_variable(name)) for name in _NAMES})
+    found = {each.upper(): value for each, value in os.environ.items()}
+    return _nested({name: found.get(variable(name)) for name in _NAMES})
 
 
 def unknown_names(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -128,11 +128,11 @@ def unknown_names(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _unknown_variables() -> Iterator[tuple[str, str]]:
-    for variable in sorted(os.environ):
-        if variable.upper().startswith(ENV_PREFIX) and variable not in _OF_CLIENTS:
-            name = variable[len(ENV_PREFIX) :].lower().replace("__", ".")
+    for each in sorted(os.environ):
+        if each.upper().startswith(ENV_PREFIX) and each not in _OF_CLIENTS:
+            name = each[len(ENV_PREFIX) :].lower().replace("__", ".")
             if name not in _NAMES:
-                yield variable, name
+                yield each, name
 
 
 def _nearest(name: str) -> str:
@@ -149,11 +149,11 @@ def _explain(
     first = error.errors()[0]
     parts = [str(part) for part in first["loc"]]
     name = next((n for n in _NAMES if n.split(".") == parts[: n.count(".") + 1]), ".".join(parts))
-    variable = _variable(name)
+    in_environment = variable(name)
     if _holds(from_flags, name):
         place, change = "on the command line", "on the command line"
-    elif any(each.upper() == variable for each in os.environ):
-        place, change = f"in the environment ({variable})", f"as {variable}"
+    elif any(each.upper() == in_environment for each in os.environ):
+        place, change = f"in the environment ({in_environment})", f"as {in_environment}"
     else:
         place, change = f"in {path}", f"in {path}"
     wrong = "" if name in _SECRETS else f" is {first['input']!r}"

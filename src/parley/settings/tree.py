@@ -6,6 +6,7 @@ Components receive the values they need, never this tree.
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,41 +27,27 @@ class ModelBehaviour(Part):
     The last one is the other way round.
     """
 
-    listen_options_act_on_listen: bool = Field(
-        True,
-        description="listen_prob_scale and listen_top_k apply to the listen token; false: to the "
-        "end-of-turn token. Neutral at their defaults.",
-    )
-    keeps_speech_before_listen: bool = Field(
-        True,
-        description="A listen decision after text in the same unit ends a speaking unit; false: "
-        "the unit's text and audio are dropped.",
-    )
-    forced_listen_ends_speech: bool = Field(
-        True,
-        description="Forced listening also resets the TTS state of the interrupted turn; false: "
-        "the next turn continues it.",
-    )
-    waits_for_whole_units: bool = Field(
-        True,
-        description="A unit with too little audio is kept back as a whole; false: its opening and "
-        "images are prefilled before its audio.",
-    )
-    counts_window_exactly: bool = Field(
-        True,
-        description="The turn-based context window drops exactly the rounds it counts; false: it "
-        "counts as the reference does and drops others.",
-    )
-    hides_layout_tokens: bool = Field(
-        True,
-        description="Tokens of the layout such as `<|listen|>` that the model writes in a turn are "
-        "not part of its text; false: they are shown.",
-    )
-    parses_typed_tags: bool = Field(
-        True,
-        description="Tags such as `<image>` in user text become special tokens, as in the "
-        "reference; false: they are plain text, which is safer with untrusted users.",
-    )
+    listen_options_act_on_listen: bool = True
+    """listen_prob_scale and listen_top_k apply to the listen token; false: to the end-of-turn
+    token. Neutral at their defaults."""
+    keeps_speech_before_listen: bool = True
+    """A listen decision after text in the same unit ends a speaking unit; false: the unit's text
+    and audio are dropped."""
+    forced_listen_ends_speech: bool = True
+    """Forced listening also resets the TTS state of the interrupted turn; false: the next turn
+    continues it."""
+    waits_for_whole_units: bool = True
+    """A unit with too little audio is kept back as a whole; false: its opening and images are
+    prefilled before its audio."""
+    counts_window_exactly: bool = True
+    """The turn-based context window drops exactly the rounds it counts; false: it counts as the
+    reference does and drops others."""
+    hides_layout_tokens: bool = True
+    """Tokens of the layout such as `<|listen|>` that the model writes in a turn are not part of its
+    text; false: they are shown."""
+    parses_typed_tags: bool = True
+    """Tags such as `<image>` in user text become special tokens, as in the reference; false: they
+    are plain text, which is safer with untrusted users."""
 
     @classmethod
     def reference(cls) -> ModelBehaviour:
@@ -79,150 +66,102 @@ class ModelBehaviour(Part):
 class ModelSettings(Part):
     """The model and how it runs."""
 
-    name: str = Field(
-        "pocket", description="Model name, checkpoint folder, hub id, or llamacpp-omni:URL."
-    )
-    revision: str | None = Field(
-        None, description="Branch, tag or commit of a hub id; default: the newest."
-    )
-    seed: int | None = Field(
-        None,
-        ge=0,
-        lt=2**31,
-        description="Seed of sessions that are not recorded, for reproducible conversations; "
-        "unset: drawn for each session.",
-    )
-    device: str = Field(
-        "auto", description="cpu, cuda, cuda:N, or auto: the first GPU if there is one."
-    )
-    slots: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
-        None,
-        description="Concurrent sessions per device; auto takes what its memory holds. Default: "
-        "auto for the full-size model on a GPU, else 1.",
-    )
-    context_tokens: int = Field(
-        8192,
-        ge=2048,
-        le=32_768,
-        description="Context of each conversation of the full-size model: 147 MB of device memory "
-        "per 1,000 tokens in bfloat16.",
-    )
-    context_share_tokens: int | None = Field(
-        None,
-        ge=1024,
-        le=32_768,
-        description="Context guaranteed to every conversation; it grows to context_tokens while "
-        "memory is left. Default: 3,584 if slots are counted by the card, else all of "
-        "context_tokens.",
-    )
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="auto follows the checkpoint."
-    )
-    attention: Literal["auto", "triton", "sdpa"] = Field(
-        "auto",
-        description="Attention kernel; auto is triton on a GPU, else sdpa. The triton kernel is "
-        "checked at start and replaced by sdpa if it fails.",
-    )
-    strict: bool = Field(
-        False,
-        description="Refuse to start, or fail the request, instead of replacing a fast part of the "
-        "model that does not work (kernel, graphs, int4, …) with its slower form.",
-    )
-    kv_cache_dtype: Literal["auto", "model", "int8"] = Field(
-        "auto",
-        description="Precision of a conversation's caches: model is the precision in which the "
-        "model computes, int8 takes half; auto is int8 on a GPU with less than 28 "
-        "GiB.",
-    )
-    first_window_tokens: int = Field(
-        25,
-        ge=5,
-        le=25,
-        description="Speech tokens, 40 ms each, that the first window of a spoken answer turns "
-        "into sound; fewer are heard sooner. With the classic vocoder the samples are no longer "
-        "the reference's.",
-    )
-    compile: bool = Field(
-        True,
-        description="Capture steps as CUDA graphs on a GPU: slower start, faster units. Steps that "
-        "cannot be captured run uncaptured.",
-    )
-    quantize: Literal["none", "fp8", "int8", "int4", "smallest"] = Field(
-        "none",
-        description="Quantization of the LLM's weights; fp8 needs compute capability 8.9 (RTX "
-        "40xx, L4, L40S, H100 and newer); int8 runs on a CPU only, where it is faster than "
-        "bfloat16; smallest is int4 with embeddings and head in 8 bits and one voice kept ready, "
-        "for cards of 12 GB. AWQ checkpoints are int4 or smallest.",
-    )
-    random_weights: bool = Field(
-        False, description="Full-size model without a checkpoint, for benchmarks."
-    )
-    token2wav: Path | None = Field(
-        None, description="Folder of the vocoder's files; default: inside the checkpoint."
-    )
-    token2wav_precision: Literal["float32", "tf32", "bfloat16"] = Field(
-        "tf32",
-        description="Arithmetic of flow and vocoder on a GPU: tf32 multiplies with shortened "
-        "numbers, bfloat16 runs the flow in 16 bits.",
-    )
-    token2wav_history: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto",
-        description="Precision of the flow's memory of a turn; auto is bfloat16 on a GPU, where "
-        "it takes 0.2 GiB per conversation instead of 0.4.",
-    )
-    token2wav_steps: int = Field(
-        5,
-        ge=1,
-        le=20,
-        description="Euler steps of the flow for each window of speech: more take longer and "
-        "sound better. The published demo takes 5, the published class 10; each step also "
-        "remembers (0.04 GiB per conversation).",
-    )
-    default_voice: Path | None = Field(
-        None, description="Reference voice (WAV) for clients that send none."
-    )
-    llm: str = Field(
-        "own",
-        description="Language model of --model cascade: own, the address of an OpenAI-compatible "
-        "API (http://localhost:11434/v1), a folder, or a hub id.",
-    )
-    llm_model: str = Field("", description="Name of the model at that address.")
-    llm_key: str = Field("", description="API key for that address.")
-    llm_timeout_s: float = Field(
-        20.0, gt=0, description="Longest wait for the next text from that address."
-    )
-    llm_images: bool = Field(False, description="The model at that address accepts images.")
-    llm_extra: str = Field(
-        "",
-        description="Additional fields of each request to that address as a JSON object, such as "
-        '{"chat_template_kwargs": {"enable_thinking": false}}; null removes a field.',
-    )
-    llm_early: bool | None = Field(
-        None,
-        description="Start an answer at each pause of the user, before it is known whether they "
-        "have finished: heard up to half a second sooner, but each pause is one more request, at "
-        "most eight in one utterance. Default: not where that address has a public name, since "
-        "its requests are likely to be paid for.",
-    )
-    asr: str = Field(
-        "own",
-        description="Speech recognizer of --model cascade: own, or a Whisper (folder or hub id; "
-        "with faster-whisper installed, a folder in CTranslate2's form too).",
-    )
-    tts: str = Field(
-        "own",
-        description="Voice of --model cascade: own, the address of an OpenAI-compatible API with "
-        "/audio/speech, or the ONNX file of a Piper voice or of Kokoro, with that installed.",
-    )
-    parts: Path | None = Field(
-        None,
-        description="Folder of the components of --model cascade; default: the installed package "
-        "parley-pocket-data.",
-    )
-    tts_model: str = Field("tts-1", description="Name of the voice model at that address.")
-    tts_voice: str = Field(
-        "alloy", description="Name of the voice at that address, or of Kokoro's."
-    )
+    name: str = "pocket"
+    """Model name, checkpoint folder, hub id, or llamacpp-omni:URL."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub id; default: the newest."""
+    seed: int | None = Field(None, ge=0, lt=2**31)
+    """Seed of sessions that are not recorded, for reproducible conversations; unset: drawn for each
+    session."""
+    device: str = "auto"
+    """cpu, cuda, cuda:N, or auto: the first GPU if there is one."""
+    slots: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
+    """Concurrent sessions per device; auto takes what its memory holds and unit_limit_ms allows.
+    Default: auto for the full-size model on a GPU, else 1."""
+    unit_limit_ms: int = Field(400, ge=0, le=1000)
+    """With automatic slots: longest time of a duplex unit in which all sessions show a picture and
+    speak. It is measured at start, and slots are limited to what it allows. 0: memory alone counts,
+    for chats and half-duplex only."""
+    context_tokens: int = Field(8192, ge=2048, le=32_768)
+    """Context of each conversation of the full-size model (147 MB of device memory per 1,000 tokens
+    in bfloat16), or of the language model at the address llm: older turns are not sent to it."""
+    context_share_tokens: int | None = Field(None, ge=1024, le=32_768)
+    """Context guaranteed to every conversation; it grows to context_tokens while memory is left.
+    Default: 3,584 if slots are counted by the card, else all of context_tokens."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """auto follows the checkpoint."""
+    attention: Literal["auto", "triton", "sdpa"] = "auto"
+    """Attention kernel; auto is triton on a GPU, else sdpa. The triton kernel is checked at start
+    and replaced by sdpa if it fails."""
+    strict: bool = False
+    """Refuse to start, or fail the request, instead of replacing a fast part of the model that does
+    not work (kernel, graphs, int4, …) with its slower form."""
+    kv_cache_dtype: Literal["auto", "model", "int8"] = "auto"
+    """Precision of a conversation's caches: model is the precision in which the model computes,
+    int8 takes half; auto is int8 on a GPU with less than 28 GiB."""
+    first_window_tokens: int = Field(25, ge=5, le=25)
+    """Speech tokens, 40 ms each, that the first window of a spoken answer turns into sound; fewer
+    are heard sooner. With the classic vocoder the samples are no longer the reference's."""
+    compile: bool = True
+    """Capture steps as CUDA graphs on a GPU: slower start, faster units. Steps that cannot be
+    captured run uncaptured."""
+    quantize: Literal["none", "fp8", "int8", "int4", "smallest"] = "none"
+    """Quantization of the LLM's weights; fp8 needs compute capability 8.9 (RTX 40xx, L4, L40S, H100
+    and newer); int8 runs on a CPU only, where it is faster than bfloat16; smallest is int4 with
+    embeddings and head in 8 bits and one voice kept ready, for cards of 12 GB. AWQ checkpoints are
+    int4 or smallest."""
+    random_weights: bool = False
+    """Full-size model without a checkpoint, for benchmarks."""
+    token2wav: Path | None = None
+    """Folder of the vocoder's files; default: inside the checkpoint."""
+    token2wav_precision: Literal["float32", "tf32", "bfloat16"] = "tf32"
+    """Arithmetic of flow and vocoder on a GPU: tf32 multiplies with shortened numbers, bfloat16
+    runs the flow in 16 bits."""
+    token2wav_history: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the flow's memory of a turn; auto is bfloat16 on a GPU, where it takes 0.2 GiB
+    per conversation instead of 0.4."""
+    token2wav_steps: int = Field(5, ge=1, le=20)
+    """Euler steps of the flow for each window of speech: more take longer and sound better. The
+    published demo takes 5, the published class 10; each step also remembers (0.04 GiB per
+    conversation)."""
+    token2wav_steps_offline: int | None = Field(None, ge=1, le=20)
+    """The same for chat answers in one piece (streaming: false), which are heard only once they are
+    complete; default: 10, or token2wav_steps where caches are in 8 bits. One such answer speaks at
+    a time; 10 steps take 0.4 GiB in total."""
+    default_voice: Path | None = None
+    """Reference voice (WAV) for clients that send none."""
+    llm: str = "own"
+    """Language model of --model cascade: own, the address of an OpenAI-compatible API
+    (http://localhost:11434/v1), a folder, or a hub id."""
+    llm_model: str = ""
+    """Name of the model at that address."""
+    llm_key: str = ""
+    """API key for that address."""
+    llm_timeout_s: float = Field(20.0, gt=0)
+    """Longest wait for the next text from that address."""
+    llm_images: bool = False
+    """The model at that address accepts images."""
+    llm_extra: str = ""
+    """Additional fields of each request to that address as a JSON object, such as
+    {"chat_template_kwargs": {"enable_thinking": false}}; null removes a field."""
+    llm_early: bool | None = None
+    """Start an answer at each pause of the user, before it is known whether they have finished:
+    heard up to half a second sooner, but each pause is one more request, at most eight in one
+    utterance. Default: not where that address has a public name, since its requests are likely to
+    be paid for."""
+    asr: str = "own"
+    """Speech recognizer of --model cascade: own, or a Whisper (folder or hub id; with
+    faster-whisper installed, a folder in CTranslate2's form too)."""
+    tts: str = "own"
+    """Voice of --model cascade: own, the address of an OpenAI-compatible API with /audio/speech, or
+    the ONNX file of a Piper voice or of Kokoro, with that installed."""
+    parts: Path | None = None
+    """Folder of the components of --model cascade; default: the installed package
+    parley-pocket-data."""
+    tts_model: str = "tts-1"
+    """Name of the voice model at that address."""
+    tts_voice: str = "alloy"
+    """Name of the voice at that address, or of Kokoro's."""
     behaviour: ModelBehaviour = ModelBehaviour()
 
     @field_validator("llm_extra")
@@ -258,31 +197,25 @@ def _json_object(text: str) -> dict[str, Any]:
 class GatewaySettings(Part):
     """Address, certificate and pages of the gateway."""
 
-    host: str = Field("0.0.0.0", description="Listen address.")
-    port: int = Field(8006, ge=0, le=65535, description="Listen port; 0 picks a free one.")
-    http: bool = Field(
-        False,
-        description="Plain HTTP instead of HTTPS (no microphone in browsers except on localhost).",
-    )
-    ssl_certfile: Path = Field(
-        Path("certs/cert.pem"), description="Certificate; created on first start if missing."
-    )
-    ssl_keyfile: Path = Field(
-        Path("certs/key.pem"), description="Private key; created on first start if missing."
-    )
-    drain_timeout_s: float = Field(
-        0.0,
-        ge=0,
-        description="On SIGTERM, running sessions may continue for this long; new ones are "
-        "refused. A separate gateway does not wait for sessions that can be resumed at the next.",
-    )
-    lang: Literal["zh", "en"] | None = Field(None, description="Initial language of the pages.")
-    playback_delay_ms: int = Field(
-        200, ge=0, le=2000, description="Playback delay advertised to pages."
-    )
-    api_hosts: tuple[str, ...] = Field(
-        (), description="Other hosts that pages may call with ?api=, with port if any."
-    )
+    host: str = "0.0.0.0"
+    """Listen address."""
+    port: int = Field(8006, ge=0, le=65535)
+    """Listen port; 0 picks a free one."""
+    http: bool = False
+    """Plain HTTP instead of HTTPS (no microphone in browsers except on localhost)."""
+    ssl_certfile: Path = Path("certs/cert.pem")
+    """Certificate; created on first start if missing."""
+    ssl_keyfile: Path = Path("certs/key.pem")
+    """Private key; created on first start if missing."""
+    drain_timeout_s: float = Field(0.0, ge=0)
+    """On SIGTERM, running sessions may continue for this long; new ones are refused. A separate
+    gateway does not wait for sessions that can be resumed at the next."""
+    lang: Literal["zh", "en"] | None = None
+    """Initial language of the pages."""
+    playback_delay_ms: int = Field(200, ge=0, le=2000)
+    """Playback delay advertised to pages."""
+    api_hosts: tuple[str, ...] = ()
+    """Other hosts that pages may call with ?api=, with port if any."""
 
     @field_validator("api_hosts", mode="before")
     @classmethod
@@ -293,200 +226,145 @@ class GatewaySettings(Part):
 class StandbySettings(Part):
     """Several gateways, of which one is active and the others replace it when it fails."""
 
-    redis_url: str | None = Field(
-        None,
-        description="Redis or Valkey in which the gateways agree on who is active: "
-        "redis://host:6379/0, rediss://… with TLS. Unset: this gateway is the only one.",
-    )
-    key: str = Field(
-        "parley:gateway", description="Redis key; of the gateways that share it, one is active."
-    )
-    name: str | None = Field(
-        None, description="Name of this gateway in logs and /ready; default: the host name."
-    )
-    ttl_s: float = Field(
-        4.0,
-        ge=0.5,
-        le=60,
-        description="Time after which another gateway replaces one that stopped responding.",
-    )
+    redis_url: str | None = None
+    """Redis or Valkey in which the gateways agree on who is active: redis://host:6379/0, rediss://…
+    with TLS. Unset: this gateway is the only one."""
+    key: str = "parley:gateway"
+    """Redis key; of the gateways that share it, one is active."""
+    name: str | None = None
+    """Name of this gateway in logs and /ready; default: the host name."""
+    ttl_s: float = Field(4.0, ge=0.5, le=60)
+    """Time after which another gateway replaces one that stopped responding."""
 
 
 class QueueSettings(Part):
     """Queue of waiting clients."""
 
-    max_size: int = Field(1000, ge=1, description="Maximum number of waiting clients.")
-    update_every_s: float = Field(
-        3.0, gt=0, description="Longest interval between updates to a waiting client."
-    )
-    request_timeout_s: float = Field(300.0, gt=0, description="Time limit of POST /api/chat.")
-    no_worker_refuse_s: float = Field(
-        60.0, gt=0, description="Refuse new clients after this long without a worker."
-    )
+    max_size: int = Field(1000, ge=1)
+    """Maximum number of waiting clients."""
+    update_every_s: float = Field(3.0, gt=0)
+    """Longest interval between updates to a waiting client."""
+    request_timeout_s: float = Field(300.0, gt=0)
+    """Time limit of POST /api/chat."""
+    no_worker_refuse_s: float = Field(60.0, gt=0)
+    """Refuse new clients after this long without a worker."""
 
 
 class EtaSettings(Part):
     """Waiting-time estimates: baselines until enough sessions were measured."""
 
-    chat_s: float = Field(15.0, gt=0, description="Baseline of a chat request.")
-    half_duplex_s: float = Field(180.0, gt=0, description="Baseline of a half-duplex session.")
-    audio_duplex_s: float = Field(
-        120.0, gt=0, description="Baseline of an audio-only duplex session."
-    )
-    omni_duplex_s: float = Field(90.0, gt=0, description="Baseline of a duplex session with video.")
-    ema_alpha: float = Field(
-        0.3, gt=0, le=1, description="Weight of the newest session in the average."
-    )
-    ema_min_samples: int = Field(
-        3, ge=1, description="Sessions measured before the average replaces the baseline."
-    )
+    chat_s: float = Field(15.0, gt=0)
+    """Baseline of a chat request."""
+    half_duplex_s: float = Field(180.0, gt=0)
+    """Baseline of a half-duplex session."""
+    audio_duplex_s: float = Field(120.0, gt=0)
+    """Baseline of an audio-only duplex session."""
+    omni_duplex_s: float = Field(90.0, gt=0)
+    """Baseline of a duplex session with video."""
+    ema_alpha: float = Field(0.3, gt=0, le=1)
+    """Weight of the newest session in the average."""
+    ema_min_samples: int = Field(3, ge=1)
+    """Sessions measured before the average replaces the baseline."""
 
 
 class LimitSettings(Part):
     """Limits on duration, size and number."""
 
-    realtime_video_s: float = Field(
-        300.0, gt=0, description="Total length of a realtime video session."
-    )
-    realtime_audio_s: float = Field(
-        600.0, gt=0, description="Total length of a realtime audio session."
-    )
-    realtime_counts_queue: bool = Field(
-        True, description="The realtime limit includes time in the queue."
-    )
-    duplex_session_s: float = Field(1800.0, gt=0, description="Total length of a duplex session.")
-    duplex_silence_s: float = Field(
-        120.0, gt=0, description="An active duplex session without audio ends after this."
-    )
-    half_duplex_session_s: float = Field(
-        1800.0, gt=0, description="Total length of a half-duplex session."
-    )
-    pause_s: float = Field(60.0, gt=0, description="Default limit of a pause in a duplex session.")
-    setup_s: float = Field(
-        30.0, gt=0, description="Time from queue_done to a valid prepare or session.update."
-    )
-    chat_first_message_s: float = Field(
-        30.0, gt=0, description="Time from connecting to the request of a chat."
-    )
-    chat_idle_s: float = Field(
-        180.0, gt=0, description="A connection for several chats ends after this without one."
-    )
-    chat_frame_mb: float = Field(128.0, gt=0, description="Largest chat request, in MiB.")
-    frame_mb: float = Field(
-        16.0, gt=0, description="Largest message of the other dialects, in MiB."
-    )
-    output_mb: float = Field(
-        8.0, gt=0, description="Clients with more unread output are disconnected."
-    )
-    output_stall_s: float = Field(
-        10.0, gt=0, description="Clients that read nothing for this long are disconnected."
-    )
-    resume_window_s: float = Field(
-        30.0,
-        ge=0,
-        le=600,
-        description="A session whose client was cut off keeps its slot for this long, where the "
-        "client asked for it; 0: no session does.",
-    )
-    resume_journal_mb: float = Field(
-        8.0,
-        gt=0,
-        description="Maximum output stored for a client that may have to receive it again.",
-    )
-    resume_journal_s: float = Field(
-        60.0, gt=0, description="Age after which stored output counts as received."
-    )
-    rollover: bool = Field(
-        False,
-        description="Sessions whose client asked for resuming have no total length and no full "
-        "context: the oldest of a duplex context is forgotten, as in half-duplex.",
-    )
-    session_log_mb: float = Field(
-        64.0,
-        ge=0,
-        description="Largest log of one session whose client asked for resuming. From it another "
-        "worker continues the session: it contains pictures, results and, if the model does not "
-        "report its choices, the audio (2 MB a minute). A session beyond it continues without "
-        "a log and ends with its worker. 0: no session is logged.",
-    )
-    rebuild_wait_s: float = Field(
-        900.0,
-        ge=0,
-        description="How long the session of a lost worker waits for a slot while a worker is "
-        "loading that could continue it; otherwise resume_window_s.",
-    )
-    session_logs_mb: float = Field(
-        1024.0,
-        ge=0,
-        description="Largest size of all logs together; beyond it the largest are dropped.",
-    )
-    sessions_per_client: int = Field(32, ge=1, description="Sessions and tickets per address.")
-    connections_per_client: int = Field(
-        256,
-        ge=1,
-        description="Open connections per address, and new ones in 8 s; at least twice "
-        "sessions_per_client. Not applied with trust_proxy.",
-    )
-    messages_per_s: float = Field(
-        200.0,
-        gt=0,
-        description="Sustained rate of messages below 16 KiB per connection, with bursts up to "
-        "3000. Beyond it the connection is closed with 1008.",
-    )
-    voices_per_client: int = Field(
-        20, ge=1, description="Registered voices per key, or per address without a key."
-    )
-    reference_audio_s: float = Field(60.0, gt=0, description="Longest reference voice.")
-    mailbox_units: int = Field(2, ge=1, description="Pending duplex units; the oldest is dropped.")
-    decoders: int = Field(
-        1,
-        ge=0,
-        description="Processes in which a worker or gateway decodes video, and as many for large "
-        "images and audio; 0: decode in the process itself, with checks only.",
-    )
-    decoder_mb: int = Field(1024, ge=64, description="Memory limit for decoding one file, in MiB.")
-    decode_s: float = Field(
-        20.0,
-        gt=0,
-        description="Processor time for decoding one video, in seconds; an image or audio file "
-        "gets half. By the clock it may take three times as long.",
-    )
+    realtime_video_s: float = Field(300.0, gt=0)
+    """Total length of a realtime video session."""
+    realtime_audio_s: float = Field(600.0, gt=0)
+    """Total length of a realtime audio session."""
+    realtime_counts_queue: bool = True
+    """The realtime limit includes time in the queue."""
+    duplex_session_s: float = Field(1800.0, gt=0)
+    """Total length of a duplex session."""
+    duplex_silence_s: float = Field(120.0, gt=0)
+    """An active duplex session without audio ends after this."""
+    half_duplex_session_s: float = Field(1800.0, gt=0)
+    """Total length of a half-duplex session."""
+    pause_s: float = Field(60.0, gt=0)
+    """Default limit of a pause in a duplex session."""
+    setup_s: float = Field(30.0, gt=0)
+    """Time from queue_done to a valid prepare or session.update."""
+    chat_first_message_s: float = Field(30.0, gt=0)
+    """Time from connecting to the request of a chat."""
+    chat_idle_s: float = Field(180.0, gt=0)
+    """A connection for several chats ends after this without one."""
+    chat_frame_mb: float = Field(128.0, gt=0)
+    """Largest chat request, in MiB."""
+    frame_mb: float = Field(16.0, gt=0)
+    """Largest message of the other dialects, in MiB."""
+    output_mb: float = Field(8.0, gt=0)
+    """Clients with more unread output are disconnected."""
+    output_stall_s: float = Field(10.0, gt=0)
+    """Clients that read nothing for this long are disconnected."""
+    resume_window_s: float = Field(30.0, ge=0, le=600)
+    """A session whose client was cut off keeps its slot for this long, where the client asked for
+    it; 0: no session does."""
+    resume_journal_mb: float = Field(8.0, gt=0)
+    """Maximum output stored for a client that may have to receive it again."""
+    resume_journal_s: float = Field(60.0, gt=0)
+    """Age after which stored output counts as received."""
+    rollover: bool = False
+    """Sessions whose client asked for resuming have no total length and no full context: the oldest
+    of a duplex context is forgotten, as in half-duplex."""
+    session_log_mb: float = Field(64.0, ge=0)
+    """Largest log of one session whose client asked for resuming. From it another worker continues
+    the session: it contains pictures, results and, if the model does not report its choices, the
+    audio (2 MB a minute). A session beyond it continues without a log and ends with its worker. 0:
+    no session is logged."""
+    rebuild_wait_s: float = Field(900.0, ge=0)
+    """How long the session of a lost worker waits for a slot while a worker is loading that could
+    continue it; otherwise resume_window_s."""
+    session_logs_mb: float = Field(1024.0, ge=0)
+    """Largest size of all logs together; beyond it the largest are dropped."""
+    sessions_per_client: int = Field(32, ge=1)
+    """Sessions and tickets per address."""
+    connections_per_client: int = Field(256, ge=1)
+    """Open connections per address, and new ones in 8 s; at least twice sessions_per_client. Not
+    applied with trust_proxy."""
+    messages_per_s: float = Field(200.0, gt=0)
+    """Sustained rate of messages below 16 KiB per connection, with bursts up to 3000. Beyond it the
+    connection is closed with 1008."""
+    voices_per_client: int = Field(20, ge=1)
+    """Registered voices per key, or per address without a key."""
+    reference_audio_s: float = Field(60.0, gt=0)
+    """Longest reference voice."""
+    mailbox_units: int = Field(2, ge=1)
+    """Pending duplex units; the oldest is dropped."""
+    decoders: int = Field(1, ge=0)
+    """Processes in which a worker or gateway decodes video, and as many for large images and audio;
+    0: decode in the process itself, with checks only."""
+    decoder_mb: int = Field(1024, ge=64)
+    """Memory limit for decoding one file, in MiB."""
+    decode_s: float = Field(20.0, gt=0)
+    """Processor time for decoding one video, in seconds; an image or audio file gets half. By the
+    clock it may take three times as long."""
 
 
 class SecuritySettings(Part):
     """Access control."""
 
-    admin_token: str | None = Field(
-        None, description="Token for admin routes; unset: loopback clients only."
-    )
-    needs_key: bool = Field(False, description="Require an API key for sessions and data.")
-    anonymous_per_minute: int = Field(
-        600,
-        ge=0,
-        description="Requests and connections per minute and address without a key, except "
-        "page files and loopback clients; 0: no limit.",
-    )
-    allowed_origins: tuple[str, ...] = Field(
-        (), description="Additional page origins that may open sessions; * for all."
-    )
-    allowed_hosts: tuple[str, ...] = Field(
-        (),
-        description="Public DNS names of this server that are not in its certificate; * stands for "
-        "any part. Addresses and local names need no entry.",
-    )
-    worker_secret: str | None = Field(
-        None, description="Secret shared by gateway and workers; required unless they use loopback."
-    )
-    trust_proxy: bool = Field(
-        False,
-        description="Read client addresses from X-Forwarded-For, and from X-Forwarded-Proto "
-        "whether they come by TLS.",
-    )
-    fetch_urls: bool = Field(
-        False,
-        description="Fetch pictures and clips that chat completions name by http(s) address; never "
-        "from private networks.",
-    )
+    admin_token: str | None = None
+    """Token for admin routes; unset: loopback clients only."""
+    needs_key: bool = False
+    """Require an API key for sessions and data."""
+    anonymous_per_minute: int = Field(600, ge=0)
+    """Requests and connections per minute and address without a key, except page files and loopback
+    clients; 0: no limit."""
+    allowed_origins: tuple[str, ...] = ()
+    """Additional page origins that may open sessions; * for all."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Public DNS names of this server that are not in its certificate; * stands for any part.
+    Addresses and local names need no entry."""
+    worker_secret: str | None = None
+    """Secret shared by gateway and workers; required unless they use loopback."""
+    trust_proxy: bool = False
+    """Read client addresses from X-Forwarded-For, and from X-Forwarded-Proto whether they come by
+    TLS."""
+    fetch_urls: bool = False
+    """Fetch pictures and clips that chat completions name by http(s) address; never from private
+    networks."""
 
     @field_validator("allowed_origins", "allowed_hosts", mode="before")
     @classmethod
@@ -497,28 +375,25 @@ class SecuritySettings(Part):
 class ForwardAuthSettings(Part):
     """Users whom a proxy in front has signed in, e.g. by OIDC."""
 
-    user_header: str | None = Field(
-        None,
-        description="Header in which the proxy names the user, e.g. X-Auth-Request-Email "
-        "(oauth2-proxy), Remote-User (Authelia). Unset: no such proxy.",
-    )
-    groups_header: str | None = Field(
-        None, description="Header with the user's groups, comma-separated."
-    )
-    proxies: tuple[str, ...] = Field(
-        ("127.0.0.1", "::1"),
-        description="Addresses or networks whose headers are trusted.",
-    )
-    admin_groups: tuple[str, ...] = Field((), description="Groups whose members are admins.")
-    operate_groups: tuple[str, ...] = Field(
-        (), description="Groups whose members have the role operate."
-    )
-    max_sessions: int = Field(8, ge=1, description="Concurrent sessions and tickets per user.")
-    per_minute: int = Field(120, ge=1, description="Requests and new sessions per user and minute.")
-    minutes_per_day: int | None = Field(
-        None, ge=1, description="Minutes of sessions per user and day."
-    )
-    tokens_per_day: int | None = Field(None, ge=1, description="Generated tokens per user and day.")
+    user_header: str | None = None
+    """Header in which the proxy names the user, e.g. X-Auth-Request-Email (oauth2-proxy),
+    Remote-User (Authelia). Unset: no such proxy."""
+    groups_header: str | None = None
+    """Header with the user's groups, comma-separated."""
+    proxies: tuple[str, ...] = ("127.0.0.1", "::1")
+    """Addresses or networks whose headers are trusted."""
+    admin_groups: tuple[str, ...] = ()
+    """Groups whose members are admins."""
+    operate_groups: tuple[str, ...] = ()
+    """Groups whose members have the role operate."""
+    max_sessions: int = Field(8, ge=1)
+    """Concurrent sessions and tickets per user."""
+    per_minute: int = Field(120, ge=1)
+    """Requests and new sessions per user and minute."""
+    minutes_per_day: int | None = Field(None, ge=1)
+    """Minutes of sessions per user and day."""
+    tokens_per_day: int | None = Field(None, ge=1)
+    """Generated tokens per user and day."""
 
     @field_validator("proxies", "admin_groups", "operate_groups", mode="before")
     @classmethod
@@ -529,180 +404,118 @@ class ForwardAuthSettings(Part):
 class WorkerSettings(Part):
     """Worker process: one device, one engine."""
 
-    gateway_url: str = Field(
-        "http://127.0.0.1:8006",
-        description="Gateway to connect to; several, of which one is active: comma-separated.",
-    )
-    gateway_fingerprint: str | None = Field(
-        None,
-        description="SHA-256 fingerprint of the gateway's certificate, which it prints at its "
-        "start; no other certificate is accepted then. Several: comma-separated.",
-    )
-    gateway_ca: Path | None = Field(
-        None,
-        description="Certificate (PEM) of the gateway or of the authority that signed it. Default: "
-        "gateway.ssl_certfile where that exists, else the authorities of this machine.",
-    )
-    host: str = Field(
-        "127.0.0.1",
-        description="Listen address for the gateway; a secret is required off loopback.",
-    )
-    port: int | None = Field(
-        None,
-        ge=0,
-        le=65535,
-        description="Listen port; 0 picks a free one. Default: 8007 + worker.index, on loopback "
-        "any free one.",
-    )
-    http: bool | None = Field(
-        None,
-        description="Plain HTTP between gateway and worker instead of TLS with a certificate that "
-        "the worker makes at its start. Default: on loopback only.",
-    )
-    advertise_url: str | None = Field(
-        None, description="Address at which the gateway reaches this worker, if not host:port."
-    )
-    drain_timeout_s: float = Field(
-        0.0,
-        ge=0,
-        description="On SIGTERM, running conversations of this worker may continue for this long.",
-    )
-    index: int = Field(0, ge=0, description="Number of this worker on its machine.")
-    vad: Literal["silero", "energy"] = Field("silero", description="Voice activity detector.")
-    end_of_turn: str = Field(
-        "model",
-        description="Judge of whether the user has finished, unless the client sets a silence: "
-        "`model` (the network included in parley, which listens to how the turn "
-        "sounds), `silence`, or the path of an ONNX file of Smart Turn's shape.",
-    )
-    interruption_words: bool = Field(
-        True,
-        description="Recognise words that interrupt an answer if `backchannel` is `words`. Off: "
-        "`words` works like `ignore`.",
-    )
-    cleanup_limit_s: float = Field(
-        10.0, gt=0, description="Time within which an ended session must release its slot."
-    )
-    heartbeat_limit_s: float = Field(
-        60.0,
-        gt=5,
-        description="`parley serve` replaces a worker without a heartbeat for this long.",
-    )
-    loading_limit_s: float = Field(
-        1800.0,
-        gt=0,
-        description="`parley serve` restarts a worker that is loading and makes no progress for "
-        "this long.",
-    )
-    step_limit_s: float | None = Field(
-        None,
-        gt=0,
-        description="A worker exits when one model step takes longer: its device hangs. "
-        "Default: 60 on a GPU, 600 on a CPU.",
-    )
+    gateway_url: str = "http://127.0.0.1:8006"
+    """Gateway to connect to; several, of which one is active: comma-separated."""
+    gateway_fingerprint: str | None = None
+    """SHA-256 fingerprint of the gateway's certificate, which it prints at its start; no other
+    certificate is accepted then. Several: comma-separated."""
+    gateway_ca: Path | None = None
+    """Certificate (PEM) of the gateway or of the authority that signed it. Default:
+    gateway.ssl_certfile where that exists, else the authorities of this machine."""
+    host: str = "127.0.0.1"
+    """Listen address for the gateway; a secret is required off loopback."""
+    port: int | None = Field(None, ge=0, le=65535)
+    """Listen port; 0 picks a free one. Default: 8007 + worker.index, on loopback any free one."""
+    http: bool | None = None
+    """Plain HTTP between gateway and worker instead of TLS with a certificate that the worker makes
+    at its start. Default: on loopback only."""
+    advertise_url: str | None = None
+    """Address at which the gateway reaches this worker, if not host:port."""
+    drain_timeout_s: float = Field(0.0, ge=0)
+    """On SIGTERM, running conversations of this worker may continue for this long."""
+    index: int = Field(0, ge=0)
+    """Number of this worker on its machine."""
+    vad: Literal["silero", "energy"] = "silero"
+    """Voice activity detector."""
+    end_of_turn: str = "model"
+    """Judge of whether the user has finished, unless the client sets a silence: `model` (the
+    network included in parley, which listens to how the turn sounds), `silence`, or the path of an
+    ONNX file of Smart Turn's shape."""
+    interruption_words: bool = True
+    """Recognise words that interrupt an answer if `backchannel` is `words`. Off: `words` works like
+    `ignore`."""
+    cleanup_limit_s: float = Field(10.0, gt=0)
+    """Time within which an ended session must release its slot."""
+    heartbeat_limit_s: float = Field(60.0, gt=5)
+    """`parley serve` replaces a worker without a heartbeat for this long."""
+    loading_limit_s: float = Field(1800.0, gt=0)
+    """`parley serve` restarts a worker that is loading and makes no progress for this long."""
+    step_limit_s: float | None = Field(None, gt=0)
+    """A worker exits when one model step takes longer: its device hangs. Default: 60 on a GPU, 600
+    on a CPU."""
 
 
 class StorageSettings(Part):
     """Data on disk."""
 
-    data_dir: Path = Field(Path("data"), description="Folder of recordings, voices and state.")
-    assets_dir: Path | None = Field(
-        None,
-        description="Folder of reference voices (WAV) that clients may name in `ref_audio_path` by "
-        "their path below it, e.g. `assets/ref_audio/name.wav`; null: none.",
-    )
-    recording: bool = Field(True, description="Record sessions.")
-    exact_inputs: bool = Field(
-        True,
-        description="Also record audio exactly as the model received it (64 KB per second). "
-        "`parley rerun` needs it for duplex and half-duplex sessions; it cannot be added later, so "
-        "only a server short of disk should turn it off.",
-    )
-    retention_days: int = Field(
-        -1, ge=-1, description="Age at which recordings are deleted; -1: never."
-    )
-    max_gb: float = Field(
-        -1, ge=-1, description="Size above which the oldest recordings are deleted; -1: no limit."
-    )
-    min_free_gb: float = Field(1.0, ge=0, description="Do not record with less free disk space.")
-    replays: bool = Field(True, description="Render every recording when its session ends.")
-    session_logs: str | None = Field(
-        None,
-        description="Where running sessions are logged so that another worker can continue them: a "
-        "folder that gateway and workers of this host share, rediss://host:6379/0 for several "
-        "hosts (redis:// only on this host), or off. Unset: standby.redis_url if that is set and "
-        "encrypted or local, else a folder in memory. Every log is removed when its session ends.",
-    )
+    data_dir: Path = Path("data")
+    """Folder of recordings, voices and state."""
+    assets_dir: Path | None = None
+    """Folder of reference voices (WAV) that clients may name in `ref_audio_path` by their path
+    below it, e.g. `assets/ref_audio/name.wav`; null: none."""
+    recording: bool = True
+    """Record sessions."""
+    exact_inputs: bool = True
+    """Also record audio exactly as the model received it (64 KB per second). `parley rerun` needs
+    it for duplex and half-duplex sessions; it cannot be added later, so only a server short of disk
+    should turn it off."""
+    retention_days: int = Field(-1, ge=-1)
+    """Age at which recordings are deleted; -1: never."""
+    max_gb: float = Field(-1, ge=-1)
+    """Size above which the oldest recordings are deleted; -1: no limit."""
+    min_free_gb: float = Field(1.0, ge=0)
+    """Do not record with less free disk space."""
+    replays: bool = True
+    """Render every recording when its session ends."""
+    session_logs: str | None = None
+    """Where running sessions are logged so that another worker can continue them: a folder that
+    gateway and workers of this host share, rediss://host:6379/0 for several hosts (redis:// only on
+    this host), or off. Unset: standby.redis_url if that is set and encrypted or local, else a
+    folder in memory. Every log is removed when its session ends."""
 
 
 class LogSettings(Part):
     """Logging."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Lowest level that is logged."
-    )
-    format: Literal["auto", "json", "text"] = Field(
-        "auto", description="auto: text on a terminal, else JSON lines."
-    )
-    access: bool = Field(
-        False,
-        description="Log every HTTP request and WebSocket with the client's address and key.",
-    )
-    client_traces: bool = Field(
-        False,
-        description="Store the microphone reports of pages (record_trace.jsonl, 5 MB).",
-    )
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest level that is logged."""
+    format: Literal["auto", "json", "text"] = "auto"
+    """auto: text on a terminal, else JSON lines."""
+    access: bool = False
+    """Log every HTTP request and WebSocket with the client's address and key."""
+    client_traces: bool = False
+    """Store the microphone reports of pages (record_trace.jsonl, 5 MB)."""
 
 
 class TraceSettings(Part):
     """OpenTelemetry traces; off without an endpoint."""
 
-    otlp_endpoint: str | None = Field(
-        None,
-        description="Where gateway and workers send traces (OTLP over HTTP), e.g. "
-        "http://collector:4318/v1/traces. Needs the extra 'otel'.",
-    )
-    sample: float = Field(1.0, ge=0, le=1, description="Share of sessions that are traced.")
+    otlp_endpoint: str | None = None
+    """Where gateway and workers send traces (OTLP over HTTP), e.g. http://collector:4318/v1/traces.
+    Needs the extra 'otel'."""
+    sample: float = Field(1.0, ge=0, le=1)
+    """Share of sessions that are traced."""
 
 
 class RaySettings(Part):
     """Workers on a Ray cluster (`executor = "ray"`)."""
 
-    address: str = Field(
-        "auto",
-        description="Address of the cluster: host:port, auto (the one this machine belongs to), "
-        "or local (start one on this machine).",
-    )
-    cluster: str = Field(
-        "default",
-        pattern=r"^[A-Za-z0-9_-]{1,40}$",
-        description="Distinguishes several servers in one Ray cluster.",
-    )
-    gpus_per_worker: float | None = Field(
-        None,
-        ge=0,
-        description="GPUs of each worker. Default: 1 if the cluster has GPUs at the start or "
-        "workers_max is above workers, else 0.",
-    )
-    workers_max: int | None = Field(
-        None,
-        ge=1,
-        description="Maximum number of workers while clients are waiting; default: always as many "
-        "as `workers`.",
-    )
-    scale_up_after_s: float = Field(
-        10.0, ge=0, description="Seconds a client has waited before more workers are requested."
-    )
-    scale_down_after_s: float = Field(
-        600.0,
-        ge=0,
-        description="Seconds for which fewer workers must be enough before one is removed.",
-    )
-    gateway_url: str | None = Field(
-        None,
-        description="Address at which the nodes reach the gateway; default: this machine's in the "
-        "cluster.",
-    )
+    address: str = "auto"
+    """Address of the cluster: host:port, auto (the one this machine belongs to), or local (start
+    one on this machine)."""
+    cluster: str = Field("default", pattern=r"^[A-Za-z0-9_-]{1,40}$")
+    """Distinguishes several servers in one Ray cluster."""
+    gpus_per_worker: float | None = Field(None, ge=0)
+    """GPUs of each worker. Default: 1 if the cluster has GPUs at the start or workers_max is above
+    workers, else 0."""
+    workers_max: int | None = Field(None, ge=1)
+    """Maximum number of workers while clients are waiting; default: always as many as `workers`."""
+    scale_up_after_s: float = Field(10.0, ge=0)
+    """Seconds a client has waited before more workers are requested."""
+    scale_down_after_s: float = Field(600.0, ge=0)
+    """Seconds for which fewer workers must be enough before one is removed."""
+    gateway_url: str | None = None
+    """Address at which the nodes reach the gateway; default: this machine's in the cluster."""
 
 
 class Settings(Part):
@@ -717,12 +530,10 @@ class Settings(Part):
     security: SecuritySettings = SecuritySettings()
     forward_auth: ForwardAuthSettings = ForwardAuthSettings()
     worker: WorkerSettings = WorkerSettings()
-    workers: int = Field(
-        0, ge=0, description="Workers to start with serve; 0: one per GPU, or one on CPU."
-    )
-    executor: Literal["local", "ray"] = Field(
-        "local", description="Where serve starts workers: on this machine, or on a Ray cluster."
-    )
+    workers: int = Field(0, ge=0)
+    """Workers to start with serve; 0: one per GPU, or one on CPU."""
+    executor: Literal["local", "ray"] = "local"
+    """Where serve starts workers: on this machine, or on a Ray cluster."""
     ray: RaySettings = RaySettings()
     storage: StorageSettings = StorageSettings()
     log: LogSettings = LogSettings()
@@ -737,6 +548,11 @@ def leaves(part: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple
             yield from leaves(inner, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", field
+
+
+def values(settings: Settings) -> dict[str, Any]:
+    """Every setting by its dotted name."""
+    return {name: operator.attrgetter(name)(settings) for name, _ in leaves()}
 
 
 def shown_default(field: FieldInfo) -> str:

@@ -1,4 +1,4 @@
-"""What the peer's kernel has acknowledged of a TCP connection's output.
+"""How much of a TCP connection's output the peer's kernel has acknowledged.
 
 A write buffer that is empty has reached our own kernel, not the peer: a path that carries small
 packets and loses large ones (an MTU that is too small along the path) leaves hundreds of kilobytes

@@ -1,4 +1,4 @@
-"""One end of an open WebSocket, made for passing messages on.
+"""One end of an open WebSocket, built for forwarding messages.
 
 A `Connection` reads whole messages off its transport and either keeps them for `receive()` (few,
 bounded: when full the socket is no longer read) or, once `join`ed to another connection, writes
@@ -434,7 +434,7 @@ class Connection(asyncio.Protocol):
         if self._budget is None:
             return
         if not self._budget.take(size_bytes, self.owner):
-            raise FrameError(1013, "Too many large messages.")
+            raise FrameError(1013, "Other large messages use all memory: try again later.")
         self._claimed_bytes += size_bytes
 
     def _write(self, parts: Sequence[Bytes]) -> None:

@@ -199,7 +199,7 @@ class FrameReader:
         self._at = 0
 
     def read(self, most_frames: int | None = None) -> list[Message | Control]:
-        """What became complete, of at most so many frames.
+        """Complete messages, of a limited number of frames.
 
         Raises:
             FrameError: the stream is unusable from here on. What came before it was returned first.
@@ -259,7 +259,7 @@ class FrameReader:
             return 0, 0, 0
         first, second = data[position], data[position + 1]
         if first & 0x70:  # no extension is agreed on (5.2)
-            raise FrameError(1002, "Reserved bits are set.")
+            raise FrameError(1002, "The reserved bits of a frame must be 0.")
         opcode = first & 0x0F
         if opcode not in (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG):
             raise FrameError(1002, f"Opcode {opcode} is not defined.")
@@ -267,7 +267,7 @@ class FrameReader:
             raise FrameError(1002, f"Frames must{'' if self._masked else ' not'} be masked.")
         length, header, least = second & 0x7F, 2, 0
         if opcode >= CLOSE and (length > 125 or not first & 0x80):  # 5.5
-            raise FrameError(1002, "Malformed control frame.")
+            raise FrameError(1002, "A control frame must be whole and have at most 125 bytes.")
         if length == 126:
             header = 4
             if end - position < header:
@@ -289,7 +289,8 @@ class FrameReader:
 
     def _begin(self, opcode: int, payload_bytes: int, *, is_last: bool) -> None:
         if (opcode == CONTINUATION) != bool(self._opcode):  # 5.4
-            raise FrameError(1002, "Fragments out of order.")
+            here = "no message" if opcode == CONTINUATION else "another message"
+            raise FrameError(1002, f"A frame of opcode {opcode} came while {here} was open.")
         if not self._opcode:
             self._opcode = opcode
             self._text = _TextCheck() if self._checks_text and opcode == TEXT else None
@@ -303,7 +304,7 @@ class FrameReader:
             self._merged is not None
             and self._fragments > FRAGMENTS_FREE + self._size // FRAGMENT_BYTES
         ):
-            raise FrameError(1008, "Too many fragments.")
+            raise FrameError(1008, "The fragments of the message are too small.")
         if self._size > LARGE_BYTES:
             self._claim(payload_bytes)
         limit = SMALL_MESSAGE_BYTES if is_last else SMALL_FRAGMENT_BYTES
@@ -395,7 +396,7 @@ FEW_COMMAS = 64
 
 
 def commas(piece: bytes | bytearray) -> int:
-    """How many commas are in `piece`.
+    """Number of commas in `piece`.
 
     Sound has few: each is searched for with `memchr`, some thirty times as fast as `count`, which
     takes over where there are many.
@@ -453,14 +454,14 @@ def parse_close(payload: bytes) -> tuple[int, str]:
     if not payload:
         return 1005, ""
     if len(payload) < 2:
-        raise FrameError(1002, "Malformed close frame.")
+        raise FrameError(1002, "A close frame must be empty or have a code of 2 bytes, got 1.")
     (code,) = struct.unpack_from("!H", payload)
     if not can_travel(code):
         raise FrameError(1002, f"Close code {code} must not be sent.")
     try:
         return code, payload[2:].decode()
     except UnicodeDecodeError:
-        raise FrameError(1007, "The close reason is not UTF-8.") from None
+        raise FrameError(1007, "The reason of a close frame must be UTF-8.") from None
 
 
 def can_travel(code: int) -> bool:

@@ -51,6 +51,9 @@ DRAINS_EACH: Final = 2
 """How much of a body is still taken, unread, after its answer: a client that is still sending would
 not see the answer otherwise. One read in so many seconds, on so many connections of an address."""
 
+SMALL_BODY_BYTES: Final = 16 << 10
+"""A body of at most so many bytes costs one read: it is taken on any number of connections."""
+
 LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
 
 PIPELINE_LIMIT: Final = 8
@@ -79,7 +82,12 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_bytes = 0
         self._is_in_body = False
         self._is_draining = False
+        self._is_drain_counted = False
         self._is_chunked = False
+        self._length = 0
+        """Bytes of the body, as its head says."""
+        self._hosts: list[bytes] = []
+        self._fields_bytes = 0
         self._body_bytes = 0
         self._body_pieces = 0
         self._trailers = 0
@@ -134,6 +142,12 @@ class BoundedHttp(HttpToolsProtocol):
             known = error if isinstance(error, BadHead) else BadHead(msg)
             self._refuse(known.status, str(known))
 
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_chunked = False
+        self._length = self._fields_bytes = 0
+        self._hosts = []
+
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._is_in_body:
             # A trailer field says nothing about the request: not who sent it, nor from where.
@@ -144,6 +158,14 @@ class BoundedHttp(HttpToolsProtocol):
         if len(self.headers) >= FIELDS_LIMIT:
             raise BadHead(f"Request has more than {FIELDS_LIMIT} header fields.", 431)
         super().on_header(name, value)
+        self._fields_bytes += len(name) + len(value)
+        match self.headers[-1][0]:
+            case b"host":
+                self._hosts.append(value)
+            case b"content-length":
+                self._length = int(value)
+            case b"transfer-encoding":
+                self._is_chunked = True
 
     def handle_websocket_upgrade(self) -> None:
         self._stop_timer()
@@ -155,9 +177,10 @@ class BoundedHttp(HttpToolsProtocol):
         self._stop_timer()
         self._check_head()
         self._is_in_body = True
-        self._is_chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
         super().on_headers_complete()
         self._body_bytes = self._body_pieces = self._trailers = 0
+        if not self._has_body:
+            return  # it is complete in a moment
         self._body_due = self.loop.time() + self.body_grace_s
         self._body_end = self.loop.time() + self.body_limit_s
         self._after(self.body_grace_s, self._check_body)
@@ -169,7 +192,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._body_bytes += len(body)
         self._body_pieces += 1
         if self._body_pieces > FREE_PIECES and self._body_bytes < PIECE_BYTES * self._body_pieces:
-            raise BadHead("The pieces of the body are too small.")
+            raise BadHead(f"The chunks of a long body must have {PIECE_BYTES} bytes on average.")
         self._body_due += len(body) / BYTES_PER_S
         super().on_body(body)
 
@@ -186,11 +209,13 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_response_complete()
         if not self._is_in_body or self.transport.is_closing():
             return
-        draining = self._open.draining
-        if draining[self._address] >= DRAINS_EACH:
-            self.transport.close()
-            return
-        draining[self._address] += 1
+        if self._is_chunked or self._length > SMALL_BODY_BYTES:
+            draining = self._open.draining
+            if draining[self._address] >= DRAINS_EACH:
+                self.transport.close()
+                return
+            draining[self._address] += 1
+            self._is_drain_counted = True
         self._is_draining = True
         self._body_bytes = 0
         self._after(DRAIN_S, self.transport.close)
@@ -221,9 +246,14 @@ class BoundedHttp(HttpToolsProtocol):
         if self._is_draining and not self.transport.is_closing():
             self.transport.resume_reading()
 
+    @property
+    def _has_body(self) -> bool:
+        return self._is_chunked or self._length > 0
+
     def _stop_draining(self) -> None:
-        if self._is_draining:
-            self._is_draining = False
+        self._is_draining = False
+        if self._is_drain_counted:
+            self._is_drain_counted = False
             draining = self._open.draining
             draining[self._address] -= 1
             if not draining[self._address]:
@@ -233,17 +263,17 @@ class BoundedHttp(HttpToolsProtocol):
         version = self.parser.get_http_version()
         if version not in ("1.0", "1.1"):
             raise BadHead("Only HTTP/1.0 and HTTP/1.1 are supported.")
-        if sum(len(name) + len(value) for name, value in self.headers) > HEAD_LIMIT_BYTES:
+        if len(self.url) + self._fields_bytes > HEAD_LIMIT_BYTES:
             raise BadHead(f"Request head exceeds {HEAD_LIMIT_BYTES} bytes.", 431)
         if self.url.count(b"&") >= FIELDS_LIMIT:
             raise BadHead("A query may have at most 100 fields.")
-        hosts = [value for name, value in self.headers if name == b"host"]
+        hosts = self._hosts
         if len(hosts) > 1 or (not hosts and version != "1.0"):
             raise BadHead("A request must have one Host field.")
         _, is_absolute, authority = self.url.partition(b"://")
         if is_absolute and not self.url.startswith(b"/") and hosts != [authority.split(b"/")[0]]:
             raise BadHead("The request target must name the host of the Host field.")
-        if self._should_upgrade():
+        if self.parser.should_upgrade() and self._should_upgrade():
             self._check_upgrade(version)
         if len(self.pipeline) >= PIPELINE_LIMIT:
             raise BadHead(f"More than {PIPELINE_LIMIT} requests wait for their answers.")
@@ -251,10 +281,7 @@ class BoundedHttp(HttpToolsProtocol):
     def _check_upgrade(self, version: str) -> None:
         if version == "1.0":
             raise BadHead("A WebSocket requires HTTP/1.1.")
-        if any(
-            name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
-            for name, value in self.headers
-        ):
+        if self._has_body:
             raise BadHead("A WebSocket request must not have a body.")
         lines = [(b"GET HTTP/1.1", self.url), *self.headers]
         if any(len(name) + len(value) + 4 > MAX_LINE_LENGTH for name, value in lines):
@@ -287,8 +314,8 @@ class BoundedHttp(HttpToolsProtocol):
             self._unread = None
         if size:
             peer, headers = self.client and self.client[0], Headers(raw=self.headers)
-            address_of = self.app_state.get("address_of")
-            owner = address_of(peer, headers) if address_of else self._address
+            owner_of = self.app_state.get("owner_of")
+            owner = owner_of(peer, headers) if owner_of else self._address
             if not self._budget.take(size, owner):
                 return False
             self._unread = size, owner

@@ -1,4 +1,4 @@
-"""What connections may cost, each and together, and what they carried."""
+"""Limits of what connections may cost, each and together, and counts of what they carried."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ class ServerConnection(Connection):
         budget: Budget | None = app_state.get("budget")
         super().__init__(is_server=True, limits=limits, keepalive=keepalive, budget=budget)
         self._open_connections: OpenConnections | None = app_state.get("open_connections")
-        self._address_of: Callable[[str | None, Mapping[str, str]], str] | None
-        self._address_of = app_state.get("address_of")
+        self._owner_of: Callable[[str | None, Mapping[str, str]], str] | None
+        self._owner_of = app_state.get("owner_of")
         self._counted_address: str | None = None
         self._config = config
         self._app_state = app_state
@@ -144,8 +144,8 @@ class ServerConnection(Connection):
             for name, value in request.headers.raw_items()
         ]
         client = get_remote_addr(self._transport)
-        if self._address_of is not None:
-            self.owner = self._address_of(client[0] if client else None, Headers(raw=headers))
+        if self._owner_of is not None:
+            self.owner = self._owner_of(client[0] if client else None, Headers(raw=headers))
         if self._is_held_off():
             sentence = "Too many messages. Try again in a few seconds."
             self._reject(429, sentence, [(b"retry-after", b"%d" % HELD_OFF_S)])

@@ -1,4 +1,4 @@
-"""Where a connection is between its handshake and its end, and how it ended."""
+"""The state of a connection between its handshake and its end, and how it ended."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Closure:
 
 
 class ConnectionClosed(Exception):
-    """Nothing more will be received; has the way in which the connection ended."""
+    """End of input, with the way in which the connection ended."""
 
     def __init__(self, closure: Closure) -> None:
         super().__init__(f"The connection ended with {closure.code}.")

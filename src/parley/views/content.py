@@ -1,4 +1,4 @@
-"""What people put into a message, and how it is laid out for a model.
+"""Content of a message, and its layout for a model.
 
 Values only; their maker has decoded the bytes. Layout rules: sessions.md 2.2 and 3.3.
 """
@@ -58,7 +58,7 @@ _SEPARATORS: Mapping[type[Part], str] = {
     ToolCallPart: "\n",
     ToolResultPart: "\n",
 }
-"""What stands before a part where something stands before it; its own in every layout."""
+"""Separator before a part that is not the first; each layout has its own."""
 
 
 def with_tools(messages: Sequence[Message], tools: tuple[Tool, ...]) -> list[Message]:
@@ -81,7 +81,7 @@ def has_audio(message: Message) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How parts become segments.
+    """Layout of parts as segments.
 
     Args:
         hearing: how sound is heard.

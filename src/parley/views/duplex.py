@@ -233,7 +233,7 @@ class DuplexView:
         return self._counted(work.UnitResult.of(decided, heard, pieces, timings))
 
     async def _decided(self, answering: PendingResult[R]) -> R:
-        """What became of an answer, which `stop` can cut short."""
+        """Result of an answer, which `stop` can cut short."""
         self._decoding = answering
         try:
             return await answering.result()

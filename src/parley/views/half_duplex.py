@@ -1,4 +1,4 @@
-"""Half-duplex: a lasting context, one turn after the other.
+"""Half-duplex: a lasting context, one turn after another.
 
 The system prompt is prefilled once; then, turn by turn, what the user said, and an answer. A point
 to return to is remembered after the system prompt and again before each answer.
@@ -62,7 +62,7 @@ class TurnRequest:
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """What came of a rollback.
+    """Result of a rollback.
 
     Args:
         reason: why not, "" on success.
@@ -405,6 +405,12 @@ class HalfDuplexView(TurnView):
         """Do what was left undone while turns were done again. Between two turns."""
         await self._give_back()
         await self._slot.prefill(())
+
+    async def read_answer(self) -> None:
+        """Do what the newest answer left undone, if the model says what it chose: while the user
+        speaks, and not when they wait."""
+        if self._decoded is not None and self._decoded.chosen is not None:
+            await self._slot.prefill(())
 
     def can_rollback(self) -> RollbackCheck:
         """True if there is a point to return to: `if view.can_rollback():`. Awaited, it also knows

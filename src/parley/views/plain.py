@@ -16,18 +16,8 @@ from parley.media import decoder
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, from_float32_bytes
 from parley.media.resample import resample
 from parley.media.wav import decode_wav
-from parley.protocol import chat, codec
+from parley.protocol import chat, codec, values
 from parley.protocol.content import Message
-from parley.protocol.values import (
-    AUDIO_LIMIT_S,
-    Base64Audio,
-    Base64Image,
-    Base64Video,
-    Part,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-)
 from parley.views import content
 
 PlainMessage = Mapping[str, Any]
@@ -53,25 +43,25 @@ async def decoded(
     return tuple(ready)
 
 
-def _all(parts: Sequence[Part]) -> tuple[content.Part, ...]:
+def _all(parts: Sequence[values.Part]) -> tuple[content.Part, ...]:
     return tuple(map(_opened, parts))
 
 
-def _opened(part: Part) -> content.Part:
+def _opened(part: values.Part) -> content.Part:
     shared = decoder.shared()
     match part:
-        case TextPart() | ToolCallPart() | ToolResultPart():
+        case values.TextPart() | values.ToolCallPart() | values.ToolResultPart():
             return part
-        case Base64Image():
+        case values.Base64Image():
             return content.ImagePart(shared.image(part.file_bytes()))
-        case Base64Audio():
+        case values.Base64Audio():
             data = part.audio_bytes()
             if codec.is_wav(data):
-                pcm = decode_wav(data, limit_s=AUDIO_LIMIT_S)
+                pcm = decode_wav(data, limit_s=values.AUDIO_LIMIT_S)
             else:
                 pcm = from_float32_bytes(data, part.sample_rate)
             return content.AudioPart(resample(pcm, INPUT_RATE_HZ))
-        case Base64Video():
+        case values.Base64Video():
             clip = shared.video(part.file_bytes(), stack_frames=part.stack_frames)
             return content.VideoPart(clip)
 

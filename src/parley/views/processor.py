@@ -1,4 +1,4 @@
-"""One model, three ways to use it, in this process: the public Python API.
+"""One model in three views, in this process: the public Python API.
 
     async with UnifiedProcessor(parley.models.load(settings)) as processor:
         chat = processor.set_chat_mode()

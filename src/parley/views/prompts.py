@@ -1,4 +1,4 @@
-"""System prompts that make a voice: what is said around the reference sound.
+"""System prompts for voices: the text around the reference sound.
 
 Source: sessions.md 2.7; the wording is what the model was trained with.
 """
@@ -47,7 +47,7 @@ RESERVED_VOICE = "Use the <reserved_53> voice."
 
 
 VOICE_PROMPT = "Mimic the voice from the audio sample."
-"""What stands before a voice in a half-duplex prompt. Source: service.md 4.3."""
+"""Text before a voice in a half-duplex prompt. Source: service.md 4.3."""
 
 
 def with_voice(message: Message, voice: Pcm | None) -> Message:

@@ -35,7 +35,7 @@ _TAIL: Final = re.compile(r"\s*\}\s*" + re.escape(CLOSE))
 
 
 def section(tools: Sequence[Tool]) -> str:
-    """What the system message says of the functions."""
+    """Description of the functions in the system message."""
     lines = (json.dumps(msgspec.to_builtins(tool), ensure_ascii=False) for tool in tools)
     return _BEFORE + "".join(f"\n{line}" for line in lines) + _AFTER
 
@@ -80,7 +80,7 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class CallBroken:
-    """What started as a call is not one; `text` is all of it."""
+    """An apparent call that is not one; `text` is all of it."""
 
     text: str
 
@@ -116,10 +116,21 @@ class ToolCallReader:
         return pieces
 
     def finish(self) -> list[AnswerPart]:
-        """The answer is complete: the withheld text is not a call, unless it is whole."""
+        """The answer is complete: the withheld text is not a call, unless it is whole.
+
+        A call that was cut in its middle is neither a call nor text for a user.
+        """
         pieces: list[AnswerPart] = []
         if self._is_call:
-            pieces += self._broken() if self._arguments else self._whole(self._held, "")
+            is_cut = self._arguments is not None or self._held.lstrip().startswith("{")
+            left = self._broken() if self._arguments else self._whole(self._held, "")
+            if is_cut:
+                left = [
+                    CallBroken("") if isinstance(one, CallBroken) else one
+                    for one in left
+                    if not isinstance(one, Words)
+                ]
+            pieces += left
             self._held = ""
         if self._held.strip() or (self._held and not self._has_ended_call):
             pieces.append(Words(self._held))
@@ -127,7 +138,7 @@ class ToolCallReader:
         return pieces
 
     def _step(self) -> list[AnswerPart] | None:
-        """What can be reported now; None: nothing before there is more."""
+        """The next result; None: more text is needed."""
         if not self._is_call:
             return self._read_words()
         if self._arguments is None:
@@ -242,7 +253,7 @@ class JsonObjectScanner:
         return bool(_object(self.text)) or self.text.strip("{} \n\t") == ""
 
     def add(self, text: str) -> str:
-        """How much of `text` belongs to it."""
+        """Length of the part of `text` that belongs to it."""
         for place, character in enumerate(text):
             self._see(character)
             if self._depth == 0:

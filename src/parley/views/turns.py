@@ -1,13 +1,14 @@
-"""What chat and half-duplex share: answering the open turn of a slot, piece by piece."""
+"""Shared by chat and half-duplex: answers the open turn of a slot, piece by piece."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from parley.engine.engine import PendingResult, SlotHandle
 from parley.engine.model import ModelSpec
-from parley.engine.work import Generate, GenerateResult, Sampling
+from parley.engine.work import Generate, GenerateResult
 from parley.errors import InvalidRequest
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.protocol.values import Generation, TokenLogprob
@@ -40,31 +41,10 @@ class StreamingChunk:
         return 0 if self.audio is None else self.audio.duration_ms
 
 
-def command(
-    generation: Generation, *, speak: bool, streaming: bool, is_whole: bool = False
-) -> Generate:
-    """A choice as the engine wants it. Temperature 0 means the most probable token, too."""
-    return Generate(
-        max_new_tokens=generation.max_new_tokens,
-        sampling=Sampling(
-            temperature=generation.temperature,
-            top_p=generation.top_p,
-            top_k=generation.top_k,
-            length_penalty=generation.length_penalty,
-            repetition_penalty=generation.repetition_penalty,
-            is_greedy=not generation.do_sample or generation.temperature == 0,
-            presence_penalty=generation.presence_penalty,
-            frequency_penalty=generation.frequency_penalty,
-        ),
-        speak=speak,
-        enable_thinking=generation.enable_thinking,
-        streaming=streaming,
-        is_whole=is_whole,
-        say=generation.say,
-        answer_format=generation.answer_format,
-        parallel_calls=generation.parallel_calls,
-        top_logprobs=generation.top_logprobs,
-    )
+def command(generation: Generation, **how: Any) -> Generate:
+    """A choice as the engine wants it; `how` are the other fields of `Generate`."""
+    chosen = {each.name: getattr(generation, each.name) for each in fields(Generation)}
+    return Generate(**chosen, **how)
 
 
 class TurnView:
@@ -92,7 +72,7 @@ class TurnView:
 
     @property
     def decoded(self) -> GenerateResult | None:
-        """What the last completed answer came to."""
+        """Result of the last completed answer."""
         return self._decoded
 
     @property

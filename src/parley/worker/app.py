@@ -32,6 +32,7 @@ from parley.protocol.control import (
     CALLER_HEADER,
     CUT_CODE,
     EXTENSIONS_HEADER,
+    FOLLOW_HEADER,
     INCOMPLETE_STATUS,
     KIND_HEADER,
     LEASE_HEADER,
@@ -129,7 +130,7 @@ def make_app(
             raise
         wire = GatewaySocket(connection_of(socket), host.frame_limit_bytes(lease.kind))
         if REBUILD_HEADER in socket.headers:
-            await _rebuild(host, lease, slot, wire)
+            await _rebuild(host, lease, slot, wire, follows=FOLLOW_HEADER in socket.headers)
         else:
             await host.hold(lease, slot, wire)
 
@@ -206,10 +207,12 @@ def _recording_routes(finished: FinishedRecordings, secret: str | None) -> list[
     ]
 
 
-async def _rebuild(host: Host, lease: LeasedSlot, slot: SlotHandle, wire: GatewaySocket) -> None:
+async def _rebuild(
+    host: Host, lease: LeasedSlot, slot: SlotHandle, wire: GatewaySocket, *, follows: bool
+) -> None:
     """A session that another worker held."""
     try:
-        await host.rebuild(lease, slot, wire)
+        await host.rebuild(lease, slot, wire, follows=follows)
     except (ParleyError, Disconnected) as error:
         log.warning("session_not_rebuilt", session_id=lease.session_id, why=str(error))
         await wire.close(1011, "not rebuilt")

@@ -1,4 +1,4 @@
-"""Tells the gateway who we are, what is free, and which phase each session is in.
+"""Reports to the gateway: identity, free slots, and the phase of each session.
 
 One socket, dialled by the worker and dialled again whenever it breaks. What a gateway must know
 after a break (who we are, which sessions live) is sent again; what it would have learned meanwhile
@@ -75,7 +75,7 @@ _decoder = msgspec.json.Decoder(ToWorker)
 
 
 class Reporter(Protocol):
-    """What the link asks of the worker it speaks for."""
+    """The worker as its link sees it."""
 
     def hello(self) -> Hello: ...
 
@@ -144,7 +144,7 @@ class ControlLink:
         self._complaint = ""
         self._complained_at = float("-inf")
         self.tls: ssl.SSLContext | None = None
-        """How the gateway was trusted at the last connection."""
+        """Trust in the gateway at the last connection."""
         self.connected_at = float("-inf")
         """When a gateway was greeted last, on the loop's clock."""
         self._waiting: deque[FromWorker] = deque(maxlen=WAITING_LIMIT)

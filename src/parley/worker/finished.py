@@ -1,5 +1,5 @@
-"""Finished recordings of a worker whose data folder is not the gateway's, until the gateway has
-taken them over; and the gateway's registered voices, which such a worker asks for.
+"""Finished recordings of a worker that does not share the gateway's data folder, until the gateway
+has fetched them; and the gateway's registered voices, which such a worker requests.
 
 The worker keeps every recording until the gateway says that it is safe on its side, so a gateway
 that is away, full or restarted loses nothing. Workers of one machine may share a data folder: any
@@ -38,7 +38,7 @@ _log = logs.get(__name__)
 
 
 class FinishedRecordings:
-    """What the gateway is to take over. Its methods may be called in any thread.
+    """Recordings that the gateway has to fetch. Its methods may be called in any thread.
 
     Attributes:
         is_on: whether the gateway has a data folder of its own; known from its first welcome.
@@ -52,11 +52,11 @@ class FinishedRecordings:
 
     @property
     def waiting(self) -> int | None:
-        """How many recordings wait; None where gateway and worker share a folder."""
+        """Number of waiting recordings; None if gateway and worker share a folder."""
         return len(self._waiting) if self.is_on else None
 
     def welcomed(self, store_id: str) -> None:
-        """A gateway told the name of its data folder. Reads the disk."""
+        """A gateway has sent the name of its data folder. Reads the disk."""
         is_on = bool(store_id) and store_id != self._own_store_id()
         if is_on != self.is_on:
             _log.info("recordings_handed_over", on=is_on)

@@ -1,4 +1,4 @@
-"""Takes a lease, finds a slot, runs the session, gives everything back.
+"""Takes a lease, finds a slot, runs the session, and releases everything.
 
 Acceptance is one step on the event loop: a slot is taken, or the newcomer is refused; nothing is
 awaited in between. Giving back is one `finally`, in reverse order, and only when the model has let
@@ -38,6 +38,7 @@ from parley.protocol.control import (
     StopTurn,
 )
 from parley.protocol.kinds import Kind, Phase, WorkerState
+from parley.recording.recorder import Recordings, SessionRecorder
 from parley.session.chat import ChatLimits, ChatRunner, SeriesLimits
 from parley.session.conversation import ConversationRunner, TurnLimits
 from parley.session.duplex import DuplexRunner, UnitLimits
@@ -63,7 +64,6 @@ from parley.worker.finished import FinishedRecordings
 from parley.worker.lease import LeasedSlot
 from parley.worker.meter import SessionMeter, WorkerMeter
 from parley.worker.rebuilding import RebuiltSession, SessionHead
-from parley.worker.recording import Recordings, SessionRecorder
 from parley.worker.socket import GatewaySocket
 
 CLEANUP_GRACE_S: Final = 4.0
@@ -71,7 +71,7 @@ CLEANUP_GRACE_S: Final = 4.0
 the answer to its handshake."""
 
 MOVE_S: Final = 10.0
-"""A worker that ends gives its sessions at least so long to move to others."""
+"""A worker that is stopping waits at least this long for its sessions to move to other workers."""
 
 ENDED_LIMIT: Final = 64
 """Number of ended sessions whose clients may still ask about them."""
@@ -85,16 +85,18 @@ ObserverFactory = Callable[[LeasedSlot], Sequence[Observer]]
 
 
 def no_observers(lease: LeasedSlot) -> Sequence[Observer]:
-    """Nobody watches."""
+    """No further observers."""
     del lease
     return ()
 
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """A session that is here."""
+    """A session of this worker."""
 
     lease: LeasedSlot
+    began_s: float
+    """Monotonic."""
     phase: Phase = Phase.PREPARING
     was_ready: bool = False
     session: Session | None = None
@@ -105,7 +107,7 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this worker is."""
+    """Identity of this worker."""
 
     worker_id: str
     url: str
@@ -144,7 +146,7 @@ class Host:
         observers: further observers of a session, after the meter.
         recordings: keeps sessions, where they are to be kept.
         finished: recordings that the gateway is to take over.
-        report: told about every change of phase.
+        report: called at every change of phase.
         guard_s: for so long after `prepared` a half-duplex session hears nothing.
     """
 
@@ -163,7 +165,7 @@ class Host:
     finished: FinishedRecordings | None = None
     report: Callable[[FromWorker], None] = lambda message: None
     session_logs: SessionLogs = field(default_factory=NoSessionLogs)
-    """Where sessions are logged, so that another worker can continue them."""
+    """Backend of the session logs, from which another worker can continue sessions."""
     meter: WorkerMeter = field(default_factory=WorkerMeter)
     seed: int | None = None
     """Of sessions that are not recorded; None: each has its own."""
@@ -200,12 +202,15 @@ class Host:
             self.meter.count_error(error.code)
             raise
 
-    async def rebuild(self, lease: LeasedSlot, slot: SlotHandle, socket: GatewaySocket) -> None:
-        """Continue a session of a lost worker from its log, and hold it to its end. The client
-        comes by `attach`."""
+    async def rebuild(
+        self, lease: LeasedSlot, slot: SlotHandle, socket: GatewaySocket, *, follows: bool = False
+    ) -> None:
+        """Continue a session of another worker from its log, and hold it to its end. The client
+        comes by `attach`. `follows`: that worker still runs it; see `FOLLOW_HEADER`."""
         with logs.bind_session(lease.session_id, dialect=lease.dialect):
-            held = self._held[lease.lease_id] = _Held(lease)
-            rebuilt = RebuiltSession(socket)
+            held = self._held[lease.lease_id] = _Held(lease, self.clock.monotonic())
+            logged = self._logged(lease)
+            rebuilt = RebuiltSession(socket, self.session_logs, logged, follows=follows)
             try:
                 await self._hold(held, socket, slot, rebuilt=rebuilt)
             except ParleyError as error:
@@ -216,7 +221,7 @@ class Host:
         """Hold a session from its accepted socket to its closed one."""
         with logs.bind_session(lease.session_id, dialect=lease.dialect):
             self.meter.count_request()
-            held = self._held[lease.lease_id] = _Held(lease)
+            held = self._held[lease.lease_id] = _Held(lease, self.clock.monotonic())
             await self._hold(held, socket, slot)
 
     async def _hold(
@@ -230,13 +235,13 @@ class Host:
         session: Session | None = None
         runner: Runner | None = None
         ended: SessionEnded | None = None
+        writer: SessionLogWriter | None = None
         try:
             self._report(held)
             if rebuilt is None:
                 writer = self.session_logs.create(self._logged(lease))
             else:
-                lease, writer = await rebuilt.read(self.session_logs, self._logged(lease), lease)
-                held.lease = lease
+                lease = held.lease = await rebuilt.read(lease)
             is_wanted = rebuilt is None or rebuilt.recording_id
             recording = self._begin_recording(lease) if is_wanted else None
             seed = self._new_seed() if recording is None else recording.seed
@@ -267,10 +272,6 @@ class Host:
                 log=session_log,
                 moved=lambda: self._report(held),
             )
-            if rebuilt is not None and rebuilt.has_ended:
-                await rebuilt.deliver_last_words(held.socket)
-                ended = SessionEnded("stopped")
-                return
             session = held.session = Session(
                 socket=held.socket,
                 dialect=dialect,
@@ -297,6 +298,10 @@ class Host:
                 session_log.without_old_sound = runner.without_old_sound
                 if rebuilt is not None:
                     await self._restore(rebuilt, held.socket, session, runner, recording)
+                    if rebuilt.has_ended:
+                        ended = SessionEnded("stopped")
+                        return
+                    rebuilt.forget()
             _log.info("session_began", kind=lease.kind, queue_wait_ms=lease.queue_wait_ms)
             ended = await session.run(runner)
         finally:
@@ -323,20 +328,24 @@ class Host:
         recording: SessionRecorder | None,
     ) -> None:
         await rebuilt.restore(socket, session, runner)
-        if recording is not None and rebuilt.setup is not None:
+        if recording is not None and rebuilt.setup is not None and not rebuilt.has_ended:
+            now_s = self.clock.monotonic()
             recording.continue_session(
                 rebuilt.setup,
                 first=rebuilt.recording_id,
                 after=rebuilt.entries_done,
                 seed=rebuilt.seed,
-                at_s=self.clock.monotonic(),
+                at_s=now_s,
             )
+            # Their answers are recorded here, so they are, too.
+            for entry in rebuilt.unanswered:
+                recording.observe(entry, now_s)
 
     def _new_seed(self) -> int:
         return secrets.randbelow(2**63) if self.seed is None else self.seed
 
     def _logged(self, lease: LeasedSlot) -> LoggedSession:
-        """What a gateway has to know of a session if this worker is lost."""
+        """What a gateway needs about a session if this worker is lost."""
         who = self.identity
         return LoggedSession(
             log_id=lease.own_log_id,
@@ -430,12 +439,12 @@ class Host:
             loop.call_later(socket.window_left_s, socket.end)
 
     def _remember_ended(self, held: _Held) -> None:
-        """Its client may still ask about it."""
+        """Keep what its client may still ask for."""
         if held.socket is None or not held.socket.is_enabled or held.socket.has_left:
             return
         # Without session and log, which are large.
         self._ended[held.lease.lease_id] = _Held(
-            held.lease, Phase.ENDED, held.was_ready, socket=held.socket
+            held.lease, held.began_s, Phase.ENDED, held.was_ready, socket=held.socket
         )
         while len(self._ended) > ENDED_LIMIT:
             oldest = self._ended.pop(next(iter(self._ended)))
@@ -559,7 +568,7 @@ class Host:
         )
 
     def _call_left_s(self, lease: LeasedSlot) -> float:
-        """What is left of the total time; it began when the gateway accepted the client."""
+        """Remaining total time; it started when the gateway accepted the client."""
         is_audio = lease.kind is Kind.AUDIO_DUPLEX
         limit_s = self.limits.realtime_audio_s if is_audio else self.limits.realtime_video_s
         if lease.accepted_s is None or not self.limits.realtime_counts_queue:
@@ -607,11 +616,12 @@ class Host:
             left_s=held.socket.left_s,
             note=held.lease.note,
             log_id=held.lease.own_log_id if held.socket.is_protected else "",
+            ran_s=self.clock.monotonic() - held.began_s,
         )
 
     @property
     def state(self) -> WorkerState:
-        """One word for the whole worker; the busiest session's."""
+        """State of the whole worker: that of its busiest session."""
         if self.broken.is_set() or (self.is_ready and not self.engine.is_running):
             return "error"
         if not self.is_ready:
@@ -626,7 +636,7 @@ class Host:
 
     @property
     def free_slots(self) -> int:
-        """How many sessions could begin now."""
+        """Number of sessions that could start now."""
         if not self.is_ready or self._is_leaving or self.broken.is_set():
             return 0
         return self.engine.free_slots
@@ -634,7 +644,7 @@ class Host:
     # ---- for the control link --------------------------------------------------------------
 
     def hello(self) -> Hello:
-        """Who we are."""
+        """The hello message: identity of this worker."""
         spec, who = self.engine.spec, self.identity
         return Hello(
             worker_id=who.worker_id,
@@ -659,7 +669,7 @@ class Host:
         )
 
     def heartbeat(self) -> Heartbeat:
-        """How we are; counts since the last heartbeat."""
+        """The heartbeat: state, and counts since the last one."""
         stats = self.engine.take_stats()
         for stage, durations_ms in stats.stage_ms.items():
             self.meter.add(stage.value, durations_ms)
@@ -690,7 +700,7 @@ class Host:
         )
 
     def living(self) -> Iterable[SessionPhase]:
-        """Every session that is here."""
+        """Every session of this worker."""
         return [self._described(held) for held in self._held.values()]
 
     @property
@@ -702,12 +712,12 @@ class Host:
         )
 
     def stop_turn(self, order: StopTurn) -> bool:
-        """Silence one session's answer; whether there was one."""
+        """Silence one session's answer; returns False if there was none."""
         session = self._session(order.lease_id)
         return session is not None and session.stop_turn()
 
     def end_session(self, order: EndSession) -> bool:
-        """End one session in its dialect's words; whether there was one to end."""
+        """End one session in its dialect's words; returns False if it had ended."""
         session = self._session(order.lease_id)
         if session is None:
             return False
@@ -721,13 +731,13 @@ class Host:
         return True
 
     def announce_end(self, time_left_s: float) -> None:
-        """Tell the clients that want to know that their sessions will end."""
+        """Announce to clients that asked for it that their sessions will end."""
         for held in list(self._held.values()):
             if held.session is not None:
                 held.session.go_away(time_left_s, "shutdown")
 
     def change_limits(self, limits: Mapping[str, Any]) -> None:
-        """Hold sessions that begin from now on to these limits; those that run keep theirs."""
+        """Apply limits to sessions that start from now on; running ones keep theirs."""
         known = {name: limits[name] for name in LimitSettings.model_fields if name in limits}
         try:
             self.limits = LimitSettings(**known)
@@ -774,7 +784,7 @@ class Host:
         self.leaving.set()
 
     async def _until(self, is_so: Callable[[], bool], limit_s: float) -> None:
-        """Wait until it is so; looked at when a session has ended."""
+        """Wait until a condition holds; checked whenever a session has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, limit_s)):
                 while not is_so():

@@ -1,4 +1,4 @@
-"""What the gateway says about a session it hands over."""
+"""What the gateway sends with a session that it hands over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _note: Final = msgspec.json.Decoder(LeaseNote)
 
 @dataclass(frozen=True, slots=True)
 class LeasedSlot:
-    """What the gateway says about a session it hands over.
+    """What the gateway sends with a session that it hands over.
 
     Args:
         accepted_s: unix seconds at which the gateway accepted the client; None: just now.
@@ -43,7 +43,7 @@ class LeasedSlot:
 
     @property
     def facts(self) -> LeaseNote:
-        """What the note says; nothing where the gateway wrote none."""
+        """Content of the note; empty if the gateway wrote none."""
         try:
             return _note.decode(self.note)
         except msgspec.DecodeError:

@@ -46,6 +46,7 @@ from parley.private import keep_private
 from parley.protocol.control import DeviceMemory, Welcome
 from parley.protocol.networks import host_name
 from parley.recording.layout import Folder, RecordingFolders
+from parley.recording.recorder import Recordings
 from parley.recording.render_queue import RenderQueue
 from parley.session.opened import Voices
 from parley.session_log.places import open_session_logs
@@ -67,7 +68,6 @@ from parley.worker.finished import FinishedRecordings, GatewayVoices
 from parley.worker.host import MOVE_S, Host, Identity, ObserverFactory, no_observers
 from parley.worker.lease import LeasedSlot
 from parley.worker.links import GatewayLinks
-from parley.worker.recording import Recordings
 from parley.worker.session_trace import SessionTrace
 from parley.worker.trust import GatewayTrust
 
@@ -83,7 +83,7 @@ LEAVE_GRACE_S: Final = 10.0
 """On a signal: how long requests that are being answered may take."""
 
 FIRST_PORT: Final = 8007
-"""Where the first worker of a machine listens when other machines can reach it."""
+"""Port of the first worker of a machine that other machines can reach."""
 
 SWITCH_INTERVAL_S: Final = 0.00005
 """How long a thread of a worker keeps the interpreter's lock while another waits for it. The
@@ -97,7 +97,7 @@ CPU_STEP_LIMIT_S: Final = 600.0
 STEP_CHECK_S: Final = 1.0
 
 GOODBYES: Final = {DONE: "shutdown", FAILED: "failed", RESTART: "restart"}
-"""What the gateway receives, by exit code."""
+"""Reason for the gateway, by exit code."""
 
 _FAILURES: Final = {
     "stuck": "a session could not be cleaned up",
@@ -115,8 +115,8 @@ class WorkerProcess:
 
     Args:
         load_model: for tests; the default finds the model by its name.
-        leaving: told the exit code as soon as it is known that the worker failed or begins again;
-            what follows may hang.
+        leaving: called with the exit code as soon as it is known that the worker failed or
+            restarts; what follows may hang.
         warm: called when the model is warm, before the first session.
     """
 
@@ -185,7 +185,7 @@ class WorkerProcess:
         return self._host
 
     def stop(self, drain_s: float = 0.0, *, is_orphan: bool = False) -> None:
-        """Begin a graceful end; what runs may continue for `drain_s`.
+        """Start a graceful end; what runs may continue for `drain_s`.
 
         Args:
             is_orphan: the process that started this one is gone, with the gateway of `serve` in it:
@@ -196,7 +196,7 @@ class WorkerProcess:
         self._stopping.set()
 
     def reload(self, read: Callable[[], Settings]) -> None:
-        """Hold sessions that begin from now on to the limits of the settings as they are now."""
+        """Apply the current settings' limits to sessions that start from now on."""
         if self._host is None:
             return
         try:
@@ -212,7 +212,7 @@ class WorkerProcess:
             self._host.leaving.set()
 
     async def run(self) -> int:
-        """Work until stopped; gives the exit code.
+        """Work until stopped; returns the exit code.
 
         Raises:
             SetupError: the model or the detector cannot be loaded.
@@ -238,7 +238,7 @@ class WorkerProcess:
             await asyncio.to_thread(decoding.close)
 
     async def _load(self) -> tuple[Model, DetectorFactory, TurnJudges]:
-        """Everything that takes long, saying now and then that we are still at it."""
+        """Load everything that takes long, and log progress meanwhile."""
         settings = self._settings
         began_s = time.monotonic()
         _log.info("model_loading", model=settings.model.name)

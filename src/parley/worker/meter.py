@@ -24,30 +24,15 @@ from parley.errors import InferenceFailed
 from parley.protocol.control import STAGE_BUCKETS_MS, Durations
 from parley.protocol.kinds import Kind
 from parley.protocol.values import InterruptionState
-from parley.session.entries import Observed
+from parley.session_log.entries import Observed
 
 SMOOTHING = 0.1
 """Weight of the newest unit in the average."""
 
 
-@dataclass(slots=True)
-class _Times:
-    """Durations of one kind, being counted."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(STAGE_BUCKETS_MS) + 1))
-    sum_ms: float = 0.0
-
-    def add(self, duration_ms: float) -> None:
-        self.counts[bisect_left(STAGE_BUCKETS_MS, duration_ms)] += 1
-        self.sum_ms += duration_ms
-
-    def told(self) -> Durations:
-        return Durations(tuple(self.counts), round(self.sum_ms, 3))
-
-
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What came since the last look: times by stage and by kind, errors by code, interruptions."""
+    """Counts since the last heartbeat: times by stage and kind, errors by code, interruptions."""
 
     stages: dict[str, Durations]
     answers: dict[Kind, Durations]
@@ -55,14 +40,26 @@ class Counted:
     interruptions: dict[InterruptionState, int]
 
 
+@dataclass(slots=True)
+class _Tally:
+    """Durations so far, in the buckets of a heartbeat."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(STAGE_BUCKETS_MS) + 1))
+    sum_ms: float = 0.0
+
+    @property
+    def durations(self) -> Durations:
+        return Durations(tuple(self.counts), round(self.sum_ms, 3))
+
+
 class WorkerMeter:
-    """Numbers of all sessions of a worker. `take` gives what came since the last call."""
+    """Numbers of all sessions of a worker. `take` returns those since the last call."""
 
     def __init__(self) -> None:
         self.total_requests = 0
         self.avg_inference_ms = 0.0
-        self._stages: dict[str, _Times] = defaultdict(_Times)
-        self._answers: dict[Kind, _Times] = defaultdict(_Times)
+        self._stages: dict[str, _Tally] = defaultdict(_Tally)
+        self._answers: dict[Kind, _Tally] = defaultdict(_Tally)
         self._errors: Counter[str] = Counter()
         self._interruptions: Counter[InterruptionState] = Counter()
 
@@ -77,23 +74,27 @@ class WorkerMeter:
         self._interruptions[state] += 1
 
     def add(self, stage: str, durations_ms: Iterable[float]) -> None:
+        tally = self._stages[stage]
         for duration_ms in durations_ms:
-            self._stages[stage].add(duration_ms)
+            tally.counts[bisect_left(STAGE_BUCKETS_MS, duration_ms)] += 1
+            tally.sum_ms += duration_ms
 
     def add_answer(self, kind: Kind, stage: str, duration_ms: float) -> None:
         """One answer: a unit, or from a request to the first piece."""
-        self._stages[stage].add(duration_ms)
-        self._answers[kind].add(duration_ms)
+        bucket = bisect_left(STAGE_BUCKETS_MS, duration_ms)
+        for tally in (self._stages[stage], self._answers[kind]):
+            tally.counts[bucket] += 1
+            tally.sum_ms += duration_ms
         if self.avg_inference_ms:
             self.avg_inference_ms += SMOOTHING * (duration_ms - self.avg_inference_ms)
         else:
             self.avg_inference_ms = duration_ms
 
     def take(self) -> Counted:
-        """What was counted since the last call."""
+        """Counts since the last call."""
         counted = Counted(
-            {stage: times.told() for stage, times in self._stages.items()},
-            {kind: times.told() for kind, times in self._answers.items()},
+            {stage: tally.durations for stage, tally in self._stages.items()},
+            {kind: tally.durations for kind, tally in self._answers.items()},
             dict(self._errors),
             dict(self._interruptions),
         )
@@ -115,15 +116,11 @@ class SessionMeter:
         """Generated so far, text and speech."""
 
     def observe(self, event: Observed, at_s: float) -> None:
+        if isinstance(event, AnswerDone):
+            self.tokens += event.generated_tokens
         match event:
             case UnitDone():
                 self.tokens += event.result.text_tokens + event.result.speech_tokens
-            case AnswerDone():
-                self.tokens += event.generated_tokens
-            case _:
-                pass
-        match event:
-            case UnitDone():
                 self._meter.add_answer(self._kind, "unit", event.wall_ms)
             case TurnStarted() | ChatRequested():
                 self._asked_s = at_s

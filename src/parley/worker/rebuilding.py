@@ -1,37 +1,52 @@
-"""A session that another worker ran, continued from its log."""
+"""Continues a session of another worker from its log."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import dataclasses
+from collections.abc import AsyncIterator, Coroutine
+from itertools import takewhile
 from typing import Any, Final
 
 import msgspec
 
 from parley import logs
-from parley.dialects.events import DuplexSetup, HalfDuplexSetup, SetupChanged
+from parley.dialects.events import (
+    DuplexSetup,
+    HalfDuplexSetup,
+    InputCommitted,
+    ItemCreated,
+    SetupChanged,
+)
 from parley.errors import ServiceUnavailable
-from parley.protocol.control import RebuildResult
+from parley.protocol.control import RebuildReady, RebuildResult
 from parley.session import log as session_log
-from parley.session import state_codec
-from parley.session.entries import ItemsSoFar, SessionRequest
 from parley.session.resumable import ResumableSocket
 from parley.session.session import RebuildableRunner, Session
 from parley.session.socket import Disconnected
+from parley.session_log import state_codec
 from parley.session_log.contract import (
+    LogContents,
     LoggedSession,
+    LogUnreadable,
     SessionLogs,
     SessionLogWriter,
-    StoredOutput,
 )
+from parley.session_log.entries import ItemsSoFar, SessionRequest
 from parley.worker.lease import LeasedSlot
 from parley.worker.socket import GatewaySocket
 
 READ_S: Final = 10.0
-"""How long reading the log may take."""
+"""Timeout for reading the log."""
 REBUILD_S: Final = 120.0
-"""How long the model may take to do everything again."""
+"""Timeout for the replay."""
+NEARLY: Final = 2
+"""A worker that follows a session has nearly caught up when no more entries than this were new."""
+FOLLOW_S: Final = 0.5
+FOLLOW_REST: Final = 4.0
+"""Pause before it reads the log again: at least `FOLLOW_S`, and `FOLLOW_REST` times as long as the
+last reading and replay took."""
 
 _log = logs.get(__name__)
 
@@ -54,48 +69,67 @@ class RebuiltSession:
 
     Args:
         socket: the gateway's; it is sent the result.
+        stored: where the log is.
+        logged: the session as this worker will run it.
+        follows: True if another worker still runs the session; see `FOLLOW_HEADER`.
     """
 
-    def __init__(self, socket: GatewaySocket) -> None:
+    def __init__(
+        self, socket: GatewaySocket, stored: SessionLogs, logged: LoggedSession, *, follows: bool
+    ) -> None:
         self._socket = socket
-        self._log = b""
+        self._stored = stored
+        self._logged = logged
+        self._follows = follows
+        self._contents: LogContents | None = None
+        self._writer: SessionLogWriter | None = None
         self._entries: list[Any] = []
+        self._done = 0
+        """Number of entries that were done again."""
         self._state: dict[str, Any] = {}
-        self._outputs: tuple[StoredOutput, ...] = ()
         self.seed = 0
         self.recording_id = ""
         """Of the session's beginning; "" where it was not recorded."""
 
-    async def read(
-        self, stored: SessionLogs, logged: LoggedSession, lease: LeasedSlot
-    ) -> tuple[LeasedSlot, SessionLogWriter]:
-        """Take the session's log over. Returns the lease with what the lost worker knew of the
-        session, and the writer that continues the log.
+    async def read(self, lease: LeasedSlot) -> LeasedSlot:
+        """Read the log, and take it over if its worker is lost. Returns the lease with what the
+        other worker knew of the session.
 
         Raises:
             ParleyError: the log cannot be read.
         """
-        try:
-            async with asyncio.timeout(READ_S):
-                contents, writer = await stored.take_over(logged.log_id, logged)
-        except TimeoutError:
-            raise ServiceUnavailable("The log of the session could not be read in time.") from None
-        self._log, self._outputs = contents.entries, contents.outputs
-        self._state = state_codec.joined(contents.state)
-        head, *self._entries = session_log.decoded(contents.entries)
+        await (self._look() if self._follows else self._take_over())
+        head = self._entries.pop(0)
         if not isinstance(head, SessionHead):
             raise ServiceUnavailable("The log of the session has no beginning.")
-        if not self._state:
-            raise ServiceUnavailable("The log of the session has no state: another build wrote it.")
+        if self._follows and self.has_ended:
+            raise ServiceUnavailable("The session has ended.")
         self.seed, self.recording_id = head.seed, head.recording_id
-        known = dataclasses.replace(
+        return dataclasses.replace(
             head.lease,
             lease_id=lease.lease_id,
             log_id=lease.log_id,
             note=lease.note,
             trace=lease.trace,
         )
-        return known, writer
+
+    async def _look(self) -> None:
+        async with _reading():
+            self._take(await self._stored.peek(self._logged.log_id))
+
+    async def _take_over(self) -> None:
+        async with _reading():
+            taken = await self._stored.take_over(self._logged.log_id, self._logged)
+        contents, self._writer = taken
+        self._take(contents)
+
+    def _take(self, contents: LogContents) -> None:
+        """Know what the log holds now; entries that are known already stay."""
+        known = len(self._entries) + (self._contents is not None)
+        self._entries += session_log.decoded(contents.entries, known)
+        self._contents, self._state = contents, state_codec.joined(contents.state)
+        if not self._state:
+            raise ServiceUnavailable("The log of the session has no state: another build wrote it.")
 
     @property
     def setup(self) -> SessionRequest | None:
@@ -111,17 +145,26 @@ class RebuiltSession:
         return found
 
     @property
+    def unanswered(self) -> list[InputCommitted | ItemCreated]:
+        """The newest inputs, if nothing has happened since."""
+        inputs = InputCommitted | ItemCreated
+        newest = takewhile(lambda entry: isinstance(entry, inputs), reversed(self._entries))
+        return list(newest)[::-1]
+
+    @property
     def entries_done(self) -> int:
-        """Number of entries that a recording has of what was done again, without the setup."""
+        """Number of entries that a recording has of what was done again, without the setup and
+        what is `unanswered`."""
         unrecorded = DuplexSetup | HalfDuplexSetup | ItemsSoFar
         done = sum(not isinstance(entry, unrecorded) for entry in self._entries)
+        done -= len(self.unanswered)
         return done + sum(
             entry.entries_before for entry in self._entries if isinstance(entry, ItemsSoFar)
         )
 
     @property
     def dialect_name(self) -> str:
-        """What the client speaks."""
+        """Dialect of the client."""
         name: str = self._state["dialect_name"]
         return name
 
@@ -130,39 +173,83 @@ class RebuiltSession:
         """True if only the last words are left of the session."""
         return self._state["closing"] is not None
 
-    async def deliver_last_words(self, socket: ResumableSocket) -> None:
-        """Tell the gateway that they are here, and wait until the client has them."""
-        await self._answer("")
-        socket.restore(self._state, self._outputs, self._log)
-        await socket.until_told()
-
     async def restore(
         self, socket: ResumableSocket, session: Session, runner: RebuildableRunner
     ) -> None:
-        """Take over the other worker's state, and report to the gateway.
+        """Take over the other worker's state, and report to the gateway. If the session has ended,
+        these are its last words, which need no slot.
 
         Raises:
             ParleyError: it cannot be done here.
+            Disconnected: the gateway does not want it here any more.
         """
         began_s = session.clock.monotonic()
-        try:
+        if self._follows:
+            await self._follow(runner)
+            await self._take_over()
+            began_s = session.clock.monotonic()
+        if not self.has_ended:
+            await self._redo(runner)
             session.restore(self._state)
-            async with asyncio.timeout(REBUILD_S):
-                await runner.rebuild(self._entries, self._state["runner"])
-        except TimeoutError:
-            raise ServiceUnavailable("The model took too long.") from None
+            await self._in_time(runner.restore(self._state["runner"]))
+        assert self._contents is not None
+        assert self._writer is not None
         # Only a session that a gateway knows to be here waits for its client: otherwise the next
         # gateway finds the log, and another worker continues from it.
-        await self._answer("")
-        socket.restore(self._state, self._outputs, self._log)
+        await self._send(RebuildResult())
+        socket.restore(self._state, self._contents, self._writer)
         took_s = round(session.clock.monotonic() - began_s, 3)
-        _log.info("session_rebuilt", entries=len(self._entries), took_s=took_s)
+        _log.info("session_rebuilt", entries=self._done, took_s=took_s)
+
+    async def _follow(self, runner: RebuildableRunner) -> None:
+        """Do again what is in the log, and what is added, until its worker has stopped."""
+        stopping = asyncio.create_task(self._socket.receive())
+        try:
+            is_ready = False
+            while not stopping.done():
+                began_s, done = asyncio.get_running_loop().time(), self._done
+                await self._redo(runner)
+                if not is_ready and self._done - done <= NEARLY:
+                    is_ready = True
+                    await self._send(RebuildReady())
+                took_s = asyncio.get_running_loop().time() - began_s
+                pause_s = max(FOLLOW_S, FOLLOW_REST * took_s) if is_ready else 0.0
+                await asyncio.wait({stopping}, timeout=pause_s)
+                # Its writer may be replacing what is read.
+                with contextlib.suppress(LogUnreadable):
+                    await self._look()
+            stopping.result()
+        finally:
+            stopping.cancel()
+
+    async def _redo(self, runner: RebuildableRunner) -> None:
+        fresh, self._done = self._entries[self._done :], len(self._entries)
+        await self._in_time(runner.redo(fresh))
+
+    async def _in_time(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            async with asyncio.timeout(REBUILD_S):
+                await work
+        except TimeoutError:
+            raise ServiceUnavailable("The model took too long.") from None
+
+    def forget(self) -> None:
+        """Everything is where it belongs: keep nothing of the log, which is large."""
+        self._contents, self._entries, self._state = None, [], {}
 
     async def refuse(self, why: str) -> None:
         """Report to the gateway, unless it has left, why the session cannot continue here."""
         with contextlib.suppress(Disconnected):
-            await self._answer(why)
+            await self._send(RebuildResult(why))
 
-    async def _answer(self, problem: str) -> None:
-        told = msgspec.json.encode(RebuildResult(problem)).decode()
-        await self._socket.send(told)
+    async def _send(self, message: RebuildReady | RebuildResult) -> None:
+        await self._socket.send(msgspec.json.encode(message).decode())
+
+
+@contextlib.asynccontextmanager
+async def _reading() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(READ_S):
+            yield
+    except TimeoutError:
+        raise ServiceUnavailable("The log of the session could not be read in time.") from None

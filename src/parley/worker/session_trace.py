@@ -18,7 +18,7 @@ from parley.dialects.events import (
     TurnStarted,
     UnitDone,
 )
-from parley.session.entries import Observed
+from parley.session_log.entries import Observed
 from parley.tracing import OFF, TraceSpan, Tracing, now_ns
 from parley.worker.lease import LeasedSlot
 

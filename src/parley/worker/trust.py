@@ -32,7 +32,7 @@ class WrongCertificate(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GatewayTrust:
-    """What is believed about the gateway at `url`.
+    """Trust in the gateway at `url`.
 
     Args:
         url: http(s):// or ws(s)://.
@@ -109,7 +109,7 @@ class GatewayTrust:
 
 
 def remedy(error: BaseException, trust: GatewayTrust) -> str:
-    """What an operator can do about a gateway that cannot be reached; "" for want of advice."""
+    """Advice to an operator about a gateway that cannot be reached; "" if there is none."""
     if isinstance(error, WrongCertificate):
         return (
             "If its certificate was renewed, start this worker with the fingerprint that "

@@ -20,7 +20,6 @@ BENCHES: Final = {
     "duplex": "Measure turn-taking of a server: takeover, latency, interruptions, noise.",
     "noise": "Measure what wrongly stops an answer: coughs, music, a crowd, its own echo.",
     "field": "Write a server's answers to recordings in the formats of public scorers.",
-    "turnbench": "Write when turns end in TurnBench's recordings, without a server.",
     "attack": "Measure live sessions while one client misbehaves.",
 }
 

@@ -11,6 +11,7 @@ import base64
 import contextlib
 import functools
 import io
+import itertools
 import json
 import random
 import socket
@@ -35,10 +36,20 @@ CLIP_FRAMES: Final = 60
 OWN_ADDRESS: Final = "127.0.0.2"
 
 Address = tuple[str, int]
+Attack = Callable[[Address, float], None]
+"""An attack on a server until a moment of the monotonic clock."""
+
+BODY_HEAD: Final = (
+    b"POST /api/chat HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % JSON_BYTES
+)
 
 
 def _frame(first_byte: int, content: bytes = b"") -> bytes:
     return bytes([first_byte, 0x80 | len(content)]) + bytes(4) + content
+
+
+def _text(message: dict[str, Any]) -> bytes:
+    return frame(TEXT, json.dumps(message).encode(), mask=True)
 
 
 def _connect(address: Address) -> socket.socket:
@@ -59,66 +70,69 @@ def _upgraded(address: Address, path: str) -> socket.socket:
     return sock
 
 
-def _pour(address: Address, path: str, piece: bytes, until: float, first: bytes = b"") -> None:
-    """Send `piece` as fast as the server reads it; reconnect when it closes the connection."""
+def _repeat(
+    address: Address, until: float, work: Callable[[socket.socket], object], path: str = ""
+) -> None:
+    """Do `work` on one connection after the other; one ends with `work` or when it breaks.
+
+    Args:
+        path: of a WebSocket, `{}` in it is the connection's number; "": no WebSocket.
+    """
     number = 0
     while time.monotonic() < until:
         number += 1
-        with contextlib.suppress(OSError), _upgraded(address, path.format(number)) as sock:
+        with contextlib.suppress(OSError):
+            opened = _upgraded(address, path.format(number)) if path else _connect(address)
+            with opened as sock:
+                work(sock)
+
+
+def _drain(sock: socket.socket) -> bool:
+    """Take what has come, so that the connection is not ended for being slow; False at its end."""
+    sock.setblocking(False)
+    try:
+        while taken := sock.recv(PIECE):
+            pass
+        return bool(taken)
+    except BlockingIOError:
+        return True
+    finally:
+        sock.settimeout(1.0)
+
+
+def _flood(first: bytes, piece: bytes, path: str = "") -> Attack:
+    """Send `first`, then `piece` as fast as the server reads it."""
+
+    def attack(address: Address, until: float) -> None:
+        def pour(sock: socket.socket) -> None:
             sock.sendall(first)
             while time.monotonic() < until:
                 sock.sendall(piece)
-                # What comes back is taken, so that it is not ended for being slow.
-                sock.setblocking(False)
-                with contextlib.suppress(BlockingIOError):
-                    while sock.recv(PIECE):
-                        pass
-                sock.settimeout(1.0)
+                if not _drain(sock):
+                    break
+
+        _repeat(address, until, pour, path)
+
+    return attack
 
 
-def ping(address: Address, until: float) -> None:
-    """Empty pings on a chat socket."""
-    _pour(address, "/ws/chat", _frame(0x80 | PING) * 10_000, until)
+def _pour(piece: bytes, path: str = "/ws/chat", first: bytes = b"") -> Attack:
+    """WebSocket frames."""
+    return _flood(first, piece * 10_000, path)
 
 
-def fragment(address: Address, until: float) -> None:
-    """A message of empty fragments."""
-    _pour(address, "/ws/chat", _frame(CONTINUATION) * 10_000, until, first=_frame(BINARY))
+def _chunked(path: str, piece: bytes) -> Attack:
+    """A chunked body."""
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return _flood(head.encode(), piece)
 
 
-def text(address: Address, until: float) -> None:
-    """Empty JSON objects in one session."""
-    prepare = frame(TEXT, b'{"type":"prepare"}', mask=True)
-    _pour(address, "/ws/duplex/adx_a{}", _frame(0x81, b"{}") * 10_000, until, first=prepare)
+def _post(begin: bytes, piece: bytes) -> Attack:
+    """`POST /api/chat` with 100 MB of `piece`."""
 
-
-def nokey(address: Address, until: float) -> None:
-    """Pings on the workers' socket by a client without the worker secret."""
-    _pour(address, "/internal/worker", _frame(0x80 | PING) * 10_000, until)
-
-
-def items(address: Address, until: float) -> None:
-    """`POST /api/chat` with a 100 MB array of numbers."""
-    _post(
-        address, b'{"messages":[{"role":"user","content":"hi"}],"x":[', b"0," * (PIECE // 2), until
-    )
-
-
-def long_text(address: Address, until: float) -> None:
-    """`POST /api/chat` with one word of 100 MB."""
-    _post(address, b'{"messages":[{"role":"user","content":"hi"}],"x":"', b"a" * PIECE, until)
-
-
-def _post(address: Address, begin: bytes, piece: bytes, until: float) -> None:
-    head = (
-        f"POST /api/chat HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {JSON_BYTES}\r\n\r\n"
-    ).encode()
-    while time.monotonic() < until:
-        with (
-            contextlib.suppress(OSError),
-            _connect(address) as sock,
-        ):
-            sock.sendall(head + begin)
+    def attack(address: Address, until: float) -> None:
+        def post(sock: socket.socket) -> None:
+            sock.sendall(BODY_HEAD + begin)
             left = JSON_BYTES - len(begin)
             while left > 1 and time.monotonic() < until:
                 sock.sendall(piece[: left - 1])
@@ -126,25 +140,49 @@ def _post(address: Address, begin: bytes, piece: bytes, until: float) -> None:
             sock.sendall(b"]")
             sock.recv(PIECE)
 
+        _repeat(address, until, post)
 
-def escapes(address: Address, until: float) -> None:
-    """`POST /api/chat` with a text of 100 MB of escapes."""
-    begin = b'{"messages":[{"role":"user","content":"'
-    _post(address, begin, rb"\u00e9" * (PIECE // 6), until)
+    return attack
 
 
-def nested(address: Address, until: float) -> None:
-    """`POST /api/chat` with 100 MB of brackets."""
-    _post(address, b'{"messages":', b"[" * PIECE, until)
+def _ask(target: bytes, fields: bytes = b"") -> Attack:
+    """Requests in a loop."""
+    request = b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n%s\r\n" % (target, fields)
+    return _in_a_loop(lambda: request)
+
+
+def _in_a_loop(request: Callable[[], bytes], path: str = "") -> Attack:
+    """Send, read something of the answer, send again."""
+
+    def attack(address: Address, until: float) -> None:
+        def ask(sock: socket.socket) -> None:
+            while time.monotonic() < until:
+                sock.sendall(request())
+                if not sock.recv(PIECE):
+                    break
+
+        _repeat(address, until, ask, path)
+
+    return attack
+
+
+def _visit(path: str, words: bytes) -> Attack:
+    """Sockets that are left after the first answer."""
+
+    def attack(address: Address, until: float) -> None:
+        def visit(sock: socket.socket) -> None:
+            sock.sendall(words)
+            sock.recv(PIECE)
+
+        _repeat(address, until, visit, path)
+
+    return attack
 
 
 def slow_body(address: Address, until: float) -> None:
     """Many bodies of 100 MB: half of each immediately, the rest one byte at a time."""
-    head = (
-        f"POST /api/chat HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {JSON_BYTES}\r\n\r\n"
-    ).encode()
     piece = b" " * PIECE
-    with _many(address, head, until) as socks:
+    with _many(address, BODY_HEAD, until) as socks:
         left = dict.fromkeys(socks, JSON_BYTES // 2)
         while time.monotonic() < until and socks:
             for sock in list(socks):
@@ -168,9 +206,7 @@ def slow_reader(address: Address, until: float) -> None:
 
 def unread_answers(address: Address, until: float) -> None:
     """Many spoken answers to a minute of sound, which are read byte by byte."""
-    sound = base64.b64encode(_noise_wav(60)).decode()
-    message = {"role": "user", "content": [{"type": "audio", "data": sound}]}
-    words = _chat({"messages": [message], "tts": {"enabled": True}})
+    words = _chat("audio", _noise_wav(60), tts={"enabled": True})
     with _many(address, words, until) as socks:
         while time.monotonic() < until:
             for sock in socks:
@@ -179,22 +215,10 @@ def unread_answers(address: Address, until: float) -> None:
             time.sleep(0.1)
 
 
-def damaged_picture(address: Address, until: float) -> None:
-    """Pictures whose heads have hundreds of thousands of empty parts."""
-    data = base64.b64encode(b"\xff\xd8" + b"\xff\xe1\0\x08Exif\0\0" * 300_000).decode()
-    message = {"role": "user", "content": [{"type": "image", "data": data}]}
-    words = _chat({"messages": [message]})
-    while time.monotonic() < until:
-        with contextlib.suppress(OSError), _connect(address) as sock:
-            while time.monotonic() < until:
-                sock.sendall(words)
-                if not sock.recv(PIECE):
-                    break
-
-
-def _chat(asked: dict[str, Any]) -> bytes:
-    """`POST /api/chat`."""
-    body = json.dumps(asked).encode()
+def _chat(kind: str, file: bytes, **more: Any) -> bytes:
+    """`POST /api/chat` with a file."""
+    part = {"type": kind, "data": base64.b64encode(file).decode()}
+    body = json.dumps({"messages": [{"role": "user", "content": [part]}], **more}).encode()
     return (
         b"POST /api/chat HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
@@ -211,164 +235,42 @@ def _noise_wav(seconds: int) -> bytes:
 
 def slow_session(address: Address, until: float) -> None:
     """A session that asks for a lot and reads nothing."""
-    sound = "A" * 85_336
-    unit = frame(
-        TEXT, json.dumps({"type": "audio_chunk", "audio_base64": sound}).encode(), mask=True
-    )
-    number = 0
-    while time.monotonic() < until:
-        number += 1
-        path = f"/ws/duplex/adx_slow{number}"
-        with contextlib.suppress(OSError), _upgraded(address, path) as sock:
-            sock.settimeout(0.5)
-            sock.sendall(frame(TEXT, b'{"type":"prepare"}', mask=True))
-            while time.monotonic() < until:
-                sock.sendall(unit)
+    unit = _text({"type": "audio_chunk", "audio_base64": "A" * 85_336})
 
+    def talk(sock: socket.socket) -> None:
+        sock.settimeout(0.5)
+        sock.sendall(_text({"type": "prepare"}))
+        while time.monotonic() < until:
+            sock.sendall(unit)
 
-def cookie(address: Address, until: float) -> None:
-    """Requests with one cookie of 60 KB of escapes."""
-    _ask(address, b"/health", b'Cookie: a="' + rb"\\" * (HEAD_BYTES // 2) + b'"\r\n', until)
-
-
-def cookies(address: Address, until: float) -> None:
-    """Requests with as many cookies as a head may have."""
-    _ask(address, b"/health", b"Cookie: " + b"a=b; " * (FULL_HEAD_BYTES // 5) + b"\r\n", until)
-
-
-def head(address: Address, until: float) -> None:
-    """Requests with 20,000 query fields."""
-    _ask(address, b"/health?" + b"a=&" * (HEAD_BYTES // 3), b"", until)
-
-
-def page(address: Address, until: float) -> None:
-    """Requests for the home page in a loop."""
-    _ask(address, b"/", b"", until)
-
-
-def metrics(address: Address, until: float) -> None:
-    """Requests for the metrics in a loop."""
-    _ask(address, b"/metrics", b"", until)
-
-
-def openapi(address: Address, until: float) -> None:
-    """Requests for the OpenAPI document in a loop."""
-    _ask(address, b"/openapi.json", b"", until)
-
-
-def upgrade(address: Address, until: float) -> None:
-    """WebSocket upgrades with a body."""
-    fields = (
-        b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-        b"Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\nContent-Length: 3\r\n"
-    )
-    _ask(address, b"/ws/chat", fields, until)
-
-
-def churn(address: Address, until: float) -> None:
-    """Sessions that are started and immediately abandoned."""
-    prepare = frame(TEXT, b'{"type":"prepare","resume":true}', mask=True)
-    _visit(address, "/ws/duplex/adx_churn{}", prepare, until)
-
-
-def resume(address: Address, until: float) -> None:
-    """Attempts to take over a session with an invalid token."""
-    asked = {"type": "session.resume", "session_id": "adx_1", "resume_token": "x" * 43, "seq": 1}
-    words = frame(TEXT, json.dumps(asked).encode(), mask=True)
-    _visit(address, "/ws/duplex/adx_1?resume=true", words, until)
-
-
-def _visit(address: Address, path: str, words: bytes, until: float) -> None:
-    number = 0
-    while time.monotonic() < until:
-        number += 1
-        with contextlib.suppress(OSError), _upgraded(address, path.format(number)) as sock:
-            sock.sendall(words)
-            sock.recv(PIECE)
+    _repeat(address, until, talk, "/ws/duplex/adx_slow{}")
 
 
 def voices(address: Address, until: float) -> None:
     """A session that names another voice in each message."""
-    number = 0
+    numbers = itertools.count(1)
 
     def update() -> bytes:
-        nonlocal number
-        number += 1
-        session = {"type": "realtime", "audio": {"output": {"voice": f"voice {number}"}}}
-        words = json.dumps({"type": "session.update", "session": session}).encode()
-        return frame(TEXT, words, mask=True)
+        output = {"voice": f"voice {next(numbers)}"}
+        session = {"type": "realtime", "audio": {"output": output}}
+        return _text({"type": "session.update", "session": session})
 
-    while time.monotonic() < until:
-        with contextlib.suppress(OSError), _upgraded(address, "/v1/realtime?model=any") as sock:
-            while time.monotonic() < until:
-                sock.sendall(b"".join(update() for _ in range(50)))
-                sock.settimeout(1.0)
-                sock.recv(PIECE)
+    updates = _in_a_loop(lambda: b"".join(update() for _ in range(50)), "/v1/realtime?model=any")
+    updates(address, until)
 
 
 def tickets(address: Address, until: float) -> None:
-    """As many queue tickets as one client may have."""
-    number = 0
+    """As many queue tickets as one client may have, and others that come and go."""
     with contextlib.ExitStack() as stack:
-        while number < CONNECTIONS and time.monotonic() < until:
-            number += 1
+        for number in range(CONNECTIONS):
             with contextlib.suppress(OSError):
                 stack.enter_context(_upgraded(address, f"/ws/duplex/adx_queued{number}"))
-        while time.monotonic() < until:
-            time.sleep(0.1)
-
-
-def _ask(address: Address, target: bytes, fields: bytes, until: float) -> None:
-    request = b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n%s\r\n" % (target, fields)
-    while time.monotonic() < until:
-        with (
-            contextlib.suppress(OSError),
-            _connect(address) as sock,
-        ):
-            while time.monotonic() < until:
-                sock.sendall(request)
-                if not sock.recv(PIECE):
-                    break
-
-
-def chunk(address: Address, until: float) -> None:
-    """A chunked body in chunks of one byte."""
-    _chunked(address, b"/api/chat", b"1\r\n \r\n" * 10_000, until)
-
-
-def refused_chunk(address: Address, until: float) -> None:
-    """A chunked body in chunks of one byte, to a route that reads no body."""
-    _chunked(address, b"/nosuch", b"1\r\n \r\n" * 10_000, until)
-
-
-def trailer(address: Address, until: float) -> None:
-    """Bodies that end with many trailer fields, which claim another sender."""
-    fields = b"X-Forwarded-For: 10.0.0.1\r\n" * 2_000
-    _chunked(address, b"/api/chat", b"1\r\n{\r\n0\r\n" + fields + b"\r\n", until)
-
-
-def _chunked(address: Address, path: bytes, piece: bytes, until: float) -> None:
-    head = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n" % path
-    while time.monotonic() < until:
-        with (
-            contextlib.suppress(OSError),
-            _connect(address) as sock,
-        ):
-            sock.sendall(head)
-            while time.monotonic() < until:
-                sock.sendall(piece)
-                sock.setblocking(False)
-                with contextlib.suppress(BlockingIOError):
-                    if not sock.recv(PIECE):
-                        break
-                sock.settimeout(1.0)
+        _visit("/ws/duplex/adx_passing{}", frame(PING, b"", mask=True))(address, until)
 
 
 def clip(address: Address, until: float) -> None:
     """Chat requests with a small clip of many large frames, two at a time."""
-    data = base64.b64encode(_large_clip()).decode()
-    asked = {"messages": [{"role": "user", "content": [{"type": "video", "data": data}]}]}
-    request = _chat(asked)
+    request = _chat("video", _large_clip())
     while time.monotonic() < until:
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             socks = [stack.enter_context(_connect(address)) for _ in range(2)]
@@ -416,35 +318,68 @@ def _many(address: Address, words: bytes, until: float) -> Iterator[list[socket.
             sock.close()
 
 
-ATTACKS: Final[dict[str, Callable[[Address, float], None]]] = {
-    "ping": ping,
-    "fragment": fragment,
-    "text": text,
-    "nokey": nokey,
-    "items": items,
-    "long-text": long_text,
-    "escapes": escapes,
-    "nested": nested,
+_PING: Final = _frame(0x80 | PING)
+_ASKS: Final = b'{"messages":[{"role":"user","content":"hi"}],"x":'
+_UPGRADE: Final = (
+    b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\nContent-Length: 3\r\n"
+)
+_RESUME: Final = {
+    "type": "session.resume",
+    "session_id": "adx_1",
+    "resume_token": "x" * 43,
+    "seq": 1,
+}
+
+ATTACKS: Final[dict[str, Attack]] = {
+    # Empty pings on a chat socket.
+    "ping": _pour(_PING),
+    # A message of empty fragments.
+    "fragment": _pour(_frame(CONTINUATION), first=_frame(BINARY)),
+    # Empty JSON objects in one session.
+    "text": _pour(_frame(0x81, b"{}"), "/ws/duplex/adx_a{}", first=_text({"type": "prepare"})),
+    # Pings on the workers' socket by a client without the worker secret.
+    "nokey": _pour(_PING, "/internal/worker"),
+    # An array of numbers, a word, a text of escapes, brackets, white space, each of 100 MB.
+    "items": _post(_ASKS + b"[", b"0," * (PIECE // 2)),
+    "long-text": _post(_ASKS + b'"', b"a" * PIECE),
+    "escapes": _post(b'{"messages":[{"role":"user","content":"', rb"\u00e9" * (PIECE // 6)),
+    "nested": _post(b'{"messages":', b"[" * PIECE),
+    "white-space": _post(_ASKS, b" " * PIECE),
     "slow-body": slow_body,
     "slow-reader": slow_reader,
     "slow-session": slow_session,
-    "cookie": cookie,
-    "cookies": cookies,
-    "head": head,
-    "page": page,
-    "metrics": metrics,
-    "openapi": openapi,
-    "upgrade": upgrade,
-    "chunk": chunk,
-    "refused-chunk": refused_chunk,
-    "trailer": trailer,
+    # One cookie of 60 KB of escapes; as many cookies as a head may have; 20,000 query fields.
+    "cookie": _ask(b"/health", b'Cookie: a="' + rb"\\" * (HEAD_BYTES // 2) + b'"\r\n'),
+    "cookies": _ask(b"/health", b"Cookie: " + b"a=b; " * (FULL_HEAD_BYTES // 5) + b"\r\n"),
+    "head": _ask(b"/health?" + b"a=&" * (HEAD_BYTES // 3)),
+    # An address of escapes, and one at which there is nothing.
+    "address": _ask(b"/" + b"%41" * (HEAD_BYTES // 3)),
+    "no-page": _ask(b"/nosuch"),
+    "page": _ask(b"/"),
+    "metrics": _ask(b"/metrics"),
+    "openapi": _ask(b"/openapi.json"),
+    # WebSocket upgrades with a body.
+    "upgrade": _ask(b"/ws/chat", _UPGRADE),
+    # A body in chunks of one byte; the same to a route that reads no body.
+    "chunk": _chunked("/api/chat", b"1\r\n \r\n" * 10_000),
+    "refused-chunk": _chunked("/nosuch", b"1\r\n \r\n" * 10_000),
+    # Bodies that end with many trailer fields, which claim another sender.
+    "trailer": _chunked(
+        "/api/chat", b"1\r\n{\r\n0\r\n" + b"X-Forwarded-For: 10.0.0.1\r\n" * 2_000 + b"\r\n"
+    ),
     "clip": clip,
-    "churn": churn,
-    "resume": resume,
+    # Sessions that are started and immediately abandoned.
+    "churn": _visit("/ws/duplex/adx_churn{}", _text({"type": "prepare", "resume": True})),
+    # Attempts to take over a session with an invalid token.
+    "resume": _visit("/ws/duplex/adx_1?resume=true", _text(_RESUME)),
     "tickets": tickets,
     "voices": voices,
     "unread-answers": unread_answers,
-    "damaged-picture": damaged_picture,
+    # Pictures whose heads have hundreds of thousands of empty parts.
+    "damaged-picture": _in_a_loop(
+        functools.cache(lambda: _chat("image", b"\xff\xd8" + b"\xff\xe1\0\x08Exif\0\0" * 300_000))
+    ),
 }
 
 

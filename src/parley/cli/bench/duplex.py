@@ -10,13 +10,14 @@ import asyncio
 import dataclasses
 import json
 import math
-from collections.abc import Coroutine, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from parley.cli import reach
+from parley.cli.bench import duplex_people
 from parley.cli.bench.duplex_material import Material, bundled, own
 from parley.cli.bench.duplex_plot import as_svg
 from parley.cli.bench.duplex_score import TalkOutcome
@@ -25,26 +26,18 @@ from parley.cli.bench.duplex_talk import (
     Scenes,
     SimulatedLoudspeaker,
     SimulatedMicrophone,
+    hold,
 )
 from parley.cli.bench.people import installed
-from parley.cli.bench.talkers import DIALECTS, AnyTalker, client_of
+from parley.cli.bench.talkers import DIALECTS, client_of
 from parley.client.access import AccessOptions
 from parley.errors import BadInput, ParleyError, SetupError
 from parley.protocol.values import InterruptionOptions
 
-WHOLE_S: Final = {"duplex": 1.0, "realtime": 1.0, "minicpmo_v2": 1.0}
-"""Seconds of audio per message that the published clients of these dialects send; other clients
-send `CHUNK_S`."""
-
-CHUNK_S: Final = 0.1
-PEOPLE_PAUSES_MS: Final = (300, 500, 700, 900, 1200)
-
-READY_S: Final = 60.0
-
 Mode = Literal["off", "duck", "stop"]
 
 
-@reach.at_named_server
+@reach.at_server
 def duplex(
     server: reach.ServerAddress,
     dialect: Annotated[str, typer.Option(help=f"{', '.join(DIALECTS)}, or all: in turn.")] = "all",
@@ -60,8 +53,8 @@ def duplex(
     ] = None,
     people: Annotated[
         bool,
-        typer.Option("--people", help="Recordings of people from installed packages, and pauses "
-                     "of 300 to 1200 ms. Each conversation starts with another sentence."),
+        typer.Option("--people", help="Instead: 12 recorded sentences of a person, from installed "
+                     "packages or from --folder, with pauses of 300 to 1200 ms; five minutes."),
     ] = False,
     wait: Annotated[
         float, typer.Option(min=1, help="Seconds after which an unanswered turn is missed.")
@@ -80,16 +73,18 @@ def duplex(
         raise BadInput(f"'{dialect}' is none of {', '.join(DIALECTS)}, all.")
     mode = _mode(interrupt)
     address, access = server
-    # The voice that answers is that of the questions, and would be taken for its echo.
     if people:
-        material = Material(installed().turns)
-    else:
-        material = bundled(interrupting=1) if folder is None else own(folder)
-    pauses_ms = PEOPLE_PAUSES_MS if people else PAUSES_MS
+        turns = installed().turns if folder is None else own(folder).turns
+        found = asyncio.run(duplex_people.measure(address, access, turns, wait))
+        data = {one.way.name: one.as_data() for one in found}
+        typer.echo(json.dumps(data) if as_json else duplex_people.as_table(found))
+        return
+    # The voice that answers is that of the questions, and would be taken for its echo.
+    material = bundled(interrupting=1) if folder is None else own(folder)
     reports: dict[str, TalkOutcome] = {}
     for name in DIALECTS if dialect == "all" else (dialect,):
         reports[name] = asyncio.run(
-            converse(address, access, name, conversations, mode, material, wait, pauses_ms)
+            converse(address, access, name, conversations, mode, material, wait)
         )
     typer.echo(json.dumps(as_data(reports)) if as_json else as_table(reports))
     if plot is not None:
@@ -113,54 +108,22 @@ async def converse(
     mode: Mode,
     material: Material,
     limit_s: float,
-    pauses_ms: Sequence[int] = PAUSES_MS,
 ) -> TalkOutcome:
     """Run conversations in one dialect, one after the other."""
-    observed = TalkOutcome(pauses={ms: [] for ms in pauses_ms})
+    observed = TalkOutcome(pauses={ms: [] for ms in PAUSES_MS})
+
+    async def play(
+        number: int, microphone: SimulatedMicrophone, loudspeaker: SimulatedLoudspeaker
+    ) -> None:
+        await Scenes(microphone, loudspeaker, material, observed, limit_s).play(number)
+
     for number in range(conversations):
         client = client_of(url, access, dialect, InterruptionOptions(mode=mode))
         try:
-            async with client:
-                await client.ready(timeout_s=READY_S)
-                chunk_s = WHOLE_S.get(dialect, CHUNK_S)
-                loudspeaker = SimulatedLoudspeaker()
-                microphone = SimulatedMicrophone(client, chunk_s)
-                scenes = Scenes(microphone, loudspeaker, material, observed, limit_s, pauses_ms)
-                await _hold(client, microphone, loudspeaker, scenes.play(number), observed)
+            await hold(client, dialect, partial(play, number))
         except ParleyError as error:
             observed.failures.append(f"{type(error).__name__}: {error}")
     return observed
-
-
-async def _hold(
-    client: AnyTalker,
-    microphone: SimulatedMicrophone,
-    loudspeaker: SimulatedLoudspeaker,
-    scenes: Coroutine[Any, Any, None],
-    observed: TalkOutcome,
-) -> None:
-    async def listen() -> None:
-        async for event in client:
-            loudspeaker.take(event)
-        loudspeaker.tell()
-
-    listening = asyncio.create_task(listen(), name="bench-loudspeaker")
-    speaking = asyncio.create_task(microphone.run(), name="bench-microphone")
-    playing = asyncio.create_task(scenes, name="bench-scenes")
-    tasks = (listening, speaking, playing)
-    try:
-        # Whichever ends first: the script, or, before its end, the session.
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
-    if playing.cancelled():
-        why = f": {loudspeaker.error}" if loudspeaker.error is not None else ""
-        observed.failures.append(f"the session ended before the script{why}")
 
 
 def as_data(reports: dict[str, TalkOutcome]) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def bundled_words(sentences: Sequence[str], voices: Sequence[int]) -> tuple[Samp
 
 
 def own(folder: Path) -> Material:
-    """Somebody's recordings.
+    """Recordings of a user's own.
 
     Raises:
         SetupError: there are none.

@@ -1,4 +1,4 @@
-"""What a spoken conversation was like: the measures of `parley bench duplex`, with intervals.
+"""Measures of a spoken conversation for `parley bench duplex`, with intervals.
 
 Names and meaning follow Full-Duplex-Bench where it has them; times are those of a listener who
 plays what comes immediately and without gaps.
@@ -58,7 +58,7 @@ class Measure:
 
 @dataclass(slots=True)
 class TalkOutcome:
-    """What happened, over all conversations.
+    """Results of all conversations.
 
     Args:
         turns: latency in ms of each completed turn; None: it was not answered.

@@ -1,5 +1,5 @@
 """One scripted conversation in real time: a simulated microphone that speaks into a client, and a
-simulated loudspeaker that plays what comes.
+simulated loudspeaker that plays what it receives.
 
 All times are of the event loop (monotonic seconds). The microphone's time is that of its samples,
 not of their sending: a client that sends whole seconds says the first sample of each a second
@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -21,10 +21,19 @@ from parley.cli.bench.duplex_material import Material
 from parley.cli.bench.duplex_score import TalkOutcome
 from parley.cli.bench.noises import coughs, music, room
 from parley.cli.bench.people import with_pause
-from parley.cli.bench.talkers import AnyTalker, Told, send
+from parley.cli.bench.talkers import Told, send
+from parley.client.access import ConnectionLost
 from parley.client.events import Interruption, Piece, Problem, Speaking, TurnDone
+from parley.client.live import LiveClient
 from parley.errors import ParleyError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples, level_dbfs
+
+WHOLE_S: Final = {"duplex": 1.0, "realtime": 1.0, "minicpmo_v2": 1.0}
+"""Seconds of audio per message that the published clients of these dialects send; other clients
+send `CHUNK_S`."""
+
+CHUNK_S: Final = 0.1
+READY_S: Final = 60.0
 
 HEARD_DBFS: Final = -60.0
 """Sound below this level does not count as part of an answer."""
@@ -93,7 +102,7 @@ class SimulatedLoudspeaker:
         """Seconds that were received and not played yet."""
         return max(0.0, self.played[-1].end_s - self._loop.time()) if self.played else 0.0
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Wake all waiters: the conversation has ended."""
         self._changed.set()
 
@@ -131,7 +140,7 @@ class SimulatedMicrophone:
     """Sends sound in real time; while nothing is said, the noise of a quiet room. Like a
     microphone, it drops no time: a late chunk is followed immediately by the next."""
 
-    def __init__(self, client: AnyTalker, chunk_s: float) -> None:
+    def __init__(self, client: LiveClient, chunk_s: float) -> None:
         self._client = client
         self._size = round(chunk_s * INPUT_RATE_HZ)
         self._loop = asyncio.get_running_loop()
@@ -149,7 +158,7 @@ class SimulatedMicrophone:
             await asyncio.sleep(self._started_s + chunk_s - self._loop.time())
             chunk = self._next()
             self._started_s += chunk_s
-            await send(self._client, Pcm(chunk, INPUT_RATE_HZ))
+            send(self._client, Pcm(chunk, INPUT_RATE_HZ))
 
     def say(self, samples: Samples) -> tuple[float, float]:
         """Speak now; returns the times of the first and the last sample."""
@@ -176,6 +185,50 @@ class SimulatedMicrophone:
         return quiet
 
 
+Scene = Callable[[SimulatedMicrophone, SimulatedLoudspeaker], Coroutine[Any, Any, None]]
+
+
+async def hold(
+    client: LiveClient, dialect: str, play: Scene, loudspeaker: SimulatedLoudspeaker | None = None
+) -> None:
+    """Hold one conversation until `play` is over.
+
+    Args:
+        loudspeaker: what plays the answers; None: a new one.
+
+    Raises:
+        ParleyError: the session ended before, or could not start.
+    """
+    async with client:
+        await client.ready(timeout_s=READY_S)
+        loudspeaker = loudspeaker or SimulatedLoudspeaker()
+        microphone = SimulatedMicrophone(client, WHOLE_S.get(dialect, CHUNK_S))
+
+        async def listen() -> None:
+            async for event in client:
+                loudspeaker.take(event)
+            loudspeaker.report()
+
+        playing = asyncio.create_task(play(microphone, loudspeaker), name="bench-scenes")
+        tasks = (
+            asyncio.create_task(listen(), name="bench-loudspeaker"),
+            asyncio.create_task(microphone.run(), name="bench-microphone"),
+            playing,
+        )
+        try:
+            # Whichever ends first: the script, or, before its end, the session.
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    if playing.cancelled():
+        raise loudspeaker.error or ConnectionLost(1000, "the session ended before the script", 0)
+
+
 class Marked(Protocol):
     """Callback that receives the start times of interruptions."""
 
@@ -192,14 +245,12 @@ class Scenes:
         material: Material,
         observed: TalkOutcome,
         limit_s: float,
-        pauses_ms: Sequence[int] = PAUSES_MS,
     ) -> None:
         self._microphone = microphone
         self._loudspeaker = loudspeaker
         self._material = material
         self._observed = observed
         self._limit_s = limit_s
-        self._pauses_ms = pauses_ms
         self._loop = asyncio.get_running_loop()
         self._said = 0
 
@@ -207,7 +258,7 @@ class Scenes:
         """Play all scenes; `number` selects the material."""
         self._said = number
         await self.turn()
-        for pause_ms in self._pauses_ms:
+        for pause_ms in PAUSES_MS:
             await self.pause(pause_ms)
         for words in self._material.interruptions[number % 2 :: 2]:
             await self.interruption(words)
@@ -240,7 +291,7 @@ class Scenes:
         meanwhile says nothing.
 
         Args:
-            mark: is told when it begins and that it is over.
+            mark: is notified when it begins and when it is over.
         """
         answer = await self._into_answer()
         if answer is None:
@@ -250,12 +301,12 @@ class Scenes:
             mark.speaking_since_s = start_s
         known_s = answer.end_s
         await self._loudspeaker.until_over(answer, start_s + STOP_LIMIT_S)
-        end_s, went_on = answer.end_s, answer.end_s > known_s
+        end_s, continued = answer.end_s, answer.end_s > known_s
         if mark is not None:
             mark.speaking_since_s = None
         if end_s > start_s + STOP_LIMIT_S:
             self._observed.interruptions.append(None)
-        elif answer.was_cut or went_on:
+        elif answer.was_cut or continued:
             self._observed.interruptions.append(max(0.0, 1000 * (end_s - start_s)))
 
     async def acknowledgement(self, words: Samples) -> None:

@@ -17,8 +17,7 @@ import numpy as np
 import typer
 
 from parley.cli import files, reach
-from parley.cli.bench.duplex import CHUNK_S, READY_S, WHOLE_S
-from parley.cli.bench.duplex_talk import SimulatedLoudspeaker, SimulatedMicrophone
+from parley.cli.bench.duplex_talk import SimulatedLoudspeaker, SimulatedMicrophone, hold
 from parley.cli.bench.talkers import DIALECTS, Told, client_of
 from parley.client.access import AccessOptions
 from parley.client.events import Piece, Speaking
@@ -32,7 +31,7 @@ INPUT: Final = "input.wav"
 LONGEST_S: Final = 600.0
 
 
-@reach.at_named_server
+@reach.at_server
 def field(
     server: reach.ServerAddress,
     folder: Annotated[
@@ -69,7 +68,7 @@ def field(
 
 @dataclasses.dataclass(slots=True)
 class ServerSound:
-    """What was heard of a server; times in seconds since the input's first sample.
+    """A server's output; times in seconds since the input's first sample.
 
     Args:
         played: when each answer began and ended, and whether it was cut.
@@ -126,33 +125,18 @@ async def answers(url: str, access: AccessOptions, dialect: str, samples: Sample
     Raises:
         ParleyError: the server refused it, or ended it.
     """
-    async with client_of(url, access, dialect, InterruptionOptions(mode="stop")) as client:
-        await client.ready(timeout_s=READY_S)
-        tape = _Tape()
-        microphone = SimulatedMicrophone(client, WHOLE_S.get(dialect, CHUNK_S))
+    client = client_of(url, access, dialect, InterruptionOptions(mode="stop"))
+    tape, start_s = _Tape(), 0.0
 
-        async def listen() -> None:
-            async for event in client:
-                tape.take(event)
+    async def play(microphone: SimulatedMicrophone, loudspeaker: SimulatedLoudspeaker) -> None:
+        nonlocal start_s
+        start_s, end_s = microphone.say(samples)
+        await asyncio.sleep(max(0.0, end_s - asyncio.get_running_loop().time()))
 
-        listening = asyncio.create_task(listen(), name="bench-loudspeaker")
-        speaking = asyncio.create_task(microphone.run(), name="bench-microphone")
-        try:
-            start_s, end_s = microphone.say(samples)
-            left_s = end_s - asyncio.get_running_loop().time()
-            await asyncio.wait(
-                (listening, speaking), timeout=left_s, return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            for task in (listening, speaking):
-                task.cancel()
-            results = await asyncio.gather(listening, speaking, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
-        if tape.error is not None:
-            raise tape.error
-        return ServerSound(
-            [(one.start_s - start_s, one.end_s - start_s, one.was_cut) for one in tape.played],
-            [(at_s - start_s, pcm) for at_s, pcm in tape.kept],
-        )
+    await hold(client, dialect, play, tape)
+    if tape.error is not None:
+        raise tape.error
+    return ServerSound(
+        [(one.start_s - start_s, one.end_s - start_s, one.was_cut) for one in tape.played],
+        [(at_s - start_s, pcm) for at_s, pcm in tape.kept],
+    )

@@ -1,4 +1,4 @@
-"""Durations summed up for people: median, 95th and 99th percentile, largest."""
+"""Summaries of durations: median, 95th and 99th percentile, largest."""
 
 from __future__ import annotations
 

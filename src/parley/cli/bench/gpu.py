@@ -1,6 +1,6 @@
-"""`parley bench gpu`: everything about the full-size model that only a card can show.
+"""`parley bench gpu`: measures and checks of the full-size model that need a card.
 
-Written without access to a card: run this on one, and read or send its report. Parts
+Run it on your card, and read or send its report. Parts
 are compared with the CPU, kernels against their fallback, graphs against the steps they captured,
 memory against the plan, and units against their second.
 """
@@ -51,7 +51,7 @@ Size = Literal["full", "small"]
 
 @dataclass(slots=True)
 class GpuReport:
-    """What one run found.
+    """Results of one run.
 
     Args:
         machine: card, driver, builds.
@@ -273,15 +273,12 @@ def _memory(settings: ModelSettings, count: int, place: torch.device) -> Check:
     name, hurts = f"memory with {count} slots", "sessions that run when the card is full"
     if place.type != "cuda":
         return not_run(name, "only a card's memory is measured", hurts)
-    if not settings.random_weights:
-        planned = describe(settings.model_copy(update={"device": "cpu"}))
-    else:
-        planned = describe(settings)
-    table = "; ".join(planned.notes)
-    wanted = next((n for n in planned.notes if n.startswith("together ")), "together 0 GiB")
-    peak = torch.cuda.max_memory_allocated(place) / GIB
-    share = peak / max(1e-9, float(wanted.split()[1]))
-    return judged(name, share, MEMORY_TOLERANCE, hurts, f"peak {peak:.2f} GiB; plan: {table}")
+    planned = describe(settings)
+    if planned.total_bytes is None:
+        return not_run(name, "; ".join(planned.problems), hurts)
+    peak = torch.cuda.max_memory_allocated(place)
+    facts = f"peak {peak / GIB:.2f} GiB; plan: {'; '.join(planned.notes)}"
+    return judged(name, peak / planned.total_bytes, MEMORY_TOLERANCE, hurts, facts)
 
 
 async def _first_audio(loaded: Any) -> Check:

@@ -31,7 +31,7 @@ from parley.models.minicpmo45.runtime.caches import Span
 from parley.models.minicpmo45.token2wav.vocoder_files import random_token2wav, random_voice
 from parley.models.minicpmo45.token2wav.windows import LOOK_AHEAD, WINDOW_TOKENS, VocoderWindow
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
-from parley.models.minicpmo45.tts.rows import BlockRule, PassRecord, SpeechBlock
+from parley.models.minicpmo45.tts.rows import BlockRule, SpeechBlock
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
 from parley.models.minicpmo45.vision_encoder.pictures import cut
 
@@ -270,9 +270,12 @@ def _speech(network: weights.Network, sizes: Sizes) -> Tensor:
         condition = decoder.condition(list(range(9)), hidden, normalize=True)
         rule = BlockRule(0, 8, False, True, decoder.config.sampling)
         blocks.append(SpeechBlock(decoder.open(row, seed=1), condition, rule))
-    said: list[PassRecord] = []
-    decoder.step(blocks, 1, watch=said.append)
-    return torch.stack([one.logits for one in said])
+    states: list[Tensor] = []
+    hook = decoder.model.register_forward_hook(lambda _, __, hidden: states.append(hidden))
+    decoder.step(blocks, 1)
+    hook.remove()
+    last = states[0].view(len(blocks), -1, decoder.config.width)[:, -1]
+    return torch.mm(last, decoder.head.weight.t()).float()
 
 
 def voice(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> Iterator[Check]:

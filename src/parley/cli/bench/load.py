@@ -21,18 +21,10 @@ import typer
 from parley.cli import reach
 from parley.cli.bench.figures import Figures, drawn, histogram
 from parley.cli.bench.model import made_up_speech
+from parley.client import events
 from parley.client.access import AccessOptions
 from parley.client.chat import ChatClient
 from parley.client.duplex import DuplexClient, UnitClient
-from parley.client.events import (
-    Answer,
-    Ended,
-    Listening,
-    Problem,
-    Speaking,
-    TurnDone,
-    Waiting,
-)
 from parley.client.half_duplex import HalfDuplexClient
 from parley.client.realtime import RealtimeClient
 from parley.errors import BadInput, ParleyError
@@ -86,7 +78,7 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What each session does."""
+    """Activity of each session."""
 
     url: str
     access: AccessOptions
@@ -94,7 +86,7 @@ class Load:
     speech: Pcm
 
 
-@reach.at_named_server
+@reach.at_server
 def load(
     server: reach.ServerAddress,
     sessions: Annotated[
@@ -207,7 +199,7 @@ async def _units(talk: UnitClient, plan: Load, counts: LoadCounts) -> None:
             nonlocal answered
             context_tokens = -1
             async for event in talk:
-                if isinstance(event, Listening | Speaking):
+                if isinstance(event, events.Listening | events.Speaking):
                     if event.context_tokens == context_tokens or answered >= len(sent_at):
                         continue  # another piece of the same unit
                     context_tokens = event.context_tokens
@@ -216,9 +208,9 @@ async def _units(talk: UnitClient, plan: Load, counts: LoadCounts) -> None:
                     counts.answered(ms, is_unit=True)
                     if done.is_set() and answered == len(sent_at):
                         return
-                elif isinstance(event, Problem):
+                elif isinstance(event, events.Problem):
                     counts.failed(event.error)
-                elif isinstance(event, Ended):
+                elif isinstance(event, events.Ended):
                     return
 
         hearing = asyncio.create_task(hear())
@@ -263,9 +255,9 @@ async def _half_duplex(plan: Load, counts: LoadCounts) -> None:
         speaking = asyncio.create_task(speak())
         try:
             async for event in talk:
-                if isinstance(event, TurnDone) and event.first_sound_ms is not None:
+                if isinstance(event, events.TurnDone) and event.first_sound_ms is not None:
                     counts.answered(event.first_sound_ms, is_unit=False)
-                elif isinstance(event, Problem):
+                elif isinstance(event, events.Problem):
                     counts.failed(event.error)
                 elif speaking.done():
                     break
@@ -281,9 +273,9 @@ async def _chat(plan: Load, counts: LoadCounts) -> None:
         asked = time.perf_counter()
         waited_ms = 0.0
         async for event in client.stream(QUESTION):
-            if isinstance(event, Waiting):
+            if isinstance(event, events.Waiting):
                 waited_ms = 1000 * (time.perf_counter() - asked)
-            elif isinstance(event, Answer):
+            elif isinstance(event, events.Answer):
                 counts.waits_ms.append(waited_ms)
                 if event.first_piece_ms is not None:
                     counts.answered(event.first_piece_ms, is_unit=False)

@@ -19,6 +19,7 @@ import numpy as np
 import typer
 
 from parley import models
+from parley.cli import flags
 from parley.cli.bench.figures import Figures, drawn, histogram
 from parley.clock import Clock, SystemClock
 from parley.engine.engine import Engine
@@ -30,7 +31,7 @@ from parley.media.image import Pixels
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.reference import decode_reference
 from parley.protocol.values import DuplexConfig
-from parley.settings import ModelSettings, load
+from parley.settings import ModelSettings
 from parley.views.duplex import DuplexView
 
 Load = Literal["typical", "worst"]
@@ -44,7 +45,7 @@ ROOM_TOKENS = 256
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """What was measured with one number of slots.
+    """Measurements with one number of slots.
 
     Args:
         answer: from a unit's arrival to its answer.
@@ -70,10 +71,9 @@ class ModelReport:
     weights_bytes: int
 
 
+@flags.sets("model.name", "model.device", "model.random_weights", "model.compile")
 def model(
-    model: Annotated[
-        str | None, typer.Option(help="Model name, checkpoint folder or hub id.")
-    ] = None,
+    read: flags.Reader,
     slots: Annotated[
         str, typer.Option(help="Numbers of slots to try, separated by commas.")
     ] = "1,2,4,8",
@@ -88,24 +88,10 @@ def model(
     speech: Annotated[
         Path | None, typer.Option(help="Speech of the user (WAV); default: a synthetic sound.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
-    random_weights: Annotated[
-        bool, typer.Option("--random-weights", help="Full-size model without a checkpoint.")
-    ] = False,
-    compile: Annotated[bool | None, typer.Option(help="Capture steps as CUDA graphs.")] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure how many conversations a device can run, and where the time is spent."""
-    settings = load(
-        config,
-        {
-            "model.name": model,
-            "model.device": device,
-            "model.random_weights": random_weights or None,
-            "model.compile": compile,
-        },
-    ).model
+    settings = read().model
     sound = None if speech is None else decode_reference(speech.read_bytes(), limit_s=3600.0)
     kind: Load = "worst" if worst else "typical"
     for count in _counts(slots):

@@ -1,4 +1,4 @@
-"""`parley bench noise`: what stops an answer and should not, and how soon speech does.
+"""`parley bench noise`: which sounds stop an answer wrongly, and how soon speech stops it.
 
 The rules of interruptions (`turns/interruption.py`) with the real detector, as fast as they run, in
 chunks as a microphone brings them: minutes of coughs and clicks, of music, of a crowd 10 dB below
@@ -64,7 +64,7 @@ MOST_YIELD: Final = 0.05
 
 @dataclass(slots=True)
 class NoiseOutcome:
-    """What one policy did.
+    """Results of one policy.
 
     Args:
         stops: by noise, in all minutes of it.
@@ -82,7 +82,7 @@ class NoiseOutcome:
     onset_ms: list[float]
 
     def misses(self) -> list[str]:
-        """What a policy that lets acknowledgements pass should not do, for people."""
+        """Limits for a policy that lets acknowledgements pass."""
         found = [
             f"{name}: {count} stops in {self.minutes:g} minutes"
             for name, count in self.stops.items()
@@ -194,7 +194,7 @@ def _onset(
 def _listen(
     detector: InterruptionDetector, heard: Samples, played: Samples | None
 ) -> Iterator[tuple[int, InterruptionEvent]]:
-    """What happens, and at which sample it is known."""
+    """An event, and the sample at which it is known."""
     for start in range(0, len(heard), CHUNK_SAMPLES):
         end = start + CHUNK_SAMPLES
         if played is not None:

@@ -72,7 +72,7 @@ class _Bench:
         self._seconds = seconds
 
     def others(self) -> list[NoiseRow]:
-        """Somebody in the next room, while the assistant is heard in headphones."""
+        """A voice in the next room, while the assistant plays in headphones."""
         found = []
         for softer in (10, 20):
             talk = _looped(self._people.others, self._seconds, SPOKEN_DBFS - softer)
@@ -177,7 +177,7 @@ class _Bench:
         return 1000 * (ends[0] - begin) / INPUT_RATE_HZ if ends else None
 
     def _ends(self, clip: Samples, before: int | None = None) -> list[int]:
-        """Where, in samples of `clip`, a turn ended."""
+        """Position in `clip`, in samples, at which a turn ended."""
         lead = round(ROOM_S * INPUT_RATE_HZ)
         sound = np.concatenate([np.zeros(lead, np.float32), clip, np.zeros(3 * lead, np.float32)])
         sound += room(len(sound) / INPUT_RATE_HZ)

@@ -1,5 +1,5 @@
-"""Sounds alongside speech that may be shipped, because a rule makes them from a seed: a quiet room,
-coughs and clicks, music; and speech in a crowd and from a loudspeaker.
+"""Sounds next to speech that may be shipped, because a rule generates them from a seed: a quiet
+room, coughs and clicks, music; and speech in a crowd and from a loudspeaker.
 
 All are mono float32 at 16 kHz; levels in dB of full scale (RMS).
 """
@@ -83,7 +83,7 @@ def crowd(
 
 
 def echo(played: Samples, delay_s: float = 0.25, drop_db: float = 20.0) -> Samples:
-    """What a microphone hears of a loudspeaker."""
+    """A loudspeaker as a microphone records it."""
     late = np.concatenate([np.zeros(round(delay_s * INPUT_RATE_HZ)), played])[: len(played)]
     return np.asarray(late * 10 ** (-drop_db / 20), np.float32)
 

@@ -67,7 +67,7 @@ def installed(root: Path = Path("/"), *, count: int = 12) -> People:
 
 
 def own(folder: Path) -> People:
-    """Somebody's own recordings.
+    """Recordings of a user's own.
 
     Raises:
         SetupError: there are no turns, or no other person.
@@ -90,7 +90,7 @@ def _sentences(root: Path, language: str, count: int) -> Iterator[Samples]:
         path = root / SOUNDS / SPEAKERS[language] / f"{name}.g722"
         is_sentence = 5 <= len(text.split()) <= 14 and text.rstrip(".?!").count(".") == 0
         # Some texts are beginnings ("the time will be …") or describe a tone.
-        is_whole = not re.search(r"[([]|\.\.|[:,]$", text)
+        is_whole = not re.search(r"[([]|\.\.|…|[:,]$", text)
         if not left or not is_sentence or not is_whole or not path.is_file():
             continue
         spoken = _decoded(path)
@@ -128,7 +128,7 @@ def with_pause(samples: Samples, pause_ms: int) -> tuple[Samples, int]:
 
 
 def cut_between_words(samples: Samples, share: float = 0.55) -> int:
-    """Where a sentence is quietest near `share` of its length: a place between words or sounds."""
+    """The quietest position of a sentence near `share` of its length: between words or sounds."""
     power = np.convolve(samples.astype(np.float64) ** 2, np.ones(480) / 480, "same")[::80]
     first, last = int((share - 0.12) * len(power)), int((share + 0.12) * len(power))
     return 80 * (first + int(np.argmin(power[first:last])))

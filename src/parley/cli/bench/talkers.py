@@ -1,37 +1,46 @@
-"""Clients for the benches: one per dialect of live conversation, all with the same words.
+"""Clients for the benches: one per dialect of live conversation, with one interface.
 
 The three own dialects have clients in `parley.client`; those of OpenAI and the newest MiniCPM-o
-dialect are spoken here as a stock client speaks them, on the bare connection.
+dialect are spoken here as a stock client speaks them, over the same connection.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 import msgspec
 import numpy as np
 
-from parley.client.access import Access, AccessOptions, ConnectionLost, Socket, SocketClosed
-from parley.client.connection import open_socket
+from parley.client.access import Access, AccessOptions
 from parley.client.duplex import DuplexClient, UnitClient
-from parley.client.events import Ended, Event, Interruption, Listening, Problem, Speaking, Thinking
+from parley.client.events import (
+    Assigned,
+    Ended,
+    Event,
+    Interruption,
+    Listening,
+    Problem,
+    Ready,
+    Speaking,
+    Thinking,
+)
 from parley.client.half_duplex import HalfDuplexClient
 from parley.client.live import LiveClient
 from parley.client.realtime import RealtimeClient
-from parley.errors import InferenceFailed, ParleyError, TimedOut
-from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, from_float32_bytes
+from parley.errors import InferenceFailed
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.half_duplex import Config
+from parley.protocol.openai import Json
 from parley.protocol.values import DEFAULT_SYSTEM_PROMPT, InterruptionOptions
 
 PCM_RATE_HZ: Final = 24_000
 """Sample rate of OpenAI's dialects."""
+
+CLOSE: Final[Json] = {"type": "session.close"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,127 +53,73 @@ class HistoryCut:
 Told = Event | HistoryCut
 
 
-class Talker(ABC):
-    """One conversation on a bare connection: open, `ready`, `send`, iterate.
+class Talker(LiveClient):
+    """A client whose messages are plain objects, as far as the benches need them.
 
     Args:
         interruption: who silences the answer.
     """
 
     path: ClassVar[str]
+    greeting: ClassVar[str | None] = None
+    """Type of the message after which the session is configured; None: immediately."""
+    confirmation: ClassVar[str]
+    """Type of the message that says that it was."""
+    chunk_samples: ClassVar[int] = INPUT_RATE_HZ // 10
+    _sound_fields = ("audio", "audio")
+    _live_limit = 64
 
     def __init__(self, url: str, access: AccessOptions, interruption: InterruptionOptions) -> None:
-        self._access = Access(url, **access)
-        self._interruption = interruption
-        self._socket: Socket | None = None
-        self.loudspeaker: Callable[[], float] | None = None
-        """See `LiveClient.loudspeaker`; used by dialects that can report playback."""
-        self.phase = "closed"
+        super().__init__(Access(url, **access), self.path, resume=False)
+        self._opening = self.configured(interruption)
 
-    async def __aenter__(self) -> Self:
-        self._socket = await open_socket(self._access, self.path)
-        self.phase = "connected"
-        return self
+    async def _open(self) -> None:
+        await super()._open()
+        if self.greeting is None:
+            self.phase = "connected"
+            self._connected().post(self._opening)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.phase = "closed"
-        if self._socket is not None:
-            await self._socket.close()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Told:
-        while True:
-            message = await self._receive()
-            if message is None:
-                raise StopAsyncIteration
-            told = self.translate(message)
-            if told is not None:
-                return told
-
-    async def ready(self, *, timeout_s: float) -> None:
-        """Prepare the session, and wait until sound may be sent.
-
-        Raises:
-            TimedOut: it was not prepared in time.
-            ParleyError: the server refused it.
-        """
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._prepare()
-        except TimeoutError:
-            raise TimedOut("Waiting for a place", timeout_s) from None
-        self.phase = "active"
-
-    async def send(self, pcm: Pcm) -> None:
+    def send_audio(self, pcm: Pcm) -> None:
         """Send the next sound, at 16 kHz, of any length."""
-        await self.post(self.append(pcm))
+        self._active("sound").post_live(self.append(pcm))
 
-    async def post(self, message: dict[str, Any]) -> None:
-        """Send a message.
+    def _send_live(self, chunk: Pcm) -> None:
+        self.send_audio(chunk)
 
-        Raises:
-            ConnectionLost: the connection is gone.
-        """
-        assert self._socket is not None
-        try:
-            await self._socket.send(json.dumps(message))
-        except SocketClosed as closed:
-            raise ConnectionLost(closed.code, closed.reason, 0) from None
+    def _decode(self, frame: str | bytes) -> Any:
+        return json.loads(frame)
 
-    async def _receive(self) -> dict[str, Any] | None:
-        assert self._socket is not None
-        try:
-            frame = await self._socket.receive()
-        except SocketClosed:
-            self.phase = "closed"
-            return None
-        message: dict[str, Any] = json.loads(frame)
-        return message
-
-    async def until(self, name: str) -> None:
-        """Until the server has said this.
-
-        Raises:
-            ParleyError: it says that something is wrong, or nothing more.
-        """
-        while (message := await self._receive()) is not None:
-            if message["type"] == name:
-                return
-            if message["type"] == "error":
-                raise problem_of(message)
-        raise ConnectionLost(1000, "the session ended before it was ready", 0)
+    def _translate(self, message: Any) -> Any:
+        match message["type"]:
+            case self.greeting:
+                return Assigned()
+            case self.confirmation:
+                return Ready("")
+            case "session.closed":
+                return Ended("stopped")
+            case "error":
+                body = message.get("error") or {}
+                return Problem(InferenceFailed(f"{body.get('code')}: {body.get('message')}"))
+            case _:
+                return self.translate(message)
 
     @abstractmethod
-    async def _prepare(self) -> None:
-        """Configure the session; returns when the server has confirmed it."""
+    def configured(self, interruption: InterruptionOptions) -> Json:
+        """The message that configures the session."""
 
     @abstractmethod
-    def append(self, pcm: Pcm) -> dict[str, Any]:
+    def append(self, pcm: Pcm) -> Json:
         """The message that sends sound."""
 
     @abstractmethod
-    def translate(self, message: dict[str, Any]) -> Told | None:
-        """Event for a message of the server; None if no bench uses it."""
-
-
-def problem_of(message: dict[str, Any]) -> ParleyError:
-    body = message.get("error") or {}
-    return InferenceFailed(f"{body.get('code')}: {body.get('message')}")
+    def translate(self, message: Json) -> Told | None:
+        """Event for a message of the server in a session; None if no bench uses it."""
 
 
 class _Pcm16Talker(Talker):
     """Base class for dialects with OpenAI's audio format."""
 
-    def __init__(self, url: str, access: AccessOptions, interruption: InterruptionOptions) -> None:
-        super().__init__(url, access, interruption)
-        self._last = np.zeros(1, np.float32)
+    _last = np.zeros(1, np.float32)
 
     def coded(self, pcm: Pcm) -> str:
         """Base64 of 16-bit samples at 24 kHz. Interpolated linearly, because a filter would delay
@@ -178,10 +133,14 @@ class _Pcm16Talker(Talker):
         return base64.b64encode(found.astype("<i2").tobytes()).decode()
 
 
-def sound_of(text: str) -> Pcm:
-    """Sound of a message: base64 of 16-bit samples, 24 kHz."""
+def spoken(text: str) -> Speaking:
+    """An answer's sound: base64 of 16-bit samples, 24 kHz."""
     samples = np.frombuffer(base64.b64decode(text), "<i2").astype(np.float32)
-    return Pcm(samples / np.float32(32768), PCM_RATE_HZ)
+    return Speaking("", Pcm(samples / np.float32(32768), PCM_RATE_HZ), False, 0, None)
+
+
+def interruption_of(message: Json) -> Interruption:
+    return Interruption(message["state"], message["heard_ms"], message["text"])
 
 
 class OpenAIRealtimeTalker(_Pcm16Talker):
@@ -191,33 +150,29 @@ class OpenAIRealtimeTalker(_Pcm16Talker):
     """
 
     path = "/v1/realtime?model=bench"
+    confirmation = "session.updated"
 
-    async def _prepare(self) -> None:
-        asked = self._interruption
-        heeds = asked.backchannel == "heed"
+    def configured(self, interruption: InterruptionOptions) -> Json:
         detection = {
-            "type": "server_vad" if heeds else "semantic_vad",
-            "interrupt_response": asked.mode == "stop",
+            "type": "server_vad" if interruption.backchannel == "heed" else "semantic_vad",
+            "interrupt_response": interruption.mode == "stop",
         }
         session = {"type": "realtime", "audio": {"input": {"turn_detection": detection}}}
-        await self.post({"type": "session.update", "session": session})
-        await self.until("session.updated")
+        return {"type": "session.update", "session": session}
 
-    def append(self, pcm: Pcm) -> dict[str, Any]:
+    def append(self, pcm: Pcm) -> Json:
         return {"type": "input_audio_buffer.append", "audio": self.coded(pcm)}
 
-    def translate(self, message: dict[str, Any]) -> Told | None:
+    def translate(self, message: Json) -> Told | None:
         match message["type"]:
             case "response.created":
                 return Thinking(0)
             case "response.output_audio.delta":
-                return Speaking("", sound_of(message["delta"]), False, 0, None)
+                return spoken(message["delta"])
             case "input_audio_buffer.speech_started":
                 return Interruption("stopped", -1, "")
             case "conversation.item.truncated":
                 return HistoryCut(message["audio_end_ms"])
-            case "error":
-                return Problem(problem_of(message))
             case _:
                 return None
 
@@ -226,25 +181,22 @@ class OpenAILiveTalker(_Pcm16Talker):
     """OpenAI Live with this server's extension that reports interruptions."""
 
     path = "/v1/live/sessions"
+    confirmation = "session.started"
+    _closing = CLOSE
 
-    async def _prepare(self) -> None:
-        session = {"interruption": msgspec.to_builtins(self._interruption)}
-        await self.post({"type": "session.start", "session": session})
-        await self.until("session.started")
+    def configured(self, interruption: InterruptionOptions) -> Json:
+        session = {"interruption": msgspec.to_builtins(interruption)}
+        return {"type": "session.start", "session": session}
 
-    def append(self, pcm: Pcm) -> dict[str, Any]:
+    def append(self, pcm: Pcm) -> Json:
         return {"type": "session.input_audio.append", "audio": self.coded(pcm)}
 
-    def translate(self, message: dict[str, Any]) -> Told | None:
+    def translate(self, message: Json) -> Told | None:
         match message["type"]:
             case "session.output_audio.delta":
-                return Speaking("", sound_of(message["delta"]), False, 0, None)
+                return spoken(message["delta"])
             case "session.interruption":
-                return Interruption(message["state"], message["heard_ms"], message["text"])
-            case "session.closed":
-                return Ended("stopped")
-            case "error":
-                return Problem(problem_of(message))
+                return interruption_of(message)
             case _:
                 return None
 
@@ -253,46 +205,35 @@ class MiniCPMOV2Talker(Talker):
     """The newest MiniCPM-o dialect with this server's extension that reports interruptions."""
 
     path = "/v1/realtime?mode=audio"
-    _received_ms = 0.0
+    greeting = "session.queue_done"
+    confirmation = "session.created"
+    _closing = CLOSE
 
-    async def _prepare(self) -> None:
+    def configured(self, interruption: InterruptionOptions) -> Json:
         payload = {
             "system_prompt": DEFAULT_SYSTEM_PROMPT,
-            "interruption": msgspec.to_builtins(self._interruption),
+            "interruption": msgspec.to_builtins(interruption),
             "record": False,
         }
-        await self.until("session.queue_done")
-        await self.post({"type": "session.init", "payload": payload})
-        await self.until("session.created")
+        return {"type": "session.init", "payload": payload}
 
-    def append(self, pcm: Pcm) -> dict[str, Any]:
-        audio = base64.b64encode(pcm.samples.astype("<f4").tobytes()).decode()
-        told: dict[str, Any] = {"audio": audio}
+    def append(self, pcm: Pcm) -> Json:
+        said: Json = {"audio": self._sound.out(pcm)}
         if self.loudspeaker is not None:
-            buffered_ms = 1000 * self.loudspeaker()
-            told["playback"] = {"received_ms": self._received_ms, "buffered_ms": buffered_ms}
-        return {"type": "input.append", "input": told}
+            said["playback"] = msgspec.to_builtins(self._playback())
+        return {"type": "input.append", "input": said}
 
-    def translate(self, message: dict[str, Any]) -> Told | None:
-        match message["type"]:
-            case "response.output.delta" if message["kind"] == "audio":
-                samples = from_float32_bytes(base64.b64decode(message["audio"])).samples
-                sound = Pcm(samples, OUTPUT_RATE_HZ)
-                self._received_ms += sound.duration_ms
-                return Speaking("", sound, False, 0, None)
-            case "response.output.delta" if message["kind"] == "listen":
+    def translate(self, message: Json) -> Told | None:
+        match message["type"], message.get("kind"):
+            case "response.output.delta", "audio":
+                return Speaking("", self._sound.come_in(message["audio"]), False, 0, None)
+            case "response.output.delta", "listen":
                 return Listening(0, None)
-            case "response.interruption":
-                return Interruption(message["state"], message["heard_ms"], message["text"])
-            case "session.closed":
-                return Ended("stopped")
-            case "error":
-                return Problem(problem_of(message))
+            case "response.interruption", _:
+                return interruption_of(message)
             case _:
                 return None
 
-
-AnyTalker = LiveClient | Talker
 
 TALKERS: Final[dict[str, type[Talker]]] = {
     "openai_realtime": OpenAIRealtimeTalker,
@@ -304,7 +245,7 @@ DIALECTS: Final = ("half_duplex", "duplex", "realtime", *TALKERS)
 
 def client_of(
     url: str, access: AccessOptions, dialect: str, interruption: InterruptionOptions
-) -> AnyTalker:
+) -> LiveClient:
     match dialect:
         case "half_duplex":
             config = Config(interruption=interruption)
@@ -319,11 +260,9 @@ def client_of(
             return TALKERS[dialect](url, access, interruption)
 
 
-async def send(client: AnyTalker, pcm: Pcm) -> None:
+def send(client: LiveClient, pcm: Pcm) -> None:
     match client:
-        case HalfDuplexClient():
+        case HalfDuplexClient() | Talker():
             client.send_audio(pcm)
         case UnitClient():
             client.send_unit(pcm)
-        case Talker():
-            await client.send(pcm)

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from parley.media.pcm import OUTPUT_RATE_HZ
+from parley.protocol.openai import Json
 
-Json = dict[str, Any]
 Table = Mapping[str, Mapping[str, str]]
 """State → event type → next state."""
 
@@ -28,11 +28,20 @@ class Order(Protocol):
 
 WAITING: Final = {"queued": "queued", "queue_done": "assigned"}
 QUEUED: Final = {"queue_update": "queued", "queue_done": "assigned", "error": "over"}
-SESSION_QUEUED: Final = {
-    "session.queue_update": "queued",
-    "session.queue_done": "assigned",
-    "error": "queued",
-    "session.closed": "over",
+OVER: Final = dict.fromkeys(("stopped", "timeout"), "over")
+PREPARING: Final[Table] = {
+    "start": {**WAITING, "error": "over"},
+    "queued": QUEUED,
+    "assigned": {"prepared": "active", "error": "assigned", "stopped": "over"},
+}
+SESSION_WAITING: Final[Table] = {
+    "start": {"session.queued": "queued", "session.queue_done": "assigned", "error": "over"},
+    "queued": {
+        "session.queue_update": "queued",
+        "session.queue_done": "assigned",
+        "error": "queued",
+        "session.closed": "over",
+    },
 }
 TABLES: Final[dict[str, Table]] = {
     "chat": {
@@ -42,51 +51,33 @@ TABLES: Final[dict[str, Table]] = {
         "answer": {"chunk": "answer", "tool_call": "answer", "done": "over", "error": "over"},
     },
     "half_duplex": {
-        "start": {**WAITING, "error": "over"},
-        "queued": QUEUED,
-        "assigned": {"prepared": "active", "error": "assigned", "stopped": "over"},
-        "active": {
-            **dict.fromkeys(("vad_state", "error"), "active"),
-            "generating": "answer",
-            **dict.fromkeys(("stopped", "timeout"), "over"),
-        },
+        **PREPARING,
+        "active": {"vad_state": "active", "error": "active", "generating": "answer", **OVER},
         "answer": {
             **dict.fromkeys(("vad_state", "chunk"), "answer"),
             **dict.fromkeys(("turn_done", "error"), "active"),
-            **dict.fromkeys(("stopped", "timeout"), "over"),
+            **OVER,
         },
     },
     "duplex": {
-        "start": {**WAITING, "error": "over"},
-        "queued": QUEUED,
-        "assigned": {"prepared": "active", "error": "assigned", "stopped": "over"},
+        **PREPARING,
         "active": {
             **dict.fromkeys(("result", "interrupted", "error"), "active"),
             "paused": "paused",
-            **dict.fromkeys(("stopped", "timeout"), "over"),
+            **OVER,
         },
-        "paused": {
-            "resumed": "active",
-            **dict.fromkeys(("result", "error"), "paused"),
-            **dict.fromkeys(("stopped", "timeout"), "over"),
-        },
+        "paused": {"resumed": "active", "result": "paused", "error": "paused", **OVER},
     },
     "realtime": {
-        "start": {"session.queued": "queued", "session.queue_done": "assigned", "error": "over"},
-        "queued": SESSION_QUEUED,
-        "assigned": {
-            "session.created": "active",
-            "error": "assigned",
-            "session.closed": "over",
-        },
+        **SESSION_WAITING,
+        "assigned": {"session.created": "active", "error": "assigned", "session.closed": "over"},
         "active": {
             **dict.fromkeys(("response.listen", "response.output_audio.delta", "error"), "active"),
             "session.closed": "over",
         },
     },
     "minicpmo_v2": {
-        "start": {"session.queued": "queued", "session.queue_done": "assigned", "error": "over"},
-        "queued": SESSION_QUEUED,
+        **SESSION_WAITING,
         "assigned": {"session.created": "active", "error": "failed", "session.closed": "over"},
         "active": {
             **dict.fromkeys(("response.output.delta", "response.done"), "active"),

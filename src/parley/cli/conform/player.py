@@ -1,4 +1,4 @@
-"""Plays one scripted session and holds everything that the server says against its protocol."""
+"""Plays one scripted session and checks every message of the server against its protocol."""
 
 from __future__ import annotations
 
@@ -88,6 +88,11 @@ class Player:
             if event["type"] == "error":
                 raise ScenarioEnded(f"error in place of {' or '.join(names)}: {json.dumps(event)}")
         return event
+
+    async def ask(self, name: str, **message: Any) -> dict[str, Any]:
+        """Send a message; the next event of type `name`."""
+        await self.say(**message)
+        return await self.until(name)
 
     async def end(self) -> None:
         """Receive until the server closes the connection."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from parley.cli.conform.orders import Json, sound_problems, unseen
+from parley.cli.conform.orders import sound_problems, unseen
+from parley.protocol.openai import Json
 
 PARTS = ("output_audio", "output_audio_transcript", "output_text")
 

@@ -84,30 +84,23 @@ async def _chat_mistake(player: Player) -> None:
 
 async def _half_duplex(player: Player) -> None:
     await player.until("queue_done")
-    await player.say(type="prepare", system_prompt=PROMPT)
-    await player.until("prepared")
+    await player.ask("prepared", type="prepare", system_prompt=PROMPT)
     for chunk in chunks_f32(4.0, 0.5):
         await player.say(type="audio_chunk", audio_base64=chunk)
         await asyncio.sleep(0.1)
     await player.until("turn_done")
-    await player.say(type="stop")
-    await player.until("stopped")
+    await player.ask("stopped", type="stop")
     await player.end()
 
 
 async def _duplex(player: Player) -> None:
     await player.until("queue_done")
-    await player.say(type="prepare", system_prompt=PROMPT)
-    await player.until("prepared")
+    await player.ask("prepared", type="prepare", system_prompt=PROMPT)
     for chunk in chunks_f32(UNITS):
-        await player.say(type="audio_chunk", audio_base64=chunk)
-        await player.until("result")
-    await player.say(type="pause")
-    await player.until("paused")
-    await player.say(type="resume")
-    await player.until("resumed")
-    await player.say(type="stop")
-    await player.until("stopped")
+        await player.ask("result", type="audio_chunk", audio_base64=chunk)
+    await player.ask("paused", type="pause")
+    await player.ask("resumed", type="resume")
+    await player.ask("stopped", type="stop")
     await player.end()
 
 
@@ -118,29 +111,24 @@ async def _realtime(player: Player) -> None:
     player.expect(
         error["type"] == "error", "sound before session.created was not answered with an error"
     )
-    await player.say(type="session.update", session={"instructions": PROMPT})
-    await player.until("session.created")
+    await player.ask("session.created", type="session.update", session={"instructions": PROMPT})
     for chunk in chunks_f32(UNITS):
         await player.say(type="input_audio_buffer.append", audio=chunk)
         await player.until("response.listen", "response.output_audio.delta")
-    await player.say(type="session.close", reason="user_stop")
-    await player.until("session.closed")
+    await player.ask("session.closed", type="session.close", reason="user_stop")
     await player.end()
 
 
 async def _v2_init(player: Player) -> None:
     await player.until("session.queue_done")
-    await player.say(type="session.init", payload={"system_prompt": PROMPT})
-    await player.until("session.created")
+    await player.ask("session.created", type="session.init", payload={"system_prompt": PROMPT})
 
 
 async def _v2_call(player: Player) -> None:
     await _v2_init(player)
     for chunk in chunks_f32(UNITS):
-        await player.say(type="input.append", input={"audio": chunk})
-        await player.until("response.output.delta")
-    await player.say(type="session.close")
-    await player.until("session.closed")
+        await player.ask("response.output.delta", type="input.append", input={"audio": chunk})
+    await player.ask("session.closed", type="session.close")
     await player.end()
 
 
@@ -149,15 +137,13 @@ async def _v2_chat(player: Player) -> None:
     for streaming in (True, False, True):
         before = len(player.told)
         request = {"messages": [QUESTION], "streaming": streaming}
-        await player.say(type="input.append", input=request)
-        done = await player.until("response.done")
+        done = await player.ask("response.done", type="input.append", input=request)
         deltas = [m for m in player.told[before:] if m["type"] == "response.output.delta"]
         said = "".join(m.get("text", "") for m in deltas)
         player.expect(
             said == (done["text"] if streaming else ""), "response.done is not what was streamed"
         )
-    await player.say(type="session.close")
-    await player.until("session.closed")
+    await player.ask("session.closed", type="session.close")
     await player.end()
 
 
@@ -176,16 +162,14 @@ async def _v2_mistake(player: Player) -> None:
 async def _ask(player: Player, text: str) -> None:
     content = [{"type": "input_text", "text": text}]
     item = {"type": "message", "role": "user", "content": content}
-    await player.say(type="conversation.item.create", item=item)
-    await player.until("conversation.item.done")
+    await player.ask("conversation.item.done", type="conversation.item.create", item=item)
     await player.say(type="response.create")
 
 
 async def _written(player: Player) -> None:
     await player.until("session.created")
     session = {"type": "realtime", "output_modalities": ["text"], "instructions": PROMPT}
-    await player.say(type="session.update", session=session)
-    await player.until("session.updated")
+    await player.ask("session.updated", type="session.update", session=session)
     for text in ("What is the capital of Italy?", "What is the opposite of happy?"):
         await _ask(player, text)
         done = await player.until("response.done")
@@ -196,14 +180,13 @@ async def _written(player: Player) -> None:
 async def _committed(player: Player) -> None:
     await player.until("session.created")
     session = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
-    await player.say(type="session.update", session=session)
-    await player.until("session.updated")
+    await player.ask("session.updated", type="session.update", session=session)
     for chunk in chunks_pcm16(2.0):
         await player.say(type="input_audio_buffer.append", audio=chunk)
-    await player.say(type="input_audio_buffer.commit")
-    await player.until("input_audio_buffer.committed")
-    await player.say(type="response.create", response={"metadata": {"who": "conform"}})
-    done = await player.until("response.done")
+    await player.ask("input_audio_buffer.committed", type="input_audio_buffer.commit")
+    done = await player.ask(
+        "response.done", type="response.create", response={"metadata": {"who": "conform"}}
+    )
     metadata = done["response"].get("metadata")
     player.expect(metadata == {"who": "conform"}, "metadata is not echoed")
 
@@ -242,18 +225,16 @@ async def _realtime_mistake(player: Player) -> None:
 
 async def _live(player: Player) -> None:
     session = {"instructions": PROMPT, "audio": {"format": {"type": "audio/pcm", "rate": 24_000}}}
-    await player.say(type="session.start", session=session)
-    await player.until("session.started")
+    await player.ask("session.started", type="session.start", session=session)
     for chunk in chunks_pcm16(UNITS, 0.2):
         await player.say(type="session.input_audio.append", audio=chunk)
         await asyncio.sleep(0.02)
-    await player.say(type="session.input_audio.mute", event_id="mine")
-    muted = await player.until("session.input_audio.muted")
+    muted = await player.ask(
+        "session.input_audio.muted", type="session.input_audio.mute", event_id="mine"
+    )
     player.expect(muted.get("client_event_id") == "mine", "muted does not name the client's event")
-    await player.say(type="session.input_audio.unmute")
-    await player.until("session.input_audio.unmuted")
-    await player.say(type="session.close")
-    closed = await player.until("session.closed")
+    await player.ask("session.input_audio.unmuted", type="session.input_audio.unmute")
+    closed = await player.ask("session.closed", type="session.close")
     player.expect(closed.get("reason") == "close_requested", "closed for another reason")
     await player.end()
 

@@ -27,7 +27,7 @@ class ScenarioResult:
     complaints: tuple[str, ...]
 
 
-@reach.at_named_server
+@reach.at_server
 def conform(
     server: reach.ServerAddress,
     dialect: Annotated[

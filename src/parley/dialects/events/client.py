@@ -1,4 +1,4 @@
-"""What a client does in a conversation; made by dialects, taken by runners."""
+"""What a client does in a conversation; created by dialects, consumed by runners."""
 
 from __future__ import annotations
 
@@ -6,18 +6,8 @@ from dataclasses import dataclass, field
 
 from parley.dialects.events.content import Content, Sound
 from parley.media.pcm import Pcm
+from parley.protocol import values
 from parley.protocol.content import Message
-from parley.protocol.values import (
-    BARGE_IN,
-    DuplexConfig,
-    Generation,
-    InterruptionOptions,
-    PlaybackReport,
-    TextPart,
-    Tool,
-    TtsMode,
-    VadOptions,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +28,15 @@ class ChatRequested:
     wants_speech: bool = False
     voice: Sound | None = None
     voice_name: str | None = None
-    tts_mode: TtsMode = "default"
+    tts_mode: values.TtsMode = "default"
     language: str | None = None
-    generation: Generation = field(default_factory=Generation)
+    generation: values.Generation = field(default_factory=values.Generation)
     max_slices: int | None = None
     numbers_images: bool | None = None
     is_omni: bool = False
     wants_recording: bool = True
     seed: int | None = None
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[values.Tool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +46,23 @@ class ChatOpened:
 
 @dataclass(frozen=True, slots=True)
 class HalfDuplexSetup:
-    """A half-duplex conversation is set up: prompt, voice, when a turn ends, how it is answered."""
+    """A half-duplex conversation is set up: prompt, voice, when a turn ends, how it is answered.
 
-    system: tuple[TextPart | Sound, ...] = ()
+    Args:
+        transcribes: turns are written down and never answered.
+    """
+
+    system: tuple[values.TextPart | Sound, ...] = ()
     voice: Sound | None = None
     voice_name: str | None = None
     wants_speech: bool = True
-    vad: VadOptions = field(default_factory=VadOptions)
-    generation: Generation = field(default_factory=Generation)
+    vad: values.VadOptions = field(default_factory=values.VadOptions)
+    generation: values.Generation = field(default_factory=values.Generation)
     idle_s: float = 180.0
-    interruption: InterruptionOptions = field(default_factory=InterruptionOptions)
+    interruption: values.InterruptionOptions = field(default_factory=values.InterruptionOptions)
     wants_recording: bool = True
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[values.Tool, ...] = ()
+    transcribes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +84,10 @@ class DuplexSetup:
     tts_voice: Sound | None = None
     voice_name: str | None = None
     max_slices: int = 1
-    options: DuplexConfig = field(default_factory=DuplexConfig)
+    options: values.DuplexConfig = field(default_factory=values.DuplexConfig)
     settles_late: bool = True
     cuts_by_time: bool = False
-    interruption: InterruptionOptions = field(default_factory=InterruptionOptions)
+    interruption: values.InterruptionOptions = field(default_factory=values.InterruptionOptions)
     wants_recording: bool = True
     slides: tuple[int, int] | None = None
 
@@ -114,7 +109,7 @@ class AudioInput:
     force_listen: bool = False
     max_slices: int | None = None
     text: str = ""
-    playback: PlaybackReport | None = None
+    playback: values.PlaybackReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,16 +156,16 @@ class StopRequested:
 
 @dataclass(frozen=True, slots=True)
 class TurnDetection:
-    """Who ends a user's turn: the voice detector.
+    """The voice detector ends the user's turns.
 
     Args:
         answers: the end of an utterance asks for a response.
         interruption: who silences the response that is being made or heard.
     """
 
-    vad: VadOptions = field(default_factory=VadOptions)
+    vad: values.VadOptions = field(default_factory=values.VadOptions)
     answers: bool = True
-    interruption: InterruptionOptions = BARGE_IN
+    interruption: values.InterruptionOptions = values.BARGE_IN
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +184,15 @@ class DetectionChanged:
 
 @dataclass(frozen=True, slots=True)
 class AudioCommitted:
-    """The sound since the last turn is one, as an item with this id."""
+    """The sound since the last turn is one, as an item with this id, or where the voice detector
+    finds turns with the id of the speech in it.
+
+    Args:
+        event_id: the client's, which an error names.
+    """
 
     item_id: str
+    event_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +233,11 @@ class ResponseRequested:
     """The client wants an answer now; None everywhere: as the session is set up.
 
     Args:
-        reference: of the client's, comes back in `TurnItem`.
+        reference: of the client's, comes back in `TurnStarted`.
         items: answer these instead of the conversation.
         is_apart: the answer does not join the conversation.
         voice_name: a registered voice; "": the server's own.
+        transcribes: write this turn down instead of answering it.
     """
 
     reference: int = 0
@@ -244,8 +246,9 @@ class ResponseRequested:
     limit_tokens: int | None = None
     items: tuple[Message[Content], ...] | None = None
     is_apart: bool = False
-    tools: tuple[Tool, ...] | None = None
+    tools: tuple[values.Tool, ...] | None = None
     voice_name: str | None = None
+    transcribes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
-"""What happens in a conversation; emitted by runners, told by dialects."""
+"""What happens in a conversation; emitted by runners, encoded by dialects."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from parley.dialects.events.client import AudioInput, ClientEvent
+from parley.dialects.events.client import AudioInput, ClientEvent, ResponseRequested
 from parley.errors import ParleyError
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Ending
@@ -15,6 +15,7 @@ from parley.protocol.values import (
     SilenceReason,
     TokenLogprob,
     ToolCallPart,
+    WordTime,
 )
 from parley.results import UnitResult
 
@@ -57,37 +58,21 @@ class SpeechStopped:
     at_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TurnItem:
-    """The item that is the answer of a turn, in a conversation of items.
+@dataclass(frozen=True, slots=True, eq=False)
+class TurnStarted:
+    """A user's turn is complete and is being answered.
 
     Args:
-        reference: of the client's request, 0 if it made none.
+        item_id: of the answer; `previous_id` of the item in front of it, None if it is the first.
+        speech_ms: how long the user spoke; 0 if that item is not a user's turn.
     """
 
     response_id: str
     item_id: str
     previous_id: str | None
     is_spoken: bool
-    reference: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TurnStarted:
-    """A user's turn is complete and is being answered (half-duplex).
-
-    Args:
-        speech_ms: 0 where nothing was said.
-        utterance: empty where nothing was said.
-        text: what was written, and `pictures` what was shown with it.
-        item: the answer, in a conversation of items.
-    """
-
-    speech_ms: int
-    utterance: Pcm
-    text: str = ""
-    pictures: tuple[bytes, ...] = ()
-    item: TurnItem | None = None
+    request: ResponseRequested
+    speech_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +83,21 @@ class TurnTranscribed:
         index: of the turn, or of the unit that begins the answer.
         text: None: the model writes nothing down (only where there are items).
         item_id: of the user's sound, where there are items; `audio_ms` is its length.
+        is_final: False: more words of the turn; all of them follow.
+        error: why there is no text.
     """
 
     index: int
     text: str | None
     item_id: str = ""
     audio_ms: int = 0
+    is_final: bool = True
+    error: ParleyError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """What a response took.
+    """Usage of a response.
 
     Args:
         input: tokens of the context it answered; of these `cached` were there before, `audio` and
@@ -126,16 +115,23 @@ class TokenCounts:
 
 @dataclass(frozen=True, slots=True)
 class TurnCompleted:
-    """An answer is complete, or will not be (half-duplex).
+    """An answer is complete, or will not be.
 
     Args:
-        ending: why it ended, unless it failed with `error`. This and what follows is known only in
-            a conversation of items.
+        item_id: of the answer.
+        spoken: its words piece by piece, and where the sound of each begins, in ms.
+        calls: of functions, each with the id of its item.
+        is_apart: it is not an item of the conversation.
+        ending: why it ended, unless it failed with `error`.
         is_turn: cancelled because the user spoke, not because the client asked.
     """
 
     index: int
     text: str
+    item_id: str = ""
+    spoken: tuple[tuple[str, float], ...] = ()
+    calls: tuple[tuple[str, ToolCallPart], ...] = ()
+    is_apart: bool = False
     audio_ms: int = 0
     is_interrupted: bool = False
     has_failed: bool = False
@@ -164,6 +160,7 @@ class AnswerDone:
     Args:
         pcm: the whole sound unless it went out in pieces.
         heard: the words of the request's sound, where the model makes any.
+        words: the same with their times, where the model knows them.
         speech_tokens: of sound.
         calls: of functions, which `text` does not hold.
     """
@@ -176,6 +173,7 @@ class AnswerDone:
     recording_id: str | None = None
     ending: Ending = Ending.DONE
     heard: str = ""
+    words: tuple[WordTime, ...] = ()
     speech_tokens: int = 0
     calls: tuple[ToolCallPart, ...] = ()
 
@@ -214,13 +212,27 @@ class ToolCallDone:
     is_complete: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class InputCommitted:
-    """Sound became an item of the conversation."""
+    """A turn of the user became an item of the conversation.
+
+    Args:
+        speech_ms: how long they spoke.
+        text: what they wrote, and `pictures` what they showed with it.
+        previous_id: of the item in front of it; None if it is the first.
+    """
 
     item_id: str
-    previous_id: str | None
-    audio_ms: int
+    pcm: Pcm
+    speech_ms: int = 0
+    text: str = ""
+    pictures: tuple[bytes, ...] = ()
+    previous_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputCleared:
+    """Sound that was not a turn yet was forgotten."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,7 +257,7 @@ class UnitDone:
 
     @property
     def decided(self) -> UnitResult:
-        """What the context holds of the unit."""
+        """What the context contains of the unit."""
         return self.unsaid or self.result
 
 
@@ -344,6 +356,7 @@ ServerEvent = (
     | SpeechStarted
     | SpeechStopped
     | InputCommitted
+    | InputCleared
     | UnitDone
     | SessionPaused
     | SessionResumed

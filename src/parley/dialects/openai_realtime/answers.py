@@ -14,7 +14,7 @@ from parley.dialects.events import (
     ToolCallDone,
     ToolCallStarted,
     TurnCompleted,
-    TurnItem,
+    TurnStarted,
 )
 from parley.dialects.openai_realtime.items import ConversationItems, call_item, message_item
 from parley.dialects.sound import OpenAIOutput, in_pieces
@@ -49,7 +49,7 @@ class ResponseEvents:
         may_call: whether functions are on offer.
     """
 
-    started: TurnItem
+    started: TurnStarted
     asked: dict[str, Any]
     session: dict[str, Any]
     output: dict[str, Any]
@@ -128,7 +128,7 @@ class ResponseEvents:
         return [wire.CallArgumentsDelta(**self._call_place(call), delta=event.arguments)]
 
     def call_done(self, event: ToolCallDone) -> list[msgspec.Struct]:
-        """It is complete, or turned out to be none."""
+        """Ends the call, which may turn out not to be one."""
         call, self._call = self._call, None
         if call is None:
             return []
@@ -201,7 +201,7 @@ class ResponseEvents:
 
     @property
     def _place(self) -> dict[str, Any]:
-        """Where its parts belong."""
+        """Indices of its parts."""
         return {
             "response_id": self.started.response_id,
             "item_id": self.started.item_id,

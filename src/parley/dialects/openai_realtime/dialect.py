@@ -1,6 +1,7 @@
 """OpenAI Realtime (GA) on `/v1/realtime?model=…`: a conversation of items.
 
-Runs on the half-duplex view: voice detection, or the client, ends a turn. Sound is 24 kHz PCM16 in
+Runs on the half-duplex view: voice detection, or the client, ends a turn. In a session of the type
+`transcription` (`?intent=transcription`) turns are only written down. Sound is 24 kHz PCM16 in
 both directions. A model that calls no tools says so: `tools` stays empty in every session. Nothing
 is sent that the published types do not name, but to a client that asked to be able to come back
 (`session.update` with `resume: true`).
@@ -24,6 +25,7 @@ from parley.dialects.events import (
     ClientEvent,
     Content,
     DetectionChanged,
+    InputCleared,
     InputCommitted,
     InterruptionChanged,
     ItemCreated,
@@ -40,7 +42,6 @@ from parley.dialects.events import (
     ToolCallDone,
     ToolCallStarted,
     TurnCompleted,
-    TurnItem,
     TurnStarted,
     TurnTranscribed,
 )
@@ -59,17 +60,19 @@ from parley.dialects.openai_realtime.items import (
 )
 from parley.dialects.openai_session import (
     SETTINGS_PARAMETER,
-    RealtimeSettings,
     default_session,
     is_own_voice,
+    is_spoken,
     limit_of,
     merged,
     offered_tools,
     output_of,
+    sent,
     settings_of,
     unpacked,
     voice_of,
 )
+from parley.dialects.openai_told import told
 from parley.dialects.sound import OpenAIInput, within
 from parley.errors import (
     BadInput,
@@ -85,9 +88,12 @@ from parley.protocol.legacy import CloseReason
 from parley.protocol.values import Tool, make_id
 
 TYPES: Final = frozenset(wire.SHAPES)
-METADATA_MOST: Final = 16
+NOT_IN_TRANSCRIPTION: Final = frozenset(
+    {"response.create", "response.cancel", "conversation.item.create", "conversation.item.truncate"}
+)
+"""Features of conversations only."""
 ROUNDING_MS: Final = 100
-"""How much longer than its sound a client may have played an answer: players count in frames."""
+"""How much longer than its sound an answer may have been played: players count in frames."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +122,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         (Phase.QUEUED, Phase.CONNECTED, Phase.ACTIVE, Phase.GENERATING), TYPES
     )
     precedence = 10
-    parameters = frozenset({"model"})
+    parameters = frozenset({"model", "intent"})
     subprotocol = wire.SUBPROTOCOL
     keeps = TYPES
     keeps_most = 64
@@ -128,9 +134,12 @@ class OpenAIRealtimeDialect(OpenAIDialect):
     def __init__(self, context: SessionContext) -> None:
         super().__init__(context)
         model = context.parameters.get("model", "")
-        self._session = default_session(context.session_id, model, context.clock.time())
+        is_asked = context.parameters.get("intent") == "transcription"
+        kind = "transcription" if is_asked else "realtime"
+        self._session = default_session(context.session_id, model, context.clock.time(), kind=kind)
         self._sound = OpenAIInput()
-        self._settings = self._in_force = RealtimeSettings()
+        self._settings = settings_of(self._session)
+        self._in_force = settings_of(default_session("", "", 0))
         """As told to the client, and as told to the runner."""
         self._unset: BadInput | None = None
         """Why the session does not begin as its client secret says."""
@@ -163,7 +172,8 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
     @classmethod
     def claims(cls, request: UpgradeRequest) -> bool:
-        return "model" in request.query or cls.subprotocol in request.subprotocols
+        is_asked = "model" in request.query or request.query.get("intent") == "transcription"
+        return is_asked or cls.subprotocol in request.subprotocols
 
     def _take_settings(self, given: str) -> None:
         """Begin with what a client secret sets."""
@@ -185,7 +195,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
     def greet(self) -> Reply:
         """The session, immediately: clients wait for it."""
-        created = wire.SessionCreatedEvent(session=copy.deepcopy(self._session))
+        created = wire.SessionCreatedEvent(session=sent(self._session))
         return Reply((created,) if self._unset is None else (created, self.error(self._unset)))
 
     # ---- client → server -------------------------------------------------------------------
@@ -210,7 +220,13 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         return voice, error
 
     def check(self, phase: Phase, type_name: str) -> None:
-        """Every message may come at any time."""
+        """Every message may come at any time in a conversation."""
+        if type_name in NOT_IN_TRANSCRIPTION and self._transcribes:
+            raise InvalidRequest(
+                f"{type_name} is not possible in a session of type transcription: use one of type "
+                "realtime.",
+                field="type",
+            )
 
     def read(self, message: wire.ClientMessage) -> Decoded:
         match message:
@@ -246,9 +262,9 @@ class OpenAIRealtimeDialect(OpenAIDialect):
                 assert decoded.pcm is not None
                 return [AudioInput(decoded.pcm)]
             case wire.AudioCommit():
-                return [AudioCommitted(make_id("item"))]
+                return [AudioCommitted(make_id("item"), decoded.message.event_id)]
             case wire.AudioClear():
-                return [AudioCleared(), Reply((wire.BufferCleared(),))]
+                return [AudioCleared()]
             case wire.ItemCreate():
                 assert decoded.brought is not None
                 return self._create(decoded.message, decoded.brought)
@@ -268,6 +284,11 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
     def _update(self, changes: dict[str, Any]) -> list[ClientEvent | Reply]:
         session = merged(self._session, changes, calls_tools=self._calls_tools)
+        if self._has_started and session["type"] != self._session["type"]:
+            raise InvalidRequest(
+                f'session.type must stay "{self._session["type"]}" once audio or items were sent.',
+                field="session.type",
+            )
         settings = settings_of(session, can_choose=self._can_choose)
         found: list[ClientEvent | Reply] = []
         if settings.setup != self._in_force.setup:
@@ -278,7 +299,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         self._sound.take(session["audio"]["input"]["format"]["type"])
         if changes.get("resume") is True:
             self.wants_resume = True
-        told = wire.SessionUpdated(session=copy.deepcopy(session))
+        told = wire.SessionUpdated(session=sent(session))
         return [*found, Reply((told,), offers_resume=self.wants_resume)]
 
     def _create(
@@ -340,17 +361,8 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         self, response: dict[str, Any], items: tuple[Message[Content], ...] | None
     ) -> ResponseRequested:
         modalities = response.get("output_modalities")
-        if modalities is not None and modalities not in (["text"], ["audio"]):
-            raise InvalidRequest(
-                'output_modalities must be ["audio"] or ["text"].',
-                field="response.output_modalities",
-            )
-        metadata = response.get("metadata")
-        if metadata is not None and not _is_metadata(metadata):
-            raise InvalidRequest(
-                "metadata must have at most 16 entries, all of them strings.",
-                field="response.metadata",
-            )
+        speaks = None if modalities is None else is_spoken(modalities, "response")
+        told(response.get("metadata"), "metadata", "response.metadata")
         output = output_of(self._session, response)
         self._references += 1
         # One is sent at a time, and one may wait.
@@ -361,7 +373,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         return ResponseRequested(
             reference=self._references,
             instructions=instructions if isinstance(instructions, str) else None,
-            wants_speech=None if modalities is None else modalities == ["audio"],
+            wants_speech=speaks,
             limit_tokens=limit_of(response.get("max_output_tokens"), "response"),
             items=items,
             is_apart=response.get("conversation") == "none",
@@ -383,6 +395,11 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         )
 
     @property
+    def _transcribes(self) -> bool:
+        """True if turns are only written down."""
+        return bool(self._session["type"] == "transcription")
+
+    @property
     def _calls_tools(self) -> bool:
         return "tools" in self.context.abilities
 
@@ -402,12 +419,14 @@ class OpenAIRealtimeDialect(OpenAIDialect):
                 return (told, *self._cut_answer())
             case SpeechStopped():
                 return (wire.UserSpeechStopped(audio_end_ms=event.at_ms, item_id=event.item_id),)
+            case InputCleared():
+                return [wire.BufferCleared()]
             case InputCommitted():
                 return self._committed(event)
             case TurnTranscribed():
                 return self._transcribed(event)
-            case TurnStarted(item=TurnItem() as item):
-                return self._started(item)
+            case TurnStarted():
+                return self._started(event)
             case OutputDelta(is_final=False) if self._telling is not None:
                 return self._telling.say(event)
             case ToolCallStarted() if self._telling is not None:
@@ -442,16 +461,21 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         ]
 
     def _transcribed(self, event: TurnTranscribed) -> list[msgspec.Struct]:
-        if self._session["audio"]["input"]["transcription"] is None:
+        if self._session["audio"]["input"]["transcription"] is None and not self._transcribes:
             return []
         if event.text is None:
+            why = event.error
             error = {
                 "type": "transcription_error",
-                "code": "transcription_unavailable",
-                "message": "This model does not write down what it hears.",
+                "code": "transcription_unavailable" if why is None else why.code,
+                "message": str(why or "This model does not write down what it hears."),
                 "param": None,
             }
             return [wire.TranscriptionFailed(item_id=event.item_id, content_index=0, error=error)]
+        if not event.is_final:
+            return [
+                wire.TranscriptionDelta(item_id=event.item_id, content_index=0, delta=event.text)
+            ]
         if event.item_id in self._items:
             self._items.find(event.item_id)["content"][0]["transcript"] = event.text
         return [
@@ -463,12 +487,12 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             )
         ]
 
-    def _started(self, item: TurnItem) -> list[msgspec.Struct]:
-        asked = self._asked.pop(item.reference, {})
-        self._answer_id = item.item_id if item.is_spoken else None
+    def _started(self, turn: TurnStarted) -> list[msgspec.Struct]:
+        asked = self._asked.pop(turn.request.reference, {})
+        self._answer_id = turn.item_id if turn.is_spoken else None
         is_apart = asked.get("conversation") == "none"
         self._telling = ResponseEvents(
-            item,
+            turn,
             asked,
             self._session,
             (asked.get("audio") or self._session["audio"])["output"],
@@ -502,15 +526,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
 
 def _voice_name(session: dict[str, Any], output: dict[str, Any]) -> str | None:
-    """What speaks in one response, see `ResponseRequested`."""
+    """Voice of one response, see `ResponseRequested`."""
     if output["voice"] == session["audio"]["output"]["voice"]:
         return None
     return "" if is_own_voice(output["voice"]) else output["voice"]
-
-
-def _is_metadata(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and len(value) <= METADATA_MOST
-        and all(isinstance(each, str) and len(each) <= 512 for each in value.values())
-    )

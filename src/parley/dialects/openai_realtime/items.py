@@ -131,7 +131,6 @@ class ConversationItems:
 def message_item(
     item_id: str, role: str, content: list[dict[str, Any]], *, status: str = "completed"
 ) -> dict[str, Any]:
-    """A message as clients read it."""
     return {
         "id": item_id,
         "object": "realtime.item",
@@ -165,7 +164,6 @@ def told_again(item_id: str, brought: dict[str, Any]) -> dict[str, Any]:
 
 
 def call_item(item_id: str, call: ToolCallPart, *, status: str) -> dict[str, Any]:
-    """A call as clients read it."""
     return {
         "id": item_id,
         "object": "realtime.item",
@@ -180,7 +178,7 @@ def call_item(item_id: str, call: ToolCallPart, *, status: str) -> dict[str, Any
 def message_of(
     value: dict[str, Any], *, field: str = "item", calls_tools: bool, form: str
 ) -> Message[Content]:
-    """What an item that a client brings says; files are not opened.
+    """Content of an item that a client sent; files are not decoded.
 
     Args:
         form: of its sound.
@@ -254,7 +252,7 @@ def _content_of(part: wire.MessageContent, role: str, where: str, form: str) -> 
 
 
 def input_of(value: Any, *, calls_tools: bool, form: str) -> tuple[Message[Content], ...] | None:
-    """What a response is to answer in place of the conversation.
+    """Input of a response that replaces the conversation.
 
     Raises:
         InvalidRequest: it is not a list of items.

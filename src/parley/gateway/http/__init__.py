@@ -1,1 +1,1 @@
-"""The REST side: one module per subject, each a function from the server to its routes."""
+"""The REST API: one module per subject, each a function that returns the routes of a server."""

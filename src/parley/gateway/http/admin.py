@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
+import msgspec
 from fastapi import Depends, Query, Request, Security
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec import Meta
 
 from parley import logs
+from parley.gateway.http.bodies import Time
 from parley.gateway.http.errors import problems
 from parley.gateway.http.requester import Who
 from parley.gateway.http.routing import Router
@@ -30,7 +32,7 @@ def _only(*, also_operators: bool) -> Any:
         _bearer: Annotated[object, Security(BEARER)],
     ) -> None:
         who.check_role(also_operators=also_operators)
-        # `AuthMiddleware` writes the audit entry, with the answer's status.
+        # `auth.note` writes the audit entry, with the answer's status.
         request.state.is_audited = True
         log.info("admin", method=request.method, path=request.url.path, address=who.peer)
 
@@ -55,68 +57,73 @@ def admin_router(
     )
 
 
-class AuditLine(BaseModel):
+class AuditLine(msgspec.Struct, kw_only=True):
     """One action of an admin."""
 
-    at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
-    address: str = Field(examples=["127.0.0.1"])
-    who: str = Field(
-        description="the id of a key or of a user that a proxy has signed in; `admin`: the "
-        "holder of the admin token; `local`: a caller on this machine, without a token",
-        examples=["k_0123456789ab"],
-    )
-    method: str = Field(examples=["PUT"])
-    path: str = Field(examples=["/api/admin/apps/omni"])
-    status: int = Field(examples=[200])
+    at: Time
+    address: Annotated[str, Meta(examples=["127.0.0.1"])]
+    who: Annotated[
+        str,
+        Meta(
+            description="the id of a key or of a user that a proxy has signed in; `admin`: the "
+            "holder of the admin token; `local`: a caller on this machine, without a token",
+            examples=["k_0123456789ab"],
+        ),
+    ]
+    method: Annotated[str, Meta(examples=["PUT"])]
+    path: Annotated[str, Meta(examples=["/api/admin/apps/omni"])]
+    status: Annotated[int, Meta(examples=[200])]
 
 
-class Audit(BaseModel):
+class Audit(msgspec.Struct, kw_only=True):
     """Newest first."""
 
     entries: list[AuditLine]
 
 
-class StateReport(BaseModel):
+class StateReport(msgspec.Struct, kw_only=True):
     """Files that were found broken, and set aside, when the server started."""
 
-    problems: list[str] = Field(
-        examples=[["state.db was broken and is kept as state.db.corrupt-1763660592"]]
-    )
-    last_clean: dict[str, Any] | None = Field(
-        description="the last cleaning-up, null: none yet",
-        examples=[{"status": "ok", "scanned": 12, "deleted": 3, "at_s": 1763660592.0}],
-    )
+    problems: Annotated[
+        list[str],
+        Meta(examples=[["state.db was broken and is kept as state.db.corrupt-1763660592"]]),
+    ]
+    last_clean: Annotated[
+        dict[str, Any] | None,
+        Meta(
+            description="the last cleaning-up, null: none yet",
+            examples=[{"status": "ok", "scanned": 12, "deleted": 3, "at_s": 1763660592.0}],
+        ),
+    ]
 
 
-class CleanOrder(BaseModel):
+class CleanOrder(msgspec.Struct, kw_only=True):
     """Limits for this run; those that are omitted are as set."""
 
-    model_config = ConfigDict(strict=True)
-
     dry_run: bool = True
-    retention_days: int | None = Field(None, ge=-1, le=100_000, examples=[30])
-    max_gb: float | None = Field(None, ge=-1, le=1e9, allow_inf_nan=False, examples=[50.0])
+    retention_days: Annotated[int, Meta(ge=-1, le=100_000, examples=[30])] | None = None
+    max_gb: Annotated[float, Meta(ge=-1, le=1e9, examples=[50.0])] | None = None
 
 
-class RemovedRecording(BaseModel):
+class RemovedRecording(msgspec.Struct, kw_only=True):
     """A deleted recording, and why: expired, capacity or broken."""
 
-    session_id: str = Field(examples=["20251001_090000_omni_0123456789abcdef01234567"])
-    reason: str = Field(examples=["expired"])
+    session_id: Annotated[str, Meta(examples=["20251001_090000_omni_0123456789abcdef01234567"])]
+    reason: Annotated[str, Meta(examples=["expired"])]
 
 
-class CleanReport(BaseModel):
-    """What was examined and deleted; with `dry_run`, what would be deleted."""
+class CleanReport(msgspec.Struct, kw_only=True):
+    """Examined and deleted recordings; with `dry_run`, those that would be deleted."""
 
-    status: str = Field(examples=["ok"])
-    scanned: int = Field(examples=[12])
-    deleted: int = Field(examples=[1])
-    deleted_expired: int = Field(examples=[1])
-    deleted_capacity: int = Field(examples=[0])
-    deleted_broken: int = Field(examples=[0])
-    remaining: int = Field(examples=[11])
-    remaining_size_mb: float = Field(examples=[240.5])
-    errors: int = Field(examples=[0])
+    status: Annotated[str, Meta(examples=["ok"])]
+    scanned: Annotated[int, Meta(examples=[12])]
+    deleted: Annotated[int, Meta(examples=[1])]
+    deleted_expired: Annotated[int, Meta(examples=[1])]
+    deleted_capacity: Annotated[int, Meta(examples=[0])]
+    deleted_broken: Annotated[int, Meta(examples=[0])]
+    remaining: Annotated[int, Meta(examples=[11])]
+    remaining_size_mb: Annotated[float, Meta(examples=[240.5])]
+    errors: Annotated[int, Meta(examples=[0])]
     victims: list[RemovedRecording]
 
 

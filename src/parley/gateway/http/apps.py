@@ -1,8 +1,11 @@
-"""`/api/apps`: the apps on offer, and switching them on and off, which outlasts restarts."""
+"""`/api/apps`: lists the apps and enables or disables them; the choice survives restarts."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 from starlette.exceptions import HTTPException
 
 from parley.gateway.apps import App, Apps
@@ -11,47 +14,45 @@ from parley.gateway.http.routing import Router
 from parley.gateway.state import State
 
 
-class AppInfo(BaseModel):
+class AppInfo(msgspec.Struct, kw_only=True):
     """An app: one way to talk."""
 
-    app_id: str = Field(examples=["omni"])
-    name: str = Field(examples=["Video call"])
-    route: str = Field(examples=["/omni"])
+    app_id: Annotated[str, Meta(examples=["omni"])]
+    name: Annotated[str, Meta(examples=["Video call"])]
+    route: Annotated[str, Meta(examples=["/omni"])]
 
 
-class AdminAppInfo(AppInfo):
+class AdminAppInfo(AppInfo, kw_only=True):
     """An app, and whether it is on."""
 
     enabled: bool
 
 
-class AppList(BaseModel):
+class AppList(msgspec.Struct, kw_only=True):
     """Apps that are switched on, in fixed order."""
 
     apps: list[AppInfo]
 
 
-class AdminAppList(BaseModel):
+class AdminAppList(msgspec.Struct, kw_only=True):
     """All apps, in fixed order."""
 
     apps: list[AdminAppInfo]
 
 
-class Switch(BaseModel):
+class Switch(msgspec.Struct, kw_only=True):
     """On or off."""
-
-    model_config = ConfigDict(strict=True)
 
     enabled: bool
 
 
-class NamedSwitch(Switch):
+class NamedSwitch(Switch, kw_only=True):
     """An app, on or off."""
 
-    app_id: str = Field(examples=["omni"])
+    app_id: Annotated[str, Meta(examples=["omni"])]
 
 
-class Switched(BaseModel):
+class Switched(msgspec.Struct, kw_only=True):
     """The app as it is now."""
 
     success: bool = True
@@ -92,7 +93,7 @@ def routes(
 
     @admin.get("")
     async def all_apps() -> AdminAppList:
-        """All apps, switched on or not."""
+        """All apps, enabled or not."""
         return AdminAppList(apps=[describe(app) for app in apps])
 
     @admin.put("")

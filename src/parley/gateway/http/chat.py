@@ -5,19 +5,17 @@ How it reaches a worker is in `chat_forwarder.py`.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, Field
+from msgspec import Meta
 
 from parley.errors import InferenceFailed, ParleyError, WorkerLost
-from parley.gateway.acquisition import Departed
-from parley.gateway.http.bodies import json_body
+from parley.gateway.http.bodies import json_body, read_body
 from parley.gateway.http.chat_forwarder import ChatForwarder, WorkerRefused
-from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, problem, problems
-from parley.gateway.http.large import read_body
+from parley.gateway.http.errors import problem, problems
 from parley.gateway.http.routing import Router
 from parley.gateway.large_json import READ_ON_LOOP_BYTES, read_aside
 from parley.gateway.metrics import Metrics
@@ -25,30 +23,32 @@ from parley.protocol import chat, codec
 from parley.transport import Message
 
 
-class TokenStats(BaseModel):
+class TokenStats(msgspec.Struct, kw_only=True):
     """Tokens of one answer."""
 
     cached_tokens: int = 0
-    input_tokens: int = Field(examples=[41])
-    generated_tokens: int = Field(examples=[9])
-    total_tokens: int = Field(examples=[50])
+    input_tokens: Annotated[int, Meta(examples=[41])]
+    generated_tokens: Annotated[int, Meta(examples=[9])]
+    total_tokens: Annotated[int, Meta(examples=[50])]
 
 
-class ChatResponse(BaseModel):
+class ChatResponse(msgspec.Struct, kw_only=True):
     """The whole answer."""
 
-    text: str = Field(examples=["Hello! How can I help?"])
+    text: Annotated[str, Meta(examples=["Hello! How can I help?"])]
     audio_path: str | None = None
-    audio_data: str | None = Field(None, description="base64 float32 PCM, mono")
+    audio_data: Annotated[str | None, Meta(description="base64 float32 PCM, mono")] = None
     audio_sample_rate: int = 24_000
-    tokens_generated: int = Field(examples=[9])
-    duration_ms: float = Field(examples=[412.5])
+    tokens_generated: Annotated[int, Meta(examples=[9])]
+    duration_ms: Annotated[float, Meta(examples=[412.5])]
     token_stats: TokenStats
-    recording_session_id: str | None = Field(None, examples=["chat_0123456789abcdef01234567"])
+    recording_session_id: Annotated[
+        str | None, Meta(examples=["chat_0123456789abcdef01234567"])
+    ] = None
     error: str | None = None
     success: bool = True
-    queue_wait_ms: float = Field(examples=[1.8])
-    estimated_queue_wait_s: float | None = Field(examples=[0.0])
+    queue_wait_ms: Annotated[float, Meta(examples=[1.8])]
+    estimated_queue_wait_s: Annotated[float | None, Meta(examples=[0.0])]
 
 
 EXAMPLE: Final = {
@@ -98,7 +98,7 @@ def written(answer: ChatResponse) -> Response:
     """The answer as JSON. Its sound is base64: megabytes that need not be searched for what JSON
     escapes, on the event loop."""
     sound = answer.audio_data
-    text = answer.model_copy(update={"audio_data": None}).model_dump_json().encode()
+    text = msgspec.json.encode(msgspec.structs.replace(answer, audio_data=None))
     if sound is not None:
         before, name, after = text.partition(b'"audio_data":')
         text = b"".join((before, name, b'"', sound.encode(), b'"', after.removeprefix(b"null")))
@@ -132,8 +132,6 @@ def routes(*, forwarder: ChatForwarder, metrics: Metrics) -> Router:
                             expected_s=answer.expected_wait_s,
                         )
                     )
-            except Departed:
-                return Response(status_code=CLIENT_CLOSED_STATUS)
             except (WorkerRefused, WorkerLost, InferenceFailed) as error:
                 metrics.error(error.code)
                 status = error.http_status if isinstance(error, WorkerRefused) else 502

@@ -1,4 +1,4 @@
-"""One chat request over HTTP: admitted, queued, leased, asked, answered.
+"""Forwards one chat request over HTTP: admission, queue, lease, request, answer.
 
 The only path from an HTTP route to a worker. A request waits in the same queue as sockets do and
 reaches the worker in the chat dialect.
@@ -213,7 +213,7 @@ class ChatForwarder:
                 upstream.connection.pass_on(body)
                 yield PendingAnswer(upstream, watch)
         except TicketCancelled:
-            raise ServiceUnavailable("Cancelled") from None
+            raise ServiceUnavailable("The request was cancelled while it waited.") from None
         except TimeoutError:
             raise TimedOut("The answer", limit_s) from None
 

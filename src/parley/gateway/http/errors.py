@@ -1,5 +1,5 @@
-"""Errors of the REST side: `{"detail": …, "code": …}`, and nothing about our insides. A person who
-followed a wrong link reads words instead.
+"""Errors of the REST API: `{"detail": …, "code": …}` without internals. A person who followed a
+wrong link gets a page instead.
 
 Below `/v1/` the clients are those of OpenAI: errors are their error objects there, a full queue is
 429 (which these clients try again by themselves), and `Retry-After` says when.
@@ -10,17 +10,19 @@ from __future__ import annotations
 import errno
 import sqlite3
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import FastAPI, Request
+import msgspec
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec import Meta
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from parley import logs
 from parley.errors import ParleyError
+from parley.gateway.acquisition import Departed
 from parley.gateway.http import absent
 from parley.gateway.metrics import Metrics
 from parley.protocol.openai import code_of
@@ -47,36 +49,32 @@ CODES = {
 }
 
 
-class ErrorDetail(BaseModel):
-    """What every error looks like; `code` is stable, `detail` is for people."""
+class ErrorDetail(msgspec.Struct, kw_only=True):
+    """Shape of every error; `code` is stable, `detail` is for people."""
 
-    detail: str
-    code: str
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {"detail": "Queue full (1000 requests)", "code": "queue_full"}
-        }
-    )
+    detail: Annotated[str, Meta(examples=["Queue full (1000 requests)"])]
+    code: Annotated[str, Meta(examples=["queue_full"])]
 
 
-class OpenAIErrorBody(BaseModel):
-    """What went wrong; `code` is stable, `message` is for people."""
+class OpenAIErrorBody(msgspec.Struct, kw_only=True):
+    """An error; `code` is stable, `message` is for people."""
 
-    message: str = Field(examples=["Queue full (1000 requests)"])
-    type: str = Field(examples=["rate_limit_error"])
-    param: str | None = Field(None, description="the field at fault", examples=[None])
-    code: str | None = Field(examples=["queue_full"])
+    message: Annotated[str, Meta(examples=["Queue full (1000 requests)"])]
+    type: Annotated[str, Meta(examples=["rate_limit_error"])]
+    param: Annotated[str | None, Meta(description="the field at fault")] = None
+    code: Annotated[str | None, Meta(examples=["queue_full"])]
 
 
-class OpenAIError(BaseModel):
-    """What every error below `/v1/` looks like."""
+class OpenAIError(msgspec.Struct, kw_only=True):
+    """Shape of every error below `/v1/`."""
 
     error: OpenAIErrorBody
 
 
 OPENAI_PREFIX: Final = "/v1/"
-REQUEST_ID: Final = "x-request-id"
+PLACES: Final = ("body", "query", "path")
+"""Prefix of the validator for a field's location; its name follows."""
+REQUEST_ID: Final = b"x-request-id"
 """Header of every answer: SDKs show it as `_request_id`, and the log has it as `request_id`."""
 
 RETRY_AFTER_S: Final[Mapping[int, int]] = {429: 15, 503: 10}
@@ -108,14 +106,14 @@ def refusal(
     if not path.startswith(OPENAI_PREFIX):
         return problem(status, detail, code, retry_after_s=retry_after_s)
     code = code or CODES.get(status, "error")
-    if code == "queue_full":
-        status = 429
-    error = OpenAIErrorBody(
-        message=detail, type=openai_type(status), param=field, code=code_of(code)
-    )
-    return JSONResponse(
-        OpenAIError(error=error).model_dump(), status, headers=retry_after(status, retry_after_s)
-    )
+    status = {422: 400}.get(status, 429 if code == "queue_full" else status)
+    error = {
+        "message": detail,
+        "type": openai_type(status),
+        "param": field,
+        "code": code_of(code),
+    }
+    return JSONResponse({"error": error}, status, headers=retry_after(status, retry_after_s))
 
 
 def retry_after(status: int, retry_after_s: int | None) -> dict[str, str] | None:
@@ -125,19 +123,14 @@ def retry_after(status: int, retry_after_s: int | None) -> dict[str, str] | None
     return {"retry-after": str(retry_after_s or RETRY_AFTER_S[status])}
 
 
-def openai_problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route below `/v1/` that may fail so."""
-    return {status: {"model": OpenAIError} for status in statuses}
-
-
 def shown(example: Any, media_type: str = "application/json") -> dict[str, Any]:
     """The `content` of an answer without a model: what it looks like."""
     return {"content": {media_type: {"example": example}}}
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that may fail so."""
-    return {status: {"model": ErrorDetail} for status in statuses}
+    """The `responses` of a route that may fail so; `openapi.py` describes them."""
+    return {status: {} for status in statuses}
 
 
 def problem(
@@ -189,26 +182,46 @@ def _is_reader(request: Request) -> bool:
     return not is_data and "text/html" in request.headers.get("accept", "")
 
 
-def install(
-    app: FastAPI,
-    find_metrics: Callable[[], Metrics],
-    find_missing: Callable[[Request], Response | None],
-) -> None:
-    """Answer every error in our shape, and count it. To be called before the application starts,
-    as Starlette fixes its handlers then; the others are called once it runs.
+class Failures:
+    """Turns what routes raise into answers in our shape, and counts it.
 
     Args:
+        find_metrics: called once the gateway runs.
         find_missing: the page for people at an address where nothing is, if there is one.
     """
 
-    def count(code: str) -> None:
-        find_metrics().error(code)
+    def __init__(
+        self,
+        find_metrics: Callable[[], Metrics],
+        find_missing: Callable[[Request], Response | None],
+    ) -> None:
+        self._find_metrics = find_metrics
+        self._find_missing = find_missing
 
-    async def ours(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, ParleyError)
-        count(error.code)
+    def answer(self, request: Request, error: Exception) -> Response:
+        """The answer to a request that failed before its answer began."""
+        match error:
+            case ParleyError():
+                return self.refusal(request.url.path, error)
+            case HTTPException():
+                return self._answer_http(request, error)
+            case RequestValidationError():
+                return _answer_invalid(request, error)
+            case ClientDisconnect() | Departed():
+                # Nobody reads it; it keeps the log honest.
+                return Response(status_code=CLIENT_CLOSED_STATUS)
+        status = storage_status(error)
+        if status is not None:
+            return self._answer_storage(request, error, status)
+        self.report(request, error)
+        detail = f"The server failed; its log has the reason under {_id_of(request)}."
+        return refusal(request.url.path, 500, detail, "internal_error")
+
+    def refusal(self, path: str, error: ParleyError) -> Response:
+        """A refusal in the shape of the clients of `path`."""
+        self._find_metrics().error(error.code)
         return refusal(
-            request.url.path,
+            path,
             error.http_status,
             str(error),
             error.code,
@@ -216,10 +229,19 @@ def install(
             retry_after_s=error.retry_after_s,
         )
 
-    async def theirs(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
+    def report(self, request: Request, error: Exception) -> None:
+        """Log an error that is a fault of ours, and count it."""
+        log.error(
+            "request_failed",
+            path=request.url.path,
+            request_id=_id_of(request),
+            exc_info=error,
+        )
+        self._find_metrics().error("internal_error")
+
+    def _answer_http(self, request: Request, error: HTTPException) -> Response:
         if error.status_code == 404 and _is_reader(request):
-            return find_missing(request) or HTMLResponse(NOWHERE, 404)
+            return self._find_missing(request) or HTMLResponse(NOWHERE, 404)
         path, detail = request.url.path, str(error.detail)
         # A path with an id takes names of things that are not there.
         is_unknown = (error.status_code, detail) in (
@@ -232,44 +254,22 @@ def install(
             return refusal(path, status, sentence, "unknown_url")
         return refusal(path, error.status_code, detail)
 
-    async def invalid(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
-        first = error.errors()[0] if error.errors() else {"loc": (), "msg": "Invalid."}
-        where = ".".join(str(part) for part in first["loc"] if part != "body")
-        sentence = f"{where}: {first['msg']}" if where else str(first["msg"])
-        status = 400 if request.url.path.startswith(OPENAI_PREFIX) else 422
-        return refusal(request.url.path, status, sentence, field=where or None)
-
-    async def left(request: Request, error: Exception) -> Response:
-        # Nobody reads it; it keeps the log honest.
-        return Response(status_code=CLIENT_CLOSED_STATUS)
-
-    async def storage(request: Request, error: Exception) -> JSONResponse:
+    def _answer_storage(self, request: Request, error: Exception, status: int) -> Response:
         """A full or failing disk is a temporary fault of this server."""
-        status = storage_status(error)
-        if status is None:
-            raise error
         log.error("storage_failed", path=request.url.path, why=str(error))
         code = "insufficient_storage" if status == 507 else "storage_unavailable"
-        count(code)
+        self._find_metrics().error(code)
         sentence = "is full" if status == 507 else "cannot be written to at present"
         detail = f"The server's disk {sentence}; nothing was changed."
         return refusal(request.url.path, status, detail, code)
 
-    async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        # Outside the middlewares: what they bind to the log and add to answers is gone by now.
-        request_id = request.scope.get("state", {}).get("request_id", "")
-        log.error("request_failed", path=request.url.path, request_id=request_id, exc_info=error)
-        count("internal_error")
-        detail = f"The server failed; its log has the reason under {request_id}."
-        answer = refusal(request.url.path, 500, detail, "internal_error")
-        answer.headers[REQUEST_ID] = request_id
-        return answer
 
-    app.add_exception_handler(ParleyError, ours)
-    app.add_exception_handler(HTTPException, theirs)
-    app.add_exception_handler(ClientDisconnect, left)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(OSError, storage)
-    app.add_exception_handler(sqlite3.Error, storage)
-    app.add_exception_handler(Exception, unexpected)
+def _answer_invalid(request: Request, error: RequestValidationError) -> Response:
+    first = error.errors()[0] if error.errors() else {"loc": (), "msg": "Invalid."}
+    where = ".".join(str(part) for part in first["loc"] if part not in PLACES)
+    sentence = f"{where}: {first['msg']}" if where else str(first["msg"])
+    return refusal(request.url.path, 422, sentence, field=where or None)
+
+
+def _id_of(request: Request) -> str:
+    return str(request.scope["state"]["request_id"])

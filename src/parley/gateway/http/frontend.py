@@ -1,19 +1,22 @@
-"""What pages ask for when they load: defaults, and the voice used when none is brought."""
+"""What pages request when they load: defaults, and the voice used when the client brings none."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+import msgspec
+from fastapi import Request, Response
+from msgspec import UNSET, Meta, UnsetType
 from starlette.exceptions import HTTPException
 
 from parley import logs
 from parley.errors import BadInput
+from parley.gateway.http.bodies import JSON
 from parley.gateway.http.errors import problems
-from parley.gateway.http.routing import Router
+from parley.gateway.http.routing import QuickRoute, Router
 from parley.library.voices import RegisteredVoice, default_voice_path, read_voice
 from parley.media.pcm import to_float32_bytes
 from parley.settings import GatewaySettings, LimitSettings, ModelSettings, StorageSettings
@@ -21,35 +24,46 @@ from parley.settings import GatewaySettings, LimitSettings, ModelSettings, Stora
 log = logs.get(__name__)
 
 
-class Defaults(BaseModel):
-    """How pages begin; without `default_lang` in the browser's language."""
+class Defaults(msgspec.Struct, kw_only=True):
+    """Initial options of pages; without `default_lang`, the browser's language."""
 
-    playback_delay_ms: int = Field(examples=[200])
+    playback_delay_ms: Annotated[int, Meta(examples=[200])]
     chat_vocoder: str = "token2wav"
-    default_lang: Literal["zh", "en"] | None = None
-    api_hosts: list[str] = Field(
-        description="other servers that `?api=` may name", examples=[["talk.example.org:8006"]]
-    )
-    model: str = Field(
-        description="name of the model, without the folder it lies in", examples=["pocket"]
-    )
-    session_limits_s: dict[Literal["audio", "video"], float] = Field(
-        description="longest realtime session by mode", examples=[{"audio": 600.0, "video": 300.0}]
-    )
-    recording: bool = Field(description="whether sessions are recorded if the client agrees")
-    retention_days: int = Field(
-        description="how long recordings are kept; -1: until they are deleted", examples=[-1]
-    )
+    default_lang: Annotated[Literal["zh", "en"] | UnsetType, Meta(examples=["zh"])] = UNSET
+    api_hosts: Annotated[
+        list[str],
+        Meta(
+            description="other servers that `?api=` may name", examples=[["talk.example.org:8006"]]
+        ),
+    ]
+    model: Annotated[
+        str,
+        Meta(description="name of the model, without the folder it lies in", examples=["pocket"]),
+    ]
+    session_limits_s: Annotated[
+        dict[Literal["audio", "video"], float],
+        Meta(
+            description="longest realtime session by mode",
+            examples=[{"audio": 600.0, "video": 300.0}],
+        ),
+    ]
+    recording: Annotated[
+        bool, Meta(description="whether sessions are recorded if the client agrees")
+    ]
+    retention_days: Annotated[
+        int,
+        Meta(description="how long recordings are kept; -1: until they are deleted"),
+    ]
 
 
-class VoiceInfo(BaseModel):
+class VoiceInfo(msgspec.Struct, kw_only=True):
     """A voice: mono float32 samples at 16 kHz, base64."""
 
-    name: str = Field(examples=["Anna"])
-    duration: float = Field(description="seconds", examples=[0.001])
-    sample_rate: int = Field(examples=[16000])
-    samples: int = Field(examples=[2])
-    base64: str = Field(examples=["AAAAAAAAgD4="])
+    name: Annotated[str, Meta(examples=["Anna"])]
+    duration: Annotated[float, Meta(description="seconds")]
+    sample_rate: Annotated[int, Meta(examples=[16000])]
+    samples: Annotated[int, Meta(examples=[2])]
+    base64: Annotated[str, Meta(examples=["AAAAAAAAgD4="])]
 
 
 def describe(voice: RegisteredVoice) -> VoiceInfo:
@@ -70,14 +84,13 @@ def routes(
     storage: StorageSettings,
 ) -> Router:
     router = Router(tags=["pages"])
+    quick = Router(tags=["pages"], route_class=QuickRoute)
     default_voice: list[VoiceInfo] = []
 
-    @router.get("/api/frontend_defaults", response_model_exclude_none=True)
-    async def defaults() -> Defaults:
-        """What pages should know before a session: the model, its limits, and what is kept."""
-        return Defaults(
+    told = msgspec.json.encode(
+        Defaults(
             playback_delay_ms=gateway.playback_delay_ms,
-            default_lang=gateway.lang,
+            default_lang=gateway.lang or UNSET,
             api_hosts=list(gateway.api_hosts),
             model=Path(model.name).name,
             session_limits_s={
@@ -87,6 +100,12 @@ def routes(
             recording=storage.recording,
             retention_days=storage.retention_days,
         )
+    )
+
+    @quick.get("/api/frontend_defaults", response_model=Defaults)
+    async def defaults(request: Request) -> Response:
+        """What pages need before a session: the model, its limits, and what is recorded."""
+        return Response(told, media_type=JSON)
 
     @router.get("/api/default_ref_audio", responses=problems(404))
     async def voice() -> VoiceInfo:
@@ -104,4 +123,5 @@ def routes(
             default_voice[:] = [describe(read)]
         return default_voice[0]
 
+    router.routes.extend(quick.routes)
     return router

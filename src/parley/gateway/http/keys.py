@@ -8,8 +8,9 @@ import secrets
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
+import msgspec
 from fastapi import Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from msgspec import Meta
 from starlette.exceptions import HTTPException
 
 from parley.clock import Clock
@@ -24,6 +25,7 @@ from parley.gateway.authenticator import (
 )
 from parley.gateway.forward_auth import USER_PREFIX
 from parley.gateway.http.admin import admin_router
+from parley.gateway.http.bodies import JSON, Time
 from parley.gateway.http.errors import problems
 from parley.gateway.http.requester import Who
 from parley.gateway.http.routing import Router
@@ -34,106 +36,112 @@ from parley.gateway.usage import KeyUsage
 from parley.settings import GatewaySettings
 
 
-class KeyInfo(BaseModel):
+class KeyInfo(msgspec.Struct, kw_only=True):
     """A key, without the key itself."""
 
-    id: str = Field(examples=["k_0123456789ab"])
-    name: str = Field(examples=["kiosk in the hall"])
-    created_at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
-    last_used_at: str | None = Field(examples=["2026-11-20T17:43:12.000+00:00"])
+    id: Annotated[str, Meta(examples=["k_0123456789ab"])]
+    name: Annotated[str, Meta(examples=["kiosk in the hall"])]
+    created_at: Time
+    last_used_at: Time | None
     revoked_at: str | None
-    max_sessions: int = Field(examples=[8])
-    per_minute: int = Field(examples=[120])
-    role: Role = Field("talk", examples=["talk"])
-    expires_at: str | None = Field(None, examples=["2027-01-01T00:00:00.000+00:00"])
-    old_key_until: str | None = Field(
-        None,
-        description="until when the key before the last rotation works",
-        examples=["2026-11-20T18:43:12.000+00:00"],
-    )
-    minutes_per_day: int | None = Field(None, examples=[60])
-    tokens_per_day: int | None = Field(None, examples=[100000])
-    minutes_today: float = Field(0.0, examples=[12.5])
-    tokens_today: int = Field(0, examples=[18200])
+    max_sessions: Annotated[int, Meta(examples=[8])]
+    per_minute: Annotated[int, Meta(examples=[120])]
+    role: Role = "talk"
+    expires_at: Annotated[str | None, Meta(examples=["2027-01-01T00:00:00.000+00:00"])] = None
+    old_key_until: Annotated[
+        str | None,
+        Meta(
+            description="until when the key before the last rotation works",
+            examples=["2026-11-20T18:43:12.000+00:00"],
+        ),
+    ] = None
+    minutes_per_day: Annotated[int | None, Meta(examples=[60])] = None
+    tokens_per_day: Annotated[int | None, Meta(examples=[100000])] = None
+    minutes_today: Annotated[float, Meta(examples=[12.5])] = 0.0
+    tokens_today: Annotated[int, Meta(examples=[18200])] = 0
 
 
-class UsageOfKey(BaseModel):
+class UsageOfKey(msgspec.Struct, kw_only=True):
     """Usage of one key on one day (UTC)."""
 
-    key_id: str = Field(examples=["k_0123456789ab"])
-    name: str = Field(examples=["kiosk in the hall"])
-    day: str = Field(examples=["2026-11-20"])
-    sessions: int = Field(examples=[14])
-    minutes: float = Field(examples=[41.3])
-    tokens: int = Field(description="generated, text and speech", examples=[52110])
+    key_id: Annotated[str, Meta(examples=["k_0123456789ab"])]
+    name: Annotated[str, Meta(examples=["kiosk in the hall"])]
+    day: Annotated[str, Meta(examples=["2026-11-20"])]
+    sessions: Annotated[int, Meta(examples=[14])]
+    minutes: Annotated[float, Meta(examples=[41.3])]
+    tokens: Annotated[int, Meta(description="generated, text and speech")]
 
 
-class UsageReport(BaseModel):
+class UsageReport(msgspec.Struct, kw_only=True):
     """By day, oldest first."""
 
     usage: list[UsageOfKey]
 
 
-class KeyList(BaseModel):
+class KeyList(msgspec.Struct, kw_only=True):
     """Valid keys, oldest first."""
 
     keys: list[KeyInfo]
 
 
-class NewKey(BaseModel):
+Days = Annotated[float, Meta(gt=0, le=36_500)]
+Minutes = Annotated[int, Meta(ge=1, le=1_000_000)]
+Tokens = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+
+
+class NewKey(msgspec.Struct, kw_only=True):
     """Name, role and limits of a new key."""
 
-    model_config = ConfigDict(strict=True)
+    name: Annotated[str, Meta(min_length=1, max_length=60, examples=["kiosk in the hall"])]
+    max_sessions: Annotated[
+        int, Meta(ge=1, le=100_000, description="sessions and tickets at a time")
+    ] = 8
+    per_minute: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="requests and new sessions")
+    ] = 120
+    role: Annotated[
+        Role, Meta(description="operate: also look after the server; admin: everything")
+    ] = "talk"
+    expires_in_days: Annotated[Days | None, Meta(description="null: never")] = None
+    minutes_per_day: Annotated[Minutes | None, Meta(description="of sessions")] = None
+    tokens_per_day: Annotated[Tokens | None, Meta(description="generated")] = None
 
-    name: str = Field(min_length=1, max_length=60, examples=["kiosk in the hall"])
-    max_sessions: int = Field(8, ge=1, le=100_000, description="sessions and tickets at a time")
-    per_minute: int = Field(120, ge=1, le=1_000_000, description="requests and new sessions")
-    role: Role = Field("talk", description="operate: also look after the server; admin: everything")
-    expires_in_days: float | None = Field(
-        None, gt=0, le=36_500, allow_inf_nan=False, description="null: never"
-    )
-    minutes_per_day: int | None = Field(None, ge=1, le=1_000_000, description="of sessions")
-    tokens_per_day: int | None = Field(None, ge=1, le=1_000_000_000, description="generated")
-
-    @field_validator("name")
-    @classmethod
-    def _printable(cls, name: str) -> str:
-        if not name.strip() or not name.isprintable():
+    def __post_init__(self) -> None:
+        if not self.name.strip() or not self.name.isprintable():
             raise ValueError("name must be printable text")
-        return name.strip()
+        self.name = self.name.strip()
 
 
-class Rotation(BaseModel):
-    """How long the old key still works."""
+class Rotation(msgspec.Struct, kw_only=True):
+    """How long the old key remains valid."""
 
-    model_config = ConfigDict(strict=True)
+    overlap_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=2_592_000,
+            description="seconds for which the old key works, too; 0: it stops immediately",
+        ),
+    ] = 3600.0
 
-    overlap_s: float = Field(
-        3600.0,
-        ge=0,
-        le=2_592_000,
-        allow_inf_nan=False,
-        description="seconds for which the old key works, too; 0: it stops immediately",
-    )
 
-
-class MadeKey(KeyInfo):
+class MadeKey(KeyInfo, kw_only=True):
     """The new key; this is the only time that it is shown."""
 
-    key: str = Field(examples=["pk_…"])
+    key: Annotated[str, Meta(examples=["pk_…"])]
 
 
-class Revoked(BaseModel):
+class Revoked(msgspec.Struct, kw_only=True):
     """The key is invalid from now on."""
 
     success: bool = True
 
 
-class Token(BaseModel):
+class Token(msgspec.Struct, kw_only=True):
     """Opens sessions for a while: as a bearer token, as `?token=`, or by the cookie set with it."""
 
-    token: str = Field(examples=["st_…"])
-    expires_in_s: float = Field(examples=[900.0])
+    token: Annotated[str, Meta(examples=["st_…"])]
+    expires_in_s: Annotated[float, Meta(examples=[900.0])]
 
 
 def routes(
@@ -236,7 +244,7 @@ def routes(
         )
         await state.add_key(key)
         await reload()
-        return MadeKey(**describe(key).model_dump(), key=secret)
+        return MadeKey(**msgspec.structs.asdict(describe(key)), key=secret)
 
     async def find(key_id: str) -> Key:
         """A key that is not revoked."""
@@ -254,7 +262,7 @@ def routes(
         secret = make_key()
         await state.rotate_key(key_id, hash_key(secret), clock.time() + rotation.overlap_s)
         await reload()
-        return MadeKey(**describe(await find(key_id)).model_dump(), key=secret)
+        return MadeKey(**msgspec.structs.asdict(describe(await find(key_id))), key=secret)
 
     @admin.delete("/{key_id}")
     async def revoke(key_id: str) -> Revoked:
@@ -264,13 +272,15 @@ def routes(
         await reload()
         return Revoked()
 
-    @router.post("/api/token", responses=problems(401, 403))
-    async def token(request: Request, response: Response, who: Who) -> Token:
+    @router.post("/api/token", response_model=Token, responses=problems(401, 403))
+    async def token(request: Request, who: Who) -> Response:
         """A short-lived token for a browser, in exchange for a key."""
         admission.check_origin(request.headers)
         if who.is_anonymous:
             raise Unauthorized("A key is required.")
         made, lasts_s = authenticator.session_token(who.caller), SESSION_S
+        body = msgspec.json.encode(Token(token=made, expires_in_s=lasts_s))
+        response = Response(body, media_type=JSON)
         response.set_cookie(
             COOKIE,
             made,
@@ -279,7 +289,7 @@ def routes(
             samesite="strict",
             secure=not gateway.http or admission.is_encrypted(request.headers),
         )
-        return Token(token=made, expires_in_s=lasts_s)
+        return response
 
     router.routes.extend(admin.routes)
     return router
@@ -289,9 +299,9 @@ def as_csv(rows: list[UsageOfKey]) -> Response:
     """A table for spreadsheets."""
     out = io.StringIO()
     table = csv.writer(out)
-    table.writerow(list(UsageOfKey.model_fields))
+    table.writerow(UsageOfKey.__struct_fields__)
     for row in rows:
-        values = row.model_dump()
+        values = msgspec.structs.asdict(row)
         if values["name"].startswith(("=", "+", "-", "@", "\t", "\r")):
             # A spreadsheet would take it for a formula.
             values["name"] = "'" + values["name"]

@@ -1,4 +1,4 @@
-"""`/openapi.json`: what FastAPI finds, completed with what holds for every operation.
+"""`/openapi.json`: FastAPI's document, completed with what applies to every operation.
 
 Examples are written once, at the fields of the models; here they are put together, so that every
 body and every answer is shown whole. Errors that come from the middlewares in front of the
@@ -20,7 +20,13 @@ from starlette.responses import JSONResponse, Response
 
 from parley.gateway.http.auth import is_open
 from parley.gateway.http.bodies import JSON, components
-from parley.gateway.http.errors import OPENAI_PREFIX, RETRY_AFTER_S, openai_type
+from parley.gateway.http.errors import (
+    OPENAI_PREFIX,
+    RETRY_AFTER_S,
+    ErrorDetail,
+    OpenAIError,
+    openai_type,
+)
 from parley.gateway.http.routing import LateRoute
 from parley.gateway.http.schemes import BEARER, CALLERS
 
@@ -28,7 +34,6 @@ PATH: Final = "/openapi.json"
 PROBLEM: Final = {"$ref": "#/components/schemas/ErrorDetail"}
 OPENAI_PROBLEM: Final = {"$ref": "#/components/schemas/OpenAIError"}
 
-ERRORS: Final = ("ErrorDetail", "OpenAIError", "HTTPValidationError")
 
 ALWAYS: Final = {
     "401": "A key or token is missing or invalid.",
@@ -45,6 +50,7 @@ MEANINGS: Final = {
     "502": "The worker failed or was lost.",
     "503": "Not possible at present; try again later.",
     "504": "No answer in time.",
+    "507": "The disk of the server is full.",
     **ALWAYS,
     **WITH_BODY,
 }
@@ -61,6 +67,7 @@ PROBLEMS: Final[dict[str, tuple[str, str]]] = {
     "502": ("worker_lost", "The worker was lost."),
     "503": ("service_unavailable", "No worker is available."),
     "504": ("timeout", "No answer in time."),
+    "507": ("insufficient_storage", "The server's disk is full; nothing was changed."),
 }
 """A code and a sentence for each status; other codes may come with the same one."""
 
@@ -101,7 +108,7 @@ def install(
                     description=app.description,
                     routes=app.routes,
                 ),
-                components(structs),
+                components({ErrorDetail, OpenAIError, *structs, *_structs_of(app)}),
             )
             secure(app.openapi_schema, needs_key=needs_key, has_admin_token=has_admin_token)
         return app.openapi_schema
@@ -122,11 +129,16 @@ def install(
     app.add_route(PATH, served, include_in_schema=False)
 
 
+def _structs_of(app: FastAPI) -> Iterator[type[msgspec.Struct]]:
+    for route in app.routes:
+        if isinstance(route, LateRoute):
+            route.examine()
+            yield from route.structs
+
+
 def complete(document: dict[str, Any], structs: Mapping[str, Any]) -> dict[str, Any]:
     """Add schemas of structs, examples, common errors and our error shape, in place."""
-    schemas = document["components"]["schemas"]
-    assert not schemas.keys() & structs.keys(), schemas.keys() & structs.keys()
-    schemas.update(structs)
+    schemas = document["components"]["schemas"] = dict(sorted(structs.items()))
     for path, operation in operations(document):
         answers = operation["responses"]
         common = {**ALWAYS, **(WITH_BODY if "requestBody" in operation else {})}
@@ -150,9 +162,6 @@ def complete(document: dict[str, Any], structs: Mapping[str, Any]) -> dict[str, 
                 with contextlib.suppress(NoExample):
                     content["example"] = example_of(content["schema"], schemas)
         operation["responses"] = dict(sorted(answers.items()))
-    # FastAPI's own error shapes, which no answer of ours has.
-    for name in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(name, None)
     return document
 
 
@@ -191,14 +200,16 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str 
     match schema:
         case {"example": shown} | {"examples": [shown, *_]}:
             return shown
-        case {"const": shown} | {"enum": [shown, *_]}:
-            return shown
         case {"properties": properties}:
             return {
                 key: example_of(one, schemas, f"{name}.{key}") for key, one in properties.items()
             }
         case {"default": shown} if shown is not None:
             return shown
+        case {"const": shown} | {"enum": [shown, *_]}:
+            return shown
+        case {"anyOf": [{"type": "integer" | "number"}, {"type": "null"}], "default": None}:
+            return None
         case {"anyOf": [first, *_]}:
             # Something or null: the something says more where it can be shown.
             try:
@@ -211,13 +222,15 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str 
             return [example_of(items, schemas, f"{name}[]")]
         case {"type": "boolean"}:
             return True
+        case {"type": "integer" | "number"}:
+            return schema.get("minimum", 1)
     raise NoExample(f"{name} has no example")
 
 
 def _has_own_schema(answer: Mapping[str, Any]) -> bool:
     """True if a route has described such an answer, as `/ready` does its 503."""
     schema = answer.get("content", {}).get(JSON, {}).get("schema", {})
-    return "$ref" in schema and schema["$ref"].rsplit("/", 1)[1] not in ERRORS
+    return "$ref" in schema and not schema["$ref"].endswith("/HTTPValidationError")
 
 
 def _describe_problem(path: str, status: str, answer: dict[str, Any]) -> None:

@@ -6,15 +6,17 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+import msgspec
+from msgspec import Meta
 from starlette.exceptions import HTTPException
 
 from parley import logs
 from parley.clock import Clock
 from parley.gateway.handover import Handover
 from parley.gateway.http.admin import ADMINS_ONLY, OPERATORS_ONLY, admin_router
+from parley.gateway.http.bodies import Time
 from parley.gateway.http.errors import problems
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import WorkerInfo, iso, worker_info
@@ -30,88 +32,91 @@ LINES_KEPT: Final = 300
 DISK_FRESH_S: Final = 60.0
 """Every file of every recording is counted; not more often than this."""
 MOVE_S: Final = 5.0
-"""How long a worker that is to be restarted waits for its sessions to move."""
+"""How long a restart of a worker waits for its sessions to move."""
 RESTART_GRACE_S: Final = 20.0
 GB: Final = 1e9
 
 
-class PastMetrics(BaseModel):
-    """What `/metrics` reported at one time, of what the operator's page draws."""
+class PastMetrics(msgspec.Struct, kw_only=True):
+    """A sample of the metrics that the operator's page draws."""
 
-    at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
-    metrics: str = Field(examples=["parley_queue_length 0.0"])
+    at: Time
+    metrics: Annotated[str, Meta(examples=["parley_queue_length 0.0"])]
 
 
-class LastHour(BaseModel):
+class LastHour(msgspec.Struct, kw_only=True):
     """Oldest first."""
 
     looks: list[PastMetrics]
 
 
-class LogLine(BaseModel):
+class LogLine(msgspec.Struct, kw_only=True):
     """A warning or an error."""
 
-    at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
-    level: str = Field(examples=["warning"])
-    source: str = Field(examples=["parley.executor.local"])
-    event: str = Field(examples=["worker died"])
-    more: dict[str, str] = Field(examples=[{"worker": "0", "why": "exit code 1"}])
+    at: Time
+    level: Annotated[str, Meta(examples=["warning"])]
+    source: Annotated[str, Meta(examples=["parley.executor.local"])]
+    event: Annotated[str, Meta(examples=["worker died"])]
+    more: Annotated[dict[str, str], Meta(examples=[{"worker": "0", "why": "exit code 1"}])]
 
 
-class Log(BaseModel):
+class Log(msgspec.Struct, kw_only=True):
     """Newest first."""
 
     lines: list[LogLine]
 
 
-class Disk(BaseModel):
+class Disk(msgspec.Struct, kw_only=True):
     """The disk that holds the data, and what recordings take of it."""
 
-    total_gb: float = Field(examples=[512.1])
-    free_gb: float = Field(examples=[201.4])
-    recordings: int = Field(examples=[812])
-    recordings_gb: float = Field(examples=[37.2])
-    waiting_on_workers: int = Field(
-        0, description="recordings that are still to come from other hosts", examples=[0]
-    )
-    min_free_gb: float = Field(description="nothing is recorded below this", examples=[1.0])
-    max_gb: float = Field(description="recordings may take this much, -1: no cap", examples=[-1.0])
-    retention_days: int = Field(description="-1: for ever", examples=[30])
+    total_gb: Annotated[float, Meta(examples=[512.1])]
+    free_gb: Annotated[float, Meta(examples=[201.4])]
+    recordings: Annotated[int, Meta(examples=[812])]
+    recordings_gb: Annotated[float, Meta(examples=[37.2])]
+    waiting_on_workers: Annotated[
+        int, Meta(description="recordings that are still to come from other hosts")
+    ] = 0
+    min_free_gb: Annotated[float, Meta(description="nothing is recorded below this")]
+    max_gb: Annotated[float, Meta(description="recordings may take this much, -1: no cap")]
+    retention_days: Annotated[int, Meta(description="-1: for ever")]
 
 
-class DrainOrder(BaseModel):
+class DrainOrder(msgspec.Struct, kw_only=True):
     """`draining`: the worker gets no new work."""
-
-    model_config = ConfigDict(strict=True)
 
     draining: bool
 
 
-class Reloaded(BaseModel):
-    """What the server took over of its settings and its certificate."""
+class Reloaded(msgspec.Struct, kw_only=True):
+    """Changed settings that the server applied, and its certificate."""
 
-    applied: list[str] = Field(
-        description="settings that were changed and hold now", examples=[["limits.resume_window_s"]]
-    )
-    needs_restart: list[str] = Field(
-        description="settings that were changed and hold after a restart",
-        examples=[["gateway.port"]],
-    )
-    certificate: bool = Field(description="the certificate in the files is shown now")
-    problem: str | None = Field(
-        None, description="why the settings could not be read; the old ones hold"
-    )
+    applied: Annotated[
+        list[str],
+        Meta(
+            description="settings that were changed and hold now",
+            examples=[["limits.resume_window_s"]],
+        ),
+    ]
+    needs_restart: Annotated[
+        list[str],
+        Meta(
+            description="settings that were changed and hold after a restart",
+            examples=[["gateway.port"]],
+        ),
+    ]
+    certificate: Annotated[bool, Meta(description="the certificate in the files is shown now")]
+    problem: Annotated[
+        str | None, Meta(description="why the settings could not be read; the old ones hold")
+    ] = None
 
 
-class RestartOrder(BaseModel):
+class RestartOrder(msgspec.Struct, kw_only=True):
     """Time for written answers to finish; conversations end immediately, with a message."""
 
-    model_config = ConfigDict(strict=True)
-
-    grace_s: float = Field(RESTART_GRACE_S, ge=0, le=300, allow_inf_nan=False)
+    grace_s: Annotated[float, Meta(ge=0, le=300)] = RESTART_GRACE_S
 
 
-class Restarted(BaseModel):
+class Restarted(msgspec.Struct, kw_only=True):
     """The worker was asked to end; its executor or supervisor starts it again."""
 
     success: bool = True
@@ -166,7 +171,7 @@ def routes(
     async def room() -> Disk:
         """Free space, and the size of recordings; counted at most once a minute."""
         report = await disk.read()
-        return report.model_copy(update={"waiting_on_workers": handover.waiting})
+        return msgspec.structs.replace(report, waiting_on_workers=handover.waiting)
 
     @router.put("/workers/{worker_id}", responses=problems(404, 422))
     async def drain(worker_id: str, order: DrainOrder) -> WorkerInfo:

@@ -1,4 +1,4 @@
-"""Pages and their files, served as they are.
+"""The pages.
 
 Where the pages are not installed, `/` still says what this server is and where to look.
 """
@@ -15,31 +15,32 @@ from starlette.exceptions import HTTPException
 from parley.gateway.apps import Apps
 from parley.gateway.handover import Handover
 from parley.gateway.http.files import WebFiles
-from parley.gateway.http.routing import Router
+from parley.gateway.http.routing import QuickRoute, Router
 from parley.gateway.recording_access import RecordingAccess
 
-WEB: Final = Path(__file__).parents[2] / "web"
+MADE: Final = Path(__file__).parents[2] / "pages"
+"""What `tools/pages.py` makes: when the wheel is built, and in a clone by `make serve`."""
 
 PAGES: Final = {
-    "/turnbased": ("chat.html", "turnbased"),
-    "/half_duplex": ("half-duplex.html", "half_duplex_audio"),
-    "/omni": ("duplex.html", "omni"),
-    "/audio_duplex": ("duplex.html", "audio_duplex"),
-    "/omni.html": ("duplex.html", "omni"),
-    "/audio_duplex.html": ("duplex.html", "audio_duplex"),
-    "/realtime": ("duplex.html", "realtime"),
-    "/explore": ("explore.html", None),
-    "/mobile/": ("index.html", None),
-    "/mobile-omni/": ("duplex.html", "omni"),
-    "/admin": ("admin.html", None),
-    "/recordings": ("recordings.html", None),
-    "/privacy": ("privacy.html", None),
-    "/about": ("about.html", None),
-    "/components": ("components.html", None),
-    "/playground": ("playground.html", None),
-    "/docs": ("docs.html", None),
+    "/turnbased": ("chat", "turnbased"),
+    "/half_duplex": ("half-duplex", "half_duplex_audio"),
+    "/omni": ("duplex", "omni"),
+    "/audio_duplex": ("duplex", "audio_duplex"),
+    "/omni.html": ("duplex", "omni"),
+    "/audio_duplex.html": ("duplex", "audio_duplex"),
+    "/realtime": ("duplex", "realtime"),
+    "/explore": ("explore", None),
+    "/mobile/": ("index", None),
+    "/mobile-omni/": ("duplex", "omni"),
+    "/admin": ("admin", None),
+    "/recordings": ("recordings", None),
+    "/privacy": ("privacy", None),
+    "/about": ("about", None),
+    "/components": ("components", None),
+    "/playground": ("playground", None),
+    "/docs": ("docs", None),
 }
-"""Route → file in the web folder and the app that must be on. One set of pages serves desktop and
+"""Route → page and the app that must be on. One set of pages serves desktop and
 phone; the two addresses of phones are those that people have bookmarked, the two of files those
 that the duplex text prints."""
 
@@ -55,14 +56,15 @@ OTHER_NAMES: Final = {
 }
 """Addresses that people try → the page they mean."""
 
-MISSING: Final = "404.html"
+MISSING: Final = "404"
 
 INDEX: Final = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><title>parley</title></head>
 <body>
 <h1>parley</h1>
-<p>This server is running. It has no pages installed; programs talk to it.</p>
+<p>This server is running. It has no pages installed; programs talk to it.
+In a clone, <code>make pages</code> makes them.</p>
 <ul>
 <li><a href="/docs">REST interface</a></li>
 <li><a href="/status">Status</a></li>
@@ -79,51 +81,51 @@ def routes(
     files: WebFiles | None,
     handover: Handover,
     recordings: RecordingAccess,
-    web: Path = WEB,
 ) -> Router:
     """The routes. `files` is None where the pages are not installed."""
-    router = Router(include_in_schema=False)
+    router = Router(include_in_schema=False, route_class=QuickRoute)
 
-    def is_there(file: str) -> bool:
-        return files is not None and files.has(web / file)
+    def is_there(name: str) -> bool:
+        return files is not None and files.has(name)
 
-    def served(file: str, request: Request, status_code: int = 200) -> Response:
-        if files is None or not is_there(file):
+    def served(name: str, request: Request, status_code: int = 200) -> Response:
+        if files is None or not is_there(name):
             raise HTTPException(404, "This page is not installed.")
-        return files.page(web / file, request.scope, status_code)
+        return files.page(name, request.scope, status_code)
 
     @router.get("/")
     async def index(request: Request) -> Response:
-        if not is_there("index.html"):
+        if not is_there("index"):
             return HTMLResponse(INDEX)
         # It is a voice call; where the operator has switched those off, what else there is.
         call = apps.find("audio_duplex")
-        is_on = call is None or call.is_enabled or not is_there("explore.html")
-        return served("index.html" if is_on else "explore.html", request)
+        is_on = call is None or call.is_enabled or not is_there("explore")
+        return served("index" if is_on else "explore", request)
 
-    def add(path: str, file: str, app_id: str | None) -> None:
+    def add(path: str, name: str, app_id: str | None) -> None:
         @router.get(path)
         async def page(request: Request) -> Response:
             app = apps.find(app_id) if app_id else None
             if app is not None and not app.is_enabled:
                 # Relative: a proxy may serve all this below a path of its own.
                 return RedirectResponse("../" * (path.count("/") - 1) or "./", 302)
-            return served(file, request)
+            return served(name, request)
 
         if path.endswith("/"):
 
             @router.get(path.removesuffix("/"))
-            async def without_slash() -> Response:
+            async def without_slash(request: Request) -> Response:
                 return RedirectResponse(f"{path.strip('/')}/", 307)
 
     @router.get("/s/{session_id}")
-    async def replay(session_id: str, request: Request) -> Response:
+    async def replay(request: Request) -> Response:
         # An id, or the token of a share link; the page says itself what it opens, or that it is
         # gone: people come here by links that have run out, and seconds after a call.
+        session_id = request.path_params["session_id"]
         if await handover.bring(session_id):
-            return served("replay.html", request, 503)
+            return served("replay", request, 503)
         is_there = recordings.exists(session_id)
-        return served("replay.html", request, 200 if is_there else 404)
+        return served("replay", request, 200 if is_there else 404)
 
     def add_other_name(path: str, page: str) -> None:
         @router.get(path)
@@ -132,16 +134,15 @@ def routes(
             query = f"?{request.url.query}" if request.url.query else ""
             return RedirectResponse(f"{page}{query}", 307)
 
-    for path, (file, app_id) in PAGES.items():
-        add(path, file, app_id)
+    for path, (name, app_id) in PAGES.items():
+        add(path, name, app_id)
     for path, page in OTHER_NAMES.items():
         add_other_name(path, page)
     return router
 
 
-def missing_page(files: WebFiles | None, request: Request, web: Path = WEB) -> Response | None:
-    """What a person sees at an address where nothing is; None where the pages are not installed."""
-    path = web / MISSING
-    if files is None or not path.is_file():
+def missing_page(files: WebFiles | None, request: Request) -> Response | None:
+    """The page for unknown addresses; None if the pages are not installed."""
+    if files is None or not files.has(MISSING):
         return None
-    return files.page(path, request.scope, 404)
+    return files.page(MISSING, request.scope, 404)

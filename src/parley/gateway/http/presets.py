@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, Field
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 from starlette.exceptions import HTTPException
 
 from parley import logs
@@ -30,19 +31,19 @@ PRESET_EXAMPLE: Final = {
 }
 
 
-class PresetSound(BaseModel):
+class PresetSound(msgspec.Struct, kw_only=True):
     """A sound of a preset: base64 float32 at 16 kHz."""
 
-    data: str = Field(examples=["AAAAAAAAgD4="])
-    name: str = Field(examples=["anna"])
-    duration: float = Field(description="seconds", examples=[0.001])
+    data: Annotated[str, Meta(examples=["AAAAAAAAgD4="])]
+    name: Annotated[str, Meta(examples=["anna"])]
+    duration: Annotated[float, Meta(description="seconds")]
 
 
-class PresetSounds(BaseModel):
+class PresetSounds(msgspec.Struct, kw_only=True):
     """Sounds of the content in order, and the voice."""
 
     system_content_audio: list[PresetSound] = []
-    ref_audio: PresetSound | None = None
+    ref_audio: PresetSound | UnsetType = UNSET
 
 
 def routes(
@@ -65,7 +66,6 @@ def routes(
     @router.get(
         "/api/presets/{mode}/{preset_id}/audio",
         responses=problems(404),
-        response_model_exclude_none=True,
     )
     async def sounds(mode: str, preset_id: str) -> PresetSounds:
         """The sounds of one preset."""
@@ -130,7 +130,7 @@ def _sounds(presets: Presets, mode: str, preset_id: str) -> PresetSounds | None:
         return None
     return PresetSounds(
         system_content_audio=[_sound(path) for path in preset.sounds],
-        ref_audio=None if preset.voice is None else _sound(preset.voice),
+        ref_audio=UNSET if preset.voice is None else _sound(preset.voice),
     )
 
 

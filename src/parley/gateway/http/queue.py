@@ -4,50 +4,54 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+import msgspec
+from fastapi import Request, Response
+from msgspec import Meta
 
 from parley.clock import Clock
 from parley.errors import InvalidConfig
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
 from parley.gateway.http.admin import ADMINS_ONLY
+from parley.gateway.http.bodies import JSON, Time
 from parley.gateway.http.errors import problems
-from parley.gateway.http.requester import Who
-from parley.gateway.http.routing import Router
+from parley.gateway.http.requester import Who, requester_of
+from parley.gateway.http.routing import QuickRoute, Router
 from parley.gateway.http.status import RunningTask, iso, running_task
 from parley.gateway.maintenance import Maintenance
 from parley.gateway.queue import Queue, Ticket
+from parley.gateway.rates import Seldom
 from parley.gateway.worker_pool import WorkerPool
 from parley.protocol.kinds import Kind
 
 
-class TicketInfo(BaseModel):
+class TicketInfo(msgspec.Struct, kw_only=True):
     """A waiting ticket. Its id, which is the permission to cancel it, is shown to its holder and to
     admins; the session id to admins only."""
 
-    ticket_id: str | None = Field(examples=["q_0123456789abcdef0123456789abcdef"])
-    position: int = Field(examples=[1])
-    request_type: str = Field(examples=["omni_duplex"])
-    task_type: str = Field(examples=["omni_duplex"])
+    ticket_id: Annotated[str | None, Meta(examples=["q_0123456789abcdef0123456789abcdef"])]
+    position: Annotated[int, Meta(examples=[1])]
+    request_type: Annotated[str, Meta(examples=["omni_duplex"])]
+    task_type: Annotated[str, Meta(examples=["omni_duplex"])]
     session_id: str | None
-    estimated_wait_s: float | None = Field(description="null: unknown", examples=[24.0])
-    eta_seconds: float | None = Field(examples=[24.0])
-    enqueued_at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
-    wait_elapsed_s: float = Field(examples=[3.2])
+    estimated_wait_s: Annotated[float | None, Meta(description="null: unknown")]
+    eta_seconds: Annotated[float | None, Meta(examples=[24.0])]
+    enqueued_at: Time
+    wait_elapsed_s: Annotated[float, Meta(examples=[3.2])]
 
 
-class QueueInfo(BaseModel):
+class QueueInfo(msgspec.Struct, kw_only=True):
     """The queue and running tasks. `items` and `entries` are equal, as are the last two."""
 
-    queue_length: int = Field(examples=[1])
-    max_queue_size: int = Field(examples=[1000])
+    queue_length: Annotated[int, Meta(examples=[1])]
+    max_queue_size: Annotated[int, Meta(examples=[1000])]
     items: list[TicketInfo]
     entries: list[TicketInfo]
     running_tasks: list[RunningTask]
     running: list[RunningTask]
 
 
-class TicketFound(BaseModel):
+class TicketFound(msgspec.Struct, kw_only=True):
     """A ticket, if it waits."""
 
     found: bool
@@ -55,50 +59,47 @@ class TicketFound(BaseModel):
     message: str | None = None
 
 
-class Success(BaseModel):
+class Success(msgspec.Struct, kw_only=True):
     """`success`: the ticket was cancelled."""
 
     success: bool
 
 
-class EtaInfo(BaseModel):
+class EtaInfo(msgspec.Struct, kw_only=True):
     """Baselines and measured averages; averages are null until sampled."""
 
-    eta_chat_s: float = Field(examples=[15.0])
-    eta_half_duplex_s: float = Field(examples=[180.0])
-    eta_audio_duplex_s: float = Field(examples=[120.0])
-    eta_omni_duplex_s: float = Field(examples=[90.0])
-    eta_ema_alpha: float = Field(examples=[0.3])
-    eta_ema_min_samples: int = Field(examples=[3])
-    config: dict[str, float] = Field(examples=[{"eta_chat_s": 15.0, "eta_ema_alpha": 0.3}])
-    ema_alpha: float = Field(examples=[0.3])
-    ema_chat_s: float | None = Field(examples=[9.5])
+    eta_chat_s: Annotated[float, Meta(examples=[15.0])]
+    eta_half_duplex_s: Annotated[float, Meta(examples=[180.0])]
+    eta_audio_duplex_s: Annotated[float, Meta(examples=[120.0])]
+    eta_omni_duplex_s: Annotated[float, Meta(examples=[90.0])]
+    eta_ema_alpha: Annotated[float, Meta(examples=[0.3])]
+    eta_ema_min_samples: Annotated[int, Meta(examples=[3])]
+    config: Annotated[dict[str, float], Meta(examples=[{"eta_chat_s": 15.0, "eta_ema_alpha": 0.3}])]
+    ema_alpha: Annotated[float, Meta(examples=[0.3])]
+    ema_chat_s: Annotated[float | None, Meta(examples=[9.5])]
     ema_half_duplex_s: float | None
     ema_audio_duplex_s: float | None
     ema_omni_duplex_s: float | None
-    ema_chat_samples: int = Field(examples=[41])
-    ema_half_duplex_samples: int = Field(examples=[0])
-    ema_audio_duplex_samples: int = Field(examples=[0])
-    ema_omni_duplex_samples: int = Field(examples=[0])
+    ema_chat_samples: Annotated[int, Meta(examples=[41])]
+    ema_half_duplex_samples: Annotated[int, Meta(examples=[0])]
+    ema_audio_duplex_samples: Annotated[int, Meta(examples=[0])]
+    ema_omni_duplex_samples: Annotated[int, Meta(examples=[0])]
 
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Meta(gt=0)]
+Share = Annotated[float, Meta(gt=0, le=1)]
 
 
-class EtaChange(BaseModel):
+class EtaChange(msgspec.Struct, kw_only=True):
     """Any subset; omitted fields stay."""
 
-    model_config = ConfigDict(
-        strict=True, json_schema_extra={"example": {"eta_chat_s": 12, "ema_alpha": 0.3}}
-    )
-
-    eta_chat_s: Seconds | None = None
+    eta_chat_s: Annotated[Seconds | None, Meta(examples=[12.0])] = None
     eta_half_duplex_s: Seconds | None = None
     eta_audio_duplex_s: Seconds | None = None
     eta_omni_duplex_s: Seconds | None = None
-    eta_ema_alpha: Annotated[float, Field(gt=0, le=1)] | None = None
-    ema_alpha: Annotated[float, Field(gt=0, le=1)] | None = None
-    eta_ema_min_samples: Annotated[int, Field(ge=1)] | None = None
+    eta_ema_alpha: Share | None = None
+    ema_alpha: Annotated[Share | None, Meta(examples=[0.3])] = None
+    eta_ema_min_samples: Annotated[int, Meta(ge=1)] | None = None
 
 
 def routes(
@@ -111,6 +112,7 @@ def routes(
     worker_pool: WorkerPool,
 ) -> Router:
     router = Router(tags=["queue"])
+    quick = Router(tags=["queue"], route_class=QuickRoute)
 
     def info(ticket: Ticket, *, is_admin: bool, is_known: bool = False) -> TicketInfo:
         return TicketInfo(
@@ -133,24 +135,22 @@ def routes(
             fields[f"ema_{kind.short_name}_s"] = eta.averages.get(kind)
             fields[f"ema_{kind.short_name}_samples"] = eta.samples[kind]
         shared = {"eta_ema_alpha": eta.alpha, "eta_ema_min_samples": eta.min_samples}
-        return EtaInfo.model_validate(
+        return msgspec.convert(
             {
                 **baselines,
                 **shared,
                 **fields,
                 "config": {**baselines, **shared},
                 "ema_alpha": eta.alpha,
-            }
+            },
+            EtaInfo,
         )
 
-    @router.get("/api/queue", name="queue")
-    async def tickets(who: Who) -> QueueInfo:
-        """Waiting tickets in order, and running tasks. Ids of tickets are for admins only."""
+    def whole(*, is_admin: bool) -> Response:
         dispatcher.refresh()
-        is_admin = who.is_operator
         items = [info(ticket, is_admin=is_admin) for ticket in queue]
         running = [running_task(lease, clock, eta) for lease in worker_pool.leases]
-        return QueueInfo(
+        waiting = QueueInfo(
             queue_length=len(items),
             max_queue_size=queue.limit,
             items=items,
@@ -158,8 +158,18 @@ def routes(
             running_tasks=running,
             running=running,
         )
+        return Response(msgspec.json.encode(waiting), media_type=JSON)
 
-    @router.get("/api/queue/{ticket_id}", response_model_exclude_none=False)
+    for_strangers = Seldom(clock, lambda: whole(is_admin=False))
+
+    @quick.get("/api/queue", name="queue", response_model=QueueInfo)
+    async def tickets(request: Request) -> Response:
+        """Waiting tickets in order, and running tasks. Ids of tickets are for operators only;
+        others get an answer up to four seconds old if it is requested very often."""
+        is_operator = (await requester_of(request)).is_operator
+        return whole(is_admin=True) if is_operator else for_strangers.get()
+
+    @router.get("/api/queue/{ticket_id}")
     async def ticket(ticket_id: str, who: Who) -> TicketFound:
         """One ticket, if it still waits."""
         dispatcher.refresh()
@@ -199,8 +209,10 @@ def routes(
             alpha=alphas[0] if alphas else None,
             min_samples=change.eta_ema_min_samples,
         )
-        await maintenance.save_eta_settings(change.model_dump(exclude_none=True))
+        changed = msgspec.structs.asdict(change)
+        await maintenance.save_eta_settings({k: v for k, v in changed.items() if v is not None})
         dispatcher.run()
         return eta_info()
 
+    router.routes.extend(quick.routes)
     return router

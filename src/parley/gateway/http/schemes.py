@@ -1,4 +1,4 @@
-"""How callers may say who they are, for `/openapi.json`. What is accepted is decided elsewhere:
+"""How callers may authenticate, for `/openapi.json`. Other modules decide what is accepted:
 `authenticator.py` reads tokens, `admission.py` knows admins.
 """
 

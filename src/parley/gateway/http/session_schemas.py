@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, Field
+import msgspec
+from msgspec import Meta
+
+from parley.gateway.http.bodies import RecordingId, Time, WorkerId
 
 META_EXAMPLE: Final = {
     "session_id": "20261120_174312_omni_0123456789abcdef01234567",
@@ -44,113 +47,118 @@ TIMELINE_EXAMPLE: Final = {
 }
 
 
-class RunningSession(BaseModel):
+class RunningSession(msgspec.Struct, kw_only=True):
     """A session that is being recorded."""
 
-    session_id: str = Field(examples=["20261120_174312_omni_0123456789abcdef01234567"])
-    worker_id: str = Field(examples=["w0"])
-    last_active: str | None = Field(examples=["2026-11-20T17:43:12.000+00:00"])
+    session_id: RecordingId
+    worker_id: WorkerId
+    last_active: Time | None
 
 
-class RecordingInfo(BaseModel):
+class RecordingInfo(msgspec.Struct, kw_only=True):
     """A recording, as lists show it; `problem`: what is wrong with its files."""
 
-    session_id: str = Field(examples=["20261120_174312_omni_0123456789abcdef01234567"])
-    app_type: str = Field(examples=["omni_duplex"])
-    created_at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
-    ended_at: str | None = Field(examples=["2026-11-20T17:45:00.000+00:00"])
-    duration_s: float | None = Field(examples=[108.0])
-    title: str = Field(examples=["What is in the picture?"])
-    worker_id: str = Field(examples=["w0"])
+    session_id: RecordingId
+    app_type: Annotated[str, Meta(examples=["omni_duplex"])]
+    created_at: Time
+    ended_at: Annotated[str | None, Meta(examples=["2026-11-20T17:45:00.000+00:00"])]
+    duration_s: Annotated[float | None, Meta(examples=[108.0])]
+    title: Annotated[str, Meta(examples=["What is in the picture?"])]
+    worker_id: WorkerId
     pinned: bool
     problem: str | None
-    key: str | None = Field(
-        None,
-        description="id of the key, or of the signed-in user, that the session was started with",
-        examples=["k_0123456789ab"],
-    )
+    key: Annotated[
+        str | None,
+        Meta(
+            description="id of the key or signed-in user that the session was started with",
+            examples=["k_0123456789ab"],
+        ),
+    ] = None
 
 
-class SessionList(BaseModel):
+class SessionList(msgspec.Struct, kw_only=True):
     """`sessions` run now; `recordings` is a page of all, newest first."""
 
-    total: int = Field(examples=[1])
+    total: Annotated[int, Meta(examples=[1])]
     sessions: list[RunningSession]
-    total_recordings: int = Field(examples=[1])
+    total_recordings: Annotated[int, Meta(examples=[1])]
     recordings: list[RecordingInfo]
 
 
-class Comment(BaseModel):
+class Comment(msgspec.Struct, kw_only=True):
     """At most 2000 characters; "" removes it."""
 
-    comment: str = Field(examples=["The second answer came late."])
+    comment: Annotated[str, Meta(examples=["The second answer came late."])]
 
 
-class Commented(BaseModel):
+class Commented(msgspec.Struct, kw_only=True):
     """The comment is stored."""
 
     status: str = "ok"
-    len: int = Field(examples=[28])
+    len: Annotated[int, Meta(examples=[28])]
 
 
-class Uploaded(BaseModel):
+class Uploaded(msgspec.Struct, kw_only=True):
     """The file is stored."""
 
     status: str = "ok"
-    path: str = Field(examples=["frontend_replay.webm"])
-    size_bytes: int = Field(examples=[48213])
+    path: Annotated[str, Meta(examples=["frontend_replay.webm"])]
+    size_bytes: Annotated[int, Meta(examples=[48213])]
 
 
-class ShareOrder(BaseModel):
-    """How long the link works; null: as long as the recording exists."""
+class ShareOrder(msgspec.Struct, kw_only=True):
+    """Lifetime of the link; null: as long as the recording exists."""
 
-    expires_in_s: float | None = Field(86_400.0, gt=0, le=3.2e8, allow_inf_nan=False)
+    expires_in_s: Annotated[float, Meta(gt=0, le=3.2e8)] | None = 86_400.0
 
 
-class ShareLink(BaseModel):
+class ShareLink(msgspec.Struct, kw_only=True):
     """A link that shows one recording."""
 
-    token: str = Field(examples=["sh_…"])
-    path: str = Field(examples=["/s/sh_…"])
-    expires_at: str | None = Field(examples=["2026-11-20T17:43:12.000+00:00"])
+    token: Annotated[str, Meta(examples=["sh_…"])]
+    path: Annotated[str, Meta(examples=["/s/sh_…"])]
+    expires_at: Time | None
 
 
-class Pin(BaseModel):
+class Pin(msgspec.Struct, kw_only=True):
     """`pinned`: it is kept whatever its age."""
 
     pinned: bool
 
 
-class Deleted(BaseModel):
+class Deleted(msgspec.Struct, kw_only=True):
     """The recording is deleted."""
 
     success: bool = True
 
 
-class Erased(BaseModel):
+class Erased(msgspec.Struct, kw_only=True):
     """Number of items of a key that were deleted, and of those that were left."""
 
-    recordings: int = Field(examples=[12])
-    responses: int = Field(description="kept responses of `/v1/responses`", examples=[3])
-    running: int = Field(
-        description="recordings of running sessions, not deleted: try again later", examples=[0]
-    )
-    without_owner: int = Field(
-        description="recordings without a known owner, not deleted: of sessions without a key, or "
-        "of versions that did not record the owner",
-        examples=[0],
-    )
+    recordings: Annotated[int, Meta(examples=[12])]
+    responses: Annotated[int, Meta(description="kept responses of `/v1/responses`")]
+    running: Annotated[
+        int,
+        Meta(description="recordings of running sessions, not deleted: try again later"),
+    ]
+    without_owner: Annotated[
+        int,
+        Meta(
+            description="recordings without a known owner, not deleted: of sessions without a key, "
+            "or of versions that did not record the owner"
+        ),
+    ]
 
 
-class StillRuns(BaseModel):
+class StillRuns(msgspec.Struct, kw_only=True):
     """The session still runs; there is no timeline yet."""
 
     status: Literal["recording"]
-    session_id: str = Field(examples=["20261120_174312_omni_0123456789abcdef01234567"])
+    session_id: RecordingId
 
 
-class ReplayState(BaseModel):
+class ReplayState(msgspec.Struct, kw_only=True):
     """Progress of the merged replay."""
 
-    state: str = Field(examples=["running"])
-    progress: float = Field(examples=[0.4], description="share of 1")
+    state: Annotated[str, Meta(examples=["running"])]
+    progress: Annotated[float, Meta(description="share of 1")]

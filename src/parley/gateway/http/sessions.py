@@ -231,7 +231,7 @@ def routes(
         found = find(session_id, to_change=True)
         limit = storage.min_free_gb * GB
         if await asyncio.to_thread(free_bytes, found.folder.path) < limit:
-            raise ServiceUnavailable("There is no room for uploads.")
+            raise ServiceUnavailable("The server's disk has too little free space for uploads.")
         async with (
             uploads.one(who.address),
             request.form(max_files=1, max_fields=8) as form,
@@ -276,7 +276,7 @@ def routes(
         if await asyncio.to_thread(found.folder.is_live):
             raise StillRecording
         if not await asyncio.to_thread(recordings.make_replay, found.folder):
-            raise ServiceUnavailable("No replay can be made at present.")
+            raise ServiceUnavailable("No replay can be rendered now; try again later.")
         return ReplayState(state="queued", progress=0.0)
 
     @router.put(

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from fastapi import Response
+import msgspec
+from fastapi import Request, Response
 from fastapi.responses import PlainTextResponse
+from msgspec import Meta
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, Field
 
 from parley import __version__
 from parley.clock import Clock
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.eta import EtaTracker
+from parley.gateway.http.bodies import JSON, Time, WorkerId
 from parley.gateway.http.errors import shown
-from parley.gateway.http.requester import Who
-from parley.gateway.http.routing import Router
+from parley.gateway.http.requester import Who, requester_of
+from parley.gateway.http.routing import QuickRoute, Router
 from parley.gateway.metrics import Metrics
 from parley.gateway.queue import Queue
+from parley.gateway.rates import Seldom
 from parley.gateway.sessions import GatewaySession, Sessions, SessionState
 from parley.gateway.supervisor import Supervisor
 from parley.gateway.tls import own_fingerprint
@@ -32,198 +35,210 @@ from parley.settings import GatewaySettings
 READY_AGAIN_S: Final = 5
 """`Retry-After` of a server that is not ready, or fails."""
 
-METRICS_MOST: Final = 8
-METRICS_S: Final = 4.0
-"""The metrics are made at most this often in this many seconds: making them takes about 4 ms, and
-on a server without keys any client may ask."""
 
-
-class Health(BaseModel):
+class Health(msgspec.Struct, kw_only=True):
     """State of the gateway; with 503, `failing` names the background tasks that fail."""
 
-    status: str = Field("ok", examples=["ok"])
+    status: str = "ok"
     healthy: bool = True
-    timestamp: str = Field(examples=["2026-11-20T17:43:12+00:00"])
-    version: str = Field(examples=["0.1.0"])
-    failing: list[str] = Field([], examples=[[]])
+    timestamp: Annotated[str, Meta(examples=["2026-11-20T17:43:12+00:00"])]
+    version: Annotated[str, Meta(examples=["0.1.0"])]
+    failing: list[str] = []
 
 
-class Readiness(BaseModel):
+class Readiness(msgspec.Struct, kw_only=True):
     """`ready`: a new session would be served; 503 if not."""
 
     ready: bool = True
-    why: str = Field("", description="what is missing", examples=[""])
+    why: Annotated[str, Meta(description="what is missing")] = ""
 
 
-class RunningTask(BaseModel):
+class RunningTask(msgspec.Struct, kw_only=True):
     """A lease, as lists show it."""
 
-    worker_id: str = Field(examples=["w0"])
-    request_type: str = Field(examples=["chat"])
-    task_type: str = Field(examples=["chat"])
-    started_at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
-    elapsed_s: float = Field(examples=[2.4])
-    estimated_remaining_s: float = Field(examples=[12.6])
+    worker_id: WorkerId
+    request_type: Annotated[str, Meta(examples=["chat"])]
+    task_type: Annotated[str, Meta(examples=["chat"])]
+    started_at: Time
+    elapsed_s: Annotated[float, Meta(examples=[2.4])]
+    estimated_remaining_s: Annotated[float, Meta(examples=[12.6])]
 
 
-class FastPath(BaseModel):
+class FastPath(msgspec.Struct, kw_only=True):
     """A fast part of a worker's model. `reason` is there for admins only."""
 
-    part: str = Field(examples=["attention"])
-    state: str = Field(description="fast, plain or refused", examples=["fast"])
-    reason: str | None = Field(None, description="why it is not fast")
+    part: Annotated[str, Meta(examples=["attention"])]
+    state: Annotated[str, Meta(description="fast, plain or refused", examples=["fast"])]
+    reason: Annotated[str | None, Meta(description="why it is not fast")] = None
 
 
-class ContextPagesInfo(BaseModel):
+class ContextPagesInfo(msgspec.Struct, kw_only=True):
     """Pages of a worker's context memory."""
 
-    used: int = Field(examples=[120])
-    free: int = Field(examples=[40])
+    used: Annotated[int, Meta(examples=[120])]
+    free: Annotated[int, Meta(examples=[40])]
 
 
-class WorkerInfo(BaseModel):
+class WorkerInfo(msgspec.Struct, kw_only=True):
     """One worker. `url`, `host` and `port` are there for admins only."""
 
-    worker_id: str = Field(examples=["w0"])
-    index: int = Field(examples=[0])
-    status: str = Field(examples=["idle"])
-    current_request_type: str | None = Field(examples=["chat"])
-    current_task: str | None = Field(examples=["chat"])
+    worker_id: WorkerId
+    index: Annotated[int, Meta(examples=[0])]
+    status: Annotated[str, Meta(examples=["idle"])]
+    current_request_type: Annotated[str | None, Meta(examples=["chat"])]
+    current_task: Annotated[str | None, Meta(examples=["chat"])]
     current_session_id: str | None
-    gpu_id: str = Field(examples=["cuda:0"])
-    model: str = Field(examples=["parrot"])
-    version: str = Field("", examples=["0.1.0"])
-    build: str = Field(
-        "", description="commit, or a hash of the installed files", examples=["0123456789ab"]
-    )
-    voice_problem: str | None = Field(
-        None, description="why it has no default voice, where it has none; text works without"
-    )
-    fast_paths: list[FastPath] = Field(
-        [], description="fast parts of the model, and which of them were replaced by a slower form"
-    )
-    context_pages: ContextPagesInfo | None = Field(
-        None, description="of the memory that its contexts share; null where each has its own"
-    )
-    slots: int = Field(examples=[4])
-    free_slots: int = Field(examples=[3])
-    draining: bool = Field(False, description="gets no new work, because an admin asked for it")
-    unreachable: bool = Field(
-        False, description="connected, but the gateway cannot connect to its address"
-    )
-    total_requests: int = Field(examples=[118])
-    avg_inference_time_ms: float = Field(examples=[412.5])
-    last_heartbeat: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
-    task_started_at: str | None = Field(examples=["2026-11-20T17:43:12.000+00:00"])
-    busy_since: str | None = Field(examples=["2026-11-20T17:43:12.000+00:00"])
+    gpu_id: Annotated[str, Meta(examples=["cuda:0"])]
+    model: Annotated[str, Meta(examples=["parrot"])]
+    version: Annotated[str, Meta(examples=["0.1.0"])] = ""
+    build: Annotated[
+        str, Meta(description="commit, or a hash of the installed files", examples=["0123456789ab"])
+    ] = ""
+    voice_problem: Annotated[
+        str | None,
+        Meta(description="why it has no default voice, where it has none; text works without"),
+    ] = None
+    slots_limit: Annotated[
+        str | None,
+        Meta(description="why it offers fewer slots than its memory has room for, where it does"),
+    ] = None
+    fast_paths: Annotated[
+        list[FastPath],
+        Meta(
+            description="fast parts of the model, and which of them were replaced by a slower form"
+        ),
+    ] = []
+    context_pages: Annotated[
+        ContextPagesInfo | None,
+        Meta(description="of the memory that its contexts share; null where each has its own"),
+    ] = None
+    slots: Annotated[int, Meta(examples=[4])]
+    free_slots: Annotated[int, Meta(examples=[3])]
+    draining: Annotated[
+        bool, Meta(description="gets no new work, because an admin asked for it")
+    ] = False
+    unreachable: Annotated[
+        bool, Meta(description="connected, but the gateway cannot connect to its address")
+    ] = False
+    total_requests: Annotated[int, Meta(examples=[118])]
+    avg_inference_time_ms: Annotated[float, Meta(examples=[412.5])]
+    last_heartbeat: Time
+    task_started_at: Time | None
+    busy_since: Time | None
     cached_hash: str | None = None
     url: str | None = None
     host: str | None = None
     port: int | None = None
 
 
-class RecordingHealth(BaseModel):
+class RecordingHealth(msgspec.Struct, kw_only=True):
     """State of recording on all workers."""
 
-    lost_entries: int = Field(
-        0, description="that workers could not write, since the gateway started", examples=[0]
-    )
-    failing_workers: int = Field(0, description="whose last entry failed", examples=[0])
-    no_room_workers: int = Field(
-        0, description="that record nothing: too little is free", examples=[0]
-    )
+    lost_entries: Annotated[
+        int,
+        Meta(description="that workers could not write, since the gateway started"),
+    ] = 0
+    failing_workers: Annotated[int, Meta(description="whose last entry failed")] = 0
+    no_room_workers: Annotated[int, Meta(description="that record nothing: too little is free")] = 0
 
 
-class SessionLogHealth(BaseModel):
+class SessionLogHealth(msgspec.Struct, kw_only=True):
     """Logs from which another worker can continue a session whose client asked for resuming."""
 
-    sessions: int = Field(0, description="with a log", examples=[3])
-    bytes: int = Field(0, description="size of all logs", examples=[412_000])
-    dropped: int = Field(
-        0,
-        description="logs dropped since the gateway started, because all together were too large",
-        examples=[0],
+    sessions: Annotated[int, Meta(description="with a log")] = 0
+    bytes: Annotated[int, Meta(description="size of all logs")] = 0
+    dropped: Annotated[
+        int,
+        Meta(description="logs dropped since the gateway started: all together were too large"),
+    ] = 0
+    place: Annotated[Literal["off", "file", "redis"], Meta(description="where the logs are")] = (
+        "off"
     )
-    place: Literal["off", "file", "redis"] = Field("off", description="where the logs are")
 
 
-class SessionInfo(BaseModel):
+class SessionInfo(msgspec.Struct, kw_only=True):
     """Place and state of one session."""
 
-    session_id: str = Field(examples=["hdx_2a5979215b12b3ba"])
-    state: str = Field(description="see `session_states`", examples=["away"])
-    kind: str | None = Field(None, description="null: it has ended", examples=["half_duplex_audio"])
-    for_s: float = Field(description="seconds in this state", examples=[4.2])
-    worker: str | None = Field(None, description="that runs it", examples=["worker-0-1f2e3d4c"])
-    key_id: str | None = Field(
-        None, description="the key that its client showed", examples=["k_0123456789ab"]
-    )
-    address: str = Field("", description="where its client is", examples=["127.0.0.1"])
-    is_protected: bool = Field(
-        False, description="another worker could continue it", examples=[True]
-    )
-    why: str = Field("", description="why it was lost", examples=[""])
+    session_id: Annotated[str, Meta(examples=["hdx_2a5979215b12b3ba"])]
+    state: Annotated[str, Meta(description="see `session_states`", examples=["away"])]
+    kind: Annotated[
+        str | None, Meta(description="null: it has ended", examples=["half_duplex_audio"])
+    ] = None
+    for_s: Annotated[float, Meta(description="seconds in this state")]
+    worker: Annotated[
+        str | None, Meta(description="that runs it", examples=["worker-0-1f2e3d4c"])
+    ] = None
+    key_id: Annotated[
+        str | None, Meta(description="the key that its client showed", examples=["k_0123456789ab"])
+    ] = None
+    address: Annotated[str, Meta(description="where its client is", examples=["127.0.0.1"])] = ""
+    is_protected: Annotated[
+        bool, Meta(description="another worker could continue it", examples=[True])
+    ] = False
+    why: Annotated[str, Meta(description="why it was lost")] = ""
 
 
-class Status(BaseModel):
+class Status(msgspec.Struct, kw_only=True):
     """State of the whole service; `workers` is filled for admins only."""
 
     gateway_healthy: bool = True
-    version: str = Field("", description="of the gateway", examples=["0.1.0"])
-    build: str = Field(
-        "", description="commit, or a hash of the installed files", examples=["0123456789ab"]
-    )
-    total_workers: int = Field(examples=[2])
-    idle_workers: int = Field(examples=[1])
-    busy_workers: int = Field(examples=[1])
-    duplex_workers: int = Field(examples=[0])
-    loading_workers: int = Field(examples=[0])
-    error_workers: int = Field(examples=[0])
-    offline_workers: int = Field(examples=[0])
-    free_slots: int = Field(
-        description="slots that a session can take now, of all workers", examples=[3]
-    )
-    waiting_workers: dict[int, str] = Field(
-        {},
-        description="workers that wait for a device in the cluster, by number, and why",
-        examples=[{}],
-    )
-    queue_length: int = Field(examples=[0])
-    max_queue_size: int = Field(examples=[1000])
+    version: Annotated[str, Meta(description="of the gateway", examples=["0.1.0"])] = ""
+    build: Annotated[
+        str, Meta(description="commit, or a hash of the installed files", examples=["0123456789ab"])
+    ] = ""
+    total_workers: Annotated[int, Meta(examples=[2])]
+    idle_workers: Annotated[int, Meta(examples=[1])]
+    busy_workers: Annotated[int, Meta(examples=[1])]
+    duplex_workers: Annotated[int, Meta(examples=[0])]
+    loading_workers: Annotated[int, Meta(examples=[0])]
+    error_workers: Annotated[int, Meta(examples=[0])]
+    offline_workers: Annotated[int, Meta(examples=[0])]
+    free_slots: Annotated[
+        int, Meta(description="slots that a session can take now, of all workers")
+    ]
+    waiting_workers: Annotated[
+        dict[int, str],
+        Meta(description="workers that wait for a device in the cluster, by number, and why"),
+    ] = {}
+    queue_length: Annotated[int, Meta(examples=[0])]
+    max_queue_size: Annotated[int, Meta(examples=[1000])]
     recording: RecordingHealth
     session_logs: SessionLogHealth
-    session_states: dict[str, int] = Field(
-        {},
-        description="number of sessions by state: waiting, connected, away, moving, ended, lost",
-        examples=[{"connected": 2, "away": 1}],
-    )
-    sessions: list[SessionInfo] = Field(
-        [], description="for admins: where each session is, the waiting ones first"
-    )
+    session_states: Annotated[
+        dict[str, int],
+        Meta(
+            description="sessions by state: waiting, connected, away, moving, ended, lost",
+            examples=[{"connected": 2, "away": 1}],
+        ),
+    ] = {}
+    sessions: Annotated[
+        list[SessionInfo],
+        Meta(description="for admins: where each session is, the waiting ones first"),
+    ] = []
     running_tasks: list[RunningTask]
     workers: list[WorkerInfo]
-    certificate_fingerprint: str | None = Field(
-        None, description="for admins: what workers on other hosts are started with"
-    )
+    certificate_fingerprint: Annotated[
+        str | None, Meta(description="for admins: what workers on other hosts are started with")
+    ] = None
 
 
-class Workers(BaseModel):
+class Workers(msgspec.Struct, kw_only=True):
     """All workers."""
 
-    total: int = Field(examples=[1])
+    total: Annotated[int, Meta(examples=[1])]
     workers: list[WorkerInfo]
 
 
-class CacheInfo(BaseModel):
-    """How full a worker's context is."""
+class CacheInfo(msgspec.Struct, kw_only=True):
+    """Tokens in a worker's contexts."""
 
-    worker_id: str = Field(examples=["w0"])
-    status: str = Field(examples=["idle"])
-    kv_cache_length: int = Field(examples=[2048])
+    worker_id: WorkerId
+    status: Annotated[str, Meta(examples=["idle"])]
+    kv_cache_length: Annotated[int, Meta(examples=[2048])]
 
 
-class Caches(BaseModel):
-    """How full the contexts are."""
+class Caches(msgspec.Struct, kw_only=True):
+    """Tokens in the contexts."""
 
     workers: list[CacheInfo]
 
@@ -234,7 +249,6 @@ def iso(unix_s: float) -> str:
 
 
 def running_task(lease: Lease, clock: Clock, eta: EtaTracker) -> RunningTask:
-    """A lease as lists show it."""
     elapsed_s = clock.monotonic() - lease.granted_at
     return RunningTask(
         worker_id=lease.worker.worker_id,
@@ -247,7 +261,6 @@ def running_task(lease: Lease, clock: Clock, eta: EtaTracker) -> RunningTask:
 
 
 def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
-    """A worker as lists show it."""
     lease = next(iter(worker.leases.values()), None)
     kind = lease.kind if lease else None
     since = iso(lease.granted_time) if lease else None
@@ -268,6 +281,7 @@ def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
         version=worker.hello.version,
         build=worker.hello.build,
         voice_problem=worker.hello.details.get("voice_problem"),
+        slots_limit=worker.hello.details.get("slots_limit"),
         fast_paths=fast_paths(worker, is_admin=is_admin),
         context_pages=context_pages(worker),
         slots=worker.slots,
@@ -305,7 +319,7 @@ def context_pages(worker: Worker) -> ContextPagesInfo | None:
 
 
 def recording_health(metrics: Metrics, worker_pool: WorkerPool) -> RecordingHealth:
-    """What the workers' heartbeats say of their recordings."""
+    """Recordings as reported by the workers' heartbeats."""
     states = [w.heartbeat.recording for w in worker_pool if w.heartbeat is not None]
     return RecordingHealth(
         lost_entries=metrics.recording_lost,
@@ -352,7 +366,7 @@ def _session_info(session: GatewaySession, now_s: float) -> SessionInfo:
     lease, found = session.lease, session.lost or session.lease
     return SessionInfo(
         session_id=session.session_id,
-        state=session.state,
+        state=session.shown,
         kind=None if found is None else found.kind,
         for_s=round(now_s - session.since_s, 1),
         worker=None if lease is None else lease.worker.worker_id,
@@ -400,42 +414,35 @@ def routes(
     worker_pool: WorkerPool,
 ) -> Router:
     router = Router(tags=["status"])
+    quick = Router(tags=["status"], route_class=QuickRoute)
 
-    @router.get("/health", responses={503: {"model": Health}})
-    async def health(response: Response) -> Health:
+    @quick.get("/health", response_model=Health, responses={503: {"model": Health}})
+    async def health(request: Request) -> Response:
         """The gateway is alive and all its background tasks run. For workers see `/status`."""
         failing = sorted(supervisor.failing)
-        if failing:
-            response.status_code = 503
-            response.headers["retry-after"] = str(READY_AGAIN_S)
-        return Health(
+        health = Health(
             status="failing" if failing else "ok",
             healthy=not failing,
             timestamp=iso(clock.time()),
             version=__version__,
             failing=failing,
         )
+        return _answer(health, is_well=not failing)
 
-    @router.get("/ready", responses={503: {"model": Readiness}})
-    async def ready(response: Response) -> Readiness:
+    @quick.get("/ready", response_model=Readiness, responses={503: {"model": Readiness}})
+    async def ready(request: Request) -> Response:
         """For load balancers: a new session would be served, i.e. a worker is there, perhaps busy,
         the queue has room, and the server does not shut down."""
         why = _not_ready(dispatcher, is_closing=closing.done())
-        if why:
-            response.status_code = 503
-            response.headers["retry-after"] = str(READY_AGAIN_S)
-        return Readiness(ready=not why, why=why)
+        return _answer(Readiness(ready=not why, why=why), is_well=not why)
 
-    @router.get("/status")
-    async def status(who: Who) -> Status:
-        """Workers by state, the queue, and what runs."""
+    def status_for(*, admin: bool) -> Response:
         views: list[str] = [worker.view for worker in worker_pool]
         duplex = views.count("duplex_active") + views.count("duplex_paused")
         others = ("busy_chat", "busy_half_duplex", "cleanup")
         loading = worker_pool.loading_workers
-        admin = who.is_operator
         listed = list_sessions(sessions, queue, worker_pool, clock)
-        return Status(
+        status = Status(
             gateway_healthy=not supervisor.failing,
             version=__version__,
             build=build_id(),
@@ -460,6 +467,16 @@ def routes(
                 own_fingerprint(gateway.ssl_certfile) if admin and not gateway.http else None
             ),
         )
+        return _answer(status)
+
+    for_strangers = Seldom(clock, lambda: status_for(admin=False))
+
+    @quick.get("/status", response_model=Status)
+    async def status(request: Request) -> Response:
+        """Workers by state, the queue, and what runs; for clients other than operators up to four
+        seconds old if it is requested very often."""
+        is_operator = (await requester_of(request)).is_operator
+        return status_for(admin=True) if is_operator else for_strangers.get()
 
     @router.get("/workers")
     async def workers(who: Who) -> Workers:
@@ -471,7 +488,7 @@ def routes(
     @router.get("/cache", include_in_schema=False)
     @router.get("/api/cache")
     async def cache() -> Caches:
-        """How full each worker's context is, in tokens."""
+        """Tokens in each worker's contexts."""
         return Caches(
             workers=[
                 CacheInfo(
@@ -483,22 +500,22 @@ def routes(
             ]
         )
 
-    metrics_page = b""
-    made: deque[float] = deque(maxlen=METRICS_MOST)
+    metrics_page = Seldom(clock, metrics.page)
 
-    @router.get(
+    @quick.get(
         "/metrics",
         name="metrics",
         response_class=PlainTextResponse,
         responses={200: shown("parley_queue_length 0.0\n", "text/plain")},
     )
-    async def exposition() -> Response:
+    async def exposition(request: Request) -> Response:
         """Metrics for Prometheus; up to four seconds old if they are requested very often."""
-        nonlocal metrics_page
-        now_s = clock.monotonic()
-        if len(made) < METRICS_MOST or now_s - made[0] >= METRICS_S:
-            made.append(now_s)
-            metrics_page = metrics.page()
-        return Response(metrics_page, media_type=CONTENT_TYPE_LATEST)
+        return Response(metrics_page.get(), media_type=CONTENT_TYPE_LATEST)
 
+    router.routes.extend(quick.routes)
     return router
+
+
+def _answer(body: msgspec.Struct, *, is_well: bool = True) -> Response:
+    headers = None if is_well else {"retry-after": str(READY_AGAIN_S)}
+    return Response(msgspec.json.encode(body), 200 if is_well else 503, headers, JSON)

@@ -1,5 +1,4 @@
-"""`POST /api/half_duplex/stop` and `POST /api/sessions/{id}/end`: end a session from outside its
-socket.
+"""`POST /api/half_duplex/stop` and `POST /api/sessions/{id}/end`: end a session without its socket.
 
 A resumable session keeps its slot after a cut. A page that is closed meanwhile has no socket to say
 so on; with the second route it need not hold the slot until the end of the window.
@@ -9,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
+import msgspec
 from fastapi import Path
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field
+from msgspec import Meta
 
 from parley.errors import RateLimited
 from parley.gateway.admission import is_loopback
@@ -35,18 +35,18 @@ LONG_ID_CHARACTERS: Final = 22
 """Letters and digits after the last `_` that have 128 random bits; printed in hex they are 32."""
 
 
-class StopRequest(BaseModel):
+class StopRequest(msgspec.Struct, kw_only=True):
     """A session; with the scope `turn` only its answer stops."""
 
-    session_id: str = Field(pattern=SESSION_ID, examples=["hdx_abc123"])
+    session_id: Annotated[str, Meta(pattern=SESSION_ID, examples=["hdx_abc123"])]
     scope: Literal["session", "turn"] = "session"
 
 
-class StopAnswer(BaseModel):
+class StopAnswer(msgspec.Struct, kw_only=True):
     """`success`: true if something was stopped."""
 
     success: bool = True
-    message: str = Field(examples=["The session was stopped."])
+    message: Annotated[str, Meta(examples=["The session was stopped."])]
 
 
 def routes(

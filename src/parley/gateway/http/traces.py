@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 from fastapi import Request
 from fastapi.responses import Response
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -38,7 +37,7 @@ FILE_NAME: Final = "record_trace.jsonl"
 log = logs.get(__name__)
 
 
-class Kept(BaseModel):
+class Kept(msgspec.Struct, kw_only=True):
     """The trace is stored."""
 
     ok: bool = True

@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator
 
 from starlette.exceptions import HTTPException
 
+from parley.protocol.networks import network_of
+
 
 class Transfers:
-    """Uploads or downloads in progress, limited for all clients together and for each address.
+    """Uploads or downloads in progress, limited for all clients together and for each network.
 
     There is no queue: a client beyond the limits is refused and tries again.
     """
@@ -28,10 +30,11 @@ class Transfers:
         Raises:
             HTTPException: 429 when the address has enough of them, 503 when all together have.
         """
+        address = network_of(address)
         if self._held[address] >= self._each:
-            raise HTTPException(429, f"Too many {self._name} at once from this address.")
+            raise HTTPException(429, f"This address has {self._each} {self._name} already.")
         if self._held.total() >= self._limit:
-            raise HTTPException(503, f"Too many {self._name} at once.")
+            raise HTTPException(503, f"The server has {self._limit} {self._name} already.")
         self._held[address] += 1
         try:
             yield

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Final
 
+import msgspec
 from fastapi import Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from msgspec import Meta
 from starlette.exceptions import HTTPException
 
 from parley.errors import ServiceUnavailable
 from parley.gateway.http.admin import ADMINS_ONLY
+from parley.gateway.http.bodies import Time
 from parley.gateway.http.errors import problems
 from parley.gateway.http.frontend import VoiceInfo, describe
-from parley.gateway.http.large import Base64Text, LargeJsonRoute
 from parley.gateway.http.requester import Who
 from parley.gateway.http.routing import Router
 from parley.library.voices import LIMIT_BYTES, RegisteredVoice, VoiceLibrary, VoiceUser
@@ -29,62 +30,60 @@ BODY_BYTES: Final = LIMIT_BYTES * 4 // 3 + 64 * 1024
 GB: Final = 1 << 30
 
 
-class VoiceListed(BaseModel):
+class VoiceListed(msgspec.Struct, kw_only=True):
     """A registered voice."""
 
-    model_config = ConfigDict(from_attributes=True)
-
-    id: str = Field(examples=["0f8fad5b-d9cb-469f-a165-70867728950e"])
-    name: str = Field(examples=["Anna"])
-    filename: str = Field(examples=["anna.wav"])
-    source_type: str = Field(examples=["upload"])
-    duration_ms: int = Field(examples=[4200])
-    sample_rate: int = Field(examples=[16000])
-    created_at: str = Field(examples=["2026-11-20T17:43:12.000+00:00"])
-    published: bool = Field(description="all clients may list, hear and use it", examples=[False])
-
-
-class VoiceList(BaseModel):
-    """Voices that the caller may see, oldest first: published ones, a key's own, for admins all."""
-
-    total: int = Field(examples=[1])
-    ref_audios: list[VoiceListed]
-
-
-class NewVoice(BaseModel):
-    """A sound file of any common format, at most 10 MB and 60 s."""
-
-    name: str = Field(examples=["Anna"])
-    audio_base64: Annotated[
-        Base64Text, Field(description="the file, base64", examples=["UklGRiQAAABXQVZF…"])
+    id: Annotated[str, Meta(examples=["0f8fad5b-d9cb-469f-a165-70867728950e"])]
+    name: Annotated[str, Meta(examples=["Anna"])]
+    filename: Annotated[str, Meta(examples=["anna.wav"])]
+    source_type: Annotated[str, Meta(examples=["upload"])]
+    duration_ms: Annotated[int, Meta(examples=[4200])]
+    sample_rate: Annotated[int, Meta(examples=[16000])]
+    created_at: Time
+    published: Annotated[
+        bool, Meta(description="all clients may list, hear and use it", examples=[False])
     ]
 
 
-class VoiceAdded(BaseModel):
+class VoiceList(msgspec.Struct, kw_only=True):
+    """Voices that the caller may see, oldest first: published ones, a key's own, for admins all."""
+
+    total: Annotated[int, Meta(examples=[1])]
+    ref_audios: list[VoiceListed]
+
+
+class NewVoice(msgspec.Struct, kw_only=True):
+    """A sound file of any common format, at most 10 MB and 60 s."""
+
+    name: Annotated[str, Meta(examples=["Anna"])]
+    audio_base64: Annotated[
+        str, Meta(description="the file, base64", examples=["UklGRiQAAABXQVZF…"])
+    ]
+
+
+class VoiceAdded(msgspec.Struct, kw_only=True):
     """The voice is registered: sessions may name it as `ref_audio_path`. Keep the id: without a key
     it is the only way to the voice."""
 
     success: bool = True
-    id: str = Field(examples=["0f8fad5b-d9cb-469f-a165-70867728950e"])
-    name: str = Field(examples=["Anna"])
-    message: str = Field(examples=["The voice is registered."])
+    id: Annotated[str, Meta(examples=["0f8fad5b-d9cb-469f-a165-70867728950e"])]
+    name: Annotated[str, Meta(examples=["Anna"])]
+    message: Annotated[str, Meta(examples=["The voice is registered."])]
 
 
-class Publication(BaseModel):
+class Publication(msgspec.Struct, kw_only=True):
     """`published`: all clients may list, hear and use the voice."""
-
-    model_config = ConfigDict(strict=True)
 
     published: bool
 
 
-class VoicesErased(BaseModel):
+class VoicesErased(msgspec.Struct, kw_only=True):
     """Number of voices that were deleted."""
 
-    voices: int = Field(examples=[2])
+    voices: Annotated[int, Meta(examples=[2])]
 
 
-class VoiceRemoved(BaseModel):
+class VoiceRemoved(msgspec.Struct, kw_only=True):
     """The voice is deleted; sessions that use it keep it."""
 
     success: bool = True
@@ -95,23 +94,22 @@ def routes(
     library: VoiceLibrary,
     storage: StorageSettings,
 ) -> Router:
-    router = Router(prefix="/api/assets/ref_audio", tags=["voices"], route_class=LargeJsonRoute)
+    router = Router(prefix="/api/assets/ref_audio", tags=["voices"])
     adding = asyncio.Semaphore(2)
 
     @router.get("")
     async def voices(who: Who) -> VoiceList:
         """The registered voices that the caller may see."""
         cards = await asyncio.to_thread(library.list, who.voice_user)
-        return VoiceList(
-            total=len(cards), ref_audios=[VoiceListed.model_validate(card) for card in cards]
-        )
+        listed = msgspec.convert(cards, list[VoiceListed], from_attributes=True)
+        return VoiceList(total=len(listed), ref_audios=listed)
 
     @router.post("", responses=problems(400, 409, 413, 422, 503, 507))
     async def add(new: NewVoice, who: Who) -> VoiceAdded:
         """Register a voice; it is kept as 16 kHz mono WAV, for its owner only."""
         limit = storage.min_free_gb * GB
         if await asyncio.to_thread(free_bytes, storage.data_dir) < limit:
-            raise ServiceUnavailable("There is no room for voices.")
+            raise ServiceUnavailable("The server's disk has too little free space for voices.")
         field, text = "audio_base64", new.audio_base64
         async with adding:
             data = await asyncio.to_thread(
@@ -160,7 +158,7 @@ def routes(
 
 
 def worker_routes(*, library: VoiceLibrary) -> Router:
-    """What workers with a data folder of their own ask for. Not for clients: `AuthMiddleware`
+    """What workers with a data folder of their own ask for. Not for clients: `auth.check`
     checks the worker secret before."""
     router = Router(include_in_schema=False)
 

@@ -1,4 +1,4 @@
-"""One answer to a chat as pieces, whichever of OpenAI's interfaces shows it.
+"""One chat answer as a stream of pieces, for each of OpenAI's interfaces.
 
 Chat completions and responses differ in how they write a request and an answer down; what happens
 between the two is here, once.
@@ -11,6 +11,7 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 
 import msgspec
@@ -25,39 +26,30 @@ from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.sources import Sources
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.protocol import chat, codec
+from parley.protocol.control import Ability
 from parley.protocol.values import TokenLogprob, Tool, ToolCallPart, has_to_call, make_id
 from parley.transport import Message
 
 MakeBody = Callable[[], Awaitable[Message]]
 """Makes the message for the worker."""
 
-NO_TOOLS: Final = (
-    "The loaded model cannot call tools. Start the server with a language model of your own "
-    "(--model cascade --llm ADDRESS) or with MiniCPM-o."
-)
 NO_BOTH: Final = (
     "The loaded model can be forced to call a tool or to keep to a format, not both: leave out "
     "response_format, or set tool_choice to none."
 )
 CALL: Final = "Answer with a call of one of these functions, as JSON:\n{}"
-NO_CHOICE: Final = (
-    'The loaded model cannot be forced to call a tool: tool_choice must be "auto" or "none". '
-    "A language model of your own (--model cascade --llm ADDRESS) can."
-)
-
-
-NO_FORMAT: Final = (
-    'The loaded model cannot keep to a format: response_format must be {"type": "text"}. '
-    "pocket and MiniCPM-o can, and a language model of your own (--model cascade --llm ADDRESS)."
-)
-NO_PENALTY: Final = (
-    "{} must be 0 with the loaded model. A language model of your own (--model cascade --llm "
-    "ADDRESS) takes penalties."
-)
-NO_LOGPROBS: Final = (
-    "{} must be absent with the loaded model, which reports no probabilities of tokens. A language "
-    "model of your own (--model cascade --llm ADDRESS) can."
-)
+OWN: Final = "a language model of your own (--model cascade --llm ADDRESS)"
+REFUSALS: Final[Mapping[Ability, str]] = {
+    "tools": f"The loaded model cannot call tools. Start the server with {OWN} or with MiniCPM-o.",
+    "tool_choice": "The loaded model cannot be forced to call a tool: tool_choice must be "
+    f'"auto" or "none". Use {OWN} to force one.',
+    "json": "The loaded model cannot keep to a format: response_format must be "
+    f'{{"type": "text"}}. pocket and MiniCPM-o can, and {OWN}.',
+    "penalties": f"{{}} must be 0 with the loaded model. Use {OWN} for penalties.",
+    "logprobs": "{} must be absent with the loaded model, which reports no probabilities of "
+    f"tokens. Use {OWN} for them.",
+}
+"""Error of a request that needs an ability of the model; `{}` is the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +119,6 @@ def renamed(names: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
-def names_of(*, is_forced: bool) -> Mapping[str, str]:
-    """Names of fields in an answer that is a forced call: its format is made of the tools."""
-    return {"response_format": "tools"} if is_forced else {}
-
-
 def shaped(asked: Completion, models: ModelList) -> tuple[Completion, bool]:
     """The request as the loaded model can answer it, and whether its answer is a forced call.
 
@@ -155,21 +142,14 @@ def shaped(asked: Completion, models: ModelList) -> tuple[Completion, bool]:
         "type": "json_schema",
         "json_schema": {"name": "call", "schema": _call_schema(demanded)},
     }
+    # Behind the messages of the system that lead.
+    lead = [*takewhile(lambda each: each.role in ("system", "developer"), asked.messages)]
+    messages = (*lead, asks, *asked.messages[len(lead) :])
     changed = msgspec.structs.replace(
-        asked, tools=None, tool_choice=None, response_format=form, messages=_led(asked, asks)
+        asked, tools=None, tool_choice=None, response_format=form, messages=messages
     )
     _check_abilities(changed, models)
     return changed, True
-
-
-def _led(
-    asked: Completion, asks: completions.CompletionMessage
-) -> tuple[completions.CompletionMessage, ...]:
-    """The messages, with one more behind those of the system that lead them."""
-    place = 0
-    while place < len(asked.messages) and asked.messages[place].role in ("system", "developer"):
-        place += 1
-    return (*asked.messages[:place], asks, *asked.messages[place:])
 
 
 def _call_schema(tools: tuple[Tool, ...]) -> dict[str, Any]:
@@ -204,17 +184,17 @@ def call_in(text: str) -> ToolCallPart | None:
 
 
 def _check_abilities(asked: Completion, models: ModelList) -> None:
-    if asked.offered and not models.can("tools"):
-        raise InvalidRequest(NO_TOOLS, field="tools")
-    if has_to_call(asked.offered) and not models.can("tool_choice"):
-        raise InvalidRequest(NO_CHOICE, field="tool_choice")
-    if asked.answer_format is not None and not models.can("json"):
-        raise InvalidRequest(NO_FORMAT, field="response_format")
-    if asked.penalty is not None and not models.can("penalties"):
-        raise InvalidRequest(NO_PENALTY.format(asked.penalty), field=asked.penalty)
-    if asked.asks_logprobs and not models.can("logprobs"):
-        name = "logprobs" if asked.logprobs else "top_logprobs"
-        raise InvalidRequest(NO_LOGPROBS.format(name), field=name)
+    logprobs = "logprobs" if asked.logprobs else "top_logprobs"
+    needed: tuple[tuple[Ability, bool, str], ...] = (
+        ("tools", bool(asked.offered), "tools"),
+        ("tool_choice", has_to_call(asked.offered), "tool_choice"),
+        ("json", asked.answer_format is not None, "response_format"),
+        ("penalties", asked.penalty is not None, asked.penalty or ""),
+        ("logprobs", asked.asks_logprobs, logprobs),
+    )
+    for ability, is_needed, name in needed:
+        if is_needed and not models.can(ability):
+            raise InvalidRequest(REFUSALS[ability].replace("{}", name), field=name)
 
 
 def body_maker(asked: Completion, sources: Sources, voice: str | None) -> MakeBody:
@@ -256,7 +236,8 @@ async def answer(
     reader = _AnswerReader(asked, is_forced)
     with (
         renamed(names or {}),
-        renamed(names_of(is_forced=is_forced)),
+        # The format of a forced call is made of the tools.
+        renamed({"response_format": "tools"} if is_forced else {}),
         forwarder.visit(request, name) as session_id,
     ):
         async with (

@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: a chat request in the words of OpenAI's clients.
+"""`POST /v1/chat/completions`: a chat request in OpenAI's format.
 
 Text, pictures, sound and clips in; text, or text and speech out, whole or as server-sent events.
 Source: OpenAI API reference, chat completions.
@@ -18,11 +18,9 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from parley.gateway.acquisition import Departed
-from parley.gateway.http.bodies import json_body
+from parley.gateway.http.bodies import json_body, read_body
 from parley.gateway.http.chat_forwarder import ChatForwarder
-from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, openai_problems
-from parley.gateway.http.large import read_body
+from parley.gateway.http.errors import problems
 from parley.gateway.http.openai import completions, docs
 from parley.gateway.http.openai.answering import (
     AnswerBegun,
@@ -54,13 +52,13 @@ BODY_NAME: Final = "http completions"
 
 @dataclass(slots=True)
 class AnswerSoFar:
-    """What was told of an answer so far, and what every message of it repeats."""
+    """Parts of an answer sent so far, and the fields that each of its messages repeats."""
 
     asked: Completion
     model: str
     created_s: int
     index: int = 0
-    """Of the choice that is being told."""
+    """Of the current choice."""
     completion_id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     audio_id: str = field(default_factory=lambda: f"audio_{secrets.token_hex(12)}")
 
@@ -143,7 +141,7 @@ class AnswerSoFar:
         return self.chunk({"tool_calls": [told]})
 
     def usage_chunk(self, ends: list[chat.Done]) -> bytes:
-        """What the answers took; has no choice in it."""
+        """Usage of the answers; contains no choice."""
         head = self._head("chat.completion.chunk")
         return event({**head, "choices": [], "usage": usage(*ends)})
 
@@ -204,7 +202,7 @@ def routes(
         PATH,
         responses={
             200: docs.COMPLETION_ANSWER,
-            **openai_problems(400, 403, 413, 429, 502, 503, 504),
+            **problems(400, 403, 413, 429, 502, 503, 504),
         },
         openapi_extra=json_body(Completion, EXAMPLE),
         response_class=Response,
@@ -235,11 +233,8 @@ def routes(
         if asked.stream:
             return PiecesResponse(_streamed(answers, told), media_type=EVENTS, metrics=metrics)
         choices, ends = list[dict[str, Any]](), list[chat.Done]()
-        try:
-            for told.index, pieces in enumerate(answers):
-                choices.append(await _whole(pieces, told, ends))
-        except Departed:
-            return Response(status_code=CLIENT_CLOSED_STATUS)
+        for told.index, pieces in enumerate(answers):
+            choices.append(await _whole(pieces, told, ends))
         return JSONResponse(told.completion(choices, ends))
 
     return router

@@ -1,4 +1,4 @@
-"""A chat completion's request as a request of the chat dialect. Pure: values in, values out.
+"""Converts a chat completion request to a request of the chat dialect. Pure.
 
 What this server cannot do is refused by name, never ignored. Source: OpenAI API reference, chat
 completions.
@@ -33,13 +33,13 @@ class TextContent(msgspec.Struct, tag="text", frozen=True):
 
 
 class RefusalContent(msgspec.Struct, tag="refusal", frozen=True):
-    """What an assistant declined to do, in an earlier answer."""
+    """A refusal in an earlier answer of the assistant."""
 
     refusal: values.Text
 
 
-class ImageUrl(msgspec.Struct, frozen=True):
-    """Where a picture is."""
+class MediaUrl(msgspec.Struct, frozen=True):
+    """Address of a picture or a clip."""
 
     url: str
     detail: str = "auto"
@@ -48,7 +48,7 @@ class ImageUrl(msgspec.Struct, frozen=True):
 class ImageContent(msgspec.Struct, tag="image_url", frozen=True):
     """A picture."""
 
-    image_url: ImageUrl
+    image_url: MediaUrl
 
 
 class InputAudio(msgspec.Struct, frozen=True):
@@ -64,16 +64,10 @@ class AudioContent(msgspec.Struct, tag="input_audio", frozen=True):
     input_audio: InputAudio
 
 
-class VideoUrl(msgspec.Struct, frozen=True):
-    """Where a clip is."""
-
-    url: str
-
-
 class VideoContent(msgspec.Struct, tag="video_url", frozen=True):
     """A clip: our addition to the published parts, named as other servers name it."""
 
-    video_url: VideoUrl
+    video_url: MediaUrl
 
 
 class FileContent(msgspec.Struct, tag="file", frozen=True):
@@ -89,7 +83,7 @@ NO_DOCUMENTS: Final = (
 
 
 class CalledFunction(msgspec.Struct, frozen=True):
-    """What was called, and with what: a JSON object as text."""
+    """Name and arguments (a JSON object as text) of a call."""
 
     name: Annotated[str, Meta(min_length=1, max_length=128)]
     arguments: values.Text = "{}"
@@ -114,14 +108,14 @@ class CompletionMessage(msgspec.Struct, frozen=True):
 
 
 class AudioOptions(msgspec.Struct, frozen=True):
-    """How an answer is spoken."""
+    """Voice and audio format of an answer."""
 
     voice: str | dict[str, Any] = "default"
     format: AudioFormat = "wav"
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """What a stream contains in addition to the answer."""
+    """Options of a stream."""
 
     include_usage: bool = False
     include_obfuscation: bool = False
@@ -159,7 +153,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_spoken(self) -> bool:
-        """Whether the answer has sound."""
+        """True if the answer has sound."""
         return "audio" in self.modalities
 
     @property
@@ -232,6 +226,8 @@ def _names(tools: Any) -> set[str]:
 
 def refused(sentence: str, where: str) -> BadInput:
     """The error for a field that is wrong, in every interface of OpenAI."""
+    if f"str of length <= {values.TEXT_LIMIT_CHARS}" in sentence:
+        sentence += ": send longer text as several parts."
     return InvalidRequest(sentence, field=where)
 
 
@@ -305,8 +301,8 @@ def check_kinds(tools: Any) -> None:
         kind = tool.get("type", "function") if isinstance(tool, dict) else "function"
         if kind != "function":
             raise InvalidRequest(
-                f'tools[{index}].type must be "function", got "{str(kind)[:40]}": other tools run '
-                "at OpenAI.",
+                f'tools[{index}].type must be "function", got "{str(kind)[:40]}": your program '
+                "runs functions; this server runs no tools.",
                 field=f"tools[{index}].type",
             )
 
@@ -411,9 +407,7 @@ def message_of(message: CompletionMessage) -> values.Message:
                 field="messages",
             )
         content = ""
-    role: values.Role = "system" if message.role in ("system", "developer") else "user"
-    if message.role == "assistant":
-        role = "assistant"
+    role: values.Role = "system" if message.role == "developer" else message.role
     if isinstance(content, str):
         return values.Message(role=role, content=content)
     return values.Message(role=role, content=tuple(map(part_of, content)))
@@ -434,11 +428,19 @@ def messages_of(messages: tuple[CompletionMessage, ...]) -> tuple[values.Message
     """All messages; results of tools that follow one another become one message.
 
     Raises:
-        InvalidRequest: see `message_of`.
+        InvalidRequest: see `message_of`; a result without a call before it.
     """
     told: list[values.Message] = []
+    called: set[str] = set()
     before = ""
     for message in messages:
+        called.update(call.id for call in message.tool_calls or ())
+        if message.role == "tool" and message.tool_call_id not in called:
+            raise InvalidRequest(
+                f"messages must have the call of each result before it: '{message.tool_call_id}' "
+                "was not called.",
+                field="messages",
+            )
         found = message_of(message)
         if message.role == "tool" == before:
             parts = (*told.pop().parts, *found.parts)
@@ -515,7 +517,7 @@ class StopFinder:
         return shown
 
     def rest(self) -> str:
-        """What was held back, once nothing follows."""
+        """The text that was held back, at the end of the stream."""
         shown, self._held = self._held, ""
         return shown
 

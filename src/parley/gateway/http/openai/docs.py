@@ -9,6 +9,12 @@ from parley.gateway.http.bodies import EVENTS, answer
 _RESPONSE_ID: Final = "resp_0123456789abcdef0123456789abcdef"
 _ITEM_ID: Final = "msg_0123456789abcdef0123456789abcdef"
 
+
+def _message(number: str, role: str, **part: Any) -> dict[str, Any]:
+    told = {"type": "message", "role": role, "status": "completed", "content": [part]}
+    return {"id": f"{_ITEM_ID}{number}", **told}
+
+
 COMPLETION_ANSWER: Final = answer(
     "The answer; with `stream` in pieces, the last of which is `[DONE]`.",
     {
@@ -57,20 +63,14 @@ RESPONSE_ANSWER: Final = answer(
         "status": "completed",
         "model": "pocket",
         "output": [
-            {
-                "id": f"{_ITEM_ID}000",
-                "type": "message",
-                "role": "assistant",
-                "status": "completed",
-                "content": [
-                    {
-                        "type": "output_text",
-                        "text": "The capital of Italy is Rome.",
-                        "annotations": [],
-                        "logprobs": [],
-                    }
-                ],
-            }
+            _message(
+                "000",
+                "assistant",
+                type="output_text",
+                text="The capital of Italy is Rome.",
+                annotations=[],
+                logprobs=[],
+            )
         ],
         "usage": {"input_tokens": 12, "output_tokens": 7, "total_tokens": 19},
     },
@@ -85,19 +85,9 @@ INPUT_ITEMS: Final = answer(
     "A page of the items.",
     {
         "object": "list",
-        "data": [
-            {
-                "id": f"{_ITEM_ID}i00",
-                "type": "message",
-                "role": "user",
-                "status": "completed",
-                "content": [{"type": "input_text", "text": "Hello!"}],
-            }
-        ],
+        "data": [_message("i00", "user", type="input_text", text="Hello!")],
         "first_id": f"{_ITEM_ID}i00",
         "last_id": f"{_ITEM_ID}i00",
         "has_more": False,
     },
 )
-
-CANCELLED_RESPONSE: Final[dict[str, Any]] = answer("Never: see 400.", {})

@@ -1,4 +1,4 @@
-"""Responses that were kept, so that a later request can go on with them.
+"""Stored responses, which a later request can continue.
 
 They are kept where sessions are recorded and for as long as recordings are, in the gateway's state:
 bounded for each owner and for all, erased with their recording or by themselves. An owner is a key,
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -19,10 +19,11 @@ from fastapi import Request
 from parley import logs
 from parley.errors import InvalidRequest, ParleyError, TooLarge
 from parley.gateway.http.openai.response_events import INNER_CHARS, PREFIX
-from parley.gateway.http.openai.response_request import Item, ResponseRequest, referenced, size_of
+from parley.gateway.http.openai.response_request import Item, ResponseRequest, referenced
 from parley.gateway.http.requester import Requester
 from parley.gateway.state import State
 from parley.protocol import codec
+from parley.transport import ITEMS_LIMIT
 
 ONE_BYTES: Final = 8 << 20
 """A larger response is not kept."""
@@ -30,8 +31,9 @@ EACH_BYTES: Final = 64 << 20
 EACH_MOST: Final = 2_000
 ALL_BYTES: Final = 1 << 30
 CHAIN_MOST: Final = 500
-"""Responses that go on with one another."""
+"""Responses that continue one another."""
 CHAIN_BYTES: Final = 64 << 20
+CONVERSATION: Final = "The conversation with everything that it refers to"
 
 log = logs.get(__name__)
 
@@ -54,7 +56,7 @@ class NoResponse(ParleyError):
 
 
 class NoPreviousResponse(InvalidRequest):
-    """The response to go on with does not exist, or not for this caller."""
+    """The response to continue does not exist, or not for this caller."""
 
     code = "previous_response_not_found"
 
@@ -67,7 +69,7 @@ class NoPreviousResponse(InvalidRequest):
 
 
 class KeptBody(msgspec.Struct, frozen=True):
-    """What is kept of a response: its input, the object, and the request without its input."""
+    """A stored response: its input, the object, and the request without its input."""
 
     input: list[Item]
     response: dict[str, Any]
@@ -88,16 +90,21 @@ class KeptResponses:
     state: State
     is_on: bool
 
-    def keeps(self, asked: ResponseRequest, items: Sequence[Item]) -> bool:
-        return self.is_on and asked.store and size_of(items) <= ONE_BYTES
+    def keeps(self, asked: ResponseRequest, size_bytes: int) -> bool:
+        """True if the response to a request of so many bytes is kept."""
+        return self.is_on and asked.store and size_bytes <= ONE_BYTES
 
     async def keep(self, request: Request, kept: KeptBody, recording_id: str | None) -> bool:
-        """Keep a response; False if the disk refuses."""
+        """Keep a response; False if the disk refuses, or its key was revoked meanwhile: what
+        belongs to such a key may have been erased."""
         response = kept.response
         body = bytes(await asyncio.to_thread(codec.encode_media, kept))
+        who: Requester = request.state.requester
+        if who.key_id is not None and who.authenticator.find_key(who.key_id) is None:
+            return False
         try:
             await self.state.keep_response(
-                response["id"], self._owner(request), response["created_at"], recording_id, body
+                response["id"], self.owner(request), response["created_at"], recording_id, body
             )
             await self.state.trim_responses(
                 each_bytes=EACH_BYTES, each=EACH_MOST, all_bytes=ALL_BYTES
@@ -113,10 +120,14 @@ class KeptResponses:
         Raises:
             NoResponse: it does not exist, or belongs to another caller.
         """
-        body = await self.state.response(response_id, self._owner(request))
+        return await asyncio.to_thread(_bodies.decode, await self.body(request, response_id))
+
+    async def body(self, request: Request, response_id: str) -> bytes:
+        """The same as JSON."""
+        body = await self.state.response(response_id, self.owner(request))
         if body is None:
             raise NoResponse(response_id)
-        return await asyncio.to_thread(_bodies.decode, body)
+        return body
 
     async def forget(self, request: Request, response_id: str) -> None:
         """Delete a response of the caller.
@@ -129,45 +140,86 @@ class KeptResponses:
 
     async def conversation(
         self, request: Request, asked: ResponseRequest, items: list[Item]
-    ) -> list[Item]:
-        """The input with everything that was said before it, and references resolved.
+    ) -> tuple[list[Item], int]:
+        """The input with everything that was said before it, and references resolved; and how many
+        bytes of it were kept.
 
         Raises:
             InvalidRequest, NoPreviousResponse: a response or an item that does not exist.
             TooLarge: together they are too long.
+            ServiceUnavailable: other requests use all memory.
         """
-        resolved = [*await self._resolved(request, items)]
-        previous, size = asked.previous_response_id, 0
-        chain: list[list[Item]] = [resolved]
+        past = _Past(self, request)
+        chain, previous = [await past.resolved(items)], asked.previous_response_id
         while previous is not None:
+            if len(chain) > CHAIN_MOST:
+                raise TooLarge(CONVERSATION, len(chain), CHAIN_MOST, "responses")
             try:
-                kept = await self.find(request, previous)
+                kept = await past.response(previous)
             except NoResponse:
                 raise NoPreviousResponse(previous, keeps=self.is_on) from None
-            chain.append([*await self._resolved(request, kept.input), *kept.response["output"]])
-            size += size_of(chain[-1])
-            if size > CHAIN_BYTES or len(chain) > CHAIN_MOST:
-                raise TooLarge("The conversation", size, CHAIN_BYTES)
+            chain.append([*await past.resolved(kept.input), *kept.response["output"]])
             previous = kept.asked.previous_response_id
-        return [item for said in reversed(chain) for item in said]
+        return [item for said in reversed(chain) for item in said], past.size_bytes
 
-    async def _resolved(self, request: Request, items: list[Item]) -> list[Item]:
-        """Items with references replaced by what they name."""
-        names = referenced(items)
-        if not names:
-            return items
-        found = {name: await self._item(request, name) for name in dict.fromkeys(names)}
+    def owner(self, request: Request) -> str:
+        """Whose responses a request makes and finds."""
+        who: Requester = request.state.requester
+        if who.key_id is not None:
+            return owner_of_key(who.key_id)
+        return "admin" if who.caller.kind == "admin" else f"address {who.pseudonym}"
+
+
+@dataclass(slots=True)
+class _Past:
+    """What one request continues or refers to. A response is read once, however often it is named;
+    memory for it is the request's, as memory for its body is.
+
+    Args:
+        size_bytes: of what was said, as JSON, each item as often as it is named.
+    """
+
+    kept: KeptResponses
+    request: Request
+    size_bytes: int = 0
+    _parts: int = 0
+    _read: dict[str, KeptBody] = field(default_factory=dict)
+    _named: dict[str, tuple[Item, int, int]] = field(default_factory=dict)
+    """Items that are only named: each with its bytes and parts."""
+
+    async def response(self, response_id: str) -> KeptBody:
+        """Raises NoResponse, TooLarge, ServiceUnavailable."""
+        if response_id not in self._read:
+            body = await self.kept.body(self.request, response_id)
+            kept, *size = await asyncio.to_thread(_read, body)
+            self._count(*size)
+            self._read[response_id] = kept
+        return self._read[response_id]
+
+    async def resolved(self, items: list[Item]) -> list[Item]:
+        """Items with references replaced by what they name.
+
+        Raises:
+            InvalidRequest: an item that does not exist.
+            TooLarge, ServiceUnavailable: they name too much.
+        """
+        for name in referenced(items):
+            if name not in self._named:
+                item = await self._item(name)
+                self._named[name] = (item, *await asyncio.to_thread(_size, [item]))
+            self._count(*self._named[name][1:])
         return [
-            found[item["id"]] if item.get("type") == "item_reference" else item for item in items
+            self._named[item["id"]][0] if item.get("type") == "item_reference" else item
+            for item in items
         ]
 
-    async def _item(self, request: Request, item_id: str) -> Item:
+    async def _item(self, item_id: str) -> Item:
         # An item's id has its response's in it, between its prefix and its number.
         inner = item_id.partition("_")[2][:INNER_CHARS]
         try:
-            kept = await self.find(request, PREFIX + inner)
+            kept = await self.response(PREFIX + inner)
         except NoResponse:
-            hint = "" if self.is_on else " This server keeps no responses (store is false)."
+            hint = "" if self.kept.is_on else " This server keeps no responses (store is false)."
             raise InvalidRequest(
                 f"There is no item '{item_id[:80]}'.{hint} Send the item itself.", field="input"
             ) from None
@@ -177,8 +229,23 @@ class KeptResponses:
                 return item
         raise InvalidRequest(f"There is no item '{item_id[:80]}'.", field="input")
 
-    def _owner(self, request: Request) -> str:
-        who: Requester = request.state.requester
-        if who.key_id is not None:
-            return owner_of_key(who.key_id)
-        return "admin" if who.caller.kind == "admin" else f"address {who.pseudonym}"
+    def _count(self, size_bytes: int, parts: int) -> None:
+        self.size_bytes += size_bytes
+        self._parts += parts
+        if self.size_bytes > CHAIN_BYTES:
+            raise TooLarge(CONVERSATION, self.size_bytes, CHAIN_BYTES)
+        if self._parts > ITEMS_LIMIT:
+            raise TooLarge(CONVERSATION, self._parts, ITEMS_LIMIT, "items")
+        self.request.state.claim(size_bytes)
+
+
+def _read(body: bytes) -> tuple[KeptBody, int, int]:
+    """A response, and the size of what was said in it."""
+    kept = _bodies.decode(body)
+    return kept, *_size([*kept.input, *kept.response["output"]])
+
+
+def _size(items: Sequence[Item]) -> tuple[int, int]:
+    """Bytes of items as JSON, and how many parts they have at most, as `read_body` counts."""
+    encoded = codec.encode_media(items)
+    return len(encoded), encoded.count(b",")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import BaseModel, Field
+import msgspec
+from msgspec import Meta
 
 from parley.clock import Clock
 from parley.errors import ParleyError
-from parley.gateway.http.errors import openai_problems
+from parley.gateway.http.errors import problems
 from parley.gateway.http.routing import Router
 from parley.gateway.worker_pool import Worker, WorkerPool
 from parley.protocol.control import Ability
@@ -29,26 +30,29 @@ class NoModel(ParleyError):
         super().__init__(f"The model '{model_id[:NAME_CHARS]}' does not exist.")
 
 
-class ModelCard(BaseModel):
+class ModelCard(msgspec.Struct, kw_only=True):
     """A model that a worker has loaded. What follows `owned_by` is our addition."""
 
-    id: str = Field(examples=["pocket"])
+    id: Annotated[str, Meta(examples=["pocket"])]
     object: str = "model"
-    created: int = Field(description="Unix seconds; when it was first seen", examples=[1795283000])
+    created: Annotated[int, Meta(description="Unix seconds; when it was first seen")]
     owned_by: str = "parley"
-    modes: list[str] = Field(examples=[["chat", "half_duplex", "duplex"]])
-    abilities: list[str] = Field(
-        description="`speech`: answers are spoken; `reading`: speaks a given text; "
-        "`transcription`: writes down what it hears; `tools`: calls functions; "
-        "`tool_choice`: can be made to call one; `json`: answers in JSON of a schema; "
-        "`penalties`: heeds penalties of presence and frequency; `logprobs`: reports the "
-        "probabilities of its tokens",
-        examples=[["speech", "reading", "transcription"]],
-    )
-    context_window: int = Field(description="tokens", examples=[8192])
+    modes: Annotated[list[str], Meta(examples=[["chat", "half_duplex", "duplex"]])]
+    abilities: Annotated[
+        list[str],
+        Meta(
+            description="`speech`: answers are spoken; `reading`: speaks a given text; "
+            "`transcription`: writes down what it hears; `tools`: calls functions; "
+            "`tool_choice`: can be made to call one; `json`: answers in JSON of a schema; "
+            "`penalties`: heeds penalties of presence and frequency; `logprobs`: reports the "
+            "probabilities of its tokens",
+            examples=[["speech", "reading", "transcription"]],
+        ),
+    ]
+    context_window: Annotated[int, Meta(description="tokens")]
 
 
-class ModelCards(BaseModel):
+class ModelCards(msgspec.Struct, kw_only=True):
     """All models that are loaded."""
 
     object: str = "list"
@@ -75,14 +79,14 @@ class ModelList:
         return next((worker.hello.model for worker in self.workers), "none")
 
     def can(self, ability: Ability) -> bool:
-        """Whether some worker's model can do something; also while there is none, which is
+        """True if some worker's model can do something; also while there is none, which is
         another error."""
         workers = self.workers
         return not workers or any(ability in worker.hello.abilities for worker in workers)
 
     @property
     def transcription_prompt(self) -> str:
-        """What the model has to be asked to write down what it hears; "": nothing."""
+        """Prompt that makes the model transcribe; "": none needed."""
         able = (w.hello for w in self.workers if "transcription" in w.hello.abilities)
         return next((hello.transcription_prompt for hello in able), "")
 
@@ -109,7 +113,7 @@ def routes(*, models: ModelList) -> Router:
         """The models that are loaded now, with their abilities."""
         return ModelCards(data=models.cards())
 
-    @router.get("/{model_id:path}", responses=openai_problems(404))
+    @router.get("/{model_id:path}", responses=problems(404))
     async def one(model_id: str) -> ModelCard:
         """A model that is loaded now; by any other name, which requests may use too, the one that
         answers them."""
@@ -119,6 +123,6 @@ def routes(*, models: ModelList) -> Router:
                 return card
         if not cards or len(model_id) > NAME_CHARS:
             raise NoModel(model_id)
-        return cards[0].model_copy(update={"id": model_id})
+        return msgspec.structs.replace(cards[0], id=model_id)
 
     return router

@@ -1,20 +1,23 @@
-"""What there is to know before a realtime session: `GET /v1/realtime/capabilities`, and short-lived
-keys for browsers, `POST /v1/realtime/client_secrets`."""
+"""What a client reads before a realtime session: `GET /v1/realtime/capabilities`, and short-lived
+keys for browsers, `POST /v1/realtime/client_secrets`.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import msgspec
 from fastapi import Request
-from pydantic import BaseModel, Field
+from msgspec import Meta
 
 from parley import __version__
 from parley.clock import Clock
-from parley.dialects.openai_session import default_session, merged, packed, settings_of
+from parley.dialects.openai_session import default_session, merged, packed, sent, settings_of
 from parley.dialects.registry import DialectRegistry
+from parley.errors import InvalidRequest
 from parley.gateway.admission import Admission
 from parley.gateway.authenticator import Authenticator
-from parley.gateway.http.errors import openai_problems
+from parley.gateway.http.errors import problems
 from parley.gateway.http.openai.models import ModelCard, ModelList
 from parley.gateway.http.openai.voices import VoiceNames
 from parley.gateway.http.requester import Who
@@ -22,87 +25,94 @@ from parley.gateway.http.routing import Router
 from parley.gateway.worker_pool import WorkerPool
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ
 from parley.protocol import values
+from parley.protocol.openai import CANNOT_TRANSCRIBE
 from parley.settings import LimitSettings
 
 
-class DialectCard(BaseModel):
+class DialectCard(msgspec.Struct, kw_only=True):
     """A protocol that sockets speak."""
 
-    name: str = Field(examples=["openai_realtime"])
-    paths: list[str] = Field(examples=[["/v1/realtime"]])
-    mode: str = Field(
-        description="chat, half_duplex or duplex; most of its sessions", examples=["half_duplex"]
-    )
-    subprotocol: str | None = Field(examples=["realtime"])
+    name: Annotated[str, Meta(examples=["openai_realtime"])]
+    paths: Annotated[list[str], Meta(examples=[["/v1/realtime"]])]
+    mode: Annotated[
+        str,
+        Meta(
+            description="chat, half_duplex or duplex; most of its sessions",
+            examples=["half_duplex"],
+        ),
+    ]
+    subprotocol: Annotated[str | None, Meta(examples=["realtime"])]
 
 
-class Rates(BaseModel):
+class Rates(msgspec.Struct, kw_only=True):
     """Samples per second: what models hear and say. OpenAI's protocols carry 24 kHz both ways."""
 
-    input_hz: int = Field(examples=[16000])
-    output_hz: int = Field(examples=[24000])
+    input_hz: Annotated[int, Meta(examples=[16000])]
+    output_hz: Annotated[int, Meta(examples=[24000])]
 
 
-class SessionLimits(BaseModel):
-    """How long sessions last, and how large a message may be."""
+class SessionLimits(msgspec.Struct, kw_only=True):
+    """Duration limits of sessions, and the largest message."""
 
-    half_duplex_s: float = Field(examples=[1800.0])
-    duplex_s: float = Field(examples=[1800.0])
-    realtime_audio_s: float = Field(examples=[600.0])
-    realtime_video_s: float = Field(examples=[300.0])
-    message_mb: float = Field(examples=[16.0])
-    sessions_per_client: int = Field(examples=[32])
-
-
-class SlotCounts(BaseModel):
-    """How many sessions run at once."""
-
-    total: int = Field(examples=[8])
-    free: int = Field(examples=[7])
+    half_duplex_s: Annotated[float, Meta(examples=[1800.0])]
+    duplex_s: Annotated[float, Meta(examples=[1800.0])]
+    realtime_audio_s: Annotated[float, Meta(examples=[600.0])]
+    realtime_video_s: Annotated[float, Meta(examples=[300.0])]
+    message_mb: Annotated[float, Meta(examples=[16.0])]
+    sessions_per_client: Annotated[int, Meta(examples=[32])]
 
 
-class Capabilities(BaseModel):
-    """What this server can do now."""
+class SlotCounts(msgspec.Struct, kw_only=True):
+    """Number of concurrent sessions."""
 
-    version: str = Field(examples=["0.1.0"])
+    total: Annotated[int, Meta(examples=[8])]
+    free: Annotated[int, Meta(examples=[7])]
+
+
+class Capabilities(msgspec.Struct, kw_only=True):
+    """Current capabilities of this server."""
+
+    version: Annotated[str, Meta(examples=["0.1.0"])]
     models: list[ModelCard]
     dialects: list[DialectCard]
-    modes: list[str] = Field(examples=[["chat", "half_duplex", "duplex"]])
+    modes: Annotated[list[str], Meta(examples=[["chat", "half_duplex", "duplex"]])]
     rates: Rates
     limits: SessionLimits
     slots: SlotCounts
-    tools: bool = Field(description="whether the model calls tools", examples=[False])
-    transcripts: bool = Field(
-        description="whether the model writes down what users say", examples=[True]
-    )
+    tools: Annotated[bool, Meta(description="whether the model calls tools", examples=[False])]
+    transcripts: Annotated[
+        bool, Meta(description="whether the model writes down what users say", examples=[True])
+    ]
 
 
-class Expiry(BaseModel):
+class Expiry(msgspec.Struct, kw_only=True):
     """When a key ends."""
 
     anchor: Literal["created_at"] = "created_at"
-    seconds: int = Field(600, ge=10, le=7200)
+    seconds: Annotated[int, Meta(ge=10, le=7200)] = 600
 
 
-class SecretOrder(BaseModel):
-    """What the key is for."""
+class SecretOrder(msgspec.Struct, kw_only=True):
+    """Request for a client secret."""
 
-    expires_after: Expiry = Field(
-        default_factory=Expiry, examples=[{"anchor": "created_at", "seconds": 600}]
+    expires_after: Annotated[Expiry, Meta(examples=[{"anchor": "created_at", "seconds": 600}])] = (
+        msgspec.field(default_factory=Expiry)
     )
-    session: dict[str, Any] = Field(
-        default_factory=dict,
-        description="what its sessions begin with, in the words of `session.update`",
-        examples=[{"type": "realtime", "model": "pocket", "instructions": "Be brief."}],
-    )
+    session: Annotated[
+        dict[str, Any],
+        Meta(
+            description="what its sessions begin with, in the words of `session.update`",
+            examples=[{"type": "realtime", "model": "pocket", "instructions": "Be brief."}],
+        ),
+    ] = {}
 
 
-class ClientSecret(BaseModel):
+class ClientSecret(msgspec.Struct, kw_only=True):
     """A key for one browser, for a while."""
 
-    value: str = Field(examples=["st_gAAAAABn…"])
-    expires_at: int = Field(description="Unix seconds", examples=[1795283900])
-    session: dict[str, Any] = Field(examples=[{"type": "realtime", "model": "pocket"}])
+    value: Annotated[str, Meta(examples=["st_gAAAAABn…"])]
+    expires_at: Annotated[int, Meta(description="Unix seconds")]
+    session: Annotated[dict[str, Any], Meta(examples=[{"type": "realtime", "model": "pocket"}])]
 
 
 def routes(
@@ -121,7 +131,7 @@ def routes(
 
     @router.get("/capabilities")
     async def capabilities() -> Capabilities:
-        """What this server can do now: protocols, models, limits, free places."""
+        """Current capabilities of this server: protocols, models, limits, free slots."""
         workers = [worker for worker in worker_pool if worker.is_connected]
         cards = models.cards()
         return Capabilities(
@@ -154,9 +164,9 @@ def routes(
             transcripts=bool(workers) and models.can("transcription"),
         )
 
-    @router.post("/client_secrets", responses=openai_problems(400, 403, 413))
+    @router.post("/client_secrets", responses=problems(400, 403, 413))
     async def client_secret(order: SecretOrder, request: Request, who: Who) -> ClientSecret:
-        """A short-lived key with the rights of the caller's, to be given to a browser."""
+        """A short-lived key that opens sessions in the caller's name, to be given to a browser."""
         admission.check_origin(request.headers)
         now_s, seconds = clock.time(), order.expires_after.seconds
         settings = packed(order.session) if order.session else ""
@@ -165,9 +175,11 @@ def routes(
             values.make_id("sess"), model if isinstance(model, str) else models.current, now_s
         )
         session = merged(started, order.session, calls_tools=models.can("tools"))
+        if session["type"] == "transcription" and not models.can("transcription"):
+            raise InvalidRequest(CANNOT_TRANSCRIBE, field="session.type")
         await voices.find(request, session["audio"]["output"]["voice"])
         settings_of(session, can_choose=models.can("tool_choice"))
         value = authenticator.session_token(who.caller, seconds, settings=settings)
-        return ClientSecret(value=value, expires_at=int(now_s + seconds), session=session)
+        return ClientSecret(value=value, expires_at=int(now_s + seconds), session=sent(session))
 
     return router

@@ -1,4 +1,4 @@
-"""The response object and its events, written while an answer comes in. Pure.
+"""The response object and its events, written while an answer arrives. Pure.
 
 Every event is a value with its `type` and `sequence_number`; the order is the published one, which
 the SDKs check. Source: OpenAI API reference, responses and their streaming events.
@@ -10,26 +10,30 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from parley.errors import ParleyError
 from parley.gateway.http.openai.answering import AnswerEnded
 from parley.gateway.http.openai.response_request import Item, ResponseRequest
-from parley.protocol import chat
+from parley.protocol import chat, codec
 
 Event = dict[str, Any]
 
 PREFIX: Final = "resp_"
 INNER_CHARS: Final = 32
-"""What follows the prefix, in an id of a response and in those of its items."""
+"""Part after the prefix of the ids of a response and of its items."""
 ARGUMENT_CHARS: Final = 40
-"""Length of the pieces of a call's arguments, which are known as a whole when they are told."""
+"""Length of the pieces of a call's arguments, which are known as a whole when they are sent."""
+
+ECHOED: Final = (
+    *("instructions", "max_output_tokens", "max_tool_calls", "parallel_tool_calls", "user"),
+    *("previous_response_id", "prompt_cache_key", "safety_identifier", "temperature", "top_p"),
+)
+"""Fields of a request that its response repeats."""
 
 
 def encode(event: Event) -> bytes:
     """A server-sent event, with its name."""
     name: str = event["type"]
-    return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
+    return b"event: " + name.encode() + b"\ndata: " + codec.encode_media(event) + b"\n\n"
 
 
 class ResponseWriter:
@@ -79,7 +83,7 @@ class ResponseWriter:
         )]  # fmt: skip
 
     def call(self, piece: chat.ToolCall) -> list[Event]:
-        """Part of a call. It is told when it is whole: what does not become a call comes as
+        """Part of a call. It is sent when it is complete: what does not become a call comes as
         text."""
         call_id, name, arguments = self._calls.pop(piece.index, (piece.id, "", ""))
         arguments += piece.arguments_delta
@@ -88,11 +92,11 @@ class ResponseWriter:
             return []
         if not _is_object(arguments):
             return []
-        return [*self._close_message("completed"), *self._told_call(call_id, name, arguments)]
+        return [*self.close_message("completed"), *self._told_call(call_id, name, arguments)]
 
     def end(self, ended: AnswerEnded) -> list[Event]:
         """The answer is complete: everything but the last event, for which see `last`."""
-        return self._close_message("incomplete" if ended.is_limit else "completed")
+        return self.close_message("incomplete" if ended.is_limit else "completed")
 
     def last(self, ended: AnswerEnded) -> Event:
         status = "incomplete" if ended.is_limit else "completed"
@@ -105,7 +109,7 @@ class ResponseWriter:
 
     def failed(self, error: ParleyError) -> list[Event]:
         """The answer broke off."""
-        events = self._close_message("incomplete")
+        events = self.close_message("incomplete")
         code = "rate_limit_exceeded" if error.http_status == 429 else "server_error"
         made = self.response("failed", error={"code": code, "message": str(error)})
         return [*events, self._event("response.failed", response=made)]
@@ -120,41 +124,32 @@ class ResponseWriter:
         error: dict[str, str] | None = None,
         incomplete_details: dict[str, str] | None = None,
     ) -> dict[str, Any]:
-        """The response as it is now. What has no effect here is told as null."""
+        """The response as it is now. Fields without effect here are null."""
         asked = self._asked
         return {
             "id": self.response_id,
             "object": "response",
             "created_at": self._created_s,
             "status": status,
-            "background": False,
+            "background": asked.background,
             "error": error,
             "incomplete_details": incomplete_details,
-            "instructions": asked.instructions,
-            "max_output_tokens": asked.max_output_tokens,
-            "max_tool_calls": asked.max_tool_calls,
+            **{name: getattr(asked, name) for name in ECHOED},
             "metadata": {name: _text(value) for name, value in asked.metadata.items()},
             "model": self._model,
             "output": [*self.output],
-            "parallel_tool_calls": asked.parallel_tool_calls,
-            "previous_response_id": asked.previous_response_id,
-            "prompt_cache_key": asked.prompt_cache_key,
             "reasoning": {"effort": None, "summary": None},
-            "safety_identifier": asked.safety_identifier,
             "service_tier": "default",
             "store": self._stored,
-            "temperature": asked.temperature,
-            "text": {"format": _format(asked.text.format)},
-            "tool_choice": _choice(asked.tool_choice),
+            "text": {"format": asked.text.format or {"type": "text"}},
+            "tool_choice": asked.tool_choice or "auto",
             "tools": [
                 {"strict": None, "parameters": None, "description": None, "type": "function"} | tool
                 for tool in asked.tools
             ],
             "top_logprobs": asked.top_logprobs or 0,
-            "top_p": asked.top_p,
             "truncation": "disabled",
             "usage": usage,
-            "user": asked.user,
         }
 
     # ---- items -----------------------------------------------------------------------------
@@ -170,7 +165,8 @@ class ResponseWriter:
             ),
         ]
 
-    def _close_message(self, status: str) -> list[Event]:
+    def close_message(self, status: str) -> list[Event]:
+        """End the message that is open, if one is."""
         if self._text is None:
             return []
         text, self._text = self._text, None
@@ -200,12 +196,16 @@ class ResponseWriter:
         }
         self.output.append(item)
         place = {"item_id": item_id, "output_index": index}
-        begun = {**item, "status": "in_progress", "arguments": ""}
+        started = {**item, "status": "in_progress", "arguments": ""}
         return [
-            self._event("response.output_item.added", output_index=index, item=begun),
+            self._event("response.output_item.added", output_index=index, item=started),
             *(
-                self._event("response.function_call_arguments.delta", **place, delta=piece)
-                for piece in _pieces(arguments)
+                self._event(
+                    "response.function_call_arguments.delta",
+                    **place,
+                    delta=arguments[at : at + ARGUMENT_CHARS],
+                )
+                for at in range(0, len(arguments), ARGUMENT_CHARS)
             ),
             self._event(
                 "response.function_call_arguments.done", **place, name=name, arguments=arguments
@@ -217,7 +217,7 @@ class ResponseWriter:
         return f"{prefix}_{self.response_id.removeprefix(PREFIX)}{len(self.output):03d}"
 
     def _place(self) -> dict[str, Any]:
-        """Where the open message is."""
+        """Index of the open message."""
         return {"item_id": self.output[-1]["id"], "output_index": len(self.output) - 1}
 
     def _event(self, kind: str, **fields: Any) -> Event:
@@ -254,7 +254,7 @@ def replayed(asked: ResponseRequest, response: dict[str, Any]) -> Iterator[Event
         if item["type"] == "message":
             for part in item["content"]:
                 yield from writer.words(part["text"], part["logprobs"])
-            yield from writer._close_message(item["status"])
+            yield from writer.close_message(item["status"])
         else:
             yield from writer.call(
                 chat.ToolCall(index=index, id=item["call_id"], name=item["name"])
@@ -282,19 +282,6 @@ def _message(item_id: str, status: str, part: dict[str, Any] | None) -> Item:
         "status": status,
         "content": [] if part is None else [part],
     }
-
-
-def _pieces(arguments: str) -> Iterator[str]:
-    for place in range(0, len(arguments), ARGUMENT_CHARS):
-        yield arguments[place : place + ARGUMENT_CHARS]
-
-
-def _format(given: dict[str, Any] | None) -> dict[str, Any]:
-    return {"type": "text"} if given is None else given
-
-
-def _choice(given: Any) -> Any:
-    return "auto" if given is None else given
 
 
 def _text(value: str | float) -> str:

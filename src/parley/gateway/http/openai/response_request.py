@@ -1,4 +1,4 @@
-"""A request of the Responses API as a chat completion's. Pure: values in, values out.
+"""Converts a request of the Responses API to a chat completion request. Pure.
 
 Items become messages, so that everything behind this module (limits, sources, tools, streaming) is
 the same for both interfaces. What needs a service of OpenAI's own is refused by name. Source:
@@ -20,7 +20,11 @@ from parley.gateway.http.openai.completions import Completion
 from parley.protocol import codec, values
 
 LOGPROBS: Final = "message.output_text.logprobs"
-"""What `include` calls the probabilities of tokens."""
+"""Value of `include` for the probabilities of tokens."""
+EMPTY: Final = (
+    "input must have items, got none. Some SDKs leave out audio here: send it through "
+    "/v1/chat/completions (LangChain: use_responses_api=False)."
+)
 ITEMS_MOST: Final = 2048
 METADATA_MOST: Final = 16
 
@@ -31,16 +35,12 @@ FIELDS: Final = {
     "max_completion_tokens": "max_output_tokens",
     "logprobs": "top_logprobs",
 }
-"""What chat completions call a field, and what it is called here."""
-ELSEWHERE: Final = {
-    "messages": "input",
-    "response_format": "text.format",
+"""Names of a field in chat completions and here."""
+ELSEWHERE: Final = {name: own for name, own in FIELDS.items() if name != "image_url"} | {
     "max_tokens": "max_output_tokens",
-    "max_completion_tokens": "max_output_tokens",
     "functions": "tools",
     "reasoning_effort": "reasoning.effort",
     "verbosity": "text.verbosity",
-    "logprobs": "top_logprobs",
 }
 """Fields of chat completions that would be ignored, and which are meant instead."""
 ONLY_THERE: Final = {
@@ -61,20 +61,16 @@ class ResponseInputText(msgspec.Struct, tag="input_text", frozen=True):
     text: values.Text
 
 
-class OutputText(msgspec.Struct, tag="output_text", frozen=True):
+class OutputText(ResponseInputText, tag="output_text", frozen=True):
     """Words of an earlier answer."""
 
-    text: values.Text
 
-
-class PlainText(msgspec.Struct, tag="text", frozen=True):
+class PlainText(ResponseInputText, tag="text", frozen=True):
     """Words, named as chat completions name them."""
-
-    text: values.Text
 
 
 class Refusal(msgspec.Struct, tag="refusal", frozen=True):
-    """What an earlier answer declined to do."""
+    """A refusal in an earlier answer."""
 
     refusal: values.Text
 
@@ -101,11 +97,6 @@ class InputVideo(msgspec.Struct, tag="input_video", frozen=True):
 
 class InputFile(msgspec.Struct, tag="input_file", frozen=True):
     """A document, which is not read here."""
-
-    file_data: str | None = None
-    file_id: str | None = None
-    file_url: str | None = None
-    filename: str | None = None
 
 
 Part = (
@@ -137,7 +128,7 @@ class FunctionCallItem(msgspec.Struct, tag="function_call", frozen=True):
 
 
 class FunctionOutputItem(msgspec.Struct, tag="function_call_output", frozen=True):
-    """What a called function returned."""
+    """Result of a called function."""
 
     call_id: Annotated[str, Meta(max_length=128)]
     output: Content
@@ -150,7 +141,7 @@ class ReferenceItem(msgspec.Struct, tag="item_reference", frozen=True):
 
 
 class ReasoningItem(msgspec.Struct, tag="reasoning", frozen=True):
-    """What a reasoning model thought, which agents send back; the models here have none of it."""
+    """Reasoning that agents send back; the models here do not use it."""
 
 
 InputItem = InputMessage | FunctionCallItem | FunctionOutputItem | ReferenceItem | ReasoningItem
@@ -273,7 +264,6 @@ def _check_fields(value: dict[str, Any]) -> None:
 
 def _check(asked: ResponseRequest) -> None:
     absent = {
-        "background": "background must be false: this server answers while the client waits.",
         "conversation": "This server has no conversation objects: use previous_response_id.",
         "prompt": "This server stores no prompt templates: send instructions and input.",
     }
@@ -303,7 +293,7 @@ def completion_of(asked: ResponseRequest, items: Sequence[Item]) -> Completion:
     if asked.instructions is not None:
         told = [completions.CompletionMessage(role="system", content=asked.instructions), *told]
     if not told:
-        raise InvalidRequest("input has no items.", field="input")
+        raise InvalidRequest(EMPTY, field="input")
     made = Completion(
         model=asked.model,
         messages=tuple(told),
@@ -378,12 +368,16 @@ def messages_of(items: Sequence[Item]) -> list[completions.CompletionMessage]:
         InvalidRequest: an item that this server cannot read.
     """
     told: list[completions.CompletionMessage] = []
+    calls: list[completions.CalledTool] = []
     for item in _read_items(items):
+        if calls and not isinstance(item, FunctionCallItem | ReasoningItem):
+            _join(told, calls)
         match item:
             case InputMessage(role, content):
                 told.append(completions.CompletionMessage(role=role, content=_content(content)))
             case FunctionCallItem():
-                told = _with_call(told, item)
+                calls.append(_called(item))
+                continue
             case FunctionOutputItem(call_id, output):
                 told.append(
                     completions.CompletionMessage(
@@ -394,6 +388,8 @@ def messages_of(items: Sequence[Item]) -> list[completions.CompletionMessage]:
                 raise InvalidRequest(f"There is no item '{item_id}'.", field="input")
             case ReasoningItem():
                 pass
+    if calls:
+        _join(told, calls)
     return told
 
 
@@ -404,16 +400,19 @@ def _read_items(items: Sequence[Item]) -> tuple[InputItem, ...]:
         raise InvalidRequest(f"input: {error}"[:300], field="input") from None
 
 
-def _with_call(
-    told: list[completions.CompletionMessage], item: FunctionCallItem
-) -> list[completions.CompletionMessage]:
-    function = completions.CalledFunction(item.name, item.arguments)
-    call = completions.CalledTool(item.call_id, function)
+def _called(item: FunctionCallItem) -> completions.CalledTool:
+    return completions.CalledTool(
+        item.call_id, completions.CalledFunction(item.name, item.arguments)
+    )
+
+
+def _join(told: list[completions.CompletionMessage], calls: list[completions.CalledTool]) -> None:
+    """Add calls that follow one another, in one step: there may be thousands. Empties `calls`."""
     if told and told[-1].role == "assistant":
-        before = told[-1]
-        calls = (*(before.tool_calls or ()), call)
-        return [*told[:-1], msgspec.structs.replace(before, tool_calls=calls)]
-    return [*told, completions.CompletionMessage(role="assistant", tool_calls=(call,))]
+        told[-1] = msgspec.structs.replace(told[-1], tool_calls=tuple(calls))
+    else:
+        told.append(completions.CompletionMessage(role="assistant", tool_calls=tuple(calls)))
+    calls.clear()
 
 
 def _content(content: Content) -> values.Text | tuple[completions.Content, ...]:
@@ -428,14 +427,14 @@ def _content(content: Content) -> values.Text | tuple[completions.Content, ...]:
 
 def _part(part: Part) -> completions.Content:
     match part:
-        case ResponseInputText(text) | OutputText(text) | PlainText(text):
+        case ResponseInputText(text):
             return completions.TextContent(text)
         case Refusal(refusal):
             return completions.RefusalContent(refusal)
         case InputSound(audio):
             return completions.AudioContent(audio)
         case InputVideo(url):
-            return completions.VideoContent(completions.VideoUrl(url))
+            return completions.VideoContent(completions.MediaUrl(url))
         case InputImage(image_url=url, detail=detail):
             if isinstance(url, dict):
                 url = url.get("url")
@@ -444,7 +443,7 @@ def _part(part: Part) -> completions.Content:
                     "This server stores no files: send the picture in image_url, as a data URL.",
                     field="input_image.file_id",
                 )
-            return completions.ImageContent(completions.ImageUrl(url, detail))
+            return completions.ImageContent(completions.MediaUrl(url, detail))
         case InputFile():
             raise InvalidRequest(completions.NO_DOCUMENTS.format("input_image"), field="input_file")
 
@@ -453,8 +452,3 @@ def referenced(items: Sequence[Item]) -> list[str]:
     """The ids of items that are only named."""
     found = (item["id"] for item in items if item.get("type") == "item_reference")
     return [each for each in found if isinstance(each, str)]
-
-
-def size_of(items: Sequence[Item]) -> int:
-    """Bytes of items as JSON."""
-    return len(codec.encode_media(items))

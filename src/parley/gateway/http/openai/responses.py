@@ -1,4 +1,4 @@
-"""`/v1/responses`: the interface that today's SDKs of OpenAI use first.
+"""`/v1/responses`: the interface that OpenAI's current SDKs use by default.
 
 A response is a chat like any other: its items become messages, and what the worker answers becomes
 items and events. Source: OpenAI API reference, responses.
@@ -6,6 +6,7 @@ items and events. Source: OpenAI API reference, responses.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncGenerator
@@ -14,14 +15,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 from fastapi import Query, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from parley.errors import InvalidRequest, ParleyError
-from parley.gateway.acquisition import Departed
-from parley.gateway.http.bodies import json_body
+from parley.gateway.http.bodies import JSON, json_body, read_body
 from parley.gateway.http.chat_forwarder import ChatForwarder
-from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, openai_problems
-from parley.gateway.http.large import read_body
+from parley.gateway.http.errors import problems
 from parley.gateway.http.openai import docs, response_request
 from parley.gateway.http.openai.answering import (
     AnswerCall,
@@ -33,7 +32,8 @@ from parley.gateway.http.openai.answering import (
     renamed,
     shaped,
 )
-from parley.gateway.http.openai.kept_responses import KeptBody, KeptResponses
+from parley.gateway.http.openai.background import BackgroundRun, BackgroundRuns
+from parley.gateway.http.openai.kept_responses import ONE_BYTES, KeptBody, KeptResponses
 from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.response_events import (
     INNER_CHARS,
@@ -49,20 +49,14 @@ from parley.gateway.http.openai.stream import EVENTS, PiecesResponse
 from parley.gateway.http.routing import Router
 from parley.gateway.large_json import read_aside
 from parley.gateway.metrics import Metrics
-from parley.protocol import chat
+from parley.protocol import codec
 
 PATH: Final = "/v1/responses"
 BODY_NAME: Final = "http responses"
-
-
-class NotInBackground(InvalidRequest):
-    """Only responses that are made in the background can be cancelled, and none is here."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Cannot cancel a synchronous response: close the connection to stop it.",
-            field="response_id",
-        )
+NO_BACKGROUND: Final = (
+    "background requires a response that is stored: store must be true, its input and all that was "
+    "said before it at most 8 MiB, and the server must record sessions (storage.recording)."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +76,18 @@ class Answering:
         """All events of the response.
 
         Raises:
-            ParleyError, Departed: before the first event; later errors are events of a stream.
+            ParleyError: before the first event, or later if no client receives the events.
+            Departed: the client left.
         """
         writer = self.writer
-        has_begun = False
+        has_started = self.asked.background
+        for event in writer.begin() if has_started else ():
+            yield event
         try:
             async with contextlib.aclosing(pieces):
                 async for piece in pieces:
-                    if not has_begun:
-                        has_begun = True
+                    if not has_started:
+                        has_started = True
                         for event in writer.begin():
                             yield event
                     for event in self._told(piece):
@@ -98,7 +95,7 @@ class Answering:
                     if isinstance(piece, AnswerEnded):
                         yield await self._last(piece)
         except ParleyError as error:
-            if not has_begun or not self.asked.stream:
+            if not has_started or not (self.asked.stream or self.asked.background):
                 raise
             metrics.error(error.code)
             for event in writer.failed(error):
@@ -118,17 +115,18 @@ class Answering:
     async def _last(self, ended: AnswerEnded) -> Event:
         event = self.writer.last(ended)
         if self.stored:
-            event["response"]["store"] = await self._keep(event["response"], ended.done)
+            recording = ended.done.recording_session_id
+            event["response"]["store"] = await self.keep(
+                self.body(event["response"]), recording if isinstance(recording, str) else None
+            )
         return event
 
-    async def _keep(self, response: dict[str, Any], done: chat.Done) -> bool:
-        light = msgspec.structs.replace(self.asked, input=())
-        recording = done.recording_session_id
-        return await self.kept.keep(
-            self.request,
-            KeptBody(self.items, response, light),
-            recording if isinstance(recording, str) else None,
-        )
+    def body(self, response: dict[str, Any]) -> KeptBody:
+        """The stored part of a response."""
+        return KeptBody(self.items, response, msgspec.structs.replace(self.asked, input=()))
+
+    async def keep(self, body: KeptBody, recording_id: str | None = None) -> bool:
+        return await self.kept.keep(self.request, body, recording_id)
 
 
 def routes(
@@ -140,12 +138,17 @@ def routes(
     sources: Sources,
 ) -> Router:
     router = Router(tags=["openai"])
+    runs = BackgroundRuns()
+
+    async def find(request: Request, response_id: str) -> KeptBody:
+        run = runs.find(response_id, kept.owner(request))
+        return await kept.find(request, response_id) if run is None else run.kept
 
     @router.post(
         PATH,
         responses={
             200: docs.RESPONSE_ANSWER,
-            **openai_problems(400, 403, 413, 429, 502, 503, 504),
+            **problems(400, 403, 413, 429, 502, 503, 504),
         },
         openapi_extra=json_body(
             ResponseRequest, {"model": "pocket", "input": "What is the capital of Italy?"}
@@ -158,13 +161,20 @@ def routes(
         `model` is accepted: the loaded one answers, and is named."""
         forwarder.check(request)
         asked, given, size = await _read(request)
-        said = await kept.conversation(request, asked, given)
-        whole = await read_aside(size, lambda: response_request.completion_of(asked, said))
+        said, said_bytes = await kept.conversation(request, asked, given)
+        whole = await read_aside(
+            size + said_bytes, lambda: response_request.completion_of(asked, said)
+        )
         with renamed(response_request.FIELDS):
             whole, is_forced = shaped(whole, models)
         forwarder.check_room(request)
         inner = secrets.token_hex(INNER_CHARS // 2)
-        stored = kept.keeps(asked, given)
+        stored, owner = kept.keeps(asked, size), kept.owner(request)
+        if asked.background:
+            # Its memory outlasts its request, so it must be small.
+            if not stored or size + said_bytes > ONE_BYTES:
+                raise InvalidRequest(NO_BACKGROUND, field="background")
+            runs.check(owner)
         answering = Answering(
             request,
             asked,
@@ -182,20 +192,24 @@ def routes(
         make_body = body_maker(whole, sources, None)
         light = msgspec.structs.replace(whole, messages=())
         names = response_request.FIELDS
+        run = BackgroundRun(owner, answering.writer, answering.body, answering.keep)
+        client = run.client(request) if asked.background else request
         pieces = answer(
-            forwarder, request, BODY_NAME, make_body, light, is_forced=is_forced, names=names
+            forwarder, client, BODY_NAME, make_body, light, is_forced=is_forced, names=names
         )
         events = answering.events(pieces, metrics)
+        if asked.background:
+            runs.start(answering.writer.response_id, run, events)
+            if not asked.stream:
+                return await _json(run.kept.response)
+            events = run.follow(0)
         if asked.stream:
             return PiecesResponse(_encoded(events), media_type=EVENTS, metrics=metrics)
-        try:
-            return await _whole(events)
-        except Departed:
-            return Response(status_code=CLIENT_CLOSED_STATUS)
+        return await _whole(events)
 
     @router.get(
         PATH + "/{response_id}",
-        responses={200: docs.RESPONSE_ANSWER, **openai_problems(404)},
+        responses={200: docs.RESPONSE_ANSWER, **problems(404)},
         response_class=Response,
         response_model=None,
     )
@@ -206,44 +220,58 @@ def routes(
         starting_after: int | None = Query(None, ge=0),
     ) -> Response:
         """A stored response; with `stream` its events, after `starting_after`."""
-        found = await kept.find(request, response_id)
+        found = await find(request, response_id)
         if not stream:
-            return JSONResponse(found.response)
+            return await _json(found.response)
         first = 0 if starting_after is None else starting_after + 1
+        run = runs.find(response_id, kept.owner(request))
 
-        async def pieces() -> AsyncGenerator[bytes, None]:
+        async def events() -> AsyncGenerator[Event, None]:
             for event in replayed(found.asked, found.response):
                 if event["sequence_number"] >= first:
-                    yield encode(event)
+                    yield event
 
-        return PiecesResponse(pieces(), media_type=EVENTS, metrics=metrics)
+        told = events() if run is None else run.follow(first)
+        return PiecesResponse(_encoded(told), media_type=EVENTS, metrics=metrics)
 
     @router.delete(
         PATH + "/{response_id}",
-        responses={200: docs.DELETED_RESPONSE, **openai_problems(403, 404)},
+        responses={200: docs.DELETED_RESPONSE, **problems(403, 404)},
     )
     async def delete(request: Request, response_id: str) -> dict[str, Any]:
-        """Delete a stored response. Its recording stays."""
+        """Delete a stored response, or end and forget one that runs. Its recording stays."""
         forwarder.admission.check_origin(request.headers)
+        if (run := runs.find(response_id, kept.owner(request))) is not None:
+            await run.cancel()
         await kept.forget(request, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
     @router.post(
         PATH + "/{response_id}/cancel",
-        responses={200: docs.CANCELLED_RESPONSE, **openai_problems(400, 403, 404)},
+        responses={200: docs.RESPONSE_ANSWER, **problems(400, 403, 404)},
         response_class=Response,
         response_model=None,
     )
     async def cancel(request: Request, response_id: str) -> Response:
-        """Always refused: a response is generated while its client waits, and stops when the client
-        disconnects."""
+        """End a response that runs in the background; one that has ended is returned as it is.
+        Others end when their client disconnects."""
         forwarder.admission.check_origin(request.headers)
-        await kept.find(request, response_id)
-        raise NotInBackground
+        if (run := runs.find(response_id, kept.owner(request))) is not None:
+            await run.cancel()
+            return await _json(run.kept.response)
+        found = await kept.find(request, response_id)
+        if not found.asked.background:
+            raise InvalidRequest(
+                "Cannot cancel a synchronous response: close the connection to stop it.",
+                field="response_id",
+            )
+        return await _json(found.response)
 
     @router.get(
         PATH + "/{response_id}/input_items",
-        responses={200: docs.INPUT_ITEMS, **openai_problems(400, 404)},
+        responses={200: docs.INPUT_ITEMS, **problems(400, 404)},
+        response_class=Response,
+        response_model=None,
     )
     async def input_items(
         request: Request,
@@ -251,9 +279,9 @@ def routes(
         after: str | None = None,
         limit: int = Query(20, ge=1, le=100),
         order: Literal["asc", "desc"] = "desc",
-    ) -> dict[str, Any]:
+    ) -> Response:
         """The input items of a stored response, newest first."""
-        found = await kept.find(request, response_id)
+        found = await find(request, response_id)
         items = [_listed(item) for item in found.input]
         if order == "desc":
             items.reverse()
@@ -263,13 +291,14 @@ def routes(
                 raise InvalidRequest(f"There is no item '{after[:80]}'.", field="after")
             items = items[places[0] + 1 :]
         page = items[:limit]
-        return {
+        listed = {
             "object": "list",
             "data": page,
             "first_id": page[0]["id"] if page else None,
             "last_id": page[-1]["id"] if page else None,
             "has_more": len(items) > limit,
         }
+        return await _json(listed)
 
     return router
 
@@ -291,7 +320,13 @@ async def _whole(events: AsyncGenerator[Event, None]) -> Response:
     async with contextlib.aclosing(events):
         async for event in events:
             last = event
-    return JSONResponse(last["response"])
+    return await _json(last["response"])
+
+
+async def _json(value: dict[str, Any]) -> Response:
+    """An answer; made in a thread, because a request that it repeats may be megabytes."""
+    made = await asyncio.to_thread(codec.encode_media, value)
+    return Response(bytes(made), media_type=JSON)
 
 
 PREFIXES: Final = {"function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
@@ -313,9 +348,6 @@ def _listed(item: Item) -> Item:
     content = item.get("content")
     if isinstance(content, str):
         is_answer = item.get("role") == "assistant"
-        part: dict[str, Any] = {"type": "output_text" if is_answer else "input_text"}
-        part["text"] = content
-        if is_answer:
-            part["annotations"] = []
-        content = [part]
+        more = {"type": "output_text", "annotations": []} if is_answer else {"type": "input_text"}
+        content = [{"text": content, **more}]
     return {"status": "completed", **item, "content": content}

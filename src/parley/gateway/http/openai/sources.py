@@ -1,5 +1,4 @@
-"""What a request names or brings in a form that the worker does not read: pictures by address,
-sound files other than WAV.
+"""Media in a form that the worker does not read: pictures by URL, sound files other than WAV.
 
 Addresses are fetched only where the operator allows it, never from inside this network: a name is
 resolved once, every address it has must be public, and the connection goes to one of those.
@@ -28,11 +27,11 @@ FETCH_LIMIT_S: Final = 15.0
 URLS_LIMIT: Final = 16
 """Addresses in one request."""
 FETCHED_BYTES: Final = 96 << 20
-"""What they may bring together: as base64, as much as a chat request may have."""
+"""Limit of all together: in base64, the size of a chat request."""
 TRANSLATED: Final = ipaddress.IPv6Network("64:ff9b::/96")
 """Addresses of IPv4 behind a translator. Source: RFC 6052."""
 UNICAST: Final = ipaddress.IPv6Network("2000::/3")
-"""What is given out of IPv6 for machines anywhere. Source: RFC 4291, IANA."""
+"""Global unicast addresses of IPv6. Source: RFC 4291, IANA."""
 CONTENT_TYPES: Final = ("image/", "video/", "application/octet-stream")
 
 
@@ -76,28 +75,27 @@ class Sources:
         return msgspec.structs.replace(asked, messages=tuple(messages))
 
     async def _completed(self, part: completions.Content, room_bytes: int) -> completions.Content:
+        if not _is_foreign(part):
+            return part
         match part:
-            case completions.AudioContent(audio) if _is_foreign(part):
+            case completions.AudioContent(audio):
                 return completions.AudioContent(await _as_wav(audio))
-            case completions.ImageContent(image) if _is_foreign(part):
-                data = await self._fetch(
-                    image.url, "image_url", min(room_bytes, values.IMAGE_LIMIT_BYTES)
-                )
-                return completions.ImageContent(completions.ImageUrl(data))
-            case completions.VideoContent(video) if _is_foreign(part):
-                data = await self._fetch(
-                    video.url, "video_url", min(room_bytes, values.VIDEO_LIMIT_BYTES)
-                )
-                return completions.VideoContent(completions.VideoUrl(data))
-            case _:
-                return part
+            case completions.ImageContent(image):
+                most = min(room_bytes, values.IMAGE_LIMIT_BYTES)
+                data = await self._fetch(image.url, "image_url", most)
+                return completions.ImageContent(completions.MediaUrl(data))
+            case completions.VideoContent(video):
+                most = min(room_bytes, values.VIDEO_LIMIT_BYTES)
+                data = await self._fetch(video.url, "video_url", most)
+                return completions.VideoContent(completions.MediaUrl(data))
+        return part
 
     async def _fetch(self, url: str, field: str, limit_bytes: int) -> str:
-        """What is at an address, as a `data:` URL."""
+        """Fetches an address and returns its content as a `data:` URL."""
         if not self.may_fetch:
             raise AddressRefused(
                 f"This server does not fetch addresses: send {field} as a data URL "
-                "(data:image/jpeg;base64,…).",
+                "(data:image/jpeg;base64,…), or set security.fetch_urls on the server.",
                 field=field,
             )
         address = await public_address(url, field=field)
@@ -137,7 +135,7 @@ async def public_address(url: str, *, field: str) -> str:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address belongs to a machine anywhere in the world."""
+    """True if an address belongs to a machine anywhere in the world."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):
         inner = parsed.ipv4_mapped or parsed.sixtofour or (parsed.teredo and parsed.teredo[1])
@@ -192,13 +190,9 @@ async def _as_wav(audio: completions.InputAudio) -> completions.InputAudio:
     data = await asyncio.to_thread(
         lambda: codec.from_base64(audio.data, field=field, limit_bytes=values.AUDIO_LIMIT_BYTES)
     )
-    wav = await wav_of(data, field=field)
+    pcm = await pcm_of(data, field=field)
+    wav = await asyncio.to_thread(encode_whole, "wav", pcm)
     return completions.InputAudio(await asyncio.to_thread(codec.to_base64, wav))
-
-
-async def wav_of(data: bytes, *, field: str) -> bytes:
-    """A sound file as WAV; see `pcm_of`."""
-    return await asyncio.to_thread(encode_whole, "wav", await pcm_of(data, field=field))
 
 
 async def pcm_of(data: bytes, *, field: str) -> Pcm:
@@ -229,10 +223,8 @@ def _parts(asked: completions.Completion) -> list[completions.Content]:
 
 def _url(part: completions.Content) -> str | None:
     match part:
-        case completions.ImageContent(completions.ImageUrl(url)):
-            return url
-        case completions.VideoContent(completions.VideoUrl(url)):
-            return url
+        case completions.ImageContent(there) | completions.VideoContent(there):
+            return there.url
         case _:
             return None
 
@@ -248,7 +240,7 @@ def _held_bytes(part: completions.Content) -> int:
 
 
 def _is_foreign(part: completions.Content) -> bool:
-    """Whether the worker could not read a part as it is."""
+    """True if the worker could not read a part as it is."""
     if isinstance(part, completions.AudioContent):
         return part.input_audio.format != "wav"
     return _address(part) is not None

@@ -10,6 +10,7 @@ import base64
 import contextlib
 import re
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -18,10 +19,9 @@ from fastapi.responses import Response
 from msgspec import Meta
 
 from parley.errors import InvalidRequest
-from parley.gateway.http.bodies import json_body
+from parley.gateway.http.bodies import json_body, read_body
 from parley.gateway.http.chat_forwarder import ChatForwarder, PendingAnswer
-from parley.gateway.http.errors import openai_problems
-from parley.gateway.http.large import read_body
+from parley.gateway.http.errors import problems
 from parley.gateway.http.openai import docs
 from parley.gateway.http.openai.answering import sound_of
 from parley.gateway.http.openai.completions import object_in, refused
@@ -39,11 +39,13 @@ from parley.transport import Message
 PATH: Final = "/v1/audio/speech"
 PIECE_CHARS: Final = 600
 """Longest text of one request; the smallest context here fits three times as much."""
+TOKEN_SAMPLES: Final = OUTPUT_RATE_HZ // 25
+"""Sound of one speech token, by which usage is counted. Source: MiniCPM-o 4.5's vocoder."""
 SENTENCE_END: Final = re.compile(r"[.!?…。！？;:\n]+[\"'”’)]*(?=\s|$)|[。！？]")
 
 
 class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be said, and how."""
+    """Text to speak, and options."""
 
     model: Annotated[str, Meta(max_length=200)]
     input: Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -76,7 +78,7 @@ def routes(
 
     @router.post(
         PATH,
-        responses={200: docs.SPEECH_ANSWER, **openai_problems(400, 403, 413, 429, 502, 503, 504)},
+        responses={200: docs.SPEECH_ANSWER, **problems(400, 403, 413, 429, 502, 503, 504)},
         openapi_extra=json_body(
             SpeechRequest,
             {
@@ -99,13 +101,30 @@ def routes(
         if asked.speed != 1.0:
             encoder = Hurried(encoder, Tempo(asked.speed, OUTPUT_RATE_HZ))
         voice = await voices.find(request, asked.voice)
-        pieces = _spoken(forwarder, request, asked, voice, encoder)
+        used = SpeechUsage()
+        pieces = _spoken(forwarder, request, asked, voice, encoder, used)
         if asked.stream_format == "sse":
-            return PiecesResponse(_events(pieces), media_type=EVENTS, metrics=metrics)
+            return PiecesResponse(_events(pieces, used), media_type=EVENTS, metrics=metrics)
         form: SoundFormat = asked.response_format
         return PiecesResponse(pieces, media_type=MEDIA_TYPES[form], metrics=metrics)
 
     return router
+
+
+@dataclass(slots=True)
+class SpeechUsage:
+    """Tokens of the text, and samples of its sound as the model made it."""
+
+    input_tokens: int = 0
+    samples: int = 0
+
+    def told(self) -> dict[str, int]:
+        spoken = -(-self.samples // TOKEN_SAMPLES)
+        return {
+            "input_tokens": self.input_tokens,
+            "output_tokens": spoken,
+            "total_tokens": self.input_tokens + spoken,
+        }
 
 
 class Hurried:
@@ -153,42 +172,46 @@ async def _spoken(
     asked: SpeechRequest,
     voice: str | None,
     encoder: Encoder,
+    used: SpeechUsage,
 ) -> AsyncGenerator[bytes, None]:
-    has_sound = False
     for text in pieces_of(asked.input):
         body = Message.client_text(bytearray(msgspec.json.encode(request_of(text, voice))))
         with forwarder.visit(request, "http speech") as session_id:
             async with (
                 forwarder.forward(request, session_id, body) as answer,
-                contextlib.aclosing(_encoded(answer, encoder)) as pieces,
+                contextlib.aclosing(_encoded(answer, encoder, used)) as pieces,
             ):
                 async for piece in pieces:
-                    has_sound = True
                     yield piece
-    if not has_sound:
+    if not used.samples:
         raise InvalidRequest(
             "input has no words that the voice of the loaded model can say.", field="input"
         )
     yield await asyncio.to_thread(encoder.finish)
 
 
-async def _encoded(answer: PendingAnswer, encoder: Encoder) -> AsyncGenerator[bytes, None]:
+async def _encoded(
+    answer: PendingAnswer, encoder: Encoder, used: SpeechUsage
+) -> AsyncGenerator[bytes, None]:
     async with contextlib.aclosing(answer.messages()) as messages:
         async for message in messages:
-            if isinstance(message, chat.Chunk) and message.audio_data is not None:
-                yield await asyncio.to_thread(encoder.add, sound_of(message.audio_data))
+            match message:
+                case chat.Chunk(audio_data=str(data)):
+                    sound = sound_of(data)
+                    used.samples += len(sound)
+                    yield await asyncio.to_thread(encoder.add, sound)
+                case chat.Done(input_tokens=count):
+                    used.input_tokens += count
+                case _:
+                    pass
 
 
-async def _events(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def _events(
+    pieces: AsyncGenerator[bytes, None], used: SpeechUsage
+) -> AsyncGenerator[bytes, None]:
     async with contextlib.aclosing(pieces):
         async for piece in pieces:
             if piece:
                 sound = base64.b64encode(piece).decode()
                 yield event({"type": "speech.audio.delta", "audio": sound})
-    # Speech is not billed in tokens.
-    yield event(
-        {
-            "type": "speech.audio.done",
-            "usage": {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0},
-        }
-    )
+    yield event({"type": "speech.audio.done", "usage": used.told()})

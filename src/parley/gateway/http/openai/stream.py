@@ -1,4 +1,4 @@
-"""Bodies that are sent as they come."""
+"""Response bodies that are sent while they are generated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from parley import logs
 from parley.errors import ParleyError
 from parley.gateway.acquisition import Departed
 from parley.gateway.http.errors import (
-    CLIENT_CLOSED_STATUS,
     OpenAIError,
     OpenAIErrorBody,
     openai_type,
@@ -45,23 +44,23 @@ class PiecesResponse(Response):
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        has_begun = False
+        has_started = False
         async with contextlib.aclosing(self._pieces) as pieces:
             try:
                 async for piece in pieces:
-                    if not has_begun:
-                        has_begun = True
+                    if not has_started:
+                        has_started = True
                         await self._begin(send)
                     if piece:
                         await send(_body(piece, more=True))
-                if not has_begun:
+                if not has_started:
                     await self._begin(send)
                 await send(_body(b"", more=False))
             except Departed:
-                if not has_begun:
-                    await Response(status_code=CLIENT_CLOSED_STATUS)(scope, receive, send)
+                if not has_started:
+                    raise
             except ParleyError as error:
-                if not has_begun:
+                if not has_started:
                     raise
                 self._metrics.error(error.code)
                 log.info("stream_failed", code=error.code)
@@ -88,7 +87,8 @@ def error_object(error: ParleyError) -> dict[str, Any]:
         param=getattr(error, "field", None),
         code=code_of(error.code),
     )
-    return OpenAIError(error=body).model_dump()
+    shown: dict[str, Any] = msgspec.to_builtins(OpenAIError(error=body))
+    return shown
 
 
 def _body(piece: bytes, *, more: bool) -> dict[str, Any]:

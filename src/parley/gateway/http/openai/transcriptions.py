@@ -1,4 +1,4 @@
-"""`POST /v1/audio/transcriptions`: what is said in a sound file, written down by the model itself.
+"""`POST /v1/audio/transcriptions`: transcribes a sound file with the loaded model.
 
 Models that say what they heard are asked for an answer of one token, and their words are taken;
 models that were taught to transcribe are asked to. Source: OpenAI API reference, create
@@ -12,7 +12,7 @@ import base64
 import contextlib
 import math
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -23,14 +23,13 @@ from msgspec import Meta
 from starlette.datastructures import FormData, UploadFile
 
 from parley.errors import InvalidRequest
-from parley.gateway.acquisition import Departed
 from parley.gateway.http.bodies import file_body
-from parley.gateway.http.chat_forwarder import ChatForwarder, PendingAnswer
-from parley.gateway.http.errors import CLIENT_CLOSED_STATUS, openai_problems
+from parley.gateway.http.chat_forwarder import ChatForwarder
+from parley.gateway.http.errors import problems
 from parley.gateway.http.openai import docs
 from parley.gateway.http.openai.completions import MOST_TOKENS, refused
 from parley.gateway.http.openai.models import ModelList
-from parley.gateway.http.openai.sources import pcm_of, wav_of
+from parley.gateway.http.openai.sources import pcm_of
 from parley.gateway.http.openai.stream import EVENTS, PiecesResponse, event
 from parley.gateway.http.requester import Who
 from parley.gateway.http.routing import Router
@@ -38,8 +37,9 @@ from parley.gateway.http.transfers import Transfers
 from parley.gateway.metrics import Metrics
 from parley.media.encoder import encode_whole
 from parley.media.pcm import Pcm
-from parley.media.segments import segments_of
+from parley.media.segments import segments_of, stretches_of
 from parley.protocol import chat, codec, values
+from parley.protocol.openai import CANNOT_TRANSCRIBE
 from parley.transport import Message
 
 PATH: Final = "/v1/audio/transcriptions"
@@ -67,17 +67,26 @@ class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: Annotated[str, Meta(max_length=200)]
     response_format: Literal["json", "text", "verbose_json", "srt", "vtt"] = "json"
     language: str = "en"
+    timestamp_granularities: tuple[Literal["word", "segment"], ...] = ()
     stream: Literal["true", "false", "1", "0"] = "false"
 
     @property
     def is_streamed(self) -> bool:
-        """Whether the words are to come as events."""
+        """True if the words are to come as events."""
         return self.stream in ("true", "1")
+
+    @property
+    def wants_words(self) -> bool:
+        """True if each word is to have its times."""
+        return "word" in self.timestamp_granularities
 
 
 NO_EFFECT: Final = ("prompt", "temperature", "chunking_strategy")
-LISTS: Final = ("timestamp_granularities", "include")
-FIELDS: Final = frozenset({"file", *TranscriptionRequest.__struct_fields__, *NO_EFFECT, *LISTS})
+FIELDS: Final = frozenset({"file", "include", *TranscriptionRequest.__struct_fields__, *NO_EFFECT})
+NO_WORD_TIMES: Final = (
+    'timestamp_granularities must be ["segment"] with the loaded model, which does not report when '
+    "words were said. pocket does."
+)
 
 SHAPE: Final = codec.Shape(TranscriptionRequest, failed=refused)
 
@@ -97,6 +106,7 @@ def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
     }
     if "stream" in fields:
         fields["stream"] = fields["stream"].lower()
+    fields["timestamp_granularities"] = _all(form, "timestamp_granularities")
     asked: TranscriptionRequest = codec.read(fields, SHAPE)
     for name in map(_without_brackets, form):
         if name not in FIELDS:
@@ -110,13 +120,12 @@ def read(form: FormData) -> tuple[TranscriptionRequest, UploadFile]:
             f"temperature must be a number between 0 and 1, got {fields['temperature'][:40]!r}.",
             field="temperature",
         )
-    for wanted in _all(form, "timestamp_granularities"):
-        if wanted != "segment":
-            raise InvalidRequest(
-                'timestamp_granularities must be ["segment"], because the models here time '
-                f"segments and not words, got {wanted[:40]!r}.",
-                field="timestamp_granularities",
-            )
+    if asked.wants_words and asked.response_format != "verbose_json":
+        raise InvalidRequest(
+            "timestamp_granularities with words require response_format verbose_json, got "
+            f"{asked.response_format}.",
+            field="timestamp_granularities",
+        )
     for wanted in _all(form, "include"):
         raise InvalidRequest(
             "include must be absent, because the models here report no probabilities of tokens, "
@@ -153,7 +162,7 @@ def routes(*, forwarder: ChatForwarder, metrics: Metrics, models: ModelList) -> 
         PATH,
         responses={
             200: docs.TRANSCRIPTION_ANSWER,
-            **openai_problems(400, 403, 413, 429, 502, 503, 504),
+            **problems(400, 403, 413, 429, 502, 503, 504),
         },
         openapi_extra=file_body(
             "a sound file of any common format, at most 25 MB", TranscriptionRequest
@@ -165,7 +174,7 @@ def routes(*, forwarder: ChatForwarder, metrics: Metrics, models: ModelList) -> 
         """Write down what is said. 400 where the model that is loaded cannot."""
         forwarder.check(request)
         if not models.can("transcription"):
-            raise InvalidRequest("The loaded model cannot transcribe audio.", field="model")
+            raise InvalidRequest(CANNOT_TRANSCRIBE, field="model")
         # The body is received only if the queue has room, and few bodies at a time.
         forwarder.check_room(request)
         async with (
@@ -175,60 +184,77 @@ def routes(*, forwarder: ChatForwarder, metrics: Metrics, models: ModelList) -> 
             asked, file = read(form)
             data = await file.read()
         prompt = models.transcription_prompt
+        if asked.wants_words and prompt:
+            raise InvalidRequest(NO_WORD_TIMES, field="timestamp_granularities")
         if asked.is_streamed:
             pieces = _events(forwarder, request, data, prompt)
             return PiecesResponse(pieces, media_type=EVENTS, metrics=metrics)
-        try:
-            if asked.response_format in TIMED:
-                return await _timed(forwarder, request, asked, data, prompt)
-            async with _asked(forwarder, request, data, prompt) as answer:
-                done = await answer.done()
-        except Departed:
-            return Response(status_code=CLIENT_CLOSED_STATUS)
-        text = _words(done, is_prompted=bool(prompt))
-        if asked.response_format == "text":
-            return PlainTextResponse(text + "\n")
-        return JSONResponse({"text": text, "usage": _usage(done)})
+        return await _answer(forwarder, request, asked, data, prompt)
 
     return router
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What was said between two times, seconds."""
+    """Text spoken between two times, in seconds.
+
+    Args:
+        words: with their own times, if the model knows them.
+    """
 
     start_s: float
     end_s: float
     text: str
+    words: tuple[values.WordTime, ...] = ()
 
 
-async def _timed(
+async def _answer(
     forwarder: ChatForwarder,
     request: Request,
     asked: TranscriptionRequest,
     data: bytes,
     prompt: str,
 ) -> Response:
-    """The words with their times: each stretch of sound is written down by itself."""
+    """The words; with times, each stretch of sound is written down by itself."""
+    form = asked.response_format
     with forwarder.visit(request, "http transcription") as session_id:
         pcm = await pcm_of(data, field="file")
-        heard = _heard(forwarder, request, session_id, pcm, prompt)
+        cut = segments_of if form in TIMED else stretches_of
+        heard = _heard(forwarder, request, session_id, pcm, prompt, cut=cut)
         async with contextlib.aclosing(heard):
-            segments = [segment async for segment, _ in heard]
-    if asked.response_format == "srt":
-        return PlainTextResponse(subtitles(segments, mark=","))
-    if asked.response_format == "vtt":
-        return PlainTextResponse(
-            "WEBVTT\n\n" + subtitles(segments, mark="."), media_type="text/vtt"
-        )
-    return JSONResponse(verbose(segments, pcm.duration_s, asked.language))
+            found = [each async for each in heard]
+    segments = [segment for segment, _ in found]
+    text = " ".join(segment.text for segment in segments)
+    match form:
+        case "srt":
+            return PlainTextResponse(subtitles(segments, mark=","))
+        case "vtt":
+            told = "WEBVTT\n\n" + subtitles(segments, mark=".")
+            return PlainTextResponse(told, media_type="text/vtt")
+        case "verbose_json":
+            return JSONResponse(verbose(segments, pcm.duration_s, asked))
+        case "text":
+            return PlainTextResponse(text + "\n")
+        case "json":
+            return JSONResponse({"text": text, "usage": _usage(*(done for _, done in found))})
 
 
 async def _heard(
-    forwarder: ChatForwarder, request: Request, session_id: str, pcm: Pcm, prompt: str
+    forwarder: ChatForwarder,
+    request: Request,
+    session_id: str,
+    pcm: Pcm,
+    prompt: str,
+    *,
+    cut: Callable[[Pcm], list[tuple[float, float]]] = segments_of,
 ) -> AsyncGenerator[tuple[Segment, chat.Done], None]:
-    """The stretches of sound in which something is said, one after the other."""
-    for start_s, end_s in await asyncio.to_thread(segments_of, pcm):
+    """The stretches of sound in which something is said, one after the other.
+
+    Raises:
+        ServiceUnavailable: there is no memory for the sound while it waits for its slots.
+    """
+    request.state.claim(pcm.samples.nbytes)
+    for start_s, end_s in await asyncio.to_thread(cut, pcm):
         first, last = (int(at_s * pcm.rate_hz) for at_s in (start_s, end_s))
         wav = encode_whole("wav", Pcm(pcm.samples[first:last], pcm.rate_hz))
         body = await asyncio.to_thread(_body, wav, prompt)
@@ -236,17 +262,39 @@ async def _heard(
             done = await answer.done()
         text = _words(done, is_prompted=bool(prompt))
         if text:
-            yield Segment(start_s, end_s, text), done
+            yield Segment(start_s, end_s, text, done.words or ()), done
 
 
-def verbose(segments: list[Segment], duration_s: float, language: str) -> dict[str, Any]:
-    """`verbose_json`. Values that no recogniser here reports (log probabilities) are 0."""
-    return {
+def verbose(
+    segments: list[Segment], duration_s: float, asked: TranscriptionRequest
+) -> dict[str, Any]:
+    """`verbose_json`. Values that no recogniser here reports (log probabilities) are 0.
+
+    Raises:
+        InvalidRequest: times of words are asked for, and the model has none.
+    """
+    language = asked.language.lower()
+    told = {
         "task": "transcribe",
-        "language": LANGUAGES.get(language.lower(), language.lower()),
+        "language": LANGUAGES.get(language, language),
         "duration": round(duration_s, 3),
         "text": " ".join(segment.text for segment in segments),
-        "segments": [
+        "usage": {"type": "duration", "seconds": math.ceil(duration_s)},
+    }
+    if asked.wants_words:
+        if not all(segment.words for segment in segments):
+            raise InvalidRequest(NO_WORD_TIMES, field="timestamp_granularities")
+        told["words"] = [
+            {
+                "word": each.word,
+                "start": round(segment.start_s + each.start, 3),
+                "end": round(segment.start_s + each.end, 3),
+            }
+            for segment in segments
+            for each in segment.words
+        ]
+    if asked.timestamp_granularities != ("word",):
+        told["segments"] = [
             {
                 "id": index,
                 "seek": 0,
@@ -260,9 +308,8 @@ def verbose(segments: list[Segment], duration_s: float, language: str) -> dict[s
                 "no_speech_prob": 0.0,
             }
             for index, segment in enumerate(segments)
-        ],
-        "usage": {"type": "duration", "seconds": math.ceil(duration_s)},
-    }
+        ]
+    return told
 
 
 def _ratio(text: str) -> float:
@@ -304,17 +351,6 @@ def request_of(wav: bytes, prompt: str) -> chat.Request:
 
 def _body(wav: bytes, prompt: str) -> Message:
     return Message.client_text(bytearray(msgspec.json.encode(request_of(wav, prompt))))
-
-
-@contextlib.asynccontextmanager
-async def _asked(
-    forwarder: ChatForwarder, request: Request, data: bytes, prompt: str
-) -> AsyncIterator[PendingAnswer]:
-    """The answer to a file, which is decoded once its sender has a session to spend on it."""
-    with forwarder.visit(request, "http transcription") as session_id:
-        body = await asyncio.to_thread(_body, await wav_of(data, field="file"), prompt)
-        async with forwarder.forward(request, session_id, body) as answer:
-            yield answer
 
 
 def _words(done: chat.Done, *, is_prompted: bool) -> str:

@@ -1,4 +1,4 @@
-"""Which voice speaks where a client of OpenAI names one."""
+"""Which voice is selected by a voice name of OpenAI's."""
 
 from __future__ import annotations
 

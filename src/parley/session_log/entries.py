@@ -1,7 +1,8 @@
-"""What is done in a session: the entries of its log, of which everything else is made.
+"""Entries of a session's log: what happened, from which everything else is derived.
 
-The session log keeps them for another worker, a recording is a fold of them, and `replay` does them
-again. Some are also events, which the client receives; those of this module are not.
+The session log keeps them for another worker (`logged`), a recording is a fold of them and of the
+events that people want to see later (`recorded`), and `session/replay.py` does them again. Some are
+also events, which the client receives; those of this module are not.
 """
 
 from __future__ import annotations
@@ -11,17 +12,31 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from parley.dialects.events import (
+    AnswerDone,
     AudioInput,
     ChatRequested,
     Clip,
     DuplexSetup,
     Event,
+    Failed,
     HalfDuplexSetup,
+    InputCommitted,
+    InterruptionChanged,
     ItemCreated,
+    OutputDelta,
     Picture,
     ResponseRequested,
+    SessionEnded,
+    SessionInterrupted,
+    SessionPaused,
+    SessionReady,
+    SessionResumed,
     SetupChanged,
     Sound,
+    TokenCounts,
+    TurnCompleted,
+    TurnStarted,
+    TurnTranscribed,
     UnitDone,
 )
 from parley.media.pcm import Pcm
@@ -39,9 +54,10 @@ from parley.protocol.values import (
     ToolFunction,
     ToolResultPart,
     VadOptions,
+    WordTime,
 )
 from parley.results import Checkpoint, PrefillResult, Stage, UnitChoices, UnitResult
-from parley.session.items import ConversationItem
+from parley.session_log.items import ConversationItem
 
 SessionRequest = ChatRequested | HalfDuplexSetup | DuplexSetup
 
@@ -73,17 +89,6 @@ class Opened:
     """The context was opened with the setup so far, and only grows from then on (half-duplex)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Committed:
-    """A turn of the user, as an item; arguments as in `ConversationItem.of_user`."""
-
-    item_id: str
-    pcm: Pcm
-    speech_ms: int = 0
-    text: str = ""
-    pictures: tuple[bytes, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Removed:
     """An item that is gone."""
@@ -93,12 +98,11 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """An answer of which only a part was heard. `heard`: its words; None: those whose sound had
-    started, as recordings of earlier versions have it."""
+    """An answer of which only a part was heard. `heard`: its words."""
 
     item_id: str
     heard_ms: float
-    heard: str | None = None
+    heard: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +114,7 @@ class TakenBack:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """It is not known what the context holds."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Begun:
-    """An answer began. `setup`: of the session then, in recordings of earlier versions."""
-
-    response_id: str
-    item_id: str
-    request: ResponseRequested
-    is_spoken: bool
-    setup: HalfDuplexSetup | None = None
+    """The content of the context is unknown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,87 +140,115 @@ class AnswerMade:
     chosen: object
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AnswerTold:
-    """The client received the end of an answer.
-
-    Args:
-        spoken: as in `ConversationItem`.
-        calls: items of the functions that it called.
-    """
-
-    item_id: str
-    spoken: tuple[tuple[str, float], ...]
-    calls: tuple[ConversationItem, ...]
-    is_apart: bool
-
-
 UnitEntry = DuplexSetup | UnitDone | WentBack
 ItemEntry = (
     HalfDuplexSetup
     | SetupChanged
     | Opened
     | ItemsSoFar
-    | Committed
+    | InputCommitted
     | ItemCreated
     | Removed
     | Truncated
     | TakenBack
     | Unknown
-    | Begun
+    | TurnStarted
     | Filled
     | AnswerMade
-    | AnswerTold
+    | TurnCompleted
 )
 Entry = ChatRequested | UnitEntry | ItemEntry
 Observed = Event | Entry
 """Everything that happens in a session, as its observers see it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """`Failed` in a recording. `code`: of the error."""
+
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesLost:
+    """Entries before this one are missing in a recording."""
+
+    count: int
+    why: str
+
+
+Recorded = (
+    Entry
+    | AnswerDone
+    | EntriesLost
+    | Failure
+    | OutputDelta
+    | SessionEnded
+    | SessionInterrupted
+    | SessionPaused
+    | SessionReady
+    | SessionResumed
+    | TurnTranscribed
+)
+"""Parts of a recording."""
+
+
 TAGS: Final[Mapping[str, type]] = {
+    "answer_done": AnswerDone,
     "answer_format": AnswerFormat,
     "answer_made": AnswerMade,
-    "answer_told": AnswerTold,
     "audio_input": AudioInput,
-    "answer_begun": Begun,
     "chat_requested": ChatRequested,
     "checkpoint": Checkpoint,
     "clip": Clip,
-    "committed": Committed,
     "duplex_config": DuplexConfig,
     "duplex_setup": DuplexSetup,
     "ending": Ending,
+    "entries_lost": EntriesLost,
+    "failure": Failure,
     "filled": Filled,
     "generation": Generation,
     "half_duplex_setup": HalfDuplexSetup,
+    "input_committed": InputCommitted,
     "interruption_options": InterruptionOptions,
     "item": ConversationItem,
     "item_created": ItemCreated,
     "items_so_far": ItemsSoFar,
     "message": Message,
     "opened": Opened,
+    "output_delta": OutputDelta,
     "pcm": Pcm,
     "picture": Picture,
     "playback_report": PlaybackReport,
     "prefill_result": PrefillResult,
     "removed": Removed,
     "response_requested": ResponseRequested,
+    "session_ended": SessionEnded,
+    "session_interrupted": SessionInterrupted,
+    "session_paused": SessionPaused,
+    "session_ready": SessionReady,
+    "session_resumed": SessionResumed,
     "setup_changed": SetupChanged,
     "sound": Sound,
     "stage": Stage,
     "taken_back": TakenBack,
     "text_part": TextPart,
+    "token_counts": TokenCounts,
     "tool": Tool,
     "tool_call_part": ToolCallPart,
     "tool_function": ToolFunction,
     "tool_result_part": ToolResultPart,
     "truncated": Truncated,
+    "turn_completed": TurnCompleted,
+    "turn_started": TurnStarted,
+    "turn_transcribed": TurnTranscribed,
     "unit_choices": UnitChoices,
     "unit_done": UnitDone,
     "unit_result": UnitResult,
     "unknown": Unknown,
     "vad_options": VadOptions,
     "went_back": WentBack,
+    "word_time": WordTime,
 }
 """Names of entries and of the values in them, in logs and recordings. A class may be renamed or
 moved; its tag stays."""
@@ -250,16 +271,49 @@ def logged(event: Observed) -> Entry | None:
                 cost_all_ms=0.0,
             )
             return replace(event, result=decided, unsaid=None)
+        case TurnCompleted():
+            return replace(event, error=None)
         case _:
             return event if isinstance(event, Entry) else None
 
 
-def without_choices(entry: Entry) -> Entry:
-    """An entry without what the model chose: it is to decide again."""
-    match entry:
+def recorded(event: Observed) -> Recorded | None:
+    """What a recording keeps of an event: the sound of answers, but not what the model chose. None:
+    nothing."""
+    match event:
+        case UnitDone(unsaid=unsaid):
+            return replace(
+                event,
+                result=_without_chosen(event.result),
+                unsaid=None if unsaid is None else replace(_without_chosen(unsaid), pcm=None),
+            )
         case AnswerMade():
-            return replace(entry, chosen=None)
+            return replace(event, chosen=None)
         case Filled():
             return Filled(())
+        case ItemsSoFar():
+            # They are in the recording.
+            return None
+        case InterruptionChanged(state="stopped"):
+            return SessionInterrupted()
+        case Failed(error=error):
+            return Failure(error.code)
+        case SessionReady():
+            return replace(event, recording_id=None)
+        case OutputDelta():
+            return replace(event, logprobs=()) if event.text or event.pcm is not None else None
+        case AnswerDone():
+            return replace(event, recording_id=None, calls=())
+        case TurnCompleted() | SessionEnded():
+            return replace(event, error=None)
+        case TurnTranscribed():
+            return event if event.text is not None and event.is_final else None
         case _:
-            return entry
+            return event if isinstance(event, Recorded) else None
+
+
+def _without_chosen(result: UnitResult) -> UnitResult:
+    seen = result.prefilled
+    slices, tokens = seen.vision_slices, seen.vision_tokens
+    prefilled = PrefillResult(0, 0, vision_slices=slices, vision_tokens=tokens)
+    return replace(result, chosen=None, timings={}, prefilled=prefilled)

@@ -6,7 +6,7 @@ Source: OpenAI Realtime (GA), conversation items.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,7 +35,7 @@ class ConversationItem:
     """One message of the conversation.
 
     Args:
-        spoken: of an answer: its words piece by piece, and where the sound of each begins, in ms.
+        spoken: of an answer: its words piece by piece, and where the sound of each starts, in ms.
         speech_ms: of a user's turn: how long they spoke.
     """
 
@@ -67,9 +67,14 @@ class ConversationItem:
         """An answer of which nothing was said yet."""
         return cls(item_id, Message("assistant", (TextPart(""),)))
 
+    @classmethod
+    def of_calls(cls, calls: Iterable[tuple[str, ToolCallPart]]) -> list[ConversationItem]:
+        """Calls of functions, each with its id."""
+        return [cls(item_id, Message("assistant", (call,))) for item_id, call in calls]
+
     @property
     def sound(self) -> Pcm | None:
-        """What the user said, if this is their turn."""
+        """The user's words, if this is their turn."""
         return next((part for part in self.message.parts if isinstance(part, Pcm)), None)
 
     @property
@@ -92,7 +97,7 @@ class ConversationItem:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes to keep it."""
+        """Its size in memory."""
         size = 0
         for part in self.message.parts:
             match part:
@@ -109,7 +114,7 @@ class ConversationItem:
         return size
 
     def say(self, text: str, begins_ms: float) -> None:
-        """The assistant says more; its sound begins at `begins_ms` of the answer."""
+        """The assistant says more; its sound starts at `begins_ms` of the answer."""
         self.spoken.append((text, begins_ms))
         said = "".join(piece for piece, _ in self.spoken)
         self.message = Message("assistant", (TextPart(said),))
@@ -147,12 +152,12 @@ class ItemList:
         return self._items[-1].item_id if self._items else None
 
     def append(self, item: ConversationItem) -> list[str]:
-        """Add the newest; gives the ids of those that are forgotten for it."""
+        """Add the newest; returns the ids of those that are forgotten for it."""
         self._items.append(item)
         return self._bound()
 
     def insert(self, item: ConversationItem, after_id: str | None) -> list[str]:
-        """Add behind another; None: the last, "": none. Gives the ids of those forgotten for it.
+        """Add behind another; None: the last, "": none. Returns the ids of those forgotten.
 
         Raises:
             InvalidRequest: there is one with its id, or none to follow.
@@ -188,7 +193,7 @@ class ItemList:
 
     def drop_media(self, before: Sequence[ConversationItem]) -> str | None:
         """Forget the newest of these messages that a client brought, if there is more than text in
-        it; gives its id if it was forgotten."""
+        it; returns its id if it was forgotten."""
         brought = [item for item in before if item.message.role == "user" and item.sound is None]
         for item in brought[-1:]:
             if item in self and any(

@@ -1,4 +1,4 @@
-"""What a session remembers, as bytes and back: plain values, samples and our own values.
+"""A session's memory as bytes and back: plain values, samples, and values of parley.
 
 Only dataclasses, structs and enums of `parley` are made again, and none of their code runs: what
 comes from another worker can hold wrong values, but do nothing. A class that a recording may name
@@ -23,7 +23,7 @@ import numpy as np
 
 from parley.errors import InvalidPayload
 from parley.media.pcm import Pcm
-from parley.session.entries import TAGS
+from parley.session_log.entries import TAGS
 
 _TAG_OF: Final = {kind: tag for tag, kind in TAGS.items()}
 _ARRAYS: Final = frozenset({"float32", "int16", "uint8", "int64", "float64"})
@@ -34,9 +34,9 @@ _SCALARS: Final = frozenset({type(None), bool, int, float, str, bytes})
 _ZEROS_LIMIT: Final = 1 << 26
 
 
-Keep = Callable[[Pcm | bytes], int | str]
-"""Stores sound or bytes elsewhere; returns the key for `Load`."""
-Load = Callable[[int | str], Pcm | bytes]
+KeepMedia = Callable[[Pcm | bytes], int | str]
+"""Stores sound or bytes elsewhere; returns the key for `LoadMedia`."""
+LoadMedia = Callable[[int | str], Pcm | bytes]
 
 
 def encode(value: Any) -> bytes:
@@ -98,7 +98,7 @@ def joined(encoded: Mapping[str, bytes]) -> dict[str, Any]:
     return state
 
 
-def from_plain(plain: Any, load: Load | None = None) -> Any:
+def from_plain(plain: Any, load: LoadMedia | None = None) -> Any:
     """The value that `to_plain` was given.
 
     Raises:
@@ -110,7 +110,7 @@ def from_plain(plain: Any, load: Load | None = None) -> Any:
         raise InvalidPayload(f"The log of the session cannot be read: {error}") from None
 
 
-def to_plain(value: Any, keep: Keep | None = None) -> Any:
+def to_plain(value: Any, keep: KeepMedia | None = None) -> Any:
     """Lists, dictionaries and scalars; without bytes if `keep` takes them.
 
     Raises:
@@ -150,7 +150,7 @@ def to_plain(value: Any, keep: Keep | None = None) -> Any:
     return ["made", name, dict(zip(set_fields, values, strict=True))]
 
 
-def _all_plain(values: Iterable[Any], keep: Keep | None) -> list[Any]:
+def _all_plain(values: Iterable[Any], keep: KeepMedia | None) -> list[Any]:
     return [
         each if type(each) in _SCALARS and (keep is None or type(each) is not bytes)
         else to_plain(each, keep)
@@ -183,7 +183,7 @@ def _name(kind: type) -> str:
     return _TAG_OF.get(kind) or f"{kind.__module__}:{kind.__qualname__}"
 
 
-def _value(plain: Any, depth: int, load: Load | None) -> Any:
+def _value(plain: Any, depth: int, load: LoadMedia | None) -> Any:
     if not isinstance(plain, list):
         return plain
     if depth > _DEPTH_LIMIT:
@@ -232,7 +232,7 @@ def _zeros(name: str, shape: list[int]) -> np.ndarray[Any, Any]:
 
 
 def _class(name: str) -> type:
-    """The class with this tag or, as recordings of earlier versions have it, module and name."""
+    """The class with this tag or, if it has none, with this module and name."""
     if (tagged := TAGS.get(name)) is not None:
         return tagged
     module, _, path = name.partition(":")
@@ -244,7 +244,7 @@ def _class(name: str) -> type:
     return found
 
 
-def _made(kind: type, fields: dict[str, Any], depth: int, load: Load | None) -> Any:
+def _made(kind: type, fields: dict[str, Any], depth: int, load: LoadMedia | None) -> Any:
     values = {name: _value(each, depth + 1, load) for name, each in fields.items()}
     if issubclass(kind, msgspec.Struct):
         return kind(**values)

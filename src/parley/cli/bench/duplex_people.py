@@ -1,0 +1,200 @@
+"""`parley bench duplex --people`: recorded sentences of a person against a running server.
+
+For each of `WAYS`: how many answers start in a pause inside a sentence, and how long after the last
+word of a sentence the first sound comes. Every sentence is said in a session of its own with the
+server's default settings. Those with pauses run `AT_ONCE` side by side and end where the sentence
+continues; those that are timed run one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from parley.cli.bench.duplex_talk import SimulatedLoudspeaker, SimulatedMicrophone, hold
+from parley.cli.bench.people import with_pause
+from parley.cli.bench.talkers import client_of
+from parley.client.access import AccessOptions
+from parley.errors import ParleyError
+from parley.media.pcm import INPUT_RATE_HZ, Samples
+from parley.protocol.values import InterruptionOptions
+
+AT_ONCE: Final = 4
+SENTENCES: Final = 12
+LEAD_S: Final = 0.6
+"""Silence before a sentence, and up to `SPREAD_S` more, so that it ends anywhere in a chunk."""
+SPREAD_S: Final = 0.5
+PAUSES_MS: Final = (300, 500, 700, 900, 1200)
+ONE_IN: Final = 12
+"""One cut in so many is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A dialect with its default settings.
+
+    Args:
+        pauses_ms: pauses that must not be taken for an end.
+        aims_ms: median and 95th percentile of the time to the first sound.
+    """
+
+    name: str
+    dialect: str
+    interruption: InterruptionOptions
+    pauses_ms: tuple[int, ...]
+    aims_ms: tuple[int, int]
+
+
+WAYS: Final = (
+    Way("half-duplex", "half_duplex", InterruptionOptions(), PAUSES_MS[:4], (500, 900)),
+    Way(
+        "server_vad", "openai_realtime", InterruptionOptions(mode="stop", backchannel="heed"),
+        PAUSES_MS[:4], (500, 900),
+    ),
+    Way(
+        "semantic_vad", "openai_realtime", InterruptionOptions(mode="stop"), PAUSES_MS,
+        (500, 900),
+    ),
+    Way("duplex", "duplex", InterruptionOptions(), (), (700, 700)),
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class WayOutcome:
+    """What happened: by length of a pause whether each was cut; ms to each first sound (None: there
+    was no answer); what failed."""
+
+    way: Way
+    cuts: dict[int, list[bool]] = field(default_factory=dict)
+    first_ms: list[float | None] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def cells(self) -> list[str]:
+        """One row of the table."""
+        cuts = [
+            f"{sum(self.cuts[ms])} of {len(self.cuts[ms])}" if self.cuts.get(ms) else "-"
+            for ms in PAUSES_MS
+        ]
+        median, p95 = self._percentiles()
+        aims = " / ".join(map(str, self.way.aims_ms))
+        return [self.way.name, *cuts, f"{median:.0f} / {p95:.0f} ms", f"{aims} ms"]
+
+    def as_data(self) -> dict[str, Any]:
+        return {"cuts": self.cuts, "first_ms": self.first_ms, "failures": self.failures}
+
+    def _percentiles(self) -> tuple[float, float]:
+        known = [ms for ms in self.first_ms if ms is not None]
+        if not known:
+            return np.nan, np.nan
+        return float(np.percentile(known, 50)), float(np.percentile(known, 95))
+
+
+async def measure(
+    url: str,
+    access: AccessOptions,
+    sentences: Sequence[Samples],
+    limit_s: float,
+    ways: Sequence[Way] = WAYS,
+) -> list[WayOutcome]:
+    sentences = sentences[:SENTENCES]
+    outcomes = [WayOutcome(way, {ms: [] for ms in way.pauses_ms}) for way in ways]
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def cut(outcome: WayOutcome, pause_ms: int, sentence: Samples, seed: int) -> None:
+        async with gate:
+            found = await _say(url, access, outcome, seed, _Paused(sentence, pause_ms))
+        outcome.cuts[pause_ms] += [] if found is None else [bool(found)]
+
+    await asyncio.gather(
+        *(
+            cut(outcome, pause_ms, sentence, seed)
+            for outcome in outcomes
+            for pause_ms in outcome.way.pauses_ms
+            for seed, sentence in enumerate(sentences)
+        )
+    )
+    for outcome in outcomes:
+        for seed, sentence in enumerate(sentences):
+            found = await _say(url, access, outcome, seed, _Ended(sentence, limit_s))
+            outcome.first_ms.append(found)
+    return outcomes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Paused:
+    """1.0 if an answer starts in the pause, else 0.0."""
+
+    sentence: Samples
+    pause_ms: int
+
+    async def said(
+        self, microphone: SimulatedMicrophone, loudspeaker: SimulatedLoudspeaker
+    ) -> float:
+        words, resumes = with_pause(self.sentence, self.pause_ms)
+        start_s, _ = microphone.say(words)
+        resumes_s = start_s + resumes / INPUT_RATE_HZ
+        await _until(resumes_s)
+        return float(any(start_s < one.start_s < resumes_s for one in loudspeaker.played))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ended:
+    """Milliseconds from the end of the sentence to the first sound; None: there is none."""
+
+    sentence: Samples
+    limit_s: float
+
+    async def said(
+        self, microphone: SimulatedMicrophone, loudspeaker: SimulatedLoudspeaker
+    ) -> float | None:
+        start_s, end_s = microphone.say(self.sentence)
+        answer = await loudspeaker.answer(start_s, end_s + self.limit_s)
+        return None if answer is None else 1000 * (answer.start_s - end_s)
+
+
+async def _say(
+    url: str, access: AccessOptions, outcome: WayOutcome, seed: int, scene: _Paused | _Ended
+) -> float | None:
+    """Play a scene in a session of its own; None, and a failure, if that breaks."""
+    way = outcome.way
+    lead_s = LEAD_S + SPREAD_S * random.Random(seed).random()
+    found: list[float | None] = []
+
+    async def play(microphone: SimulatedMicrophone, loudspeaker: SimulatedLoudspeaker) -> None:
+        await asyncio.sleep(lead_s)
+        found.append(await scene.said(microphone, loudspeaker))
+
+    try:
+        await hold(client_of(url, access, way.dialect, way.interruption), way.dialect, play)
+    except ParleyError as error:
+        outcome.failures.append(f"{type(error).__name__}: {error}")
+    return found[0] if found else None
+
+
+async def _until(at_s: float) -> None:
+    await asyncio.sleep(max(0.0, at_s - asyncio.get_running_loop().time()))
+
+
+def as_table(outcomes: Sequence[WayOutcome]) -> str:
+    """The table of docs/understand/turn-taking.md."""
+    rows = [
+        ["answers started in pauses of", *(f"{ms} ms" for ms in PAUSES_MS),
+         "first sound (median / p95)", "aim"],
+        *(one.cells() for one in outcomes),
+        ["aim", *[f"1 of {ONE_IN}"] * len(PAUSES_MS), "", ""],
+    ]  # fmt: skip
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    for one in outcomes:
+        missed = one.first_ms.count(None)
+        lines += [f"{one.way.name}: {missed} sentences were not answered"] if missed else []
+        lines += [f"{one.way.name}: {failure}" for failure in one.failures]
+    return "\n".join(lines)

@@ -1,0 +1,236 @@
+"""The application in front of the routes: what holds for every HTTP exchange and every WebSocket.
+
+An exchange has an id, a caller that `auth.py` checked, a body of bounded size that fits into the
+memory for bodies, and an answer with the headers of `security.py`. Errors of routes become answers
+here (`errors.py`). WebSockets are checked before a route sees them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
+from typing import Final
+
+from fastapi import HTTPException
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from parley import logs
+from parley.errors import ParleyError, ServiceUnavailable
+from parley.gateway.http import absent, auth, security
+from parley.gateway.http.errors import OPENAI_PREFIX, REQUEST_ID, Failures
+from parley.gateway.http.requester import RequestHeaders
+from parley.transport import Budget
+
+ANSWER_HEAD: Final = ("/static/", "/api/sessions/")
+"""Routes that answer HEAD themselves, without reading the file."""
+DEFAULT_BODY_BYTES: Final = 64 << 10
+"""So much is parsed on the event loop, and held without being counted."""
+
+_ids: Final = random.Random()
+"""Ids of requests must differ; they need not be secret."""
+
+
+class BodyLimits:
+    """How large the body of a request may be.
+
+    Args:
+        limits: path, with `*` for any part, → bytes, where the default does not do.
+        spooled: those of these paths whose bodies go to the disk while they are read.
+    """
+
+    def __init__(self, limits: Mapping[str, int], spooled: Collection[str] = ()) -> None:
+        self._limits = limits
+        self._patterns = [path for path in limits if "*" in path]
+        self._spooled = spooled
+
+    def of(self, path: str) -> tuple[int, bool]:
+        """The limit in bytes, and whether the body is held in memory."""
+        pattern = path
+        if path not in self._limits:
+            pattern = next((one for one in self._patterns if fnmatchcase(path, one)), path)
+        return self._limits.get(pattern, DEFAULT_BODY_BYTES), pattern not in self._spooled
+
+
+class Exchanges:
+    """ASGI application in front of the routes.
+
+    Args:
+        lifespan: application that starts and ends what the routes need.
+        logs_access: whether each exchange gets a line in the log.
+    """
+
+    def __init__(
+        self, *, lifespan: ASGIApp, failures: Failures, body_limits: BodyLimits, logs_access: bool
+    ) -> None:
+        self._lifespan = lifespan
+        self._failures = failures
+        self._body_limits = body_limits
+        self._logs_access = logs_access
+
+    def open(self, routes: ASGIApp, parts: auth.AuthParts, budget: Budget) -> None:
+        """Serve these routes with the parts of the gateway that now runs.
+
+        Args:
+            budget: memory for the bodies of all requests.
+        """
+        self._routes, self._parts, self._budget = routes, parts, budget
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(scope, receive, send)
+            return
+        if scope["type"] == "websocket":
+            await self._serve_socket(self._parts, scope, receive, send)
+            return
+        exchange = _Exchange(scope, receive, send, parts=self._parts, budget=self._budget)
+        with logs.bind_request(exchange.id):
+            try:
+                await self._serve(exchange)
+            finally:
+                await exchange.end()
+                if self._logs_access and scope["path"] not in auth.QUIET_PATHS:
+                    auth.log_access(scope, self._parts, exchange.status or 500, exchange.took_s)
+
+    async def _serve_socket(
+        self, parts: auth.AuthParts, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        try:
+            auth.check_socket(scope, parts)
+        except ParleyError as error:
+            # The realtime dialect of the requirement texts is below `/v1/`, too, so the refusal has
+            # our shape there.
+            await self._failures.refusal("", error)(scope, receive, send)
+            return
+        await self._routes(scope, receive, send)
+
+    async def _serve(self, exchange: _Exchange) -> None:
+        scope = exchange.scope
+        try:
+            exchange.check_body(self._body_limits)
+            auth.check(scope, exchange.parts)
+            await self._routes(scope, exchange.receive, exchange.send)
+        except Exception as error:
+            request = Request(scope, exchange.receive)
+            if exchange.status:
+                self._failures.report(request, error)
+                raise  # uvicorn closes the connection: an answer that has begun cannot change
+            answer = self._failures.answer(request, error)
+            await answer(scope, exchange.receive, exchange.send)
+
+
+class _Exchange:
+    """One request and its answer.
+
+    Attributes:
+        scope: that of the request, with `state`: `headers`, `request_id` and, for routes that keep
+            memory, `claim`.
+        status: of the answer; 0 until it begins.
+    """
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, *, parts: auth.AuthParts, budget: Budget
+    ) -> None:
+        # Not from the system: reading its random numbers lets other threads have the interpreter.
+        self.id = f"req_{_ids.getrandbits(128):032x}"
+        self.parts = parts
+        self.status = 0
+        self._began_s = parts.clock.monotonic()
+        self._receive, self._send = receive, send
+        self._budget = budget
+        self._received = self._claimed = self._more = 0
+        self._owner = ""
+        self._limit, self._is_held = DEFAULT_BODY_BYTES, True
+        self.headers = RequestHeaders(scope)
+        scope["state"] |= {"request_id": self.id, "headers": self.headers, "claim": self.claim}
+        if scope["method"] == "HEAD" and not scope["path"].startswith(ANSWER_HEAD):
+            # The routes answer as to GET; uvicorn, which keeps the scope as it came, sends no body
+            # (RFC 9110, 9.3.2).
+            scope = {**scope, "method": "GET"}
+        self.scope = scope
+
+    @property
+    def took_s(self) -> float:
+        return self.parts.clock.monotonic() - self._began_s
+
+    def check_body(self, limits: BodyLimits) -> None:
+        """Refuse a body that is too large by its own account.
+
+        Raises:
+            HTTPException: 413, or 404 where OpenAI's API has something that takes such bodies.
+        """
+        path = self.scope["path"]
+        length = self.headers.get("content-length", "0").strip()
+        if length == "0" and "transfer-encoding" not in self.headers:
+            return
+        self._limit, self._is_held = limits.of(path)
+        if length.isdigit() and int(length) <= self._limit:
+            return
+        if absent.has_hint(path):
+            raise HTTPException(404)
+        raise HTTPException(413, _too_large(self._limit))
+
+    def claim(self, size_bytes: int) -> None:
+        """Count what was kept and is needed for this request as memory of its client.
+
+        Raises:
+            ServiceUnavailable: there is no more.
+        """
+        self._take(size_bytes)
+        self._more += size_bytes
+
+    def _take(self, size_bytes: int) -> None:
+        if not self._owner:
+            peer = auth.peer_of(self.scope)
+            self._owner = self.parts.admission.owner_of(peer, self.headers)
+        if not self._budget.take(size_bytes, self._owner):
+            raise ServiceUnavailable("Other large requests use all memory: try again later.")
+
+    async def receive(self) -> Message:
+        """The next piece of the body, counted.
+
+        Raises:
+            HTTPException: 413.
+            ServiceUnavailable: there is no memory for it.
+        """
+        message = await self._receive()
+        self._received += len(message.get("body", b""))
+        if self._received > self._limit:
+            raise HTTPException(413, _too_large(self._limit))
+        unclaimed = self._received - self._claimed
+        if self._is_held and unclaimed > DEFAULT_BODY_BYTES:
+            self._take(unclaimed)
+            self._claimed += unclaimed
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Send a piece of the answer; its head is completed."""
+        if message["type"] == "http.response.start":
+            await self._begin(message)
+        await self._send(message)
+
+    async def _begin(self, message: Message) -> None:
+        self.status = message["status"]
+        path: str = self.scope["path"]
+        more = [(REQUEST_ID, self.id.encode())]
+        if path.startswith(OPENAI_PREFIX):
+            more.append((b"openai-processing-ms", b"%d" % round(1000 * self.took_s)))
+        message["headers"] = security.completed(path, message["headers"], more)
+        if path.startswith("/static/"):
+            answer = MutableHeaders(raw=message["headers"])
+            security.let_pages_read(answer, self.headers.get("origin"), self.parts.admission)
+        # First, so that a client that has its answer finds it in the audit log.
+        await auth.note(self.scope, self.parts, self.status)
+
+    async def end(self) -> None:
+        """Give back what was taken; an answer that never began is noted as failed."""
+        if not self.status:
+            await auth.note(self.scope, self.parts, 500)
+        if self._claimed or self._more:
+            self._budget.give(self._claimed + self._more, self._owner)
+
+
+def _too_large(limit: int) -> str:
+    return f"Request body exceeds {security.shown_size(limit)}."

@@ -1,0 +1,162 @@
+"""Responses that are generated in the background: `background: true`.
+
+They run in this process, a bounded number at a time, and are stored when they end, as others are.
+Their events can be followed from any place, by as many readers as like. A restart of the gateway
+ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fastapi import Request
+
+from parley import logs
+from parley.errors import ParleyError, TooManySessions
+from parley.gateway.acquisition import Departed
+from parley.gateway.http.openai.kept_responses import KeptBody
+from parley.gateway.http.openai.response_events import Event, ResponseWriter
+
+EACH_MOST: Final = 8
+ALL_MOST: Final = 32
+"""Responses that run at a time, of one owner and of all. The last `EACH_MOST` are for owners of
+none: a few addresses cannot fill all places."""
+
+
+class TooManyRuns(TooManySessions):
+    """As many responses as possible run in the background, of this owner or of all."""
+
+    def __init__(self, running: int, limit: int, whose: str) -> None:
+        super().__init__(running, limit)
+        self.args = (
+            f"{running} responses run in the background for {whose}, and {limit} are allowed: "
+            "wait for one, or cancel one.",
+        )
+
+
+@dataclass(slots=True, eq=False)
+class BackgroundRun:
+    """A response that is being generated.
+
+    Args:
+        body: what is stored of an object of it.
+        store: stores it if it failed or was cancelled.
+    """
+
+    owner: str
+    writer: ResponseWriter
+    body: Callable[[dict[str, Any]], KeptBody]
+    store: Callable[[KeptBody], Awaitable[Any]]
+    events: list[Event] = field(default_factory=list)
+    """All so far; the index of each is its sequence number."""
+    response: dict[str, Any] | None = None
+    """As its last event has it; None until there is one."""
+    is_over: bool = False
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def kept(self) -> KeptBody:
+        """The response as it is now."""
+        if self.response is None or not self.is_over:
+            status = "queued" if self.response is None else "in_progress"
+            return self.body(self.writer.response(status))
+        return self.body(self.response)
+
+    def client(self, request: Request) -> Request:
+        """The request as one whose client leaves when the response is cancelled."""
+
+        async def receive() -> dict[str, str]:
+            await self._cancelled.wait()
+            return {"type": "http.disconnect"}
+
+        return Request(request.scope, receive)
+
+    async def run(self, events: AsyncGenerator[Event, None]) -> None:
+        """Generate it to its end."""
+        try:
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    self._add(event)
+                    self._notify()
+        except Departed:
+            self.events += self.writer.close_message("incomplete")
+            self.response = self.writer.response("cancelled")
+        except Exception:
+            # The log has the reason; clients that poll see that it failed.
+            for event in self.writer.failed(ParleyError("The server failed; its log says why.")):
+                self._add(event)
+            raise
+        finally:
+            self.is_over = True
+            if self.kept.response["status"] in ("failed", "cancelled"):
+                await self.store(self.kept)
+            self._notify()
+
+    async def follow(self, first: int) -> AsyncGenerator[Event, None]:
+        """The events from a number on, as they are made."""
+        while True:
+            for event in self.events[first:]:
+                yield event
+                first += 1
+            if self.is_over and first >= len(self.events):
+                return
+            await self._news.wait()
+
+    async def cancel(self) -> None:
+        """End it; returns when it has ended."""
+        self._cancelled.set()
+        while not self.is_over:
+            await self._news.wait()
+
+    def _add(self, event: Event) -> None:
+        self.response = event.get("response", self.response)
+        self.events.append(event)
+
+    def _notify(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+class BackgroundRuns:
+    """The responses that are being generated in the background, by their ids."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, BackgroundRun] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def check(self, owner: str) -> None:
+        """Refuse one more.
+
+        Raises:
+            TooManyRuns: as many as possible run.
+        """
+        mine = sum(run.owner == owner for run in self._runs.values())
+        if mine >= EACH_MOST:
+            raise TooManyRuns(mine, EACH_MOST, "this key or address")
+        limit = ALL_MOST - EACH_MOST if mine else ALL_MOST
+        if len(self._runs) >= limit:
+            whose = "all clients, some of this key or address" if mine else "all clients"
+            raise TooManyRuns(len(self._runs), limit, whose)
+
+    def find(self, response_id: str, owner: str) -> BackgroundRun | None:
+        run = self._runs.get(response_id)
+        return run if run is not None and run.owner == owner else None
+
+    def start(
+        self, response_id: str, run: BackgroundRun, events: AsyncGenerator[Event, None]
+    ) -> None:
+        self._runs[response_id] = run
+        task = asyncio.create_task(run.run(events), name=f"background {response_id}")
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            del self._runs[response_id]
+
+        task.add_done_callback(ended)
+        task.add_done_callback(logs.report_failure)

@@ -1,0 +1,200 @@
+"""A session leaves a worker that is drained when another one has nearly caught up with it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from tests.gateway.test_session_registry import Young, hello, of_session
+from tests.support.gateways import until
+
+from parley.gateway import moving, rebuilding
+from parley.gateway.dispatcher import Dispatcher
+from parley.gateway.moving import Moving
+from parley.gateway.queue import Queue
+from parley.gateway.rebuilding import Rebuilding
+from parley.gateway.sessions import SessionState
+from parley.gateway.worker_pool import Lease
+from parley.protocol.control import FOLLOW_HEADER, Heartbeat
+from parley.protocol.kinds import Phase
+from parley.transport import Closure, ConnectionClosed
+
+READY: dict[str, Any] = {"type": "rebuild_ready"}
+DONE: dict[str, Any] = {"type": "rebuild_result", "problem": ""}
+FAILED: dict[str, Any] = {"type": "rebuild_result", "problem": "It decides otherwise."}
+
+
+class FakeUpstream:
+    """A connection to a worker that is asked to continue a session."""
+
+    def __init__(self, lease: Lease, settings: object, *, dialect: str, headers: dict[str, str]):
+        self.lease, self.follows = lease, FOLLOW_HEADER in headers
+        self.is_refused = self.is_closed = False
+        self.ordered: list[str] = []
+        self._messages: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        opened.append(self)
+
+    is_reachable = True
+
+    async def open(self) -> "FakeUpstream | None":
+        return self if self.is_reachable else None
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def answer(self, message: dict[str, Any] | None) -> None:
+        """None: the worker dies."""
+        self._messages.put_nowait(message)
+
+    async def receive(self) -> SimpleNamespace:
+        message = await self._messages.get()
+        if message is None:
+            raise ConnectionClosed(Closure(1006))
+        return SimpleNamespace(payload=lambda: json.dumps(message).encode())
+
+    def send_text(self, payload: bytes) -> None:
+        self.ordered.append(json.loads(payload)["type"])
+
+
+opened: list[FakeUpstream] = []
+
+
+class Draining(Young):
+    """One session whose worker is drained, and another worker with room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stopped: list[str] = []
+        self.ended: list[str] = []
+        self.dispatcher = Dispatcher(
+            queue=Queue(8), worker_pool=self.pool, eta=Mock(), clock=self.clock
+        )
+        rebuilding = Rebuilding(
+            dispatcher=self.dispatcher,
+            upstream_settings=Mock(),
+            metrics=Mock(),
+            clock=self.clock,
+            window_s=30.0,
+            loading_wait_s=30.0,
+        )
+        self.kept.rebuild = rebuilding.rebuild
+        self.moving = Moving(
+            sessions=self.kept,
+            rebuilding=rebuilding,
+            dispatcher=self.dispatcher,
+            hand_over=self._hand_over,
+            end=lambda lease: self.ended.append(lease.lease_id),
+        )
+        self.worker = self.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+        self.other = self.pool.welcome(hello(worker_id="other"), object())
+        self.pool.heard(self.other, Heartbeat("idle", 2, 0, 0.0, 0))
+        self.worker.is_draining = True
+
+    async def _hand_over(self, lease: Lease) -> bool:
+        self.stopped.append(lease.lease_id)
+        return True
+
+    @property
+    def state(self) -> SessionState:
+        found = self.kept.get("call")
+        assert found is not None
+        return found.state
+
+    async def successor(self, number: int) -> FakeUpstream:
+        """The worker that is asked as `number` of all, once it is."""
+        await until(lambda: len(opened) > number)
+        return opened[number]
+
+
+@pytest.fixture
+async def draining(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Draining]:
+    opened.clear()
+    monkeypatch.setattr(FakeUpstream, "is_reachable", getattr(request, "param", True))
+    monkeypatch.setattr(rebuilding, "UpstreamConnection", FakeUpstream)
+    monkeypatch.setattr(moving, "LOOK_EVERY_S", 0.01)
+    made = Draining()
+    made.moving.begin(made.worker)
+    yield made
+    await made.moving.close()
+    await made.kept.close()
+    assert all(each.is_closed for each in opened)
+
+
+async def test_it_is_stopped_when_its_successor_has_nearly_caught_up(draining: Draining) -> None:
+    successor = await draining.successor(0)
+    await asyncio.sleep(0.1)
+    before = list(draining.stopped)
+
+    successor.answer(READY)
+    await until(lambda: successor.ordered)
+    successor.answer(DONE)
+
+    await until(lambda: draining.state is SessionState.AWAY)
+    assert (before, draining.stopped) == ([], ["lease"])
+    assert successor.ordered == ["take_over"]
+    session = draining.kept.get("call")
+    assert session is not None
+    assert session.lease is not None
+    assert session.lease.worker is draining.other
+    await until(lambda: draining.ended == ["lease"])
+
+
+async def test_a_worker_that_is_lost_meanwhile_is_succeeded_without_delay(
+    draining: Draining,
+) -> None:
+    successor = await draining.successor(0)
+    session = draining.kept.get("call")
+    assert session is not None
+    # Asked is not yet offered: lost before that, the session is continued by another slot.
+    await until(lambda: session.slot is not None)
+
+    draining.pool.left(draining.worker)
+    await until(lambda: successor.ordered)
+    successor.answer(DONE)
+
+    await until(lambda: draining.state is SessionState.AWAY)
+    assert (len(opened), draining.stopped) == (1, [])
+
+
+@pytest.mark.parametrize("is_ready", [False, True])
+async def test_a_successor_that_fails_is_replaced_by_one_that_reads_the_whole_log(
+    draining: Draining, is_ready: bool
+) -> None:
+    successor = await draining.successor(0)
+    if is_ready:
+        successor.answer(READY)
+        await until(lambda: successor.ordered)
+
+    successor.answer(FAILED)
+    second = await draining.successor(1)
+    second.answer(DONE)
+
+    await until(lambda: draining.state is SessionState.AWAY)
+    assert (successor.follows, second.follows) == (True, False)
+    assert len(draining.other.leases) == 1, "the first slot was given back"
+    assert second.ordered == []
+
+
+@pytest.mark.parametrize("draining", [False], indirect=True)
+async def test_without_a_worker_that_can_be_reached_it_stays(draining: Draining) -> None:
+    await draining.successor(0)
+    await until(lambda: opened[0].is_closed)
+    await asyncio.sleep(0.1)
+
+    assert draining.stopped == []
+
+
+async def test_a_drain_that_is_called_off_leaves_everything_as_it_was(draining: Draining) -> None:
+    successor = await draining.successor(0)
+
+    draining.worker.is_draining = False
+
+    await until(lambda: successor.is_closed)
+    await until(lambda: draining.other.free_slots == 2)
+    assert (draining.state, draining.stopped) == (SessionState.AWAY, [])
+    assert draining.worker.leases

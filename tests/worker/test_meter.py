@@ -1,0 +1,29 @@
+"""What a worker counts between two heartbeats."""
+
+import sys
+
+from parley.protocol.control import STAGE_BUCKETS_MS
+from parley.protocol.kinds import Kind
+from parley.worker.meter import WorkerMeter
+
+
+def _size(meter: WorkerMeter) -> int:
+    tallies = (*meter._stages.values(), *meter._answers.values())
+    return sum(sys.getsizeof(tally.counts) for tally in tallies)
+
+
+def test_without_a_gateway_what_is_counted_takes_no_more_memory() -> None:
+    meter = WorkerMeter()
+    meter.add_answer(Kind.OMNI_DUPLEX, "llm", 3.0)
+    before = _size(meter)
+
+    for _ in range(10_000):
+        meter.add_answer(Kind.OMNI_DUPLEX, "llm", 7.5)
+
+    assert _size(meter) == before
+    counted = meter.take()
+    assert sum(counted.stages["llm"].counts) == 10_001
+    assert counted.stages["llm"].sum_ms == 75_003.0
+    assert counted.answers[Kind.OMNI_DUPLEX].counts[-1] == 0
+    assert len(counted.stages["llm"].counts) == len(STAGE_BUCKETS_MS) + 1
+    assert meter.take().stages == {}
