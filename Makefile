@@ -4,9 +4,9 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 PYTHON ?= python3
 ARGS ?=
-# Test processes at a time; 0 runs everything in one, as a debugger wants it. One in four computes, the others
+# Test processes at a time; 0 runs everything in one, as a debugger wants it. Two in five compute, the others
 # wait for servers and browsers (tests/support/scheduling.py): with more, conversations starve. Each takes 0.5 to 2 GB.
-JOBS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 2 ? 2 : cores < 4 ? 2 * cores : 8)))
+JOBS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 2 ? 2 : cores < 4 ? 2 * cores + 1 : 8)))
 FAST_JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 # Several test processes with several threads each would fight for the cores. Byte code is kept even where
 # the environment forbids it: without it each of the hundreds of processes that tests start compiles everything.
@@ -34,7 +34,7 @@ TORCH ?= $(shell [ "$$(uname -s)" != Linux ] || nvidia-smi -L 2>/dev/null | grep
 TORCH_CPU_INDEX ?=
 TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help setup serve browser speakers programs clients test test-long test-fast test-clients fmt lint type bench web web-check web-test web-bench web-hour web-shots npm gpu clean
+.PHONY: help setup pages serve browser speakers programs clients test test-long test-fast test-clients fmt lint type bench web web-check web-test web-bench web-hour web-shots npm gpu clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -70,7 +70,10 @@ $(STAMP): $(SERVING)
 	@$(PIP) --no-deps openai-agents
 	@touch $@
 
-serve: $(SERVING) ## start the server; ARGS="--http --port 8080" adds flags
+pages: $(SERVING) ## make the pages as they are served, after a change in src/parley/web
+	@$(PY) -m tools.pages
+
+serve: pages ## start the server; ARGS="--http --port 8080" adds flags
 	@.venv/bin/parley serve $(ARGS)
 
 browser: # what the browser tests need, where it may be installed; they say in one line why they skip
@@ -98,6 +101,7 @@ test: $(STAMP) browser speakers programs clients ## every test that this machine
 	@$(TEST_ENV) $(PY) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 test-long: export LONG_TESTS := 1
+test-long: ARGS += --hypothesis-profile=default
 test-long: test ## the same with more repetitions in leak hunts and fuzz tests
 
 test-fast: $(STAMP) ## the quick tests of every part, without whole servers
@@ -132,7 +136,7 @@ bench: $(STAMP) ## benches for developers; ARGS="relay" or ARGS="session"
 	@$(PY) -m tools.bench $(ARGS)
 
 web: $(STAMP) ## generate the wire types and JSON Schema
-	@$(PY) -m parley.protocol.export
+	@$(PY) -m tools.wire_types
 	@[ ! -e node_modules/typescript/bin/tsc ] || npm run --silent types
 
 # The lock lacks optional packages of the linter for systems that a registry here does not serve; where
@@ -146,14 +150,14 @@ web-check: node_modules/.package-lock.json ## types and tests of the browser cod
 web-test: $(STAMP) node_modules/.package-lock.json ## conversations in headless Chromium (Debian: chromium)
 	@$(PY) -m pytest tests/web $(ARGS)
 
-web-bench web-hour: $(STAMP) node_modules/.package-lock.json
+web-bench web-hour: $(STAMP) pages node_modules/.package-lock.json
 	@mkdir -p .shots && $(PY) -m tests.web.speech .shots/speech.wav
 	@node --no-warnings --experimental-websocket tests/web/figures.mjs --wav .shots/speech.wav $(FIGURES) $(ARGS)
 web-bench: ## figures of the pages: how soon they can be used, what they add to the way of a word
 web-hour: FIGURES := hour
 web-hour: ## one call of an hour, its memory and its clocks; ARGS="--minutes 10" for less
 
-web-shots: $(STAMP) node_modules/.package-lock.json ## pictures of every page into .shots/; ARGS="call omni" for some, ARGS=--docs for those of the docs
+web-shots: $(STAMP) pages node_modules/.package-lock.json ## pictures of every page into .shots/; ARGS="call omni" for some, ARGS=--docs for those of the docs
 	@mkdir -p .shots && $(PY) -m tests.web.speech .shots/speech.wav 'What is the capital of France?'
 	@node --no-warnings tests/web/shots.mjs --model pocket --wav .shots/speech.wav --out .shots $(ARGS)
 

@@ -1,31 +1,29 @@
 """What holds for every test of this folder."""
 
-from __future__ import annotations
-
 import gc
 from collections import Counter
 from collections.abc import Generator, Iterator
 
 import pytest
 import structlog
-from tests.support import starts
+from tests.support import scheduling, starts
 from tests.support.process_state import ProcessState, seed
 from tests.support.scheduling import (
-    pytest_configure,
     pytest_sessionstart,
     pytest_xdist_make_scheduler,
     slow_tests,
 )
 
 from parley import logs
+from tools import pages
 
-__all__ = ["pytest_configure", "pytest_sessionstart", "pytest_xdist_make_scheduler"]
+__all__ = ["pytest_sessionstart", "pytest_xdist_make_scheduler"]
 
 # Nothing of what is imported and collected is garbage: looking for some takes a sixth of the time.
 gc.disable()
 
-# Whoever has not configured the log gets structlog's own, whose tracebacks in colour show all local
-# variables and take seconds where those are networks.
+# A test that configures no log gets structlog's own, whose tracebacks in colour show all local
+# variables and take seconds if those are networks.
 structlog.configure(
     processors=[
         *structlog.get_config()["processors"][:-1],
@@ -45,6 +43,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     they start."""
     forked.is_used = item.get_closest_marker("starts_python") is None
     return (yield)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The pages that servers of tests serve are those of this tree."""
+    if not hasattr(config, "workerinput"):
+        pages.make()
+    scheduling.pytest_configure(config)
 
 
 def pytest_unconfigure() -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import ssl
 
@@ -58,7 +56,7 @@ def test_a_file_with_an_authority_vouches_for_names_and_a_servers_own_for_itself
 
 
 @pytest.mark.parametrize("text", ["", "AB", "zz" * 32, "AB:" * 31])
-def test_what_is_no_fingerprint_is_refused_at_once(text):
+def test_what_is_not_a_fingerprint_is_refused_immediately(text):
     assert plain_fingerprint(text) is None
     if text:
         with pytest.raises(SetupError, match="not a certificate's fingerprint"):

@@ -24,7 +24,7 @@ def citations() -> list[tuple[str, str, str]]:
         for path in (ROOT / folder).rglob(suffix):
             if path == Path(__file__):
                 continue
-            # A citation may go on in the next comment or docstring line.
+            # A citation may continue in the next comment or docstring line.
             text = re.sub(r"\n\s*(?:#|//|\*)? *", " ", path.read_text())
             for match in CITED.finditer(text):
                 before = text[max(0, match.start() - 20) : match.start()]

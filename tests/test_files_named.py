@@ -1,12 +1,14 @@
-"""Every file that a page names is there: links, and paths in code marks."""
+"""Every file that a page names is there: links, and paths in code marks.
 
-from __future__ import annotations
+So is what mutants change.
+"""
 
 import functools
 import re
 from pathlib import Path
 
 import pytest
+from tools.mutants import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -53,3 +55,11 @@ def files() -> list[str]:
     folders = ("src", "tests", "tools", "docs", "deploy", "training", "examples", "packages")
     found = (each for folder in folders for each in (ROOT / folder).rglob("*.*"))
     return [each.relative_to(ROOT).as_posix() for each in found]
+
+
+def test_each_mutant_can_be_made_and_tried():
+    for mutant in MUTANTS:
+        text = (ROOT / "src/parley" / mutant.file).read_text()
+        assert text.count(mutant.old) == 1, mutant.name
+        paths = mutant.tests.partition(" -k ")[0].split()
+        assert all((ROOT / path).exists() for path in paths), mutant.name

@@ -1,7 +1,5 @@
 """Imports at the start of a server."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import sys

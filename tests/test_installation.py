@@ -1,7 +1,5 @@
 """What hints say about installing works where the reader stands, and never fetches a stranger."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import re

@@ -1,11 +1,10 @@
-from __future__ import annotations
-
 import ast
 import io
 import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -56,6 +55,28 @@ def test_bad_requests_of_strangers_do_not_push_warnings_out():
     assert [line.event for line in recent.lines] == ["worker_died"]
 
 
+def test_work_in_many_steps_is_logged_now_and_then_and_at_its_end(monkeypatch) -> None:
+    lines: list[tuple[str, dict[str, object]]] = []
+    signs: list[int] = []
+    monkeypatch.setattr(logs, "_progress_listeners", [lambda: signs.append(1)])
+    logger = SimpleNamespace(info=lambda event, **facts: lines.append((event, facts)))
+    now = 100.0
+
+    progress = logs.Steps(logger, "weights_read", every_s=5.0, clock=lambda: now)
+    for count in range(1, 13):
+        now += 1.0
+        progress.step(tensors=count)
+    progress.end(tensors=12)
+
+    assert lines == [
+        ("weights_read", {"tensors": 5}),
+        ("weights_read", {"tensors": 10}),
+        ("weights_read", {"took_s": 12.0, "tensors": 12}),
+    ]
+    # Anyone who waits for a sign of life hears every step.
+    assert len(signs) == 12
+
+
 SOURCE = Path(__file__).parents[1] / "src" / "parley"
 METHODS = {"debug", "info", "warning", "error", "exception", "critical"}
 NAME = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
@@ -83,3 +104,15 @@ def test_events_are_names_and_facts_are_fields() -> None:
     assert [
         one for one in found if not NAME.fullmatch(one[1]) and not one[0].startswith(SENTENCES)
     ] == []
+
+
+def test_ctrl_c_at_the_start_prints_no_traceback():
+    out = io.StringIO()
+    logs.configure(style="text", stream=out)
+    log = logging.getLogger("uvicorn.error")
+
+    log.error("Traceback (most recent call last):\n …\nasyncio.exceptions.CancelledError\n")
+    log.error("Traceback (most recent call last):\n …\nOSError: [Errno 28]\n")
+
+    assert out.getvalue().count("Traceback") == 1
+    assert "Errno 28" in out.getvalue()

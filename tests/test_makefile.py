@@ -3,8 +3,6 @@
 The recipes run for real; only Python is a stand-in that notes what pip was asked for.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

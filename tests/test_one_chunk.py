@@ -1,7 +1,5 @@
 """One second of sound passes the functions that docs/understand/one-chunk.md lists, and no more."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path
@@ -16,10 +14,10 @@ FILES = sorted(set(re.findall(r"`((?:web|session|worker|vad)/[\w/-]+\.(?:py|js))
 
 # Calls of parley's own functions per unit, a coroutine that continues counted again. Raise none;
 # lower them when a change allows it.
-BUDGET = {"listened": 280, "spoke": 335}
-BUDGET_WITH_RESUME = {"listened": 365, "spoke": 425}
-FUNCTIONS_BUDGET = 146
-FUNCTIONS_BUDGET_WITH_RESUME = 180
+BUDGET = {"listened": 280, "spoke": 325}
+BUDGET_WITH_RESUME = {"listened": 358, "spoke": 415}
+FUNCTIONS_BUDGET = 144
+FUNCTIONS_BUDGET_WITH_RESUME = 175
 
 
 @pytest.fixture(scope="module")

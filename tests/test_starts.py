@@ -1,7 +1,5 @@
 """Processes forked for tests (`tests/support/starts.py`) are as those that Python starts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -15,7 +13,7 @@ import psutil
 import pytest
 from tests.support import starts
 from tests.support.patience import HANG_S
-from tests.support.processes import PARROT, is_fork_server, serving
+from tests.support.processes import PARROT, is_fork_server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks as Linux does")
 WORKER = [sys.executable, "-m", "parley", "worker", "--gateway", "ws://127.0.0.1:9"]
@@ -37,23 +35,6 @@ def is_forked(
     monkeypatch.setattr(fork_server, "is_used", request.param)
     monkeypatch.setattr(subprocess, "_fork_exec", fork_server.fork_exec)
     return bool(request.param)
-
-
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (["parley", "gateway", "--nonsense"], 2),
-        (["parley.media.decoder_child", "100000000"], 0),
-        (["parley.media.decoder_child", "no number"], 1),
-        (["parley.nothing"], 1),
-    ],
-)
-def test_exit_codes(is_forked: bool, words: list[str], code: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", *words], stdin=subprocess.DEVNULL, capture_output=True
-    )
-
-    assert done.returncode == code, done.stderr.decode()
 
 
 def test_what_a_process_has_of_its_own(is_forked: bool, tmp_path: Path) -> None:
@@ -81,19 +62,6 @@ def test_what_a_process_has_of_its_own(is_forked: bool, tmp_path: Path) -> None:
         assert [is_fork_server(each) for each in here.children()] == [True] * is_forked
         process.send_signal(signal.SIGKILL)
         assert process.wait(HANG_S) == -signal.SIGKILL
-
-
-def test_a_signal_ends_a_server_in_order_and_its_children_with_it(
-    is_forked: bool, tmp_path: Path
-) -> None:
-    with serving(tmp_path) as server:
-        everybody = psutil.Process(server.popen.pid).children(recursive=True)
-        assert any(map(is_fork_server, everybody)) == is_forked
-        server.send(signal.SIGINT)
-
-        assert server.popen.wait(HANG_S) == 0
-        _, alive = psutil.wait_procs(everybody, HANG_S)
-        assert not alive
 
 
 async def test_a_coroutine_may_start_and_hear_one(is_forked: bool, tmp_path: Path) -> None:

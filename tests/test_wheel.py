@@ -3,8 +3,6 @@
 Takes minutes and fetches packages, so it runs only when asked for: PARLEY_TEST_WHEEL=1.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

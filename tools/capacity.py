@@ -3,7 +3,7 @@
     python -m tools.capacity --users 50 --calls 2 --minutes 6     one answer
     python -m tools.capacity --write | --check                    the table of docs/do/capacity.md
 
-People call at random moments (Poisson), calls last random times, everybody waits in one strict
+People call at random moments (Poisson), calls last random times, all wait in one strict
 order: the server's own rule. `erlang_c` gives the same for exponential durations in closed form;
 tests hold one against the other.
 """
@@ -29,7 +29,7 @@ USES: Final = (("light", 0.5, 4.0), ("usual", 2.0, 6.0), ("heavy", 4.0, 10.0))
 """Name, calls per person in the busy hour, minutes per call."""
 WAIT_LIMIT_S: Final = 10.0
 WAIT_SHARE: Final = 0.95
-"""So many of all calls wait for less than the limit."""
+"""Share of all calls that wait for less than the limit."""
 CALLS: Final = 200_000
 SEED: Final = 7
 

@@ -70,7 +70,7 @@ class _Rule:
         raise NotImplementedError
 
     def next(self, slot: int) -> int | None:
-        """The session that gets `slot`; None: nobody waits for it."""
+        """The session that gets `slot`; None: no session waits for it."""
         raise NotImplementedError
 
     def home(self, gateway: int) -> int:
@@ -119,7 +119,7 @@ class OwnWorkers(_Rule):
 
 
 class FirstToAsk(_Rule):
-    """Every gateway knows every worker; whoever hears first of a free slot takes it."""
+    """Every gateway knows every worker; the first that learns of a free slot takes it."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -167,7 +167,7 @@ class Fairness:
     Args:
         waits: seconds, by session.
         overtakers: how many who came later began earlier, by session.
-        idle_share: of all slot time, idle while somebody waited somewhere.
+        idle_share: of all slot time, idle while a session waited somewhere.
     """
 
     waits: Sequence[float]

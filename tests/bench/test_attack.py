@@ -19,7 +19,7 @@ async def test_every_attack_ends_in_its_time_without_a_server(kind: str):
 
 
 @pytest.mark.starts_python
-async def test_live_sessions_go_on_while_they_are_measured(
+async def test_live_sessions_continue_while_they_are_measured(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     # Only figures need quiet.

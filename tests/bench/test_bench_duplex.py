@@ -1,8 +1,7 @@
 """`parley bench duplex`: its measures, its loudspeaker, and a conversation with a real server."""
 
-from __future__ import annotations
-
 import asyncio
+import dataclasses
 import json
 import math
 import time
@@ -10,9 +9,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from tests.support.long import IS_LONG, long_only
 from tests.support.noises import spoken
 
-from parley.cli.bench import duplex_talk
+from parley.cli.bench import duplex_people, duplex_talk
 from parley.cli.bench.duplex import as_data, as_table, converse
 from parley.cli.bench.duplex_material import Material, own
 from parley.cli.bench.duplex_plot import as_svg
@@ -25,6 +25,8 @@ from parley.client.half_duplex import HalfDuplexClient
 from parley.errors import SetupError
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
 from parley.media.wav import encode_wav
+
+TRIED = DIALECTS if IS_LONG else ("half_duplex", "duplex")
 
 
 def tone(seconds: float, rate_hz: int = OUTPUT_RATE_HZ) -> Pcm:
@@ -70,7 +72,7 @@ def test_a_picture_has_a_row_for_each_dialect_and_an_interval_for_what_was_measu
     assert len(list(root.iter("{http://www.w3.org/2000/svg}circle"))) == measured > 4
 
 
-def test_missed_turns_and_answers_that_did_not_stop_are_no_latencies():
+def test_missed_turns_and_answers_that_did_not_stop_are_not_latencies():
     seen = TalkOutcome(turns=[200.0, None], interruptions=[None, 100.0, 300.0])
     found = {one.name: one for one in seen.measures()}
 
@@ -166,7 +168,58 @@ def test_recordings_of_ones_own(tmp_path):
         own(tmp_path / "empty")
 
 
+def test_the_table_of_recorded_people_says_what_was_cut_and_what_failed():
+    half, *_ = duplex_people.WAYS
+    one = duplex_people.WayOutcome(half, {300: [False] * 12, 900: [True] * 2 + [False] * 10})
+    one.first_ms += [400.0, 600.0, None]
+    one.failures.append("ServerLost: gone")
+    head, row, _, *rest = duplex_people.as_table([one]).splitlines()
+
+    assert head.split()[-6:] == ["first", "sound", "(median", "/", "p95)", "aim"]
+    assert row.split() == [
+        "half-duplex",
+        "0",
+        "of",
+        "12",
+        "-",
+        "-",
+        "2",
+        "of",
+        "12",
+        "-",
+        "500",
+        "/",
+        "590",
+        "ms",
+        "500",
+        "/",
+        "900",
+        "ms",
+    ]
+    assert rest == ["half-duplex: 1 sentences were not answered", "half-duplex: ServerLost: gone"]
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(120)
+async def test_a_recorded_sentence_is_said_to_a_server_with_and_without_a_pause():
+    sentence = spoken("Tell me a long story about a fox who could not sleep at night, please.")
+    ways = [
+        dataclasses.replace(way, pauses_ms=(300,))
+        for way in duplex_people.WAYS
+        if way.name in ("half-duplex", "server_vad")
+    ]
+    async with server(2) as url:
+        found = await duplex_people.measure(url, {}, [sentence], 30.0, ways)
+
+    for one in found:
+        assert one.failures == []
+        assert one.cuts == {300: [False]}
+        (first_ms,) = one.first_ms
+        assert first_ms is not None
+        assert first_ms > 0
+
+
+@long_only
 @pytest.mark.timeout(300)
 async def test_conversations_with_a_server(monkeypatch: pytest.MonkeyPatch):
     # How long it coughs decides how sure the figures are, and nothing else.
@@ -176,11 +229,11 @@ async def test_conversations_with_a_server(monkeypatch: pytest.MonkeyPatch):
         interruptions=(spoken("Wait, stop please, I wanted to ask something else."),) * 2,
         acknowledgements=(spoken("yes"),) * 2,
     )
-    async with server(len(DIALECTS)) as url:
+    async with server(len(TRIED)) as url:
         held = await asyncio.gather(
-            *(converse(url, {}, name, 1, "stop", material, 30.0) for name in DIALECTS)
+            *(converse(url, {}, name, 1, "stop", material, 30.0) for name in TRIED)
         )
-    reports = dict(zip(DIALECTS, held, strict=True))
+    reports = dict(zip(TRIED, held, strict=True))
 
     for observed in held:
         assert observed.failures == []
@@ -190,6 +243,6 @@ async def test_conversations_with_a_server(monkeypatch: pytest.MonkeyPatch):
         assert {ms: len(each) for ms, each in observed.pauses.items()} == {500: 1}
     assert [ms for one in held for ms in one.interruptions if ms is not None]
     data = json.loads(json.dumps(as_data(reports)))
-    assert set(data) == set(DIALECTS)
+    assert set(data) == set(TRIED)
     assert data["duplex"]["measures"]["takeover rate"]["count"] == 4
     assert "response latency p95" in as_table(reports)

@@ -1,7 +1,5 @@
 """`parley bench field`: recordings are spoken to a server, and its answers are written."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`parley bench gpu`, at a small size on the CPU: what it tries, what it says, whom it names."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path
@@ -17,6 +15,7 @@ from parley.cli.bench.gpu_plan import GpuPlan, TimeBudget, plan_of_flags, read_p
 from parley.errors import SetupError
 from parley.models.minicpmo45 import loading
 from parley.models.minicpmo45.conversation import speech
+from parley.models.minicpmo45.plan import describe
 from parley.models.minicpmo45.quantize import Groups
 from parley.models.minicpmo45.random_model import small_sizes
 from parley.models.minicpmo45.tts.turns import SpokenTurn
@@ -153,6 +152,20 @@ def test_a_graph_that_was_refused_is_out_of_tolerance() -> None:
     assert gpu._captures({"decode": 8}, {}, 3.0, 4, is_active=True).verdict == "ok"
 
 
+@pytest.mark.parametrize(("share", "verdict"), [(0.9, "ok"), (1.1, "out of tolerance")])
+def test_the_peak_of_a_card_is_compared_with_the_plan(
+    monkeypatch: pytest.MonkeyPatch, share: float, verdict: str
+) -> None:
+    planned = describe(SMALL.model_copy(update={"slots": 4})).total_bytes or 0
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda place: round(share * planned))
+
+    check = gpu._memory(SMALL.model_copy(update={"slots": 4}), 4, torch.device("cuda"))
+
+    assert check.verdict == verdict
+    assert check.found == pytest.approx(share, abs=0.01)
+    assert f"total: {planned / 2**30:.2f} GiB with 4 slots" in check.facts
+
+
 def test_a_number_of_slots_that_does_not_load_ends_the_row_with_its_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -201,7 +214,7 @@ def test_a_plan_that_makes_no_sense_is_refused_before_the_card_is_touched(
     assert said in str(caught.value)
 
 
-def test_what_would_end_behind_the_limit_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_would_end_behind_the_limit_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """The parts are still checked, and the report names what was left out and why."""
     monkeypatch.setattr(gpu, "_part_checks", lambda *_: iter([judged("part", 0.0, 1.0, "nobody")]))
     plan = GpuPlan(limit_s=20, run=plan_of_flags([1, 4], 10).run)

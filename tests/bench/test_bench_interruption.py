@@ -1,20 +1,14 @@
 """`python -m tools.bench interruption`: what it counts, and interruptions of a real server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from tests.support.long import IS_LONG
 from tests.support.noises import spoken
 from tests.support.processes import serving
-from tools.bench.interruption import (
-    ConcurrentTalks,
-    FenceLoudspeaker,
-    InterruptionOutcome,
-    as_line,
-)
+from tools.bench.interruption import ConcurrentTalks, FenceLoudspeaker, InterruptionOutcome, as_line
 
 from parley.cli.bench.talkers import TALKERS, HistoryCut
 from parley.client.events import Interruption, Listening, Piece, Speaking, Thinking
@@ -121,7 +115,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("dialect", ["half_duplex", *TALKERS])
+@pytest.mark.parametrize(
+    "dialect", ["half_duplex", *(TALKERS if IS_LONG else ("openai_realtime",))]
+)
 async def test_answers_of_a_server_are_interrupted(url, dialect):
     words = (
         spoken("Tell me a long story about a fox who could not sleep at night, please."),

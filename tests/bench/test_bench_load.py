@@ -1,7 +1,5 @@
 """`parley bench load` against a real server with the parrot, small."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`parley bench noise`: its measures with the real detector, and what it calls a miss."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,11 +1,12 @@
 """`python -m tools.bench session` and `parley bench model`, on small numbers."""
 
 import pytest
+from tests.support.long import long_only
 from tests.support.small_minicpmo import small_model
 from tools.bench import session, units
 
 from parley.cli.bench import model
-from parley.cli.bench.figures import Figures, histogram
+from parley.cli.bench.figures import Figures
 from parley.client.events import Listening, Speaking
 from parley.engine.work import Window
 from parley.errors import SetupError
@@ -19,15 +20,6 @@ def test_figures_are_measured_values():
     assert (figures.p99_ms, figures.max_ms) == (198, 200)
     assert Figures.of([]) == Figures(0, 0.0, 0.0, 0.0, 0.0)
     assert str(Figures.of([2.0])) == "p50 2.00 ms, p95 2.00 ms, p99 2.00 ms, max 2.00 ms"
-
-
-def test_a_histogram_counts_by_doublings():
-    assert histogram([0.2, 1.0, 1.5, 3.0, 3.5, 100.0]) == {
-        "1 ms": 2,
-        "2 ms": 1,
-        "4 ms": 2,
-        "128 ms": 1,
-    }
 
 
 async def test_the_server_is_measured_inside_one_process():
@@ -49,7 +41,7 @@ async def test_the_further_piece_of_a_turns_end_is_no_answer_to_the_next_unit():
     assert (first, await session._answer(answers, first)) == (20, 33)
 
 
-@pytest.mark.slow
+@long_only
 async def test_the_server_is_measured_over_the_wire():
     figures = await session.measure(20, 2, wire=True)
 
@@ -89,28 +81,13 @@ async def test_a_long_conversation_is_measured():
     assert f"{report.spoke.unit.count} units spoke: p50" in units.describe(report)
 
 
-def test_a_slow_unit_is_slow_among_its_kind():
-    kind = units.UnitKind.of([10.0, 10.0, 30.0, 31.0, 10.0])
-
-    assert (kind.unit.p50_ms, kind.slow) == (10.0, 1)
-    assert kind.histogram == {"16 ms": 3, "32 ms": 2}
-
-
-@pytest.mark.slow
+@long_only
 async def test_a_long_conversation_of_a_small_model_slides_its_window():
     small = small_model(slots=1)
 
     report = await units.measure(small, count=12, window=Window("basic", 250, 150))
 
     assert report.slide.count > 0
-
-
-async def test_a_full_context_begins_anew():
-    parrot = Parrot(1, context_limit_tokens=256 + 100)
-
-    report = await model.measure(parrot, units=16, pace_s=0.001)
-
-    assert report.prepare.count > 1
 
 
 @pytest.mark.parametrize("words", ["", "1,x", "0"])

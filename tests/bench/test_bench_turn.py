@@ -1,7 +1,5 @@
 """`python -m tools.bench turn`: the parts of a turn, inside and over the wire."""
 
-from __future__ import annotations
-
 import pytest
 from tests.support.noises import spoken
 from tools.bench.turn import AFTER, SILENCE_MS, inside, through
@@ -22,6 +20,7 @@ async def test_the_parts_inside_are_of_every_turn():
         "inside: first window": 2,
         "inside: all": 2,
         "inside: all, taken in early": 2,
+        **{f"inside: processor, {stage}": 2 for stage in ("encode", "prefill", "decode", "vocode")},
     }
     everything = parts["inside: all"]
     for name in ("queue", "prefill", "first text"):

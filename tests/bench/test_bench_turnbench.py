@@ -1,16 +1,14 @@
-"""`parley bench turnbench`: conversations on two channels, and eot-bench's adapter."""
-
-from __future__ import annotations
+"""`python -m tools.bench turnbench`: conversations on two channels, and eot-bench's adapter."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 from tests.support.noises import room, spoken
+from tools.bench import app
+from tools.bench.turnbench import EotBenchAdapter
 from typer.testing import CliRunner
 
-from parley.cli.bench import app
-from parley.cli.bench.turnbench import EotBenchAdapter
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.media.wav import encode_wav
 

@@ -1,10 +1,10 @@
 """`python -m tools.bench chaos` and `hour`: what they count, and that they find a fault."""
 
-from __future__ import annotations
-
 import json
 import random
 import time
+from datetime import datetime
+from pathlib import Path
 
 import pytest
 from tools.bench import chaos, hour
@@ -12,6 +12,7 @@ from tools.bench.breakable import BreakableNetwork
 from tools.bench.chaos import ChaosPlan, ChaosReport
 from tools.bench.chaos_servers import Outage, Servers
 from tools.bench.chaos_talks import is_right_but_cut
+from tools.bench.chaos_trace import Recovery, explained
 
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
 
@@ -74,17 +75,24 @@ def test_a_recovery_counts_from_what_made_it_possible() -> None:
     now_s = time.monotonic()
     network.breaks = 1
     network.explain()
-    one._recovered(0.5, network)
+    one._recovered(0.5, network, "s")
     network.explain()
     one._servers.outages = [Outage("gateway", now_s - 3, now_s - 0.2)]
-    one._recovered(3.0, network)
+    one._recovered(3.0, network, "s")
 
     one._servers.outages = [Outage("gateway", now_s - 30)]
-    one._recovered(30.0, network)
+    one._recovered(30.0, network, "s")
+    # What comes later is not why the connection was lost.
+    one._servers.outages = [
+        Outage("gateway", now_s - 40, now_s - 20),
+        Outage("gateway", now_s - 19, now_s - 0.3),
+        Outage("stopped", now_s - 0.2, now_s),
+    ]
+    one._recovered(40.0, network, "s")
 
     found = one.report.recovery_ms
     assert found["cut"][0] == pytest.approx(500, abs=100)
-    assert found["gateway"] == pytest.approx([200, 0], abs=100)
+    assert found["gateway"] == pytest.approx([200, 0, 200], abs=100)
 
 
 def test_only_kills_count_by_which_a_connection_was_lost() -> None:
@@ -109,9 +117,35 @@ def test_only_kills_count_by_which_a_connection_was_lost() -> None:
 
 
 def test_what_takes_too_long_is_a_fault() -> None:
-    slow = ChaosReport(recovery_ms={"cut": [2500.0], "gateway": [100.0], "worker": [4000.0]})
+    took = {"cut": 2500.0, "gateway": 100.0, "worker": 2900.0}
+    slow = ChaosReport(recoveries=[Recovery(kind, ms, "s", 0, 0) for kind, ms in took.items()])
 
-    assert slow.faults() == ["recovery of cut: p95 2500 ms > 2000 ms"]
+    assert slow.faults() == ["recovery of cut: p95 2500 ms > 1000 ms"]
+    assert [each.kind for each in slow.longest()] == ["cut"]
+
+
+def test_a_slow_recovery_is_explained_by_what_the_servers_logged_of_it(tmp_path: Path) -> None:
+    def line(second: int, event: str, **more: str) -> str:
+        return json.dumps({"timestamp": f"2026-01-01T00:00:{second:02}Z", "event": event, **more})
+
+    lines = [
+        line(5, "long_before"),
+        line(11, "session_kept", session_id="s"),
+        line(12, "session_kept", session_id="another"),
+        "Traceback",
+        line(13, "worker_joined", worker="w"),
+        line(20, "later"),
+    ]
+    (tmp_path / "0001-gateway.log").write_text("\n".join(lines))
+    lost_at = datetime.fromisoformat("2026-01-01T00:00:10Z").timestamp()
+
+    found = explained(Recovery("worker", 4000, "s", lost_at, lost_at + 4), tmp_path)
+
+    assert found == [
+        "worker, 4000 ms: s",
+        "  +1.00 s 0001-gateway: session_kept",
+        "  +3.00 s 0001-gateway: worker_joined worker=w",
+    ]
 
 
 # ---- an hour -------------------------------------------------------------------------------
@@ -133,7 +167,7 @@ def test_memory_that_grows_and_clocks_that_part_are_faults() -> None:
     ]
 
 
-def test_answers_are_counted_by_unit_and_the_least_delayed_tells_the_time() -> None:
+def test_answers_are_counted_by_unit_and_the_least_delayed_reports_the_time() -> None:
     call = hour._Call(1, Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ), random.Random(1),
                       quiet=True)  # fmt: skip
     call._heard(json.dumps({"type": "prepared"}))

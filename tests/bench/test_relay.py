@@ -1,4 +1,5 @@
 import pytest
+from tests.support.long import long_only
 from tools.bench import relay_resume
 from tools.bench.relay import RelayReport, Tally, describe, measure
 from tools.bench.relay_resume import ResumeCost
@@ -41,7 +42,7 @@ def test_what_resuming_costs_is_compared_round_by_round():
     assert "+4.0 %" in cost.describe()
 
 
-@pytest.mark.slow
+@long_only
 async def test_every_way_of_holding_sessions_is_measured(monkeypatch: pytest.MonkeyPatch):
     # Only figures need warm sockets and buffers.
     monkeypatch.setattr(relay_resume, "WARM_S", 1.5)

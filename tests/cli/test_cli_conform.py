@@ -1,7 +1,5 @@
 """The conformance kit passes on this server, and notices what is wrong with another."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

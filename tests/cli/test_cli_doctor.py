@@ -1,33 +1,26 @@
 """The doctor finds what is broken, says what to do, and exits accordingly."""
 
-from __future__ import annotations
-
+import re
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from tests.support.certificates import self_signed
+from tests.support.command import run
 
-from parley import cli, models
+from parley import models
 from parley.cli import doctor
 from parley.cli.doctor import Finding
 from parley.client import Server
 from parley.errors import SetupError
+from parley.models.minicpmo45 import device as devices
+from parley.models.minicpmo45 import fast_parts_check, trials
 from parley.models.plan import ModelPlan
 from parley.settings import Settings, load
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def run(*words: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["doctor", *words])
-    code = caught.value.code
-    return code if isinstance(code, int) else 0
 
 
 def settings(**flags: object) -> Settings:
@@ -111,7 +104,7 @@ def test_too_little_room_means_no_recording() -> None:
     assert "nothing will be recorded" in finding.text
 
 
-def test_the_exit_code_tells_whether_something_is_broken(
+def test_the_exit_code_reports_whether_something_is_broken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fine(settings: Settings) -> Iterator[Finding]:
@@ -121,11 +114,11 @@ def test_the_exit_code_tells_whether_something_is_broken(
         yield from gone()
 
     monkeypatch.setattr(doctor, "CHECKS", (fine,))
-    assert run() == 0
+    assert run("doctor") == 0
     assert "ready" in capsys.readouterr().out
 
     monkeypatch.setattr(doctor, "CHECKS", (fine, check_broken))
-    assert run() == 1
+    assert run("doctor") == 1
     out = capsys.readouterr().out
     assert "broken: It is gone." in out
     assert "Bring it back." in out
@@ -140,7 +133,7 @@ def test_a_wrong_settings_file_is_the_first_thing_it_says(
 ) -> None:
     Path("parley.toml").write_text("[gateway]\nport = 'http'\n", encoding="utf-8")
 
-    assert run() == 1
+    assert run("doctor") == 1
 
     assert "gateway.port" in capsys.readouterr().out
 
@@ -203,3 +196,66 @@ def test_the_place_of_session_logs_is_named(tmp_path: Path) -> None:
     unencrypted = found("redis://other.example:6379/0")
     assert unencrypted.grade == "broken"
     assert "unencrypted" in unencrypted.text
+
+
+def test_without_a_card_minicpmo_is_planned_and_nothing_is_called_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(doctor, "CHECKS", (doctor.check_torch, doctor.check_model))
+    monkeypatch.setattr(fast_parts_check, "visible_cards", lambda *_: 0)
+    monkeypatch.setattr(devices, "visible_cards", lambda *_: 0)
+
+    assert run("doctor", "--random-weights", "--model", "minicpmo45", "--try") == 0
+
+    words = " ".join(capsys.readouterr().out.split())
+    assert "broken" not in words
+    assert "on a CPU it is far slower than real time" in words
+    assert "no NVIDIA card is used: kernel, graphs, int4 and fp8 were not tried" in words
+    # The line on memory and the table's last one say the same.
+    (total,) = set(re.findall(r"([\d.]+ GiB) with 1 slot", words))
+    assert total != "0.00 GiB"
+    assert " 0.00 GiB" not in words
+
+
+def test_a_card_that_torch_cannot_use_is_broken_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(devices, "visible_cards", lambda *_: 1)
+
+    last = list(doctor.check_fast_parts(settings()))[-1]
+
+    assert (last.grade, last.subject) == ("broken", "card")
+    assert last.text.startswith("This machine has an NVIDIA card, and torch cannot use it: ")
+    assert "model.device" in last.advice
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_stream_whose_results_are_read_too_early_is_found(
+    monkeypatch: pytest.MonkeyPatch, is_early: bool
+) -> None:
+    """A stand-in of streams on a CPU: what runs on the other one is there after waiting for it."""
+
+    class Stream:
+        def __init__(self, *_: object) -> None:
+            return
+
+        def wait_stream(self, other: object) -> None:
+            return
+
+    @contextmanager
+    def entered(_: object) -> Iterator[None]:
+        with monkeypatch.context() as late:
+            if is_early:
+                late.setattr(torch.Tensor, "__matmul__", lambda x, _: torch.zeros_like(x))
+            yield
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+
+    found = fast_parts_check.tried("stream", "", partial(trials.stream, torch.device("cpu")))
+
+    assert found.grade == ("note" if is_early else "fine")
+    assert found.advice == ("No voice can be made without it." if is_early else "")

@@ -1,7 +1,5 @@
 """A wrong file is told by its name, before anybody is asked for anything."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

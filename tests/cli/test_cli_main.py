@@ -1,31 +1,17 @@
 """The command as a whole: quick to help, plain about errors, right about exit codes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import types
-from pathlib import Path
 
 import pytest
+from tests.support.command import run
 from tests.support.patience import PROCESS_S
 
 from parley import cli
 from parley.errors import InferenceFailed, InvalidPayload, SetupError
 
 pytestmark = pytest.mark.starts_python
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def run(*words: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(words)
-    code = caught.value.code
-    return code if isinstance(code, int) else 0
 
 
 def test_help_names_every_verb_and_says_how_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,7 +112,7 @@ def test_a_missing_package_names_the_extra_to_install(
     assert "[worker]'" in capsys.readouterr().err
 
 
-def test_an_interrupt_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(KeyboardInterrupt(), monkeypatch)
 
     assert run("chat") == 130

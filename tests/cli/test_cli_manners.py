@@ -1,7 +1,5 @@
 """How the command line behaves towards shells, pipes, and people who mistype."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os
@@ -16,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from tests.support.command import run
 from tests.support.fake_server import Elsewhere, FakeServer
 from tests.support.patience import PROCESS_S
 from tests.support.recordings import recorded
@@ -30,25 +29,11 @@ pytestmark = pytest.mark.starts_python
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    # The machine running the tests may have a sound card; nobody wants to hear them.
-    monkeypatch.setitem(sys.modules, "sounddevice", None)
-
-
 @pytest.fixture
 def playing(request: pytest.FixtureRequest) -> Iterator[FakeServer]:
     elsewhere = Elsewhere(find(*request.param))
     yield elsewhere.server
     elsewhere.close()
-
-
-def run(*words: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(words)
-    code = caught.value.code
-    return code if isinstance(code, int) else 0
 
 
 def on_a_terminal(**environment: str) -> str:

@@ -1,7 +1,5 @@
 """The operator's verbs against a running gateway."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path
@@ -11,8 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 from tests.support.certificates import self_signed
 from tests.support.fake_server import FakeServer
-from tests.support.gateways import PATHS, hear, occupied, running_gateway
+from tests.support.gateways import occupied, running_gateway
 from tests.support.stand_in_worker import StandInWorker
+from tests.support.talking import PATHS, hear
 from tests.support.transcripts import find
 from websockets.asyncio.client import connect
 
@@ -58,7 +57,8 @@ async def test_status_says_whether_sessions_are_taken(gateway: Any, capsys: Any)
     assert (code, out.splitlines()[0]) == (1, "ready: no. No worker can take a session.")
 
     async with StandInWorker(gateway.url, name="w7"):
-        code, out, _ = await parley(capsys, gateway.url, "status")
+        # The URL may also be an argument.
+        code, out, _ = await parley(capsys, gateway.url, "status", gateway.url)
         found = await as_json(capsys, gateway.url, "status")
 
     assert (code, out.splitlines()[0]) == (0, "ready: yes")
@@ -213,5 +213,5 @@ async def test_without_the_right_a_hint_says_what_it_takes(gateway: Any, capsys:
     code, _, err = await parley(capsys, gateway.url, "keys", "list", token=made["key"])
 
     assert code == 1
-    assert "it takes a key with the role 'admin'" in err
+    assert "needs a key with the role 'admin'" in err
     assert "--token" in err

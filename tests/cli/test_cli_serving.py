@@ -1,7 +1,5 @@
 """What `parley serve` says before, while and after it serves."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess
@@ -94,6 +92,19 @@ def test_a_key_with_a_passphrase_is_called_that_and_nobody_is_told_to_delete_it(
     assert "Remove" not in said
 
 
+@pytest.mark.parametrize("data", [b"", b"-----BEGIN CERTIFICATE-----\n"])
+def test_a_file_without_a_key_is_named_with_what_it_should_be(tmp_path: Path, data: bytes) -> None:
+    self_signed(tmp_path)
+    (tmp_path / "key.pem").write_bytes(data)
+    files = ("--ssl-certfile", "cert.pem", "--ssl-keyfile", "key.pem")
+
+    code, said = run(tmp_path, "serve", "--port", "0", *files)
+
+    assert code == 2
+    assert "The private key key.pem must be a PEM file" in said
+    assert f"got {len(data)} bytes" in said
+
+
 async def test_nothing_still_loads_after_it_was_said_why_it_cannot(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -134,3 +145,16 @@ def test_on_windows_a_server_is_refused_in_words_and_the_client_is_not(
     assert caught.value.code == 2
     assert "WSL" in capsys.readouterr().err
     cli.build("chat")
+
+
+@pytest.mark.parametrize(("hard", "soft_after", "warnings"), [(4096, 4096, 0), (256, 256, 1)])
+def test_a_server_may_open_as_many_files_as_its_user(hard: int, soft_after: int, warnings: int):
+    code = (
+        "import resource; from parley.cli.announce import allow_many_files;"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, (128, {hard}));"
+        "allow_many_files(); print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert (done.stdout + done.stderr).count("few_open_files_allowed") == warnings
+    assert str(soft_after) in done.stdout.split()

@@ -1,7 +1,6 @@
 """`chat` and `talk` against recorded conversations."""
 
-from __future__ import annotations
-
+import asyncio
 import io
 import sys
 import types
@@ -11,24 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.command import run
 from tests.support.fake_server import Elsewhere
 from tests.support.transcripts import Conversation, find
 
-from parley import cli
 from parley.cli import files
 from parley.cli.screen import Screen
+from parley.cli.talk import FileSource, TalkLoop
 from parley.client import devices
-from parley.client.events import Waiting
+from parley.client.duplex import DuplexClient
+from parley.client.events import Reconnected, Speaking, TurnDone, Waiting
+from parley.client.half_duplex import HalfDuplexClient
 from parley.errors import SetupError
 from parley.media import wav
-from parley.media.pcm import Pcm
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    # The machine running the tests may have a sound card; nobody wants to hear them.
-    monkeypatch.setitem(sys.modules, "sounddevice", None)
+from parley.media.pcm import Pcm, join
 
 
 @pytest.fixture
@@ -42,13 +37,6 @@ def playing() -> Iterator[Any]:
     yield play
     for each in running:
         each.close()
-
-
-def run(*words: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(words)
-    code = caught.value.code
-    return code if isinstance(code, int) else 0
 
 
 def tone(seconds: float) -> Pcm:
@@ -103,7 +91,7 @@ def test_chat_without_a_question_says_what_to_give(
     assert "The question is empty." in capsys.readouterr().err
 
 
-def test_chat_with_a_file_that_is_no_sound_never_connects(
+def test_chat_with_a_file_that_is_not_a_sound_never_connects(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Path("a.wav").write_bytes(b"not a wav")
@@ -208,6 +196,64 @@ def test_talk_speaks_in_units_when_both_may_speak(
     assert server.paths[0].startswith(path)
 
 
+async def test_a_duplex_file_holds_its_next_sentence_until_the_last_one_is_answered() -> None:
+    sent: list[bool] = []
+
+    class Client(DuplexClient):
+        chunk_samples = 1600
+
+        def send_unit(self, pcm: Pcm, **options: Any) -> None:
+            sent.append(bool(abs(pcm.samples).max() > 0.1))
+
+        async def stop(self) -> None:
+            self.phase = "closed"
+
+    # Between the sentences there is one silent unit, and no more.
+    gap = Pcm.silence(1600, 16_000)
+    client = Client("http://localhost:1")
+    talk = TalkLoop(
+        client, sound=join([gap, tone(0.1), gap, tone(0.1), gap], 16_000), frames=[], tail_s=5.0,
+        plays=False,
+    )  # fmt: skip
+    speaking = asyncio.create_task(talk._speak(FileSource(talk._spoken(), 1600)))
+    while len(sent) < 5:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    before = list(sent)
+    while not speaking.done():
+        talk._show(Speaking("Yes.", tone(0.01), True, 0, None))
+        await asyncio.sleep(0.05)
+
+    assert before == [False, True, False, False, False]
+    assert sent.count(True) == 2
+
+
+async def test_talk_waits_for_every_answer_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several questions may have been asked in it."""
+    monkeypatch.setattr("parley.cli.talk.ANSWER_S", 0.5)
+
+    class Client(HalfDuplexClient):
+        may_send = is_my_turn = True
+
+        def send_audio(self, pcm: Pcm) -> None:
+            pass
+
+        async def stop(self) -> None:
+            self.phase = "closed"
+
+    talk = TalkLoop(
+        Client("http://localhost:1"), sound=tone(0.1), frames=[], tail_s=5.0, plays=False
+    )
+    talk._show(Reconnected(28.0))
+    speaking = asyncio.create_task(talk._speak(FileSource(talk._spoken(), 1600)))
+    await asyncio.sleep(0.15)
+    talk._show(TurnDone(0, "One.", False, False, 0, 0.0))
+    await asyncio.sleep(0.15)
+    is_waiting = not speaking.done()
+    await speaking
+
+    assert is_waiting
+
+
 def test_talk_reports_a_server_that_goes_away_in_one_sentence(
     playing: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,7 +274,7 @@ def test_two_servers_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_two_ways_at_once_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_ways_together_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("talk", "--duplex", "--realtime", "audio") == 2
     assert "exclude each other" in capsys.readouterr().err
 
@@ -298,7 +344,7 @@ def test_the_loudspeaker_plays_in_order_and_fills_gaps_with_silence() -> None:
     assert left_s == pytest.approx(2 / 24_000)
 
 
-def test_the_loudspeaker_plays_softly_while_somebody_may_interrupt() -> None:
+def test_the_loudspeaker_plays_softly_while_a_person_may_interrupt() -> None:
     library, streams = fake_library()
     out = np.zeros((1, 1), np.float32)
     with devices.Loudspeaker(library) as speaker:

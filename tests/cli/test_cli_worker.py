@@ -1,7 +1,5 @@
 """How `parley worker` becomes a new process."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

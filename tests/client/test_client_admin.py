@@ -1,7 +1,5 @@
 """Requests around conversations, and their errors."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator
@@ -9,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from parley.client import Server, Unreachable
+from parley.client import Server
 from parley.errors import ServiceUnavailable, Unauthorized
 
 
@@ -73,9 +71,3 @@ async def test_errors_become_their_class(status: int, code: str, error: type[Exc
     ):
         with pytest.raises(error, match=r"No\."):
             await server.queue()
-
-
-async def test_an_absent_server_is_unreachable() -> None:
-    async with Server("http://127.0.0.1:1") as server:
-        with pytest.raises(Unreachable):
-            await server.health()

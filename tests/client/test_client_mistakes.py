@@ -1,7 +1,5 @@
 """Small mistakes with the client are answered by a sentence that names the argument."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -63,6 +61,14 @@ async def test_a_refused_connection_is_called_so() -> None:
 def test_a_path_in_place_of_a_file_is_named(make: Made, sentence: str) -> None:
     with pytest.raises(TypeError, match=sentence):
         make()
+
+
+@pytest.mark.parametrize(
+    "client", [parley.ChatClient, parley.HalfDuplexClient, parley.DuplexClient, sync.SyncServer]
+)
+def test_an_option_that_does_not_exist_is_named(client: Any) -> None:
+    with pytest.raises(TypeError, match=rf"^{client.__name__} has no option 'insecur'\.$"):
+        client("https://a", insecur=True)
 
 
 def test_a_voice_that_is_not_a_wav_file_is_refused_before_it_is_sent() -> None:

@@ -1,7 +1,5 @@
 """What a client sends again after a cut: everything that may not have arrived, once, in order."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The synchronous facade: same conversations, no asyncio in sight."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

@@ -130,7 +130,7 @@ async def test_it_may_be_said_while_another_task_iterates() -> None:
     assert kinds == ["Assigned", "Ready", "Thinking", "Piece", "Piece", "TurnDone", "Ended"]
 
 
-async def test_a_refusal_reaches_whoever_speaks() -> None:
+async def test_a_refusal_reaches_anyone_who_speaks() -> None:
     full = {"type": "error", "error": "Queue full", "message": "Queue full", "code": "queue_full"}
     script = Script(full, answers=lambda _: [])
 

@@ -1,7 +1,5 @@
 """What `Server` can do, asked of a real gateway; and the blocking client against a real server."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path

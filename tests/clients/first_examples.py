@@ -6,8 +6,6 @@ environment where they are installed, and knows nothing of the server.
 An example that the server refuses says so, with part of the sentence that its client raises.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -3,8 +3,6 @@
 python -m tests.clients.kit        writes docs/protocols/clients.md
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,10 +1,8 @@
 """LiveKit's agents with nothing given but an address and a key; says what happens as JSON lines.
 
 Runs in the environment of `make test-clients`: `python livekit_scenario.py URL SCENARIO SPOKEN`,
-with SPOKEN a file of 16-bit samples, 24 kHz, that somebody says.
+with SPOKEN a file of 16-bit samples, 24 kHz, that a person says.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json
@@ -168,7 +166,7 @@ async def error(talk: Talk) -> None:
 
 
 async def live(talk: Talk) -> None:
-    """Two times somebody speaks, and what is said meanwhile; nothing is a turn on the wire."""
+    """Two times a person speaks, and what is said meanwhile; nothing is a turn on the wire."""
     for _ in range(2):
         talk.microphone.say(talk.spoken)
         await talk.sound()

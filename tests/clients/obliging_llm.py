@@ -1,8 +1,6 @@
 """A language model's server, scripted, that does what requests ask for: calls a function that is on
 offer, fills in a schema, or says a sentence. A stand-in for tests, and named as such."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,21 +11,32 @@ from typing import Any
 SENTENCE = ["The capital ", "of Italy ", "is Rome."]
 
 
-def filled(schema: dict[str, Any], root: dict[str, Any]) -> Any:
-    """The simplest value of a schema."""
+def filled(schema: dict[str, Any], root: dict[str, Any], depth: int = 0) -> Any:
+    """The simplest value of a schema; one that contains itself ends at the second level."""
     if "$ref" in schema:
-        return filled(root["$defs"][schema["$ref"].rsplit("/", 1)[1]], root)
+        found: Any = root
+        for name in schema["$ref"].split("/")[1:]:
+            found = found[name]
+        return filled(found, root, depth + 1)
+    if "enum" in schema:
+        return schema["enum"][0]
+    if "const" in schema:
+        return schema["const"]
     if "anyOf" in schema:
-        return filled(schema["anyOf"][0], root)
+        return filled(schema["anyOf"][-1 if depth > 1 else 0], root, depth)
     match schema.get("type"):
         case "object":
-            return {name: filled(each, root) for name, each in schema.get("properties", {}).items()}
+            named = schema.get("properties", {})
+            names = named if depth < 2 else schema.get("required", ())
+            return {name: filled(named[name], root, depth) for name in names}
         case "array":
             return []
         case "integer" | "number":
             return 1
         case "boolean":
             return True
+        case "null":
+            return None
     return "Rome"
 
 

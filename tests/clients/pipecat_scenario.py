@@ -1,10 +1,8 @@
 """pipecat's services with nothing given but an address and a key; says what happens as JSON lines.
 
 Runs in the environment of `make test-clients`: `python pipecat_scenario.py URL SCENARIO SPOKEN`,
-with SPOKEN a file of 16-bit samples, 24 kHz, that somebody says.
+with SPOKEN a file of 16-bit samples, 24 kHz, that a person says.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json
@@ -72,7 +70,7 @@ class Ear(FrameProcessor):
 
 
 class Talk:
-    """A pipeline, and somebody who speaks into it as time goes by."""
+    """A pipeline, and a person who speaks into it as time goes by."""
 
     def __init__(self, worker: PipelineWorker, ear: Ear, spoken: bytes) -> None:
         self.worker = worker

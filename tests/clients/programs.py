@@ -1,7 +1,5 @@
 """Programs of others, each in its own process and environment, against a server of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

@@ -1,8 +1,6 @@
 """Words and codes that published clients compare literally, read out of the clients: ours are the
 same. A version that compares others makes this fail."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The first examples of the SDKs' own READMEs run, and docs/protocols/clients.md says so."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """LiveKit's agents on a whole server; see `make test-clients`."""
 
-from __future__ import annotations
-
 from tests.clients.programs import named, thorough, told
 from tests.openai.talking_model import HEARD, ROME, CallingModel, TalkingModel
 
@@ -39,7 +37,7 @@ async def test_who_speaks_up_interrupts_the_agent():
 
 
 @thorough
-async def test_an_error_comes_to_the_program_and_the_session_goes_on():
+async def test_an_error_comes_to_the_program_and_the_session_continues():
     lines = await told(SCRIPT, "error", TalkingModel(answer="one two"))
 
     assert named(lines, "error")
@@ -64,7 +62,7 @@ async def test_live_is_interrupted_by_speech():
 
 
 @thorough
-async def test_a_live_error_comes_to_the_program_and_the_session_goes_on():
+async def test_a_live_error_comes_to_the_program_and_the_session_continues():
     lines = await told(SCRIPT, "live_error", Parrot(1))
 
     assert named(lines, "error")

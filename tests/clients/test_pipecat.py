@@ -1,7 +1,5 @@
 """pipecat's services on a whole server; see `make test-clients`."""
 
-from __future__ import annotations
-
 from tests.clients.programs import named, thorough, told
 from tests.openai.talking_model import ROME, CallingModel, TalkingModel
 
@@ -63,7 +61,7 @@ async def test_live_is_interrupted_by_speech():
 
 
 @thorough
-async def test_a_live_error_comes_to_the_program_and_the_session_goes_on():
+async def test_a_live_error_comes_to_the_program_and_the_session_continues():
     lines = await told(SCRIPT, "live_error", Parrot(1))
 
     assert ["unknown_event" in line["text"] for line in named(lines, "error")] == [True]

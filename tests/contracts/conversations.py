@@ -5,8 +5,6 @@ few steps as possible (all rows at the same stage move together) or one after th
 down what came of each.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +21,6 @@ from parley.engine.work import (
     OutputPiece,
     Prefill,
     PrefillResult,
-    Sampling,
     Stage,
     StartSession,
     StepUnit,
@@ -79,7 +76,7 @@ class Style:
     def reply(self, *, streaming: bool = True) -> Generate:
         return Generate(
             max_new_tokens=self.max_new_tokens,
-            sampling=Sampling(is_greedy=self.is_greedy),
+            do_sample=not self.is_greedy,
             speak=self.speaks,
             streaming=streaming,
         )
@@ -182,13 +179,13 @@ def assert_same(first: Sequence[Outcome], second: Sequence[Outcome], tolerance: 
 
 
 def known(outcome: Outcome) -> Work:
-    """The work once more, with nothing to choose."""
+    """The work again, with nothing to choose."""
     chosen = getattr(outcome.result, "chosen", None)
     return outcome.work if chosen is None else replace(outcome.work, again=chosen)
 
 
 class Dropped(Exception):
-    """The run was ended on purpose, with work under way."""
+    """The run was ended on purpose, with work in flight."""
 
 
 class Cast:
@@ -204,7 +201,7 @@ class Cast:
     def play_together(
         self, parts: dict[int, Sequence[Work]], *, delays: dict[int, int] | None = None
     ) -> dict[int, list[Outcome]]:
-        """Several at once; `delays` says how many steps a row waits before it begins."""
+        """Several at the same time; `delays` says how many steps a row waits before it begins."""
         delays = dict(delays or {})
         waiting = {row: list(works) for row, works in parts.items()}
         outcomes: dict[int, list[Outcome]] = {row: [] for row in parts}

@@ -1,7 +1,5 @@
 """What every executor does with its workers, whatever starts them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

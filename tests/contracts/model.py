@@ -10,8 +10,6 @@ model calls for it: on a GPU a `tolerance` for samples, and a `style` with `is_g
 sampling would not survive rounding.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math
@@ -233,7 +231,7 @@ class ModelContract:
         ("name", "cut"),
         [("chat", 3), ("turns", 3), ("turns", 4), ("turns", 6), ("units", 5), ("units", 14)],
     )
-    def test_a_conversation_done_again_goes_on_as_the_first(self, cast, name, cut):
+    def test_a_conversation_done_again_continues_as_the_first(self, cast, name, cut):
         works = self.conversation(name)
         following = [
             *([unit(quiet(1.0)), StepUnit(), Finalize()] * 3 if name == "units" else []),
@@ -252,7 +250,7 @@ class ModelContract:
     @pytest.mark.parametrize(
         ("name", "cut"), [("chat", 2), ("turns", 2), ("turns", 4), ("units", 8)]
     )
-    def test_a_rolled_back_row_goes_on_as_if_nothing_had_happened(self, model, cast, name, cut):
+    def test_a_rolled_back_row_continues_as_if_nothing_had_happened(self, model, cast, name, cut):
         works = self.conversation(name)
         cast.play(0, works[:cut])
         checkpoint = model.checkpoint(0)
@@ -354,7 +352,7 @@ class ModelContract:
         assert jobs[0].result == expected[2].result
 
     @pytest.mark.parametrize("name", ["chat", "turns", "units"])
-    def test_cancel_ends_early_and_leaves_a_context_one_can_go_on_with(self, model, cast, name):
+    def test_cancel_ends_early_and_leaves_a_context_one_can_continue(self, model, cast, name):
         works = self.conversation(name)
         place = max(
             index for index, work in enumerate(works) if isinstance(work, Generate | StepUnit)

@@ -5,8 +5,6 @@ the image installs, and nothing else of Debian, are unpacked into an empty root 
 Triton, and the library is built in there. The driver's library is a stand-in: there is no card.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What `deploy/` holds works with this server, as far as the tools of this machine can tell."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re
@@ -15,10 +13,11 @@ import httpx
 import pytest
 import yaml
 from cryptography import x509
-from tests.support.gateways import end_of, hear, running_gateway, say
+from tests.support.gateways import running_gateway
 from tests.support.patience import HANG_S
 from tests.support.programs import run, tool
 from tests.support.stand_in_worker import StandInWorker
+from tests.support.talking import end_of, hear, say
 from websockets.asyncio.client import connect
 from websockets.typing import Origin
 

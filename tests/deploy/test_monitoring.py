@@ -1,8 +1,6 @@
 """What Prometheus and Grafana are given, asked of a running server: by a real Prometheus where one
 is installed (Debian: prometheus)."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -16,10 +14,11 @@ import httpx
 import msgspec
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.gateways import RunningGateway, end_of, hear, running_gateway, say
+from tests.support.gateways import RunningGateway, running_gateway
 from tests.support.patience import HANG_S
 from tests.support.programs import run, tool
 from tests.support.stand_in_worker import StandInWorker
+from tests.support.talking import end_of, hear, say
 from websockets.asyncio.client import connect
 
 from parley.protocol.control import STAGE_BUCKETS_MS, DeviceMemory, Durations, Heartbeat
@@ -30,7 +29,7 @@ ONE_OF_EACH = Durations((1,) * (len(STAGE_BUCKETS_MS) + 1), 11_938.0)
 
 
 class BusyWorker(StandInWorker):
-    """Tells in every heartbeat all that a worker can tell."""
+    """Reports in every heartbeat all that a worker can tell."""
 
     async def _say(self, message: Any) -> None:
         if isinstance(message, Heartbeat):

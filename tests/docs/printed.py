@@ -1,7 +1,5 @@
 """What docs print: programs, commands, and what they promise to say."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

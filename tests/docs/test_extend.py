@@ -1,7 +1,5 @@
 """What docs/do/extend.md promises: its model and its dialect, installed as it says, are served."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """The program that docs/do/in-process.md prints says what the page says, and the views take what
 the published texts hand them."""
 
-from __future__ import annotations
-
 import base64
 import re
 import subprocess

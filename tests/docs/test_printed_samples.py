@@ -1,8 +1,6 @@
 """Every program and command that README and docs print, against a real server with the default
 model: it must end well and say what is promised."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import json

@@ -1,9 +1,9 @@
 """Workers on a simulated Ray cluster: nodes are processes of this machine, GPUs are numbers."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
+import importlib
+import importlib.util
 import json
 import signal
 import tempfile
@@ -18,21 +18,23 @@ import psutil
 import pytest
 from tests.contracts.executor import LOADS_FOR_LONG, Kept, check_executor
 from tests.support import redis_server
-from tests.support.gateways import hear, running_gateway, say, until
+from tests.support.gateways import running_gateway, until
 from tests.support.patience import HANG_S, PROCESS_S
 from tests.support.processes import running
+from tests.support.talking import hear, say
 from websockets.asyncio.client import connect
 from websockets.sync.client import connect as connect_now
 
 from parley.executor.base import SIGN_OF_LIFE, WorkerNews
 from parley.executor.ray import RayExecutor
-from parley.executor.ray_setup import ray_environments
+from parley.executor.ray_cluster import ray_environments
 from parley.executor.scaling import Demand, Scaling
 from parley.settings import Settings
 
-ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
-
 pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="the extra 'ray' is not installed"
+    ),
     pytest.mark.ray,
     pytest.mark.slow,
     pytest.mark.timeout(600),
@@ -42,8 +44,18 @@ pytestmark = [
 ]
 
 
+ray: Any
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library() -> None:
+    """It takes a second to import: only by the process that runs these tests."""
+    global ray
+    ray = importlib.import_module("ray")
+
+
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def cluster(library: None) -> Iterator[Any]:
     """A head with one GPU and a node with another; with a Redis for the head's state where one is
     installed."""
     from ray.cluster_utils import Cluster
@@ -263,7 +275,7 @@ async def test_an_actor_killed_in_a_session_is_told_and_replaced(cluster: Any) -
             actor_process = psutil.Process(pid).parent()
             assert actor_process is not None
             actor_process.kill()
-            # The worker ends in order with its actor, or is lost: the client is told either way.
+            # The worker ends in order with its actor, or is lost: the client learns either way.
             told = await hear(socket)
         await until(lambda: on_cluster.usable == 1 and on_cluster.pids() != [pid], PROCESS_S)
         async with connect(on_cluster.gateway.ws("/ws/duplex/omni_2")) as socket:
@@ -297,7 +309,7 @@ async def test_a_node_with_another_version_is_refused(
     lines: list[str] = []
     async with on_ray(cluster, 1, "skew") as on_cluster:
         executor = on_cluster.make()
-        executor._write = lambda index, line: lines.append(line)
+        executor.write = lambda index, line: lines.append(line)
         await executor.start()
         try:
             await asyncio.wait_for(executor.watch(), PROCESS_S)
@@ -396,7 +408,7 @@ def head_away(cluster: Any) -> Iterator[None]:
 
 
 @pytest.mark.skipif(redis_server.PROGRAM is None, reason="no redis-server is installed")
-def test_a_call_goes_on_while_the_head_is_away_and_workers_are_replaced_when_it_is_back(
+def test_a_call_continues_while_the_head_is_away_and_workers_are_replaced_when_it_is_back(
     cluster: Any, tmp_path: Path
 ) -> None:
     flags = ("--executor", "ray", "--model", "parrot", "--workers", "1", "--data-dir", "data")

@@ -1,7 +1,5 @@
 """What runs on a node of Ray, without Ray: a worker process and what it says."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 

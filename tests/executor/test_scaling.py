@@ -1,7 +1,5 @@
 """When a cluster is asked for more workers, and when one is given back."""
 
-from __future__ import annotations
-
 import random
 
 from parley.executor.scaling import Demand, Scaling
@@ -11,7 +9,7 @@ def scaling(least: int = 1, most: int = 4) -> Scaling:
     return Scaling(least, most, up_after_s=10, down_after_s=100)
 
 
-def test_somebody_must_have_waited_a_moment_before_more_is_asked_for():
+def test_a_person_must_have_waited_a_moment_before_more_is_asked_for():
     policy = scaling()
     busy = Demand(waiting=1, running=1)
 
@@ -20,7 +18,7 @@ def test_somebody_must_have_waited_a_moment_before_more_is_asked_for():
     assert policy.wanted(busy, 1, 10) == 2
 
 
-def test_a_queue_that_was_empty_in_between_begins_anew():
+def test_a_queue_that_was_empty_in_between_begins_again():
     policy = scaling()
     policy.wanted(Demand(waiting=1, running=1), 1, 0)
     policy.wanted(Demand(waiting=0, running=1), 1, 5)

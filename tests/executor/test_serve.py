@@ -98,7 +98,7 @@ def test_a_model_that_does_not_exist_is_named_and_ends_serve(tmp_path: Path):
 
 @pytest.fixture
 def taken_port() -> Iterator[str]:
-    """A port that somebody else listens on."""
+    """A port that another person listens on."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -137,7 +137,7 @@ def test_a_wrong_start_says_what_is_wrong(
     monkeypatch.chdir(tmp_path)
     # The log of the other tests stays as it is, and what pytest writes when a library crashes.
     monkeypatch.setattr(logs, "configure", lambda **_: None)
-    monkeypatch.setattr(logs, "tell_crashes", lambda: None)
+    monkeypatch.setattr(logs, "log_crashes", lambda: None)
 
     with pytest.raises(SystemExit) as end:
         cli.main(["serve", "--http", "--host", "127.0.0.1", *flags])

@@ -1,7 +1,5 @@
 """Presets: shipped, added, changed while the server runs, and kept inside their folder."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,6 @@
 """Registered voices: any common format in, 16 kHz mono 16 bit kept, nothing else accepted."""
 
-from __future__ import annotations
-
+import errno
 import io
 import json
 import os
@@ -90,7 +89,7 @@ def test_names_never_become_paths(shelf, tmp_path, name):
 @pytest.mark.parametrize(
     "data", [b"", b"hello there", b"<html>" * 100, b"RIFF\0\0\0\0WAVE", file()[:60], b"\xff" * 4096]
 )
-def test_what_is_no_sound_is_refused_and_leaves_nothing(shelf, tmp_path, data):
+def test_what_is_not_a_sound_is_refused_and_leaves_nothing(shelf, tmp_path, data):
     with pytest.raises(InvalidPayload):
         shelf.add("Anna", data)
 
@@ -195,3 +194,20 @@ def test_a_voice_from_before_voices_had_owners_is_opened_by_its_id(shelf, tmp_pa
 
     assert shelf.list(VoiceUser()) == []
     assert shelf.find(card.id, VoiceUser()) is not None
+
+
+@pytest.mark.parametrize("refused", [".wav.partial", ".json.partial"])
+def test_a_full_disk_leaves_nothing_of_a_voice(shelf, tmp_path, monkeypatch, refused: str):
+    write = Path.write_bytes
+
+    def failing(path: Path, data: bytes) -> int:
+        if path.name.endswith(refused):
+            write(path, data[:10])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", failing)
+    with pytest.raises(OSError, match="No space left"):
+        shelf.add("Anna", file())
+
+    assert list((tmp_path / "voices").iterdir()) == []

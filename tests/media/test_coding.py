@@ -1,7 +1,5 @@
 """Sound in the codings of the wire: what comes back, how large it is, what is refused."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -92,7 +90,7 @@ def test_what_fills_no_packet_is_kept_until_the_answer_ends_or_forgotten():
     [b"\0", b"\0\0", b"\0\x09abc", b"\x00\x14" + b"\xff" * 20, b"\0\x01\x03\0\x05\xff\xff"],
     ids=["half a length", "nothing", "too short", "no packet", "the second is cut"],
 )
-def test_what_is_no_opus_is_refused(data):
+def test_what_is_not_opus_is_refused(data):
     with pytest.raises(InvalidPayload):
         coding.decoder("opus", INPUT_RATE_HZ).decode(data)
 

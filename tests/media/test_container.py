@@ -1,7 +1,5 @@
 """A file is read, and nothing that it names."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Who has a file decoded next: timelines of jobs that take no time, with the real order."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +12,7 @@ from parley.media.decoding_order import WAITING_PER_OWNER, DecodingOrder
 
 
 class Jobs:
-    """Jobs in threads of their own; `begun` lists those that had their turn, in order."""
+    """Jobs in threads of their own; `started` lists those that had their turn, in order."""
 
     def __init__(self, order: DecodingOrder) -> None:
         self.order = order
@@ -120,7 +118,7 @@ def test_who_gave_up_leaves_nothing_behind() -> None:
 
     with (
         order.turn("a", 1.0, wait_s=0.0),
-        pytest.raises(ServiceUnavailable, match="Too much else is being decoded"),
+        pytest.raises(ServiceUnavailable, match="The decoder is busy with other files"),
         order.turn("b", 1.0, wait_s=0.001),
     ):
         pytest.fail("it had a turn")

@@ -1,7 +1,5 @@
 """Sound as bytes of a file, whole and while it is being made."""
 
-from __future__ import annotations
-
 import importlib.util
 import io
 

@@ -1,7 +1,5 @@
 """The coding of telephones, against libsndfile."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

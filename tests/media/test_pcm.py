@@ -22,7 +22,7 @@ def test_part_of_a_sample_is_refused():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_samples_that_are_no_numbers_are_refused(bad):
+def test_samples_that_are_not_numbers_are_refused(bad):
     with pytest.raises(InvalidPayload, match="not finite"):
         from_float32_bytes(np.array([0, bad], "<f4").tobytes(), 16_000)
 

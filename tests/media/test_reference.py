@@ -45,6 +45,6 @@ def test_too_little_to_be_a_voice_is_refused(data):
         decode_reference(data)
 
 
-def test_bytes_that_are_no_samples_are_refused():
+def test_bytes_that_are_not_samples_are_refused():
     with pytest.raises(InvalidPayload, match="4 bytes each"):
         decode_reference(b"x" * 10_001)

@@ -130,7 +130,7 @@ def test_a_smaller_frame_is_letterboxed_on_white_with_black_lines_between():
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage" * 100, make_clip(seconds=1.0)[:300]])
-def test_what_is_no_video_is_refused(data):
+def test_what_is_not_a_video_is_refused(data):
     with pytest.raises(InvalidPayload, match="video"):
         decode_video(data)
 

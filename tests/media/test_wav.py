@@ -34,7 +34,7 @@ def test_only_riff_wave_is_wav():
 
 
 @pytest.mark.parametrize("data", [b"", b"RIFF\x00\x00\x00\x00WAVE", b"RIFF" + bytes(90), b"no"])
-def test_what_is_no_wav_file_is_refused(data):
+def test_what_is_not_a_wav_file_is_refused(data):
     with pytest.raises(InvalidPayload, match="WAV file"):
         decode_wav(data)
 
@@ -63,7 +63,7 @@ def test_a_damaged_header_prints_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-def test_samples_that_are_no_numbers_are_refused_without_a_warning(value):
+def test_samples_that_are_not_numbers_are_refused_without_a_warning(value):
     buffer = io.BytesIO()
     samples = np.array([[np.inf, value], [0.0, 0.0]], np.float32)
     soundfile.write(buffer, samples, 16_000, format="WAV", subtype="FLOAT")

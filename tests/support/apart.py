@@ -1,24 +1,16 @@
 """Gateway and workers as processes of their own, as on several hosts."""
 
-from __future__ import annotations
-
 import json
 import signal
-import socket
 import time
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 from tests.support.patience import HANG_S
+from tests.support.ports import free_port
 from tests.support.processes import Process, running
 from websockets.sync.client import ClientConnection, connect
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Apart:

@@ -1,7 +1,5 @@
 """Every function of parley that runs while something happens, in order, in every thread."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading

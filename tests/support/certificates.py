@@ -1,7 +1,5 @@
 """A self-signed certificate for loopback, made in the test."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 import ssl

@@ -1,7 +1,5 @@
 """Halves of the choice of a text token, for tests and vectors that look at them apart."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor

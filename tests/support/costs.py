@@ -6,8 +6,6 @@ seconds of wall time, name. A fixture shared by several tests counts for the tes
 the one after which it ends.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

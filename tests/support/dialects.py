@@ -1,7 +1,5 @@
 """The shipped dialects as tests use them: objects of one connection, and their messages."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any, Literal
 

@@ -8,8 +8,6 @@ that a real capture forbids (reading a value on the host, data-dependent shapes,
 host data) raise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

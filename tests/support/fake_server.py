@@ -8,8 +8,6 @@ lines are sent, client lines are awaited and must have the recorded type. What c
 is kept in `heard`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

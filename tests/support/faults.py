@@ -40,6 +40,10 @@ class Faulty:
             {"stage": stage, "after": after, "row": row, "times": times, "error": error}
         )
 
+    def heal(self) -> None:
+        """Fail no more."""
+        self._plans.clear()
+
     def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
         for plan in self._plans:
             if plan["stage"] not in (None, stage):

@@ -9,8 +9,6 @@ child of the process that ordered it (`tests/support/starts.py`). Has no threads
 ends when the other end of its socket is closed. Linux only.
 """
 
-from __future__ import annotations
-
 import array
 import atexit
 import ctypes

@@ -1,7 +1,5 @@
 """A gateway's control socket for workers to dial, run by a test."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl

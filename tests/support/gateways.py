@@ -1,7 +1,5 @@
 """A real gateway on a loopback port, in the test's own event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import contextlib
@@ -13,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import uvicorn.server
 import websockets
 from tests.support.patience import HANG_S
-from websockets.asyncio.client import ClientConnection, connect
+from tests.support.talking import hear
+from websockets.asyncio.client import connect
 
 from parley.gateway.main import Gateway
 from parley.gateway.runtime import GatewayRuntime
@@ -26,6 +26,20 @@ _scratch = tempfile.TemporaryDirectory(prefix="parley-tests-")
 """Every runtime gets a data folder of its own in here; it goes when the tests end."""
 atexit.register(_scratch.cleanup)
 
+
+class _Impatient:
+    """What uvicorn's server has of asyncio, with a hundredth of a second where it waits a tenth for
+    its end, connections and tasks: up to four times for each of a thousand servers."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(seconds / 10)
+
+
+uvicorn.server.asyncio = _Impatient()  # type: ignore[assignment, attr-defined]
 
 QUICK = DialPolicy(attempts=3, pause_s=0.02, open_limit_s=HANG_S)
 
@@ -97,36 +111,7 @@ async def running_gateway(
         await serving
 
 
-# What tests say and hear
-
-PATHS = {
-    "chat": "/ws/chat",
-    "half_duplex": "/ws/half_duplex/hdx_1",
-    "duplex": "/ws/duplex/omni_1",
-    "realtime": "/v1/realtime?mode=audio",
-}
 HELLO = {"messages": [{"role": "user", "content": "hi"}]}
-
-
-async def hear(socket: ClientConnection) -> dict[str, Any]:
-    async with asyncio.timeout(HANG_S):
-        return json.loads(await socket.recv())
-
-
-async def say(socket: ClientConnection, **message: Any) -> None:
-    await socket.send(json.dumps(message))
-
-
-async def end_of(socket: ClientConnection) -> tuple[list[dict[str, Any]], int]:
-    """The messages that still come, and the close code."""
-    messages = []
-    async with asyncio.timeout(HANG_S):
-        with contextlib.suppress(websockets.ConnectionClosed):
-            while True:
-                messages.append(json.loads(await socket.recv()))
-        await socket.wait_closed()
-    assert socket.close_code is not None
-    return messages, socket.close_code
 
 
 async def refusal_of(url: str, **more: Any) -> tuple[int, str]:

@@ -1,7 +1,5 @@
 """A parrot that says what it heard in words, as models with a recogniser do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

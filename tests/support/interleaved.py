@@ -1,7 +1,5 @@
 """Speech of the published interleaved chat, which parley does not serve: for the vectors of it."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,9 +4,10 @@
 what they prove is the same.
 """
 
-from __future__ import annotations
-
 import os
+from typing import Final
+
+import pytest
 
 IS_LONG = bool(os.environ.get("LONG_TESTS"))
 
@@ -14,3 +15,8 @@ IS_LONG = bool(os.environ.get("LONG_TESTS"))
 def times(usual: int, long: int) -> int:
     """Repetitions of this run: the usual number, or that of the long form."""
     return long if IS_LONG else usual
+
+
+long_only: Final = pytest.mark.skipif(
+    not IS_LONG, reason="measures in real time or repeats at length: make test-long"
+)

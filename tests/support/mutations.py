@@ -4,8 +4,6 @@
 or the bytes on the wire. Everything follows from the seed of its dice.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import random
@@ -172,10 +170,12 @@ GA: Final = {
         "audio": {
             "input": {
                 "format": {"type": "audio/pcm", "rate": 24000},
-                "transcription": {"model": "whisper-1"},
+                "transcription": {"model": "whisper-1", "language": "en"},
+                "noise_reduction": {"type": "near_field"},
                 "turn_detection": {
                     "type": "server_vad",
                     "threshold": 0.5,
+                    "prefix_padding_ms": 300,
                     "silence_duration_ms": 300,
                     "create_response": True,
                     "interrupt_response": True,
@@ -186,6 +186,9 @@ GA: Final = {
         "tools": [FUNCTION],
         "tool_choice": "auto",
         "max_output_tokens": 12,
+        "truncation": {"type": "retention_ratio", "retention_ratio": 0.5},
+        "tracing": {"workflow_name": "w", "group_id": "g", "metadata": {"a": "b"}},
+        "include": ["item.input_audio_transcription.logprobs"],
     },
 }
 ITEM: Final = {

@@ -3,8 +3,6 @@
 Made by rule from a seed, and of espeak-ng's voices; levels in dB of full scale (RMS).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tests.support.speech import say
 

@@ -5,8 +5,6 @@
 writes the table in `docs/understand/one-chunk.md` from a new trace.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import inspect
@@ -122,7 +120,7 @@ def _purpose(name: str) -> str:
 
 
 def main() -> None:
-    """Write the page's table anew."""
+    """Write the page's table again."""
     page = PAGE.read_text(encoding="utf-8")
     before, rest = page.split(BEGIN)
     after = rest.split(END)[1]

@@ -1,5 +1,5 @@
 """A call in time that only the test moves: a microphone that sends 100 ms at a time, a loudspeaker
-that plays immediately, and somebody who interrupts, in any dialect of live conversation.
+that plays without delay, and a person who interrupts, in any dialect of live conversation.
 
 What the machine needs to compute takes no time in it, so figures are the server's own rules: how
 long it listens before it is sure, and what it sends when.
@@ -20,6 +20,7 @@ from tests.support.patience import HANG_S
 from tests.support.sessions import Talk, WorkerHarness, pcm64
 
 from parley.cli.bench.talkers import TALKERS, HistoryCut, Told
+from parley.client.access import Access
 from parley.client.events import Interruption, Listening, Piece, Speaking
 from parley.clock import ManualClock
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, Samples, from_float32_bytes
@@ -44,8 +45,8 @@ class _Socket:
         self._talk = talk
         self._read = 0
 
-    async def send(self, text: str) -> None:
-        self._talk.say(text)
+    async def send(self, frame: str | bytes) -> None:
+        self._talk.say(frame if isinstance(frame, str) else frame.decode())
 
     async def receive(self) -> str:
         sent = self._talk.socket.sent
@@ -57,6 +58,19 @@ class _Socket:
 
     async def close(self) -> None:
         pass
+
+
+class _Harness:
+    """A talker's network."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+
+    async def connect(self, access: Access, url: str) -> _Socket:
+        return _Socket(self._talk)
+
+    def requests(self, access: Access) -> None:
+        return None
 
 
 class PacedCall:
@@ -95,13 +109,15 @@ class PacedCall:
     async def open(cls, harness: WorkerHarness, dialect: str) -> PacedCall:
         """A call of this dialect that is ready."""
         if dialect not in OWN:
-            talker = TALKERS[dialect]("http://test", {}, BARGE_IN)
             talk = harness.begin(dialect, kind=KINDS.get(dialect, "audio_duplex"))
-            talker._socket = cast(Any, _Socket(talk))
+            talker = TALKERS[dialect]("http://test", {"transport": _Harness(talk)}, BARGE_IN)
             if dialect == "minicpmo_v2":
                 # The gateway says so.
                 talk.socket.sent.append({"type": "session.queue_done"})
-            await talker._prepare()
+            await talker._open()
+            await talker.ready()
+            # From here on the call reads and writes by itself.
+            await talker._connected().abandon()
             call = cls(harness, talk, talker.append, talker.translate)
             talker.loudspeaker = call.left_s
             return call

@@ -1,7 +1,5 @@
 """Values that may be None, in tests where they must not be."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 T = TypeVar("T")

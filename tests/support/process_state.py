@@ -130,7 +130,9 @@ def seed(name: str) -> None:
 
 def _environment() -> dict[str, str]:
     """Without what pytest itself keeps there."""
-    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    now = os.environ.copy()
+    now.pop("PYTEST_CURRENT_TEST", None)
+    return now
 
 
 def _torch_threads() -> int | None:

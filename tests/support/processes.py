@@ -1,7 +1,5 @@
 """parley's own processes, started as people start them, and ended whatever happens."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import queue

@@ -1,7 +1,5 @@
 """Programs that are not ours and not everywhere."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import subprocess

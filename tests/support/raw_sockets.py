@@ -1,7 +1,5 @@
 """Clients that keep no rules: bytes on a socket, and what came back."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

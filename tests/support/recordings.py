@@ -1,21 +1,29 @@
 """Recorded sessions made on the spot, without a model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from tests.support import units
 
+from parley.dialects.events import (
+    AudioInput,
+    ResponseRequested,
+    SessionReady,
+    TurnStarted,
+    UnitDone,
+)
 from parley.media.image import encode_jpeg
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Kind
 from parley.recording import layout
-from parley.recording.journal import Entry, Journal, Media
+from parley.recording.journal import EntrySound, Journal, JournalEntry, MediaFiles
 from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders
-from parley.recording.lines import HeadLine, ReadyLine, RecordedResult, UnitLine, UnitTiming
+from parley.recording.lines import EntryLine, HeadLine, KeptSound, written
+from parley.recording.reading import RecordedEntry
+from parley.session_log.entries import Recorded
 
 JPEG = encode_jpeg(np.full((48, 64, 3), 90, np.uint8))
 
@@ -35,7 +43,6 @@ def head(recording_id: str, *, config: Any = None, **more: Any) -> HeadLine:
     return HeadLine(
         recording_id=recording_id,
         config=msgspec.Raw(msgspec.json.encode(shown)),
-        asked=msgspec.Raw(b"{}"),
         **facts,
     )
 
@@ -45,39 +52,54 @@ def tone(seconds: float, rate_hz: int, level: float = 0.3) -> Pcm:
     return Pcm((level * np.sin(2 * np.pi * 440 * t)).astype(np.float32), rate_hz)
 
 
-def a_unit(index: int, *, speaks: bool = True, frames: tuple[bytes, ...] = (JPEG,)) -> Entry:
+def entry(at_ms: float, what: Recorded, *sounds: KeptSound, **more: Any) -> RecordedEntry:
+    """An entry as it is read from a journal."""
+    line = EntryLine(at_ms, msgspec.Raw(b"null"), sounds=list(sounds), **more)
+    return RecordedEntry(line, what)
+
+
+def a_unit(index: int, *, speaks: bool = True, frames: tuple[bytes, ...] = (JPEG,)) -> JournalEntry:
     """Unit `index` came at `index` seconds and was answered 100 ms later."""
     heard, said = tone(1.0, 16_000, 0.1), tone(1.0, 24_000)
-    line = UnitLine(
-        index=index,
-        at_ms=1000.0 * (index + 1) + 100,
-        receive_ts_ms=1000.0 * (index + 1),
-        result=RecordedResult("LISTEN", UnitTiming(wall_clock_ms=100.0)),
-        user_audio=layout.user_audio(index),
+    names = [layout.user_frame(index, n, "jpg") for n in range(len(frames))]
+    result = units.result(
+        is_listen=not speaks, text=f"word {index} " if speaks else "", pcm=said if speaks else None
     )
-    files: Media = {layout.user_audio(index): heard}
-    if frames:
-        line.frames = [layout.user_frame(index, n, "jpg") for n in range(len(frames))]
-        line.user_frame = line.frames[0]
-        files |= dict(zip(line.frames, frames, strict=True))
+    done = UnitDone(index, result, wall_ms=100.0, unit=AudioInput(heard, frames))
+    sounds = [EntrySound(heard, layout.user_audio(index), is_input=True)]
     if speaks:
-        path = layout.unit_audio(0, index)
-        line.result = RecordedResult(
-            "SPEAK",
-            line.result.timing,
-            f"word {index} ",
-            ai_audio=path,
-            ai_audio_duration_ms=said.duration_ms,
-        )
-        files[path] = said
-    return Entry(line, files, (heard,), said if speaks else None)
+        sounds.insert(0, EntrySound(said, layout.unit_audio(0, index)))
+    kept, paths = iter(range(2)), iter(names)
+
+    def keep(content: Pcm | bytes) -> int | str:
+        return next(kept) if isinstance(content, Pcm) else next(paths)
+
+    line = written(done, 1000.0 * (index + 1) + 100, keep)
+    files: MediaFiles = {**dict(zip(names, frames, strict=True))}
+    return JournalEntry(line, files, sounds)
+
+
+def started(asked_id: str | None = None, *, speech_ms: int = 0) -> TurnStarted:
+    """The answer to an item begins."""
+    return TurnStarted("r1", "a1", asked_id, True, ResponseRequested(), speech_ms)
+
+
+def note(at_ms: float, what: Recorded) -> JournalEntry:
+    """An entry without sound or files."""
+    return JournalEntry(written(what, at_ms))
+
+
+def ready() -> JournalEntry:
+    line = written(SessionReady())
+    line.time_s = 1_700_000_000.0
+    return JournalEntry(line, must=True)
 
 
 def begun(folder: Folder, writer: JournalWriter, **more: Any) -> Journal:
     """A journal with its head and the moment at which the session was ready."""
     journal = Journal(folder, writer)
-    journal.begin(head(folder.recording_id, **more), {})
-    journal.put(Entry(ReadyLine(1_700_000_000.0), must=True))
+    journal.begin(head(folder.recording_id, **more))
+    journal.put(ready())
     return journal
 
 

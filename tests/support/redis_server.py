@@ -1,7 +1,5 @@
 """A real redis-server on loopback, where one is installed."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import socket
@@ -12,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.patience import HANG_S
+from tests.support.ports import free_port
 
 PROGRAM = shutil.which("redis-server") or shutil.which("valkey-server")
 
@@ -21,9 +20,7 @@ class RedisServer:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         self._popen: subprocess.Popen[bytes] | None = None
 
     @property

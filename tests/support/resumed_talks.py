@@ -1,8 +1,6 @@
 """The same short conversation in every dialect that can be resumed, in lock-step, so that it
 comes out the same however often it is cut."""
 
-from __future__ import annotations
-
 import base64
 import secrets
 from collections.abc import Awaitable, Callable

@@ -1,8 +1,6 @@
 """A client that keeps to docs/protocols/resume.md, written from that page alone: it shares no code
 with the SDK."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -5,8 +5,6 @@ value in (-1, 1). Nothing is stored, so a test can build the same tiny model as 
 recorded the vectors. Source: the README of the golden vectors, sections "Weights" and "Inputs".
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Sequence

@@ -1,16 +1,14 @@
 """Which test process runs which test: a scheduler of pytest-xdist (`--dist loadgroup`).
 
 Some tests compute. Others wait most of their time, for servers that start, sound that plays, time
-that passes. One process in four begins with tests that compute, at a lower priority; the others
+that passes. Two processes in five begin with tests that compute, at a lower priority; the others
 with those that wait, so the processors are never idle and seldom keep a conversation waiting.
-Whoever is done helps the others. The longest begin (`tests/costs.tsv`), because a long one that
-begins last is waited for.
+Anyone who is done helps the others. The longest begin (`tests/costs.tsv`), because a long one that
+begins last is waited for: a test that takes seconds belongs in the table.
 
 What has to stay in one process is told here, by file: xdist's own mark, `xdist_group`, changes a
 private name of pytest's that pytest 9.2 does not have, and does nothing there.
 """
-
-from __future__ import annotations
 
 import os
 from collections import deque
@@ -90,7 +88,7 @@ def slow_tests() -> set[str]:
 
 def computes(worker_id: str, processes: int) -> bool:
     """True if a process (`gw0`, `gw1`, …) begins with tests that compute."""
-    computing = max(1, processes // 4)
+    computing = max(1, processes * 2 // 5)
     return int(worker_id.removeprefix("gw")) % processes < computing
 
 

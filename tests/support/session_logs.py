@@ -41,6 +41,11 @@ class FakeSessionLogs:
         self.writers.append(_FakeWriter(self, session))
         return self.writers[-1]
 
+    async def peek(self, log_id: str) -> LogContents:
+        if self.offered is None:
+            raise LogUnreadable("Nothing of the session was kept.")
+        return self.offered
+
     async def take_over(
         self, log_id: str, session: LoggedSession
     ) -> tuple[LogContents, SessionLogWriter]:
@@ -71,6 +76,8 @@ class FakeSessionLogs:
 
 
 class _FakeWriter:
+    wants_tail = False
+
     def __init__(self, owner: FakeSessionLogs, session: LoggedSession) -> None:
         self._owner = owner
         self._session = session

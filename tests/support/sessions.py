@@ -1,7 +1,5 @@
 """A worker's host on a parrot, with clients that are fake sockets: whole sessions, one process."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
@@ -24,6 +22,7 @@ from parley.media.pcm import Pcm
 from parley.models.parrot import Parrot
 from parley.protocol.control import BUSY_STATUS, FromWorker, SessionPhase
 from parley.protocol.kinds import Kind
+from parley.recording.recorder import Recordings
 from parley.session.session import Session
 from parley.settings import LimitSettings
 from parley.turns import NO_JUDGES, TurnJudges
@@ -31,7 +30,6 @@ from parley.vad import DetectorFactory
 from parley.vad.energy import EnergyDetector
 from parley.worker.host import Host, Identity
 from parley.worker.lease import LeasedSlot
-from parley.worker.recording import Recordings
 
 KINDS: dict[str, Kind] = {
     "chat": Kind.CHAT,
@@ -58,6 +56,12 @@ class Talk:
 
     async def until(self, type_name: str, count: int = 1) -> dict[str, Any]:
         return await self.socket.until(type_name, count)
+
+    async def drained(self) -> None:
+        """Until the session has read everything that was said."""
+        async with asyncio.timeout(HANG_S):
+            while not self.socket._incoming.empty():  # noqa: ASYNC110
+                await asyncio.sleep(0)
 
     async def over(self) -> int | None:
         """Until the session has been given back; the close code."""

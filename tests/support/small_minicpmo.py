@@ -4,8 +4,6 @@ The same classes as in service, with made-up weights and the tags at ids of thei
 rows of the language head are louder than the others, so that conversations listen, speak and end.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -111,6 +109,12 @@ class ByteTokenizer:
             ("" if skip_special else names[token]) if token in names else chr(97 + token % 26)
             for token in ids
         )
+
+
+def decoded(text: str) -> str:
+    """A text as the small model shows it: encoded, and decoded again."""
+    tokenizer = ByteTokenizer()
+    return tokenizer.decode(tokenizer.encode(text))
 
 
 def small_config() -> MiniCPMOConfig:

@@ -1,18 +1,14 @@
 """Conversations with the small MiniCPM-o, piece of work by piece of work."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tests.contracts.conversations import turn, unit, voice
 from tests.support.small_minicpmo import IDS
 
 from parley.engine.segments import Text
-from parley.engine.work import Sampling, StartSession, StepUnit, Window
+from parley.engine.work import StartSession, StepUnit, Window
 from parley.models.minicpmo45.llm.sampling import Choice
 from parley.protocol.values import DuplexConfig
-
-GREEDY = Sampling(is_greedy=True)
 
 
 class Script:

@@ -1,7 +1,5 @@
 """A socket whose other end is the test."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

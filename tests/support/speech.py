@@ -1,10 +1,11 @@
 """Spoken words for tests, from espeak-ng through the wheel `espeakng_loader`."""
 
-from __future__ import annotations
-
+import _ctypes
+import contextlib
 import ctypes
 import functools
 import threading
+from collections.abc import Iterator
 
 import espeakng_loader
 import numpy as np
@@ -23,25 +24,36 @@ _Callback = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p
 )
 
-# The synthesiser keeps its state in the library: one voice at a time in a process.
+# One synthesiser at a time in a process.
 _lock = threading.Lock()
 
 
-@functools.cache
-def _library() -> tuple[ctypes.CDLL, int]:
-    library = ctypes.CDLL(espeakng_loader.get_library_path())
-    rate_hz = library.espeak_Initialize(
-        _AUDIO_OUTPUT_SYNCHRONOUS,
-        0,
-        espeakng_loader.get_data_path().encode(),
-        _INITIALIZE_DONT_EXIT,
-    )
-    if rate_hz <= 0:
-        raise RuntimeError(f"espeak-ng could not start ({rate_hz})")
-    return library, rate_hz
+@contextlib.contextmanager
+def _synthesiser() -> Iterator[tuple[ctypes.CDLL, int]]:
+    """A newly loaded espeak-ng and its rate in Hz.
+
+    What the library said before changes how it says the next words (phases and noise are static
+    variables), and there is no call that resets it. So it is unloaded: the same words sound the
+    same in every test.
+    """
+    with _lock:
+        library = ctypes.CDLL(espeakng_loader.get_library_path())
+        try:
+            rate_hz = library.espeak_Initialize(
+                _AUDIO_OUTPUT_SYNCHRONOUS,
+                0,
+                espeakng_loader.get_data_path().encode(),
+                _INITIALIZE_DONT_EXIT,
+            )
+            if rate_hz <= 0:
+                raise RuntimeError(f"espeak-ng could not start ({rate_hz})")
+            yield library, rate_hz
+            library.espeak_Terminate()
+        finally:
+            _ctypes.dlclose(library._handle)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def say(text: str, voice: str = "en", rate_hz: int = INPUT_RATE_HZ) -> Pcm:
     """`text` spoken, about 150 words a minute, with the synthesiser's own short silences around."""
     parts: list[np.ndarray] = []
@@ -52,8 +64,7 @@ def say(text: str, voice: str = "en", rate_hz: int = INPUT_RATE_HZ) -> Pcm:
         return 0
 
     callback = _Callback(take)
-    with _lock:
-        library, native_hz = _library()
+    with _synthesiser() as (library, native_hz):
         library.espeak_SetSynthCallback(callback)
         if library.espeak_SetVoiceByName(voice.encode()) != _EE_OK:
             raise ValueError(f"espeak-ng has no voice {voice!r}")

@@ -4,8 +4,6 @@ What crosses processes (kill, stop, restart) is tested with `serve` as a child p
 see tests/system/test_processes.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable

@@ -2,15 +2,13 @@
 
 While this is in use, `subprocess` (and asyncio's, which uses it) gives `[sys.executable, "-m",
 "parley…", …]` to a fork server (`tests/support/fork_server.py`), which was started for the first of
-them that is not small. Whoever calls has a child as ever: with its process id, exit code, streams,
+them that is not small. Callers have a child as ever: with its process id, exit code, streams,
 session, command line. Everything else, and what a fork server cannot do (a terminal, other
 variables for Python, limits set before it begins), starts as ever. So do small processes while it
 makes its imports, which take longer than a client waits for what those answer.
 
 Tests about how processes start carry the mark `starts_python`; for them nothing is forked.
 """
-
-from __future__ import annotations
 
 import array
 import asyncio

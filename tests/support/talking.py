@@ -1,9 +1,8 @@
 """What a client of the whole server says and hears, dialect by dialect."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
+import contextlib
 import json
 from typing import Any
 
@@ -11,14 +10,21 @@ import numpy as np
 from tests.support.patience import HANG_S
 from tests.support.timeline import silence, sound, speak
 from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 
-from parley.media.pcm import Pcm
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, from_float32_bytes, to_float32_bytes
 
 Message = dict[str, Any]
 
 
-def b64(pcm: Pcm) -> str:
-    return base64.b64encode(pcm.samples.astype("<f4").tobytes()).decode()
+def b64(data: Pcm | bytes) -> str:
+    """Sound or a file as clients send it."""
+    return base64.b64encode(to_float32_bytes(data) if isinstance(data, Pcm) else data).decode()
+
+
+def heard(message: Message, field: str) -> Pcm:
+    """Sound as the server sends it; empty where there is none."""
+    return from_float32_bytes(base64.b64decode(message[field] or ""), OUTPUT_RATE_HZ)
 
 
 LOUD = b64(sound(speak(1.0)))
@@ -35,6 +41,18 @@ def tone(level: float, seconds: float = 1.0) -> str:
 async def hear(socket: ClientConnection, limit_s: float = HANG_S) -> Message:
     async with asyncio.timeout(limit_s):
         return json.loads(await socket.recv())
+
+
+async def end_of(socket: ClientConnection) -> tuple[list[Message], int]:
+    """The messages that still come, and the close code."""
+    messages = []
+    async with asyncio.timeout(HANG_S):
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                messages.append(json.loads(await socket.recv()))
+        await socket.wait_closed()
+    assert socket.close_code is not None
+    return messages, socket.close_code
 
 
 async def hear_until(

@@ -4,8 +4,6 @@
 detector that gives the parts' probabilities whatever it hears.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

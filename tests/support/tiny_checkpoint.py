@@ -4,8 +4,6 @@
 is everything that a server needs to talk. `write_small` is smaller by far and has no tokenizer.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import json

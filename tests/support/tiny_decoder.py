@@ -1,7 +1,5 @@
 """A speech decoder of a few numbers, filled at random, and ways of making it talk."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -4,8 +4,6 @@ Only what the voice networks look like from outside: inputs, outputs and a few n
 protocol buffers; field numbers are those of `onnx.proto3`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A tiny flow and vocoder with random weights, and voices for them."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

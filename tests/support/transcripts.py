@@ -2,12 +2,10 @@
 
 {"about": "two turns", "connect": "/ws/half_duplex/demo"}    a conversation begins
 {"from": "client", "message": {…}}                           a JSON message
-{"from": "client", "raw": "{"}                               a frame that is no message
+{"from": "client", "raw": "{"}                               a frame that is not a message
 {"from": "server", "message": {…}}
 {"close": 1000}                                              the server closes; it ends there
 """
-
-from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Results of units, as the engine makes them."""
 
-from __future__ import annotations
-
 from parley.dialects.events import UnitDone
 from parley.protocol.kinds import Ending
 from parley.results import UnitResult

@@ -1,7 +1,5 @@
 """The flow of a whole utterance, both directions seen: what streams are compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

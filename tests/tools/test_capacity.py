@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from tools.capacity import Demand, cards, erlang_c, simulate, slots_needed, slots_of_card, within
 

@@ -1,7 +1,5 @@
 """The client for very slow servers, with a fast one."""
 
-from __future__ import annotations
-
 from tests.support.stack import running_stack
 from tools.full_size_talk import talk
 

@@ -20,6 +20,7 @@ BENCHES: Final = {
     "dialects": "CPU that a second of sound costs the worker, dialect by dialect.",
     "chaos": "What conversations lose when connections break and processes die.",
     "hour": "An hour of conversation with a cut every minute: memory, clocks, late units.",
+    "turnbench": "Write when turns end in TurnBench's recordings, without a server.",
     "recording": "What a recorded unit costs its session, and how fast lists are.",
 }
 

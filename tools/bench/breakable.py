@@ -60,7 +60,7 @@ class BreakableNetwork:
         self._explained = self.breaks
 
     def break_off(self, down_s: float = 0.0) -> None:
-        """This end is told that the connection is lost; the far end, as often as not, only that
+        """This end learns that the connection is lost; the far end, as often as not, only that
         nothing comes any more. `down_s`: for so long no connection can be made."""
         if self._newest is None:
             return

@@ -24,8 +24,9 @@ from typing import Annotated, Any, Final
 import typer
 from tools.bench.breakable import BreakableNetwork
 from tools.bench.chaos_live import CAUGHT_UP_S, LiveCall, LiveReport
-from tools.bench.chaos_servers import Outage, Servers
+from tools.bench.chaos_servers import TO_SPARE, Outage, Servers
 from tools.bench.chaos_talks import TALKS, is_right_but_cut, word_of
+from tools.bench.chaos_trace import Recovery, explained
 
 from parley.cli.bench.figures import Figures
 from parley.client.events import Event, Reconnected, Reconnecting
@@ -38,16 +39,26 @@ MORE_CUTS: Final = 2
 FROZEN_S: Final = (0.1, 2.0)
 WINDOW_S: Final = 240
 """How long sessions wait for their clients."""
-PAUSE_S: Final = (0.1, 1.5)
+PAUSE_S: Final = (0.1, 1.0)
 """Between two kills."""
 NOTICED_S: Final = {False: 0.0, True: 5.0}
 """How long after the end of an outage a client may learn that there was one: of a worker's, from
 the gateway, when it is certain."""
 MET_S: Final = 6.0
 """How long after a kill it is known who met it."""
-LIMITS_MS: Final = {"cut": 2000.0, "gateway": 2000.0, "worker": 5000.0, "both": 5000.0}
+LIMITS_MS: Final = {
+    "cut": 1000.0,
+    "gateway": 2000.0,
+    "worker": 3000.0,
+    "both": 3000.0,
+    "stopped": 2000.0,
+}
 """The 95th percentile of recovery may take so long: after the cut, after the next gateway listens,
-after a slot is free, after both."""
+after a slot is free, after both, after a worker was asked to stop."""
+SILENCE_MS: Final = 2000.0
+"""The same of the silence that calls hear while workers are asked to stop."""
+LONGEST: Final = 8
+"""Number of slow recoveries that are explained."""
 LIVE_AT_ONCE: Final = 2
 KILLS: Final = ("gateway", "worker", "both")
 
@@ -67,12 +78,13 @@ class ChaosReport:
         turns_cut: conversations with an answer that ended where its worker died, and was told to.
         gateway_kills, worker_kills: those that a conversation met: it lost its connection by it,
             or ended.
-        vain_kills: of servers with which nobody was talking.
+        vain_kills: of servers without a conversation.
         double_kills: of a gateway and a worker in one moment.
         worker_stops: workers asked to stop (SIGTERM) while others have room.
         live: of calls in real time.
         not_done: cuts, kills and freezes for which there was no time.
         spread: cuts by dialect.
+        recoveries: each of those in `recovery_ms`.
     """
 
     conversations: int = 0
@@ -92,10 +104,23 @@ class ChaosReport:
     not_done: int = 0
     errors: dict[str, int] = field(default_factory=dict)
     spread: dict[str, int] = field(default_factory=dict)
-    recovery_ms: dict[str, list[float]] = field(default_factory=dict)
+    recoveries: list[Recovery] = field(default_factory=list)
     redis_restarts: int = 0
     live: LiveReport = field(default_factory=LiveReport)
     examples: list[str] = field(default_factory=list)
+
+    @property
+    def recovery_ms(self) -> dict[str, list[float]]:
+        """How long recoveries took, by what had happened."""
+        found: dict[str, list[float]] = {}
+        for each in self.recoveries:
+            found.setdefault(each.kind, []).append(each.took_ms)
+        return found
+
+    def longest(self) -> list[Recovery]:
+        """The longest recoveries of each kind that was too slow."""
+        slow = [each for each in self.recoveries if each.took_ms > LIMITS_MS.get(each.kind, 1e9)]
+        return sorted(slow, key=lambda each: -each.took_ms)[:LONGEST]
 
     @property
     def kills(self) -> int:
@@ -118,6 +143,9 @@ class ChaosReport:
             p95_ms = Figures.of(self.recovery_ms.get(kind, [])).p95_ms
             if p95_ms > limit_ms:
                 found.append(f"recovery of {kind}: p95 {p95_ms:.0f} ms > {limit_ms:.0f} ms")
+        silence_ms = Figures.of(self.live.silence_ms).p95_ms
+        if silence_ms > SILENCE_MS and not (self.live.cuts or self.kills):
+            found.append(f"silence of calls: p95 {silence_ms:.0f} ms > {SILENCE_MS:.0f} ms")
         return found
 
 
@@ -139,6 +167,7 @@ class ChaosPlan:
     workers: int = 0
     """0: as many as are needed."""
     live_calls: int = 0
+    calls: int = 0
     redis: bool = False
     redis_restarts: int = 0
     logs: Path | None = None
@@ -157,7 +186,7 @@ def chaos(
     double_kills: Annotated[
         int, typer.Option(min=0, help="A gateway and a worker killed in one moment.")
     ] = 0,
-    at_once: Annotated[int, typer.Option(min=1, max=64, help="Conversations at a time.")] = 4,
+    at_once: Annotated[int, typer.Option(min=0, max=64, help="Conversations at a time.")] = 4,
     dialect: Annotated[str, typer.Option(help=f"{', '.join(TALKS)} or all.")] = "all",
     model: Annotated[str, typer.Option(help="Model of the workers.")] = "parrot",
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 1,
@@ -170,6 +199,10 @@ def chaos(
     live_calls: Annotated[
         int,
         typer.Option(min=0, help="Calls in real time, each cut for 2, 6 and 12 s; two at a time."),
+    ] = 0,
+    calls: Annotated[
+        int,
+        typer.Option(min=0, help="Calls in real time at a time that are not cut, 30 to 90 s each."),
     ] = 0,
     redis: Annotated[
         bool, typer.Option(help="Session logs in a redis-server of the bench.")
@@ -195,11 +228,15 @@ def chaos(
         workers=workers,
         logs=logs,
         live_calls=live_calls,
+        calls=calls,
         redis=redis or redis_restarts > 0,
         redis_restarts=redis_restarts,
     )
     report = asyncio.run(run(plan))
     _print(report, as_json=as_json)
+    if logs is not None and not as_json:
+        for slow in report.longest():
+            typer.echo("\n".join(explained(slow, logs)))
     raise typer.Exit(1 if report.faults() else 0)
 
 
@@ -223,8 +260,10 @@ async def run(plan: ChaosPlan) -> ChaosReport:
     }
     async with Servers.started(
         model=plan.model,
-        slots=plan.at_once + (LIVE_AT_ONCE if plan.live_calls else 0),
+        slots=max(1, plan.at_once + plan.calls + (LIVE_AT_ONCE if plan.live_calls else 0)),
         workers=workers,
+        # With calls that last, workers are replaced one after the other.
+        spare=workers if plan.calls else TO_SPARE,
         environment=environment,
         logs=plan.logs,
         redis=plan.redis,
@@ -256,14 +295,14 @@ class _Chaos:
             self._right[name] = right
             # Every message in turn; after the last there is nothing to be lost.
             self._turn[name] = itertools.cycle(range(1, len(right)))
-        numbers = itertools.count()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._disasters())
-            live = iter(range(plan.live_calls))
-            for _ in range(LIVE_AT_ONCE):
-                tasks.create_task(self._call(live))
-            for _ in range(plan.at_once):
-                tasks.create_task(self._converse(numbers))
+        is_over = asyncio.Event()
+        async with asyncio.TaskGroup() as calls:
+            for number in range(plan.calls):
+                is_speaking = asyncio.Event()
+                calls.create_task(self._calls(number, is_speaking, is_over))
+                await is_speaking.wait()
+            await self._faults()
+            is_over.set()
         self._count_met()
         report.slots_leaked = await self._servers.leaked(WINDOW_S)
         asked = plan.cuts + plan.gateway_kills + plan.worker_kills + plan.double_kills
@@ -272,6 +311,26 @@ class _Chaos:
         done += report.double_kills + report.freezes + report.worker_stops + report.redis_restarts
         report.not_done = asked - done
         return report
+
+    async def _faults(self) -> None:
+        numbers = itertools.count()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._disasters())
+            live = iter(range(self._plan.live_calls))
+            for _ in range(LIVE_AT_ONCE):
+                tasks.create_task(self._call(live))
+            for _ in range(self._plan.at_once):
+                tasks.create_task(self._converse(numbers))
+
+    async def _calls(self, number: int, is_speaking: asyncio.Event, is_over: asyncio.Event) -> None:
+        """One call after the other that is not cut."""
+        dice = random.Random(f"{self._plan.seed} {number}")
+        while not is_over.is_set():
+            call = LiveCall(self._servers.url, dice, self.report.live, stop=is_over)
+            running = asyncio.create_task(call.run())
+            await call.is_speaking.wait()
+            is_speaking.set()
+            await running
 
     @property
     def _has_time(self) -> bool:
@@ -404,14 +463,14 @@ class _Chaos:
     async def _talk_once(
         self, name: str, network: BreakableNetwork, breaks: frozenset[int], heard: list[str]
     ) -> None:
-        talk = TALKS[name]
+        talk, session_id = TALKS[name], ""
 
         def seen(event: Event) -> bool:
             if isinstance(event, Reconnecting):
                 network.explain()
                 self._met |= set(self._explaining(network))
             if isinstance(event, Reconnected):
-                self._recovered(event.away_s, network)
+                self._recovered(event.away_s, network, session_id)
             word = word_of(event)
             if word is None:
                 return False
@@ -423,7 +482,7 @@ class _Chaos:
         client = talk.make(self._servers.url, network)
         try:
             async with client:
-                await client.ready()
+                session_id = (await client.ready()).session_id
                 await talk.speak(client, seen)
         finally:
             network.finish()
@@ -439,24 +498,24 @@ class _Chaos:
             if outage.kind in KILLS and _met(outage, now_s, now_s)
         ][-1:]
 
-    def _recovered(self, away_s: float, network: BreakableNetwork) -> None:
+    def _recovered(self, away_s: float, network: BreakableNetwork, session_id: str) -> None:
         """A session continues now; from what?"""
         now_s = time.monotonic()
         lost_s = now_s - away_s
-        outage = next((o for o in reversed(self._servers.outages) if _met(o, lost_s, now_s)), None)
-        kind, since_s = "cut", lost_s
-        if outage is not None:
-            kind = outage.kind
-            ended_s = outage.ended_s
-            if ended_s is None:
-                # Who is back before this bench knows of the next gateway has found it immediately.
-                ended_s = now_s if "gateway" in kind else lost_s
+        met = [outage for outage in self._servers.outages if _met(outage, lost_s, now_s)]
+        kind, since_s = "cut" if network.is_explained else "unexplained", lost_s
+        if met:
+            # What was there when the connection was lost, else what came next.
+            why = next((each for each in reversed(met) if each.began_s <= lost_s), met[0])
+            kind = why.kind
             # Another worker may be there before the client learns that its own one is gone.
-            is_lost = kind == "worker" and not network.is_explained
-            since_s = ended_s if is_lost else max(lost_s, ended_s)
-        elif not network.is_explained:
-            kind = "unexplained"
-        self.report.recovery_ms.setdefault(kind, []).append(1000 * max(0.0, now_s - since_s))
+            if kind == "worker" and not network.is_explained and why.ended_s is not None:
+                since_s = why.ended_s
+            # A gateway that is killed meanwhile takes its time again.
+            since_s = max(since_s, *(_ended_s(each, now_s) for each in met))
+        took_ms, back_at = 1000 * max(0.0, now_s - since_s), time.time()
+        recovery = Recovery(kind, took_ms, session_id, back_at - away_s, back_at)
+        self.report.recoveries.append(recovery)
 
 
 def _met(outage: Outage, lost_s: float, back_s: float) -> bool:
@@ -467,11 +526,20 @@ def _met(outage: Outage, lost_s: float, back_s: float) -> bool:
     return outage.ended_s is None or outage.ended_s >= lost_s - noticed_s
 
 
+def _ended_s(outage: Outage, now_s: float) -> float:
+    """When an outage stopped being in the way of a session that is back now. A worker that is
+    asked to stop hands its sessions over before it ends."""
+    if outage.ended_s is not None and outage.kind != "stopped":
+        return outage.ended_s
+    # A client that is back before this bench knows of the next gateway found it immediately.
+    return now_s if outage.kind in ("gateway", "both") else outage.began_s
+
+
 def _print(report: ChaosReport, *, as_json: bool) -> None:
     recovery = {kind: Figures.of(each) for kind, each in sorted(report.recovery_ms.items())}
     if as_json:
         told: dict[str, Any] = dataclasses.asdict(report)
-        del told["recovery_ms"]
+        del told["recoveries"]
         told["recovery"] = {kind: dataclasses.asdict(one) for kind, one in recovery.items()}
         typer.echo(json.dumps(told | {"faults": report.faults()}))
         return
@@ -486,8 +554,12 @@ def _print(report: ChaosReport, *, as_json: bool) -> None:
     if live.calls:
         typer.echo(
             f"{live.calls} calls in real time, {live.cuts} cuts: {live.answered} of {live.sent} "
-            f"units answered; the last answer {max(live.lag_s, default=0.0):.1f} s late at most"
+            f"units answered, {live.twice} twice; the last answer "
+            f"{max(live.lag_s, default=0.0):.1f} s late at most"
         )
+    if live.silence_ms:
+        silence = Figures.of(live.silence_ms)
+        typer.echo(f"silence of calls that lost their connection ({silence.count}): {silence}")
     typer.echo("cuts by dialect: " + ", ".join(f"{n} {c}" for n, c in report.spread.items()))
     typer.echo(
         f"lost {report.lost}, twice {report.twice}, different {report.different}, "

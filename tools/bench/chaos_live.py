@@ -15,23 +15,32 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 from tools.bench.breakable import BreakableNetwork
 from tools.bench.chaos_talks import hum
 from tools.bench.told import read
 
 from parley.client.duplex import DuplexClient
-from parley.client.events import Ended
+from parley.client.events import Ended, Listening, Reconnecting, Speaking
 from parley.errors import ParleyError
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol.values import DuplexConfig
 
 DOWN_S: Final = (2.0, 6.0, 12.0)
 """For so long each network is down, in turn."""
 BETWEEN_S: Final = 8
 """Units between two cuts."""
+UNITS: Final = (30, 90)
+"""Length of a call that is not cut."""
 LAST_S: Final = 60.0
 """How long the last answers may take: a worker may have to be started."""
 CAUGHT_UP_S: Final = 5.0
 """After its last unit a call has all its answers within this time, unless a server was away."""
+_HUMS: Final = [
+    Pcm(np.round(hum(0.05 * level).samples * 32768) / np.float32(32768), INPUT_RATE_HZ)
+    for level in range(5)
+]
+"""As a microphone has it: whole steps of 16 bits."""
 
 
 @dataclass(slots=True)
@@ -39,17 +48,22 @@ class LiveReport:
     """What became of the calls.
 
     Args:
-        sent, answered: units. `dropped`: those that a client gave up.
+        sent, answered: units. `dropped`: those that a client gave up; `twice`: answers that came
+            again.
         cuts: of connections.
         lag_s: of each call, from its last unit to its last answer.
+        silence_ms: each time a connection was lost: from the last answer before to the first one
+            after, less the second that lies between answers anyway.
     """
 
     calls: int = 0
     sent: int = 0
     answered: int = 0
     dropped: int = 0
+    twice: int = 0
     cuts: int = 0
     lag_s: list[float] = field(default_factory=list)
+    silence_ms: list[float] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
 
     def faults(self) -> list[str]:
@@ -57,27 +71,42 @@ class LiveReport:
         found = [f"a live call ended early: {reason}" for reason in self.ended]
         if self.answered != self.sent:
             found.append(f"{self.sent - self.answered} of {self.sent} live units were not answered")
+        if self.twice:
+            found.append(f"{self.twice} live units were answered twice")
         if self.dropped:
             found.append(f"{self.dropped} live units were dropped by their client")
         return found
 
 
 class LiveCall:
-    """One call, cut once for each of `DOWN_S`.
+    """One call, cut once for each of `DOWN_S`; or not cut, and as long as calls are.
 
     Args:
         url: the server.
         dice: decide how connections break.
         report: is added to.
+        stop: not to be cut; when to stop speaking at the latest.
     """
 
-    def __init__(self, url: str, dice: random.Random, report: LiveReport) -> None:
+    def __init__(
+        self,
+        url: str,
+        dice: random.Random,
+        report: LiveReport,
+        stop: asyncio.Event | None = None,
+    ) -> None:
         self._url = url
         self._network = BreakableNetwork(dice, self._heard)
         self._report = report
         self._newest_unit = -1
+        self._passed_on = 0
+        """Answers that the client passed on."""
         self._news = asyncio.Event()
         self._answered_s = 0.0
+        self._silent_since_s: float | None = None
+        self._stop = stop
+        self._units = dice.randint(*UNITS)
+        self.is_speaking = asyncio.Event()
 
     async def run(self) -> None:
         """Speak, be cut, and wait for the last answer."""
@@ -93,9 +122,10 @@ class LiveCall:
         try:
             async with client:
                 await client.ready()
+                self.is_speaking.set()
                 hearing = asyncio.create_task(self._hear(client))
                 try:
-                    sent = await self._speak(client)
+                    sent = await self._speak(client, {} if self._stop else _cuts())
                     await self._wait_for_the_last(sent)
                 finally:
                     hearing.cancel()
@@ -103,26 +133,27 @@ class LiveCall:
         except ParleyError as error:
             report.ended.append(f"{error.code}: {error}")
         finally:
+            self.is_speaking.set()
             self._network.finish()
             report.sent += sent
-            report.answered += self._newest_unit + 1
+            report.answered += min(self._passed_on, self._newest_unit + 1)
+            report.twice += max(0, self._passed_on - self._newest_unit - 1)
             report.dropped += client.dropped
             report.cuts += self._network.breaks
 
-    async def _speak(self, client: DuplexClient) -> int:
-        """A unit each second; the connection is cut in the middle of one."""
-        cuts = {BETWEEN_S // 2: DOWN_S[0]}
-        for before_s, down_s in itertools.pairwise(DOWN_S):
-            cuts[max(cuts) + int(before_s) + BETWEEN_S] = down_s
-        count = max(cuts) + int(DOWN_S[-1]) + BETWEEN_S
+    async def _speak(self, client: DuplexClient, cuts: dict[int, float]) -> int:
+        """A unit each second; the connection is cut in the middle of some."""
+        count = max(cuts) + int(DOWN_S[-1]) + BETWEEN_S if cuts else self._units
         began_s = time.monotonic()
-        for number in range(count):
+        for number in itertools.count():
             await asyncio.sleep(max(0.0, began_s + number - time.monotonic()))
-            client.send_unit(hum(0.05 * (number % 5)))
+            if number == count or (self._stop is not None and self._stop.is_set()):
+                break
+            client.send_unit(_HUMS[number % len(_HUMS)])
             if number in cuts:
                 later = asyncio.get_running_loop().call_later
                 later(0.5, self._network.break_off, cuts[number])
-        return count
+        return number
 
     async def _wait_for_the_last(self, sent: int) -> None:
         last_s = time.monotonic()
@@ -138,6 +169,9 @@ class LiveCall:
             async for event in client:
                 if isinstance(event, Ended):
                     self._report.ended.append(event.reason)
+                self._passed_on += isinstance(event, Listening | Speaking)
+                if isinstance(event, Reconnecting) and self._silent_since_s is None:
+                    self._silent_since_s = self._answered_s
         except ParleyError as error:
             self._report.ended.append(f"{error.code}: {error}")
 
@@ -146,4 +180,16 @@ class LiveCall:
         if told.type == "result" and told.unit_index > self._newest_unit:
             self._newest_unit = told.unit_index
             self._answered_s = time.monotonic()
+            if self._silent_since_s is not None:
+                silent_s = max(0.0, self._answered_s - self._silent_since_s - 1.0)
+                self._report.silence_ms.append(1000 * silent_s)
+                self._silent_since_s = None
             self._news.set()
+
+
+def _cuts() -> dict[int, float]:
+    """After which units a network goes down, and for how long."""
+    cuts = {BETWEEN_S // 2: DOWN_S[0]}
+    for before_s, down_s in itertools.pairwise(DOWN_S):
+        cuts[max(cuts) + int(before_s) + BETWEEN_S] = down_s
+    return cuts

@@ -57,6 +57,7 @@ class Servers:
         environment: further settings.
         logs: a folder for what every process says; None: only errors are shown.
         redis: session logs are in a redis-server of its own.
+        spare: workers that must be there before the next one is killed or asked to stop.
     """
 
     def __init__(
@@ -69,12 +70,14 @@ class Servers:
         environment: Mapping[str, str] | None = None,
         logs: Path | None = None,
         redis: bool = False,
+        spare: int = TO_SPARE,
     ) -> None:
         self._folder = folder
         self._logs = logs
         self._model = model
         self._slots = slots
         self._count = workers
+        self._spare = min(workers, spare)
         self._port = _free_port()
         self._redis_port = _free_port() if redis else 0
         self._redis: asyncio.subprocess.Process | None = None
@@ -120,6 +123,7 @@ class Servers:
         environment: Mapping[str, str] | None = None,
         logs: Path | None = None,
         redis: bool = False,
+        spare: int = TO_SPARE,
     ) -> AsyncIterator[Servers]:
         """Up and free while the block runs."""
         with tempfile.TemporaryDirectory(prefix="parley-chaos-") as folder:
@@ -131,6 +135,7 @@ class Servers:
                 environment=environment,
                 logs=logs,
                 redis=redis,
+                spare=spare,
             )
             try:
                 if redis:
@@ -172,7 +177,7 @@ class Servers:
             if self._count > 1:
                 self._back(number)
             await self._start_worker()
-            await self.until_workers(min(self._count, TO_SPARE))
+            await self.until_workers(self._spare)
             if self._count == 1:
                 self._back(number)
 
@@ -190,9 +195,12 @@ class Servers:
             self._gateway.kill()
             await asyncio.gather(victim.wait(), self._gateway.wait())
             await self._start_gateway()
+            if self._count > 1:
+                self._back(number)
             await self._start_worker()
-            await self.until_workers(min(self._count, TO_SPARE))
-            self._back(number)
+            await self.until_workers(self._spare)
+            if self._count == 1:
+                self._back(number)
             await asyncio.sleep(FILLED_S)
 
     async def stop_worker(self, delay_s: float) -> None:
@@ -208,7 +216,7 @@ class Servers:
             await victim.wait()
             self._back(number)
             await self._start_worker()
-            await self.until_workers(min(self._count, TO_SPARE))
+            await self.until_workers(self._spare)
 
     async def restart_redis(self, delay_s: float) -> None:
         """Kill the redis-server, which keeps nothing, and start it again."""
@@ -248,8 +256,8 @@ class Servers:
     # ---- what is asked of them -------------------------------------------------------------
 
     async def leaked(self, window_s: float) -> int:
-        """Slots that are not free although nobody talks. A client that could tell nobody that it
-        leaves, because there was no gateway, keeps its slot for `window_s`."""
+        """Slots that are not free although no client is connected. A client that left while
+        there was no gateway keeps its slot for `window_s`."""
         try:
             await self.until_free(START_S + window_s)
         except SetupError:

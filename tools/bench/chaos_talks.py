@@ -144,7 +144,7 @@ class ChaosWire:
         greeting: the message that the client waits for; "": it begins.
         opening: asks for the session, and to be able to come back.
         ready: the answer.
-        closing: asks for the end; None: whoever leaves closes.
+        closing: asks for the end; None: the leaving client closes.
     """
 
     path: str
@@ -162,11 +162,12 @@ class WireClient(LiveClient):
     def __init__(self, url: str, network: BreakableNetwork, wire: ChaosWire) -> None:
         super().__init__(Access(url, transport=network), wire.path)
         self._wire = wire
+        self._opening, self._closing = _struct(wire.opening), _struct(wire.closing or {})
 
     def say(self, message: dict[str, Any]) -> None:
         self._active("message").post(_struct(message))
 
-    async def send_from(self, source: object) -> None:
+    def _send_live(self, chunk: object) -> None:
         raise NotImplementedError("This client sends messages.")
 
     async def close(self) -> None:
@@ -183,18 +184,12 @@ class WireClient(LiveClient):
         self.phase = "connected"
         assert self._returning is not None
         link.sent = self._returning.sent
-        link.post(self._opening())
+        link.post(self._opening)
 
     def _decode(self, frame: str | bytes) -> Any:
         message = json.loads(frame)
         # Whatever greets says that the client may begin.
         return legacy.QueueDone() if message["type"] == self._wire.greeting else message
-
-    def _opening(self) -> msgspec.Struct:
-        return _struct(self._wire.opening)
-
-    def _closing(self) -> msgspec.Struct:
-        return _struct(self._wire.closing or {})
 
     def _translate(self, message: Any) -> Event | None:
         if isinstance(message, legacy.QueueDone):
@@ -202,7 +197,7 @@ class WireClient(LiveClient):
         if message["type"] == self._wire.ready:
             return Ready(str(message.get("session_id") or message["session"]["id"]))
         if self.phase in ("queued", "connected"):
-            # Before the session is ready: how long it waited in the queue is no part of it.
+            # Before the session is ready: the wait in the queue is not part of it.
             return None
         return Piece(json.dumps(_comparable(message), sort_keys=True), None)
 
@@ -338,8 +333,8 @@ def is_right_but_cut(right: tuple[str, ...], outcome: tuple[str, ...], most: int
         if whole == part:
             continue
         cut += 1
-        is_told = part[-1:] != [] and part[-1].startswith("turn ")
-        if not is_told or whole[: len(part) - 1] != part[:-1]:
+        is_marked = part[-1:] != [] and part[-1].startswith("turn ")
+        if not is_marked or whole[: len(part) - 1] != part[:-1]:
             return False
         if not whole[-1].startswith(part[-1].rstrip()):
             return False

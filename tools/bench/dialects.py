@@ -2,7 +2,7 @@
 
 One session after the other sends silence, or noise, to a server of its own, whose parrot thinks
 nothing of it and which records nothing. What the worker spends beyond its idle time is parsing,
-base64, resampling, units, voice detection and answers. Dialects that are told to listen for
+base64, resampling, units, voice detection and answers. Dialects that are configured to listen for
 interruptions do; duplex is measured without, one message a second, and with, in the pieces that the
 others send. Needs /proc (Linux).
 """
@@ -38,7 +38,7 @@ PLAIN: Final = "duplex"
 ALIKE: Final = "duplex in pieces"
 
 Talk = Callable[[ClientConnection, int, float | None], Awaitable[None]]
-"""So many seconds of sound; of noise, if a level is given."""
+"""A number of seconds of sound; of noise, if a level is given."""
 
 
 def dialects(
@@ -88,7 +88,7 @@ async def measure(
         base = url.replace("http", "ws", 1)
         for name, (path, talk) in [*talks.items()] * rounds:
             async with connect(base + path, max_size=None) as socket:
-                # What is imported, compiled or loaded the first time is no cost of a second.
+                # What is imported, compiled or loaded the first time is not a cost of a second.
                 await talk(socket, WARM_S, noise_dbfs)
             await asyncio.sleep(1.0)
             async with connect(base + path, max_size=None) as socket:

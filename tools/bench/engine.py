@@ -239,7 +239,7 @@ def measure(costs: Costs, sessions: int, seconds: int) -> dict[str, EngineFigure
     """Without and with traffic, by name."""
     return {
         "no sessions": uvloop.run(_alone(PacedModel(sessions, costs), seconds)),
-        f"{sessions} sessions": uvloop.run(_beside(PacedModel(sessions, costs), seconds)),
+        f"{sessions} sessions": uvloop.run(_next_to(PacedModel(sessions, costs), seconds)),
     }
 
 
@@ -261,7 +261,7 @@ async def _alone(model: PacedModel, seconds: int) -> EngineFigures:
     return EngineFigures.of(model.take_timings(), late_s, before.since())
 
 
-async def _beside(model: PacedModel, seconds: int) -> EngineFigures:
+async def _next_to(model: PacedModel, seconds: int) -> EngineFigures:
     """A worker in this process, and clients that talk to it through a gateway."""
     with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
         data_dir = Path(folder) / "data"

@@ -19,9 +19,10 @@ from PIL import Image
 from tools.bench.relay_parts import raise_file_limit
 
 from parley.cli.bench.model import SPEECH_UNITS, made_up_picture, made_up_speech
-from parley.cli.bench.talkers import AnyTalker, OpenAILiveTalker, OpenAIRealtimeTalker, send
+from parley.cli.bench.talkers import OpenAILiveTalker, OpenAIRealtimeTalker, send
 from parley.client.duplex import DuplexClient, UnitClient
 from parley.client.events import Listening, Speaking
+from parley.client.live import LiveClient
 from parley.client.realtime import RealtimeClient
 from parley.errors import ParleyError
 from parley.media.pcm import INPUT_RATE_HZ, Pcm
@@ -35,7 +36,7 @@ READY_S: Final = 60.0
 _HEEDS: Final = InterruptionOptions()
 _EAGER: Final = DuplexConfig(force_listen_count=0)
 
-MAKERS: Final[tuple[Callable[[str], AnyTalker], ...]] = (
+MAKERS: Final[tuple[Callable[[str], LiveClient], ...]] = (
     lambda url: DuplexClient(url, config=_EAGER),
     lambda url: OpenAILiveTalker(url, {}, _HEEDS),
     lambda url: RealtimeClient(url, mode="video", config=_EAGER),
@@ -63,7 +64,7 @@ async def run(url: str, sessions: int, seconds: float) -> None:
         print(sum(answers), flush=True)
 
 
-async def _talk(client: AnyTalker, photo: bytes, begin_s: float, seconds: float) -> int:
+async def _talk(client: LiveClient, photo: bytes, begin_s: float, seconds: float) -> int:
     """One conversation in real time; returns how many answers came."""
     reading = asyncio.create_task(_read(client))
     loop = asyncio.get_running_loop()
@@ -74,7 +75,7 @@ async def _talk(client: AnyTalker, photo: bytes, begin_s: float, seconds: float)
         if isinstance(client, UnitClient):
             client.send_unit(sound, frames=[photo])
         else:
-            await send(client, sound)
+            send(client, sound)
     await asyncio.sleep(1.0)
     reading.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -55,7 +55,7 @@ class Minute:
 
     Args:
         ahead_ms: how far the server's clock of the session has gone ahead of the client's since the
-            session was ready; the least delayed answer tells.
+            session was ready; the least delayed answer shows it.
     """
 
     number: int
@@ -259,7 +259,7 @@ class _Call:
             self._sent_s.popleft()
         if self._sent_s:
             self.report.answer_ms.append(1000 * (now_s - self._sent_s.popleft()))
-        # What was under way makes the server seem behind, never ahead: the largest is the truest.
+        # Work in flight makes the server seem behind, never ahead: the largest is the truest.
         ahead_ms = told.current_time - 1000 * (now_s - self._ready_s)
         if self._least_ahead is None or ahead_ms > self._least_ahead:
             self._least_ahead = ahead_ms

@@ -20,10 +20,10 @@ import numpy as np
 import typer
 
 from parley.cli import reach
-from parley.cli.bench.duplex import READY_S
 from parley.cli.bench.duplex_material import bundled_words
 from parley.cli.bench.duplex_talk import (
     HEARD_DBFS,
+    READY_S,
     STOP_LIMIT_S,
     SimulatedLoudspeaker,
     SimulatedMicrophone,
@@ -63,7 +63,7 @@ class InterruptionOutcome:
     """What happened in one dialect.
 
     Args:
-        softer_ms: from the first sample of an interruption until the client was told to play more
+        softer_ms: from the first sample of an interruption until the client was asked to play more
             softly.
         stopped_ms: until the answer was silent; None: it was not stopped.
         late_samples: of sound that came behind the fence.
@@ -157,7 +157,7 @@ class FenceLoudspeaker(SimulatedLoudspeaker):
         self._played_ms = None
 
 
-@reach.at_named_server
+@reach.at_server
 def interruption(
     named: reach.ServerAddress,
     dialect: Annotated[
@@ -177,7 +177,7 @@ def interruption(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Interrupt answers of a running server, and tell how soon they end.
+    """Interrupt answers of a running server, and report how soon they end.
 
     With --limit-ms it also fails where sound came behind the fence, where an interruption could
     not be measured, and where the history is not what was heard.
@@ -216,7 +216,7 @@ def interruption(
 
 
 def speakers() -> tuple[Samples, ...]:
-    """What is said, 16 kHz, each sentence by somebody else.
+    """What is said, 16 kHz, each sentence by a different voice.
 
     Raises:
         SetupError: the bundled voices are not installed here.
@@ -262,7 +262,7 @@ class ConcurrentTalks:
     chunk_s: float
 
     async def hold(self, count: int, at_once: int) -> InterruptionOutcome:
-        """So many interruptions, shared evenly."""
+        """A number of interruptions, shared evenly."""
         outcome = InterruptionOutcome()
         each = math.ceil(count / at_once)
         async with asyncio.TaskGroup() as group:
@@ -282,7 +282,7 @@ class ConcurrentTalks:
                 async def listen() -> None:
                     async for event in client:
                         loudspeaker.take(event)
-                    loudspeaker.tell()
+                    loudspeaker.report()
 
                 tasks = [
                     asyncio.create_task(listen()),

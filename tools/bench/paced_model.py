@@ -186,7 +186,7 @@ class PacedModel:
     def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
         if self._times is None:
             self._times = ThreadTimes()
-        begun_s, waits = time.perf_counter(), HostWaits(self._times)
+        started_s, waits = time.perf_counter(), HostWaits(self._times)
         computed_s = time.thread_time()
         before_s = 0.0 if self._computed_s is None else computed_s - self._computed_s
         launches = self._launches(stage, len(jobs))
@@ -201,7 +201,7 @@ class PacedModel:
             stage=stage,
             rows=len(jobs),
             ended_s=ended_s,
-            took_s=ended_s - begun_s,
+            took_s=ended_s - started_s,
             device_s=sum(launches),
             idle=idle,
             before_s=before_s,

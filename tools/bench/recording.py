@@ -29,8 +29,8 @@ from parley.protocol.kinds import Ending, Kind
 from parley.recording import timeline
 from parley.recording.layout import RecordingFolders
 from parley.recording.lines import HeadLine
+from parley.recording.recorder import Recordings
 from parley.results import UnitResult
-from parley.worker.recording import Recordings
 
 FRAME_BYTES = 30_000
 """A 640 by 480 JPEG picture of a room."""
@@ -148,7 +148,6 @@ def _fill(folders: RecordingFolders, recordings: int) -> None:
             model="none",
             title="A question of usual length about something",
             config=msgspec.Raw(msgspec.json.encode({"system_prompt": "Be kind. " * 20})),
-            asked=msgspec.Raw(b"{}"),
             seed=0,
         )
         meta = timeline.open_meta(head)

@@ -3,7 +3,7 @@
 Duplex sessions of real-size messages run once a second each: a client sends a second of sound (with
 a camera frame if asked) and a worker that needs no time answers with a second of sound. Gateway,
 worker and clients are separate processes on this machine. Some sessions go to the worker directly,
-at the same time, so that what the gateway adds can be told from what the busy machine does.
+at the same time, so that the gateway's cost can be distinguished from that of the busy machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """`python -m tools.bench turn`: from the end of speech to the first sound, part by part.
 
 Measured twice in half-duplex. Inside this process, step by step: what the model needs from the end
-of an utterance on. And over the wire, in real time, with a server of its own: when the detector has
-found the end, when the first words come, and when a player without a buffer plays a sound.
+of an utterance on, and the processor time of each of its stages until the first sound. And over the
+wire, in real time, with a server of its own: when the detector has found the end, when the first
+words come, and when a player without a buffer plays a sound.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from parley.cli.bench.duplex import READY_S
 from parley.cli.bench.duplex_material import bundled_words
-from parley.cli.bench.duplex_talk import SimulatedLoudspeaker, SimulatedMicrophone
+from parley.cli.bench.duplex_talk import READY_S, SimulatedLoudspeaker, SimulatedMicrophone
 from parley.cli.bench.figures import Figures
+from parley.cli.bench.people import installed
 from parley.cli.bench.server import server
 from parley.client.events import Piece, Thinking
 from parley.client.half_duplex import HalfDuplexClient
@@ -40,6 +41,8 @@ SENTENCES: Final = (
     "What is three plus four?",
     "What is the opposite of happy?",
 )
+PEOPLE: Final = 12
+"""Sentences, the first of `parley bench duplex --people`."""
 WAIT_S: Final = 30.0
 HEARD_DBFS: Final = -60.0
 SILENCE_MS: Final = VAD_DEFAULTS.min_silence_duration_ms
@@ -49,6 +52,9 @@ def turn(
     model: Annotated[str, typer.Option(help="A name, a folder or a hub id.")] = "parrot",
     turns: Annotated[int, typer.Option(min=1, max=1000, help="Measured, each way.")] = 40,
     chunk_ms: Annotated[int, typer.Option(min=20, max=1000, help="Sent at a time.")] = 20,
+    people: Annotated[
+        bool, typer.Option("--people", help="Recorded people instead of a synthetic voice.")
+    ] = False,
     wire: Annotated[
         bool, typer.Option("--wire/--no-wire", help="Also through a server of its own.")
     ] = True,
@@ -60,7 +66,7 @@ def turn(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:  # fmt: skip
     """From the end of speech to the first sound that can be heard, part by part."""
-    words = bundled_words(SENTENCES, (0, 1))
+    words = installed().turns[:PEOPLE] if people else bundled_words(SENTENCES, (0, 1))
     figures = asyncio.run(measure(model, words, turns, chunk_ms / 1000, wire=wire))
     if as_json:
         typer.echo(json.dumps({name: dataclasses.asdict(one) for name, one in figures.items()}))
@@ -89,25 +95,32 @@ async def measure(
 
 
 class Watched:
-    """Passes everything on to a model, and notes when each step began and ended."""
+    """Passes everything on to a model, and notes when each step began and ended, and the processor
+    time that it took in its thread."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self.steps: list[tuple[Stage, float, float]] = []
+        self.processor_ms: dict[Stage, float] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
     def step(self, stage: Stage, jobs: Sequence[Job]) -> None:
-        begin_s = time.perf_counter()
+        begin_s, used_s = time.perf_counter(), time.thread_time()
         self._model.step(stage, jobs)
+        used_ms = 1000 * (time.thread_time() - used_s)
         self.steps.append((stage, begin_s, time.perf_counter()))
+        self.processor_ms[stage] = self.processor_ms.get(stage, 0.0) + used_ms
 
 
 async def inside(model: Model, words: Sequence[Samples], turns: int) -> dict[str, list[float]]:
     """Milliseconds of each part, from the utterance to the first sound, in this process."""
     watched: Any = Watched(model)
-    names = ("queue", "prefill", "first text", "first speech token", "first window", "all")
+    names = (
+        *("queue", "prefill", "first text", "first speech token", "first window", "all"),
+        *(f"processor, {stage.value}" for stage in Stage),
+    )
     parts: dict[str, list[float]] = {f"inside: {name}": [] for name in names}
     parts["inside: all, taken in early"] = []
     async with Engine(watched) as engine, await engine.take_slot() as slot:
@@ -139,6 +152,7 @@ async def _one_turn(
 ) -> dict[str, float]:
     """Milliseconds of the parts of one answer."""
     watched.steps.clear()
+    watched.processor_ms.clear()
     begin_s = time.perf_counter()
     await view.prefill(request)
     prefilled_s = time.perf_counter()
@@ -150,9 +164,11 @@ async def _one_turn(
         if chunk.audio is not None and len(chunk.audio) and sound_s is None:
             sound_s = now_s
             steps = list(watched.steps)
+            used = dict(watched.processor_ms)
     found = {"prefill": 1000 * (prefilled_s - begin_s)}
     if sound_s is None:
         return found | {"all": 1000 * (time.perf_counter() - begin_s)}
+    found |= {f"processor, {stage.value}": ms for stage, ms in used.items()}
     if steps and steps[0][1] < prefilled_s:
         found["queue"] = 1000 * (steps[0][1] - begin_s)
     if text_s is not None:
@@ -193,7 +209,7 @@ class TurnLoudspeaker(SimulatedLoudspeaker):
                 pass
         super().take(event)
 
-    def listen_anew(self) -> None:
+    def listen_again(self) -> None:
         """The next turn."""
         self.found_s = self.text_s = self.sound_s = None
 
@@ -220,14 +236,14 @@ async def through(
         async def listen() -> None:
             async for event in client:
                 loudspeaker.take(event)
-            loudspeaker.tell()
+            loudspeaker.report()
 
         tasks = [asyncio.create_task(listen()), asyncio.create_task(microphone.run())]
         try:
             await asyncio.sleep(1.0)
             for index in range(turns):
                 await loudspeaker.silence(asyncio.get_running_loop().time() + WAIT_S)
-                loudspeaker.listen_anew()
+                loudspeaker.listen_again()
                 _, end_s = microphone.say(words[index % len(words)])
                 answer = await loudspeaker.answer(end_s, end_s + WAIT_S)
                 found_s, text_s, sound_s = (

@@ -1,0 +1,69 @@
+"""What passes through a network's layers, seen by hooks."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
+from parley.models.minicpmo45.tts.rows import SpeechRow
+
+
+@contextmanager
+def layer_states(layers: nn.ModuleList, last: nn.Module | None = None) -> Iterator[list[Tensor]]:
+    """The input of each module of a list, while they run; at the end the output of the last one, or
+    of another module."""
+    states: list[Tensor] = []
+
+    def into(_: nn.Module, given: Any) -> None:
+        states.append(given[0])
+
+    def out(_: nn.Module, __: Any, made: Tensor) -> None:
+        states.append(made)
+
+    hooks = [layer.register_forward_pre_hook(into) for layer in layers]
+    hooks.append((last or layers[-1]).register_forward_hook(out))
+    try:
+        yield states
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PassRecord:
+    """What one pass of the speech decoder did to one row.
+
+    Args:
+        hidden: state after the final norm at the last fed position, shape (D,).
+        count: positions fed; start: the first one's rotary position.
+        columns: cache columns that the last position saw.
+        logits: raw logits of the draw, shape (V,).
+    """
+
+    hidden: Tensor
+    count: int
+    start: int
+    columns: int
+    logits: Tensor
+
+
+@contextmanager
+def passes_of(tts: MiniCPMTTS, row: SpeechRow) -> Iterator[list[PassRecord]]:
+    """Passes of steps of one row alone, a token each, without graphs."""
+    passes: list[PassRecord] = []
+
+    def note(_: nn.Module, given: Any, hidden: Tensor) -> None:
+        plan, last = given[1], hidden[-1:]
+        columns = int(plan.columns[0, -1] + 1 - plan.first[0])
+        logits = (last @ tts.head.weight.t()).float()[0]
+        count = plan.columns.shape[1]
+        passes.append(PassRecord(last[0], count, row.position, columns, logits))
+
+    hook = tts.model.register_forward_hook(note)
+    try:
+        yield passes
+    finally:
+        hook.remove()
