@@ -96,7 +96,7 @@ SESSIONS = [
 """Those of the later dialects are played in `tests/openai/test_pages.py`, on a scripted model."""
 COMMANDS = {f"parley {words}": (words, said) for words, said in commands("README.md")}
 EXAMPLES = {
-    "ask.py": ([], "Hello there! How are you today?"),
+    "ask.py": ([], "The capital of France is Paris."),
     "stream.py": ([], "1, 2, 3, 4, 5."),
     "half_duplex.py": (["examples/questions.wav"], "Your name is Anna."),
     "realtime.py": (["examples/questions.wav", "picture.jpg"], "ended: stopped"),
