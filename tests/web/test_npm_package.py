@@ -81,7 +81,7 @@ async def test_the_example_of_the_readme_runs_in_node(program):
         )
 
     assert code == 0, said
-    assert re.fullmatch(r".*Hello!.* \(stopped\)\n", said), said
+    assert re.fullmatch(r".*What is the capital of France\?.* \(stopped\)\n", said), said
 
 
 async def test_the_example_of_the_readme_runs_in_a_page_of_another_origin(program, other_origin):
@@ -98,4 +98,4 @@ async def test_the_example_of_the_readme_runs_in_a_page_of_another_origin(progra
         pytest.skip("chromium is absent")
 
     assert status == 0, said
-    assert re.fullmatch(r".*Hello!.* \(stopped\)\n", said), said
+    assert re.fullmatch(r".*What is the capital of France\?.* \(stopped\)\n", said), said
