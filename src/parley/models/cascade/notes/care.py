@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from parley.models.cascade.notes import danger
-from parley.models.cascade.notes.said import FixedNote, plainly
+from parley.models.cascade.notes.said import FixedNote, lowered, plainly
 
 LEAST: Final = 0.42
 """Probability of danger from which a sentence gets such an answer: to miss one is worse than one
@@ -87,7 +87,7 @@ def care_note(text: str, answers: Sequence[str], *, is_known: bool = False) -> F
         answers: what was answered before, oldest first.
         is_known: another note answers the sentence.
     """
-    low = " ".join(re.sub(r"[’`]", "'", text.lower()).split())
+    low = lowered(text)
     has_cared = cares(answers)
     odds = danger.bundled().odds(text)
     least = LEAST_PLAIN if has_cared else LEAST

@@ -12,7 +12,6 @@ from datetime import date, datetime, timedelta
 from typing import Final
 
 from parley.models.cascade.notes.calendar import DAYS, MONTHS
-from parley.models.cascade.notes.said import FixedNote
 from parley.models.cascade.numerals import as_digits
 
 Now = Callable[[], datetime]
@@ -110,38 +109,38 @@ def clock_note(low: str, now: Now) -> str | None:
     low = re.sub(r"[,\s]+(?:pls|plz|please|thanks|mate|buddy|bro)\W*$", "?", low)
     shifted = _shifted(as_digits(low), now) or _of_the_year(low, now)
     if shifted:
-        return FixedNote(shifted)
+        return shifted
     other = _OTHER_DAY.search(low)
     if other:
-        return FixedNote(_other_day(other[1] or other[2] or other[3], now().date()))
+        return _other_day(other[1] or other[2] or other[3], now().date())
     until = _UNTIL.search(low)
     if until:
-        return FixedNote(_until(until[1], now().date()))
+        return _until(until[1], now().date())
     if _TIME.search(low):
         if _ELSEWHERE.search(low):
-            return FixedNote(f"I know only the time here: it is {_clock(now())}.")
-        return FixedNote(f"It is {_clock(now())}.")
+            return f"I know only the time here: it is {_clock(now())}."
+        return f"It is {_clock(now())}."
     if _PART.search(low):
-        return FixedNote(f"It is {_clock(now())}.")
+        return f"It is {_clock(now())}."
     if _YEAR.search(low):
-        return FixedNote(f"It is the year {now().year}.")
+        return f"It is the year {now().year}."
     if _MONTH.search(low):
-        return FixedNote(f"It is {MONTHS[now().month - 1]}.")
+        return f"It is {MONTHS[now().month - 1]}."
     if _DATE.search(low):
-        return FixedNote(f"Today is {_date(now().date())}.")
+        return f"Today is {_date(now().date())}."
     if _WEEK.search(low):
-        return FixedNote(f"It is week {now().isocalendar().week} of the year.")
+        return f"It is week {now().isocalendar().week} of the year."
     weekend = _WEEKEND.search(low)
     if weekend:
         is_so = (now().weekday() >= 5) == (weekend[1] == "weekend")
-        return FixedNote(f"{'Yes' if is_so else 'No'}, today is {DAYS[now().weekday()]}.")
+        return f"{'Yes' if is_so else 'No'}, today is {DAYS[now().weekday()]}."
     day = _DAY.search(low)
     if day:
         today = now().date()
         if day[1]:
             is_so = DAYS[today.weekday()].lower() == day[1]
-            return FixedNote(f"{'Yes' if is_so else 'No'}, today is {_date(today)}.")
-        return FixedNote(f"Today is {_date(today)}.")
+            return f"{'Yes' if is_so else 'No'}, today is {_date(today)}."
+        return f"Today is {_date(today)}."
     return None
 
 

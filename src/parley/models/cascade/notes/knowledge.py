@@ -5,53 +5,46 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from importlib import resources
+
+from parley.models.cascade import tables
 
 
 def lines_of(name: str) -> list[str]:
-    """A text file of the stock without its empty lines."""
-    text = (resources.files("parley.models.cascade") / "know" / f"{name}.txt").read_text("utf-8")
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    """The lines of a text file of the stock."""
+    return tables.lines_of(f"know/{name}")
+
+
+def _pairs(name: str) -> list[tuple[str, str]]:
+    pairs = (line.partition(":") for line in lines_of(name))
+    return [(key.strip(), value.strip()) for key, _, value in pairs]
 
 
 @functools.cache
 def capitals() -> dict[str, str]:
     """Country, lower case, to its capital."""
-    return {
-        c.strip().lower(): t.strip()
-        for c, _, t in (line.partition(":") for line in lines_of("capitals"))
-    }
+    return {country.lower(): town for country, town in _pairs("capitals")}
 
 
 @functools.cache
 def country_names() -> dict[str, str]:
     """Lower case to the usual writing."""
-    return {
-        line.partition(":")[0].strip().lower(): line.partition(":")[0].strip()
-        for line in lines_of("capitals")
-    }
+    return {country.lower(): country for country, _ in _pairs("capitals")}
 
 
 @functools.cache
 def opposites() -> dict[str, str]:
     """Word to its opposite, both ways; the first line that names a word holds."""
+    pairs = [line.split() for line in lines_of("opposites")]
     table: dict[str, str] = {}
-    for line in lines_of("opposites"):
-        first, second = line.split()
+    for first, second in (*pairs, *(pair[::-1] for pair in pairs)):
         table.setdefault(first, second)
-    for line in lines_of("opposites"):
-        first, second = line.split()
-        table.setdefault(second, first)
     return table
 
 
 @functools.cache
 def definitions() -> dict[str, str]:
     """Head word to its sentence."""
-    return {
-        h.strip(): s.strip()
-        for h, _, s in (line.partition(":") for line in lines_of("definitions"))
-    }
+    return dict(_pairs("definitions"))
 
 
 @functools.cache
@@ -172,22 +165,7 @@ _QUESTION = re.compile(
     r"(?:what|who|where|when|why|how|which|is|are|can|do|does|did|name|list|whose|explain|in|at|of|"
     r"give|i)\b"
 )
-_SYNONYM = {
-    "color": "colour", "colours": "colour", "colors": "colour", "coloured": "colour",
-    "grey": "gray",
-    "largest": "biggest", "greatest": "biggest", "mix": "mix", "mixing": "mix", "feet": "foot",
-    "legs": "leg", "mice": "mouse", "teeth": "tooth", "people": "people", "kids": "baby",
-    "babies": "baby", "young": "baby", "noise": "sound", "sounds": "sound", "eating": "eat",
-    "eats": "eat", "feed": "eat", "says": "say", "made": "made", "written": "wrote",
-    "author": "wrote",
-    "painted": "painted", "painter": "painted", "inventor": "invented", "invent": "invented",
-    "ended": "end", "over": "end", "began": "begin", "started": "start", "fell": "fall",
-    "sank": "sink", "sunk": "sink", "talk": "language", "speak": "language", "spoken": "language",
-    "languages": "language", "meter": "metre", "meters": "metre", "metres": "metre",
-    "kilometers": "kilometre", "kilometer": "kilometre", "kilometres": "kilometre", "tall": "tall",
-    "ii": "two", "2": "two", "leaves": "leaf", "wide": "wide", "salt": "salty",
-    "autumn": "autumn", "ties": "tie", "wheels": "wheel", "humans": "human",
-}  # fmt: skip
+_SYNONYM = {word: key for key, words in _pairs("synonyms") for word in words.split()}
 
 
 def _keys(text: str) -> list[str]:
@@ -209,11 +187,7 @@ def fact_note(low: str) -> str | None:
         return None
     words = set(_keys(low))
     for keys, sentence in facts():
-        if keys <= words or (
-            # "largest" and "biggest" are the same question with another word.
-            "biggest" in words
-            and {"biggest" if key in ("largest",) else key for key in keys} <= words
-        ):
+        if keys <= words:
             # A short key must not catch a long question about something else.
             content = words - _FILLER
             if len(content - keys) <= len(keys) + (0 if len(keys) > 1 else -1):

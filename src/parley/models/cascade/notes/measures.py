@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from parley.models.cascade.notes.said import FixedNote
 from parley.models.cascade.numerals import as_digits
 
 _N: Final = r"(-?\d+(?:\.\d+)?)"
@@ -40,7 +39,7 @@ def measure_note(low: str, answers: Sequence[str] = ()) -> str | None:
     for rule in (_how_many, _converted, _temperature, _price, _power, _shares, _prime, _checked):
         found = rule(text)
         if found:
-            return FixedNote(found)
+            return found
     return _on(text, answers)
 
 
@@ -281,12 +280,12 @@ def _on(text: str, answers: Sequence[str]) -> str | None:
         else None
     )
     if not before:
-        return FixedNote("From which number? Tell me the whole sum, please.")
+        return "From which number? Tell me the whole sum, please."
     one, other = float(before[1]), float(found[2])
     word = "times" if found[1] == "multiplied by" else found[1]
     if word == "divided by" and other == 0:
-        return FixedNote("Nothing can be divided by zero.")
+        return "Nothing can be divided by zero."
     result = {"plus": one + other, "minus": one - other, "times": one * other}.get(
         word, one / (other or 1)
     )
-    return FixedNote(f"{_number(one)} {word} {_number(other)} is {_number(result)}.")
+    return f"{_number(one)} {word} {_number(other)} is {_number(result)}."

@@ -38,7 +38,7 @@ from parley.models.cascade.notes.languages import foreign_note
 from parley.models.cascade.notes.letters import letters_note, named_note, spelling_note
 from parley.models.cascade.notes.measures import measure_note
 from parley.models.cascade.notes.reckoning import compare_note, count_note, leaving_note, sum_note
-from parley.models.cascade.notes.said import FixedNote, latest, plainly, varied
+from parley.models.cascade.notes.said import FixedNote, latest, lowered, plainly, varied
 from parley.models.cascade.numerals import as_digits
 
 _TOOLS = (
@@ -87,7 +87,7 @@ def note_for(
     if found is None:
         text = latest(text)
         followed = _follow_up(text, earlier[-1]) if earlier else None
-        found = unknown_note(_low(followed or text))
+        found = unknown_note(lowered(followed or text))
         if found is None and earlier and answers and _asks_again(text, earlier[-1]):
             found = plainly(answers[-1])
     if found is None and cares(answers):
@@ -103,7 +103,7 @@ def is_expected(text: str, earlier: Sequence[str] = ()) -> bool:
     told = memory.listen([text])
     text = latest(text)
     is_telling = told.name is not None or bool(told.facts)
-    is_usual = manners.is_familiar(text) or bool(_MINE.search(_low(text)))
+    is_usual = manners.is_familiar(text) or bool(_MINE.search(lowered(text)))
     return (
         is_telling
         or is_usual
@@ -133,10 +133,10 @@ def unknown_to_us(text: str, earlier: Sequence[str], answers: Sequence[str]) -> 
     """That we do not know, to a question about the world without a note: of 19 such questions the
     model says so to 17, and invents the other answers. None where words of the question were said
     before, which the model may have learnt from them."""
-    low = _low(latest(text))
+    low = lowered(latest(text))
     if not _OF_THE_WORLD.search(low):
         return None
-    before = " ".join(map(_low, (*earlier, *answers)))
+    before = " ".join(map(lowered, (*earlier, *answers)))
     words = re.findall(r"\b[a-z]{4,}\b", low)
     if any(re.search(rf"\b{one}\b", before) for one in words if one not in _ASKING):
         return None
@@ -148,7 +148,7 @@ _ASKING = frozenset("what where which when does were will many much there with f
 
 def _asks_again(text: str, before: str) -> bool:
     """True for a question that was asked in the same words just before."""
-    asked, last = (re.findall(r"[a-z0-9']+", _low(one)) for one in (text, before))
+    asked, last = (re.findall(r"[a-z0-9']+", lowered(one)) for one in (text, before))
     return asked == last and len(asked) > 1 and text.rstrip().endswith("?")
 
 
@@ -162,7 +162,7 @@ def _known(
     text: str, earlier: Sequence[str], seed: int, answers: Sequence[str], now: Now
 ) -> str | None:
     text, earlier = latest(text), [latest(one) for one in earlier]
-    low = _low(text)
+    low = lowered(text)
     first = (
         turns.last_words(low, earlier, answers)
         or clock_note(low, now)
@@ -191,7 +191,7 @@ def _known(
     if found is None and earlier:
         followed = _follow_up(text, earlier[-1])
         if followed is not None:
-            found = clock_note(_low(followed), now) or _plain(followed, earlier, seed)
+            found = clock_note(lowered(followed), now) or _plain(followed, earlier, seed)
     if found is None and answers:
         named = _of_whom(low, answers[-1])
         found = _plain(named, earlier, seed) if named else None
@@ -213,12 +213,8 @@ def _of_whom(low: str, answer: str) -> str | None:
     return _PRONOUN.sub(found[1].lower(), low, count=1)
 
 
-def _low(text: str) -> str:
-    return " ".join(re.sub(r"[’`]", "'", text.lower()).split())
-
-
 def _plain(text: str, earlier: Sequence[str], seed: int) -> str | None:
-    low = _low(text)
+    low = lowered(text)
     for tool in _TOOLS:
         found = tool(low)
         if found is not None:
@@ -235,16 +231,16 @@ _PICK = re.compile(
 )
 
 
-def _by_chance(low: str, seed: int) -> FixedNote | None:
+def _by_chance(low: str, seed: int) -> str | None:
     """A coin, a die, or a number between two."""
     chance = Random(seed)
     if _COIN.search(low):
-        return FixedNote(f"It is {chance.choice(('heads', 'tails'))}.")
+        return f"It is {chance.choice(('heads', 'tails'))}."
     if _DIE.search(low):
-        return FixedNote(f"It is a {chance.randint(1, 6)}.")
+        return f"It is a {chance.randint(1, 6)}."
     if picked := _PICK.search(low):
         first, last = sorted(map(int, picked.groups()))
-        return FixedNote(f"I pick {chance.randint(first, last)}.")
+        return f"I pick {chance.randint(first, last)}."
     return None
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+
+from parley.models.cascade.tables import blocks_of
 
 
 class FixedNote(str):
@@ -25,6 +28,32 @@ def latest(text: str) -> str:
         return text
     cut, _, end = text[-LONGEST:].partition(" ")
     return end if len(cut) <= LONGEST_WORD else ""
+
+
+def lowered(text: str) -> str:
+    """A text as patterns expect it: in lower case, with straight apostrophes and single spaces."""
+    return " ".join(re.sub(r"[’`]", "'", text.lower()).split())
+
+
+class Replies:
+    """A table of replies: the first of which a pattern fits.
+
+    Args:
+        name: of the file, of blocks: a reply, and the patterns below it.
+        parts: texts that stand for `<name>` in patterns.
+    """
+
+    def __init__(self, name: str, parts: Mapping[str, str] = {}) -> None:
+        self._rows: list[tuple[re.Pattern[str], str]] = []
+        for reply, *patterns in blocks_of(name):
+            pattern = "|".join(patterns)
+            for part, text in parts.items():
+                pattern = pattern.replace(f"<{part}>", text)
+            self._rows.append((re.compile(pattern), reply))
+
+    def find(self, low: str) -> str | None:
+        """The reply to a text as `lowered` returns it; None if no pattern fits."""
+        return next((reply for pattern, reply in self._rows if pattern.search(low)), None)
 
 
 _BEFORE = ("As I said: ", "Once more: ", "Again: ")

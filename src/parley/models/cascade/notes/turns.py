@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from parley.models.cascade.notes.knowledge import stock
-from parley.models.cascade.notes.said import FixedNote
 
 _MINE: Final = re.compile(
     r"^\W*(?:(?:do you (?:know|remember)|can you (?:tell me|repeat|remember)|tell me|repeat)\W+)?"
@@ -63,21 +62,15 @@ RIDDLE_END: Final = "Do you know the answer?"
 def last_words(low: str, earlier: Sequence[str], answers: Sequence[str]) -> str | None:
     """Last words of the user or the assistant, if the user asks for them."""
     if _FIRST.search(low):
-        return FixedNote(
-            f"First you said: {earlier[0]}" if earlier else "You have not said anything before."
-        )
+        return f"First you said: {earlier[0]}" if earlier else "You have not said anything before."
     if _MINE.search(low):
-        return FixedNote(
-            f"You said: {earlier[-1]}" if earlier else "You have not said anything before."
-        )
+        return f"You said: {earlier[-1]}" if earlier else "You have not said anything before."
     if _YOURS_BEFORE.search(low):
         said = [plain_answer(one) for one in answers]
         before = [one for one in said if one != said[-1]]
-        return FixedNote(
-            f"Before that I said: {before[-1]}" if before else "I have said nothing before that."
-        )
+        return f"Before that I said: {before[-1]}" if before else "I have said nothing before that."
     if _YOURS.search(low):
-        return FixedNote(
+        return (
             f"I said: {plain_answer(answers[-1])}"
             if answers and answers[-1]
             else "I have not said anything yet."
@@ -90,9 +83,9 @@ def plain_answer(answer: str) -> str:
     return re.sub(r"^(?:I said: |As I said: |Once more: |Again: )+", "", answer)
 
 
-def riddle(entry: str) -> FixedNote:
+def riddle(entry: str) -> str:
     """Only the question of a riddle."""
-    return FixedNote(f"{entry.partition('?')[0]}? {RIDDLE_END}")
+    return f"{entry.partition('?')[0]}? {RIDDLE_END}"
 
 
 def continued(low: str, answers: Sequence[str]) -> str | None:
@@ -120,19 +113,19 @@ def _of_riddle(low: str, answers: Sequence[str]) -> str | None:
     solution = entry.partition("?")[2].strip().rstrip(".")
     key = solution.lower().split()[-1]
     if re.search(rf"\b{re.escape(key)}s?\b", low):
-        return FixedNote(f"Yes, that's it! {solution}.")
+        return f"Yes, that's it! {solution}."
     if _GIVES_UP.search(low):
-        return FixedNote(f"The answer is: {solution[0].lower()}{solution[1:]}.")
+        return f"The answer is: {solution[0].lower()}{solution[1:]}."
     if re.search(r"\b(?:hints?|clues?|help)\b", low) and len(low.split()) <= 7:
-        return FixedNote(f"It is a word of {len(key)} letters, and the first one is {key[0]}.")
+        return f"It is a word of {len(key)} letters, and the first one is {key[0]}."
     if len(low.split()) <= 6 and re.match(
         r"^\W*(?:is it|maybe|perhaps|an?|the|your|my|it's|it is|i (?:think|guess|say))\b", low
     ):
-        return FixedNote(_WRONG[answers[-1] == _WRONG[0]])
+        return _WRONG[answers[-1] == _WRONG[0]]
     if re.match(r"^\W*(?:no|nope)\W*$", low):
-        return FixedNote(f"The answer is: {solution[0].lower()}{solution[1:]}.")
+        return f"The answer is: {solution[0].lower()}{solution[1:]}."
     if re.match(r"^\W*(?:yes|yeah|i do|maybe)\W*$", low):
-        return FixedNote("Then tell me!")
+        return "Then tell me!"
     return None
 
 
@@ -166,21 +159,21 @@ _TALES: Final = (
 )  # fmt: skip
 
 
-def tale(low: str, seed: int) -> FixedNote | None:
+def tale(low: str, seed: int) -> str | None:
     """The beginning of a story about what the user named."""
     found = _ABOUT.search(low)
     if not found or found[1] in ("something", "anything", "you", "yourself", "me", "it", "that"):
         return None
-    return FixedNote(_TALES[seed % len(_TALES)][0].format(_one(found[1])))
+    return _TALES[seed % len(_TALES)][0].format(_one(found[1]))
 
 
-def poem(low: str) -> FixedNote | None:
+def poem(low: str) -> str | None:
     """A few lines about what the user named."""
     found = _ABOUT.search(low)
     if not found or found[1] in ("something", "anything", "you", "yourself", "me", "it", "that"):
         return None
     thing = _one(found[1])
-    return FixedNote(
+    return (
         f"I thought about the {thing} today, and all my other thoughts gave way. The {thing} did "
         f"not know I was there, "
         "and so I left it, light as air."
@@ -204,7 +197,7 @@ def _of_story(low: str, answers: Sequence[str]) -> str | None:
             low,
         )
     ):
-        return FixedNote(stock("stories")[len(answers) % len(stock("stories"))])
+        return stock("stories")[len(answers) % len(stock("stories"))]
     if not wants_more:
         return None
     for parts in _TALES:
@@ -213,12 +206,12 @@ def _of_story(low: str, answers: Sequence[str]) -> str | None:
                 re.escape(part).replace(r"\{0\}", "(?P<t>.+?)", 1).replace(r"\{0\}", "(?P=t)"), last
             )
             if found:
-                return FixedNote(parts[place + 1].format(found["t"]))
+                return parts[place + 1].format(found["t"])
         for part in parts[-1:]:
             if re.fullmatch(re.escape(part).replace(r"\{0\}", "(.+?)"), last):
-                return FixedNote(_ANOTHER)
+                return _ANOTHER
     if last in stock("stories"):
-        return FixedNote(_ENDS[stock("stories").index(last) % len(_ENDS)])
+        return _ENDS[stock("stories").index(last) % len(_ENDS)]
     if last in _ENDS:
-        return FixedNote(_ANOTHER)
+        return _ANOTHER
     return None
