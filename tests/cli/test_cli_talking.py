@@ -229,7 +229,7 @@ async def test_a_duplex_file_holds_its_next_sentence_until_the_last_one_is_answe
 
 async def test_talk_waits_for_every_answer_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several questions may have been asked in it."""
-    monkeypatch.setattr("parley.cli.talk.ANSWER_S", 0.5)
+    monkeypatch.setattr("parley.cli.talk.ANSWER_S", 2.0)
 
     class Client(HalfDuplexClient):
         may_send = is_my_turn = True

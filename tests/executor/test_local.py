@@ -362,10 +362,10 @@ def test_visible_gpus_follow_the_environment_then_the_driver(tmp_path: Path):
 
 
 def _is_gone(pid: int) -> bool:
-    """True if a process that is not ours ends within some seconds."""
+    """True once a process that is not ours has ended."""
     try:
         process = psutil.Process(pid)
-        process.wait(8)
+        process.wait(HANG_S)
     except psutil.NoSuchProcess:
         return True
     except psutil.TimeoutExpired:
@@ -395,7 +395,9 @@ for number in (signal.SIGTERM, child.ORPHANED):
     signal.signal(number, lambda number, _: seen.open("a").write(f"{int(number)} "))
 child.follow(int(sys.argv[1]))
 seen.write_text("ready ")
-time.sleep(3)
+while seen.read_text() == "ready ":
+    time.sleep(0.05)
+time.sleep(1)  # for a second signal
 """
 PARENT = """
 import os, subprocess, sys, threading, time

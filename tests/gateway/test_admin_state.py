@@ -403,7 +403,7 @@ async def test_the_gateway_completes_what_a_dead_worker_left(tmp_path):
     folder = recorded(tmp_path, "orphan")
     folder.recording.unlink()
     async with gateway(tmp_path) as running, client(running) as http:
-        await until(folder.recording.exists, 10)
+        await until(folder.recording.exists)
         meta = (await http.get("/api/sessions/orphan")).json()
 
     assert meta["recovered"]

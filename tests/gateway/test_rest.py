@@ -146,13 +146,13 @@ async def test_hanging_up_on_chat_over_http_cancels(moment: str):
                     asking = asyncio.create_task(http.post("/api/chat", json=HELLO))
                     await until(lambda: len(gateway.runtime.scheduling.queue) == 1)
                     asking.cancel()
-                    await until(lambda: len(gateway.runtime.scheduling.queue) == 0, 1)
+                    await until(lambda: len(gateway.runtime.scheduling.queue) == 0)
             else:
                 worker.may_answer.clear()
                 asking = asyncio.create_task(http.post("/api/chat", json=HELLO))
                 await until(lambda: worker.heard)
                 asking.cancel()
-                await until(lambda: not gateway.runtime.scheduling.worker_pool.leases, 1)
+                await until(lambda: not gateway.runtime.scheduling.worker_pool.leases)
                 worker.may_answer.set()
         await all_free(gateway)
 

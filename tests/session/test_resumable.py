@@ -429,14 +429,15 @@ async def sent_last(bench, text):
     await until(lambda: bench.first.sent[-1].get("text") == text)
 
 
-async def test_a_client_receives_a_message_only_after_it_is_stored():
+async def test_a_client_receives_a_message_only_after_it_is_stored(monkeypatch):
+    # After which a message is sent although it is not stored.
+    monkeypatch.setattr(session_log, "LATE_S", HANG_S)
     async with logged() as (bench, logs):
         logs.answer = None
         before = len(bench.first.sent)
 
         await bench.socket.send(message("secret"))
-        # Less than LATE_S, after which a message is sent although it is not stored.
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.1)
         early = bench.first.sent[before:]
         logs.answer = "stored"
         logs.release()

