@@ -6,76 +6,17 @@ import re
 from typing import Final
 
 from parley.models.cascade.voice.written.amounts import UNITS
-from parley.models.cascade.voice.written.spelling import spelled
+from parley.models.cascade.voice.written.spelling import spelled, tables
 
-_BEFORE_NAMES: Final = {
-    "mr": "mister", "mrs": "missus", "ms": "miz", "dr": "doctor", "prof": "professor",
-    "gen": "general", "col": "colonel", "lt": "lieutenant", "sgt": "sergeant", "capt": "captain",
-    "cmdr": "commander", "maj": "major", "cpl": "corporal", "sen": "senator",
-    "rep": "representative", "gov": "governor", "pres": "president", "rev": "reverend",
-    "hon": "honorable", "fr": "father", "st": "saint", "mt": "mount", "ft": "fort",
-    "messrs": "messers", "mme": "madam", "pvt": "private", "adm": "admiral",
-}  # fmt: skip
-"""Their full stop never ends a sentence."""
-_BEHIND_NAMES: Final = {
-    "st": "street", "dr": "drive", "ave": "avenue", "av": "avenue", "blvd": "boulevard",
-    "rd": "road", "ln": "lane", "hwy": "highway", "pl": "place", "sq": "square", "ct": "court",
-    "pkwy": "parkway", "jr": "junior", "sr": "senior", "inc": "incorporated", "ltd": "limited",
-    "corp": "corporation", "co": "company", "bros": "brothers", "esq": "esquire",
-    "univ": "university", "mt": "mountain", "mts": "mountains", "is": "islands",
-}  # fmt: skip
-_BEFORE_NUMBERS: Final = {
-    "no": "number", "nos": "numbers", "p": "page", "pp": "pages", "pg": "page", "pgs": "pages",
-    "vol": "volume", "vols": "volumes", "fig": "figure", "figs": "figures", "ch": "chapter",
-    "chap": "chapter", "sec": "section", "sect": "section", "art": "article", "eq": "equation",
-    "ver": "version", "ed": "edition", "min": "minimum", "max": "maximum",
-    "approx": "approximately", "ca": "circa", "c": "circa", "apt": "apartment", "ste": "suite",
-    "ext": "extension", "tel": "telephone", "nr": "number", "rm": "room", "par": "paragraph",
-    "para": "paragraph", "ln": "line", "tab": "table", "app": "appendix", "ex": "exercise",
-    "avg": "average", "temp": "temperature", "qty": "quantity",
-}  # fmt: skip
+(
+    _BEFORE_NAMES,
+    _BEHIND_NAMES,
+    _BEFORE_NUMBERS,
+    _ANYWHERE,
+    _DOTLESS,
+    _STATES,
+) = tables("abbreviations")
 _PLURAL: Final = frozenset("chapter figure volume page section equation number article".split())
-_ANYWHERE: Final = {
-    "e.g": "for example", "i.e": "that is", "etc": "et cetera", "vs": "versus",
-    "approx": "approximately", "dept": "department", "govt": "government", "incl": "including",
-    "excl": "excluding", "cf": "compare", "et al": "et al", "misc": "miscellaneous",
-    "est": "established", "assoc": "association", "intl": "international", "natl": "national",
-    "avg": "average", "max": "maximum", "min": "minimum", "viz": "namely",
-    "op": "opus", "hrs": "hours", "mins": "minutes", "secs": "seconds", "yrs": "years",
-    "yr": "year", "wks": "weeks", "tel": "telephone", "ext": "extension", "asst": "assistant",
-    "mgr": "manager", "dist": "district", "ref": "reference", "temp": "temperature",
-    "ibid": "ibid", "prof": "professor", "bldg": "building", "cont": "continued",
-    "encl": "enclosed", "ca": "circa", "jr": "junior", "sr": "senior", "eng": "engineering",
-    "no": "no", "ave": "avenue", "blvd": "boulevard", "rd": "road", "dr": "doctor",
-    "st": "street", "mr": "mister", "mrs": "missus", "ms": "miz", "inc": "incorporated",
-    "ltd": "limited", "corp": "corporation", "tbsp": "tablespoon", "tsp": "teaspoon",
-    "oz": "ounces", "lb": "pounds", "lbs": "pounds", "ft": "feet", "resp": "respectively",
-}  # fmt: skip
-_DOTLESS: Final = {
-    "vs": "versus", "etc": "et cetera", "approx": "approximately", "dept": "department",
-    "govt": "government", "btw": "by the way", "thx": "thanks", "pls": "please", "plz": "please",
-    "eg": "for example", "ie": "that is", "incl": "including", "mins": "minutes",
-    "secs": "seconds", "hrs": "hours", "yrs": "years", "wks": "weeks", "mr": "mister",
-    "mrs": "missus", "dr": "doctor", "prof": "professor", "jr": "junior", "ltd": "limited",
-    "km": "kilometres", "kg": "kilograms", "cm": "centimetres", "mm": "millimetres",
-    "mph": "miles per hour", "tbsp": "tablespoons", "tsp": "teaspoons", "aka": spelled("AKA"),
-    "fyi": spelled("FYI"), "asap": spelled("ASAP"), "diy": spelled("DIY"), "tbd": spelled("TBD"),
-    "idk": "i don't know", "imho": "in my humble opinion", "imo": "in my opinion",
-    "tv": spelled("TV"), "ok": "okay", "faq": spelled("FAQ"),
-}  # fmt: skip
-_STATES: Final = {
-    "AL": "alabama", "AK": "alaska", "AZ": "arizona", "AR": "arkansas", "CA": "california",
-    "CO": "colorado", "CT": "connecticut", "DE": "delaware", "FL": "florida", "GA": "georgia",
-    "HI": "hawaii", "ID": "idaho", "IL": "illinois", "IN": "indiana", "IA": "iowa",
-    "KS": "kansas", "KY": "kentucky", "LA": "louisiana", "ME": "maine", "MD": "maryland",
-    "MA": "massachusetts", "MI": "michigan", "MN": "minnesota", "MS": "mississippi",
-    "MO": "missouri", "MT": "montana", "NE": "nebraska", "NV": "nevada", "NH": "new hampshire",
-    "NJ": "new jersey", "NM": "new mexico", "NY": "new york", "NC": "north carolina",
-    "ND": "north dakota", "OH": "ohio", "OK": "oklahoma", "OR": "oregon", "PA": "pennsylvania",
-    "RI": "rhode island", "SC": "south carolina", "SD": "south dakota", "TN": "tennessee",
-    "TX": "texas", "UT": "utah", "VT": "vermont", "VA": "virginia", "WA": "washington",
-    "WV": "west virginia", "WI": "wisconsin", "WY": "wyoming",
-}  # fmt: skip
 _STROKES: Final = (
     (re.compile(r"\bw/o(?:ut)?\b", re.I), "without "),
     (re.compile(r"\b[Nn]o\.(?=\d)"), "number "),

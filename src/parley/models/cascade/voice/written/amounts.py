@@ -6,7 +6,15 @@ import re
 from typing import Final
 
 from parley.models.cascade.numerals import as_ordinal, in_words
-from parley.models.cascade.voice.written.spelling import NUMBER, WHOLE, code, number, spelled
+from parley.models.cascade.voice.written.spelling import (
+    NUMBER,
+    WHOLE,
+    any_of,
+    code,
+    number,
+    spelled,
+    tables,
+)
 
 _TO: Final = r"\s?[-–—]\s?"
 _SCALES: Final = {
@@ -20,32 +28,10 @@ _SCALE: Final = (
     r"(?:[\s-]?(million|billion|trillion|thousand|hundred|Million|Billion|mn|mio|bn|Bn|trn|tn|MM|"
     r"[kKmMbBT])(?![A-Za-z0-9]))"
 )
-_COINS: Final = {
-    "$": ("dollar", "dollars", "cent", "cents"), "€": ("euro", "euros", "cent", "cents"),
-    "£": ("pound", "pounds", "penny", "pence"), "¥": ("yen", "yen", "sen", "sen"),
-    "₹": ("rupee", "rupees", "paisa", "paise"), "₩": ("won", "won", "jeon", "jeon"),
-    "₽": ("ruble", "rubles", "kopeck", "kopecks"), "₺": ("lira", "lira", "kurus", "kurus"),
-    "₴": ("hryvnia", "hryvnias", "kopiyka", "kopiykas"),
-    "₿": ("bitcoin", "bitcoins", "cent", "cents"), "₪": ("shekel", "shekels", "agora", "agorot"),
-    "₫": ("dong", "dong", "xu", "xu"), "฿": ("baht", "baht", "satang", "satang"),
-    "₱": ("peso", "pesos", "centavo", "centavos"),
-}  # fmt: skip
-_CODES: Final = {
-    "USD": f"{spelled('US')} dollar", "EUR": "euro", "GBP": "pound", "JPY": "yen",
-    "CHF": "swiss franc", "INR": "rupee", "CNY": "yuan", "RMB": "yuan",
-    "AUD": "australian dollar", "CAD": "canadian dollar", "NZD": "new zealand dollar",
-    "HKD": "hong kong dollar", "SGD": "singapore dollar", "SEK": "swedish krona",
-    "NOK": "norwegian krone", "DKK": "danish krone", "PLN": "zloty", "CZK": "czech koruna",
-    "HUF": "forint", "RUB": "ruble", "TRY": "turkish lira", "BRL": "brazilian real",
-    "MXN": "mexican peso", "ZAR": "south african rand", "KRW": "won", "BTC": "bitcoin",
-    "THB": "baht", "US$": f"{spelled('US')} dollar", "A$": "australian dollar",
-    "C$": "canadian dollar", "CA$": "canadian dollar", "AU$": "australian dollar",
-    "HK$": "hong kong dollar", "NZ$": "new zealand dollar", "R$": "brazilian real",
-    "S$": "singapore dollar", "Rs": "rupee", "Rs.": "rupee", "kr": "krone", "zł": "zloty",
-}  # fmt: skip
-_SAME_MANY: Final = frozenset("yen yuan won baht rand lira dong zloty forint".split())
-_SIGN: Final = "[" + "".join(_COINS) + "]"
-_CODE: Final = "(?:" + "|".join(sorted(map(re.escape, _CODES), key=len, reverse=True)) + ")"
+_COINS: Final = {sign: names.split(", ") for sign, names in tables("money")[0].items()}
+"""Sign or code to the name of one and of many, and of one and of many hundredths, if any."""
+_SIGN: Final = "[" + "".join(sign for sign in _COINS if len(sign) == 1) + "]"
+_CODE: Final = any_of(sign for sign in _COINS if len(sign) > 1)
 _EURO_STYLE: Final = r"\d{1,3}(?:\.\d{3})*,\d\d(?!\d)"
 _MONEY_NUMBER: Final = rf"(?:{_EURO_STYLE}|{NUMBER})"
 
@@ -96,30 +82,19 @@ _PER_WORDS: Final = (
 def _money(found: re.Match[str], sign: str, value: str, scale: str | None) -> str:
     if "," in value and re.fullmatch(_EURO_STYLE, value):
         value = value.replace(".", "").replace(",", ".")
-    one, many, small, smalls = _coin(sign)
+    one, many, *hundredths = _COINS[sign]
     if _is_attributive(found) or "-m" in found[0] or "-b" in found[0]:
         many = one
     if scale:
         return f"{number(value)} {_SCALES[scale]} {many}"
     whole, _, part = value.replace(",", "").partition(".")
-    if len(part) != 2 or not smalls:
+    if len(part) != 2 or not hundredths:
         return f"{number(value)} {one if value == '1' else many}"
     said = f"{in_words(int(whole or 0))} {one if int(whole or 0) == 1 else many}"
     if int(part) == 0:
         return said
-    rest = f"{in_words(int(part))} {small if int(part) == 1 else smalls}"
+    rest = f"{in_words(int(part))} {hundredths[int(part) != 1]}"
     return f"{said} and {rest}" if int(whole or 0) else rest
-
-
-def _coin(sign: str) -> tuple[str, str, str, str]:
-    if sign in _COINS:
-        return _COINS[sign]
-    one = _CODES[sign]
-    last = one.split()[-1]
-    many = one if last in _SAME_MANY else "koruny" if one.endswith("koruna") else one + "s"
-    cents = ("cent", "cents") if last in ("dollar", "euro", "rand") else ("penny", "pence") if (
-        last == "pound") else ("", "")  # fmt: skip
-    return (one, many, *cents)
 
 
 _NO_NOUNS: Final = frozenset(
@@ -140,68 +115,9 @@ def _is_attributive(found: re.Match[str]) -> bool:
     return following is not None and following[1] not in _NO_NOUNS
 
 
-UNITS: Final[dict[str, str | tuple[str, str]]] = {
-    "km": "kilometre", "m": "metre", "cm": "centimetre", "mm": "millimetre", "μm": "micrometre",
-    "nm": "nanometre", "mi": "mile", "yd": "yard", "ft": ("foot", "feet"),
-    "in.": ("inch", "inches"), "kg": "kilogram", "g": "gram", "mg": "milligram",
-    "μg": "microgram", "mcg": "microgram", "t": "tonne", "lb": "pound", "lbs": "pound",
-    "oz": "ounce", "l": "litre", "L": "litre", "ml": "millilitre", "mL": "millilitre",
-    "cl": "centilitre", "dl": "decilitre", "gal": "gallon", "pt": "pint", "qt": "quart",
-    "tbsp": "tablespoon", "tbsp.": "tablespoon", "tsp": "teaspoon", "tsp.": "teaspoon",
-    "mph": ("mile per hour", "miles per hour"),
-    "kph": ("kilometre per hour", "kilometres per hour"),
-    "kmh": ("kilometre per hour", "kilometres per hour"),
-    "mpg": ("mile per gallon", "miles per gallon"), "kn": "knot",
-    "°C": ("degree celsius", "degrees celsius"),
-    "°F": ("degree fahrenheit", "degrees fahrenheit"), "°": "degree", "%": ("percent", "percent"),
-    "‰": ("per mille", "per mille"), "W": "watt", "kW": "kilowatt", "MW": "megawatt",
-    "GW": "gigawatt", "TW": "terawatt", "mW": "milliwatt", "Wh": "watt hour",
-    "kWh": "kilowatt hour", "MWh": "megawatt hour", "GWh": "gigawatt hour", "V": "volt",
-    "mV": "millivolt", "kV": "kilovolt", "mA": "milliamp", "mAh": "milliamp hour",
-    "Ah": "amp hour", "Ω": "ohm", "kΩ": "kilohm", "F": "", "Hz": ("hertz", "hertz"),
-    "kHz": ("kilohertz", "kilohertz"), "MHz": ("megahertz", "megahertz"),
-    "GHz": ("gigahertz", "gigahertz"), "KB": "kilobyte", "kB": "kilobyte", "MB": "megabyte",
-    "GB": "gigabyte", "TB": "terabyte", "PB": "petabyte", "KiB": "kibibyte", "MiB": "mebibyte",
-    "GiB": "gibibyte", "Mb": "megabit", "Gb": "gigabit",
-    "kbps": ("kilobit per second", "kilobits per second"),
-    "Mbps": ("megabit per second", "megabits per second"),
-    "Gbps": ("gigabit per second", "gigabits per second"),
-    "bps": ("bit per second", "bits per second"), "s": "second", "sec": "second",
-    "sec.": "second", "secs": "second", "ms": "millisecond", "μs": "microsecond",
-    "ns": "nanosecond", "min": "minute", "min.": "minute", "mins": "minute", "h": "hour",
-    "hr": "hour", "hr.": "hour", "hrs": "hour", "hrs.": "hour", "wk": "week", "wks": "week",
-    "mo": "month", "yr": "year", "yrs": "year", "J": "joule", "kJ": "kilojoule",
-    "MJ": "megajoule", "cal": "calorie", "kcal": "kilocalorie", "Pa": ("pascal", "pascals"),
-    "hPa": "hectopascal", "kPa": "kilopascal", "MPa": "megapascal", "bar": "bar",
-    "mbar": "millibar", "psi": ("pound per square inch", "pounds per square inch"),
-    "Nm": "newton metre", "kN": "kilonewton", "dB": "decibel", "dBFS": "decibel full scale",
-    "px": "pixel", "dpi": ("dot per inch", "dots per inch"),
-    "ppi": ("pixel per inch", "pixels per inch"),
-    "fps": ("frame per second", "frames per second"),
-    "rpm": ("revolution per minute", "revolutions per minute"),
-    "bpm": ("beat per minute", "beats per minute"),
-    "ppm": ("part per million", "parts per million"),
-    "ppb": ("part per billion", "parts per billion"), "ha": "hectare", "ac": "acre",
-    "MP": "megapixel", "mol": "mole", "mmol": "millimole", "lm": "lumen", "lx": ("lux", "lux"),
-    "hp": ("horsepower", "horsepower"), "ct": "carat", "sq ft": ("square foot", "square feet"),
-    "sq m": "square metre", "sq km": "square kilometre", "sq mi": "square mile",
-    "ly": "light year", "au": ("astronomical unit", "astronomical units"), "fl oz": "fluid ounce",
-    "cc": ("cubic centimetre", "cubic centimetres"),
-    "IU": ("international unit", "international units"), "kt": "kiloton", "eV": "electron volt",
-    "K": ("kelvin", "kelvin"), "A": "amp", "kms": ("kilometre", "kilometres"),
-    "kgs": ("kilogram", "kilograms"), "Mbit": "megabit", "Gbit": "gigabit", "kbit": "kilobit",
-    "sq in": ("square inch", "square inches"), "sq yd": "square yard", "lb.": "pound",
-    "lbs.": "pound", "oz.": "ounce", "ft.": ("foot", "feet"), "yd.": "yard", "mi.": "mile",
-    "gal.": "gallon", "pt.": "pint", "qt.": "quart", "yr.": "year", "yrs.": "year",
-    "mins.": "minute", "secs.": "second", "wks.": "week",
-    "mmHg": ("millimetre of mercury", "millimetres of mercury"), "d": "day", "day": "day",
-    "days": "day", "week": "week", "month": "month", "year": "year", "hour": "hour",
-    "minute": "minute", "second": "second", "people": ("person", "people"),
-    "inch": ("inch", "inches"), "mile": "mile", "miles": "mile", "hours": "hour",
-}  # fmt: skip
-UNITS.pop("F")
+UNITS: Final = tables("units")[0]
 _POWER: Final = {"^2": "square", "2": "square", "^3": "cubic", "3": "cubic"}
-_ONE: Final = "|".join(sorted(map(re.escape, UNITS), key=len, reverse=True))
+_ONE: Final = any_of(UNITS)
 _POWERED: Final = (
     rf"(?:{_ONE})(?:\^[23]|(?<=[a-zμ]m)[23](?!\d)|(?<=ft)[23](?!\d)|(?<=\dm)[23](?!\d))?"
 )
@@ -304,8 +220,8 @@ def _unit(text: str) -> tuple[str, str]:
     found = re.fullmatch(r"(.+?)(\^?[23])", text)
     if found and found[1] in UNITS:
         base, power = found[1], _POWER[found[2]]
-    names = UNITS.get(base, base)
-    one, many = (names, names + "s") if isinstance(names, str) else names
+    one, _, plural = UNITS.get(base, base).partition(", ")
+    many = plural or f"{one}s"
     if power and base in ("s", "sec", "min", "h"):
         tail = "squared" if power == "square" else "cubed"
         return f"{one} {tail}", f"{many} {tail}"

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from parley.models.cascade.numerals import as_ordinal, in_words
-from parley.models.cascade.voice.written.spelling import code, number, spelled, year
+from parley.models.cascade.voice.written.spelling import any_of, code, number, spelled, tables, year
 
 _SAID: Final = {
     "JSON": "jason", "JPEG": "jpeg", "JPG": "jpeg", "ASCII": "ascii",
@@ -100,23 +100,9 @@ def word_or_letters(token: str, *, shouts: bool = False) -> str:
     return low if shouts and len(token) >= 3 and is_sayable(low) else spelled(token)
 
 
-_MIXED: Final = {
-    "iPhone": f"{spelled('I')} phone", "iPad": f"{spelled('I')} pad", "iOS": spelled("IOS"),
-    "iPod": f"{spelled('I')} pod", "iMac": f"{spelled('I')} mac",
-    "iCloud": f"{spelled('I')} cloud", "WiFi": "wifi", "Wi-Fi": "wifi", "YouTube": "youtube",
-    "GitHub": "github", "GitLab": "git lab", "JavaScript": "javascript",
-    "TypeScript": "typescript", "YoY": "year over year", "QoQ": "quarter over quarter",
-    "NumPy": "num pie", "SciPy": "sigh pie", "PyTorch": "pie torch",
-    "PyPI": f"pie {spelled('PI')}", "kWh": "kilowatt hours", "CoV": f"co {spelled('V')}",
-    "PhD": spelled("PHD"), "pH": spelled("PH"), "eBay": f"{spelled('E')} bay",
-    "LinkedIn": "linked in", "PayPal": "pay pal", "IoT": spelled("IOT"), "LaTeX": "lay tech",
-    "TeX": "tech", "McDonald": "mcdonald", "MacBook": "mac book", "mRNA": spelled("MRNA"),
-    "tRNA": spelled("TRNA"), "NoSQL": f"no {spelled('SQL')}", "MySQL": f"my {spelled('SQL')}",
-    "PostgreSQL": f"post gress {spelled('SQL')}", "DeepMind": "deep mind", "TikTok": "tick tock",
-    "WhatsApp": "whats app", "nginx": f"engine {spelled('X')}",
-}  # fmt: skip
+(_MIXED,) = tables("names")
 _MIXED_WORD: Final = re.compile(r"\b[A-Za-z]*[a-z][A-Z][A-Za-z]*\b|\b[A-Z]{2,}[a-z]{2,}[A-Za-z]*\b")
-_KNOWN_MIXED: Final = re.compile(r"\b(" + "|".join(map(re.escape, _MIXED)) + r")('?s)?\b")
+_KNOWN_MIXED: Final = re.compile(rf"\b({any_of(_MIXED)})('?s)?\b")
 _ELEMENTS: Final = (
     "He|Li|Be|Ne|Na|Mg|Al|Si|Cl|Ar|Ca|Sc|Ti|Cr|Mn|Fe|Co|Ni|Cu|Zn|Ga|Ge|As|Se|Br|Kr|Rb|Sr|Zr|Ag|"
     "Cd|Sn|Sb|Te|Xe|Cs|Ba|Pt|Au|Hg|Pb|Bi|Po|Rn|Ra|Th|H|B|C|N|O|F|P|S|K|V|I|W|U"

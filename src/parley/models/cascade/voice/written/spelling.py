@@ -7,9 +7,11 @@ sign of Unicode's private area until all rules are done, so that no later rule t
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from parley.models.cascade.numerals import as_ordinal, in_words
+from parley.models.cascade.tables import blocks_of
 
 _FIRST: Final = 0xE000
 LETTERS: Final = f"[{chr(_FIRST + ord('A'))}-{chr(_FIRST + ord('Z'))}]"
@@ -25,6 +27,27 @@ def spelled(text: str) -> str:
         f" {chr(_FIRST + ord(sign.upper()))} " if sign.isascii() and sign.isalpha() else sign
         for sign in text
     )
+
+
+def tables(name: str) -> list[dict[str, str]]:
+    """What is written to what is said, of each block of a file of this folder.
+
+    A line has what is written, several of it with commas between, and behind a colon what is said;
+    capitals there are spelled.
+    """
+    return [
+        {
+            written: re.sub("[A-Z]+", lambda found: spelled(found[0]), said)
+            for all_written, said in (line.split(": ") for line in block)
+            for written in all_written.split(", ")
+        }
+        for block in blocks_of(f"voice/written/{name}")
+    ]
+
+
+def any_of(written: Iterable[str]) -> str:
+    """A pattern of any of these, the longest that fits."""
+    return f"(?:{'|'.join(sorted(map(re.escape, written), key=len, reverse=True))})"
 
 
 def as_letters(text: str) -> str:
