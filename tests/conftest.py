@@ -1,6 +1,7 @@
 """What holds for every test of this folder."""
 
 import gc
+import os
 from collections import Counter
 from collections.abc import Generator, Iterator
 
@@ -18,6 +19,15 @@ from parley import logs
 from tools import pages
 
 __all__ = ["pytest_sessionstart", "pytest_xdist_make_scheduler"]
+
+SHELLS = (
+    *("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "NO_COLOR", "COLUMNS", "TERMINAL_WIDTH"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"),
+)
+"""Variables by which a shell or a CI service changes what is printed, and what is reached."""
+for name in SHELLS:
+    os.environ.pop(name, None)
+    os.environ.pop(name.lower(), None)
 
 # Nothing of what is imported and collected is garbage: looking for some takes a sixth of the time.
 gc.disable()

@@ -83,7 +83,7 @@ async def test_a_coroutine_may_start_and_hear_one(is_forked: bool, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "changed", [{"PYTHONWARNINGS": "error"}, {"LANG": "C"}], ids=["warnings", "language"]
+    "changed", [{"PYTHONWARNINGS": "error"}, {"LANG": "sv_SE"}], ids=["warnings", "language"]
 )
 def test_what_only_python_can_start_it_starts(
     changed: dict[str, str], monkeypatch: pytest.MonkeyPatch
