@@ -20,7 +20,7 @@ from parley.engine.work import (
     StepUnit,
     Work,
 )
-from parley.models.cascade.choices import Known
+from parley.models.cascade.parts import OneStep
 from parley.models.cascade.recognition import Heard
 from parley.models.cascade.transcript import clean, once
 from parley.models.cascade.voice.pitch import pitch_track
@@ -144,8 +144,8 @@ class FixedRecogniser:
     def __init__(self, heard: Heard) -> None:
         self.heard = heard
 
-    def begin(self, samples: np.ndarray, expects=None) -> Known:
-        return Known(self.heard)
+    def begin(self, samples: np.ndarray, expects=None) -> OneStep:
+        return OneStep(lambda: self.heard)
 
 
 ONCE_MORE = "Sorry, I didn't catch that. Could you say it again?"

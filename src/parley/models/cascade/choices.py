@@ -19,7 +19,7 @@ from parley.errors import InvalidRequest
 from parley.media.pcm import Samples
 from parley.models.cascade.messages import History
 from parley.models.cascade.notes import FixedNote
-from parley.models.cascade.parts import CascadeParts, Hearing
+from parley.models.cascade.parts import CascadeParts, Hearing, OneStep
 from parley.models.cascade.recognition import Heard
 from parley.models.cascade.sampling import Rule
 from parley.models.cascade.writer import Draft
@@ -119,7 +119,7 @@ class Choices:
 
     def hearing(self, begin: Callable[[], Hearing]) -> Hearing:
         """An utterance is being recognised; report the result with `heard`."""
-        return Known(self._heard.next()) if self.is_again else begin()
+        return OneStep(self._heard.next) if self.is_again else begin()
 
     def heard(self, heard: Heard) -> None:
         """The recogniser has finished."""
@@ -201,16 +201,6 @@ class Choices:
         wave = parts.speaker.say(clause, voice)
         self._spoken.made.append(len(wave))
         return wave
-
-
-class Known:
-    """An utterance that has been recognised."""
-
-    def __init__(self, heard: Heard) -> None:
-        self.heard: Heard | None = heard
-
-    def step(self) -> bool:
-        return True
 
 
 class _Line(Generic[T]):

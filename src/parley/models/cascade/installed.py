@@ -16,6 +16,7 @@ import numpy as np
 from parley.errors import SetupError
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, Samples
 from parley.media.resample import resample
+from parley.models.cascade.parts import OneStep
 from parley.models.cascade.recognition import Expects, Heard
 from parley.models.cascade.transcript import clean
 
@@ -47,26 +48,6 @@ def library(name: str) -> Any:
         ) from error
 
 
-class _Utterance:
-    """Recognises an utterance in one step."""
-
-    def __init__(self, model: Any, samples: Samples) -> None:
-        self._model, self._samples = model, samples
-        self.heard: Heard | None = None
-
-    def step(self) -> bool:
-        found, _ = self._model.transcribe(
-            self._samples, beam_size=1, condition_on_previous_text=False, without_timestamps=True
-        )
-        segments = list(found)
-        text = " ".join(" ".join(segment.text for segment in segments).split())
-        scores = [segment.avg_logprob for segment in segments]
-        silence = min((segment.no_speech_prob for segment in segments), default=1.0)
-        confidence = sum(scores) / len(scores) if scores else 0.0
-        self.heard = Heard(clean(text), confidence, silence)
-        return True
-
-
 class FasterWhisper:
     """A Whisper run by faster-whisper, int8 on the CPU.
 
@@ -84,8 +65,19 @@ class FasterWhisper:
                 hint="Give a folder with a Whisper converted for CTranslate2.",
             ) from error
 
-    def begin(self, samples: Samples, expects: Expects | None = None) -> _Utterance:
-        return _Utterance(self._model, samples)
+    def begin(self, samples: Samples, expects: Expects | None = None) -> OneStep:
+        return OneStep(lambda: self._hear(samples))
+
+    def _hear(self, samples: Samples) -> Heard:
+        found, _ = self._model.transcribe(
+            samples, beam_size=1, condition_on_previous_text=False, without_timestamps=True
+        )
+        segments = list(found)
+        text = " ".join(" ".join(segment.text for segment in segments).split())
+        scores = [segment.avg_logprob for segment in segments]
+        silence = min((segment.no_speech_prob for segment in segments), default=1.0)
+        confidence = sum(scores) / len(scores) if scores else 0.0
+        return Heard(clean(text), confidence, silence)
 
 
 def is_ctranslate2(name: str) -> bool:

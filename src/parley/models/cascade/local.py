@@ -23,7 +23,7 @@ from parley.models.cascade.notes import instead_of
 from parley.models.cascade.prompt import CLOSING, opening
 from parley.models.cascade.read_tokens import PIECE_TOKENS, Later, Portion, ReadTokens
 from parley.models.cascade.sampling import Rule, choose
-from parley.models.cascade.writer import AnswerProblem, Draft, shown
+from parley.models.cascade.writer import AnswerProblem, Draft, Writer, shown
 from parley.models.grammar import Grammar, Grammars, check
 from parley.protocol.values import AnswerFormat
 
@@ -82,7 +82,7 @@ class _Row:
     """Grammar state of the answer to a history."""
 
 
-class LocalWriter:
+class LocalWriter(Writer):
     """The bundled language model.
 
     Args:
@@ -91,21 +91,14 @@ class LocalWriter:
     """
 
     takes_notes = True
-    answers_later = False
-    sees = False
-    calls_tools = False
-    must_call_tools = False
     keeps_formats = True
-    takes_penalties = False
-    reports_logprobs = False
-    limit_setting = ""
 
     def __init__(
         self, model: Llama, words: Tokenizer, *, rows: int, limit_tokens: int = 2048
     ) -> None:
         self.model = model
         self.words = words
-        self._limit = limit_tokens
+        self.limit_tokens = limit_tokens
         self._rows = [_Row(ReadTokens(model), []) for _ in range(rows)]
         self._end = words.token_to_id("<|im_end|>")
         specials = [
@@ -118,13 +111,9 @@ class LocalWriter:
         self._grammars = Grammars(words, end=self._end or 0, vocabulary=model.shape.vocabulary)
 
     @property
-    def limit_tokens(self) -> int:
-        return self._limit
-
-    @property
     def row_bytes(self) -> int:
         """Maximum size of a row's cache in bytes."""
-        return row_bytes(self.model.shape, self._limit)
+        return row_bytes(self.model.shape, self.limit_tokens)
 
     @property
     def used_bytes(self) -> int:
@@ -135,12 +124,6 @@ class LocalWriter:
 
     def open(self, row: int) -> None:
         self._rows[row] = _Row(ReadTokens(self.model), [])
-
-    def close(self, row: int) -> None:
-        self.open(row)
-
-    def cancel(self, row: int) -> None:
-        """Does nothing: no work runs between two steps."""
 
     def point(self, row: int) -> object:
         state = self._rows[row]
@@ -234,7 +217,7 @@ class LocalWriter:
         """Tokens that the format allows (V,); only those that close something once the answer is
         long."""
         grammar.follow(draft.ids)
-        left = min(limit, self._limit - state.read.length + len(draft.ids))
+        left = min(limit, self.limit_tokens - state.read.length + len(draft.ids))
         return torch.from_numpy(
             grammar.allowed(closing=len(draft.ids) >= min(FULL_TOKENS, left // 2))
         )
@@ -282,7 +265,7 @@ class LocalWriter:
             text, _ = self._shown(draft.ids, draft, is_last=True)
             return _unrepeated(history, replace(draft, text=text.strip(), is_over=True))
         ids = (*draft.ids, token)
-        is_limit = len(ids) >= limit or state.read.length + 2 >= self._limit
+        is_limit = len(ids) >= limit or state.read.length + 2 >= self.limit_tokens
         text, is_cut = self._shown(ids, draft, is_last=is_limit)
         after = replace(
             draft,
@@ -294,7 +277,7 @@ class LocalWriter:
             forced=forced,
         )
         if not after.is_over:
-            room = self._limit - state.read.length - 1
+            room = self.limit_tokens - state.read.length - 1
             expected = (forced or self._expected(history, ids))[: BLOCK_TOKENS - 1]
             expected = (expected or self._guessed(history, ids)[: GUESSED_TOKENS - 1])[:room]
             if state.read.expects(token):
@@ -420,7 +403,7 @@ class LocalWriter:
                 break
             piece += chunk
             held.append(chunk)
-        room = self._limit - state.read.length - len(piece)
+        room = self.limit_tokens - state.read.length - len(piece)
         if guess and held == list(chunks) and room >= len(guess):
             state.logits = state.read.run_block((*piece, *guess), len(piece), later=later)
         else:

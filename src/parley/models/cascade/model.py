@@ -108,7 +108,7 @@ class Cascade(RowModel[Conversation]):
             name=name, context_limit_tokens=writer.limit_tokens, can_speak=speaker is not None,
             prefill_piece_tokens=128, transcribes=True, reads_aloud=speaker is not None,
             reads_in_units=True, calls_tools=writer.calls_tools,
-            must_call_tools=writer.must_call_tools, keeps_formats=writer.keeps_formats,
+            must_call_tools=writer.calls_tools, keeps_formats=writer.keeps_formats,
             takes_penalties=writer.takes_penalties, reports_logprobs=writer.reports_logprobs,
             answers_early=answers_early,
         )  # fmt: skip

@@ -10,10 +10,11 @@ import torch
 from parley.errors import InvalidRequest, SetupError
 from parley.media.pcm import INPUT_RATE_HZ, Samples
 from parley.models.cascade.messages import History
+from parley.models.cascade.parts import OneStep
 from parley.models.cascade.recognition import Expects, Heard
 from parley.models.cascade.sampling import Rule, choose
 from parley.models.cascade.transcript import clean
-from parley.models.cascade.writer import Draft, DraftChoices, readable
+from parley.models.cascade.writer import Draft, Writer, readable
 from parley.protocol.values import AnswerFormat
 
 PIECE_TOKENS = 128
@@ -26,17 +27,8 @@ class _Row:
     logits: Any = None
 
 
-class CausalWriter(DraftChoices):
+class CausalWriter(Writer):
     """A causal language model of transformers with its own chat template."""
-
-    takes_notes = False
-    answers_later = False
-    sees = False
-    calls_tools = False
-    must_call_tools = False
-    keeps_formats = False
-    takes_penalties = False
-    reports_logprobs = False
 
     def __init__(self, model: Any, words: Any, *, rows: int, limit_tokens: int) -> None:
         self.model = model
@@ -53,12 +45,6 @@ class CausalWriter(DraftChoices):
 
     def open(self, row: int) -> None:
         self._rows[row] = _Row([])
-
-    def close(self, row: int) -> None:
-        self.open(row)
-
-    def cancel(self, row: int) -> None:
-        """Does nothing: no work runs between two steps."""
 
     def point(self, row: int) -> object:
         return list(self._rows[row].ids)
@@ -145,31 +131,21 @@ class CausalWriter(DraftChoices):
             state.ids = state.ids[:same]
 
 
-class _WhisperHearing:
-    def __init__(self, run: Any, samples: Samples) -> None:
-        self._run, self._samples = run, samples
-        self.heard: Heard | None = None
-
-    def step(self) -> bool:
-        self.heard = Heard(clean(self._run(self._samples)))
-        return True
-
-
 class OtherWhisper:
     """A Whisper of transformers; recognises an utterance in one step."""
 
     def __init__(self, model: Any, processor: Any) -> None:
         self._model, self._processor = model, processor
 
-    def begin(self, samples: Samples, expects: Expects | None = None) -> _WhisperHearing:
-        return _WhisperHearing(self._hear, samples)
+    def begin(self, samples: Samples, expects: Expects | None = None) -> OneStep:
+        return OneStep(lambda: self._hear(samples))
 
     @torch.inference_mode()
-    def _hear(self, samples: Samples) -> str:
+    def _hear(self, samples: Samples) -> Heard:
         inputs = self._processor(samples, sampling_rate=INPUT_RATE_HZ, return_tensors="pt")
         ids = self._model.generate(inputs.input_features, max_new_tokens=120)
         text: str = self._processor.batch_decode(ids, skip_special_tokens=True)[0]
-        return " ".join(text.split())
+        return Heard(clean(" ".join(text.split())))
 
 
 def load_causal(name: str, *, rows: int) -> CausalWriter:

@@ -61,6 +61,18 @@ class Hearing(Protocol):
         ...
 
 
+class OneStep:
+    """Recognition in one step, for recognisers that cannot be interrupted, and of what is known."""
+
+    def __init__(self, recognise: Callable[[], Heard]) -> None:
+        self._recognise = recognise
+        self.heard: Heard | None = None
+
+    def step(self) -> bool:
+        self.heard = self._recognise()
+        return True
+
+
 @runtime_checkable
 class TimedHearing(Hearing, Protocol):
     """Of a recogniser that knows when words were said."""

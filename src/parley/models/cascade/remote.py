@@ -33,7 +33,7 @@ from parley.models.cascade.tool_text import (
     without_calls,
     written_calls,
 )
-from parley.models.cascade.writer import Draft, DraftChoices, ends_thoughts, readable
+from parley.models.cascade.writer import Draft, Writer, ends_thoughts, readable
 from parley.protocol.values import AnswerFormat
 from parley.views.tools import CLOSE
 
@@ -58,17 +58,15 @@ class _Running:
     raw: str = ""
 
 
-class RemoteWriter(DraftChoices):
+class RemoteWriter(Writer):
     """A language model at an address.
 
     Args:
         limit_tokens: how much of the conversation is sent; estimated, four letters a token.
     """
 
-    takes_notes = False
     answers_later = True
     calls_tools = True
-    must_call_tools = True
     keeps_formats = True
     takes_penalties = True
     reports_logprobs = True
@@ -89,9 +87,6 @@ class RemoteWriter(DraftChoices):
     def open(self, row: int) -> None:
         self.cancel(row)
         self._thinks[row] = False
-
-    def close(self, row: int) -> None:
-        self.cancel(row)
 
     def cancel(self, row: int) -> None:
         running = self._running[row]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from parley.models.cascade.messages import History
 from parley.models.cascade.sampling import Rule
@@ -69,85 +69,66 @@ class Draft:
         return self.problem is not None and self.text in ("", self.problem.spoken)
 
 
-class Writer(Protocol):
-    """A language model of the cascade. All calls come from the engine thread."""
+LINE_TOKENS: Final = 4
+"""Tokens of a chat template around each line of a conversation."""
 
-    @property
-    def takes_notes(self) -> bool:
-        """True if the model was trained to answer from notes."""
-        ...
 
-    @property
-    def answers_later(self) -> bool:
-        """True if a `step` may find nothing new because a server generates."""
-        ...
+class Writer(ABC):
+    """A language model of the cascade. All calls come from the engine thread.
 
-    @property
-    def sees(self) -> bool:
-        """True if the model accepts pictures."""
-        ...
+    What a writer leaves as it is here suits one that does not choose tokens itself, or that reads
+    everything again: a choice is the draft, nothing is prepared, and costs are unknown.
 
-    @property
-    def calls_tools(self) -> bool:
-        """True if the model calls functions."""
-        ...
+    Attributes:
+        takes_notes: the model was trained to answer from notes.
+        answers_later: a `step` may find nothing new because a server generates.
+        sees: the model accepts pictures.
+        calls_tools: the model calls functions, and can be forced to.
+        keeps_formats: its text follows `Rule.answer_format`.
+        takes_penalties: it applies presence and frequency penalties.
+        reports_logprobs: it reports the probabilities of its tokens.
+        limit_tokens: size of its context.
+        limit_setting: the setting that raises it; "" if there is none.
+    """
 
-    @property
-    def must_call_tools(self) -> bool:
-        """True if the model can be forced to call a function."""
-        ...
+    takes_notes = False
+    answers_later = False
+    sees = False
+    calls_tools = False
+    keeps_formats = False
+    takes_penalties = False
+    reports_logprobs = False
+    limit_tokens: int
+    limit_setting = ""
 
-    @property
-    def keeps_formats(self) -> bool:
-        """True if its text follows `Rule.answer_format`."""
-        ...
-
-    @property
-    def takes_penalties(self) -> bool:
-        """True if it applies presence and frequency penalties."""
-        ...
-
-    @property
-    def reports_logprobs(self) -> bool:
-        """True if it reports the probabilities of its tokens."""
-        ...
-
-    @property
-    def limit_tokens(self) -> int:
-        """Size of its context."""
-        ...
-
-    @property
-    def limit_setting(self) -> str:
-        """The setting that raises it; "" if there is none."""
-        ...
-
+    @abstractmethod
     def check_format(self, form: AnswerFormat) -> None:
         """Refuse a form that the text cannot be made to keep to.
 
         Raises:
             InvalidRequest: naming what cannot.
         """
-        ...
 
+    @abstractmethod
     def open(self, row: int) -> None:
         """Start a conversation."""
-        ...
 
     def close(self, row: int) -> None:
         """End a conversation: free its resources and stop its work."""
-        ...
+        self.open(row)
 
     def count(self, history: History) -> int:
         """Number of tokens of a conversation."""
-        ...
+        lines = sum(LINE_TOKENS + self.count_text(line.text) for line in history.lines)
+        return self.count_text(history.system) + lines
 
+    @abstractmethod
     def count_text(self, text: str) -> int: ...
 
     def prepare(self, row: int, history: History, *, later: bool = False) -> bool:
         """Do a bounded piece of work towards reading `history`; true when none is left. `later`:
         only note it."""
-        ...
+        return True
 
     def cost(self, history: History, draft: Draft) -> int:
         """Cost of the next token, in hundredths of a second of one core.
@@ -155,16 +136,17 @@ class Writer(Protocol):
         Estimated from counts alone, never measured: what a unit is given to do depends on it, and a
         conversation that is done again must be given the same. 0 for writers that do not say.
         """
-        ...
+        return 0
 
     def cost_of_reading(self, tokens: int) -> int:
         """Cost of reading a prompt of this length, as `cost`."""
-        ...
+        return 0
 
+    @abstractmethod
     def is_reading(self, row: int, history: History, draft: Draft) -> bool:
         """True if the next `step` reads the prompt; false if it generates."""
-        ...
 
+    @abstractmethod
     def step(
         self,
         row: int,
@@ -176,63 +158,26 @@ class Writer(Protocol):
         draws: int,
     ) -> Draft:
         """Do a bounded piece of work; returns the current draft."""
-        ...
 
     def choice(self, before: Draft, after: Draft) -> object:
         """The choice of a step, as a value."""
-        ...
+        return after
 
     def again(self, row: int, history: History, draft: Draft, limit: int, choice: object) -> Draft:
         """The draft after `choice`. What must be read for it is noted, and read before `prepare` or
         `step` do anything else."""
-        ...
+        return choice if isinstance(choice, Draft) else draft
 
-    def cancel(self, row: int) -> None:
-        """Discard the current draft."""
-        ...
-
-    def point(self, row: int) -> object:
-        """The tokens that a row has read, for `rewind`."""
-        ...
-
-    def rewind(self, row: int, point: object) -> None:
-        """Drop what was read since."""
-        ...
-
-
-LINE_TOKENS: Final = 4
-"""Tokens of a chat template around each line of a conversation."""
-
-
-class DraftChoices(ABC):
-    """For writers that do not choose tokens themselves, or that read everything again: a choice is
-    the draft, nothing is prepared, and costs are unknown."""
-
-    limit_setting: str = ""
+    def cancel(self, row: int) -> None:  # noqa: B027
+        """Discard the current draft. Nothing to do where no work runs between two steps."""
 
     @abstractmethod
-    def count_text(self, text: str) -> int: ...
+    def point(self, row: int) -> object:
+        """The tokens that a row has read, for `rewind`."""
 
-    def count(self, history: History) -> int:
-        lines = sum(LINE_TOKENS + self.count_text(line.text) for line in history.lines)
-        return self.count_text(history.system) + lines
-
-    def prepare(self, row: int, history: History, *, later: bool = False) -> bool:
-        return True
-
-    def cost(self, history: History, draft: Draft) -> int:
-        return 0
-
-    def cost_of_reading(self, tokens: int) -> int:
-        return 0
-
-    def choice(self, before: Draft, after: Draft) -> object:
-        del before
-        return after
-
-    def again(self, row: int, history: History, draft: Draft, limit: int, choice: object) -> Draft:
-        del row, history, limit
-        return choice if isinstance(choice, Draft) else draft
+    @abstractmethod
+    def rewind(self, row: int, point: object) -> None:
+        """Drop what was read since."""
 
 
 _STOPS = re.compile(r"<\|?|\n|\(\s*note\b|\|>", re.I)
