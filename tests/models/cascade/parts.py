@@ -1,6 +1,7 @@
 """Small scripted parts of a cascade: everything but the wiring under test."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,13 @@ from parley.models.cascade.local import LocalWriter
 from parley.models.cascade.model import Cascade
 from parley.models.cascade.recognition import Heard
 from parley.vad.energy import EnergyDetector
+
+
+def rows(name: str) -> list[tuple[str, str]]:
+    """A table beside the tests: what is given, and what is wanted of it."""
+    lines = (Path(__file__).parent / f"{name}.txt").read_text("utf-8").splitlines()
+    pairs = (line.rpartition(" | ") for line in lines if line and not line.startswith("# "))
+    return [(given, wanted) for given, _, wanted in pairs]
 
 
 def byte_tokenizer() -> Tokenizer:
