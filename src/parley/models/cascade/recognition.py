@@ -26,11 +26,12 @@ from parley.models.cascade.whisper import RATE_HZ, Whisper, log_mel
 from parley.models.cascade.word_times import FRAME_S, timed, token_starts
 from parley.protocol.values import WordTime
 
-WINDOWS_S = ((5.5, 8.0), (11.0, 12.0))
+WINDOWS_S = ((3.0, 6.0), (5.5, 8.0), (11.0, 12.0))
 """Utterances up to the first are heard in a window of the second: a third or less of the time. On
 40 recordings of a person 3.1 % of the words are wrong in 12 s instead of 3.7 in 30 s
-(docs/log/pocket.md), on 99 short prompts of another 12.6 % in 8 s instead of 12.3 in 12 s, 61 of
-them right in both. Repetitions, which short windows invite, are stopped below."""
+(docs/log/pocket.md), on 99 short prompts of another 12.6 % in 8 s instead of 12.3 in 12 s; in 6 s
+as many as in 8 s, for a quarter less. Repetitions, which short windows invite, are stopped
+below."""
 SHORT_S = 11.0
 LONGEST_S = 28.0
 """Longest sound that is recognised; callers cut longer ones at their pauses (`stretches_of`)."""
