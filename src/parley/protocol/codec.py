@@ -292,12 +292,12 @@ class Messages(Generic[Client, Server]):
             BadInput: whatever the shape's `failed` and `absent` make.
         """
         if len(raw) > LONG_BYTES:
-            return self._read(raw, check)
+            return self.read_any(raw, check)
         try:
             fields = self._fields.decode(raw)
             name, shape = self._by_tag[bytes(fields["type"])]
         except (msgspec.MsgspecError, RecursionError, UnicodeError, KeyError):
-            return self._read(raw, check)
+            return self.read_any(raw, check)
         check(name)
         brackets = raw.count("{") + raw.count("[") if isinstance(raw, str) else DEPTH_LIMIT + 1
         is_plain = shape.indirect.isdisjoint(fields) and shape.usual <= fields.keys()
@@ -307,14 +307,41 @@ class Messages(Generic[Client, Server]):
             except msgspec.ValidationError:
                 # It may have nulls, or be as some clients write it; else the reading says why not.
                 pass
-        return self._read(raw, check)
+        return self.read_any(raw, check)
 
-    def _read(self, raw: bytes | str, check: Callable[[str], None]) -> Client:
-        return cast(Client, read_typed(raw, self.shapes, check))
+    def read_any(
+        self, raw: bytes | str, check: Callable[[str], None] = lambda type_name: None
+    ) -> Client:
+        """As `decode_client`, however the frame is written: what it falls back to."""
+        value = parse(raw)
+        if not isinstance(value, dict):
+            raise errors.UnknownEvent("(not an object)")
+        name = value.get("type")
+        if not isinstance(name, str):
+            raise errors.UnknownEvent("(none)")
+        shape = self.shapes.get(name)
+        if shape is None:
+            raise errors.UnknownEvent(name)
+        check(name)
+        return cast(Client, read(value, shape))
 
     def decode_server(self, raw: bytes | str) -> Server:
-        """Read one frame of a server, for clients: see `decode_with`."""
-        return decode_with(self._server, raw)
+        """Read one frame of a server, for clients: unknown fields are ignored.
+
+        Raises:
+            InvalidJson: not JSON.
+            UnknownEvent: a type this version does not know; clients skip it.
+            InvalidPayload: a known type with values that do not fit.
+        """
+        try:
+            return self._server.decode(raw)
+        except msgspec.ValidationError as error:
+            name = type_of(raw)
+            if str(error).endswith("`$.type`"):
+                raise errors.UnknownEvent(name) from None
+            raise errors.InvalidPayload(f"{name}: {error}") from None
+        except (msgspec.MsgspecError, RecursionError, UnicodeError):
+            raise errors.InvalidJson from None
 
 
 def read(value: dict[str, Any], shape: Shape) -> Any:
@@ -328,10 +355,7 @@ def read(value: dict[str, Any], shape: Shape) -> Any:
             clean[name] = [clean[name]]
     if shape.adjust is not None:
         shape.adjust(clean)
-    try:
-        return shape.converter.convert(clean)
-    except msgspec.ValidationError as error:
-        raise _explain(str(error), shape, clean) from None
+    return converted(clean, shape)
 
 
 def converted(value: object, shape: Shape) -> Any:
@@ -340,53 +364,6 @@ def converted(value: object, shape: Shape) -> Any:
         return shape.converter.convert(value)
     except msgspec.ValidationError as error:
         raise _explain(str(error), shape, value) from None
-
-
-def read_typed(
-    raw: bytes | str,
-    shapes: Mapping[str, Shape],
-    check: Callable[[str], None] = lambda type_name: None,
-) -> Any:
-    """Read a frame whose `type` chooses among `shapes`.
-
-    Args:
-        check: called with a known type before the rest is looked at; raises to refuse it.
-
-    Raises:
-        InvalidJson: not JSON.
-        UnknownEvent: not an object, no type, or none that the dialect knows.
-        BadInput: whatever the shape's `failed` and `absent` make.
-    """
-    value = parse(raw)
-    if not isinstance(value, dict):
-        raise errors.UnknownEvent("(not an object)")
-    name = value.get("type")
-    if not isinstance(name, str):
-        raise errors.UnknownEvent("(none)")
-    shape = shapes.get(name)
-    if shape is None:
-        raise errors.UnknownEvent(name)
-    check(name)
-    return read(value, shape)
-
-
-def decode_with(decoder: msgspec.json.Decoder[T], raw: bytes | str) -> T:
-    """Read a frame of a server, for clients: unknown fields are ignored.
-
-    Raises:
-        InvalidJson: not JSON.
-        UnknownEvent: a type this version does not know; clients skip it.
-        InvalidPayload: a known type with values that do not fit.
-    """
-    try:
-        return decoder.decode(raw)
-    except msgspec.ValidationError as error:
-        name = type_of(raw)
-        if str(error).endswith("`$.type`"):
-            raise errors.UnknownEvent(name) from None
-        raise errors.InvalidPayload(f"{name}: {error}") from None
-    except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        raise errors.InvalidJson from None
 
 
 def rename(value: dict[str, Any], aliases: Aliases) -> None:

@@ -191,10 +191,7 @@ class ItemCut(OpenAIServerEvent, tag="conversation.item.truncated"):
 
 
 class TranscriptionDelta(
-    OpenAIServerEvent,
-    tag="conversation.item.input_audio_transcription.delta",
-    frozen=True,
-    kw_only=True,
+    OpenAIServerEvent, tag="conversation.item.input_audio_transcription.delta"
 ):
     """More words of a user's turn."""
 
