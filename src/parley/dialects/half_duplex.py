@@ -12,7 +12,7 @@ from parley.dialects import events
 from parley.dialects.base import SessionContext
 from parley.dialects.formatted import SoundDialect
 from parley.dialects.legacy import LegacyDialect, extra, phrase, written
-from parley.dialects.sound import in_pieces
+from parley.dialects.sound import in_pieces, reference
 from parley.errors import AlreadyPrepared, NotPrepared, ParleyError, UnknownEvent, WrongPhase
 from parley.media.pcm import from_float32_bytes
 from parley.protocol import half_duplex, values
@@ -163,7 +163,7 @@ def _setup(message: half_duplex.HalfDuplexPrepare) -> events.HalfDuplexSetup:
     return events.HalfDuplexSetup(
         system=system,
         # The first sound of the prompt is also the voice, unless the client names another.
-        voice=_voice(message)
+        voice=reference(message.voice_bytes())
         or next((part for part in system if isinstance(part, events.Sound)), None),
         voice_name=message.ref_audio_path,
         wants_speech=config.tts.enabled,
@@ -173,11 +173,6 @@ def _setup(message: half_duplex.HalfDuplexPrepare) -> events.HalfDuplexSetup:
         idle_s=config.session.timeout_s,
         wants_recording=message.record,
     )
-
-
-def _voice(message: half_duplex.HalfDuplexPrepare) -> events.Sound | None:
-    brought = message.voice_bytes() if message.ref_audio_base64 is not None else None
-    return None if brought is None else events.Sound(brought)
 
 
 def _system(message: half_duplex.HalfDuplexPrepare) -> tuple[TextPart | events.Sound, ...]:
@@ -193,7 +188,7 @@ def _system(message: half_duplex.HalfDuplexPrepare) -> tuple[TextPart | events.S
             for part in message.system_content
         )
     prompt = TextPart(message.system_prompt or values.DEFAULT_SYSTEM_PROMPT)
-    voice = _voice(message)
+    voice = reference(message.voice_bytes())
     if voice is None:
         return (prompt,)
     return (TextPart(VOICE_PROMPT), voice, prompt)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -15,12 +16,15 @@ from parley.errors import BadInput, ParleyError, QueueFull
 from parley.protocol import codec, openai
 from parley.protocol.kinds import Phase
 
+M = TypeVar("M", bound=openai.OpenAIClientEvent)
 
-class ReadMessage(Protocol):
-    """A message of a client, with whatever was decoded of it."""
 
-    @property
-    def message(self) -> openai.OpenAIClientEvent: ...
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoded(Generic[M]):
+    """A message with what it brings: sound at 16 kHz, a picture file, what items say."""
+
+    message: M
+    media: Any = None
 
 
 class OpenAIDialect(Dialect):
@@ -51,10 +55,10 @@ class OpenAIDialect(Dialect):
             raise
 
     @abstractmethod
-    def read(self, message: Any) -> ReadMessage:
+    def read(self, message: Any) -> Decoded[Any]:
         """A message with its media decoded; as `decode`."""
 
-    def events(self, decoded: ReadMessage, phase: Phase) -> Sequence[ClientEvent | Reply]:
+    def events(self, decoded: Decoded[Any], phase: Phase) -> Sequence[ClientEvent | Reply]:
         self._event_id = decoded.message.event_id
         try:
             return self.act(decoded)

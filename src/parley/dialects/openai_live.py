@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, ClassVar, Final
 
 import msgspec
 
 from parley.dialects import events
 from parley.dialects.base import Reply, SessionContext
-from parley.dialects.openai_base import OpenAIDialect
+from parley.dialects.openai_base import Decoded, OpenAIDialect
 from parley.dialects.openai_fields import object_of
 from parley.dialects.openai_session import (
     EXPIRES_S,
@@ -36,9 +36,9 @@ from parley.protocol import openai_live as wire
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.legacy import CloseReason
 from parley.protocol.values import (
-    IMAGE_LIMIT_BYTES,
     DuplexConfig,
     InterruptionOptions,
+    image_file,
 )
 
 TYPES: Final = frozenset(wire.SHAPES)
@@ -56,14 +56,6 @@ DELEGATES: Final = ("client", "responses", "decisions")
 BEGIN: Final = frozenset({"session.start", "session.close"})
 
 _interruption = codec.Converter(InterruptionOptions)
-
-
-@dataclass(frozen=True, slots=True)
-class LiveRead:
-    """A message with its media decoded: sound at 16 kHz, or a picture file."""
-
-    message: wire.LiveMessage
-    media: Any = None
 
 
 class OpenAILiveDialect(OpenAIDialect):
@@ -101,26 +93,19 @@ class OpenAILiveDialect(OpenAIDialect):
             raise NotReady(type_name, phase)
         super().check(phase, type_name)
 
-    def read(self, message: wire.LiveMessage) -> LiveRead:
+    def read(self, message: wire.LiveMessage) -> Decoded[wire.LiveMessage]:
         match message:
             case wire.SessionStart(session=session) | wire.SessionChange(session=session):
                 session = codec.without_nulls(session)
-                return LiveRead(msgspec.structs.replace(message, session=session))
+                return Decoded(msgspec.structs.replace(message, session=session))
             case wire.LiveInputAudio(audio=audio):
-                return LiveRead(message, within(lambda: self._input.read(audio, field="audio")))
+                return Decoded(message, within(lambda: self._input.read(audio, field="audio")))
             case wire.LiveInputImage(image=image):
-                return LiveRead(
-                    message,
-                    within(
-                        lambda: codec.image_bytes(
-                            image, field="image", limit_bytes=IMAGE_LIMIT_BYTES
-                        )
-                    ),
-                )
+                return Decoded(message, within(lambda: image_file(image, field="image")))
             case _:
-                return LiveRead(message)
+                return Decoded(message)
 
-    def act(self, decoded: LiveRead) -> list[events.ClientEvent | Reply]:
+    def act(self, decoded: Decoded[wire.LiveMessage]) -> list[events.ClientEvent | Reply]:
         media = decoded.media
         match decoded.message:
             case wire.SessionStart(session=session):

@@ -54,16 +54,9 @@ class HalfDuplexPrepare(Wire, tag="prepare"):
     resume: bool = False
 
     def voice_bytes(self) -> bytes | None:
-        """The voice to imitate: `ref_audio_base64`, else the first sound of `system_content`.
-
-        Raw samples at 16 kHz or a WAV file; None when the client brought none.
-        """
-        if self.ref_audio_base64 is not None:
-            return values.voice_file(self.ref_audio_base64, field="ref_audio_base64")
-        for part in self.system_content or ():
-            if isinstance(part, values.Base64Audio):
-                return part.audio_bytes()
-        return None
+        """The voice to imitate: raw samples at 16 kHz or a WAV file; None: the client brought
+        none, or as the first sound of `system_content`."""
+        return values.voice_file(self.ref_audio_base64, field="ref_audio_base64")
 
 
 class HalfDuplexAudioChunk(Wire, tag="audio_chunk"):

@@ -72,7 +72,7 @@ class Base64Image(Wire, tag="image"):
     data: str
 
     def file_bytes(self) -> bytes:
-        return codec.image_bytes(self.data, field="image.data", limit_bytes=IMAGE_LIMIT_BYTES)
+        return image_file(self.data, field="image.data")
 
 
 class Base64Audio(Wire, tag="audio"):
@@ -499,12 +499,14 @@ def voice_file(text: str | None, *, field: str) -> bytes | None:
     return codec.voice_bytes(text, field=field, limit_bytes=VOICE_LIMIT_BYTES)
 
 
+def image_file(text: str, *, field: str) -> bytes:
+    """A picture: see `codec.image_bytes`."""
+    return codec.image_bytes(text, field=field, limit_bytes=IMAGE_LIMIT_BYTES)
+
+
 def frame_files(frames: tuple[str, ...], *, field: str) -> tuple[bytes, ...]:
     """Frames to image files; the first bad one is named."""
-    return tuple(
-        codec.image_bytes(frame, field=f"{field}[{index}]", limit_bytes=IMAGE_LIMIT_BYTES)
-        for index, frame in enumerate(frames)
-    )
+    return tuple(image_file(frame, field=f"{field}[{index}]") for index, frame in enumerate(frames))
 
 
 def check_length(data: bytes, *, field: str, least: int, most: int) -> bytes:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -45,7 +44,7 @@ from parley.dialects.events import (
     TurnStarted,
     TurnTranscribed,
 )
-from parley.dialects.openai_base import OpenAIDialect
+from parley.dialects.openai_base import Decoded, OpenAIDialect
 from parley.dialects.openai_fields import RESPONSE_FIELDS, check_names
 from parley.dialects.openai_realtime.answers import ResponseEvents
 from parley.dialects.openai_realtime.items import (
@@ -79,7 +78,6 @@ from parley.errors import (
     InvalidRequest,
     ParleyError,
 )
-from parley.media.pcm import Pcm
 from parley.protocol import codec
 from parley.protocol import openai_realtime as wire
 from parley.protocol.content import Message
@@ -94,22 +92,6 @@ NOT_IN_TRANSCRIPTION: Final = frozenset(
 """Features of conversations only."""
 ROUNDING_MS: Final = 100
 """How much longer than its sound an answer may have been played: players count in frames."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Decoded:
-    """A message with its media decoded.
-
-    Args:
-        pcm: of appended sound, 16 kHz.
-        brought: what an item says.
-        items: of a response's own input.
-    """
-
-    message: wire.ClientMessage
-    pcm: Pcm | None = None
-    brought: Message[Content] | None = None
-    items: tuple[Message[Content], ...] | None = None
 
 
 class OpenAIRealtimeDialect(OpenAIDialect):
@@ -200,7 +182,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
 
     # ---- client → server -------------------------------------------------------------------
 
-    def voice_in(self, decoded: Decoded) -> tuple[str, BadInput] | None:
+    def voice_in(self, decoded: Decoded[wire.ClientMessage]) -> tuple[str, BadInput] | None:
         match decoded.message:
             case wire.SessionUpdateEvent(session=given):
                 where = "session"
@@ -228,24 +210,24 @@ class OpenAIRealtimeDialect(OpenAIDialect):
                 field="type",
             )
 
-    def read(self, message: wire.ClientMessage) -> Decoded:
+    def read(self, message: wire.ClientMessage) -> Decoded[wire.ClientMessage]:
         match message:
             case wire.AudioAppend(audio=audio):
-                return Decoded(message, pcm=within(lambda: self._sound.read(audio, field="audio")))
+                return Decoded(message, within(lambda: self._sound.read(audio, field="audio")))
             case wire.ItemCreate(item=item):
                 item = codec.without_nulls(item)
                 brought = message_of(item, calls_tools=self._calls_tools, form=self._sound.form)
-                return Decoded(msgspec.structs.replace(message, item=item), brought=brought)
+                return Decoded(msgspec.structs.replace(message, item=item), brought)
             case wire.ResponseCreate(response=response):
                 response = codec.without_nulls(response)
                 check_names(response, RESPONSE_FIELDS, "response")
                 given = response.get("input")
                 items = input_of(given, calls_tools=self._calls_tools, form=self._sound.form)
-                return Decoded(msgspec.structs.replace(message, response=response), items=items)
+                return Decoded(msgspec.structs.replace(message, response=response), items)
             case _:
                 return Decoded(message)
 
-    def act(self, decoded: Decoded) -> Sequence[ClientEvent | Reply]:
+    def act(self, decoded: Decoded[wire.ClientMessage]) -> Sequence[ClientEvent | Reply]:
         found = self._events(decoded)
         if self._has_started or isinstance(decoded.message, wire.SessionUpdateEvent):
             return found
@@ -254,20 +236,18 @@ class OpenAIRealtimeDialect(OpenAIDialect):
         self._in_force = self._settings
         return [self._settings.setup, DetectionChanged(self._settings.detection), *found]
 
-    def _events(self, decoded: Decoded) -> list[ClientEvent | Reply]:
+    def _events(self, decoded: Decoded[wire.ClientMessage]) -> list[ClientEvent | Reply]:
         match decoded.message:
             case wire.SessionUpdateEvent(session=session):
                 return self._update(session)
             case wire.AudioAppend():
-                assert decoded.pcm is not None
-                return [AudioInput(decoded.pcm)]
+                return [AudioInput(decoded.media)]
             case wire.AudioCommit():
                 return [AudioCommitted(make_id("item"), decoded.message.event_id)]
             case wire.AudioClear():
                 return [AudioCleared()]
             case wire.ItemCreate():
-                assert decoded.brought is not None
-                return self._create(decoded.message, decoded.brought)
+                return self._create(decoded.message, decoded.media)
             case wire.ItemRetrieve(item_id=item_id):
                 if item_id not in self._items:
                     raise NothingToRetrieve(item_id)
@@ -278,7 +258,7 @@ class OpenAIRealtimeDialect(OpenAIDialect):
             case wire.ItemTruncate():
                 return self._truncate(decoded.message)
             case wire.ResponseCreate(response=response):
-                return [self._ask(response, decoded.items)]
+                return [self._ask(response, decoded.media)]
             case wire.ResponseCancel(response_id=response_id):
                 return [ResponseCancelled(response_id)]
 

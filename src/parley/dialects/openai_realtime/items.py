@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast, get_args
 
 from parley.dialects.events import Content, Picture, Sound
 from parley.dialects.openai_fields import ITEM_TYPES, PART_TYPES, check_names
@@ -15,11 +15,11 @@ from parley.protocol import codec
 from parley.protocol import openai_realtime as wire
 from parley.protocol.content import Message
 from parley.protocol.values import (
-    IMAGE_LIMIT_BYTES,
     Role,
     TextPart,
     ToolCallPart,
     ToolResultPart,
+    image_file,
 )
 
 ITEMS_MOST: Final = 512
@@ -141,11 +141,6 @@ def message_item(
     }
 
 
-_ROLES: Final[dict[str, Role]] = {
-    "system": "system",
-    "user": "user",
-    "assistant": "assistant",
-}
 _ANSWERS: Final = {"text": "output_text", "audio": "output_audio"}
 """Parts of an assistant's message in the words of the beta, and how they are sent."""
 CALL_TYPES: Final = frozenset({"function_call", "function_call_output"})
@@ -204,12 +199,12 @@ def message_of(
         raise InvalidRequest(
             f"Items of type '{item.type[:80]}' are not taken{why}.", field=f"{field}.type"
         )
-    role = _ROLES.get(item.role)
-    if role is None:
+    if item.role not in get_args(Role):
         raise InvalidRequest("role must be system, user or assistant.", field=f"{field}.role")
     if not item.content:
         raise InvalidRequest("content must not be empty.", field=f"{field}.content")
     where = f"{field}.content"
+    role = cast(Role, item.role)
     return Message(role, tuple(_content_of(part, role, where, form) for part in item.content))
 
 
@@ -238,13 +233,7 @@ def _content_of(part: wire.MessageContent, role: str, where: str, form: str) -> 
         case ("input_image", "user"):
             if not part.image_url.startswith("data:"):
                 raise InvalidRequest("image_url must be a data URL.", field=f"{where}.image_url")
-            return Picture(
-                within(
-                    lambda: codec.image_bytes(
-                        part.image_url, field=f"{where}.image_url", limit_bytes=IMAGE_LIMIT_BYTES
-                    )
-                )
-            )
+            return Picture(within(lambda: image_file(part.image_url, field=f"{where}.image_url")))
     raise InvalidRequest(
         f"Content of type '{part.type[:80]}' is not supported for the role {role}.",
         field=f"{where}.type",
