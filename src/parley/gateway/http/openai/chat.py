@@ -206,7 +206,6 @@ def routes(
         },
         openapi_extra=json_body(Completion, EXAMPLE),
         response_class=Response,
-        response_model=None,
     )
     async def complete(request: Request) -> Response:
         """Answer a conversation; with `stream` as server-sent events. Waits in the queue; hanging

@@ -121,7 +121,19 @@ class StreamOptions(msgspec.Struct, frozen=True):
     include_obfuscation: bool = False
 
 
-class Completion(msgspec.Struct, frozen=True, kw_only=True):
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How the tokens of an answer are chosen, in both interfaces."""
+
+    temperature: values.Temperature | None = None
+    top_p: values.Probability | None = None
+    top_k: Annotated[int, Meta(ge=0)] | None = None
+    seed: int | None = None
+    stop: str | Annotated[tuple[str, ...], Meta(max_length=4)] = ()
+    presence_penalty: values.Penalty = 0.0
+    frequency_penalty: values.Penalty = 0.0
+
+
+class Completion(Sampling, frozen=True, kw_only=True):
     """`POST /v1/chat/completions`."""
 
     model: Annotated[str, Meta(max_length=200)]
@@ -132,11 +144,6 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     audio: AudioOptions | None = None
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
-    temperature: values.Temperature | None = None
-    top_p: values.Probability | None = None
-    top_k: Annotated[int, Meta(ge=0)] | None = None
-    seed: int | None = None
-    stop: str | Annotated[tuple[str, ...], Meta(max_length=4)] = ()
     n: Annotated[int, Meta(ge=1, le=CHOICES_MOST)] = 1
     response_format: Any = None
     tools: values.Tools | None = None
@@ -146,8 +153,6 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=values.LOGPROBS_MOST)] = 0
     logit_bias: Any = None
-    presence_penalty: values.Penalty = 0.0
-    frequency_penalty: values.Penalty = 0.0
     web_search_options: Any = None
     store: bool | None = None
 

@@ -50,8 +50,8 @@ class NoResponse(ParleyError):
     http_status = 404
     is_client_error = True
 
-    def __init__(self, response_id: str, field: str = "response_id") -> None:
-        self.field = field
+    def __init__(self, response_id: str) -> None:
+        self.field = "response_id"
         super().__init__(f"Response with id '{response_id[:80]}' not found.")
 
 

@@ -92,7 +92,7 @@ class ResponseWriter:
             return []
         if not _is_object(arguments):
             return []
-        return [*self.close_message("completed"), *self._told_call(call_id, name, arguments)]
+        return [*self.close_message("completed"), *self.whole_call(call_id, name, arguments)]
 
     def end(self, ended: AnswerEnded) -> list[Event]:
         """The answer is complete: everything but the last event, for which see `last`."""
@@ -183,7 +183,8 @@ class ResponseWriter:
             self._event("response.output_item.done", output_index=index, item=item),
         ]
 
-    def _told_call(self, call_id: str, name: str, arguments: str) -> list[Event]:
+    def whole_call(self, call_id: str, name: str, arguments: str) -> list[Event]:
+        """A call from its beginning to its end."""
         item_id = self._item_id("fc")
         index = len(self.output)
         item = {
@@ -250,23 +251,13 @@ def replayed(asked: ResponseRequest, response: dict[str, Any]) -> Iterator[Event
         stored=True,
     )
     yield from writer.begin()
-    for index, item in enumerate(response["output"]):
+    for item in response["output"]:
         if item["type"] == "message":
             for part in item["content"]:
                 yield from writer.words(part["text"], part["logprobs"])
             yield from writer.close_message(item["status"])
         else:
-            yield from writer.call(
-                chat.ToolCall(index=index, id=item["call_id"], name=item["name"])
-            )
-            yield from writer.call(
-                chat.ToolCall(
-                    index=index,
-                    id=item["call_id"],
-                    arguments_delta=item["arguments"],
-                    is_final=True,
-                )
-            )
+            yield from writer.whole_call(item["call_id"], item["name"], item["arguments"])
     yield writer._event(f"response.{response['status']}", response=response)
 
 

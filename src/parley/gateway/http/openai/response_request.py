@@ -173,8 +173,8 @@ Metadata = dict[
 ]
 
 
-class ResponseRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/responses`."""
+class ResponseRequest(completions.Sampling, frozen=True, kw_only=True):
+    """`POST /v1/responses`. Of what it inherits, `temperature` and `top_p` are published here."""
 
     model: Annotated[str, Meta(max_length=200)] = "default"
     input: values.Text | Annotated[tuple[InputItem, ...], Meta(max_length=ITEMS_MOST)] = ()
@@ -188,8 +188,6 @@ class ResponseRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt: Any = None
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
     max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
-    temperature: values.Temperature | None = None
-    top_p: values.Probability | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=values.LOGPROBS_MOST)] | None = None
     tools: Annotated[tuple[dict[str, Any], ...], Meta(max_length=values.TOOLS_MOST)] = ()
     tool_choice: Any = None
@@ -198,17 +196,11 @@ class ResponseRequest(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: Any = None
     include: tuple[str, ...] = ()
     truncation: Literal["auto", "disabled"] = "disabled"
-    metadata: Metadata = {}
+    metadata: Metadata = msgspec.field(default_factory=dict)
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     service_tier: str | None = None
-    # Ours, as in chat completions.
-    top_k: Annotated[int, Meta(ge=0)] | None = None
-    seed: int | None = None
-    stop: str | Annotated[tuple[str, ...], Meta(max_length=4)] = ()
-    presence_penalty: values.Penalty = 0.0
-    frequency_penalty: values.Penalty = 0.0
 
     @property
     def asks_logprobs(self) -> bool:
@@ -299,13 +291,7 @@ def completion_of(asked: ResponseRequest, items: Sequence[Item]) -> Completion:
         messages=tuple(told),
         stream=True,
         max_completion_tokens=asked.max_output_tokens,
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        top_k=asked.top_k,
-        seed=asked.seed,
-        stop=asked.stop,
-        presence_penalty=asked.presence_penalty,
-        frequency_penalty=asked.frequency_penalty,
+        **{name: getattr(asked, name) for name in completions.Sampling.__struct_fields__},
         logprobs=asked.asks_logprobs,
         top_logprobs=asked.top_logprobs or 0,
         response_format=format_of(asked.text.format),

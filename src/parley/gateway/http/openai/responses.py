@@ -154,7 +154,6 @@ def routes(
             ResponseRequest, {"model": "pocket", "input": "What is the capital of Italy?"}
         ),
         response_class=Response,
-        response_model=None,
     )
     async def respond(request: Request) -> Response:
         """Answer; with `stream` as server-sent events. Waits in the queue; hanging up cancels. Any
@@ -211,7 +210,6 @@ def routes(
         PATH + "/{response_id}",
         responses={200: docs.RESPONSE_ANSWER, **problems(404)},
         response_class=Response,
-        response_model=None,
     )
     async def retrieve(
         request: Request,
@@ -250,7 +248,6 @@ def routes(
         PATH + "/{response_id}/cancel",
         responses={200: docs.RESPONSE_ANSWER, **problems(400, 403, 404)},
         response_class=Response,
-        response_model=None,
     )
     async def cancel(request: Request, response_id: str) -> Response:
         """End a response that runs in the background; one that has ended is returned as it is.
@@ -271,7 +268,6 @@ def routes(
         PATH + "/{response_id}/input_items",
         responses={200: docs.INPUT_ITEMS, **problems(400, 404)},
         response_class=Response,
-        response_model=None,
     )
     async def input_items(
         request: Request,

@@ -89,7 +89,6 @@ def routes(
             },
         ),
         response_class=Response,
-        response_model=None,
     )
     async def speak(request: Request) -> Response:
         """Say a text; the sound comes while it is made. 400 where the model cannot read aloud."""

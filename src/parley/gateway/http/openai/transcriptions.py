@@ -168,7 +168,6 @@ def routes(*, forwarder: ChatForwarder, metrics: Metrics, models: ModelList) -> 
             "a sound file of any common format, at most 25 MB", TranscriptionRequest
         ),
         response_class=Response,
-        response_model=None,
     )
     async def transcribe(request: Request, who: Who) -> Response:
         """Write down what is said. 400 where the model that is loaded cannot."""
