@@ -2,15 +2,12 @@
 
 import asyncio
 import re
-from pathlib import Path
 
 import pytest
 from tests.support.one_chunk import BEGIN, END, PAGE, OneChunk, trace
 
-ROOT = Path(__file__).resolve().parents[1]
 TEXT = PAGE.read_text(encoding="utf-8")
 LISTED = set(re.findall(r"`([\w/]+\.py::[\w.]+)`", TEXT.split(BEGIN)[1].split(END)[0]))
-FILES = sorted(set(re.findall(r"`((?:web|session|worker|vad)/[\w/-]+\.(?:py|js))`", TEXT)))
 
 # Calls of parley's own functions per unit, a coroutine that continues counted again. Raise none;
 # lower them when a change allows it.
@@ -44,8 +41,3 @@ async def test_with_resume_it_keeps_within_its_budget_too() -> None:
     assert chunk.listened.calls <= BUDGET_WITH_RESUME["listened"]
     assert chunk.spoke.calls <= BUDGET_WITH_RESUME["spoke"]
     assert len(chunk.listened.functions) <= FUNCTIONS_BUDGET_WITH_RESUME
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_every_file_on_the_page_exists(file: str) -> None:
-    assert (ROOT / "src/parley" / file).is_file()

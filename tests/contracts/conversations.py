@@ -184,10 +184,6 @@ def known(outcome: Outcome) -> Work:
     return outcome.work if chosen is None else replace(outcome.work, again=chosen)
 
 
-class Dropped(Exception):
-    """The run was ended on purpose, with work in flight."""
-
-
 class Cast:
     """Runs conversations on rows of a model."""
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tomllib
@@ -141,15 +140,3 @@ def test_the_printed_contract_is_python_and_names_what_there_is() -> None:
     exec(compile(CONTRACT, PAGE, "exec"), scope)
 
     assert "TestMimic" in scope
-
-
-def test_every_file_the_page_names_exists() -> None:
-
-    text = (ROOT / PAGE).read_text(encoding="utf-8")
-    named = re.findall(
-        r"`((?:src|tests|docs)/[\w/.-]+|(?:gateway|worker|cli|executor|web)/[\w/.-]+)`", text
-    )
-
-    assert len(named) > 8
-    for name in named:
-        assert any((base / name).exists() for base in (ROOT, ROOT / "src" / "parley")), name

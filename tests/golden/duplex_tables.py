@@ -14,8 +14,6 @@ from tests.support.choosing import candidates, weighed
 from parley.models.minicpmo45.llm.sampling import Ask, Chooser, unit_rule
 from parley.protocol.values import DuplexConfig
 
-OPTION_NAMES = set(DuplexConfig.__struct_fields__)
-
 
 def _rule(settings: dict[str, Any], case: Case, mode: str = "greedy"):
     words = tiny.words(case.folder)

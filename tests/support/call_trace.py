@@ -3,7 +3,6 @@
 import contextlib
 import sys
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
@@ -64,8 +63,3 @@ def _name(code: CodeType) -> str | None:
     if not path.is_relative_to(SOURCE) or code.co_name in _INNER:
         return None
     return f"{path.relative_to(SOURCE)}::{code.co_qualname.replace('.<locals>', '')}"
-
-
-def figures(calls: list[str]) -> tuple[int, int]:
-    """Number of calls and of distinct functions."""
-    return len(calls), len(Counter(calls))

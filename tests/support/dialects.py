@@ -6,7 +6,7 @@ from typing import Any, Literal
 from parley.clock import Clock, ManualClock
 from parley.dialects.base import Dialect, SessionContext
 from parley.dialects.registry import installed
-from parley.protocol import chat, codec, duplex, half_duplex, realtime
+from parley.protocol import chat, duplex, half_duplex, realtime
 from parley.protocol.kinds import Kind
 
 DialectName = Literal["chat", "half_duplex", "duplex", "realtime"]
@@ -47,9 +47,3 @@ def decode_client(dialect: Dialect, raw: bytes | str) -> Any:
 def decode_server(dialect: Dialect, raw: bytes | str) -> Any:
     """A server's message."""
     return MESSAGES[dialect.name].decode_server(raw)
-
-
-def encoded(message: Any) -> dict[str, Any]:
-    """A message with every field."""
-    value: dict[str, Any] = codec.parse(codec.encode(message))
-    return value

@@ -2,19 +2,24 @@
 them stays."""
 
 import asyncio
+import contextlib
 import gc
+import json
 import os
 import random
 import threading
+from typing import Final
 
+import httpx
 import pytest
 from tests.support.faults import Faulty
-from tests.support.gateways import all_free, until
+from tests.support.gateways import HELLO, RunningGateway, all_free, until
 from tests.support.long import times
-from tests.support.random_sessions import one_life, open_files
+from tests.support.mutations import TALKS, mutated
 from tests.support.stack import running_stack
 from tests.support.talking import begin_duplex
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from parley.engine.work import Stage
 from parley.models.parrot import Parrot
@@ -22,12 +27,65 @@ from parley.models.parrot import Parrot
 AT_ONCE = 8
 FAILS = 0.1
 """Share of clients in whose time a step of the model fails."""
+LARGE: Final = '{"type":"client_diagnostic","x":"' + "x" * (2 << 20) + '"}'
+"""Enough to count against the memory for large messages."""
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def large_message(client: ClientConnection, dice: random.Random) -> None:
+    """One that is large: whole, or broken off after its first megabyte and a half."""
+    if dice.random() < 0.5:
+        await client.send(LARGE)
+        return
+    key, length = b"\0\0\0\0", len(LARGE)
+    client.transport.write(
+        b"\x81\xff" + length.to_bytes(8, "big") + key + LARGE[: 3 << 19].encode()
+    )
+
+
+async def one_life(gateway: RunningGateway, index: int, dice: random.Random) -> None:
+    """A client that comes, says what is nearly right and vanishes at any moment."""
+    if dice.random() < 0.1:
+        with contextlib.suppress(httpx.HTTPError, TimeoutError):
+            async with asyncio.timeout(dice.random() * 0.1), gateway.http() as http:
+                await http.post("/api/chat", json=HELLO)
+        return
+    talk = dice.choice(TALKS)
+    frames = mutated(talk, dice)
+    with contextlib.suppress(ConnectionClosed, TimeoutError, InvalidHandshake, OSError):
+        is_patient = dice.random() < 0.5
+        async with asyncio.timeout(3.0 if is_patient else dice.random() * 0.5):
+            client = await connect(gateway.ws(talk.path.format(index)), close_timeout=0.5)
+            try:
+                if is_patient:
+                    if not talk.waits_for:
+                        await client.send(json.dumps(talk.says[0]))
+                    while (talk.waits_for or talk.ready) not in str(await client.recv()):
+                        pass
+                if dice.random() < 0.2:
+                    await large_message(client, dice)
+                for _ in range(dice.randrange(5)):
+                    if dice.random() < 0.6:
+                        await client.send(dice.choice(frames))
+                    else:
+                        await client.recv()
+            finally:
+                match dice.randrange(3):
+                    case 0:
+                        client.transport.abort()
+                    case 1:
+                        await client.close()
+                    case 2:
+                        client.transport.close()
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts files in /proc")
 @pytest.mark.parametrize("lives", [40, pytest.param(times(120, 300), marks=pytest.mark.slow)])
 async def test_no_lease_seat_task_thread_or_file_is_left(lives: int) -> None:
-    limits = {"sessions_per_client": 100}
+    limits = {"sessions_per_client": 100, "resume_window_s": 1}
     model, dice = Faulty(Parrot(3)), random.Random(0)
     stack = running_stack(
         slots=3, load_model=lambda: model, worker={"vad": "energy"}, limits=limits
