@@ -15,20 +15,20 @@ def lines_of(name: str) -> list[str]:
 
 
 def _pairs(name: str) -> list[tuple[str, str]]:
-    pairs = (line.partition(":") for line in lines_of(name))
+    pairs = (line.partition(":") for line in tables.lines_of(name))
     return [(key.strip(), value.strip()) for key, _, value in pairs]
 
 
 @functools.cache
 def capitals() -> dict[str, str]:
     """Country, lower case, to its capital."""
-    return {country.lower(): town for country, town in _pairs("capitals")}
+    return {country.lower(): town for country, town in _pairs("know/capitals")}
 
 
 @functools.cache
 def country_names() -> dict[str, str]:
     """Lower case to the usual writing."""
-    return {country.lower(): country for country, _ in _pairs("capitals")}
+    return {country.lower(): country for country, _ in _pairs("know/capitals")}
 
 
 @functools.cache
@@ -44,7 +44,7 @@ def opposites() -> dict[str, str]:
 @functools.cache
 def definitions() -> dict[str, str]:
     """Head word to its sentence."""
-    return dict(_pairs("definitions"))
+    return dict(_pairs("know/definitions"))
 
 
 @functools.cache
@@ -165,7 +165,7 @@ _QUESTION = re.compile(
     r"(?:what|who|where|when|why|how|which|is|are|can|do|does|did|name|list|whose|explain|in|at|of|"
     r"give|i)\b"
 )
-_SYNONYM = {word: key for key, words in _pairs("synonyms") for word in words.split()}
+_SYNONYM = {word: key for key, words in _pairs("notes/synonyms") for word in words.split()}
 
 
 def _keys(text: str) -> list[str]:

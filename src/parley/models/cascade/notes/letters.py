@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from parley.models.cascade.notes.knowledge import capitals, country_names
+from parley.models.cascade.tables import lines_of
 
 LONGEST = 45
 """Letters of a word that is spelled; no English word has more."""
@@ -65,18 +66,7 @@ _NAMED = re.compile(
     r"capitals?)\b.{0,14}?\b(?:with|from|in)(?: an?\b)?(?: the)?(?: letter)? ([a-z])\W*$"
 )
 _COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "some": 3}
-_ANIMALS = (
-    "ant alligator ape bear bee beaver cat cow camel dog duck dolphin eagle elephant eel fox frog "
-    "fish goat giraffe goose horse hare hedgehog iguana insect ibis jaguar jellyfish jackal "
-    "kangaroo koala kiwi lion lizard lamb monkey mouse mole newt nightingale octopus otter owl pig "
-    "parrot penguin quail rabbit rat raven sheep snake spider tiger turtle toad urchin viper "
-    "vulture wolf whale worm yak zebra"
-)
-_FRUITS = (
-    "apple apricot avocado banana blackberry blueberry cherry coconut cranberry date "
-    "elderberry fig grape grapefruit guava kiwi lemon lime lychee mango melon nectarine orange "
-    "olive papaya peach pear plum quince raspberry strawberry tangerine watermelon"
-)
+_ANIMALS, _FRUITS = (line.split() for line in lines_of("notes/letters"))
 
 
 def named_note(low: str) -> str | None:
@@ -85,7 +75,7 @@ def named_note(low: str) -> str | None:
     if not found:
         return None
     number, kind, letter = found.groups()
-    words: Iterable[str] = (_ANIMALS if kind.startswith("an") else _FRUITS).split()
+    words: Iterable[str] = _ANIMALS if kind.startswith("an") else _FRUITS
     if kind.startswith(("co", "ci", "ca")):
         words = country_names().values() if kind.startswith("co") else capitals().values()
     wanted = int(number) if number.isdigit() else _COUNTS[number]

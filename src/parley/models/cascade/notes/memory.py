@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from parley.models.cascade.notes.said import latest
+from parley.models.cascade.tables import blocks_of
 
 _NAME = re.compile(
     r"\b(?:my name is|my name's|my name was|i am called|i'm called|call me|people call me|"
@@ -61,42 +62,9 @@ _MY = re.compile(
     r"\b(?:my|our) ((?:\w+ ){0,3}?[\w'-]+?)(?:'s name)? (is called|is named|are called|is|are|was)"
     r" (?!it\b|not\b|what\b|there\b|that\b)([^.,;!?]+)"
 )
-_ALSO = (
-    (re.compile(r"\bi live in ([^.,;!?]+)"), "live", "You live in {}."),
-    (re.compile(r"\bi (?:just |have |recently )?moved to ([A-Z]\w+(?: [A-Z]\w+)*)"), "live",
-     "You live in {}."),
-    (re.compile(r"\bi (?:now )?prefer ((?!to\b|not\b)[^.,;!?]+?)(?: now)?(?=[.,;!?]|$)"), "prefer",
-     "You prefer {}."),
-    (re.compile(r"\bi support ([A-Z][^.,;!?]+)"), "support team", "You support {}."),
-    (re.compile(r"\bi(?:'m| am) from ([^.,;!?]+)"), "from", "You are from {}."),
-    (re.compile(r"\bi come from ([^.,;!?]+)"), "from", "You come from {}."),
-    (re.compile(r"\bi was born (?:in|on) ([^.,;!?]+)"), "born", "You were born in {}."),
-    (re.compile(r"\bi(?:'m| am) (\d+)(?: years old)?\b"), "old", "You are {} years old."),
-    (re.compile(r"\bi work (as|in|at|for) ([^.,;!?]+)"), "work", "You work {} {}."),
-    (re.compile(r"\bi(?:'m| am) an? ((?!little|bit|lot)[\w -]+)"), "job", "You are a {}."),
-    (
-        re.compile(r"\bi have (?:a|an|\d+|one|two|three) ([\w ]+?)(?: called| named)? ([A-Z]\w+)"),
-        "have",
-        "Your {} is called {}.",
-    ),
-    (
-        re.compile(
-            r"\bi have ((?:(?:a|an|one|two|three|four|five|six|no|\d+) (?:\w+ )??(?:brother|sister"
-            r"|son|daughter|child|kid|dog|cat|pet)\w*(?: and )?)+)(?! called| named)"
-        ),
-        "family",
-        "You have {}.",
-    ),
-    (re.compile(r"\bi (?:really )?(?:like|love) ((?!to\b|it\b|that\b|you\b)[^.,;!?]+)"), "like",
-     "You like {}."),
-    (re.compile(r"\bi(?:'m| am) (?:\w+ly )?allergic to ([^.,;!?]+)"), "allergic",
-     "You are allergic to {}."),
-    (re.compile(r"\bi (?:really )?(?:hate|dislike|don't like|can't stand) "
-                r"((?!to\b|it\b|that\b|this\b|you\b|when\b)[^.,;!?]+)"), "hate dislike",
-     "You don't like {}."),
-    (re.compile(r"\bi parked(?: my| the)?(?: car)? ([^.,;!?]+)"), "parked",
-     "You parked {}."),
-)  # fmt: skip
+_ALSO = [
+    (re.compile(pattern), key, sentence) for sentence, key, pattern in blocks_of("notes/memory")
+]
 _REMEMBER = re.compile(
     r"\b(?:please )?(?:remember|don't forget|do not forget|keep in mind|note) (?:that )?"
     r"((?:my|the|i|we|our|he|she|it)\b[^.!?]+)"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from parley.models.cascade.notes.knowledge import stock
+from parley.models.cascade.tables import blocks_of, lines_of
 
 _MINE: Final = re.compile(
     r"^\W*(?:(?:do you (?:know|remember)|can you (?:tell me|repeat|remember)|tell me|repeat)\W+)?"
@@ -130,49 +131,21 @@ def _of_riddle(low: str, answers: Sequence[str]) -> str | None:
 
 
 _ANOTHER: Final = "That was the end. Shall I tell you another story?"
-_ENDS: Final = (
-    "The next morning everybody heard about it, and there was cake for the whole village.",
-    "In the end they all came home safely, a little tired and very happy, and they told the "
-    "story for years.",
-    "That is all there is to it: they stayed friends for the rest of their lives. The end.",
-    "They never reached the sea, but they found a lake with an island, and there they live to this "
-    "day. The end.",
-    "The clockmaker thought about it all night. Then he turned the hands forward again, because "
-    "everybody had liked this year better. The end.",
-)
-_TALES: Final = (
-    ("Once there was a young {0} who was afraid of the dark. One evening a lantern was lit in "
-    "the forest, and the {0} "
-     "wanted to know who had lit it.",
-     "So the {0} walked from tree to tree, and at each step the forest grew a little less dark. "
-     "Behind the last tree sat an "
-     "old owl with the lantern.",
-     "The owl smiled and said: whoever walks through the dark to learn something is not afraid "
-     "any more. From that night on "
-     "the {0} slept well. The end."),
-    ("Long ago a {0} found a map with a small red cross. Nobody believed in it, but the {0} "
-    "packed some bread and set out.",
-     "The way led over a bridge, around a lake and up a hill. On top of it, right under the "
-     "cross, lay a box that hummed.",
-     "In the box was a song that everybody had forgotten. The {0} carried it home, and they sing "
-     "it there to this day. The end."),
-)  # fmt: skip
+_ENDS: Final = lines_of("notes/endings")
+_TALES: Final = blocks_of("notes/tales")
 
 
 def tale(low: str, seed: int) -> str | None:
     """The beginning of a story about what the user named."""
-    found = _ABOUT.search(low)
-    if not found or found[1] in ("something", "anything", "you", "yourself", "me", "it", "that"):
-        return None
-    return _TALES[seed % len(_TALES)][0].format(_one(found[1]))
+    thing = _thing(low)
+    return _TALES[seed % len(_TALES)][0].format(thing) if thing else None
 
 
 def poem(low: str) -> str | None:
     """A few lines about what the user named."""
-    found = _ABOUT.search(low)
-    if not found or found[1] in ("something", "anything", "you", "yourself", "me", "it", "that"):
+    thing = _thing(low)
+    if thing is None:
         return None
-    thing = _one(found[1])
     return (
         f"I thought about the {thing} today, and all my other thoughts gave way. The {thing} did "
         f"not know I was there, "
@@ -180,7 +153,12 @@ def poem(low: str) -> str | None:
     )
 
 
-def _one(word: str) -> str:
+def _thing(low: str) -> str | None:
+    """What something is to be about, in the singular."""
+    found = _ABOUT.search(low)
+    if not found or found[1] in ("something", "anything", "you", "yourself", "me", "it", "that"):
+        return None
+    word = found[1]
     if word.endswith("ies"):
         return word[:-3] + "y"
     return word.removesuffix("s") if len(word) > 3 and not word.endswith("ss") else word
@@ -189,14 +167,8 @@ def _one(word: str) -> str:
 def _of_story(low: str, answers: Sequence[str]) -> str | None:
     last = answers[-1].removeprefix("I said: ")
     wants_more = bool(_GO_ON.search(low))
-    if last == _ANOTHER and (
-        wants_more
-        or re.match(
-            r"^\W*(?:yes|yeah|sure|please|okay"
-            r"|ok)\b",
-            low,
-        )
-    ):
+    agrees = re.match(r"^\W*(?:yes|yeah|sure|please|okay|ok)\b", low)
+    if last == _ANOTHER and (wants_more or agrees):
         return stock("stories")[len(answers) % len(stock("stories"))]
     if not wants_more:
         return None

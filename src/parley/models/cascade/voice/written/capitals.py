@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from parley.models.cascade.numerals import as_ordinal, in_words
+from parley.models.cascade.tables import lines_of
 from parley.models.cascade.voice.written.spelling import any_of, code, number, spelled, tables, year
 
 _SAID: Final = {
@@ -13,44 +14,17 @@ _SAID: Final = {
     "GUI": "gooey", "OK": "okay", "YAML": "yamel", "WIFI": "wifi", "COVID": "covid",
     "MSDOS": "M S doss",
 }  # fmt: skip
-_WORDS: Final = frozenset(
-    "nasa nato pin sim ram rom gif lan wan dos aids sars laser radar scuba raid swat opec fifa "
-    "uefa unesco unicef zip ice gps-".split()
-)
-"""Short acronyms that are read as words; longer ones are recognised by their shape."""
-_LETTERS: Final = frozenset(
-    "ucla usda asap faqs imdb usaa usps isbn adhd html uefi aarp oecd yolo- api apis eula- ahs "
-    "sos diy usaf usmc uspto usgs osce iucn usb ipad- eta aka uae icu".split()
-)
-"""Look like words but are spelled out."""
-_SHORT: Final = frozenset(
-    "a i an and any are as at be big but buy bye by can day did do dog end few for fun get go "
-    "god got guy had has hat he hey hi him his hot how huh if in its job joy key kid law let "
-    "lie lot low mad man may me mom dad my net new no not now odd of off oh old on one or our "
-    "out own pay put ran red run sad say see sex she shh sit six so son sun ten the they to too "
-    "top try two up use wow war was way we wet win wet why yes yet you your all bad boy car cat "
-    "cry cut eat far fly gun hit ill air box bed bus bit ask act add age ago am is it who us "
-    "them then than that this what when need want stop wait help free sale open cold love life "
-    "dear more most must just like only same very well wow yay ugh nah yep nope oops ouch best "
-    "ever even else help keep left make next over real said seen some sure take tell time true "
-    "turn were will with work year good bad big".split()
-)
-_DOUBTFUL: Final = frozenset(
-    "us it who am is ai or in pm hi me ill act ice add sos eta mad can".split()
-)
-"""Words when their neighbours are in capitals too, otherwise spelled out: the US, the IT
-department, the WHO."""
+(
+    _WORDS,
+    _LETTERS,
+    _SHORT,
+    _DOUBTFUL,
+    _ONSETS,
+    _CODAS,
+    _RULERS,
+    _THRONES,
+) = (frozenset(line.split()) for line in lines_of("voice/written/capitals"))
 _ALWAYS_WORDS: Final = frozenset("is or in me hi ill add can am mad".split())
-_ONSETS: Final = frozenset(
-    "b bl br c ch cl cr d dr dw f fl fr g gl gr h j k kl kn kr l m n p ph pl pr ps qu q r rh s "
-    "sc sch scr sh sk sl sm sn sp spl spr squ st str sw t th thr tr tw v vl w wh wr x y z".split()
-) | {""}
-_CODAS: Final = frozenset(
-    "b bs c ch ck cks ct cts d dd ds f ff ft fth g gh ghs ght ghts gs h j k ks l lb ld lds lf "
-    "lk ll lls lm lp ls lt lth lts lve m mb mp mps ms mn n nce nch nd nds ng ngs ngth nk nks nn "
-    "ns nt nth nts p ps pt pts q r rb rc rch rd rds rf rg rk rks rl rld rm rms rn rns rp rs rst "
-    "rt rth rts rv s sh sk sks sm sp ss st sts t tch th ths ts tt v w wn wns x xt y z zz".split()
-) | {""}
 _RUNS: Final = re.compile(r"[aeiou]+|[^aeiou]+")
 _MANY_VOWELS: Final = re.compile(r"aa|ii|uu|[aeiou]{3}|^[aeiou]{2}[aeiou]|^ae$|ao$|^ua|^uu|iu$")
 
@@ -72,10 +46,15 @@ def is_sayable(word: str) -> bool:
         elif is_last:
             fits = run in _CODAS
         else:
-            fits = any(run[:at] in _CODAS and run[at:] in _ONSETS for at in range(len(run) + 1))
+            fits = any(_splits(run, at) for at in range(len(run) + 1))
         if not fits:
             return False
     return True
+
+
+def _splits(run: str, at: int) -> bool:
+    """True if consonants may end a syllable up to `at` and begin one there."""
+    return (not at or run[:at] in _CODAS) and (at == len(run) or run[at:] in _ONSETS)
 
 
 def word_or_letters(token: str, *, shouts: bool = False) -> str:
@@ -148,21 +127,6 @@ def _camel(found: re.Match[str]) -> str:
 
 _ROMAN: Final = r"(?=[IVXLCDM])M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})"
 _VALUES: Final = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
-_RULERS: Final = (
-    "Henry|Louis|Charles|Elizabeth|George|Edward|James|William|Richard|Pius|Benedict|Gregory|"
-    "Innocent|Clement|Leo|Urban|Philip|Ferdinand|Frederick|Wilhelm|Friedrich|Otto|Ivan|Peter|"
-    "Catherine|Nicholas|Alexander|Napoleon|Ramesses|Ramses|Thutmose|Amenhotep|Ptolemy|Cleopatra|"
-    "Darius|Xerxes|Gustav|Gustaf|Haakon|Harald|Olaf|Karl|Carl|Oscar|Alfonso|Carlos|Pedro|"
-    "Emmanuel|Umberto|Mehmed|Murad|Selim|Suleiman|Constantine|Justinian|Theodosius|Basil|"
-    "Leopold|Baudouin|Rainier|Joseph|Mary|Robert|David|Kenneth|Stephen|Casimir|Mohammed|"
-    "Muhammad|Hassan|Abdullah|Hussein|Faisal|Rama|Sixtus|Julius|Boniface|Celestine|Honorius|"
-    "Adrian|Eugene|Paul|John|Martin|Maximilian|Rudolf|Albert|Christian|Juan|Felipe|Margaret|"
-    "Margrethe|Isabella|Sigismund|Francis|Franz|Victor|Edmund|Harold|Malcolm|Cyrus"
-)
-_THRONES: Final = (
-    "King|Queen|Pope|Emperor|Empress|Tsar|Czar|Tsarina|Sultan|Prince|Princess|Pharaoh|Kaiser|Shah|"
-    "Patriarch|Duke|Earl|Count"
-)
 _NUMBERED: Final = (
     "World War|Chapter|Part|Act|Book|Volume|Vol\\.|Pt\\.|Ch\\.|Art\\.|Sec\\.|Type|Class|"
     "Phase|Appendix|Section|Article|Scene|Title|"
@@ -177,7 +141,8 @@ _SHORT_NAMES: Final = {
     "sec.": "section",
 }
 _THRONE: Final = re.compile(
-    rf"\b((?:{_THRONES})(?: [A-Z]\w+){{1,3}}|(?:{_RULERS}))(?:,)? ({_ROMAN})\b(?!\.\s?[A-Z])"
+    rf"\b({any_of(_THRONES)}(?: [A-Z]\w+){{1,3}}|{any_of(_RULERS)}),? ({_ROMAN})\b"
+    r"(?!\.\s?[A-Z])"
 )
 _COUNTED: Final = re.compile(rf"\b({_NUMBERED}) ({_ROMAN})(?!\w)", re.I)
 _FREE: Final = re.compile(r"(?<![\w.'-])(?=[IVX]{2,}\b|[MDCLXVI]{5,}\b)" + rf"({_ROMAN})(?![\w'])")
