@@ -49,11 +49,20 @@ class CopyingLlama:
         return logits[-wanted:]
 
 
+UNSEEN = History("Be kind.", (Line("user", "Extension, followed by pound."),))
+
+
 def writer(model=None, limit: int = 2048) -> LocalWriter:
-    made = LocalWriter(model or small_llama(), byte_tokenizer(), rows=1, limit_tokens=limit)
-    if isinstance(model, CopyingLlama):
-        model.prompt = sum(map(len, made._answering(ASKED, Draft())))
-    return made
+    return LocalWriter(model or small_llama(), byte_tokenizer(), rows=1, limit_tokens=limit)
+
+
+def copying(said: str, asked: History = ASKED) -> tuple[LocalWriter, CopyingLlama]:
+    """A writer that answers `said`, and its network."""
+    words = byte_tokenizer()
+    model = CopyingLlama(words.encode(said).ids, words.token_to_id("<|im_end|>"))
+    made = writer(model)
+    model.prompt = sum(map(len, made._answering(asked, Draft())))
+    return made, model
 
 
 def answer(model: LocalWriter, history: History, draft: Draft | None = None, *, most: int = 200):
@@ -69,45 +78,29 @@ def answer(model: LocalWriter, history: History, draft: Draft | None = None, *, 
     "said", [NOTE, "The capital of Japan was Kyoto.", "I do not know.", NOTE + " Yes.", NOTE[:20]]
 )
 def test_an_answer_is_its_own_wherever_it_leaves_the_note(said):
-    words = byte_tokenizer()
-    model = CopyingLlama(words.encode(said).ids, words.token_to_id("<|im_end|>"))
+    made, _ = copying(said)
 
-    assert answer(writer(model), ASKED).text == said
-
-
-def test_what_follows_the_note_is_read_in_blocks():
-    words = byte_tokenizer()
-    model = CopyingLlama(words.encode(NOTE).ids, words.token_to_id("<|im_end|>"))
-
-    answer(writer(model), ASKED)
-
-    # The prompt's two chunks, and the note's 41 letters sixteen at a time.
-    assert model.passes == 2 + 3
+    assert answer(made, ASKED).text == said
 
 
-def test_a_frequent_answer_is_read_in_blocks_without_a_note():
-    words = byte_tokenizer()
-    said = local.FREQUENT[0]
-    model = CopyingLlama(words.encode(said).ids, words.token_to_id("<|im_end|>"))
-    asked = History("Be kind.", (Line("user", "Extension, followed by pound."),))
-    made = writer(model)
-    model.prompt = sum(map(len, made._answering(asked, Draft())))
+@pytest.mark.parametrize(
+    ("asked", "said", "passes"),
+    [
+        # The note's 41 letters sixteen at a time.
+        (ASKED, NOTE, 3),
+        # Five letters with the prompt, and the other 54 eight at a time.
+        (UNSEEN, local.FREQUENT[0], 7),
+        # Sixteen letters eight at a time.
+        (History("", (Line("user", "Xylophone makers unite."),)), "Xylophone makers", 2),
+    ],
+    ids=["note", "frequent answer", "words of the user"],
+)
+def test_what_is_likely_to_follow_is_read_in_blocks(asked, said, passes):
+    made, model = copying(said, asked)
 
     assert answer(made, asked).text == said
-    # The prompt's two chunks, five letters with the second, and the other 54 eight at a time.
-    assert model.passes == 2 + 7
-
-
-def test_words_of_the_user_are_read_in_blocks():
-    words = byte_tokenizer()
-    asked = History("Be kind.", (Line("user", "Xylophone makers unite."),))
-    model = CopyingLlama(words.encode("Xylophone makers").ids, words.token_to_id("<|im_end|>"))
-    made = writer(model)
-    model.prompt = sum(map(len, made._answering(asked, Draft())))
-
-    assert answer(made, asked).text == "Xylophone makers"
-    # The prompt's two chunks, and sixteen letters eight at a time.
-    assert model.passes == 2 + 2
+    prompt = len(made._chunks(asked, is_answered=True))
+    assert model.passes == prompt + passes
 
 
 @pytest.fixture
@@ -193,12 +186,10 @@ def test_a_block_stays_within_the_context(started):
 
 
 def test_short_lines_are_read_together():
-    words = byte_tokenizer()
-    model = CopyingLlama([], words.token_to_id("<|im_end|>"))
     lines = tuple(
         line for n in range(8) for line in (Line("user", f"Q{n}"), Line("assistant", f"A{n}"))
     )
-    both = writer(model)
+    both, model = copying("")
     history = History("", lines)
 
     while not both.prepare(0, history):
@@ -231,11 +222,10 @@ def formatted(model: LocalWriter, row: int = 0) -> list[Draft]:
 
 
 def test_what_a_format_demands_is_read_in_blocks():
-    words = byte_tokenizer()
     said = '{"temperature":7,"windy":true}'
-    model = CopyingLlama(words.encode(said).ids, words.token_to_id("<|im_end|>"))
+    made, model = copying(said)
 
-    assert formatted(writer(model))[-1].text == said
+    assert formatted(made)[-1].text == said
     # The prompt's two chunks, `{"temperature":`, what follows the number, and few letters alone.
     assert model.passes < len(said) / 2
 
@@ -254,9 +244,7 @@ def test_a_formatted_answer_done_again_reads_the_same_blocks():
 
 
 def test_a_list_without_end_is_closed_when_the_answer_is_long():
-    script = byte_tokenizer().encode('{"a":[' + "1," * 200).ids
-    model = CopyingLlama(script, byte_tokenizer().token_to_id("<|im_end|>"))
-    made = writer(model)
+    made, _ = copying('{"a":[' + "1," * 200)
     items = {"type": "array", "items": {"type": "integer"}}
     form = AnswerFormat(
         type="json_schema",
@@ -273,13 +261,10 @@ def test_a_list_without_end_is_closed_when_the_answer_is_long():
 def test_the_first_clause_of_a_frequent_answer_needs_the_prompt_alone():
     words = byte_tokenizer()
     opening = words.decode(words.encode(local.FREQUENT[0]).ids[: local.OPENING_TOKENS])
-    model = CopyingLlama(words.encode(opening + " then").ids, words.token_to_id("<|im_end|>"))
-    asked = History("Be kind.", (Line("user", "Extension, followed by pound."),))
-    made = writer(model)
-    model.prompt = sum(map(len, made._answering(asked, Draft())))
+    made, model = copying(opening + " then", UNSEEN)
 
     # Two passes of the prompt, and a token that is chosen and not read yet.
-    draft = answer(made, asked, most=2 + local.OPENING_TOKENS + 1)
+    draft = answer(made, UNSEEN, most=2 + local.OPENING_TOKENS + 1)
 
     assert draft.text == opening
     assert len(draft.ids) == local.OPENING_TOKENS + 1

@@ -63,6 +63,12 @@ def works(*, streaming: bool = True):
     ]
 
 
+def answered(script: Script, asked: list[Work] | None = None) -> Any:
+    """What becomes of the last piece of work with a server that does this."""
+    with scripted_endpoint(script) as url:
+        return Cast(cascade(url)).play(0, asked or works())[-1]
+
+
 def duplex_works():
     sounds = (voice(1.0), quiet(1.0), quiet(1.0))
     return [
@@ -74,8 +80,7 @@ def duplex_works():
 
 def test_the_words_of_the_address_are_shown_and_spoken():
     script = Script()
-    with scripted_endpoint(script) as url:
-        outcome = Cast(cascade(url)).play(0, works())[-1]
+    outcome = answered(script)
 
     assert result_of(outcome).ending is Ending.DONE
     assert outcome.text == "Hello from far away."
@@ -127,8 +132,7 @@ def test_the_next_turn_sends_what_was_said_before():
     ],
 )
 def test_what_an_address_does_wrong_is_told_by_voice_and_in_the_result(script, spoken, told):
-    with scripted_endpoint(script) as url:
-        outcome = Cast(cascade(url)).play(0, works())[-1]
+    outcome = answered(script)
 
     assert spoken in outcome.text
     assert len(outcome.samples) > 0
@@ -137,8 +141,7 @@ def test_what_an_address_does_wrong_is_told_by_voice_and_in_the_result(script, s
 
 
 def test_an_answer_that_breaks_off_stands_and_is_told_to_be_cut_off():
-    with scripted_endpoint(Script(is_cut=True)) as url:
-        outcome = Cast(cascade(url)).play(0, works())[-1]
+    outcome = answered(Script(is_cut=True))
 
     assert outcome.text == "Hello from far away."
     assert "stopped in the middle" in result_of(outcome).problem
@@ -165,8 +168,7 @@ def test_a_chat_reports_it_in_the_result_alone():
         turn("user", Text("Hello"), is_closed=False),
         Generate(),
     ]
-    with scripted_endpoint(Script(status=500)) as url:
-        outcome = Cast(cascade(url)).play(0, asked)[-1]
+    outcome = answered(Script(status=500), asked)
 
     assert outcome.text == ""
     assert "failed (500)" in result_of(outcome).problem
@@ -184,6 +186,7 @@ def test_in_duplex_the_unit_that_speaks_of_it_says_what_to_do():
 WEATHER = Tool(function=ToolFunction(name="weather", parameters={}))
 TIME = Tool(function=ToolFunction(name="time", parameters={}))
 TOOLS = "Be brief.\n\n" + section((WEATHER,))
+WITH_TOOLS = [works()[0], turn("system", Text(TOOLS)), *works()[2:]]
 
 
 def called(*pieces: tuple[int, str, str]) -> list[dict[str, Any]]:
@@ -201,11 +204,9 @@ def test_functions_are_passed_on_and_calls_come_back_as_the_servers_text():
                    (1, "now", ""),
                    (2, "weather", '{"town": "Oslo"}'), (3, "weather", ""))  # fmt: skip
     script = Script(events=[*words, *calls])
-    asked = [works()[0], turn("system", Text(TOOLS)), *works()[2:]]
-    with scripted_endpoint(script) as url:
-        outcome = Cast(cascade(url)).play(0, asked)[-1]
+    outcome = answered(script, WITH_TOOLS)
 
-    assert cascade(url).spec.calls_tools
+    assert cascade("http://127.0.0.1:9/v1").spec.calls_tools
     sent = script.requests[0]
     assert sent["messages"][0]["content"] == "Be brief."
     assert [one["function"]["name"] for one in sent["tools"]] == ["weather"]
@@ -240,9 +241,7 @@ def test_calls_are_understood_as_servers_send_them(pieces, towns):
         for index, id_, name, arguments in pieces
     ]
     script = Script(events=[{"choices": [{"delta": {"tool_calls": [one]}}]} for one in calls])
-    asked = [works()[0], turn("system", Text(TOOLS)), *works()[2:]]
-    with scripted_endpoint(script) as url:
-        outcome = Cast(cascade(url)).play(0, asked)[-1]
+    outcome = answered(script, WITH_TOOLS)
 
     parts = outcome.text.removesuffix("</tool_call>").split("</tool_call>")
     found = [json.loads(one.partition("<tool_call>")[2]) for one in parts]
@@ -258,13 +257,12 @@ def test_calls_are_understood_as_servers_send_them(pieces, towns):
 @pytest.mark.parametrize("words", ["", "One moment."])
 def test_a_call_that_is_cut_in_the_middle_is_neither_shown_nor_sent_back(pieces, words):
     script = Script(events=[{"choices": [{"delta": {"content": words}}]}, *pieces], is_cut=True)
-    asked = [works()[0], turn("system", Text(TOOLS)), *works()[2:]]
     with scripted_endpoint(script) as url:
         model = cascade(url)
         cast = Cast(model)
-        outcome = cast.play(0, asked)[-1]
+        outcome = cast.play(0, WITH_TOOLS)[-1]
         script.events, script.is_cut = [], False
-        cast.play(0, asked[2:])
+        cast.play(0, WITH_TOOLS[2:])
 
     calls = AnswerCalls(list[ServerEvent]().append, is_offered=True)
     shown = calls.add(outcome.text) + calls.finish()
@@ -280,9 +278,7 @@ def test_a_call_that_is_cut_in_the_middle_is_neither_shown_nor_sent_back(pieces,
 def test_calls_that_a_server_leaves_in_the_text_are_calls_if_declared(name, calls):
     text = f'Let me look. <tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>'
     script = Script(words=[text[at : at + 5] for at in range(0, len(text), 5)], finish="stop")
-    asked = [works()[0], turn("system", Text(TOOLS)), *works()[2:]]
-    with scripted_endpoint(script) as url:
-        outcome = Cast(cascade(url)).play(0, asked)[-1]
+    outcome = answered(script, WITH_TOOLS)
 
     words, *found = outcome.text.removesuffix("</tool_call>").split("<tool_call>")
     assert words == "Let me look."
@@ -339,8 +335,7 @@ def test_calls_and_their_results_go_back_as_the_address_knows_them():
         turn("user", Text(returned), is_closed=False),
         Generate(),
     ]  # fmt: skip
-    with scripted_endpoint(script) as url:
-        Cast(cascade(url)).play(0, asked)
+    answered(script, asked)
 
     _, user, assistant, result = script.requests[0]["messages"]
     assert user["content"] == "How is the weather in Rome?"
@@ -351,8 +346,7 @@ def test_calls_and_their_results_go_back_as_the_address_knows_them():
 
 def test_control_tokens_of_any_model_are_never_shown():
     script = Script(words=["Fine", ".<|im_", "end|> <|listen|>", " more"])
-    with scripted_endpoint(script) as url:
-        outcome = Cast(cascade(url)).play(0, works())[-1]
+    outcome = answered(script)
 
     assert outcome.text == "Fine."
 
@@ -441,8 +435,7 @@ def test_a_duplex_call_listens_while_it_waits_and_being_talked_over_closes_the_r
     ],
 )
 def test_an_empty_answer_is_said_to_be_one(script, told):
-    with scripted_endpoint(script) as url:
-        outcome = Cast(cascade(url)).play(0, works())[-1]
+    outcome = answered(script)
 
     assert outcome.text == "I'm sorry, my language model gave no answer."
     assert len(outcome.samples) > 0
@@ -458,12 +451,7 @@ def test_an_empty_answer_is_said_to_be_one(script, told):
     ids=["parts", "refusal"],
 )
 def test_words_come_in_parts_and_as_a_refusal_too(delta):
-    with scripted_endpoint(Script(events=[{"choices": [{"delta": delta}]}], finish="stop")) as url:
-        assert Cast(cascade(url)).play(0, works())[-1].text == "No."
-
-
-def stream(*texts: str) -> list[dict[str, Any]]:
-    return [{"choices": [{"delta": {"content": text}}]} for text in texts]
+    assert answered(Script(events=[{"choices": [{"delta": delta}]}], finish="stop")).text == "No."
 
 
 @pytest.mark.parametrize(
@@ -484,8 +472,7 @@ def stream(*texts: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("size", [1, 4, 1000])
 def test_thoughts_of_any_kind_are_not_shown(text, size):
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
-    with scripted_endpoint(Script(words=pieces, finish="stop")) as url:
-        assert Cast(cascade(url)).play(0, works())[-1].text == "Good evening!"
+    assert answered(Script(words=pieces, finish="stop")).text == "Good evening!"
 
 
 def test_thoughts_that_no_tag_opens_are_known_from_the_second_answer_on():
@@ -515,8 +502,7 @@ def test_what_one_client_has_the_model_write_holds_up_no_other_answer():
 @pytest.mark.parametrize("text", ["The user manual is here.", "So, the sea.", "I", "[T] is a key",
                                   "Well", "Analysis is fun."])  # fmt: skip
 def test_answers_that_begin_like_thoughts_are_shown(text):
-    with scripted_endpoint(Script(words=list(text), finish="stop")) as url:
-        assert Cast(cascade(url)).play(0, works())[-1].text == text
+    assert answered(Script(words=list(text), finish="stop")).text == text
 
 
 def chunk(**delta: Any) -> str:
@@ -549,8 +535,7 @@ WHOLE = {"choices": [{"message": {"content": "Hi there."}, "finish_reason": "sto
 )  # fmt: skip
 def test_streams_are_understood_as_servers_send_them(raw):
     script = Script(raw="\n\n".join(raw).encode(), kind="text/event-stream")
-    with scripted_endpoint(script) as url:
-        outcome = Cast(cascade(url)).play(0, works())[-1]
+    outcome = answered(script)
 
     assert (outcome.text, result_of(outcome).problem) == ("Hi there.", "")
 
@@ -566,8 +551,7 @@ def test_streams_are_understood_as_servers_send_them(raw):
 )
 def test_an_answer_that_is_not_streamed_is_taken_whole(body, headers):
     script = Script(raw=body, kind="application/json", headers=headers)
-    with scripted_endpoint(script) as url:
-        assert Cast(cascade(url)).play(0, works())[-1].text == "Hi there."
+    assert answered(script).text == "Hi there."
 
 
 @pytest.mark.parametrize(
@@ -581,16 +565,14 @@ def test_an_answer_that_is_not_streamed_is_taken_whole(body, headers):
     ],
 )
 def test_an_error_in_a_stream_is_reported(raw):
-    with scripted_endpoint(Script(raw=raw.encode(), kind="text/event-stream")) as url:
-        outcome = Cast(cascade(url)).play(0, works())[-1]
+    outcome = answered(Script(raw=raw.encode(), kind="text/event-stream"))
 
     assert outcome.text == endpoint.BROKEN.spoken
     assert "in its stream" in result_of(outcome).problem
 
 
 def test_an_answer_that_the_server_cuts_at_its_limit_is_incomplete():
-    with scripted_endpoint(Script(words=["The answer is"], finish="length")) as url:
-        outcome = Cast(cascade(url)).play(0, works())[-1]
+    outcome = answered(Script(words=["The answer is"], finish="length"))
 
     assert (outcome.text, result_of(outcome).ending) == ("The answer is", Ending.LIMIT)
 
@@ -600,8 +582,7 @@ def test_thoughts_leave_room_for_the_words():
     words = [{"choices": [{"delta": {"content": f"word{n} "}}]} for n in range(40)]
     script = Script(events=[*thoughts, *words])
     asked = [*works()[:-1], Generate(max_new_tokens=30)]
-    with scripted_endpoint(script) as url:
-        outcome = Cast(cascade(url)).play(0, asked)[-1]
+    outcome = answered(script, asked)
 
     assert outcome.text.split() == [f"word{n}" for n in range(30)]
     assert result_of(outcome).ending is Ending.LIMIT
@@ -693,8 +674,7 @@ def test_a_duplex_turn_that_failed_is_not_in_the_history():
 
 def test_an_undeclared_call_is_dropped():
     script = Script(events=called((0, "weather", '{"town": "Rome"}')))
-    with scripted_endpoint(script) as url:
-        outcome = Cast(cascade(url)).play(0, works())[-1]
+    outcome = answered(script)
 
     assert outcome.text == "I'm sorry, my language model gave no answer."
 
@@ -714,8 +694,7 @@ def test_a_call_without_a_result_is_closed_in_the_history():
         turn("user", Text("Never mind."), is_closed=False),
         Generate(),
     ]
-    with scripted_endpoint(script) as url:
-        Cast(cascade(url)).play(0, asked)
+    answered(script, asked)
 
     _, _, assistant, first, second, last = script.requests[0]["messages"]
     ids = [call["id"] for call in assistant["tool_calls"]]
@@ -735,48 +714,36 @@ def chat_works(**more: Any):
     ]
 
 
-def test_a_format_is_asked_of_the_address_and_its_json_stands_as_written():
-    form = AnswerFormat(
-        type="json_schema",
-        name="city",
-        schema={"type": "object"},
-        strict=True,
-        description="A city",
-    )
+@pytest.mark.parametrize(
+    ("asked", "sent"),
+    [
+        (
+            {"answer_format": AnswerFormat(type="json_schema", name="city", strict=True,
+                                           schema={"type": "object"}, description="A city")},
+            {"response_format": {"type": "json_schema", "json_schema": {
+                "name": "city", "schema": {"type": "object"}, "strict": True,
+                "description": "A city"}}},
+        ),
+        (
+            {"answer_format": AnswerFormat(type="json_object"), "presence_penalty": 0.5,
+             "frequency_penalty": -1},
+            {"response_format": {"type": "json_object"}, "presence_penalty": 0.5,
+             "frequency_penalty": -1},
+        ),
+        ({}, {}),
+    ],
+    ids=["schema", "any JSON and penalties", "nothing"],
+)  # fmt: skip
+def test_what_is_asked_for_and_nothing_else_is_asked_of_the_address(asked, sent):
     text = '{"name": "Rome  <b>",\n "of": "Italy"}'
     script = Script(words=[text[:9], text[9:]])
-    with scripted_endpoint(script) as url:
-        outcome = Cast(cascade(url)).play(0, chat_works(answer_format=form))[-1]
+    outcome = answered(script, chat_works(**asked))
 
-    assert outcome.text == text
-    assert script.requests[0]["response_format"] == {
-        "type": "json_schema",
-        "json_schema": {
-            "name": "city", "schema": {"type": "object"}, "strict": True, "description": "A city",
-        },
-    }  # fmt: skip
-
-
-def test_any_json_and_penalties_are_asked_of_the_address():
-    script = Script(words=["{}"])
-    works = chat_works(
-        answer_format=AnswerFormat(type="json_object"), presence_penalty=0.5, frequency_penalty=-1
-    )
-    with scripted_endpoint(script) as url:
-        Cast(cascade(url)).play(0, works)
-
-    assert script.requests[0]["response_format"] == {"type": "json_object"}
-    assert script.requests[0]["presence_penalty"] == 0.5
-    assert script.requests[0]["frequency_penalty"] == -1
-
-
-def test_nothing_is_asked_of_the_address_that_nobody_asked_for():
-    script = Script()
-    with scripted_endpoint(script) as url:
-        Cast(cascade(url)).play(0, chat_works())
-
-    names = {"response_format", "presence_penalty", "frequency_penalty", "parallel_tool_calls"}
-    assert not names & script.requests[0].keys()
+    names = ("response_format", "presence_penalty", "frequency_penalty", "parallel_tool_calls")
+    request = script.requests[0]
+    assert {name: request[name] for name in names if name in request} == sent
+    # JSON stands as it was written.
+    assert outcome.text == text or not asked
 
 
 def test_what_does_not_fit_names_the_setting_of_the_context():
