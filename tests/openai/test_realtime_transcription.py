@@ -112,23 +112,20 @@ async def test_a_commit_ends_the_speech_that_the_detector_hears_and_a_clear_wait
     assert (error.code, error.event_id) == ("input_audio_buffer_commit_empty", "again")
 
 
-@pytest.mark.parametrize(
-    ("message", "param"),
-    [
-        ({"type": "response.create"}, "type"),
-        ({"type": "conversation.item.create", "item": {"type": "message"}}, "type"),
-        ({"type": "session.update", "session": {"instructions": "x"}}, "session.instructions"),
-        ({"type": "session.update", "session": {"audio": {"output": {}}}}, "session.audio.output"),
-        ({"type": "session.update", "session": {"type": "other"}}, "session.type"),
-    ],
-)
-async def test_what_only_conversations_have_is_refused_by_name(message: Any, param: str):
+async def test_what_only_conversations_have_is_refused_by_name():
+    wrong: list[tuple[str, dict[str, Any], str]] = [
+        ("response.create", {}, "type"),
+        ("conversation.item.create", {"item": {"type": "message"}}, "type"),
+        ("session.update", {"session": {"instructions": "x"}}, "session.instructions"),
+        ("session.update", {"session": {"audio": {"output": {}}}}, "session.audio.output"),
+        ("session.update", {"session": {"type": "other"}}, "session.type"),
+    ]
     async with transcribing() as (_, talk):
-        message["event_id"] = "mine"
-        await talk.connection.send(message)
-        error = await talk.error()
-
-    assert (error.param, error.event_id) == (param, "mine")
+        for kind, fields, param in wrong:
+            asked: Any = {"type": kind, "event_id": f"my {param}", **fields}
+            await talk.connection.send(asked)
+            error = await talk.error()
+            assert (error.param, error.event_id) == (param, f"my {param}")
 
 
 async def test_a_session_keeps_its_type_once_it_has_heard_something():

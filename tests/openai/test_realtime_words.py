@@ -85,45 +85,26 @@ async def test_an_answer_apart_is_not_told_as_an_item():
     assert not kinds & {"conversation.item.added", "conversation.item.done"}
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "hint"),
-    [
-        ("modalities", ["text"], "output_modalities"),
-        ("turn_detection", {"type": "server_vad"}, "audio.input.turn_detection"),
-        ("input_audio_transcription", {"model": "whisper-1"}, "audio.input.transcription"),
-        ("voice", "alloy", "audio.output.voice"),
-        ("colour", "red", "instructions"),
-    ],
-)
-async def test_what_is_not_a_field_of_a_session_is_named(field, value, hint):
+async def test_an_unknown_voice_is_an_error_and_changes_nothing():
+    output: Any = {"voice": "gramophone"}
     async with talking(TalkingModel()) as (_, talk):
-        session: Any = {"type": "realtime", field: value}
-        await talk.connection.session.update(session=session)
-        error = await talk.error()
-
-    assert error.param == f"session.{field}"
-    assert hint in error.message
-
-
-@pytest.mark.parametrize("where", ["session", "response"])
-async def test_an_unknown_voice_is_an_error_and_changes_nothing(where):
-    async with talking(TalkingModel()) as (_, talk):
-        output: Any = {"voice": "gramophone"}
-        if where == "session":
-            await talk.connection.session.update(
-                session={"type": "realtime", "instructions": "No.", "audio": {"output": output}}
-            )
-        else:
-            await talk.connection.response.create(response={"audio": {"output": output}})
-        error = await talk.error()
+        await talk.connection.session.update(
+            session={"type": "realtime", "instructions": "No.", "audio": {"output": output}}
+        )
+        errors = [await talk.error()]
+        await talk.connection.response.create(response={"audio": {"output": output}})
+        errors.append(await talk.error())
         await talk.connection.session.update(session={"type": "realtime", "max_output_tokens": 9})
         updated = await talk.until("session.updated")
         await say_text(talk, "Hello!")
         await talk.connection.response.create()
         done = await talk.until("response.done")
 
-    assert error.param == f"{where}.audio.output.voice"
-    assert "gramophone" in error.message
+    assert [error.param for error in errors] == [
+        "session.audio.output.voice",
+        "response.audio.output.voice",
+    ]
+    assert all("gramophone" in error.message for error in errors)
     assert updated.session.audio.output.voice == "default"
     assert updated.session.instructions != "No."
     assert done.response.status == "completed"
@@ -177,23 +158,6 @@ async def test_a_response_has_a_format_and_a_voice_of_its_own(tmp_path):
     assert len(second) == pytest.approx(6 * len(first), rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("audio", "field"),
-    [
-        ({"input": {}}, "response.audio.input"),
-        ({"output": {"loudness": 3}}, "response.audio.output.loudness"),
-        ({"output": {"format": {"type": "audio/mp3"}}}, "response.audio.output.format"),
-        ("loud", "response.audio"),
-    ],
-)
-async def test_what_a_response_asks_of_its_sound_in_vain_is_named(audio, field):
-    async with talking(TalkingModel()) as (_, talk):
-        await talk.connection.response.create(response={"audio": audio})
-        error = await talk.error()
-
-    assert error.param == field
-
-
 async def test_a_secret_keeps_settings_which_the_first_update_is_laid_over():
     async with serving(TalkingModel(answer="one two three four")) as (running, client):
         secret = await client.realtime.client_secrets.create(
@@ -234,31 +198,22 @@ async def test_a_secret_keeps_settings_which_the_first_update_is_laid_over():
     assert done.response.status_details.reason == "max_output_tokens"
 
 
-@pytest.mark.parametrize(
-    ("session", "field"),
-    [
-        ({"type": "realtime", "modalities": ["text"]}, "session.modalities"),
-        ({"type": "realtime", "audio": {"output": {"voice": "gramophone"}}}, "voice"),
-        ({"type": "realtime", "instructions": 5}, "session.instructions"),
-        ({"type": "realtime", "instructions": token_hex(20_000)}, "session"),
-    ],
-)
-async def test_a_secret_that_sets_what_cannot_be_is_refused_by_name(session, field):
-    async with serving() as (_, client):
-        with pytest.raises(openai.BadRequestError) as caught:
-            await client.realtime.client_secrets.create(session=session)
-
-    assert caught.value.param == field
-
-
-@pytest.mark.parametrize(
-    "session", [r'{"instructions": "\ud800"}', r'{"audio": {"output": {"voice": "\ud800"}}}']
-)
-async def test_a_secret_with_half_a_character_is_refused(session: str) -> None:
-    body = f'{{"session": {session}}}'
+async def test_a_secret_that_sets_what_cannot_be_is_refused_by_name():
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"modalities": ["text"]}, "session.modalities"),
+        ({"audio": {"output": {"voice": "gramophone"}}}, "voice"),
+        ({"instructions": 5}, "session.instructions"),
+        ({"instructions": token_hex(20_000)}, "session"),
+    ]
+    half = r'{"session": {"audio": {"output": {"voice": "\ud800"}}}}'
     headers = {"content-type": "application/json"}
-    async with serving() as (running, _), running.http() as http:
-        answer = await http.post("/v1/realtime/client_secrets", content=body, headers=headers)
+    async with serving() as (running, client), running.http() as http:
+        for session, field in wrong:
+            asked: Any = {"type": "realtime", **session}
+            with pytest.raises(openai.BadRequestError) as caught:
+                await client.realtime.client_secrets.create(session=asked)
+            assert caught.value.param == field
+        answer = await http.post("/v1/realtime/client_secrets", content=half, headers=headers)
 
     assert answer.status_code == 400
     assert answer.json()["error"]["message"] == "The message is not valid JSON text."
@@ -308,103 +263,93 @@ async def test_telephones_speak_g711_both_ways(form, law):
     assert abs(loudest - 24_000 / (16 * np.pi)) < 10
 
 
-@pytest.mark.parametrize(
-    ("session", "param"),
-    [
-        ({"audio": {"input": {"colour": 1}}}, "session.audio.input.colour"),
-        ({"audio": {"output": {"pitch": 2}}}, "session.audio.output.pitch"),
-        ({"audio": {"microphone": {}}}, "session.audio.microphone"),
-        (
-            {"audio": {"input": {"turn_detection": {"type": "server_vad", "patience": 1}}}},
-            "session.audio.input.turn_detection.patience",
-        ),
-        (
-            {"audio": {"input": {"turn_detection": {"type": "server_vad", "eagerness": "low"}}}},
-            "session.audio.input.turn_detection.eagerness",
-        ),
-        (
-            {"audio": {"input": {"transcription": {"model": "whisper-1", "mood": "good"}}}},
-            "session.audio.input.transcription.mood",
-        ),
-        (
-            {"audio": {"input": {"noise_reduction": {"type": "near_field", "db": 6}}}},
-            "session.audio.input.noise_reduction.db",
-        ),
-        ({"tracing": {"group": "g"}}, "session.tracing.group"),
-        (
-            {"truncation": {"type": "retention_ratio", "retention_ratio": 0.5, "limit": 9}},
-            "session.truncation.limit",
-        ),
-        ({"tools": [{"type": "function", "name": "f", "strict": True}]}, "session.tools[0].strict"),
-        (
-            {"tools": [{"type": "function", "function": {"name": "f"}}]},
-            "session.tools[0].function",
-        ),
-        ({"tools": [{"type": "mcp", "server_label": "x"}]}, "session.tools[0].type"),
-        ({"audio": {"input": {"format": {"type": "audio/opus"}}}}, "session.audio.input.format"),
-        (
-            {"audio": {"input": {"format": {"type": "audio/pcm", "rate": 8000}}}},
-            "session.audio.input.format",
-        ),
-    ],
-)
-async def test_a_field_within_a_session_that_does_not_exist_is_named(session, param):
+def heard(**fields: Any) -> dict[str, Any]:
+    """`audio` of a session."""
+    return {"audio": {"input": fields}}
+
+
+NO_FIELDS: list[tuple[dict[str, Any], str, str]] = [
+    ({"modalities": ["text"]}, "modalities", "session.output_modalities"),
+    ({"turn_detection": {}}, "turn_detection", "session.audio.input.turn_detection"),
+    ({"input_audio_transcription": {}}, "input_audio_transcription", "audio.input.transcription"),
+    ({"voice": "alloy"}, "voice", "session.audio.output.voice"),
+    ({"colour": "red"}, "colour", "the fields are audio, include, instructions"),
+    (heard(colour=1), "audio.input.colour", "format"),
+    ({"audio": {"output": {"pitch": 2}}}, "audio.output.pitch", "speed"),
+    ({"audio": {"microphone": {}}}, "audio.microphone", "input, output"),
+    (
+        heard(turn_detection={"type": "server_vad", "eagerness": "low"}),
+        "audio.input.turn_detection.eagerness",
+        "threshold",
+    ),
+    (heard(transcription={"mood": "good"}), "audio.input.transcription.mood", "language"),
+    (
+        heard(noise_reduction={"type": "near_field", "db": 6}),
+        "audio.input.noise_reduction.db",
+        "type",
+    ),
+    ({"tracing": {"group": "g"}}, "tracing.group", "group_id"),
+    (
+        {"truncation": {"type": "retention_ratio", "retention_ratio": 0.5, "limit": 9}},
+        "truncation.limit",
+        "token_limits",
+    ),
+    ({"tools": [{"name": "f", "strict": True}]}, "tools[0].strict", "parameters"),
+    ({"tools": [{"function": {"name": "f"}}]}, "tools[0].function", "parameters"),
+    ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].type", "function"),
+    (heard(format="g711"), "audio.input.format", "audio/pcmu"),
+    (heard(format={"type": "audio/opus"}), "audio.input.format", "audio/pcmu"),
+    (heard(format={"type": "audio/pcm", "rate": 8000}), "audio.input.format", "24000"),
+]
+NO_FIELDS_OF_A_RESPONSE: list[tuple[dict[str, Any], str, str]] = [
+    ({"modalities": ["text"]}, "modalities", "response.output_modalities"),
+    ({"audio": {"input": {}}}, "audio.input", "output"),
+    ({"audio": {"output": {"loudness": 3}}}, "audio.output.loudness", "voice"),
+    ({"audio": {"output": {"format": {"type": "audio/mp3"}}}}, "audio.output.format", "pcmu"),
+    ({"audio": "loud"}, "audio", "an object"),
+]
+
+
+async def test_what_is_not_a_field_is_named_with_what_is():
     async with talking(CallingModel(SUNNY)) as (_, talk):
-        asked: Any = {"type": "realtime", **session}
-        await talk.connection.session.update(session=asked)
-        error = await talk.error()
+        for kind, where, table in (
+            ("session.update", "session", NO_FIELDS),
+            ("response.create", "response", NO_FIELDS_OF_A_RESPONSE),
+        ):
+            for fields, param, hint in table:
+                asked: Any = {"type": kind, where: {"type": "realtime", **fields}}
+                if where == "response":
+                    del asked[where]["type"]
+                await talk.connection.send(asked)
+                error = await talk.error()
+                assert error.param == f"{where}.{param}"
+                assert hint in error.message
 
-    assert error.param == param
 
-
-@pytest.mark.parametrize(
-    ("item", "param"),
-    [
-        ({"type": "message", "role": "user", "name": "anna"}, "item.name"),
-        ({"type": "function_call_output", "call_id": "c", "result": "x"}, "item.result"),
-        ({"type": "function_call", "call_id": "c", "name": "f", "input": "{}"}, "item.input"),
-        (
-            {
-                "type": "message",
-                "role": "user",
-                "content": [
-                    {"type": "input_text", "text": "a"},
-                    {"type": "input_image", "image_url": "data:,", "format": "png"},
-                ],
-            },
-            "item.content[1].format",
-        ),
-        (
-            {
-                "type": "message",
-                "role": "user",
-                "content": [{"type": "input_text", "text": "a", "annotations": []}],
-            },
-            "item.content[0].annotations",
-        ),
-    ],
-)
-async def test_a_field_within_an_item_that_does_not_exist_is_named(item, param):
+async def test_a_field_within_an_item_that_does_not_exist_is_named():
+    text = {"type": "input_text", "text": "a"}
+    picture = {"type": "input_image", "image_url": "data:,", "format": "png"}
+    message = {"type": "message", "role": "user"}
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({**message, "name": "anna"}, "name"),
+        ({"type": "function_call_output", "call_id": "c", "result": "x"}, "result"),
+        ({"type": "function_call", "call_id": "c", "name": "f", "input": "{}"}, "input"),
+        ({**message, "content": [text, picture]}, "content[1].format"),
+        ({**message, "content": [{**text, "annotations": []}]}, "content[0].annotations"),
+    ]
+    named: list[str] = []
     async with talking(CallingModel(SUNNY)) as (_, talk):
-        asked: Any = {"type": "conversation.item.create", "item": item}
-        await talk.connection.send(asked)
-        error = await talk.error()
-        apart: Any = {"type": "response.create", "response": {"input": [item]}}
-        await talk.connection.send(apart)
-        in_response = await talk.error()
+        for item, _param in wrong:
+            for asked in (
+                {"type": "conversation.item.create", "item": item},
+                {"type": "response.create", "response": {"input": [item]}},
+            ):
+                await talk.connection.send(asked)  # type: ignore[arg-type]
+                named.append((await talk.error()).param)
 
-    assert error.param == param
-    assert in_response.param == param.replace("item", "response.input", 1)
-
-
-async def test_a_field_of_a_response_that_does_not_exist_is_named_with_the_one_that_does():
-    async with talking(TalkingModel()) as (_, talk):
-        wrong: Any = {"type": "response.create", "response": {"modalities": ["text"]}}
-        await talk.connection.send(wrong)
-        error = await talk.error()
-
-    assert error.param == "response.modalities"
-    assert "response.output_modalities" in error.message
+    assert named == [
+        f"{where}.{param}" for _, param in wrong for where in ("item", "response.input")
+    ]
 
 
 async def test_what_has_no_effect_is_null_in_the_session():
