@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.models.cascade.endpoint import Script, scripted_endpoint
-from tests.openai.test_rest import QUESTION, client_of, talking
+from tests.openai.test_rest import QUESTION, client_of
 from tests.support.stack import running_stack
 
 import openai
@@ -85,20 +85,6 @@ async def test_responses_report_them_in_their_deltas_and_their_text():
     assert len(done.logprobs) == 3
     assert events[-1].response.top_logprobs == 1
     assert "top_logprobs" not in script.requests[0]
-
-
-async def test_a_model_that_reports_none_says_which_can():
-    async with talking() as (_, client):
-        refused = []
-        for asked in ({"logprobs": True}, {"logprobs": True, "top_logprobs": 2}):
-            with pytest.raises(openai.BadRequestError, match="--llm") as caught:
-                await client.chat.completions.create(model="m", messages=QUESTION, **asked)
-            refused.append(caught.value.param)
-        with pytest.raises(openai.BadRequestError, match="logprobs: true") as alone:
-            await client.chat.completions.create(model="m", messages=QUESTION, top_logprobs=2)
-
-    assert refused == ["logprobs", "logprobs"]
-    assert alone.value.param == "top_logprobs"
 
 
 async def test_malformed_probabilities_are_a_fault_of_the_language_model():

@@ -368,6 +368,8 @@ async def test_it_is_read_listed_replayed_and_deleted():
         ]
         with pytest.raises(openai.BadRequestError, match="synchronous"):
             await client.responses.cancel(made.id)
+        with pytest.raises(openai.BadRequestError) as limit:
+            await client.responses.input_items.list(made.id, limit=0)
         await client.responses.delete(made.id)
         with pytest.raises(openai.NotFoundError) as gone:
             await client.responses.retrieve(made.id)
@@ -379,6 +381,7 @@ async def test_it_is_read_listed_replayed_and_deleted():
     assert replay[0].type == "response.created"
     assert replay[-1].type == "response.completed"
     assert [e.sequence_number for e in rest] == list(range(4, len(replay)))
+    assert limit.value.param == "limit"
     assert gone.value.type == "invalid_request_error"
     assert lost.value.code == "previous_response_not_found"
     assert lost.value.param == "previous_response_id"
@@ -648,57 +651,34 @@ def test_the_last_places_in_the_background_are_for_those_who_have_none():
 # ---- errors --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("asked", "param"),
-    [
-        ({"conversation": "conv_1"}, "conversation"),
-        ({"prompt": {"id": "pmpt_1"}}, "prompt"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].name"),
-        ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
-        ({"text": {"verbosity": "loud"}}, "text.verbosity"),
-        ({"top_logprobs": 3}, "top_logprobs"),
-        ({"extra_body": {"presence_penalty": 0.5}}, "presence_penalty"),
-        ({"extra_body": {"n": 2}}, "n"),
-        ({"extra_body": {"response_format": {"type": "json_object"}}}, "response_format"),
-        ({"extra_body": {"max_tokens": 20}}, "max_tokens"),
-        ({"temperature": 7}, "temperature"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"input": []}, "input"),
-        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input_file"),
-        ({"input": [{"type": "function_call_output", "call_id": "x", "output": "y"}]}, "input"),
-    ],
-)
-async def test_what_cannot_be_done_is_refused_by_name(asked, param):
+LONG: Any = {"role": "user", "content": [{"type": "input_text", "text": "x" * 65_537}]}
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"conversation": "conv_1"}, "conversation", ""),
+    ({"prompt": {"id": "pmpt_1"}}, "prompt", ""),
+    ({"tools": [TOOL]}, "tools", "--llm"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0].type", ""),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].name", ""),
+    ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name", ""),
+    ({"text": {"verbosity": "loud"}}, "text.verbosity", ""),
+    ({"top_logprobs": 3}, "top_logprobs", ""),
+    ({"extra_body": {"presence_penalty": 0.5}}, "presence_penalty", ""),
+    ({"extra_body": {"n": 2}}, "n", ""),
+    ({"extra_body": {"response_format": {"type": "json_object"}}}, "response_format", ""),
+    ({"extra_body": {"max_tokens": 20}}, "max_tokens", ""),
+    ({"temperature": 7}, "temperature", ""),
+    ({"tool_choice": "required"}, "tool_choice", ""),
+    ({"input": []}, "input", ""),
+    ({"input": [LONG]}, "input[0].content[0].text", "send longer text as several parts"),
+    ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input_file", ""),
+    ({"input": [{"type": "function_call_output", "call_id": "x", "output": "y"}]}, "input", ""),
+]
+
+
+async def test_what_cannot_be_done_is_refused_by_name():
     async with talking() as (_, client):
-        with pytest.raises(openai.BadRequestError) as refused:
-            await client.responses.create(**{"model": "m", "input": "hi", **asked})
-
-    assert refused.value.param == param
-    assert refused.value.type == "invalid_request_error"
-
-
-async def test_text_beyond_the_limit_is_to_come_in_parts():
-    long: Any = {"role": "user", "content": [{"type": "input_text", "text": "x" * 65_537}]}
-    async with talking() as (_, client):
-        with pytest.raises(openai.BadRequestError, match="send longer text as several parts") as no:
-            await client.responses.create(model="m", input=[long])
-
-    assert no.value.param == "input[0].content[0].text"
-
-
-async def test_a_wrong_page_of_items_is_refused_with_the_fields_own_name():
-    async with talking(storage=KEEPING) as (_, client):
-        made = await client.responses.create(model="m", input="hi")
-        with pytest.raises(openai.BadRequestError) as refused:
-            await client.responses.input_items.list(made.id, limit=0)
-
-    assert refused.value.param == "limit"
-
-
-async def test_a_model_without_tools_says_which_one_has_them():
-    async with talking() as (_, client):
-        with pytest.raises(openai.BadRequestError, match="--llm") as refused:
-            await client.responses.create(model="m", input="hi", tools=[TOOL])
-
-    assert refused.value.param == "tools"
+        for asked, param, hint in REFUSED:
+            with pytest.raises(openai.BadRequestError) as refused:
+                await client.responses.create(**{"model": "m", "input": "hi", **asked})
+            assert hint in str(refused.value)
+            assert refused.value.param == param
+            assert refused.value.type == "invalid_request_error"

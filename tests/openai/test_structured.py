@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.models.cascade.endpoint import Script, scripted_endpoint
-from tests.openai.test_rest import QUESTION, client_of, talking
+from tests.openai.test_rest import QUESTION, client_of
 from tests.support.stack import running_stack
 
 import openai
@@ -145,21 +145,3 @@ async def test_an_own_language_model_is_handed_what_was_asked():
     assert second["tool_choice"] == "required"
     assert second["parallel_tool_calls"] is False
     assert second["presence_penalty"] == 0.5
-
-
-@pytest.mark.parametrize(
-    ("asked", "param"),
-    [
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"frequency_penalty": -0.5}, "frequency_penalty"),
-        ({"response_format": {"type": "yaml"}}, "response_format"),
-        ({"response_format": {"type": "json_schema"}}, "response_format"),
-    ],
-)
-async def test_a_model_that_cannot_says_which_can(asked, param):
-    async with talking() as (_, client):
-        with pytest.raises(openai.BadRequestError) as refused:
-            await client.chat.completions.create(model="m", messages=QUESTION, **asked)
-
-    assert refused.value.param == param
