@@ -54,9 +54,10 @@ const pcm = (seconds, level) => {
   for (let i = 0; i < samples.length; i++) samples[i] = level * Math.sin((2 * Math.PI * 300 * i) / RATE_HZ);
   return samples.buffer;
 };
+// With a silence as long as any pause may be: whether words shorten it depends on how busy the machine is.
 const say = (sound = pcm(1, 12000)) => {
   for (let at = 0; at < sound.byteLength; at += RATE_HZ / 5) session.sendAudio(sound.slice(at, at + RATE_HZ / 5));
-  for (let i = 0; i < 12; i++) session.sendAudio(pcm(0.1, 0));
+  for (let i = 0; i < 25; i++) session.sendAudio(pcm(0.1, 0));
 };
 
 const scenarios = {

@@ -74,7 +74,8 @@ class Listener:
         size = 2 * RATE_HZ // 10
         for start in range(0, len(sound), size):
             await self.session.send_audio(sound[start : start + size])
-        for _ in range(12):
+        # As long as any pause may be: whether words shorten it depends on how busy the machine is.
+        for _ in range(25):
             await self.session.send_audio(bytes(2 * RATE_HZ // 10))
 
 

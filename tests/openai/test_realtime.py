@@ -79,10 +79,11 @@ class Talk:
         return [event.type for event in self.events]
 
     async def say(self, seconds: float = 1.0, sound: Callable[[float], str] = tone) -> None:
-        """Speak, and fall silent."""
+        """Speak, and fall silent for longer than any pause may be: whether words shorten it depends
+        on how busy the machine is."""
         for _ in range(round(seconds * 10)):
             await self.connection.input_audio_buffer.append(audio=sound(0.1))
-        for _ in range(10):
+        for _ in range(25):
             await self.connection.input_audio_buffer.append(audio=quiet(0.1))
 
 
