@@ -234,19 +234,6 @@ def test_legacy_dialects_explain_before_closing_on_what_is_not_json(dialect: Dia
     assert answer.close_code == 1003
 
 
-@pytest.mark.parametrize("dialect", [CHAT, HALF_DUPLEX], ids=lambda d: d.name)
-@pytest.mark.parametrize("failure", [InferenceFailed(), MissingField("x"), UnknownEvent("x")])
-def test_chat_and_half_duplex_always_close_after_an_error(
-    dialect: Dialect, failure: ParleyError
-) -> None:
-    assert dialect.answer(failure).close_code in (1008, 1011)
-
-
-@pytest.mark.parametrize("failure", [InferenceFailed(), MissingField("x"), UnknownEvent("x")])
-def test_duplex_stays_open_after_a_bad_unit(failure: ParleyError) -> None:
-    assert DUPLEX.answer(failure).close_code is None
-
-
 def test_a_full_context_closes_each_dialect_in_its_own_way() -> None:
     full = ContextFull(8200, 8192)
 
