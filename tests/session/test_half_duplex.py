@@ -105,16 +105,6 @@ async def test_what_was_said_is_taken_in_before_the_silence_is_over_and_given_ba
     assert texts[0] == texts[1]
 
 
-class Judge:
-    """Always as sure that the user has finished."""
-
-    def __init__(self, probability):
-        self.probability = probability
-
-    def judge(self, audio, words):
-        return self.probability
-
-
 @pytest.mark.parametrize(
     ("words", "is_whole", "probability", "answers_s"),
     [
@@ -129,7 +119,7 @@ async def test_words_decide_how_long_a_pause_may_be(
     monkeypatch, words, is_whole, probability, answers_s
 ):
     monkeypatch.setattr(HalfDuplexView, "early_words", HeardWords(words, is_whole))
-    judges = TurnJudges(end_of_turn=Judge(probability))
+    judges = TurnJudges(end_of_turn=lambda _: probability)
     async with worker_harness(clock=ManualClock(), judges=judges) as harness:
         hear, talk = feed, await harness.ready("half_duplex")
         waited_s = 0.0

@@ -25,7 +25,7 @@ class Says:
         self.probabilities = list(probabilities)
         self.heard: list[int] = []
 
-    def judge(self, audio, words):
+    def __call__(self, audio):
         self.heard.append(len(audio))
         return self.probabilities[min(len(self.heard), len(self.probabilities)) - 1]
 

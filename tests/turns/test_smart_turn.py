@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parley.errors import SetupError
-from parley.turns.smart_turn import BUNDLED, ModelEnd, log_mel
+from parley.turns.smart_turn import end_of_turn, log_mel
 
 
 def tone(seconds: float) -> np.ndarray:
@@ -28,9 +28,9 @@ def test_features_do_not_depend_on_what_is_before_the_window():
 
 
 def test_the_bundled_network_answers_with_a_probability():
-    model = ModelEnd(BUNDLED)
+    judge = end_of_turn()
 
-    assert 0 <= model.judge(tone(4.0), "") <= 1
+    assert 0 <= judge(tone(4.0)) <= 1
 
 
 def test_a_file_that_is_no_such_network_is_named(tmp_path):
@@ -38,11 +38,11 @@ def test_a_file_that_is_no_such_network_is_named(tmp_path):
     wrong.write_bytes(b"no network")
 
     with pytest.raises(SetupError, match=r"could not be loaded from .*wrong\.onnx"):
-        ModelEnd(wrong)
+        end_of_turn(wrong)
 
 
 def test_a_network_of_another_shape_is_refused():
     from parley.vad.silero import model_path
 
     with pytest.raises(SetupError, match=r"takes \(1, 80, F\)"):
-        ModelEnd(model_path())
+        end_of_turn(model_path())

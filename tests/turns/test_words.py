@@ -22,7 +22,7 @@ class Hears:
         self.found = list(found)
         self.lengths_ms: list[int] = []
 
-    def match(self, samples):
+    def __call__(self, samples):
         self.lengths_ms.append(len(samples) // 16)
         return self.found[min(len(self.lengths_ms), len(self.found)) - 1]
 
@@ -34,7 +34,7 @@ class Guesses:
         self.odds = odds
         self.lengths_ms: list[int] = []
 
-    def log_odds(self, heard, asked):
+    def __call__(self, heard, asked):
         self.lengths_ms.append(len(heard) // 16)
         return self.odds[min(asked, len(self.odds) - 1)]
 
@@ -184,9 +184,7 @@ def matcher() -> KeywordMatcher:
 
 def kinds(matcher, *words: str) -> list[str]:
     """What the words are taken for, each in every voice."""
-    return [
-        matcher.match(noises.spoken(said, voice)).kind for said in words for voice in noises.VOICES
-    ]
+    return [matcher(noises.spoken(said, voice)).kind for said in words for voice in noises.VOICES]
 
 
 def test_commands_are_recognised(matcher):
@@ -275,9 +273,9 @@ def test_an_echo_in_a_room_stops_nothing_and_is_dismissed():
 
 def test_what_was_heard_before_decides_nothing(matcher):
     said = [noises.spoken(text, "en-us") for text in ("hello there my friend", "okay", "stop")]
-    found = [KeywordMatcher().match(each) for each in said]
+    found = [KeywordMatcher()(each) for each in said]
     loud = np.random.default_rng(1).standard_normal(8000).astype(np.float32)
 
     for level in (0.003, 0.1, 0.3):
-        matcher.match(level * loud)
-        assert [matcher.match(each) for each in said] == found
+        matcher(level * loud)
+        assert [matcher(each) for each in said] == found

@@ -122,9 +122,9 @@ class EotBenchAdapter:
     score_point = SCORE_POINT_S
 
     def __init__(self) -> None:
-        from parley.turns.smart_turn import bundled
+        from parley.turns.smart_turn import end_of_turn
 
-        self._end = bundled()
+        self._end = end_of_turn()
 
     def supports_language(self, lang_code: str) -> bool:
         """True: it listens to how something is said."""
@@ -138,4 +138,4 @@ class EotBenchAdapter:
         for item in batch:
             audio = item["audio"]
             pcm = Pcm(np.asarray(audio["array"], np.float32), int(audio["sampling_rate"]))
-            yield self._end.judge(resample(pcm, INPUT_RATE_HZ).samples, "")
+            yield self._end(resample(pcm, INPUT_RATE_HZ).samples)

@@ -1,6 +1,6 @@
 """Has the user finished speaking? Asked once in a pause, after `JUDGED_MS` of quiet.
 
-An `EndOfTurn` returns a probability; `silence_ms` turns it into the silence after which the turn is
+An `EndOfTurn` gives a probability; `silence_ms` turns it into the silence after which the turn is
 over: short when it is complete, up to `LONGEST_MS` when the person is likely to continue.
 The part that comes with parley hears how it was said (`smart_turn.py`); the words are known later
 and bound the silence (`word_bounds_ms`). Without any part a fixed silence ends a turn, as
@@ -12,7 +12,8 @@ Source: docs/understand/turn-taking.md.
 from __future__ import annotations
 
 import math
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 
@@ -43,18 +44,9 @@ LONGEST_MS: Final = {"low": 2500, "medium": 1500, "high": 1000}
 """Longest hold of an answer."""
 
 
-class EndOfTurn(Protocol):
-    """Judges pauses. Shared by all conversations and called from several threads."""
-
-    def judge(self, audio: Samples, words: str) -> float:
-        """Probability that the user has finished, 0 to 1.
-
-        Args:
-            audio: mono float32, 16 kHz, shape (N,): what they said last, with the quiet behind it.
-                Parts look at its last seconds.
-            words: what a recogniser made of it; "" if unknown.
-        """
-        ...
+EndOfTurn = Callable[[Samples], float]
+"""Probability that the user has finished, 0 to 1, from what they said last with the quiet behind it
+(N,), 16 kHz. Shared by all conversations and called from several threads."""
 
 
 def log_odds(probability: float) -> float:

@@ -36,7 +36,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from parley.media.pcm import Pcm, Samples
 from parley.protocol.values import InterruptionOptions
@@ -128,6 +127,31 @@ class SpeechOver:
 InterruptionEvent = SpeechSuspected | Interrupted | SpeechOver
 
 
+@dataclass(slots=True)
+class _Speech:
+    """Speech that may interrupt.
+
+    Args:
+        began: its first sample.
+        spoken, pause: samples of speech since then, and since the last of them.
+        energy: of the samples of speech.
+        asked, onsets_asked: number of questions to the matcher and the judge of onsets.
+        odds: last result of that judge; None: it was not asked yet, or could not be.
+    """
+
+    began: int
+    spoken: int = 0
+    pause: int = HALF_SAMPLES
+    energy: float = 0.0
+    asked: int = 0
+    onsets_asked: int = 0
+    odds: float | None = None
+    is_acknowledgement: bool = False
+    was_over_asked: bool = False
+    is_suspected: bool = False
+    is_interrupted: bool = False
+
+
 class InterruptionDetector:
     """Listens to one conversation while the assistant is heard. Not safe from two threads."""
 
@@ -149,39 +173,25 @@ class InterruptionDetector:
         # The default sensitivity, a half, is the threshold at which Silero balances its errors.
         self._threshold = 0.95 - 0.9 * options.sensitivity
         self._is_heeding = options.backchannel == "heed"
-        most_ms = options.min_speech_ms
-        if options.backchannel != "heed":
-            most_ms = max(most_ms, BACKCHANNEL_MS)
         self._least = options.min_speech_ms * _SAMPLES_PER_MS
         """Samples of speech that make a suspicion."""
-        self._most = most_ms * _SAMPLES_PER_MS
+        most = 0 if self._is_heeding else BACKCHANNEL_MS * _SAMPLES_PER_MS
+        self._most = max(self._least, most)
         """... and an interruption."""
         self._levels: deque[float] = deque(maxlen=round(NOISE_S * _HALVES_PER_S))
         self._played = PlayedSound()
         self._heard: deque[Samples] = deque(maxlen=COMPARED_HALVES)
         self._kept: deque[Samples] = deque(maxlen=round(KEPT_S * _HALVES_PER_S))
         self._voice = UserVoice(HALF_SAMPLES / RATE_HZ)
-        self._energy = 0.0
-        """Of the samples in `_spoken`."""
-        self._asked = self._onsets_asked = 0
-        """Number of questions to the matcher and the judge of onsets about this speech."""
-        self._odds: float | None = None
-        """Last result of that judge; None: it was not asked yet, or could not be."""
-        self._is_acknowledgement = self._was_over_asked = False
         self._was_echo = False
         self._is_sure = False
         """True if the next half is as `_was_echo` says."""
         self._rest: Samples = np.empty(0, np.float32)
         self._counted = 0
-        """Samples of `_rest` that were speech and are in `_spoken` already."""
+        """Samples of `_rest` that were speech and are counted already."""
         self._position = 0
         self._last_power = 0.0
-        self._began: int | None = None
-        self._spoken = 0
-        self._pause = 0
-        """Samples of speech since it began, and since then without any."""
-        self._is_suspected = False
-        self._is_interrupted = False
+        self._speech: _Speech | None = None
 
     def play(self, pcm: Pcm, starts_s: float) -> None:
         """The assistant's sound, of any rate; the client begins to play it at `starts_s`."""
@@ -199,9 +209,7 @@ class InterruptionDetector:
         """Sound from the microphone while nothing is played: how loud the room is. What was
         suspected before is over."""
         events: list[InterruptionEvent] = []
-        if self._is_suspected:
-            events.append(SpeechOver(self._position))
-        self._forget_speech()
+        self._end_speech(events)
         if len(self._heard):
             # What is heard next does not follow on what was heard last.
             self._detector.reset()
@@ -211,7 +219,7 @@ class InterruptionDetector:
             self._rest = np.empty(0, np.float32)
         whole = len(pcm) - len(pcm) % HALF_SAMPLES
         for half in pcm.samples[:whole].reshape(-1, HALF_SAMPLES):
-            (level,) = self._levels_dbfs(half[np.newaxis])
+            level = self._level_dbfs(half)
             if self._stands_out(level):
                 self._voice.learn(_power(half))
             self._levels.append(level)
@@ -219,7 +227,7 @@ class InterruptionDetector:
 
     def may_ask(self, samples: int) -> bool:
         """True if hearing so many more samples may take as long as the matcher does."""
-        return self._words is not None and (self._began is not None or samples > _ASKED_SAMPLES)
+        return self._words is not None and (self._speech is not None or samples > _ASKED_SAMPLES)
 
     def feed(self, pcm: Pcm, at_s: float) -> list[InterruptionEvent]:
         """Hear the next stretch of the microphone; what happened in it.
@@ -242,10 +250,20 @@ class InterruptionDetector:
             self._hear_newest(at_s, events)
         return events
 
+    @property
+    def _is_suspected(self) -> bool:
+        return self._speech is not None and self._speech.is_suspected
+
+    def _end_speech(self, events: list[InterruptionEvent]) -> None:
+        if self._is_suspected:
+            events.append(SpeechOver(self._position))
+        self._speech = None
+        self._counted = 0
+
     def _hear(
         self, half: Samples, probability: float, ends_s: float, events: list[InterruptionEvent]
     ) -> None:
-        (level,) = self._levels_dbfs(half[np.newaxis])
+        level = self._level_dbfs(half)
         self._heard.append(half)
         self._kept.append(half)
         self._position += HALF_SAMPLES
@@ -259,13 +277,11 @@ class InterruptionDetector:
             self._speak(
                 self._position - HALF_SAMPLES, HALF_SAMPLES - counted, _power(half), ends_s, events
             )
-        elif self._began is not None:
-            self._pause += HALF_SAMPLES
-            self._ask(self._began, ends_s, events)
-            if self._pause >= PAUSE_MS * _SAMPLES_PER_MS:
-                if self._is_suspected:
-                    events.append(SpeechOver(self._position))
-                self._forget_speech()
+        elif self._speech is not None:
+            self._speech.pause += HALF_SAMPLES
+            self._ask(self._speech, ends_s, events)
+            if self._speech is not None and self._speech.pause >= PAUSE_MS * _SAMPLES_PER_MS:
+                self._end_speech(events)
         if not is_speech:
             self._was_echo = self._is_sure = False
         self._levels.append(level)
@@ -286,7 +302,7 @@ class InterruptionDetector:
             return
         if self._was_echo if self._is_sure else self._played.is_like([heard], ends_s):
             return
-        fresh = HALF_SAMPLES if self._began is None else rest - self._counted
+        fresh = HALF_SAMPLES if self._speech is None else rest - self._counted
         self._counted = rest
         power = _power(heard[-HALF_SAMPLES:])
         self._speak(self._position + rest - HALF_SAMPLES, fresh, power, ends_s, events)
@@ -300,111 +316,100 @@ class InterruptionDetector:
         events: list[InterruptionEvent],
     ) -> None:
         """Count `fresh` more samples of speech, heard in a half that starts at `at_sample`."""
-        if self._began is None:
-            self._began = at_sample
-            self._pause = HALF_SAMPLES
+        speech = self._speech
+        if speech is None:
+            speech = self._speech = _Speech(at_sample)
             self._played.hear_person()
         # The window of this half also contains the previous half.
-        self._spoken += fresh + min(self._pause, HALF_SAMPLES)
-        self._energy += power * (fresh + min(self._pause, HALF_SAMPLES))
-        self._pause = 0
-        if not self._is_suspected and self._spoken >= self._least and self._may_be_user:
-            self._is_suspected = True
-            events.append(SpeechSuspected(self._began))
-        self._ask(self._began, ends_s, events)
+        fresh += min(speech.pause, HALF_SAMPLES)
+        speech.spoken += fresh
+        speech.energy += power * fresh
+        speech.pause = 0
+        if not speech.is_suspected and speech.spoken >= self._least and self._may_be_user(speech):
+            speech.is_suspected = True
+            events.append(SpeechSuspected(speech.began))
+        self._ask(speech, ends_s, events)
         most = self._most
-        if self._is_acknowledgement and (self._odds is None or self._odds < 0):
+        if speech.is_acknowledgement and (speech.odds is None or speech.odds < 0):
             most = max(most, LONG_ACKNOWLEDGEMENT_MS * _SAMPLES_PER_MS)
-        if self._spoken >= most:
-            self._interrupt(self._began, ends_s, events)
+        if speech is self._speech and speech.spoken >= most:
+            self._interrupt(speech, ends_s, events)
 
-    def _interrupt(self, began: int, ends_s: float, events: list[InterruptionEvent]) -> None:
+    def _interrupt(self, speech: _Speech, ends_s: float, events: list[InterruptionEvent]) -> None:
         """Reports an interruption, if it is the user who speaks."""
-        if self._is_interrupted or not self._is_suspected or not self._may_be_user:
+        if speech.is_interrupted or not speech.is_suspected or not self._may_be_user(speech):
             return
-        heard = self._said(began, before_ms=0)
+        heard = self._said(speech, before_ms=0)
         if not self._is_heeding and self._played.is_alike_in_time(heard, ends_s):
-            events.append(SpeechOver(self._position))
-            self._forget_speech()
+            self._end_speech(events)
             return
-        self._is_interrupted = True
-        events.append(Interrupted(began))
+        speech.is_interrupted = True
+        events.append(Interrupted(speech.began))
 
-    def _ask(self, began: int, ends_s: float, events: list[InterruptionEvent]) -> None:
+    def _ask(self, speech: _Speech, ends_s: float, events: list[InterruptionEvent]) -> None:
         """Ask the judges, if it is time to."""
-        if self._words is None or self._is_interrupted or not self._is_suspected:
+        if self._words is None or speech.is_interrupted or not speech.is_suspected:
             return
-        if self._surely_begins(began, ends_s):
-            self._interrupt(began, ends_s, events)
+        if self._surely_begins(speech, ends_s):
+            self._interrupt(speech, ends_s, events)
             return
-        is_over = self._pause >= OVER_MS * _SAMPLES_PER_MS
+        is_over = speech.pause >= OVER_MS * _SAMPLES_PER_MS
         if is_over:
-            if self._was_over_asked:
+            if speech.was_over_asked:
                 return
-            self._was_over_asked = True
-            self._judge_onset(began, ends_s, OVER)
+            speech.was_over_asked = True
+            self._judge_onset(speech, ends_s, OVER)
         elif (
-            self._asked >= len(ASKED_MS)
-            or self._position - began < ASKED_MS[self._asked] * _SAMPLES_PER_MS
+            speech.asked >= len(ASKED_MS)
+            or self._position - speech.began < ASKED_MS[speech.asked] * _SAMPLES_PER_MS
         ):
             return
         else:
-            self._asked += 1
-            self._was_over_asked = False
-        found = self._words.match(self._said(began, before_ms=BEFORE_MS))
-        self._is_acknowledgement = found.kind == "acknowledgement"
-        odds = math.inf if self._odds is None else self._odds
+            speech.asked += 1
+            speech.was_over_asked = False
+        found = self._words(self._said(speech, before_ms=BEFORE_MS))
+        speech.is_acknowledgement = found.kind == "acknowledgement"
+        odds = math.inf if speech.odds is None else speech.odds
         is_other = found.kind == "other" and found.phones >= OTHER_PHONES and not is_over
         is_other = is_other and odds >= OTHER_ODDS
         if is_other or (found.kind == "command" and odds >= COMMAND_ODDS):
-            self._interrupt(began, ends_s, events)
+            self._interrupt(speech, ends_s, events)
 
-    def _surely_begins(self, began: int, ends_s: float) -> bool:
+    def _surely_begins(self, speech: _Speech, ends_s: float) -> bool:
         """True if it begins otherwise than an acknowledgement, and cannot be echo."""
-        asked = self._onsets_asked
-        if self._onsets is None or self._pause or asked >= len(ONSET_MS):
+        asked = speech.onsets_asked
+        if self._onsets is None or speech.pause or asked >= len(ONSET_MS):
             return False
-        if self._position - began < ONSET_MS[asked] * _SAMPLES_PER_MS:
+        if self._position - speech.began < ONSET_MS[asked] * _SAMPLES_PER_MS:
             return False
-        self._onsets_asked += 1
-        before = self._odds
-        odds = self._judge_onset(began, ends_s, asked)
+        speech.onsets_asked += 1
+        before = speech.odds
+        odds = self._judge_onset(speech, ends_s, asked)
         if odds is None:
             return False
         is_likely = before is not None and (before + odds) / 2 >= LEAST_MEAN
         return is_likely or odds >= LEAST_ODDS
 
-    def _judge_onset(self, began: int, ends_s: float, asked: int) -> float | None:
+    def _judge_onset(self, speech: _Speech, ends_s: float, asked: int) -> float | None:
         """Result of the judge of onsets; None: it may be an echo."""
-        if self._onsets is None or not self._played.is_excluded(
-            self._said(began, before_ms=0), ends_s
-        ):
+        heard = self._said(speech, before_ms=0)
+        if self._onsets is None or not self._played.is_excluded(heard, ends_s):
             return None
-        self._odds = self._onsets.log_odds(self._said(began, before_ms=BEFORE_MS), asked)
-        return self._odds
+        speech.odds = self._onsets(self._said(speech, before_ms=BEFORE_MS), asked)
+        return speech.odds
 
-    def _said(self, began: int, *, before_ms: int) -> Samples:
-        """Sound since speech started, without a trailing pause; at most `KEPT_S`."""
-        last = len(self._kept) - max(0, self._pause // HALF_SAMPLES - 1)
-        count = (self._position - began) // HALF_SAMPLES + before_ms // 32
+    def _said(self, speech: _Speech, *, before_ms: int) -> Samples:
+        """Sound since it began, without a trailing pause; at most `KEPT_S`."""
+        last = len(self._kept) - max(0, speech.pause // HALF_SAMPLES - 1)
+        count = (self._position - speech.began) // HALF_SAMPLES + before_ms // 32
         halves = list(self._kept)[max(0, len(self._kept) - count) : max(1, last)]
         return np.concatenate([np.empty(0, np.float32), *halves])
 
-    @property
-    def _may_be_user(self) -> bool:
+    def _may_be_user(self, speech: _Speech) -> bool:
         if self._is_heeding:
             return True
-        power = self._energy / max(1, self._spoken)
-        return self._voice.may_be(power, self._spoken / _SAMPLES_PER_MS)
-
-    def _forget_speech(self) -> None:
-        self._began = None
-        self._spoken = self._pause = self._counted = 0
-        self._is_suspected = self._is_interrupted = False
-        self._energy = 0.0
-        self._asked = self._onsets_asked = 0
-        self._odds = None
-        self._is_acknowledgement = self._was_over_asked = False
+        power = speech.energy / max(1, speech.spoken)
+        return self._voice.may_be(power, speech.spoken / _SAMPLES_PER_MS)
 
     def _stands_out(self, level: float) -> bool:
         """True if a window is louder than the room usually is."""
@@ -428,14 +433,11 @@ class InterruptionDetector:
         self._was_echo = is_echo
         return is_echo
 
-    def _levels_dbfs(self, halves: npt.NDArray[np.float32]) -> list[float]:
-        """The levels of the windows that end with each of `halves`, shape (B, HALF_SAMPLES)."""
-        levels: list[float] = []
-        for half in halves:
-            power = _power(half)
-            levels.append(_dbfs((self._last_power + power) / 2))
-            self._last_power = power
-        return levels
+    def _level_dbfs(self, half: Samples) -> float:
+        """The level of the window that ends with `half`, (HALF_SAMPLES,)."""
+        power = _power(half)
+        before, self._last_power = self._last_power, power
+        return _dbfs((before + power) / 2)
 
 
 def _power(samples: Samples) -> float:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -51,15 +51,14 @@ class Matched:
     phones: int = 0
 
 
-class WordMatcher(Protocol):
-    """Looks for words in a short stretch; shared by all conversations, called from any thread."""
-
-    def match(self, samples: Samples) -> Matched:
-        """Matches `samples` (N,), 16 kHz, from its beginning so far."""
-        ...
+WordMatcher = Callable[[Samples], Matched]
+"""Looks for words in a short stretch (N,), 16 kHz, from its beginning so far. Shared by all
+conversations, called from any thread."""
 
 
 class KeywordMatcher:
+    """The `WordMatcher` of this module's text."""
+
     def __init__(self) -> None:
         """Load the acoustic model: a tenth of a second, 20 MB.
 
@@ -87,8 +86,7 @@ class KeywordMatcher:
         self._decoder.activate_search("turns")
         self._lock = threading.Lock()
 
-    def match(self, samples: Samples) -> Matched:
-        """See `WordMatcher`."""
+    def __call__(self, samples: Samples) -> Matched:
         around = np.zeros(_AROUND, np.float32)
         heard = np.concatenate([around, samples, around])
         peak = float(np.abs(heard).max(initial=1e-4))

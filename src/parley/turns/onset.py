@@ -11,8 +11,9 @@ recorded people and synthetic voices. How: training/turns/README.md.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -40,43 +41,27 @@ OTHER_ODDS: Final = 0.7
 """From these on a command, and other words, that the matcher finds interrupt: of some voices'
 acknowledgements it makes either."""
 
-
 LEVEL: Final = 0.05
 """RMS to which sound is scaled, as it was for training."""
 
 
-class Onsets(Protocol):
-    """Judges beginnings. Shared by all conversations and called from several threads."""
-
-    def log_odds(self, heard: Samples, asked: int) -> float:
-        """Of `heard` (N,), 16 kHz, being no acknowledgement, the `asked`th time of `ASKED_MS`, or
-        when it is over (`OVER`)."""
-        ...
-
-
-class OnsetModel:
-    """See the module's text; loaded once per process."""
-
-    def __init__(self, path: Path = BUNDLED) -> None:
-        """Load the network.
-
-        Raises:
-            SetupError: ONNX Runtime is absent.
-        """
-        self._network = MelNetwork(path, hint="worker.interruption_words: false goes without it.")
-
-    def log_odds(self, heard: Samples, asked: int) -> float:
-        """See `Onsets`."""
-        power = float(np.einsum("s,s->", heard, heard, dtype=np.float64)) / max(1, len(heard))
-        loud = heard * np.float32(LEVEL / max(power**0.5, 1e-4))
-        return float(self._network.run(loud)[asked])
+Onsets = Callable[[Samples, int], float]
+"""Log odds of what was heard (N,), 16 kHz, being no acknowledgement, asked at that place of
+`ASKED_MS` or when it is over (`OVER`). Shared by all conversations, called from any thread."""
 
 
 @functools.cache
-def bundled() -> OnsetModel:
+def bundled() -> Onsets:
     """The network that comes with the package, loaded once per process.
 
     Raises:
         SetupError: ONNX Runtime is absent.
     """
-    return OnsetModel()
+    network = MelNetwork(BUNDLED, hint="worker.interruption_words: false goes without it.")
+
+    def log_odds(heard: Samples, asked: int) -> float:
+        power = float(np.einsum("s,s->", heard, heard, dtype=np.float64)) / max(1, len(heard))
+        loud = heard * np.float32(LEVEL / max(power**0.5, 1e-4))
+        return float(network.run(loud)[asked])
+
+    return log_odds

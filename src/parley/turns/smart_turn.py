@@ -22,6 +22,7 @@ import numpy.typing as npt
 from parley.errors import SetupError
 from parley.media.mel_filters import mel_filters
 from parley.media.pcm import INPUT_RATE_HZ, Samples
+from parley.turns.end_of_turn import EndOfTurn
 
 BUNDLED: Final = Path(__file__).parent / "data" / "end_of_turn.onnx"
 
@@ -80,32 +81,15 @@ class MelNetwork:
         return np.reshape(found, -1)
 
 
-class ModelEnd:
-    """The network, loaded once per process; runs side by side in several threads."""
-
-    def __init__(self, path: Path = BUNDLED) -> None:
-        """Load the network.
-
-        Raises:
-            SetupError: ONNX Runtime is absent, or the file has another shape.
-        """
-        self._network = MelNetwork(
-            path, hint="worker.end_of_turn is model, silence, or an ONNX file."
-        )
-
-    def judge(self, audio: Samples, words: str) -> float:
-        """See `EndOfTurn`; the words are not looked at."""
-        return float(self._network.run(audio)[0])
-
-
 @functools.cache
-def bundled() -> ModelEnd:
-    """The network that comes with the package, loaded once per process.
+def end_of_turn(path: Path = BUNDLED) -> EndOfTurn:
+    """The network, loaded once per process; runs side by side in several threads.
 
     Raises:
-        SetupError: ONNX Runtime is absent.
+        SetupError: ONNX Runtime is absent, or the file has another shape.
     """
-    return ModelEnd()
+    network = MelNetwork(path, hint="worker.end_of_turn is model, silence, or an ONNX file.")
+    return lambda audio: float(network.run(audio)[0])
 
 
 def log_mel(audio: Samples, frames: int) -> npt.NDArray[np.float32]:

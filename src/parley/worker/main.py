@@ -56,7 +56,7 @@ from parley.tracing import Tracing
 from parley.transport import ConnectionLimits, Keepalive, ServerConnection, link_limits
 from parley.turns import JudgesTurns, TurnJudges, onset
 from parley.turns.keywords import KeywordMatcher
-from parley.turns.smart_turn import ModelEnd, bundled
+from parley.turns.smart_turn import end_of_turn
 from parley.vad import DetectorFactory
 from parley.vad.deferring import deferring
 from parley.vad.energy import EnergyDetector
@@ -560,9 +560,9 @@ def _load_judges(settings: WorkerSettings) -> TurnJudges:
         case "silence":
             return TurnJudges(None, words, onsets)
         case "model":
-            return TurnJudges(bundled(), words, onsets)
+            return TurnJudges(end_of_turn(), words, onsets)
         case path:
-            return TurnJudges(ModelEnd(Path(path)), words, onsets)
+            return TurnJudges(end_of_turn(Path(path)), words, onsets)
 
 
 def _load_detector(name: str) -> DetectorFactory:

@@ -27,7 +27,7 @@ from parley.models.cascade.voice.pitch import pitch_track
 from parley.protocol.values import DuplexConfig
 from parley.turns import TurnJudges
 from parley.turns.echo import is_echo
-from parley.turns.keywords import Matched, WordKind
+from parley.turns.keywords import Matched
 from parley.turns.units import Turns, interrupts
 from parley.vad.base import WINDOW_SAMPLES, restore, snapshot
 from parley.vad.silero import SileroModel
@@ -219,16 +219,6 @@ def test_sounds_are_not_language(text: str) -> None:
     assert clean(text) == ""
 
 
-class SaidWords:
-    """A matcher that always hears the same."""
-
-    def __init__(self, kind: WordKind) -> None:
-        self.kind: WordKind = kind
-
-    def match(self, samples: np.ndarray) -> Matched:
-        return Matched(self.kind)
-
-
 @pytest.mark.parametrize(
     ("kind", "spoken_ms", "stops"),
     [
@@ -239,14 +229,14 @@ class SaidWords:
     ],
 )
 def test_an_acknowledgement_does_not_stop_an_answer_in_duplex(kind, spoken_ms, stops):
-    assert interrupts(SaidWords(kind), np.zeros(0, np.float32), spoken_ms) is stops
-    assert not interrupts(SaidWords(kind), np.zeros(0, np.float32), 300)
+    assert interrupts(lambda _: Matched(kind), np.zeros(0, np.float32), spoken_ms) is stops
+    assert not interrupts(lambda _: Matched(kind), np.zeros(0, np.float32), 300)
 
 
 @pytest.mark.parametrize("kind", ["acknowledgement", "command"])
 def test_the_judges_of_a_worker_decide_who_stops_an_answer_in_duplex(kind):
     model = small_cascade(rows=1)
-    model.use_judges(TurnJudges(words=SaidWords(kind)))
+    model.use_judges(TurnJudges(words=lambda _: Matched(kind)))
     sounds = (voice(1.0), *(quiet(1.0) for _ in range(3)), voice(0.6, seed=3), quiet(1.0))
     units = [work for sound in sounds for work in (unit(sound), StepUnit(), Finalize())]
     works: list[Work] = [

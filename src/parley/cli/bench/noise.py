@@ -131,9 +131,9 @@ def default_judges() -> TurnJudges:
     """As a worker has them by default."""
     from parley.turns import onset
     from parley.turns.keywords import KeywordMatcher
-    from parley.turns.smart_turn import ModelEnd
+    from parley.turns.smart_turn import end_of_turn
 
-    return TurnJudges(ModelEnd(), KeywordMatcher(), onset.bundled())
+    return TurnJudges(end_of_turn(), KeywordMatcher(), onset.bundled())
 
 
 def measure(model: SileroModel, options: InterruptionOptions, minutes: float) -> NoiseOutcome:

@@ -291,7 +291,7 @@ class PrefillJob(CascadeJob):
             turns = turns.take(window, probability)
         if judge is None or not turns.wants_judgement:
             return None
-        return silence_ms(judge.judge(turns.judged_samples, ""))
+        return silence_ms(judge(turns.judged_samples))
 
     def _commit(self) -> None:
         state = self._state
