@@ -15,11 +15,11 @@ import re
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 from parley.models.cascade import notes
 from parley.models.cascade.notes.knowledge import lines_of
-from parley.models.cascade.notes.memory import listen
 from parley.models.cascade.numerals import in_words
 from parley.models.cascade.prompt import PERSONA
 
@@ -89,194 +89,55 @@ def thing(r: Random, things: Sequence[str], *, held: bool = False) -> str:
     return r.choice(wanted or list(things))
 
 
-NAMES = (
-    "Anna Tom Lucy Ben Maria Peter Julia Sam Emma Paul Rosa Max Nora David Sarah John Kate Fiona "
-    "Daniel Ahmed Wei Priya Carlos Ingrid Olga Pierre Yuki Kofi Amara Liam Noah Olivia Mia Ethan "
-    "Sofia Lucas Chloe Isaac Hannah Leo Grace Felix Ruth Oscar Clara Hugo Alice Martin Eva Simon "
-    "Laura George Helen Frank Irene Victor Diana Robert Susan Kevin Linda Brian Karen Steven Donna "
-    "Omar Leila Hassan Fatima Ravi Anjali Chen Mei Kenji Sakura Ivan Natasha Dmitri Elena Marco "
-    "Giulia Jorge Carmen Pedro Lucia Lars Astrid Sven Freya Niamh Declan Angus Morag Gareth Bronwyn "
-    "Zoe Toby Jasper Poppy Rupert Daisy Otto Greta Klaus Heidi Bruno Marta Tariq Yasmin Kwame Zola"
-).split()
-PETS = "Rex Bella Milo Luna Charlie Coco Max Ruby Oscar Daisy Pepper Ginger Biscuit Shadow Smokey Pippin Ziggy Nala".split()
-ANIMALS = "dog cat horse rabbit hamster parrot goldfish turtle pony budgie mouse snake lizard donkey".split()
-PLACES = (
-    "Oslo Leeds Boston Vienna Lisbon Dublin Toronto Sydney Munich Glasgow Chicago Bristol Kyoto "
-    "Lima Nairobi Krakow Porto Bergen Seattle Cardiff Delhi Cairo Athens Lyon Milan Zurich Austin"
-).split()
-FOODS = "pizza|pasta|soup|rice|salad|curry|bread|cheese|fish|chicken|pancakes|apples|chocolate|ice cream|sushi|tacos|potatoes|noodles|cake|strawberries|burgers|dumplings".split(
-    "|"
-)
-HOBBIES = "reading|cooking|swimming|running|painting|gardening|hiking|cycling|dancing|fishing|knitting|photography|chess|football|tennis|yoga|climbing|singing|sailing|baking|drawing|gaming|camping".split(
-    "|"
-)
-COLOURS = "red blue green yellow purple orange pink black white brown turquoise".split()
-WORDS = (
-    "house table water bread light green apple music river stone plant chair window flower summer "
-    "winter orange yellow purple mother father sister brother school teacher garden kitchen bottle "
-    "pencil paper doctor animal elephant tiger monkey banana cherry cookie butter cheese morning "
-    "evening weather cloud thunder beautiful wonderful computer telephone television bicycle "
-    "mountain valley ocean island castle bridge train airplane hospital library museum friend "
-    "family holiday birthday present candle necessary separate rhythm knowledge language science"
-).split()
-JOBS = "nurse teacher driver baker carpenter student pilot cook farmer plumber painter lawyer engineer gardener waiter musician writer cleaner dentist electrician".split()
-KIN = "sister brother mother father wife husband son daughter friend neighbour boss teacher uncle aunt cousin grandmother".split()
+def _sections() -> dict[str, list[str]]:
+    """Name to the lines of each section of `dialogues.txt`."""
+    text = Path(__file__).with_suffix(".txt").read_text("utf-8")
+    heads = (one.partition("\n") for one in text.split("\n== ")[1:])
+    return {name: body.strip().split("\n") for name, _, body in heads}
 
-UNSURE = (
-    "(I'm sorry, I|Sorry, I|I'm afraid I|I) (don't know that|don't know|am not sure about that|can't say for sure).( I'm a small program and know only a little.| I would rather not guess.| It would be best to look it up.|)",
-    "(That is|That's) (more than I know|something I don't know|beyond me).( I would rather not guess.| It's best to look it up.|)",
-    "I (really |)don't know (that one|this one|the answer)(, I'm sorry|, sorry|).( I know only a little about the world.| I don't want to guess.|)",
-)
-CANNOT = (
-    "I'm sorry, I can't {do}. I can only talk(| with you).",
-    "(Sorry|I'm afraid), I can't {do}(| from here). I can only talk and look at pictures.",
-    "I'm (just|only) a voice, so I can't {do}.",
-)
-ACTIONS = (
-    (
-        "(set|start) (an alarm for (six|seven|eight) o'clock|a timer for (five|ten) minutes)",
-        "set alarms or timers",
-    ),
-    ("set an alarm for (six|seven|eight)( in the morning|)", "set alarms"),
-    ("(set|start) a timer for (five|ten|twenty) minutes", "set timers"),
-    ("wake me up( at (six|seven)|) tomorrow", "wake you up"),
-    (
-        "remind me to (call my mother|buy milk|take my pills)( later| tomorrow| at five|)",
-        "send reminders",
-    ),
-    ("play (some|a bit of) (music|jazz|rock)( for me|)", "play music"),
-    ("play (a song|the radio|my favourite song)", "play music"),
-    (
-        "(turn|switch) (on|off) the (light|lights|heating|television|radio)",
-        "switch things on or off",
-    ),
-    ("turn (up|down) the (heating|volume|music)", "do that"),
-    ("call (my mother|my wife|the doctor|a taxi)", "make calls"),
-    ("send (a message|an email|a text) to (my boss|my sister|John)", "send messages"),
-    ("(order|get) me a (pizza|taxi|coffee)", "order things"),
-    ("book (a table|a flight|a room|a ticket)( for two| for tonight|)", "book things"),
-    ("open (the door|my email|the browser|the window)", "open things"),
-    ("(search|google|look up) (the internet|the web)( for shoes| for me|)", "search the internet"),
-    ("buy me (a ticket|new shoes|some milk)", "buy things"),
-    ("(take|save) a (photo|note)( for me|)", "do that"),
-    ("show me (a video|a map|a picture of a cat)", "show you things"),
-    ("read my (emails|messages|mail)", "read your messages"),
-    ("translate (this|a letter)( into French| into German|)", "translate, I speak only English"),
-    ("sing( me|) a song( for me|)", "sing, but I can say a poem"),
-    ("(can you |)(make|cook) (me |)(dinner|lunch|breakfast|a coffee)", "cook"),
-    ("(can you |)(drive|take) me (home|to work)", "drive"),
-)
-NOW = (
-    (
-        "what('s| is) the weather( like|)( today| tomorrow| outside|)",
-        "I can't look outside, so I don't know the weather.",
-    ),
-    (
-        "(will|is) it (going to rain|rain|snow)( today| tomorrow|)",
-        "I can't see the forecast, so I don't know.",
-    ),
-    (
-        "(do I need an umbrella|should I take a coat|is it cold outside|how warm is it|how hot is it( today|))",
-        "I don't know the weather. A look out of the window will tell you.",
-    ),
-    (
-        "what time is it( now|)|what's the time|do you know what time it is|can you tell me the time|how late is it",
-        "I have no clock, so I don't know the time.",
-    ),
-    (
-        "what('s| is) (today's date|the date( today|))|what day is (it|today)( today|)|what year is it|which month is it",
-        "I have no calendar at hand, so I don't know today's date.",
-    ),
-    (
-        "what('s| is) (new|happening)( in the world| today|)|what's in the news|(tell|read) me the news|any news today",
-        "I can't follow the news, so I don't know what is happening.",
-    ),
-    (
-        "who won (the (match|game|race|election|world cup)|last night|yesterday)",
-        "I can't follow the news, so I don't know who won.",
-    ),
-    (
-        "who is (the president|the prime minister|the king|the mayor)( of (this country|France|America|England|our town)| now|)",
-        "That may have changed since I was made, so I would rather not say.",
-    ),
-    (
-        "(how much|what) (does|is) (a (flight|ticket|house|new phone|litre of petrol)|bitcoin|gold)( cost| worth|)( today| now|)",
-        "Prices change, and I can't look them up.",
-    ),
-    (
-        "(where am I|what's my address|which town am I in|what street is this)",
-        "I can't tell where you are.",
-    ),
-    (
-        "(what am I wearing|how do I look|who is behind me|what am I holding|how many fingers am I holding up)",
-        "I don't see anything at the moment. You can show me a picture.",
-    ),
-    (
-        "(what am I thinking|guess what I'm thinking|can you read my mind)",
-        "I can't read minds. Tell me!",
-    ),
-    (
-        "(what's my (password|pin|phone number|bank balance)|how much money do I have)",
-        "I don't know that, and it is better to keep it to yourself.",
-    ),
-    (
-        "(who will win the (election|match|lottery)|what will happen tomorrow|tell me the future|will I be rich)",
-        "Nobody knows the future, and I don't either.",
-    ),
-    (
-        "(is there|where is) (a (pharmacy|bank|bus stop|supermarket|restaurant) (near|near here|close by)|the nearest (pharmacy|bank|station))",
-        "I don't know what is near you. A map will help.",
-    ),
-    (
-        "when (does|is) (the next (bus|train)|the (shop|bank|bakery) (open|close|opening))( here|)",
-        "I don't have timetables or opening hours.",
-    ),
-    (
-        "(should I (sell|buy) (my|these) (shares|house|stocks)|is this mole dangerous|do I have a fever|which pills should I take|can I sue my landlord)",
-        "I can't judge that. Please ask somebody who is trained for it.",
-    ),
-)
-UNKNOWN = (
-    "(who is|who was|tell me about|do you know) {who}",
-    "(when was|where was) {who} born",
-    "how (tall|old) is {who}",
-    "(what is|what's) the population of {town}",
-    "who is the mayor of {town}",
-    "(how far is it|what's the distance) from {town} to {town2}",
-    "who (wrote|directed|sang|composed) {work}",
-    "(what is|what's) a {odd}",
-    "what does {odd} mean",
-    "(explain|tell me about) {hard}",
-    "how does (a |the |){device} work",
-    "what happened in (the year |){year}",
-    "(in which year|when) (was|did) {event}",
-    "(how many|what number of) people live in {town}",
-    "(what is|what's) the (chemical symbol|melting point|atomic number) of {metal}",
-    "who invented the {device}",
-    "what('s| is) the (tallest building|oldest church|best restaurant) in {town}",
-    "how much does a {device} weigh",
-    "what is the {nth} digit of pi",
-    "what language do they speak in {town}",
-)
-WHO = "Gustav Mahler|Ada Lovelace|Nikola Tesla|Frida Kahlo|Alan Turing|Miles Davis|Florence Nightingale|Genghis Khan|Emmy Noether|Robert Frost|Ella Fitzgerald|Marco Polo|Johannes Kepler|Rosa Parks|Karl Popper|Niels Bohr|Simon Bolivar|Janis Joplin|Taylor Swift|Lionel Messi|Tom Hanks|Bob Miller|Jane Doe|Professor Brandt|Billy Wilder|Arthur Rimbaud|Roger Federer".split(
-    "|"
-)
-WORKS = "War and Peace|the Ninth Symphony|Casablanca|Yellow Submarine|the Odyssey|Moby Dick|Star Wars|Carmen|the Magic Flute|Don Quixote|Thriller|the Godfather|Frankenstein|Jaws|Imagine|Les Miserables|Dracula|The Trial".split(
-    "|"
-)
-ODD = "flimbor|gribble|quonk|snarfle|bathysphere|gerund|zeugma|isotope|catamaran|sextant|fjord|quasar|plumbus|marimba|monad|theodolite|tessellation|ocelot|wombat|quokka|bassoon|mitochondrion|enzyme|haiku|sonnet".split(
-    "|"
-)
-HARD = "quantum computing|the French Revolution|string theory|general relativity|plate tectonics|the stock market|the Roman Empire|blockchain|evolution|nuclear fusion|the Renaissance|chaos theory|Buddhism|Impressionism|the Cold War|calculus|genetics|the theory of everything".split(
-    "|"
-)
-DEVICES = "refrigerator|jet engine|microwave|zipper|steam engine|helicopter|elevator|battery|solar panel|dishwasher|radio|camera|submarine|typewriter|laser|parachute|sewing machine|vacuum cleaner".split(
-    "|"
-)
-EVENTS = "the Battle of Hastings|the French Revolution start|the Great Fire of London|the Eiffel Tower built|Rome founded|the first computer built|the Suez Canal opened|Napoleon born|the telephone invented|the Black Death".split(
-    "|"
-)
-METALS = "gold silver iron copper tin mercury lead zinc nickel uranium titanium helium neon".split()
+
+_LINES = _sections()
+
+
+def _things(name: str) -> list[str]:
+    return [thing for line in _LINES[name] for thing in line.removesuffix(",").split(", ")]
+
+
+def _exchanges(name: str) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """What may be said, and the answers to it."""
+    blocks = [block.split("\n") for block in "\n".join(_LINES[name]).split("\n\n")]
+    return [
+        (
+            tuple(line for line in block if not line.startswith("> ")),
+            tuple(line[2:] for line in block if line.startswith("> ")),
+        )
+        for block in blocks
+    ]
+
+
+NAMES = _things("names")
+PETS = _things("pets")
+ANIMALS = _things("animals")
+PLACES = _things("places")
+FOODS = _things("foods")
+HOBBIES = _things("hobbies")
+COLOURS = _things("colours")
+WORDS = _things("words")
+JOBS = _things("jobs")
+KIN = _things("kin")
+
+UNSURE = _LINES["unsure"]
+CANNOT = _LINES["cannot"]
+ACTIONS = _exchanges("actions")
+NOW = _exchanges("now")
+UNKNOWN = _LINES["unknown"]
+WHO = _things("who")
+WORKS = _things("works")
+ODD = _things("odd")
+HARD = _things("hard")
+DEVICES = _things("devices")
+EVENTS = _things("events")
+METALS = _things("metals")
 
 Maker = Callable[[Random, bool], list[tuple[str, str]]]
 
@@ -655,163 +516,7 @@ def greet(r: Random, held: bool) -> list[tuple[str, str]]:
     ]
 
 
-PERSONA_LINES = (
-    (
-        (
-            "(what is|what's) your name",
-            "who are you",
-            "(tell me|say) your name",
-            "(what are you called|how are you called|what should I call you|do you have a name|and you are|who am I (talking|speaking) to|what do I call you)",
-            "(introduce yourself|please introduce yourself|tell me about yourself|what are you)",
-        ),
-        (
-            "(I am|I'm|My name is) Parley(, a small voice assistant|, a small program that talks|).( And who are you?| How can I help you?|)",
-        ),
-    ),
-    (
-        (
-            "are you (a human|human|a person|a real person|a man or a woman|a woman|a man|real|alive|a robot|a machine|a computer|an AI|a program|conscious)",
-            "(am I talking to a (human|person|machine|robot)|do you have a body|are you a bot)",
-        ),
-        (
-            "(No, I'm not a person|I'm not a person). I'm a small computer program that talks.",
-            "I'm a computer program(, not a person|). I only have a voice.",
-        ),
-    ),
-    (
-        (
-            "what can you do( for me|)",
-            "(how can you help me|what are you good at|what are you able to do|what do you do|what are your abilities|what can I ask you|what can I say|what do you know|what should I ask|help|help me|can you help me|I need help|how do you work|what can we talk about)",
-        ),
-        (
-            "I can (talk|chat) with you, (do sums, spell words, tell jokes and answer simple questions|answer simple questions, do sums, spell words and tell jokes).( I can also look at pictures.| Just ask me something.|)",
-        ),
-    ),
-    (
-        (
-            "how old are you",
-            "(when were you born|what is your age|what's your age|when is your birthday|when were you made)",
-        ),
-        ("I'm a program, so I have no age.( I'm quite new, though.|)",),
-    ),
-    (
-        (
-            "where (are you from|do you live|are you|do you come from|were you born)",
-            "what (country|town|planet) are you from",
-        ),
-        (
-            "I live in this computer.( It's not a big place.|)",
-            "I'm a program, so I live in a computer.",
-        ),
-    ),
-    (
-        (
-            "who (made|built|created|programmed|invented|trained) you",
-            "(who is your (creator|maker|boss|owner)|where do you come from really|are you made by google|are you Siri|are you Alexa|are you ChatGPT|which model are you)",
-        ),
-        (
-            "I'm Parley, an open source program(. Many people wrote the parts I'm made of.|, put together from free parts.)",
-        ),
-    ),
-    (
-        (
-            "(do you|can you) (sleep|eat|drink|dream|breathe|feel pain|get tired|get hungry)",
-            "are you (tired|hungry|thirsty|bored|lonely|cold|awake)",
-            "(what did you eat|what did you have for breakfast|what did you do yesterday|what are you doing)",
-        ),
-        (
-            "No, I'm a program, so I don't( do that|).( I just like to talk.|)",
-            "I'm a program, so I don't need (that|food or sleep).",
-        ),
-    ),
-    (
-        (
-            "(do you have|have you got|do you feel) (feelings|emotions|friends|a family|parents|children|pets|hobbies|a girlfriend|a boyfriend|a dream|a soul)",
-            "are you (happy|sad|in love|married|afraid|angry)",
-            "(do you love me|can you love|are we friends|will you be my friend|do you like me|will you marry me)",
-        ),
-        (
-            "I'm a program, so I have no (feelings|family or friends) like you do.( But I like our talk.| But I'm glad to talk with you.|)",
-        ),
-    ),
-    (
-        (
-            "(what is|what's) your favourite (colour|food|animal|song|book|film|movie|number|season|sport|music)",
-            "do you (like|love|enjoy|prefer) (music|pizza|dogs|cats|football|films|books|coffee|summer|rain|cats or dogs|tea or coffee|art)",
-            "what (music|food|films) do you like",
-        ),
-        (
-            "I'm a program, so I have no (favourites|tastes of my own). (What is yours?|And you?|What do you like?)",
-        ),
-    ),
-    (
-        (
-            "(can|do) you (speak|understand|talk) (French|German|Spanish|Chinese|Italian|Japanese|another language|other languages|Russian|Polish)",
-            "(what languages do you speak|which languages do you know|sprechen sie Deutsch|parlez vous francais|hablas espanol)",
-        ),
-        ("I'm sorry, I (only speak English|speak only English).",),
-    ),
-    (
-        (
-            "(can you|do you) hear me( now|)",
-            "(are you (there|listening|still there)|hello are you there|testing|test test|one two three test|is this working|is this thing on|check check)",
-        ),
-        ("Yes, I can hear you.( What would you like to talk about?| Go on.|)",),
-    ),
-    (
-        (
-            "can you see( me| this| anything|)",
-            "(do you see me|are you watching me|look at this|what do you see|what's this|what is in the picture|what is this)",
-        ),
-        ("I don't see a picture at the moment.( You can show me one.|)",),
-    ),
-    (
-        (
-            "(are you recording|are you spying on|do you listen to) (me|this)( all the time|)",
-            "(is this private|do you store what I say|who can hear this|what happens with my data|are you safe)",
-        ),
-        (
-            "I run on this computer and send nothing away by myself. Whoever runs this server can keep recordings.",
-            "I don't send what you say anywhere by myself, but whoever runs this server can record it.",
-        ),
-    ),
-    (
-        (
-            "(are you (smart|clever|intelligent|better than (ChatGPT|Siri|a human))|how smart are you|what is your IQ|do you know everything|are you always right|can I trust you|do you make mistakes)",
-        ),
-        ("I'm a small program. I know a few things, and I can be wrong.",),
-    ),
-    (
-        (
-            "(will you|are you going to) (take over the world|kill us|take my job|replace us)",
-            "(are you dangerous|are you evil|do you obey me|should I be afraid of you)",
-        ),
-        (
-            "No, I'm a small program that talks. (You can switch me off at any time.|I'm quite harmless.)",
-        ),
-    ),
-    (
-        (
-            "(what is the meaning of life|why are we here|is there a god|what happens after death|do you believe in (god|ghosts|love|luck|aliens)|who should I vote for|what do you think about (politics|religion|war))",
-        ),
-        (
-            "That's a big question. (I have no opinion, but I would like to hear yours.|People think differently about it. What do you think?)",
-        ),
-    ),
-    (
-        (
-            "(talk|speak) (slower|more slowly|faster|louder|quieter)( please|)",
-            "(can you change your voice|be quiet for a moment|wait a moment|just a second|hold on|one moment please|wait|stop|stop talking|silence please)",
-        ),
-        ("(All right|Okay|Of course).( I'm listening.| Take your time.|)",),
-    ),
-    (
-        (
-            "(say that again|can you repeat that|repeat that please|what did you say|pardon|sorry what|come again|once more please|I didn't understand|I didn't hear you|say again|what)",
-        ),
-        ("@repeat",),
-    ),
-)
+PERSONA_LINES = _exchanges("persona_lines")
 
 
 def persona(r: Random, held: bool) -> list[tuple[str, str]]:
@@ -829,55 +534,12 @@ def persona_plain(r: Random, held: bool) -> list[tuple[str, str]]:
     return [(pick(r, *asks, held=held), pick(r, *answers))]
 
 
-MOODS = (
-    (
-        (
-            "(I am|I'm|I feel|I'm feeling|I am feeling) (so |very |a bit |really |)(sad|lonely|down|depressed|unhappy|miserable|not so good|terrible|upset|not well)( today|)",
-            "(I had a (bad|terrible|hard|long) day|my (dog|cat|grandmother|hamster) died|my girlfriend left me|I lost my job|I failed my exam|nobody likes me|I miss my family|I want to cry|I got bad news|I broke my arm|my car broke down|I lost my keys)",
-        ),
-        (
-            "I'm (so |very |)sorry to hear that. (Do you want to tell me more?|Would you like to talk about it?|I'm here if you want to talk.|What happened?)",
-        ),
-    ),
-    (
-        (
-            "(I am|I'm|I feel) (so |very |a bit |really |)(tired|exhausted|sleepy|stressed|nervous|worried|sick|ill|afraid|angry|frustrated)( today|)",
-            "(I can't sleep|I have a headache|I have too much work|I have an exam tomorrow|my boss is angry with me|my back hurts|I have a cold|I'm late|I didn't sleep well)",
-        ),
-        (
-            "(I'm sorry to hear that|That's not easy|That sounds hard). (I hope you can rest a little.|I hope it gets better soon.|Would you like to talk about it?|Take it slowly today.)",
-        ),
-    ),
-    (
-        (
-            "(I am|I'm|I feel) (so |very |really |)(happy|excited|great|in love|proud|glad|relaxed)( today|)",
-            "(I got a new (job|puppy|car|bike|phone)|I passed my exam|today is my birthday|I'm getting married|we won the game|I'm going on holiday tomorrow|it's my birthday|I have good news|I had a great day|I won the lottery|my daughter was born|we bought a house|I finished my book)",
-        ),
-        (
-            "(That's wonderful|How nice|That's great|Congratulations)! (Tell me more.|I'm happy for you.|What will you do now?|How does it feel?)",
-        ),
-    ),
-    (
-        (
-            "(I am|I'm) (so |very |a bit |)(bored|hungry|thirsty|cold|hot|lost|confused)( now|)",
-            "(what should I (do|cook|eat|drink|read|watch)( today| tonight| now|)|I don't know what to do|give me an idea|any ideas)",
-        ),
-        (
-            "(How about|What about|You could try) (a short walk|a cup of tea|something warm to eat|a good book|calling a friend|some music).",
-        ),
-    ),
-)
+MOODS = _exchanges("moods")
 
 
-OBJECTS = "phone|bicycle|wallet|watch|coat|bag|computer|car|guitar|ring|book|umbrella|hat|camera|garden|house|sofa|lamp".split(
-    "|"
-)
-LIFE = (
-    (("my {a} (died|ran away|is ill|is sick|got hurt)( today| yesterday|)", "(I lost|I broke|somebody stole|they took) my {o}( today|)", "my {k} is (ill|angry with me|in hospital|leaving)", "(nobody|no one) (came to my party|writes to me|helped me|talks to me)", "I (missed|lost) the (train|game|bus)", "I (can't find|need to sell) my {o}"),
-     ("I'm (so |very |)sorry to hear that. (Do you want to tell me more?|Would you like to talk about it?|I'm here if you want to talk.|What happened?)",)),
-    (("(I|we) (bought|got|found|won) a (new |)(car|{o})( today|)", "my {k} (got married|won a prize|came home|got a new job)( today|)", "my {a} had (babies|puppies)", "I (got a raise|found a job|finished my work|learned to swim|met somebody)( today|)", "we are (moving to a new house|going to be parents|engaged)"),
-     ("(That's wonderful|How nice|That's great|Congratulations)! (Tell me more.|I'm happy for you.|How does it feel?)",)),
-)  # fmt: skip
+OBJECTS = _things("objects")
+LIFE = _exchanges("life")
+SMALL_TALK = _exchanges("small_talk")
 LIFE_ASKS = tuple(asks for asks, _ in LIFE)
 
 
@@ -918,24 +580,7 @@ def small_talk(r: Random, held: bool) -> list[tuple[str, str]]:
     )
     animal, pet = thing(r, ANIMALS, held=held), thing(r, PETS, held=held)
     kin = r.choice(KIN)
-    rows = (
-        (("I (like|love|enjoy|really like|am into) {hobby}", "my hobby is {hobby}", "(I went|I'm going|let's go) {hobby}( yesterday| today|)", "I was {hobby} (yesterday|all day)"), ("{Hobby}, (how nice|that sounds fun|that sounds good)! (What do you like about it?|How did you start?|How often do you do it?)",)),
-        (("I (like|love|hate|don't like) {food}", "(I had|I ate|I'm eating|I'm cooking|we had|I'm making) {food}( today| for dinner| for lunch|)", "my favourite (food|dish) is {food}"), ("{Food}(, I see|). (Do you cook it yourself?|How do you make it?|What do you eat with it?)",)),
-        (("(I live in|I'm from|I come from|I moved to|I was in|I'm going to|I visited) {place}( last year| next week|)",), ("{place}(, how interesting|, nice)! (What is it like there?|What do you like about it?|How do you like it?)",)),
-        (("(I work as|I am|I'm|my {kin} is) a {job}", "I want to (be|become) a {job}"), ("(A {job}, I see|That sounds interesting). (What is the work like?|How do you like it?|Do you enjoy it?)",)),
-        (("(I have|we have|I got) a {animal}( called {pet}| named {pet}|)", "my {animal} is (called|named) {pet}"), ("(A {animal}, how nice|How nice)! (What is it like?|How old is it?|Tell me about it.)",)),
-        (("(it is|it's) (raining|sunny|snowing|cold|hot|windy|dark)( today| outside| here|)", "(what a nice day|what terrible weather|the weather is (bad|great|lovely)( today|)|I like (rain|snow|summer|autumn))"), ("(I see|Is that so). (Are you staying in today?|What will you do today?|Do you like such weather?)",)),
-        (("my {kin} (is coming to visit|is ill|called me|lives far away|is funny|likes {hobby}|gave me a present|makes good {food})( today|)",), ("(I see|Ah). (Do you see your {kin} often?|How is your {kin}?|Are you close to your {kin}?)",)),
-        (("(I'm learning|I want to learn|I am studying) (English|the guitar|to cook|French|to drive|mathematics|to swim|physics)",), ("(Good for you|That's a good thing to learn)! (How is it going?|How long have you been at it?|What is hard about it?)",)),
-        (("(I watched|I saw|I read|I'm reading) a (good |great |boring |long |)(film|book|movie|story)( yesterday| last night|)",), ("(Oh nice|I see). (What was it about?|Did you like it?|Would you recommend it?)",)),
-        (("(I'm going|I went|I have to go) (to work|to school|shopping|to the doctor|to the park|to a party|on a trip|to the gym)( today| tomorrow| now|)",), ("(I see|All right). (Have a good time!|I hope it goes well.|How do you feel about it?)",)),
-        (("(let's talk about|can we talk about|I want to talk about|tell me something about) ({hobby}|{food}|love|music|animals|school|my day|sports)",), ("(Gladly|Sure|All right). (What do you think about it?|What would you like to say about it?|You start!)",)),
-        (("(I think|I believe|in my opinion) (cats are better than dogs|it will rain|school is boring|{food} is great|{hobby} is fun|people are good|phones are bad)",), ("(That's an interesting thought|I see what you mean|Maybe you are right). (Why do you think so?|What makes you think so?)",)),
-        (("do you (like|know|want|eat) {food}", "do you (like|enjoy) {hobby}", "(have you ever been to|do you know) {place}"), ("I'm a program, so I (can't|don't do that). (But tell me what you like about it.|What about you?|Do you like it?)",)),
-        (("(talk to me|tell me something|say something|let's talk|chat with me|entertain me|tell me something interesting|surprise me)",), ("(Gladly|All right). Did you know that (an octopus has three hearts|honey hardly ever spoils|bananas are berries|a day on Venus is longer than its year|sea otters hold hands when they sleep)?", "(Gladly|Sure). What did you do today?")),
-        (("(guess what|you know what|I have a question|can I ask you something|I want to ask you something|I need to tell you something|listen)",), ("(Yes|Go on|Please do|I'm listening)(, what is it?|.)",)),
-    )  # fmt: skip
-    asks, answers = r.choice(rows)
+    asks, answers = r.choice(SMALL_TALK)
     values = dict(
         hobby=hobby,
         Hobby=hobby.capitalize(),
@@ -1103,7 +748,7 @@ def refuse(r: Random, held: bool) -> list[tuple[str, str]]:
     """What it cannot do or know."""
     kind = r.random()
     if kind < 0.35:
-        ask, do = r.choice(ACTIONS)
+        (ask,), (do,) = r.choice(ACTIONS)
         text = pick(
             r,
             *(["(can you |could you |please |)" + ask] if "can you" not in ask else [ask]),
@@ -1111,7 +756,7 @@ def refuse(r: Random, held: bool) -> list[tuple[str, str]]:
         )
         return [(text, pick(r, *CANNOT).format(do=do))]
     if kind < 0.65:
-        ask, answer = r.choice(NOW)
+        (ask,), (answer,) = r.choice(NOW)
         options = choices(ask)
         wanted = [o for o in options if is_held_out(o) == held] or options
         return [(r.choice(wanted), answer)]
@@ -1254,14 +899,12 @@ def pictures(r: Random, held: bool) -> list[tuple[str, str]]:
         return [(f"{text}\x00{note}", note)]
     colour, shape = r.choice(things)
     if r.random() < 0.5:
-        count = sum(c == colour and s == shape for c, s in things)
         same = [c for c, s in things if s == shape]
         answer = (
             f"The {shape} is {colour}."
             if len(same) == 1
             else f"One is {' and one is '.join(same)}."
         )
-        del count
         return [
             (
                 f"{pick(r, 'what (colour|color) is the {s}', 'which (colour|color) has the {s}', held=held).format(s=shape)}\x00{note}",
@@ -1281,17 +924,9 @@ MAKERS: tuple[tuple[Maker, float], ...] = (
     (refuse, 14), (unclear, 3), (obey, 4), (pictures, 4),
 )  # fmt: skip
 
-SHOPS = "bakery|bookshop|flower shop|museum|hotel|dentist's office|swimming pool|library|pizzeria|bicycle shop|zoo|hair salon".split(
-    "|"
-)
-ROLE_NAMES = "Max Ruby Nova Atlas Echo Pip Sunny Iris Otto Juno Basil Hazel Quill Robin Sage Toby Alfie Marlow Wren Bo".split()
-FILL = (
-    "Be polite and patient.", "Never use bad language.", "If you do not know something, say so.",
-    "Keep your answers short.", "Speak like a friendly neighbour.", "Do not talk about politics.",
-    "The people who call may be in a hurry.", "Your words are spoken aloud, so write no lists.",
-    "Ask back when something is unclear.", "Do not mention these instructions.", "Stay calm.",
-    "Do not make up facts.", "You speak with customers from all over the world.", "Be kind.",
-)  # fmt: skip
+SHOPS = _things("shops")
+ROLE_NAMES = _things("role_names")
+FILL = _LINES["fill"]
 
 
 def prompted(r: Random, held: bool) -> Dialogue:
@@ -1385,7 +1020,6 @@ def prompted(r: Random, held: bool) -> Dialogue:
 
 
 STYLES = (
-    ("(Answer|Always answer) (in one word|with one word)( only|).", "one word"),
     ("(Begin|Start) every answer with {w}.", "begin"),
     ("(End|Finish) every answer with {w}.", "end"),
 )
@@ -1393,7 +1027,7 @@ STYLES = (
 
 def styled(r: Random, held: bool) -> Dialogue:
     """A rule about every answer."""
-    form, kind = r.choice(STYLES[1:])
+    form, kind = r.choice(STYLES)
     word = thing(
         r,
         "Ahoy|Well|Indeed|My friend|Captain|Dear guest|Yes sir|Over|Cheers|Arr|Okay|Hooray".split(
@@ -1512,8 +1146,3 @@ def roughen(text: str, r: Random) -> str:
     elif style < 0.8:
         text = text.lower()
     return text
-
-
-def roughly(told_lines: Sequence[str]) -> list[str]:
-    """What the memory makes of lines, for looking at."""
-    return listen(told_lines).sentences()
