@@ -167,6 +167,7 @@ async def test_small_bodies_that_come_after_their_answers_end_no_connection():
 
 
 async def test_a_body_that_comes_slowly_is_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(BoundedHttp, "body_grace_s", 0.2)
     monkeypatch.setattr(BoundedHttp, "body_limit_s", 0.3)
     piece = b" " * (16 << 10)
     async with running_gateway() as gateway, raw_client(gateway.gateway.port) as client:
