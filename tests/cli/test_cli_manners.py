@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from tests.support.command import run
 from tests.support.fake_server import Elsewhere, FakeServer
-from tests.support.patience import PROCESS_S
+from tests.support.patience import HANG_S, PROCESS_S
 from tests.support.recordings import recorded
 from tests.support.transcripts import find
 
@@ -58,7 +58,7 @@ def on_a_terminal(**environment: str) -> str:
             break
         said += more
     os.close(ours)
-    assert process.wait(30) == 2
+    assert process.wait(HANG_S) == 2
     return said.decode()
 
 

@@ -275,7 +275,7 @@ def test_a_child_nobody_needs_ends(monkeypatch):
 
     decoder.image(photo(HEAVY))
 
-    assert ended.wait(30)
+    assert ended.wait(HANG_S)
     assert children_of() == []
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.llamacpp_server import LlamaCppServer
+from tests.support.patience import HANG_S
 
 from parley import models
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
@@ -39,7 +40,7 @@ def done(model: LlamaCppOmni, work: Work, row: int = 0) -> tuple[Any, str, int]:
     """Result, words and samples of a piece of work."""
     job: Any = model.start(row, work)
     words, samples = "", 0
-    until_s = time.monotonic() + 30
+    until_s = time.monotonic() + HANG_S
     while True:
         if job.stage is not None:
             model.step(job.stage, [job])
@@ -170,7 +171,7 @@ def test_an_interrupted_answer_stops_the_server_and_frees_it() -> None:
         done(model, StartSession("half_duplex", speak=False, seed=1))
         done(model, turn("user", Text("a b c d e f g h i j k l m n o p")))
         job: Any = model.start(0, Generate())
-        until_s = time.monotonic() + 20
+        until_s = time.monotonic() + HANG_S
         while not job.text and time.monotonic() < until_s:
             model.step(job.stage, [job])
         job.cancel()
@@ -214,7 +215,7 @@ def test_two_servers_are_two_slots() -> None:
             done(model, StartSession("chat", speak=False, seed=1), row)
             done(model, turn("user", Text(f"row {row}")), row)
         jobs: list[Any] = [model.start(row, Generate()) for row in range(2)]
-        until_s = time.monotonic() + 20
+        until_s = time.monotonic() + HANG_S
         while any(job.stage for job in jobs) and time.monotonic() < until_s:
             now = [job for job in jobs if job.stage is not None]
             model.step(now[0].stage, now)

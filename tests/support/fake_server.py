@@ -107,10 +107,10 @@ class Elsewhere:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self.server = FakeServer(*talks)
-        asyncio.run_coroutine_threadsafe(self.server.__aenter__(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self.server.__aenter__(), self._loop).result(HANG_S)
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.server.__aexit__(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self.server.__aexit__(), self._loop).result(HANG_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from tests.support.patience import HANG_S
 
 MOST_SAMPLES = 30 * 16_000
 
@@ -67,14 +68,14 @@ class LlamaCppServer:
             target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
         )
         self._thread.start()
-        until_s = time.monotonic() + 20
+        until_s = time.monotonic() + HANG_S
         while not self._server.started and time.monotonic() < until_s:
             time.sleep(0.01)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._server.force_exit = self._server.should_exit = True
-        self._thread.join(10)
+        self._thread.join(HANG_S)
         self._socket.close()
 
     async def _health(self, request: Request) -> JSONResponse:

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 from tests.clients.programs import ENVIRONMENTS
 from tests.support.long import IS_LONG
+from tests.support.patience import HANG_S
 from tests.support.processes import serving
 from tests.web import speech
 
@@ -47,7 +48,7 @@ def listed(origin: str) -> list[dict[str, str]]:
     if NODE is None:
         pytest.skip("Node.js is not installed")
     command = [NODE, "--input-type=module", "--no-warnings", "-e", LIST, str(WEB), QUOTES, origin]
-    made = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    made = subprocess.run(command, capture_output=True, timeout=HANG_S, check=True)
     shown: list[dict[str, str]] = json.loads(made.stdout)
     return shown
 
@@ -78,7 +79,9 @@ def test_the_javascript_and_shell_programs_parse(programs: list[dict[str, str]],
         file = tmp_path / f"program.{'sh' if is_shell else 'mjs'}"
         file.write_text(program["text"] if is_shell else text or program["text"], encoding="utf-8")
         checker = ["sh", "-n"] if is_shell else [NODE, "--check"]
-        done = subprocess.run([*checker, str(file)], capture_output=True, timeout=30, check=False)
+        done = subprocess.run(
+            [*checker, str(file)], capture_output=True, timeout=HANG_S, check=False
+        )
         assert done.returncode == 0, (program["dialect"], program["text"], done.stderr.decode())
 
 

@@ -115,7 +115,7 @@ async def test_health_is_there_before_and_after_the_model(monkeypatch):
     loop = asyncio.get_running_loop()
 
     def slowly() -> Parrot:
-        asyncio.run_coroutine_threadsafe(loads.wait(), loop).result(20)
+        asyncio.run_coroutine_threadsafe(loads.wait(), loop).result(HANG_S)
         return Parrot()
 
     async with fake_gateway_control() as gateway, httpx.AsyncClient(trust_env=False) as http:
@@ -151,7 +151,7 @@ async def test_stopping_while_the_model_loads_ends_immediately():
     never = asyncio.Event()
 
     def for_ever() -> Parrot:
-        asyncio.run_coroutine_threadsafe(never.wait(), loop).result(20)
+        asyncio.run_coroutine_threadsafe(never.wait(), loop).result(HANG_S)
         return Parrot()
 
     worker = WorkerProcess(load(flags={"worker.vad": "energy"}), load_model=for_ever)

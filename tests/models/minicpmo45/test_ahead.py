@@ -55,7 +55,7 @@ def test_anyone_who_hands_a_picture_in_does_not_wait(
 
     def slow(pixels: Pixels, limit: int | None, rules: SliceRules) -> Pieces:
         calls.append(threading.current_thread().name)
-        assert goes_on.wait(30)
+        assert goes_on.wait(HANG_S)
         return cut(pixels, limit, rules)
 
     monkeypatch.setattr(pictures, "cut", slow)
