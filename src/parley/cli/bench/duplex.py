@@ -28,6 +28,7 @@ from parley.cli.bench.duplex_talk import (
     SimulatedMicrophone,
     hold,
 )
+from parley.cli.bench.figures import columns
 from parley.cli.bench.people import installed
 from parley.cli.bench.talkers import DIALECTS, client_of
 from parley.client.access import AccessOptions
@@ -146,13 +147,11 @@ def as_data(reports: dict[str, TalkOutcome]) -> dict[str, Any]:
 
 def as_table(reports: dict[str, TalkOutcome]) -> str:
     """Table with one row per measure and one column per dialect; values with 95 % intervals."""
-    columns = {name: observed.measures() for name, observed in reports.items()}
-    rows = [["", *columns]]
-    for index, one in enumerate(next(iter(columns.values()))):
-        rows.append([one.name, *(f"{c[index]} n={c[index].count}" for c in columns.values())])
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-             for row in rows]  # fmt: skip
+    measured = zip(*(observed.measures() for observed in reports.values()), strict=True)
+    lines = columns([
+        ["", *reports],
+        *([of[0].name, *(f"{one} n={one.count}" for one in of)] for of in measured),
+    ])  # fmt: skip
     for name, observed in reports.items():
         lines += [f"{name}: {failure}" for failure in observed.failures]
     return "\n".join(lines)

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from parley.cli.bench.duplex_talk import SimulatedLoudspeaker, SimulatedMicrophone, hold
+from parley.cli.bench.figures import columns
 from parley.cli.bench.people import with_pause
 from parley.cli.bench.talkers import client_of
 from parley.client.access import AccessOptions
@@ -188,11 +189,7 @@ def as_table(outcomes: Sequence[WayOutcome]) -> str:
         *(one.cells() for one in outcomes),
         ["aim", *[f"1 of {ONE_IN}"] * len(PAUSES_MS), "", ""],
     ]  # fmt: skip
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = columns(rows)
     for one in outcomes:
         missed = one.first_ms.count(None)
         lines += [f"{one.way.name}: {missed} sentences were not answered"] if missed else []

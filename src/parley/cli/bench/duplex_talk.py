@@ -13,7 +13,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
@@ -229,12 +229,6 @@ async def hold(
         raise loudspeaker.error or ConnectionLost(1000, "the session ended before the script", 0)
 
 
-class Marked(Protocol):
-    """Callback that receives the start times of interruptions."""
-
-    speaking_since_s: float | None
-
-
 class Scenes:
     """The scenes of one conversation."""
 
@@ -286,24 +280,16 @@ class Scenes:
         self._observed.pauses.setdefault(pause_ms, []).append(began)
         await self._loudspeaker.answer(end_s, end_s + self._limit_s)
 
-    async def interruption(self, words: Samples, *, mark: Marked | None = None) -> None:
+    async def interruption(self, words: Samples) -> None:
         """The user speaks during an answer, which should stop. An answer that only ran out
-        meanwhile says nothing.
-
-        Args:
-            mark: is notified when it begins and when it is over.
-        """
+        meanwhile says nothing."""
         answer = await self._into_answer()
         if answer is None:
             return
         start_s, _ = self._microphone.say(words)
-        if mark is not None:
-            mark.speaking_since_s = start_s
         known_s = answer.end_s
         await self._loudspeaker.until_over(answer, start_s + STOP_LIMIT_S)
         end_s, continued = answer.end_s, answer.end_s > known_s
-        if mark is not None:
-            mark.speaking_since_s = None
         if end_s > start_s + STOP_LIMIT_S:
             self._observed.interruptions.append(None)
         elif answer.was_cut or continued:

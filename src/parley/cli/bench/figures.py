@@ -1,4 +1,4 @@
-"""Summaries of durations: median, 95th and 99th percentile, largest."""
+"""Summaries of durations: median, 95th and 99th percentile, largest; and tables."""
 
 from __future__ import annotations
 
@@ -47,6 +47,15 @@ def histogram(durations_ms: Sequence[float]) -> dict[str, int]:
             edge *= 2
         counts[edge] = counts.get(edge, 0) + 1
     return {f"{edge} ms": counts[edge] for edge in sorted(counts)}
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def drawn(counts: Mapping[str, int]) -> str:

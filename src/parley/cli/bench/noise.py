@@ -22,17 +22,23 @@ import numpy as np
 import typer
 
 from parley.cli.bench.duplex_material import bundled_words
-from parley.cli.bench.noise_people import as_table, rows
+from parley.cli.bench.noise_people import (
+    CHUNK_SAMPLES,
+    DEFAULTS,
+    as_table,
+    interrupted,
+    percentiles,
+    rows,
+)
 from parley.cli.bench.noises import at_level, coughs, crowd, echo, in_room, music, room
 from parley.cli.bench.people import installed, own
-from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
+from parley.media.pcm import INPUT_RATE_HZ, Samples
 from parley.protocol.values import BARGE_IN, InterruptionOptions
 from parley.turns import TurnJudges
-from parley.turns.interruption import Interrupted, InterruptionDetector, InterruptionEvent
+from parley.turns.interruption import InterruptionDetector
 from parley.vad.silero import SileroModel
 
-CHUNK_SAMPLES: Final = INPUT_RATE_HZ // 10
-POLICIES: Final = {"ignore": InterruptionOptions(mode="stop"), "heed": BARGE_IN}
+POLICIES: Final = {"ignore": DEFAULTS, "heed": BARGE_IN}
 """The default, and that of clients which know no softer playing."""
 
 SENTENCES: Final = (
@@ -141,24 +147,15 @@ def measure(model: SileroModel, options: InterruptionOptions, minutes: float) ->
     stops: dict[str, int] = {}
     for name, heard, played in _noises(60 * minutes):
         detector = InterruptionDetector(model(), options)
-        stops[name] = sum(1 for _, each in _listen(detector, heard, played) if _stops(each))
+        stops[name] = len(list(interrupted(detector, heard, played)))
     words = [w for voice in VOICES for w in bundled_words(ACKNOWLEDGEMENTS, (voice,))]
     yielded = [bool(_onset(model, options, word, seed)) for seed, word in enumerate(words)]
     sentences = [w for voice in VOICES for w in bundled_words(INTERRUPTIONS, (voice,))]
     # Each at several places between two chunks.
-    onsets = [
-        _onset(model, options, each, seed)
-        for seed in range(5)
-        for each in sentences
-    ]  # fmt: skip
+    onsets = [_onset(model, options, each, seed) for seed in range(5) for each in sentences]
     known = [ms for ms in onsets if ms is not None]
-    return NoiseOutcome(
-        stops,
-        minutes,
-        (sum(yielded), len(yielded)),
-        (len(known), len(onsets)),
-        known,
-    )
+    acknowledged, stopped = (sum(yielded), len(yielded)), (len(known), len(onsets))
+    return NoiseOutcome(stops, minutes, acknowledged, stopped, known)
 
 
 def _noises(seconds: float) -> Iterator[tuple[str, Samples, Samples | None]]:
@@ -185,35 +182,15 @@ def _onset(
     heard = room((begin + len(words)) / INPUT_RATE_HZ + 1.0, seed=seed)
     heard[begin : begin + len(words)] += words
     detector = InterruptionDetector(model(), options)
-    for end, each in _listen(detector, heard, None):
-        if _stops(each):
-            return 1000 * (end - begin) / INPUT_RATE_HZ
-    return None
-
-
-def _listen(
-    detector: InterruptionDetector, heard: Samples, played: Samples | None
-) -> Iterator[tuple[int, InterruptionEvent]]:
-    """An event, and the sample at which it is known."""
-    for start in range(0, len(heard), CHUNK_SAMPLES):
-        end = start + CHUNK_SAMPLES
-        if played is not None:
-            detector.play(Pcm(played[start:end], INPUT_RATE_HZ), start / INPUT_RATE_HZ)
-        for event in detector.feed(Pcm(heard[start:end], INPUT_RATE_HZ), end / INPUT_RATE_HZ):
-            yield end, event
-
-
-def _stops(event: InterruptionEvent) -> bool:
-    return isinstance(event, Interrupted)
+    ends = interrupted(detector, heard, None)
+    return next((1000 * (end - begin) / INPUT_RATE_HZ for end in ends), None)
 
 
 def as_line(one: NoiseOutcome) -> str:
     stops = ", ".join(f"{name} {count}" for name, count in one.stops.items())
-    after = "-"
-    if one.onset_ms:
-        after = " / ".join(f"{np.percentile(one.onset_ms, percent):.0f}" for percent in (50, 95))
     return (
         f"stops in {one.minutes:g} minutes each: {stops}; "
         f"{one.acknowledged[0]} of {one.acknowledged[1]} acknowledgements stop; "
-        f"{one.stopped[0]} of {one.stopped[1]} sentences stop, after {after} ms (median / p95)"
+        f"{one.stopped[0]} of {one.stopped[1]} sentences stop, "
+        f"after {percentiles(one.onset_ms)} (median / p95)"
     )

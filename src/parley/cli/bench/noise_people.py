@@ -6,12 +6,14 @@ sentence while nothing is played, then the assistant speaks, in another person's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from parley.cli.bench.duplex_material import SPOKEN_DBFS
+from parley.cli.bench.figures import columns
 from parley.cli.bench.noises import at_level, echo, in_room, room
 from parley.cli.bench.people import People, overdriven, with_pause
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, Samples
@@ -21,7 +23,6 @@ from parley.turns.interruption import Interrupted, InterruptionDetector
 from parley.vad import DetectorFactory, SpeechEnded, UtteranceFinder
 
 CHUNK_SAMPLES: Final = INPUT_RATE_HZ // 10
-SPOKEN_DBFS: Final = -26.0
 PAUSES_MS: Final = (300, 500, 700, 900, 1200)
 ROOM_S: Final = 1.0
 DEFAULTS: Final = InterruptionOptions(mode="stop")
@@ -50,10 +51,7 @@ def rows(
 
 def as_table(found: Sequence[NoiseRow]) -> str:
     table = [("", "found", "aim"), *((row.name, row.found, row.aim) for row in found)]
-    widths = [max(len(row[k]) for row in table) for k in range(2)]
-    return "\n".join(
-        f"{name.ljust(widths[0])}  {value.ljust(widths[1])}  {aim}" for name, value, aim in table
-    )
+    return "\n".join(columns(table))
 
 
 class _Bench:
@@ -126,7 +124,7 @@ class _Bench:
                 self._onset(clip, seed, softer) for seed, clip in enumerate(self._people.turns)
             ]
             known = [ms for ms in after if ms is not None]
-            times = _percentiles(known)
+            times = percentiles(known)
             found.append(
                 NoiseRow(name, f"{len(known)} of {len(after)}, {times}", "all, 300 / 600 ms")
             )
@@ -148,7 +146,7 @@ class _Bench:
             for end in self._ends(clip)[-1:]
         ]
         aim = "500 / 900 ms, with the answer"
-        found.append(NoiseRow("quiet before an answer", _percentiles(waited), aim))
+        found.append(NoiseRow("quiet before an answer", percentiles(waited), aim))
         return found
 
     def _rate(self, stops: int) -> str:
@@ -161,7 +159,7 @@ class _Bench:
         return detector
 
     def _stops(self, heard: Samples, played: Samples | None = None) -> int:
-        return len(_interrupted(self._detector(), heard, played))
+        return len(list(interrupted(self._detector(), heard, played)))
 
     def _onset(self, clip: Samples, seed: int, softer: float | None = None) -> float | None:
         rng = np.random.default_rng(seed)
@@ -173,8 +171,8 @@ class _Bench:
             played = _looped(self._people.others, seconds, SPOKEN_DBFS)[: len(heard)]
             heard = heard + _walls(0.35)(echo(played, 0.15, softer))
         heard[begin : begin + len(clip)] += clip
-        ends = [end for end in _interrupted(self._detector(), heard, played) if end > begin]
-        return 1000 * (ends[0] - begin) / INPUT_RATE_HZ if ends else None
+        after = (end - begin for end in interrupted(self._detector(), heard, played))
+        return next((1000 * samples / INPUT_RATE_HZ for samples in after if samples > 0), None)
 
     def _ends(self, clip: Samples, before: int | None = None) -> list[int]:
         """Position in `clip`, in samples, at which a turn ended."""
@@ -195,17 +193,17 @@ class _Bench:
         return [end for end in ends if before is None or end <= before]
 
 
-def _interrupted(
+def interrupted(
     detector: InterruptionDetector, heard: Samples, played: Samples | None
-) -> list[int]:
-    found = []
+) -> Iterator[int]:
+    """The samples at which interruptions are known, in chunks as a microphone brings them."""
     for start in range(0, len(heard), CHUNK_SAMPLES):
         end = start + CHUNK_SAMPLES
         if played is not None:
             detector.play(Pcm(played[start:end], INPUT_RATE_HZ), start / INPUT_RATE_HZ)
-        events = detector.feed(Pcm(heard[start:end], INPUT_RATE_HZ), end / INPUT_RATE_HZ)
-        found += [end for event in events if isinstance(event, Interrupted)]
-    return found
+        for event in detector.feed(Pcm(heard[start:end], INPUT_RATE_HZ), end / INPUT_RATE_HZ):
+            if isinstance(event, Interrupted):
+                yield end
 
 
 def _looped(clips: Sequence[Samples], seconds: float, dbfs: float) -> Samples:
@@ -222,7 +220,8 @@ def _walls(seconds: float) -> Callable[[Samples], Samples]:
     return lambda dry: in_room(dry, seconds, direct_db=0.0)
 
 
-def _percentiles(values: Sequence[float]) -> str:
+def percentiles(values: Sequence[float]) -> str:
+    """The median and the 95th of milliseconds."""
     if not values:
         return "-"
     return " / ".join(f"{np.percentile(values, each):.0f}" for each in (50, 95)) + " ms"
