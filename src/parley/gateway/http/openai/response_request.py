@@ -65,28 +65,12 @@ class OutputText(ResponseInputText, tag="output_text", frozen=True):
     """Words of an earlier answer."""
 
 
-class PlainText(ResponseInputText, tag="text", frozen=True):
-    """Words, named as chat completions name them."""
-
-
-class Refusal(msgspec.Struct, tag="refusal", frozen=True):
-    """A refusal in an earlier answer."""
-
-    refusal: values.Text
-
-
 class InputImage(msgspec.Struct, tag="input_image", frozen=True):
     """A picture, by a data URL or an address."""
 
     image_url: str | dict[str, Any] | None = None
     file_id: str | None = None
     detail: str = "auto"
-
-
-class InputSound(msgspec.Struct, tag="input_audio", frozen=True):
-    """A sound file."""
-
-    input_audio: completions.InputAudio
 
 
 class InputVideo(msgspec.Struct, tag="input_video", frozen=True):
@@ -102,13 +86,14 @@ class InputFile(msgspec.Struct, tag="input_file", frozen=True):
 Part = (
     ResponseInputText
     | OutputText
-    | PlainText
-    | Refusal
     | InputImage
-    | InputSound
     | InputVideo
     | InputFile
+    | completions.TextContent
+    | completions.RefusalContent
+    | completions.AudioContent
 )
+"""The last three are those of chat completions."""
 Content = values.Text | tuple[Part, ...]
 
 
@@ -150,13 +135,10 @@ InputItem = InputMessage | FunctionCallItem | FunctionOutputItem | ReferenceItem
 # ---- the request ---------------------------------------------------------------------------
 
 
-class FunctionTool(msgspec.Struct, frozen=True):
+class FunctionTool(values.ToolFunction):
     """A function that may be called; other kinds of tools run at OpenAI."""
 
-    name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,128}$")]
     type: Literal["function"] = "function"
-    description: values.Text | None = None
-    parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
@@ -415,10 +397,6 @@ def _part(part: Part) -> completions.Content:
     match part:
         case ResponseInputText(text):
             return completions.TextContent(text)
-        case Refusal(refusal):
-            return completions.RefusalContent(refusal)
-        case InputSound(audio):
-            return completions.AudioContent(audio)
         case InputVideo(url):
             return completions.VideoContent(completions.MediaUrl(url))
         case InputImage(image_url=url, detail=detail):
@@ -432,6 +410,8 @@ def _part(part: Part) -> completions.Content:
             return completions.ImageContent(completions.MediaUrl(url, detail))
         case InputFile():
             raise InvalidRequest(completions.NO_DOCUMENTS.format("input_image"), field="input_file")
+        case _:
+            return part
 
 
 def referenced(items: Sequence[Item]) -> list[str]:
