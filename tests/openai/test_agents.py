@@ -1,6 +1,7 @@
 """OpenAI's agents in Python with only the address changed: turns, an interruption, an error."""
 
 import asyncio
+import base64
 import contextlib
 import importlib
 import importlib.util
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.openai.talking_model import HEARD, ROME, CallingModel, TalkingModel
+from tests.openai.test_realtime import RATE_HZ, tone
 from tests.support.patience import HANG_S
 from tests.support.sounds import question
 from tests.support.stack import running_stack
@@ -36,13 +38,7 @@ def library() -> None:
     realtime = importlib.import_module("agents.realtime")
 
 
-RATE_HZ = 24_000
-
-
-def tone(seconds: float) -> bytes:
-    t = np.arange(round(seconds * RATE_HZ)) / RATE_HZ
-    samples: bytes = (0.4 * np.sin(2 * np.pi * 300 * t) * 32767).astype("<i2").tobytes()
-    return samples
+SECOND = base64.b64decode(tone(1.0))
 
 
 class Listener:
@@ -70,7 +66,7 @@ class Listener:
         found = [e.data for e in self.events if e.type == "raw_model_event"]
         return [data.data for data in found if data.type == "raw_server_event"]
 
-    async def say(self, sound: bytes = tone(1.0)) -> None:
+    async def say(self, sound: bytes = SECOND) -> None:
         size = 2 * RATE_HZ // 10
         for start in range(0, len(sound), size):
             await self.session.send_audio(sound[start : start + size])
@@ -176,7 +172,7 @@ async def test_a_function_is_called_and_its_result_is_answered():
 async def test_a_stream_is_heard_to_its_end_by_a_transcription_session():
     voice = importlib.import_module("agents.voice")
     made = TalkingModel(can=True)
-    pieces = [np.frombuffer(each, "<i2") for each in (tone(1.0), bytes(3 * RATE_HZ), tone(1.0))]
+    pieces = [np.frombuffer(each, "<i2") for each in (SECOND, bytes(3 * RATE_HZ), SECOND)]
     async with (
         running_stack(load_model=lambda: made, worker={"vad": "energy"}) as running,
         AsyncOpenAI(api_key="sk-any", base_url=f"{running.url}/v1") as client,

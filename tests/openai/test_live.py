@@ -3,32 +3,20 @@
 import asyncio
 import base64
 import contextlib
-import io
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import numpy as np
 from openai.types.live import ServerEvent
-from PIL import Image
 from pydantic import TypeAdapter
+from tests.openai.test_realtime import RATE_HZ, quiet, tone
+from tests.openai.test_rest import red_picture
 from tests.support.patience import HANG_S
 from tests.support.stack import running_stack
 
 from openai import AsyncOpenAI
 
-RATE_HZ = 24_000
 EVENTS: TypeAdapter[Any] = TypeAdapter(ServerEvent)
-
-
-def tone(seconds: float) -> str:
-    t = np.arange(round(seconds * RATE_HZ)) / RATE_HZ
-    samples = 0.4 * np.sin(2 * np.pi * 300 * t) * 32767
-    return base64.b64encode(samples.astype("<i2").tobytes()).decode()
-
-
-def quiet(seconds: float) -> str:
-    return base64.b64encode(bytes(2 * round(seconds * RATE_HZ))).decode()
 
 
 SPOKEN = [tone(0.5), tone(0.5), tone(0.3), tone(0.7), *[quiet(0.5)] * 6]
@@ -150,14 +138,10 @@ async def test_two_times_a_person_speaks_are_answered_twice():
 
 
 async def test_a_picture_goes_with_the_next_unit():
-    file = io.BytesIO()
-    Image.new("RGB", (48, 32), "red").save(file, "PNG")
     async with talking() as talk:
         await talk.start()
-        await talk.send(
-            type="session.input_image.append",
-            image=base64.b64encode(file.getvalue()).decode(),
-        )
+        picture = base64.b64encode(red_picture()).decode()
+        await talk.send(type="session.input_image.append", image=picture)
         await talk.say_until("session.output_audio.delta", *SPOKEN)
         words = [e.delta for e in talk.events if e.type == "session.output_transcript.delta"]
 

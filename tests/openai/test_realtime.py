@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import contextlib
-import io
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -13,9 +12,9 @@ import numpy as np
 import pytest
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
 from openai.types.realtime import RealtimeServerEvent
-from PIL import Image
 from pydantic import TypeAdapter
 from tests.openai.talking_model import HEARD, TalkingModel
+from tests.openai.test_rest import red_picture
 from tests.support.gateways import occupied, until
 from tests.support.patience import HANG_S
 from tests.support.stack import RunningStack, running_stack
@@ -239,9 +238,7 @@ async def test_written_turns_and_written_answers():
 
 
 async def test_a_picture_and_sound_as_items_come_to_the_model():
-    file = io.BytesIO()
-    Image.new("RGB", (48, 32), "red").save(file, "PNG")
-    url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    url = "data:image/png;base64," + base64.b64encode(red_picture()).decode()
     async with (
         running_stack(worker=ENERGY) as running,
         AsyncOpenAI(api_key="k", base_url=f"{running.url}/v1") as client,
@@ -264,7 +261,7 @@ async def test_a_picture_and_sound_as_items_come_to_the_model():
 
     text = done.response.output[0].content[0].text
     assert text.startswith("You spoke for 1.0 seconds")
-    assert "1 picture of 48 by 32" in text
+    assert "1 picture of 32 by 32" in text
     assert "You wrote: look" in text
 
 
