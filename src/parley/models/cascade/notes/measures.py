@@ -226,28 +226,28 @@ def _prime(text: str) -> str | None:
     return f"Yes, {value} is a prime number."
 
 
+def _result(one: float, word: str, other: float) -> float | None:
+    """None for a division by zero."""
+    if word == "divided by":
+        return one / other if other else None
+    return {"plus": one + other, "minus": one - other, "times": one * other}[word]
+
+
+_SIGN: Final = r"(plus|\+|minus|-|times|x|\*|divided by|/)"
+_WORDS: Final = {"+": "plus", "-": "minus", "x": "times", "*": "times", "/": "divided by"}
+
+
 def _checked(text: str) -> str | None:
     found = re.search(
-        rf"\b(?:is )?{_N} (plus|\+|minus|-|times|x|\*|divided by|/) {_N} (?:is|equals|=|are"
-        rf"|makes) {_N}\b",
-        text,
-    )
-    if not found:
-        found = re.search(
-            rf"\bis {_N} (plus|\+|minus|-|times|x|\*|divided by|/) {_N} (?:equal to )?{_N}\b", text
-        )
+        rf"\b(?:is )?{_N} {_SIGN} {_N} (?:is|equals|=|are|makes) {_N}\b", text
+    ) or re.search(rf"\bis {_N} {_SIGN} {_N} (?:equal to )?{_N}\b", text)
     if not found:
         return None
-    one, other, claimed = float(found[1]), float(found[3]), float(found[4])
-    word = {"+": "plus", "-": "minus", "x": "times", "*": "times", "/": "divided by"}.get(
-        found[2], found[2]
-    )
-    if word == "divided by" and other == 0:
+    word = _WORDS.get(found[2], found[2])
+    result = _result(float(found[1]), word, float(found[3]))
+    if result is None:
         return None
-    result = {"plus": one + other, "minus": one - other, "times": one * other}.get(
-        word, one / (other or 1)
-    )
-    is_so = abs(result - claimed) < 1e-9
+    is_so = abs(result - float(found[4])) < 1e-9
     return f"{'Yes' if is_so else 'No'}, {found[1]} {word} {found[3]} is {_number(result)}."
 
 
@@ -271,21 +271,13 @@ def _on(text: str, answers: Sequence[str]) -> str | None:
     )
     if not found:
         return None
-    before = (
-        re.search(
-            rf"\b(?:is|are|comes to|cost) (?:about )?{_N}(?: [a-z]+)?\.$",
-            answers[-1].replace(",", ""),
-        )
-        if answers
-        else None
-    )
+    last = answers[-1].replace(",", "") if answers else ""
+    before = re.search(rf"\b(?:is|are|comes to|cost) (?:about )?{_N}(?: [a-z]+)?\.$", last)
     if not before:
         return "From which number? Tell me the whole sum, please."
     one, other = float(before[1]), float(found[2])
     word = "times" if found[1] == "multiplied by" else found[1]
-    if word == "divided by" and other == 0:
+    result = _result(one, word, other)
+    if result is None:
         return "Nothing can be divided by zero."
-    result = {"plus": one + other, "minus": one - other, "times": one * other}.get(
-        word, one / (other or 1)
-    )
     return f"{_number(one)} {word} {_number(other)} is {_number(result)}."
