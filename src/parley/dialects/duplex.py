@@ -114,7 +114,7 @@ class DuplexDialect(SoundDialect, LegacyDialect):
         values.check_samples(len(pcm), field="audio_base64", most=realtime.APPEND_MOST_SAMPLES)
         return events.AudioInput(
             pcm,
-            frames=within(message.frame_bytes) if message.frame_base64_list else (),
+            frames=within(message.frame_bytes),
             force_listen=message.force_listen,
             max_slices=message.max_slice_nums,
             playback=message.playback or None,

@@ -52,8 +52,6 @@ class SoundDialect(Dialect):
         if sound:
             message = msgspec.structs.replace(message, **{self.said_field: ""})
         text = codec.encode_for(message, extensions=self.extensions)
-        if not sound:
-            return text
-        if not isinstance(text, str):
+        if not sound or text is None:
             return text
         return binary.pack(text, codec.from_base64(sound, field=self.said_field))

@@ -24,7 +24,6 @@ from parley.protocol.wire import Wire
 
 PATH: Final = "/v1/realtime"
 SUBPROTOCOL: Final = "realtime"
-KEY_SUBPROTOCOL: Final = "openai-insecure-api-key."
 
 Id = Annotated[str, Meta(min_length=1, max_length=128)]
 
