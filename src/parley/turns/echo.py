@@ -8,7 +8,6 @@ Source: docs/understand/interruptions.md.
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from parley.turns.echo_levels import (
     EchoLevels,
     Powers,
     held,
+    powers,
     powers_of,
     powers_of_slow,
 )
@@ -382,10 +382,7 @@ def _in_a_room(powers: Powers) -> Powers:
 
 def _powers(sound: Samples) -> Powers:
     """Power per band, every 20 ms, shape (F, 14)."""
-    whole = sound[: len(sound) // _FRAME * _FRAME].reshape(-1, _FRAME)
-    power = np.abs(np.fft.rfft(whole * np.hanning(_FRAME), axis=1)) ** 2
-    bands = [power[:, low:high].mean(axis=1) for low, high in itertools.pairwise(_BAND_EDGES)]
-    return np.stack(bands, axis=1)
+    return powers(sound, _FRAME, _BAND_EDGES)
 
 
 def likeness(heard: Samples, played: Samples) -> tuple[float, int]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -45,18 +46,19 @@ Powers = npt.NDArray[np.float64]
 
 def powers_of(heard: Samples) -> Powers:
     """Of a microphone (N,), 16 kHz, every 32 ms."""
-    return _powers(heard, 512)
+    return powers(heard, 512, _EDGES)
 
 
 def powers_of_slow(played: Samples) -> Powers:
     """The same at 4 kHz."""
-    return _powers(played, 128)
+    return powers(played, 128, _EDGES)
 
 
-def _powers(sound: Samples, frame: int) -> Powers:
+def powers(sound: Samples, frame: int, edges: Sequence[int]) -> Powers:
+    """Mean power in the bands between `edges`, in bins of a frame's spectrum."""
     whole = sound[: len(sound) // frame * frame].reshape(-1, frame)
     power = np.abs(np.fft.rfft(whole * np.hanning(frame), axis=1)) ** 2
-    return np.stack([power[:, a:b].mean(axis=1) for a, b in itertools.pairwise(_EDGES)], axis=1)
+    return np.stack([power[:, a:b].mean(axis=1) for a, b in itertools.pairwise(edges)], axis=1)
 
 
 def held(powers: Powers, frames: int) -> Powers:

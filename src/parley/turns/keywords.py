@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -36,6 +36,10 @@ _AROUND: Final = INPUT_RATE_HZ // 10
 _NOISE: Final = 1e-3
 
 WordKind = Literal["command", "acknowledgement", "beginning", "other"]
+_KINDS: Final[dict[str, WordKind]] = {
+    "A": "acknowledgement", "B": "beginning", "C": "command", "O": "other"
+}  # fmt: skip
+"""By the first letter of the grammar's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +106,9 @@ class KeywordMatcher:
             decoder.process_raw(data, full_utt=True)
             decoder.end_utt()
             found = decoder.hyp()
-        path = found.hypstr.split() if found is not None else []
-        return _matched(path)
-
-
-def _matched(path: list[str]) -> Matched:
-    if not path:
-        return Matched("beginning")
-    match path[0][0]:
-        case "C":
-            return Matched("command")
-        case "A":
-            return Matched("acknowledgement")
-        case "B":
-            return Matched("beginning")
-        case _:
-            return Matched("other", len(path))
+        path = (found.hypstr.split() if found is not None else []) or ["B"]
+        kind = _KINDS[path[0][0]]
+        return Matched(kind, len(path) if kind == "other" else 0)
 
 
 def _sounds(lists: dict[str, str]) -> list[str]:
@@ -153,7 +144,7 @@ def _dictionary(words: dict[str, str]) -> Path:
 
 def _grammar(words: dict[str, str]) -> str:
     def one_of(letter: str) -> str:
-        return " | ".join(_starting(words, letter))
+        return " | ".join(word for word in words if word.startswith(letter))
 
     return (
         "#JSGF V1.0;\ngrammar turns;\n"
@@ -161,7 +152,3 @@ def _grammar(words: dict[str, str]) -> str:
         f"<phone> = {one_of('O')};\n"
         "public <said> = <ack> | <ack> <ack> | <begin> | <command> | <phone>+ ;\n"
     )
-
-
-def _starting(words: Iterable[str], letter: str) -> list[str]:
-    return [word for word in words if word.startswith(letter)]

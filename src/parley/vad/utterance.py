@@ -142,30 +142,24 @@ class UtteranceFinder:
         return self._cut(speech_start, speech_end, now)
 
     @property
-    def pause_start(self) -> int | None:
-        """Start of the current pause in the open utterance, if there is one."""
-        return None if self._speech_start is None else self._pause_start
-
-    @property
     def likely_pause(self) -> int | None:
-        """The same, also while only half a window of it has been heard."""
-        pause_start = self.pause_start
-        return self._half_pause if pause_start is None else pause_start
+        """`pause_start`, also while only half a window of the pause has been heard."""
+        return self._half_pause if self.pause_start is None else self.pause_start
 
     def may_judge(self, samples: int) -> bool:
         """True if processing that many more samples may include a judgement."""
-        if self._judge is None or self._pause_start is None or self._is_judged:
+        if self._judge is None or self.pause_start is None or self._is_judged:
             return False
         heard = self._position + len(self._rest) + samples
-        return heard - self._pause_start >= JUDGED_MS * _PER_MS
+        return heard - self.pause_start >= JUDGED_MS * _PER_MS
 
     @property
     def missing_samples(self) -> int | None:
         """Samples of further silence that end the open utterance; None if no judge is set or there
         is no pause."""
-        if self._judge is None or self._speech_start is None or self._pause_start is None:
+        if self._judge is None or self.pause_start is None:
             return None
-        heard = self._position - self._pause_start
+        heard = self._position - self.pause_start
         return max(0, round(self._enough) - heard) + WINDOW_SAMPLES - len(self._rest)
 
     def bound(self, pause_start: int, least_ms: int, most_ms: int) -> None:
@@ -176,7 +170,7 @@ class UtteranceFinder:
     def _enough(self) -> float:
         """Samples of silence that end the open utterance in this pause."""
         start, least, most = self._bounds
-        return min(max(self._needed, least), most) if start == self._pause_start else self._needed
+        return min(max(self._needed, least), most) if start == self.pause_start else self._needed
 
     def reset(self) -> None:
         """Forget everything, including an open utterance."""
@@ -184,7 +178,8 @@ class UtteranceFinder:
         self._rest: Samples = np.empty(0, np.float32)
         self._position = 0
         self._speech_start: int | None = None
-        self._pause_start: int | None = None
+        self.pause_start: int | None = None
+        """Start of the current pause in the open utterance, if there is one."""
         self._half_pause: int | None = None
         self._needed: float = self._min_silence
         """Samples of silence that end the open utterance."""
@@ -203,7 +198,7 @@ class UtteranceFinder:
             "rest": self._rest,
             "position": self._position,
             "speech_start": self._speech_start,
-            "pause_start": self._pause_start,
+            "pause_start": self.pause_start,
             "needed": self._needed,
             "is_judged": self._is_judged,
             "bounds": self._bounds,
@@ -219,7 +214,7 @@ class UtteranceFinder:
         self._rest = remembered["rest"]
         self._position = remembered["position"]
         self._speech_start = remembered["speech_start"]
-        self._pause_start = remembered["pause_start"]
+        self.pause_start = remembered["pause_start"]
         self._needed = remembered.get("needed", self._min_silence)
         self._is_judged = remembered.get("is_judged", False)
         self._bounds = remembered.get("bounds", UNBOUND)
@@ -254,7 +249,7 @@ class UtteranceFinder:
         """Start of a pause that begins if the second half of the current window is as quiet as
         its first."""
         half, detector = self._rest[:HALF_SAMPLES], self._detector
-        if self._speech_start is None or self._pause_start is not None:
+        if self._speech_start is None or self.pause_start is not None:
             return None
         if len(half) < HALF_SAMPLES or not isinstance(detector, Remembering):
             return None
@@ -277,9 +272,9 @@ class UtteranceFinder:
             events.append(SpeechBegan(start))
 
         if probability >= self._quiet:
-            self._pause_start = None
-        elif self._pause_start is None:
-            self._pause_start = start
+            self.pause_start = None
+        elif self.pause_start is None:
+            self.pause_start = start
             self._needed, self._is_judged = self._min_silence, False
         self._ask(self._speech_start, end)
 
@@ -288,7 +283,7 @@ class UtteranceFinder:
 
     def _ask(self, speech_start: int, now: int) -> None:
         """Determine how long this pause must be, once it is known to be one."""
-        pause_start = self._pause_start
+        pause_start = self.pause_start
         if self._judge is None or pause_start is None or self._is_judged:
             return
         if now - pause_start < JUDGED_MS * _PER_MS:
@@ -302,12 +297,12 @@ class UtteranceFinder:
         spoken_ms = (now - speech_start) // _PER_MS
         if spoken_ms >= LONGEST_MS:
             return True
-        if self._pause_start is None:
+        if self.pause_start is None:
             return False
         needed = float(self._enough)
         if spoken_ms > LONG_MS:
             needed *= (LONGEST_MS - spoken_ms) / (LONGEST_MS - LONG_MS)
-        return now - self._pause_start >= needed
+        return now - self.pause_start >= needed
 
     def end(self) -> SpeechEnded | None:
         """End the open utterance here; None if there is none."""
@@ -315,13 +310,13 @@ class UtteranceFinder:
         return None if start is None else self._end(start, self._position)
 
     def _end(self, speech_start: int, now: int) -> SpeechEnded:
-        speech_end = now if self._pause_start is None else self._pause_start
+        speech_end = now if self.pause_start is None else self.pause_start
         utterance = None
         if speech_end - speech_start >= self._min_speech:
             utterance = self._cut(speech_start, speech_end, now)
             self._floor = utterance.end_sample
         self._speech_start = None
-        self._pause_start = None
+        self.pause_start = None
         self._forget(now - self._pre_roll)
         return SpeechEnded(speech_end, utterance)
 

@@ -8,6 +8,7 @@ do other things between them.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -158,39 +159,23 @@ class Whisper(nn.Module):
         Args:
             looks: gets, for each layer, `Attention.scores` of the sound.
         """
-        x = self.embed(torch.tensor(ids)) + self.text_places[start : start + len(ids)]
-        for index, block in enumerate(self.decoder):
-            assert isinstance(block, Block)
-            assert block.cross is not None
-            assert block.cross_norm is not None
-            own = block.attention_norm(x)
-            attention = block.attention
-            key, value = attention.cut(attention.k(own)), attention.cut(attention.v(own))
-            if index < len(past):
-                key = torch.cat((past[index][0], key), 1)
-                value = torch.cat((past[index][1], value), 1)
-                past[index] = (key, value)
+
+        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            if layer < len(past):
+                key = torch.cat((past[layer][0], key), 1)
+                value = torch.cat((past[layer][1], value), 1)
+                past[layer] = (key, value)
             else:
                 past.append((key, value))
-            query = attention.cut(attention.q(own))
-            mask = (
-                torch.ones(len(ids), key.shape[1], dtype=torch.bool).tril(start)
-                if len(ids) > 1
-                else None
-            )
-            mixed = functional.scaled_dot_product_attention(
+            mask = None
+            if len(ids) > 1:
+                mask = torch.ones(len(ids), key.shape[1], dtype=torch.bool).tril(start)
+            return functional.scaled_dot_product_attention(
                 query[None], key[None], value[None], attn_mask=mask
             )[0]
-            x = x + attention.out(mixed.transpose(0, 1).reshape(x.shape))
-            asked = block.cross_norm(x)
-            if looks is not None:
-                looks.append(block.cross.scores(asked, heard[index][0]))
-            x = x + block.cross.mix(asked, *heard[index])
-            x = block.think(x)
-        last = self.decoder_norm(x[-1:])
-        logits = self.head(last) if self.head is not None else last @ self.embed.weight.T
-        result: Tensor = logits[0]
-        return result
+
+        x = self.embed(torch.tensor(ids)) + self.text_places[start : start + len(ids)]
+        return self._logits(self._decode(x, heard, attend, looks)[-1:])[0]
 
     @torch.inference_mode()
     def write_each(
@@ -201,29 +186,51 @@ class Whisper(nn.Module):
         heard: list[tuple[Tensor, Tensor]],
     ) -> Tensor:
         """Like `write`, one token for each of several transcripts of one sound (R, V)."""
-        x = self.embed(torch.tensor(ids)) + self.text_places[starts]
-        for index, block in enumerate(self.decoder):
-            assert isinstance(block, Block)
-            assert block.cross is not None
-            assert block.cross_norm is not None
-            own = block.attention_norm(x)
-            attention = block.attention
-            query, key, value = (
-                attention.cut(part(own)) for part in (attention.q, attention.k, attention.v)
-            )
+
+        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             mixed = []
             for row, past in enumerate(pasts):
-                keys = torch.cat((past[index][0], key[:, row : row + 1]), 1)
-                values = torch.cat((past[index][1], value[:, row : row + 1]), 1)
-                past[index] = (keys, values)
+                keys = torch.cat((past[layer][0], key[:, row : row + 1]), 1)
+                values = torch.cat((past[layer][1], value[:, row : row + 1]), 1)
+                past[layer] = (keys, values)
                 mixed.append(
                     functional.scaled_dot_product_attention(
                         query[None, :, row : row + 1], keys[None], values[None]
                     )[0]
                 )
-            x = x + attention.out(torch.cat(mixed, 1).transpose(0, 1).reshape(x.shape))
-            x = x + block.cross.mix(block.cross_norm(x), *heard[index])
-            x = block.think(x)
+            return torch.cat(mixed, 1)
+
+        x = self.embed(torch.tensor(ids)) + self.text_places[starts]
+        return self._logits(self._decode(x, heard, attend))
+
+    def _decode(
+        self,
+        x: Tensor,
+        heard: list[tuple[Tensor, Tensor]],
+        attend: Callable[[int, Tensor, Tensor, Tensor], Tensor],
+        looks: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Run the decoder's layers (T, D).
+
+        Args:
+            attend: attention to what was written, from a layer, queries, keys and values (H, T, W).
+        """
+        for layer, block in enumerate(self.decoder):
+            assert isinstance(block, Block)
+            assert block.cross is not None
+            assert block.cross_norm is not None
+            own = block.attention_norm(x)
+            attention = block.attention
+            parts = (attention.cut(part(own)) for part in (attention.q, attention.k, attention.v))
+            x = x + attention.out(attend(layer, *parts).transpose(0, 1).reshape(x.shape))
+            asked = block.cross_norm(x)
+            if looks is not None:
+                looks.append(block.cross.scores(asked, heard[layer][0]))
+            x = block.think(x + block.cross.mix(asked, *heard[layer]))
+        return x
+
+    def _logits(self, x: Tensor) -> Tensor:
+        """After each token (T, V)."""
         last = self.decoder_norm(x)
         logits: Tensor = self.head(last) if self.head is not None else last @ self.embed.weight.T
         return logits
