@@ -178,7 +178,9 @@ async def test_who_speaks_up_silences_the_answer():
             item_id=item.id, content_index=0, audio_end_ms=50
         )
         await talk.until("conversation.item.truncated")
-        await talk.until("response.created")
+        # What was said is answered, before the truncation or after it.
+        while talk.types.count("response.created") < 2:
+            await talk.next()
 
     assert done.response.status == "cancelled"
     assert done.response.status_details.reason == "turn_detected"
