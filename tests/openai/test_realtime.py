@@ -78,11 +78,10 @@ class Talk:
         return [event.type for event in self.events]
 
     async def say(self, seconds: float = 1.0, sound: Callable[[float], str] = tone) -> None:
-        """Speak, and fall silent for longer than any pause may be: whether words shorten it depends
-        on how busy the machine is."""
+        """Speak, and fall silent."""
         for _ in range(round(seconds * 10)):
             await self.connection.input_audio_buffer.append(audio=sound(0.1))
-        for _ in range(25):
+        for _ in range(10):
             await self.connection.input_audio_buffer.append(audio=quiet(0.1))
 
 
