@@ -150,48 +150,38 @@ async def test_a_sentence_with_a_long_pause_is_one_turn_where_it_is_held_back():
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("said", "is_open"),
     [
-        "I would like to", "Can you tell me the", "Quiero un café y", "Ich möchte ein", "我想", "मैं",
-        "What is the name of", "I was so", "We live in",
+        *((said, True) for said in (
+            "I would like to", "Can you tell me the", "Quiero un café y", "Ich möchte ein", "我想",
+            "मैं", "What is the name of", "I was so", "We live in",
+        )),
+        *((said, False) for said in (
+            "What is the time?", "Why", "Turn it off.", "Quiero un café", "Das reicht",
+            "今天天气很好", "The TV is on.", "Turn the light on.", "I hope so.",
+            "I know where the station is.",
+        )),
     ],
 )  # fmt: skip
-def test_sentences_that_want_another_word_are_unfinished(said):
-    assert is_unfinished(said)
+def test_sentences_that_want_another_word_are_unfinished(said, is_open):
+    assert is_unfinished(said) is is_open
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("said", "bounds"),
     [
-        "What is the time?", "Why", "Turn it off.", "Quiero un café", "Das reicht", "今天天气很好",
-        "The TV is on.", "Turn the light on.", "I hope so.", "I know where the station is.",
+        *((said, (1100, 1500)) for said in (
+            "My number is 5 5 5", "It's 555-12.", "five, five, five", "My name is Ann, A-N-N",
+            "Code 90210.",
+        )),
+        *((said, None) for said in (
+            "In 1999.", "I am 25 years old.", "See you at 10:30.", "On June 5, 2024.",
+            "I ate one or two.", "I have a BMW.", "I have 2 dogs and 3 cats.", "It is 7 p.m.",
+        )),
     ],
 )  # fmt: skip
-def test_whole_sentences_are_not(said):
-    assert not is_unfinished(said)
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "My number is 5 5 5",
-        "It's 555-12.",
-        "five, five, five",
-        "My name is Ann, A-N-N",
-        "Code 90210.",
-    ],
-)
-def test_who_dictates_a_number_or_spells_is_waited_for(said):
-    assert word_bounds_ms(said, is_whole=False) == (1100, 1500)
-
-
-@pytest.mark.parametrize(
-    "said",
-    ["In 1999.", "I am 25 years old.", "See you at 10:30.", "On June 5, 2024.", "I ate one or two.",
-     "I have a BMW.", "I have 2 dogs and 3 cats.", "It is 7 p.m."],
-)  # fmt: skip
-def test_a_number_in_a_sentence_is_not_dictated(said):
-    assert word_bounds_ms(said, is_whole=False) is None
+def test_who_dictates_a_number_or_spells_is_waited_for(said, bounds):
+    assert word_bounds_ms(said, is_whole=False) == bounds
 
 
 def test_what_the_model_knows_whole_is_not_waited_for():

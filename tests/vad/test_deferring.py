@@ -50,6 +50,7 @@ def silero() -> SileroModel:
 
 STILL = 0.0001
 LOUD = 0.5
+PAUSE = int(PAUSE_S * RATE_HZ / WINDOW_SAMPLES)
 
 
 def test_still_windows_are_heard_in_one_run_when_there_are_enough():
@@ -63,14 +64,14 @@ def test_still_windows_are_heard_in_one_run_when_there_are_enough():
     assert network.runs == [1, AT_ONCE, AT_ONCE]
 
 
-def test_nothing_waits_until_the_network_is_sure_that_nobody_speaks():
+def test_nothing_waits_and_no_pause_begins_until_the_network_is_sure_that_nobody_speaks():
     network = Network(settled=0.02)
     detector = DeferringDetector(network)
 
-    for _ in range(3):
+    for _ in range(2 * PAUSE):
         detector.probabilities(windows(STILL))
 
-    assert network.runs == [1, 1, 1]
+    assert network.runs == [1] * 2 * PAUSE
 
 
 def test_a_snapshot_holds_what_was_waiting():
@@ -85,9 +86,6 @@ def test_a_snapshot_holds_what_was_waiting():
     assert other.levels == pytest.approx([STILL, 0.0, 0.0, LOUD])
 
 
-PAUSE = int(PAUSE_S * RATE_HZ / WINDOW_SAMPLES)
-
-
 def test_a_pause_is_heard_for_its_first_seconds():
     network = Network()
     detector = DeferringDetector(network)
@@ -100,16 +98,6 @@ def test_a_pause_is_heard_for_its_first_seconds():
     assert heard == PAUSE
     assert loud == pytest.approx([0.001, LOUD])
     assert network.levels[heard:] == pytest.approx([LOUD])
-
-
-def test_a_pause_begins_when_the_network_is_sure_that_nobody_speaks():
-    network = Network(settled=0.02)
-    detector = DeferringDetector(network)
-
-    for _ in range(2 * PAUSE):
-        detector.probabilities(windows(STILL))
-
-    assert len(network.levels) == 2 * PAUSE
 
 
 def test_snapshots_change_nothing_of_what_is_heard():

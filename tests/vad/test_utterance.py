@@ -48,18 +48,18 @@ def utterances(events):
 
 
 def test_one_utterance_begins_where_the_voice_does_and_ends_where_the_pause_began():
-    events, _ = hear(windows(20, 0.0), windows(30, 0.95), windows(13, 0.0))
+    events, finder = hear(windows(20, 0.0), windows(30, DEFAULTS.threshold), windows(13, 0.0))
 
-    assert events[0] == SpeechBegan(20 * WINDOW_SAMPLES)
-    assert isinstance(events[1], SpeechEnded)
-    assert events[1].at_sample == 50 * WINDOW_SAMPLES
-    assert len(events) == 2
-
-
-def test_speech_duration_counts_padding_on_both_sides_but_not_the_silence_behind():
-    events, _ = hear(windows(20, 0.0), windows(30, 0.95), windows(13, 0.0))
-
-    assert utterances(events)[0].speech_ms == 30 * WINDOW_MS + 2 * 30
+    (said,) = utterances(events)
+    assert events == [SpeechBegan(20 * WINDOW_SAMPLES), SpeechEnded(50 * WINDOW_SAMPLES, said)]
+    assert not finder.is_speaking
+    # Padding counts on both sides, the silence behind it does not.
+    assert said.speech_ms == 30 * WINDOW_MS + 2 * 30
+    # Sound from before the trigger belongs to it.
+    samples = said.pcm.samples
+    assert samples[0] == 20 * WINDOW_SAMPLES - 300 * 16
+    assert samples[-1] == 50 * WINDOW_SAMPLES + 30 * 16 - 1
+    assert np.all(np.diff(samples) == 1)
 
 
 def test_what_is_likely_to_be_said_is_what_is_said_in_the_end():
@@ -85,15 +85,6 @@ def test_nothing_is_likely_while_a_person_speaks_or_has_only_clicked():
         assert finder.likely(240) is None
 
 
-def test_sound_from_before_the_trigger_belongs_to_the_utterance():
-    events, _ = hear(windows(20, 0.0), windows(30, 0.95), windows(13, 0.0))
-
-    said = utterances(events)[0].pcm.samples
-    assert said[0] == 20 * WINDOW_SAMPLES - 300 * 16
-    assert said[-1] == 50 * WINDOW_SAMPLES + 30 * 16 - 1
-    assert np.all(np.diff(said) == 1)
-
-
 def test_pre_roll_stops_at_the_beginning_of_the_sound():
     events, _ = hear(windows(1, 0.0), windows(30, 0.95), windows(13, 0.0))
 
@@ -110,61 +101,40 @@ def test_pre_roll_never_repeats_what_an_earlier_utterance_holds():
     assert second.pcm.samples[0] == first.pcm.samples[-1] + 1
 
 
-@pytest.mark.parametrize("silent_windows", [1, 6, 12])
-def test_a_pause_shorter_than_the_minimum_does_not_end_the_utterance(silent_windows):
-    events, finder = hear(windows(10, 0.95), windows(silent_windows, 0.0), windows(10, 0.95))
+@pytest.mark.parametrize(
+    ("parts", "options", "ended"),
+    [
+        pytest.param((windows(10, 0.95), windows(12, 0.0), windows(10, 0.95)), DEFAULTS, None,
+                     id="a pause shorter than the minimum"),
+        pytest.param((windows(10, 0.95), windows(8, 0.0), windows(1, 0.65), windows(8, 0.0),
+                      windows(5, 0.95)), DEFAULTS, None, id="a murmur within the hysteresis"),
+        pytest.param((windows(10, 0.95), windows(8, 0.0), windows(1, 0.64), windows(8, 0.0)),
+                     DEFAULTS, 1, id="a murmur below it"),
+        pytest.param((windows(2, 0.95), windows(13, 0.0)), DEFAULTS, 1, id="as short as may be"),
+        pytest.param((windows(1, 0.95), windows(14, 0.0)), DEFAULTS, 0, id="a burst"),
+        pytest.param((windows(15, 0.95), windows(20, 0.0)),
+                     VadOptions(min_speech_duration_ms=1000), 0, id="silence is no speech"),
+        pytest.param((windows(10, 0.9), windows(14, 0.0)), VadOptions(threshold=0.05), 1,
+                     id="a very low threshold"),
+    ],
+)  # fmt: skip
+def test_what_ends_an_utterance_and_what_is_one(parts, options, ended):
+    """None: it is still open; otherwise the number of utterances."""
+    events, finder = hear(*parts, options=options)
 
-    assert events == [SpeechBegan(0)]
-    assert finder.is_speaking
-
-
-def test_thirteen_silent_windows_end_the_utterance_at_the_default():
-    events, finder = hear(windows(10, 0.95), windows(13, 0.0))
-
-    assert len(utterances(events)) == 1
-    assert not finder.is_speaking
-
-
-def test_a_probability_within_the_hysteresis_ends_the_pause():
-    events, _ = hear(
-        windows(10, 0.95), windows(8, 0.0), windows(1, 0.65), windows(8, 0.0), windows(5, 0.95)
-    )
-
-    assert events == [SpeechBegan(0)]
-
-
-def test_a_probability_below_the_hysteresis_does_not_end_the_pause():
-    events, _ = hear(windows(10, 0.95), windows(8, 0.0), windows(1, 0.64), windows(8, 0.0))
-
-    assert len(utterances(events)) == 1
+    assert events[0] == SpeechBegan(0)
+    if ended is None:
+        assert len(events) == 1
+        assert finder.is_speaking
+    else:
+        assert [type(event) for event in events[1:]] == [SpeechEnded]
+        assert len(utterances(events)) == ended
 
 
 def test_a_murmur_alone_starts_nothing():
     events, _ = hear(murmur(3.0), silence(1.0))
 
     assert events == []
-
-
-def test_a_burst_shorter_than_the_minimum_gives_two_transitions_and_no_utterance():
-    events, _ = hear(windows(5, 0.0), windows(1, 0.95), windows(14, 0.0))
-
-    assert events == [
-        SpeechBegan(5 * WINDOW_SAMPLES),
-        SpeechEnded(6 * WINDOW_SAMPLES, None),
-    ]
-
-
-def test_the_silence_behind_a_burst_does_not_count_as_speech():
-    options = VadOptions(min_speech_duration_ms=1000)
-    events, _ = hear(windows(15, 0.95), windows(20, 0.0), options=options)
-
-    assert utterances(events) == []
-
-
-def test_speech_as_long_as_the_minimum_counts():
-    events, _ = hear(windows(2, 0.95), windows(13, 0.0))
-
-    assert len(utterances(events)) == 1
 
 
 def test_a_click_of_a_tenth_of_a_second_is_rejected_by_loudness():
@@ -224,12 +194,6 @@ def test_speech_without_a_pause_is_cut_at_sixty_seconds_and_continues_in_the_nex
     assert not finder.is_speaking
 
 
-def test_a_very_low_threshold_still_ends_an_utterance_in_silence():
-    events, _ = hear(windows(10, 0.9), windows(14, 0.0), options=VadOptions(threshold=0.05))
-
-    assert len(utterances(events)) == 1
-
-
 def test_reset_forgets_a_half_heard_utterance_and_what_the_detector_remembers():
     detector = Script(windows(40, 0.95))
     finder = UtteranceFinder(detector)
@@ -271,12 +235,6 @@ def test_transitions_alternate_and_utterances_never_overlap(
         assert np.all(np.diff(utterance.pcm.samples) == 1)
     for earlier, later in itertools.pairwise(said):
         assert later.pcm.samples[0] > earlier.pcm.samples[-1]
-
-
-def test_a_window_that_just_reaches_the_threshold_is_speech():
-    events, _ = hear(windows(3, 0.0), windows(10, DEFAULTS.threshold), windows(13, 0.0))
-
-    assert events[0] == SpeechBegan(3 * WINDOW_SAMPLES)
 
 
 class Loud:
