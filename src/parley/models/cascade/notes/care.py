@@ -32,6 +32,8 @@ _HARMLESS: Final = re.compile(
     r"\b(?:embarrass|laugh|bored|awkward)\w*.{0,30}\b(?:want(?:ed)? to )?die\b"
     r"|\bcut myself (?:shaving|while|cooking|on)\b|\bcould not wake up\b"
     r"|\bend(?:ing)? (?:(?:it|things) (?:here|with)|(?:this|the|our) (?:call|chat|session|game))\b"
+    # What most say first, as it is often misheard.
+    r"|^\W*can you (?:hear|fear|feel|here) me(?: now)?\W*$"
 )
 _LINES: Final = (
     "988 in the United States, 116 123 in the UK and Ireland, or your emergency number, 112 in "
