@@ -58,9 +58,9 @@ class Talk:
         return await self.socket.until(type_name, count)
 
     async def drained(self) -> None:
-        """Until the session has read everything that was said."""
+        """Until the session has handled everything that was said."""
         async with asyncio.timeout(HANG_S):
-            while not self.socket._incoming.empty():  # noqa: ASYNC110
+            while not self.socket.is_drained:  # noqa: ASYNC110
                 await asyncio.sleep(0)
 
     async def over(self) -> int | None:

@@ -34,12 +34,15 @@ class FakeSocket:
         self.reads.set()
         self._left = 1006
         self._incoming: asyncio.Queue[str | bytes | None] = asyncio.Queue()
+        self._is_receiving = False
         self._changed = asyncio.Event()
 
     # ---- the session's side ----
 
     async def receive(self) -> str | bytes:
+        self._is_receiving = True
         frame = await self._incoming.get()
+        self._is_receiving = False
         if frame is None:
             self._incoming.put_nowait(None)
             raise Disconnected(self._left)
@@ -70,6 +73,12 @@ class FakeSocket:
     def leave(self) -> None:
         """As `hang_up`, with a goodbye."""
         self.hang_up(1000)
+
+    @property
+    def is_drained(self) -> bool:
+        """True if the session handled every message and waits for another: taking the last one is
+        not enough, a thread may decode it."""
+        return self._is_receiving and self._incoming.empty()
 
     @property
     def types(self) -> list[str]:
