@@ -9,11 +9,11 @@ from msgspec import structs
 from tests.golden import media, talking
 from tests.golden.case import Case, Checker
 from tests.golden.duplex_tables import decode_table, sampling_table
-from tests.golden.talking import ROW, Call, conversation
+from tests.golden.talking import ROW, Call, conversation, windows_of
 from torch import Tensor
 
 from parley.engine.segments import Audio, Image, Mark, Marker, Segment, Text
-from parley.engine.work import Ending, Finalize, Prefill, StartSession, StepUnit, Window
+from parley.engine.work import Ending, Finalize, Prefill, Stage, StartSession, StepUnit, Window
 from parley.media.pcm import Pcm
 from parley.models.minicpmo45.conversation.prefill import Feed, ModelJob
 from parley.models.minicpmo45.llm.sampling import Ask, Choice
@@ -163,11 +163,7 @@ class Session:
         end = self.model.tokenizer.ids.chunk_eos
         self.model.chooser = self.chooser if script is None else Script(script, end)
         job: Any = self.model.start(ROW, StepUnit(bool(args.get("force_listen_override"))))
-        pieces = []
-        while job.stage is not None:
-            self.model.step(job.stage, [job])
-            pieces += job.take_pieces()
-        pieces += job.take_pieces()
+        pieces = talking.pieces_of(self.model, job)
         result = job.result
         waves = [len(piece.pcm) for piece in pieces if piece.pcm is not None]
         is_listen = result.ending is Ending.LISTEN
@@ -224,11 +220,7 @@ class Session:
                 key = f"u{number}_tts_hidden{index}"
                 if key in self.case.arrays:
                     self.check.close(f"{what} handed {index}", hidden, self.case.arrays[key])
-        windows = [
-            {"tokens": list(window.tokens), "last_chunk": window.is_last}
-            for window in self.seen.windows
-        ]
-        self.check.equal(f"{what} vocoder", windows, want["token2wav_calls"])
+        self.check.equal(f"{what} vocoder", windows_of(self.seen.windows), want["token2wav_calls"])
 
     def finalize(self, number: int, want: dict[str, Any]) -> None:
         self.seen.clear()
@@ -298,8 +290,6 @@ class _Probe(ModelJob):
     wants_logits = False
 
     def __init__(self, model: Any, ids: list[int]) -> None:
-        from parley.engine.work import Stage
-
         super().__init__(ROW, Stage.PREFILL)
         self.model = model
         self.ids = ids

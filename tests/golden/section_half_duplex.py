@@ -3,12 +3,12 @@
 from typing import Any
 
 import torch
-from tests.golden import media, talking, tiny
+from tests.golden import media, talking
 from tests.golden.case import Case, Checker
 from tests.golden.recorded import RecordedWords
 from tests.golden.section_chat import answer_text
 from tests.golden.section_prompts import read, segments_of
-from tests.golden.talking import ROW, conversation
+from tests.golden.talking import ROW, conversation, windows_of
 
 from parley.engine.segments import Audio, Hearing, Image, Mark, Marker, Segment, Text
 from parley.engine.work import Generate, Prefill, StartSession, Window
@@ -76,13 +76,7 @@ class Session:
         self.check.equal(f"{what} prompt", job.text, step["prompt"])
         self.check.equal(f"{what} ids", job.prompt.ids, step["input_ids"])
         talking.run(self.model, job)
-        self.calls(what, step)
-
-    def calls(self, what: str, step: dict[str, Any]) -> None:
-        wanted = step.get("llm_calls", [])
-        self.check.equal(f"{what} calls", len(self.seen.calls), len(wanted))
-        for index, (call, want) in enumerate(zip(self.seen.calls, wanted, strict=False)):
-            talking.check_call(self.check, f"{what} call {index}", call, want)
+        self.seen.check_calls(self.check, what, step.get("llm_calls", []))
 
     def generate(self, what: str, step: dict[str, Any]) -> None:
         args = {**DEFAULTS, **step.get("args", {})}
@@ -102,13 +96,10 @@ class Session:
         words = self.model.tokenizer
         if isinstance(words, RecordedWords):
             self.model.tokenizer = _Counted(words, step)
-        pieces = []
-        while job.stage is not None:
-            self.model.step(job.stage, [job])
-            pieces += job.take_pieces()
+        pieces = talking.pieces_of(self.model, job)
         self.model.tokenizer = words
         self.chunks(what, step["chunks"])
-        self.calls(what, step)
+        self.seen.check_calls(self.check, what, step.get("llm_calls", []))
         if args["generate_audio"]:
             yielded = [
                 {"wave_samples": 0 if p.pcm is None else len(p.pcm), "text": p.text} for p in pieces
@@ -153,11 +144,7 @@ class Session:
             self.check.equal(f"{name} finished", given.is_last, want["text_finished"])
             self.check.equal(f"{name} position", block.position, want["text_start_pos"])
             self.check.equal(f"{name} cache", block.columns, want["tts_cache_len"])
-        windows = [
-            {"tokens": list(window.tokens), "last_chunk": window.is_last}
-            for window in self.seen.windows
-        ]
-        self.check.equal(f"{what} vocoder", windows, step["token2wav_calls"])
+        self.check.equal(f"{what} vocoder", windows_of(self.seen.windows), step["token2wav_calls"])
 
     def state(self, what: str, want: dict[str, Any]) -> None:
         found = conversation(self.model)
@@ -246,9 +233,4 @@ def _one_call(case: Case, check: Checker) -> None:
     text = answer_text(case, ids, model.tokenizer.ids.chat_terminators)
     check.equal("text", text, case.json["text"])
     check.equal("cache_after", model.context.lengths[ROW], case.json["cache_after"])
-    check.equal("calls", len(seen.calls), len(case.json["llm_calls"]))
-    for index, (call, want) in enumerate(zip(seen.calls, case.json["llm_calls"], strict=False)):
-        talking.check_call(check, f"call {index}", call, want)
-
-
-__all__ = ["run", "tiny"]
+    seen.check_calls(check, "reply", case.json["llm_calls"])

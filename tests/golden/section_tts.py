@@ -16,6 +16,7 @@ from tests.golden import tiny
 from tests.golden.case import Case, Checker
 from tests.golden.section_chat import Straight
 from tests.golden.section_prompts import read
+from tests.golden.talking import windows_of
 from tests.support.interleaved import Interleaved
 from tests.support.rule_weights import shaped, uniform, weight
 from tests.support.states import PassRecord, passes_of
@@ -292,9 +293,6 @@ def _forced(case: Case, check: Checker) -> None:
     check.close("tts_inputs", block.condition, case.arrays["tts_inputs"])
     finish(tts, block)
     check.equal("speech_tokens", block.tokens, case.arrays["speech_tokens"])
-    pieces = [
-        {"tokens": list(window.tokens), "last_chunk": window.is_last}
-        for window in utterance_windows(block.tokens)
-    ]
-    check.equal("token2wav_calls", pieces, case.json["token2wav_calls"])
+    windows = windows_of(utterance_windows(block.tokens))
+    check.equal("token2wav_calls", windows, case.json["token2wav_calls"])
     check.equal("wave_samples", 960 * len(block.tokens), case.json["wave_samples"])

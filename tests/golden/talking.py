@@ -5,7 +5,7 @@ made; everything else is the product as it is, with the public implementation's 
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -182,6 +182,17 @@ class Recorder(ModelObserver):
     def slid(self, row: int, dropped_tokens: int, dropped_entries: int) -> None:
         self.dropped.append((dropped_tokens, dropped_entries))
 
+    def check_calls(self, check: Checker, what: str, wanted: list[dict[str, Any]]) -> None:
+        """Every pass of the language model against the recorded ones."""
+        check.equal(f"{what} calls", len(self.calls), len(wanted))
+        for index, (call, want) in enumerate(zip(self.calls, wanted, strict=False)):
+            check_call(check, f"{what} call {index}", call, want)
+
+
+def windows_of(windows: Iterable[VocoderWindow]) -> list[dict[str, Any]]:
+    """As the vectors hold them."""
+    return [{"tokens": list(one.tokens), "last_chunk": one.is_last} for one in windows]
+
 
 def cache_sums(model: MiniCPMO45, row: int, length: int) -> dict[str, float]:
     """Sums over a row's cache, as the vectors hold them."""
@@ -227,6 +238,15 @@ def run(model: MiniCPMO45, work: Work | ModelJob) -> Any:
     return job
 
 
+def pieces_of(model: MiniCPMO45, job: Any) -> list[Any]:
+    """What a reply gives out until its end."""
+    pieces = []
+    while job.stage is not None:
+        model.step(job.stage, [job])
+        pieces += job.take_pieces()
+    return [*pieces, *job.take_pieces()]
+
+
 def conversation(model: MiniCPMO45) -> Conversation:
     found = model._conversations[ROW]
     assert found is not None
@@ -237,7 +257,8 @@ def check_call(check: Checker, what: str, call: Call, want: dict[str, Any]) -> N
     """One pass of the language model against a recorded one."""
     check.equal(f"{what} n", call.embeds.shape[0], want["n"])
     check.equal(f"{what} cache_after", call.end, want["cache_after"])
-    check_top(check, what, call, want)
+    if "top5_ids" in want:
+        check.top(what, call.logits, want["top5_ids"], want["top5_logits"])
     if want.get("embeds_sum") is not None:
         check.close(
             f"{what} embeds_sum", float(call.embeds.double().sum()), want["embeds_sum"], 2e-3
@@ -252,8 +273,3 @@ def check_call(check: Checker, what: str, call: Call, want: dict[str, Any]) -> N
         )
         got = float(call.logits.double().abs().sum())
         check.close(f"{what} logits_abs_sum", got, want["logits_abs_sum"])
-
-
-def check_top(check: Checker, what: str, call: Call, want: dict[str, Any]) -> None:
-    if "top5_ids" in want:
-        check.top(what, call.logits, want["top5_ids"], want["top5_logits"])
