@@ -73,6 +73,22 @@ def test_the_kernels_in_tritons_interpreter() -> None:
     assert ("skipped" in summary) is not IS_LONG
 
 
+def attended(
+    query: Tensor, keys: Tensor, values: Tensor, slots: Any, first: Any, last: Any, **named: Any
+) -> Tensor:
+    """By the kernel, over all columns."""
+    return slot_attention.attend(
+        query,
+        keys,
+        values,
+        torch.as_tensor(slots),
+        first=torch.as_tensor(first),
+        last=torch.as_tensor(last),
+        reads=keys.shape[2],
+        **named,
+    )
+
+
 def by_hand(
     query: Tensor,
     keys: Tensor,
@@ -154,15 +170,7 @@ def test_the_kernel_gives_what_attention_by_hand_gives(
     slots, first = [4, 0, 2][:rows], [0, 3, 7][:rows]
     last = [[columns - 9 * row - tokens + token for token in range(tokens)] for row in range(rows)]
 
-    found = slot_attention.attend(
-        query,
-        keys,
-        values,
-        torch.tensor(slots),
-        first=torch.tensor(first),
-        last=torch.tensor(last),
-        reads=columns,
-    )
+    found = attended(query, keys, values, slots, first, last)
 
     want = by_hand(query, keys, values, slots, first, last)
     assert torch.allclose(found.double(), want, atol=1e-5)
@@ -182,16 +190,7 @@ def test_the_kernel_reads_caches_in_eight_bits(tokens: int) -> None:
     slots, first = [4, 0, 2], [0, 3, 7]
     last = [[299 - 9 * row - tokens + token for token in range(tokens)] for row in range(3)]
 
-    found = slot_attention.attend(
-        query,
-        small_k,
-        small_v,
-        torch.tensor(slots),
-        first=torch.tensor(first),
-        last=torch.tensor(last),
-        reads=300,
-        scales=(scales_k, scales_v),
-    )
+    found = attended(query, small_k, small_v, slots, first, last, scales=(scales_k, scales_v))
 
     kept_k = from_eight_bits(small_k, scales_k, torch.float32)
     kept_v = from_eight_bits(small_v, scales_v, torch.float32)
@@ -275,18 +274,10 @@ def test_the_kernel_looks_only_at_places_that_are_seen() -> None:
     values[3, :, ~mask[0]] = torch.nan
     keys[3, :, ~mask[0]] = torch.nan
 
-    found = slot_attention.attend(
-        query,
-        keys,
-        values,
-        torch.tensor([3, 1]),
-        first=torch.zeros(2, dtype=torch.int64),
-        last=torch.full((2, 20), 149),
-        reads=150,
-        mask=mask,
-    )
+    given = (query, keys, values, [3, 1], [0, 0], [[149] * 20] * 2)
+    found = attended(*given, mask=mask)
 
-    want = by_hand(query, keys, values, [3, 1], [0, 0], [[149] * 20] * 2, mask)
+    want = by_hand(*given, mask)
     assert torch.allclose(found.double(), want, atol=1e-5)
 
 
@@ -297,18 +288,11 @@ def test_the_kernel_computes_in_the_queries_dtype_whatever_is_kept() -> None:
     query = torch.randn(1, 3, 2, 16, generator=numbers)
     keys, values = torch.randn(2, 2, 2, 90, 16, generator=numbers).half()
 
-    found = slot_attention.attend(
-        query,
-        keys,
-        values,
-        torch.tensor([1]),
-        first=torch.zeros(1, dtype=torch.int64),
-        last=torch.full((1, 3), 89),
-        reads=90,
-    )
+    given = (query, keys, values, [1], [0], [[89] * 3])
+    found = attended(*given)
 
     assert found.dtype is torch.float32
-    want = by_hand(query, keys, values, [1], [0], [[89] * 3])
+    want = by_hand(*given)
     assert torch.allclose(found.double(), want, atol=1e-5)
 
 
@@ -320,15 +304,7 @@ def test_slots_may_be_a_column_of_a_table() -> None:
     keys, values = torch.randn(2, 4, 2, 150, 16, generator=numbers)
     table = torch.tensor([[3, 5, 149], [1, 0, 70]])
 
-    found = slot_attention.attend(
-        query,
-        keys,
-        values,
-        table[:, 0],
-        first=table[:, 1],
-        last=table[:, 2:],
-        reads=150,
-    )
+    found = attended(query, keys, values, table[:, 0], table[:, 1], table[:, 2:])
 
     want = by_hand(query, keys, values, [3, 1], [5, 0], [[149], [70]])
     assert torch.allclose(found.double(), want, atol=1e-5)
