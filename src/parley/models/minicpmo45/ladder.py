@@ -89,22 +89,17 @@ def _attention(
         problem = "The kernel takes no head of this model."
     if problem is not None:
         paths.settle("attention", "plain", problem)
-        if has_small_caches:
-            paths.settle("caches", "plain", "unpacked before PyTorch's attention reads them")
-        return FusedAttention()
-    if not paths.tried(
-        "attention", partial(trials.attention, uses, device, has_small_caches=False)
-    ):
-        if has_small_caches:
-            paths.settle("caches", "plain", "unpacked before PyTorch's attention reads them")
-        return FusedAttention()
-    if has_small_caches and not paths.tried(
-        "caches", partial(trials.attention, uses, device, has_small_caches=True)
-    ):
+    elif paths.tried("attention", partial(trials.attention, uses, device, has_small_caches=False)):
+        if not has_small_caches or paths.tried(
+            "caches", partial(trials.attention, uses, device, has_small_caches=True)
+        ):
+            return SlotAttention()
         reason = f"it cannot read caches in 8 bits: {paths.states['caches'].reason}"
         paths.step_down("attention", reason)
         return FusedAttention()
-    return SlotAttention()
+    if has_small_caches:
+        paths.settle("caches", "plain", "unpacked before PyTorch's attention reads them")
+    return FusedAttention()
 
 
 def _unpacks(device: torch.device, dtype: torch.dtype, kind: Kind, paths: FastPaths) -> bool:

@@ -40,7 +40,7 @@ libraries choose their kernels, is not among them."""
 GROWTH: Final = 4
 """Factor between the rows of two tries: a unit's time grows evenly in between."""
 
-SYSTEM: Final[Sequence[Segment]] = (
+SYSTEM: Final[tuple[Segment, ...]] = (
     Marker(Mark.TURN_START, "system"),
     Text("Hello."),
     Marker(Mark.TURN_END, "system"),
@@ -78,14 +78,14 @@ def warm_up(model: Model, *, speaks: bool) -> None:
         speaks: with the default voice.
     """
     second = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
-    user: list[Segment] = [Marker(Mark.TURN_START, "user"), Audio(second, "turn"), Text("Hello.")]
+    user = (Marker(Mark.TURN_START, "user"), Audio(second, "turn"), Text("Hello."))
     works: list[Work] = [
         StartSession("half_duplex", speak=speaks, seed=1),
-        Prefill(tuple(SYSTEM)),
-        Prefill(tuple(user)),
+        Prefill(SYSTEM),
+        Prefill(user),
         Generate(max_new_tokens=20),
         _duplex(speaks=speaks),
-        Prefill(tuple(SYSTEM)),
+        Prefill(SYSTEM),
         *(_unit(_black()), StepUnit(), Finalize()) * 2,
     ]
     progress = logs.Steps(log, "model_warmed")

@@ -88,28 +88,23 @@ def listen(
     """The next chunk of every live stream."""
     if not jobs:
         return {}
-    states: list[LiveMel] = []
-    mels: list[Tensor] = []
     prefixes: list[int] = []
     suffixes: list[int] = []
     pushed = model.media.together([partial(_pushed, model, job) for job in jobs])
-    for job, (state, mel) in zip(jobs, pushed, strict=True):
+    for job, (_, mel) in zip(jobs, pushed, strict=True):
         conversation = job.conversation
         before = conversation.state.mel
         if mel.shape[1] == 0:
             raise BadInput("The piece of sound is too short to be heard.")
         trims = conversation.mode == "duplex"
         margin = before.options.redundancy_frames if trims else 0
-        states.append(state)
-        mels.append(mel)
         prefixes.append(margin if before.next_frame else 0)
         suffixes.append(margin)
         if model.sound_encoder.is_full(model.audio_cache.lengths[job.row], int(mel.shape[1])):
             conversation.restart_audio(model.audio_cache)
-    rows = [job.row for job in jobs]
     tokens, spans = model.sound_encoder.hear_live(
-        mels,
-        rows,
+        [mel for _, mel in pushed],
+        [job.row for job in jobs],
         model.audio_cache,
         prefixes=prefixes,
         suffixes=suffixes,
@@ -118,7 +113,7 @@ def listen(
     by_row = {span.row: span for span in spans}
     return {
         job: (state, heard, [by_row[job.row]])
-        for job, state, heard in zip(jobs, states, tokens, strict=True)
+        for job, (state, _), heard in zip(jobs, pushed, tokens, strict=True)
     }
 
 
