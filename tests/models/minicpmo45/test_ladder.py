@@ -420,16 +420,6 @@ def raising(*given: Any, **named: Any) -> Tensor:
     raise FastPathFailed("attention", "launch failed")
 
 
-def test_a_kernel_that_raises_while_it_serves_steps_down_unheard(failing_later, wanted):
-    model = loaded()
-    assert model.fast_paths["attention"] == "fast"
-    failing_later["act"] = raising
-
-    assert_same(wanted, talk(model), 2e-3)
-
-    assert model.fast_paths["attention"] == "plain: launch failed"
-
-
 class Lying:
     """A kernel whose results are sometimes not a number, in the last layer of a decode step:
     what is written into caches stays sound.
@@ -461,14 +451,19 @@ def test_scores_that_are_not_finite_are_computed_again_by_the_plain_path(failing
     assert model.fast_paths["attention"] == "fast"
 
 
-def test_scores_that_are_not_finite_again_and_again_end_the_kernel(failing_later, wanted):
+@pytest.mark.parametrize(
+    ("act", "reason"),
+    [(raising, "launch failed"), (Lying(lambda step: True), "its scores were not finite")],
+    ids=["raises", "not finite"],
+)
+def test_a_kernel_that_fails_again_and_again_steps_down_unheard(failing_later, wanted, act, reason):
     model = loaded()
-
-    failing_later["act"] = Lying(lambda step: True)
+    assert model.fast_paths["attention"] == "fast"
+    failing_later["act"] = act
 
     assert_same(wanted, talk(model), 2e-3)
 
-    assert model.fast_paths["attention"] == "plain: its scores were not finite"
+    assert model.fast_paths["attention"] == f"plain: {reason}"
 
 
 def test_a_row_whose_scores_are_not_finite_either_way_ends_with_an_error(failing_later):

@@ -60,30 +60,28 @@ def test_a_context_window_exists_in_duplex_only(model):
         model.start(0, StartSession("chat", window=Window("context")))
 
 
-def test_a_reply_whose_first_token_ends_it_is_empty(model):
-    do(model, StartSession("half_duplex", seed=1))
+def scripted_reply(model, monkeypatch, *tokens, speak):
+    """A half-duplex answer of these tokens."""
+    do(model, StartSession("half_duplex", speak=speak, seed=1))
     do(model, turn("user", Text("hi"), is_closed=False))
-    chooser, model.chooser = model.chooser, Script(IDS.tts_eos)
+    monkeypatch.setattr(model, "chooser", Script(*tokens))
+    return do(model, Generate(max_new_tokens=100, speak=speak))
 
-    job = do(model, Generate(max_new_tokens=20))
-    model.chooser = chooser
+
+def test_a_reply_whose_first_token_ends_it_is_empty(model, monkeypatch):
+    job = scripted_reply(model, monkeypatch, IDS.tts_eos, speak=True)
 
     assert job.result.ending is Ending.DONE
     assert job.result.text == ""
     assert samples(job) == 0
 
 
-def test_a_reply_pairs_each_token_with_the_state_that_consumed_it(model):
+def test_a_reply_pairs_each_token_with_the_state_that_consumed_it(model, monkeypatch):
     """Groups of ten; the eleventh token opens the next one (sessions.md 2.4)."""
     groups = []
-    model.observer.grouped = lambda row, group: groups.append(group)
-    do(model, StartSession("half_duplex", speak=False, seed=1))
-    do(model, turn("user", Text("hi"), is_closed=False))
-    chooser, model.chooser = model.chooser, Script(*range(97, 120), IDS.tts_eos)
+    monkeypatch.setattr(model.observer, "grouped", lambda row, group: groups.append(group))
 
-    job = do(model, Generate(max_new_tokens=100, speak=False))
-    model.chooser = chooser
-    del model.observer.grouped
+    job = scripted_reply(model, monkeypatch, *range(97, 120), IDS.tts_eos, speak=False)
 
     assert [group.ids for group in groups] == [
         tuple(range(97, 107)),

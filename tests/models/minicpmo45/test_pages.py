@@ -240,9 +240,7 @@ def opened(model: MiniCPMO45, row: int, window: Window | None = None, mode: Any 
 
 def fed(model: MiniCPMO45, row: int, words: str) -> None:
     text = (Marker(Mark.TURN_START, "user"), Text(words), Marker(Mark.TURN_END, "user"))
-    job = model.start(row, Prefill(text))
-    while job.stage is not None:
-        model.step(job.stage, [job])
+    together(model, [model.start(row, Prefill(text))])
 
 
 def test_a_long_conversation_is_refused_before_another_one_loses_its_share() -> None:

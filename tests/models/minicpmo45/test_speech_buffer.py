@@ -18,61 +18,48 @@ def sizes(windows: list[VocoderWindow]) -> list[tuple[int, bool]]:
     return [(len(window.tokens), window.is_last) for window in windows]
 
 
+def spoken(windows: list[VocoderWindow]) -> list[int]:
+    """Without the look-ahead."""
+    return [t for w in windows for t in (w.tokens if w.is_last else w.tokens[:-3])]
+
+
 @pytest.mark.parametrize(
-    ("tokens", "wanted", "left"),
+    ("tokens", "ends_turn", "wanted", "left"),
     [
-        (0, [], 3),
-        (4, [], 7),
-        (5, [(8, False)], 3),
-        (20, [(23, False)], 3),
-        (25, [(28, False)], 3),
-        (26, [(28, False)], 4),
-        (30, [(28, False), (8, False)], 3),
-        (50, [(28, False), (28, False)], 3),
+        (0, False, [], 3),
+        (4, False, [], 7),
+        (5, False, [(8, False)], 3),
+        (20, False, [(23, False)], 3),
+        (25, False, [(28, False)], 3),
+        (26, False, [(28, False)], 4),
+        (30, False, [(28, False), (8, False)], 3),
+        (50, False, [(28, False), (28, False)], 3),
+        (0, True, [(3, True)], 3),
+        (4, True, [(7, True)], 3),
+        (5, True, [(8, False), (3, True)], 3),
+        (25, True, [(28, False), (3, True)], 3),
     ],
 )
-def test_unit_inside_a_turn_speaks_what_it_has(
-    tokens: int, wanted: list[tuple[int, bool]], left: int
+def test_a_unit_speaks_what_it_has_and_the_last_one_of_a_turn_empties_the_buffer(
+    tokens: int, ends_turn: bool, wanted: list[tuple[int, bool]], left: int
 ) -> None:
     buffer = UnitBuffer()
 
-    windows = buffer.add(range(tokens), ends_turn=False)
+    windows = buffer.add(range(tokens), ends_turn=ends_turn)
 
     assert sizes(windows) == wanted
     assert len(buffer.tokens) == left
-
-
-@pytest.mark.parametrize(
-    ("tokens", "wanted"),
-    [
-        (0, [(3, True)]),
-        (4, [(7, True)]),
-        (5, [(8, False), (3, True)]),
-        (25, [(28, False), (3, True)]),
-    ],
-)
-def test_last_unit_of_a_turn_empties_the_buffer(
-    tokens: int, wanted: list[tuple[int, bool]]
-) -> None:
-    buffer = UnitBuffer()
-
-    windows = buffer.add(range(tokens), ends_turn=True)
-
-    assert sizes(windows) == wanted
-    assert buffer.tokens == [SILENT_TOKEN] * 3
+    assert not ends_turn or buffer.tokens == [SILENT_TOKEN] * 3
 
 
 def test_windows_overlap_by_the_look_ahead_and_cover_every_token_once() -> None:
     buffer = UnitBuffer()
-    spoken: list[int] = []
+    windows: list[VocoderWindow] = []
 
     for unit in range(3):
-        windows = buffer.add(range(100 * unit, 100 * unit + 25), ends_turn=unit == 2)
-        for window in windows:
-            spoken += window.tokens if window.is_last else window.tokens[:-3]
+        windows += buffer.add(range(25 * unit, 25 * unit + 25), ends_turn=unit == 2)
 
-    wanted = [n for unit in range(3) for n in range(100 * unit, 100 * unit + 25)]
-    assert spoken == [SILENT_TOKEN] * 3 + wanted
+    assert spoken(windows) == [SILENT_TOKEN] * 3 + list(range(75))
 
 
 def test_turn_waits_for_full_windows() -> None:
@@ -90,10 +77,9 @@ def test_a_shorter_first_window_of_each_turn_changes_no_token() -> None:
 
     for _ in range(2):
         windows = buffer.add(range(9)) + buffer.add(range(9, 60)) + buffer.add([], is_last=True)
-        spoken = [n for w in windows for n in (w.tokens if w.is_last else w.tokens[:-3])]
 
         assert sizes(windows) == [(13, False), (28, False), (28, False), (3, True)]
-        assert spoken == [SILENT_TOKEN] * 3 + list(range(60))
+        assert spoken(windows) == [SILENT_TOKEN] * 3 + list(range(60))
 
 
 @pytest.mark.parametrize(
@@ -112,8 +98,7 @@ def test_utterance_speaks_every_token_once(tokens: int, wanted: list[tuple[int, 
     windows = utterance_windows(list(range(tokens)))
 
     assert sizes(windows) == wanted
-    spoken = [t for w in windows for t in (w.tokens if w.is_last else w.tokens[:-3])]
-    assert spoken == list(range(tokens))
+    assert spoken(windows) == list(range(tokens))
 
 
 def test_unit_without_sound_is_a_second_of_silence() -> None:
