@@ -32,6 +32,14 @@ def do(model, work, row=0):
     return job
 
 
+def together(model, jobs) -> list:
+    """Results of jobs that share each step, as the engine runs them."""
+    while waiting := [job for job in jobs if job.stage is not None]:
+        stage = waiting[0].stage
+        model.step(stage, [job for job in waiting if job.stage is stage])
+    return [job.result for job in jobs]
+
+
 def samples(job) -> int:
     return sum(len(piece.pcm) for piece in job.said if piece.pcm is not None)
 

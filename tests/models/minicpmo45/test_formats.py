@@ -9,7 +9,7 @@ from jsonschema_rs import validator_for
 from tests.contracts.conversations import turn
 from tests.golden.tiny import TOKENIZER
 from tests.support.small_minicpmo import FIRST_TAG, VOCABULARY, ByteTokenizer, small_model
-from tests.support.small_talk import do
+from tests.support.small_talk import do, together
 from tokenizers import AddedToken, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
@@ -74,30 +74,23 @@ def reply(model, seed: int, row: int = 0, **options):
     return model.start(row, reply)
 
 
-def finished(model, *jobs):
-    while going := [job for job in jobs if job.stage is not None]:
-        stage = going[0].stage
-        model.step(stage, [job for job in going if job.stage is stage])
-    return [job.result for job in jobs]
-
-
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_a_reply_is_json_of_the_schema(model, seed, is_whole):
-    (result,) = finished(model, reply(model, seed, is_whole=is_whole))
+    (result,) = together(model, [reply(model, seed, is_whole=is_whole)])
 
     assert validator_for(SCHEMA).is_valid(json.loads(result.text))
     assert result.ending is Ending.DONE
 
 
 def test_the_most_probable_tokens_keep_to_the_schema_too(model):
-    (result,) = finished(model, reply(model, 1, do_sample=False))
+    (result,) = together(model, [reply(model, 1, do_sample=False)])
 
     assert validator_for(SCHEMA).is_valid(json.loads(result.text))
 
 
 def test_a_spoken_reply_keeps_to_the_schema(model):
-    (result,) = finished(model, reply(model, 2, speak=True))
+    (result,) = together(model, [reply(model, 2, speak=True)])
 
     assert validator_for(SCHEMA).is_valid(json.loads(result.text))
     assert result.speech_tokens > 0
@@ -111,8 +104,8 @@ def test_rows_without_a_format_are_as_free_as_before(model):
         do(model, turn("user", Text("Hello."), is_closed=False), 1)
         return model.start(1, free)
 
-    (alone,) = finished(model, started())
-    formatted, other = finished(model, reply(model, 3), started())
+    (alone,) = together(model, [started()])
+    formatted, other = together(model, [reply(model, 3), started()])
 
     assert other.text == alone.text
     assert json.loads(formatted.text)
@@ -136,7 +129,7 @@ def test_a_grammar_that_gives_up_ends_its_reply_alone(model):
         return working(ids)
 
     working, job.allowed = job.allowed, gives_up
-    failed, other = finished(model, job, reply(model, 5, row=1))
+    failed, other = together(model, [job, reply(model, 5, row=1)])
 
     assert "too many states" in failed.problem
     assert validator_for(SCHEMA).is_valid(json.loads(other.text))

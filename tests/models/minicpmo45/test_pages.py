@@ -12,6 +12,7 @@ from tests.contracts.conversations import Cast, Outcome, Style, closing
 from tests.support.fake_capture import FakeCapture
 from tests.support.long import long_only
 from tests.support.small_minicpmo import small_model
+from tests.support.small_talk import together
 
 from parley.engine.context import ContextLedger
 from parley.engine.segments import Audio, Mark, Marker, Text
@@ -261,14 +262,6 @@ def test_a_long_conversation_is_refused_before_another_one_loses_its_share() -> 
     fed(model, 1, "b" * 600)
     assert model.context_tokens(1) > 700
     model.unload()
-
-
-def together(model: MiniCPMO45, jobs: list[Any]) -> list[Any]:
-    """Results of jobs that share each step, as the engine runs them."""
-    while waiting := [job for job in jobs if job.stage is not None]:
-        stage = waiting[0].stage
-        model.step(stage, [job for job in waiting if job.stage is stage])
-    return [job.result for job in jobs]
 
 
 def test_answers_that_outgrow_the_memory_end_at_a_limit_and_nobody_fails() -> None:
