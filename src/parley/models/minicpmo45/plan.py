@@ -345,7 +345,7 @@ def plan_of(
         "libraries": LIBRARIES_BYTES,
         "voices kept ready": voices_ready(chosen.kind) * voice,
         "answers in one piece": offline,
-        "room for one long context": max(0, _ceiled(longest) - share) * token
+        "room for one long context": max(0, pages_of(longest) * PAGE_POSITIONS - share) * token
         + RESERVED * PAGE_POSITIONS * token
         if share < longest
         else 0,
@@ -363,10 +363,6 @@ def plan_of(
             language.num_hidden_layers
         )
     return MemoryPlan(parts, once, per_slot, token, longest, share, loading)
-
-
-def _ceiled(positions: int) -> int:
-    return pages_of(positions) * PAGE_POSITIONS
 
 
 def _weights_bytes(

@@ -66,7 +66,8 @@ class LiveSteps:
         reads = min(reach for reach in self._reaches if reach >= longest)
         table = [[span.row, span.start, span.end] for span in spans]
         padding = size - len(spans)
-        rows = torch.tensor(table + [self._padding] * padding)
+        # Padding writes to the spare column and reads the first.
+        rows = torch.tensor(table + [[0, self._cache.spare, 1]] * padding)
         return self._step(F.pad(mel, (0, 0, 0, 0, 0, padding)), rows, kept, reads)[: len(spans)]
 
     def capture(self, frames: int, trim: tuple[int, int]) -> None:
@@ -95,11 +96,6 @@ class LiveSteps:
         sound is one step: there one graph is enough."""
         least = self._cache.capacity if self._encoder.reads_in_place else LEAST_COLUMNS
         return reaches(least, self._cache.capacity)
-
-    @property
-    def _padding(self) -> list[int]:
-        """Table line of padding: it writes to the spare column and reads the first."""
-        return [0, self._cache.spare, 1]
 
     def _step(
         self,
