@@ -89,16 +89,19 @@ async def test_anyone_who_declines_is_not_recorded_and_gets_no_id(tmp_path, dial
     assert list(RecordingFolders(tmp_path)) == []
 
 
-async def test_a_full_disk_means_no_recording(tmp_path):
+@pytest.mark.parametrize(("free_gb", "is_recorded"), [(0.99, False), (1.01, True)])
+async def test_a_full_disk_means_no_recording(tmp_path, monkeypatch, free_gb, is_recorded):
+    # As much as the admin page, which counts in 10^9, calls enough.
+    monkeypatch.setattr("parley.recording.recorder.free_bytes", lambda path: round(free_gb * 1e9))
     kept = Recordings(
-        RecordingFolders(tmp_path), worker_id="w", model="m", clock=SystemClock(), min_free_gb=1e9
+        RecordingFolders(tmp_path), worker_id="w", model="m", clock=SystemClock(), min_free_gb=1
     )
     async with worker_harness(recordings=kept) as harness:
         talk = await harness.ready("duplex")
         told = await talk.until("prepared")
     kept.close()
 
-    assert "recording_session_id" not in told
+    assert ("recording_session_id" in told) == is_recorded
 
 
 async def test_metadata_holds_no_media(tmp_path):

@@ -47,7 +47,6 @@ RETRY_S: Final = 15.0
 TAKEN_LIMIT: Final = 10_000
 FILES_LIMIT: Final = 100_000
 PIECE_BYTES: Final = 256 << 10
-GIB: Final = 1 << 30
 TAKEN_FACT: Final = "recordings.taken"
 INCOMING: Final = ".incoming-"
 ID: Final = re.compile(layout.ID_PATTERN)
@@ -249,7 +248,7 @@ class Handover:
 
     def _check_room(self, size: int) -> None:
         left = layout.free_bytes(self._folders.data_dir) - size
-        if left < self._storage.min_free_gb * GIB:
+        if left < self._storage.min_free_gb * layout.GB:
             raise NotTaken(
                 f"The gateway's disk has no room for it (storage.min_free_gb = "
                 f"{self._storage.min_free_gb:g})."

@@ -23,6 +23,8 @@ from parley.errors import BadInput
 from parley.protocol.kinds import Kind
 
 ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,159}$"
+GB: Final = 1_000_000_000
+"""Of `storage.min_free_gb`, `storage.max_gb` and all that is shown of the disk."""
 RANDOM_BYTES: Final = 12
 """96 bits: a client that knows a recording's id may look at it, so ids must not be guessable."""
 

@@ -39,14 +39,12 @@ from parley.recording import layout, lines, request
 from parley.recording.finish import recover
 from parley.recording.journal import EntrySound, Journal, JournalEntry, MediaFiles
 from parley.recording.journal_writer import JournalWriter
-from parley.recording.layout import Folder, RecordingFolders, free_bytes
+from parley.recording.layout import GB, Folder, RecordingFolders, free_bytes
 from parley.recording.lines import HeadLine
 from parley.recording.render_queue import pending
 from parley.recording.speech_times import SpeechTimes
 from parley.recording.timeline import TITLE_CHARS
 from parley.session_log.entries import Observed, Recorded, SessionRequest, recorded
-
-GIB: Final = 1 << 30
 
 SETTLE_S: Final = 2.0
 """Timeout for creating a session's folder. After it, the client gets no recording id."""
@@ -83,7 +81,7 @@ class Recordings:
         self.clock = clock
         self._is_on = is_on
         self._keeps_inputs = keeps_inputs
-        self._min_free = min_free_gb * GIB
+        self._min_free = min_free_gb * GB
         self._finished = finished
         self._problem: RecordingState = "on"
         self._lost_told = 0
@@ -131,7 +129,7 @@ class Recordings:
         self._problem = "on"
         if free < self._min_free:
             self._problem = "no_room"
-            log.warning("recording_disabled", why="disk full", free_gb=round(free / GIB, 2))
+            log.warning("recording_disabled", why="disk full", free_gb=round(free / GB, 2))
             return None
         recording_id = layout.make_id(kind, session_id, self.clock.time())
         folder = self.folders.folder(recording_id)

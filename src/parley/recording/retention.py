@@ -13,11 +13,10 @@ from typing import Any, Final, Literal
 
 from parley import logs
 from parley.recording.journal import remove
-from parley.recording.layout import Folder, RecordingFolders
+from parley.recording.layout import GB, Folder, RecordingFolders
 from parley.recording.store import BrokenRecording, read_meta
 
 DAY_S: Final = 86_400.0
-GB: Final = 1_000_000_000
 
 Reason = Literal["expired", "capacity", "broken"]
 

@@ -25,7 +25,7 @@ from parley.gateway.moving import Moving
 from parley.gateway.reload import ReloadReport
 from parley.gateway.worker_control import WorkerControl
 from parley.gateway.worker_pool import Worker, WorkerPool
-from parley.recording.layout import RecordingFolders
+from parley.recording.layout import GB, RecordingFolders
 from parley.settings import StorageSettings
 
 LINES_KEPT: Final = 300
@@ -34,7 +34,6 @@ DISK_FRESH_S: Final = 60.0
 MOVE_S: Final = 5.0
 """How long a restart of a worker waits for its sessions to move."""
 RESTART_GRACE_S: Final = 20.0
-GB: Final = 1e9
 
 
 class PastMetrics(msgspec.Struct, kw_only=True):

@@ -58,7 +58,7 @@ from parley.gateway.recording_access import (
 )
 from parley.gateway.state import Row, State
 from parley.recording import store
-from parley.recording.layout import MEDIA_TYPES, Folder, RecordingFolders, free_bytes
+from parley.recording.layout import GB, MEDIA_TYPES, Folder, RecordingFolders, free_bytes
 from parley.recording.store import BrokenRecording, StillRecording
 from parley.settings import StorageSettings
 
@@ -78,8 +78,6 @@ ASSET_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; media-src 'self'; img-src 'self'; sandbox",
     "cross-origin-resource-policy": "same-origin",
 }
-
-GB: Final = 1 << 30
 
 
 def routes(

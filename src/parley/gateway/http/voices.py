@@ -21,13 +21,11 @@ from parley.library.voices import LIMIT_BYTES, RegisteredVoice, VoiceLibrary, Vo
 from parley.media.wav import encode_wav
 from parley.protocol import codec
 from parley.protocol.control import CALLER_HEADER, VOICE_PATH
-from parley.recording.layout import free_bytes
+from parley.recording.layout import GB, free_bytes
 from parley.settings import StorageSettings
 
 BODY_BYTES: Final = LIMIT_BYTES * 4 // 3 + 64 * 1024
 """The largest voice as base64, and its envelope."""
-
-GB: Final = 1 << 30
 
 
 class VoiceListed(msgspec.Struct, kw_only=True):
