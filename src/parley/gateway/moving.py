@@ -123,7 +123,10 @@ class Moving:
             session.slot, is_offered = slot, True
             while slot.is_behind and session.slot is slot and is_open():
                 await slot.wait(LOOK_EVERY_S)
-            if session.slot is slot and is_open():
+            if not is_open():
+                # Its worker is lost, perhaps: the session takes the slot in a moment.
+                await asyncio.sleep(LOOK_EVERY_S)
+            elif session.slot is slot:
                 await self._part_at_rest(session, lease)
         finally:
             if session.slot is slot or not is_offered:
