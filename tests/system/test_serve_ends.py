@@ -82,6 +82,9 @@ def test_everybody_is_told_in_their_dialect_when_serve_is_terminated(
             }.items()
         }
         assert process.popen.wait(HANG_S) == 0
+        process.line_with("ended after")
+        # It waits for no task until its limit of five seconds.
+        assert "graceful shutdown exceeded" not in "".join(process.seen)
 
     closed = {"type": "session.closed", "reason": "server_shutdown"}
     for name in ("realtime", "waiting"):

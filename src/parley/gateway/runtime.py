@@ -171,14 +171,13 @@ class GatewayRuntime:
                 serving.connection_handler.is_draining = False
             serving.worker_control.end_sessions(keep=keep)
         live = set(serving.connection_handler.live)
-        if not live:
-            return
-        _, late = await asyncio.wait(live, timeout=grace_s)
+        _, late = await asyncio.wait(live, timeout=grace_s) if live else ((), ())
         for task in late:
             task.cancel()
         if late:
             log.warning("sessions_cut_off", sessions=len(late))
             await asyncio.wait(late, timeout=5.0)
+        serving.worker_control.is_over = True
 
     async def _drain(self, limit_s: float, *, keep: bool) -> None:
         """Wait at most `limit_s` until no session runs, or with `keep` only sessions that can be

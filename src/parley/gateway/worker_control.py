@@ -52,6 +52,8 @@ class WorkerControl:
         """Name of our data folder, sent to workers."""
         self.leaving: Signal[Worker] = Signal()
         """A worker that ends, and not because this gateway asked."""
+        self.is_over = False
+        """The gateway's sessions have ended: workers whose sockets close are not looked after."""
         self._answers: dict[str, asyncio.Future[bool]] = {}
         self._limits: dict[str, Any] | None = None
         """Limits of sessions that were sent to workers; None: those that they started with."""
@@ -185,7 +187,7 @@ class WorkerControl:
     async def _look_after(self, worker: Worker) -> None:
         """A worker's control socket broke: if no process listens at its address any more, its
         sessions need not wait for the limit of silence."""
-        while self.worker_pool.knows(worker) and not worker.is_connected:
+        while not self.is_over and self.worker_pool.knows(worker) and not worker.is_connected:
             if await process_is_gone(worker.hello.url) and not worker.is_connected:
                 log.warning("worker_process_gone", worker=worker.worker_id)
                 self.worker_pool.gone(worker)
