@@ -18,6 +18,7 @@ _LEAD: Final = (
 )
 _VERY: Final = r"(?:so |very |really |pretty |a (?:bit|little) |just |quite |feeling |still )*"
 _TALK: Final = Replies("notes/everyday", {"lead": _LEAD, "very": _VERY})
+_RHYMES: Final = [line.split() for line in lines_of("notes/rhymes")]
 
 
 def everyday_note(low: str) -> str | None:
@@ -70,8 +71,7 @@ def rhyme_note(low: str) -> str | None:
     found = re.search(r"\brhymes? (?:with|to|on|for) (?:the word )?[\"']?([a-z]+)", low)
     if not found:
         return None
-    groups = (line.split() for line in lines_of("notes/rhymes"))
-    group = next((one for one in groups if found[1] in one), [])
+    group = next((one for one in _RHYMES if found[1] in one), [])
     words = [word for word in group if word != found[1]][:2]
     if not words:
         return f"I don't know a rhyme for {found[1]}."

@@ -123,9 +123,9 @@ def _by_words(text: str) -> str | None:
     english = sum(word in _ENGLISH for word in words)
     scores = {code: sum(word in known for word in words) for code, known in _WORDS.items()}
     code = max(scores, key=lambda one: scores[one])
-    for own in (_OWN_LETTERS[letter] for letter in low if letter in _OWN_LETTERS):
-        code = own if scores[own] + 1 >= scores[code] else code
-        break
+    own = next((_OWN_LETTERS[letter] for letter in low if letter in _OWN_LETTERS), code)
+    if scores[own] + 1 >= scores[code]:
+        code = own
     score = scores[code] + bool(_MARKS.search(low))
     if score >= 2 and score > english and 2 * score >= len(words):
         return code
