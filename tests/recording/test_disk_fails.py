@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from tests.recording.test_recorder import recordings
-from tests.support.recordings import a_unit, begun, head, note, ready, tone
+from tests.support.recordings import a_unit, begun, head, tone
 from tests.support.sessions import loud, quiet, worker_harness
 
-from parley.dialects.events import SessionPaused, SessionResumed
-from parley.recording import journal as journals
+from parley.dialects.events import SessionPaused, SessionReady, SessionResumed
 from parley.recording import journal_writer, layout, reading, store
 from parley.recording.disk import AppendFile, WavFile
+from parley.recording.entry_media import to_int16
 from parley.recording.journal import Journal
 from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders
@@ -95,14 +95,14 @@ def test_units_lost_on_a_full_disk_are_counted_and_told_where_they_are_missing(
     tmp_path, writer, failing
 ):
     journal = new(tmp_path, writer)
-    journal.put(a_unit(0))
+    journal.put(*a_unit(0))
     assert writer.flush()
     with failing.full():
         for index in (1, 2, 3):
-            journal.put(a_unit(index))
+            journal.put(*a_unit(index))
         assert writer.flush()
     assert (journal.lost, writer.lost, writer.problem) == (3, 3, "No space left on device")
-    journal.put(a_unit(4))
+    journal.put(*a_unit(4))
     journal.end("stopped", 6000.0)
     assert writer.flush()
 
@@ -120,11 +120,11 @@ def test_what_was_written_half_is_cut_off_again(tmp_path, writer, failing):
     size = journal.folder.journal.stat().st_size
     failing.half = 7
     with failing.full():
-        journal.put(note(10.0, SessionPaused(1.0)))
+        journal.put(SessionPaused(1.0), 10.0)
         assert writer.flush()
 
     assert journal.folder.journal.stat().st_size == size
-    journal.put(note(20.0, SessionResumed()))
+    journal.put(SessionResumed(), 20.0)
     journal.end("stopped", 30.0)
     assert writer.flush()
     written = reading.read(journal.folder.journal)
@@ -135,12 +135,12 @@ def test_what_was_written_half_is_cut_off_again(tmp_path, writer, failing):
 
 def test_sound_kept_for_doing_it_again_stays_in_step_with_the_journal(tmp_path, writer, failing):
     journal = new(tmp_path, writer)
-    journal.put(a_unit(0))
+    journal.put(*a_unit(0))
     assert writer.flush()
     with failing.full():
-        journal.put(a_unit(1))
+        journal.put(*a_unit(1))
         assert writer.flush()
-    journal.put(a_unit(2))
+    journal.put(*a_unit(2))
     journal.end("stopped", 6000.0)
     assert writer.flush()
 
@@ -156,8 +156,8 @@ def test_a_recording_that_cannot_be_started_does_not_exist(tmp_path, writer, fai
     with failing.full():
         journal.begin(head("one"), settled=told.append)
         assert writer.flush()
-    journal.put(ready())
-    journal.put(a_unit(0))
+    journal.put(SessionReady(), 0.0)
+    journal.put(*a_unit(0))
     journal.end("stopped", 1000.0)
     assert writer.flush()
 
@@ -171,7 +171,7 @@ def test_a_session_that_ends_on_a_full_disk_can_be_looked_at_and_is_completed_la
 ):
     monkeypatch.setattr(journal_writer, "RETRY_S", 0.01)
     journal = new(tmp_path, writer)
-    journal.put(a_unit(0))
+    journal.put(*a_unit(0))
     assert writer.flush()
     with failing.full():
         journal.end("stopped", 2000.0)
@@ -250,7 +250,7 @@ def test_an_append_that_fails_leaves_the_file_as_it_was(tmp_path, failing, half)
 def test_a_growing_wav_file_can_be_played_at_any_moment(tmp_path, failing):
     sound = WavFile(tmp_path / "x.wav", 24_000)
     for seconds in (1, 2):
-        sound.append(journals.to_int16(tone(1.0, 24_000)).tobytes())
+        sound.append(to_int16(tone(1.0, 24_000)).tobytes())
         with failing.full(), pytest.raises(OSError, match="No space left"):
             sound.append(b"\0\0" * 1000)
         with wave.open(str(tmp_path / "x.wav"), "rb") as played:
@@ -269,7 +269,7 @@ def test_the_journal_reaches_the_disk_itself_every_five_seconds(tmp_path, writer
     journal.begin(head("one"))
     for second in range(12):
         now[0] = 1000.0 + second
-        journal.put(note(1000.0 * second, SessionPaused(1.0)))
+        journal.put(SessionPaused(1.0), 1000.0 * second)
         assert writer.flush()
 
     assert synced == [1000.0, 1006.0]

@@ -145,7 +145,7 @@ def test_what_waits_for_the_disk_is_bounded_and_loss_is_written_down(tmp_path):
     journal = Journal(RecordingFolders(tmp_path).folder("slow"), writer)
     journal.begin(head("slow"))
     for index in range(20):
-        journal.put(a_unit(index))
+        journal.put(*a_unit(index))
     waiting = writer.waiting_bytes
     journal.end("done", 20_000.0)
     gate.set()
@@ -163,7 +163,7 @@ def _record_and_hang(data_dir: str, ready: Any) -> None:
     writer = JournalWriter()
     journal = begun(RecordingFolders(Path(data_dir)).folder("crash"), writer)
     for index in range(5):
-        journal.put(a_unit(index))
+        journal.put(*a_unit(index))
     writer.flush()
     ready.set()
     threading.Event().wait(60)

@@ -341,7 +341,7 @@ def _crashed(tmp_path: Path) -> Folder:
     writer = JournalWriter()
     journal = begun(RecordingFolders(tmp_path).folder("crash"), writer)
     for index in range(2):
-        journal.put(a_unit(index))
+        journal.put(*a_unit(index))
     writer.close()
     journal.close()
     return journal.folder

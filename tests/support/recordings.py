@@ -17,11 +17,10 @@ from parley.dialects.events import (
 from parley.media.image import encode_jpeg
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Kind
-from parley.recording import layout
-from parley.recording.journal import EntrySound, Journal, JournalEntry, MediaFiles
+from parley.recording.journal import Journal
 from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders
-from parley.recording.lines import EntryLine, HeadLine, KeptSound, written
+from parley.recording.lines import EntryLine, HeadLine, KeptSound
 from parley.recording.reading import RecordedEntry
 from parley.session_log.entries import Recorded
 
@@ -58,25 +57,16 @@ def entry(at_ms: float, what: Recorded, *sounds: KeptSound, **more: Any) -> Reco
     return RecordedEntry(line, what)
 
 
-def a_unit(index: int, *, speaks: bool = True, frames: tuple[bytes, ...] = (JPEG,)) -> JournalEntry:
+def a_unit(
+    index: int, *, speaks: bool = True, frames: tuple[bytes, ...] = (JPEG,)
+) -> tuple[UnitDone, float]:
     """Unit `index` came at `index` seconds and was answered 100 ms later."""
     heard, said = tone(1.0, 16_000, 0.1), tone(1.0, 24_000)
-    names = [layout.user_frame(index, n, "jpg") for n in range(len(frames))]
     result = units.result(
         is_listen=not speaks, text=f"word {index} " if speaks else "", pcm=said if speaks else None
     )
     done = UnitDone(index, result, wall_ms=100.0, unit=AudioInput(heard, frames))
-    sounds = [EntrySound(heard, layout.user_audio(index), is_input=True)]
-    if speaks:
-        sounds.insert(0, EntrySound(said, layout.unit_audio(0, index)))
-    kept, paths = iter(range(2)), iter(names)
-
-    def keep(content: Pcm | bytes) -> int | str:
-        return next(kept) if isinstance(content, Pcm) else next(paths)
-
-    line = written(done, 1000.0 * (index + 1) + 100, keep)
-    files: MediaFiles = {**dict(zip(names, frames, strict=True))}
-    return JournalEntry(line, files, sounds)
+    return done, 1000.0 * (index + 1) + 100
 
 
 def started(asked_id: str | None = None, *, speech_ms: int = 0) -> TurnStarted:
@@ -84,22 +74,11 @@ def started(asked_id: str | None = None, *, speech_ms: int = 0) -> TurnStarted:
     return TurnStarted("r1", "a1", asked_id, True, ResponseRequested(), speech_ms)
 
 
-def note(at_ms: float, what: Recorded) -> JournalEntry:
-    """An entry without sound or files."""
-    return JournalEntry(written(what, at_ms))
-
-
-def ready() -> JournalEntry:
-    line = written(SessionReady())
-    line.time_s = 1_700_000_000.0
-    return JournalEntry(line, must=True)
-
-
 def begun(folder: Folder, writer: JournalWriter, **more: Any) -> Journal:
     """A journal with its head and the moment at which the session was ready."""
     journal = Journal(folder, writer)
     journal.begin(head(folder.recording_id, **more))
-    journal.put(ready())
+    journal.put(SessionReady(), 0.0, ready_s=1_700_000_000.0)
     return journal
 
 
@@ -108,7 +87,7 @@ def recorded(data_dir: Path, recording_id: str, *, units: int = 2, **more: Any) 
     writer = JournalWriter()
     journal = begun(RecordingFolders(data_dir).folder(recording_id), writer, **more)
     for index in range(units):
-        journal.put(a_unit(index))
+        journal.put(*a_unit(index))
     journal.end("stopped", 1000.0 * (units + 1))
     writer.close()
     return journal.folder
@@ -124,7 +103,7 @@ class Running:
 
     def __enter__(self) -> Folder:
         self._journal = begun(self._folder, self._writer)
-        self._journal.put(a_unit(0))
+        self._journal.put(*a_unit(0))
         assert self._writer.flush()
         return self._folder
 

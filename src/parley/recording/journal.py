@@ -3,40 +3,43 @@
 Its public methods only queue work for the writer thread (`JournalWriter`) and may be called from
 any thread; everything else runs in that thread. An entry that cannot be written is lost, which is
 counted, logged, reported, and noted in the journal as soon as that can be written.
-
-Order within a session: media first, then the journal line that names them, so that a crash leaves
-no line without its file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
+from msgspec import UNSET, UnsetType
 
 from parley import logs
-from parley.dialects.events import EndReason, SessionEnded
-from parley.errors import InvalidPayload
-from parley.media.pcm import Pcm, from_float32_bytes
-from parley.media.wav import encode_wav
+from parley.dialects.events import (
+    AnswerDone,
+    DuplexSetup,
+    EndReason,
+    HalfDuplexSetup,
+    SessionEnded,
+    SessionReady,
+    TurnCompleted,
+    TurnStarted,
+)
 from parley.recording import layout, lines, timeline
-from parley.recording.disk import AppendFile, WavFile, write_new
+from parley.recording.disk import AppendFile, write_new
+from parley.recording.entry_media import EntryMedia
 from parley.recording.finish import finish
 from parley.recording.journal_writer import JournalWriter, reason_of
 from parley.recording.layout import Folder
-from parley.recording.lines import EntryLine, HeadLine, JournalLine, KeptSound, SamplePlace
-from parley.session_log.entries import EntriesLost
+from parley.recording.lines import EntryLine, HeadLine, JournalLine, Number
+from parley.session_log.entries import EntriesLost, Recorded
+from parley.session_log.items import size_of
 
 JOB_BYTES: Final = 1024
 """Size of a job without media."""
@@ -47,55 +50,11 @@ SYNC_EVERY_S: Final = 5.0
 _log = logs.get(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """Raw float32 samples as a client sent them; becomes a WAV file for listening."""
-
-    data: bytes
-    rate_hz: int
-
-
-MediaFiles = dict[str, bytes | Pcm | Sent]
-"""Content by path within the folder."""
-
-
-@dataclass(frozen=True, slots=True)
-class EntrySound:
-    """Sound of an entry.
-
-    Args:
-        path: where it can be listened to; "" for nowhere.
-        is_input: the model heard it: it is also kept sample by sample. Else it is hashed.
-        is_piece: it continues the file at `path`.
-    """
-
-    pcm: Pcm
-    path: str = ""
-    is_input: bool = False
-    is_piece: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class JournalEntry:
-    """A journal line with the media that belong to it.
-
-    Args:
-        files: content by path, each written as a file of its own.
-        sounds: in the order in which the line names them.
-        must: written even when the queue is full.
-    """
-
-    line: EntryLine
-    files: MediaFiles = field(default_factory=dict)
-    sounds: Sequence[EntrySound] = ()
-    must: bool = False
-
-    @property
-    def size(self) -> int:
-        """Bytes that wait in memory until it is written."""
-        size = JOB_BYTES + len(bytes(self.line.what))
-        size += sum(_size(content) for content in self.files.values())
-        return size + sum(sound.pcm.samples.nbytes for sound in self.sounds)
+MUST: Final = (
+    DuplexSetup | HalfDuplexSetup | SessionReady | TurnStarted | TurnCompleted | AnswerDone
+)
+"""The few entries without which the rest makes no sense: written even when the queue is full. Not a
+chat, which may bring much, and must not wait for the disk without bound."""
 
 
 class Journal:
@@ -129,11 +88,7 @@ class Journal:
         # The writer thread's.
         self._exists = False
         self._file: AppendFile | None = None
-        self._inputs: AppendFile | None = None
-        self._newest: tuple[Pcm, SamplePlace] | None = None
-        """The input that was kept last."""
-        self._growing: tuple[str, WavFile] | None = None
-        """The file of the answer in progress, and its path."""
+        self._media: EntryMedia | None = None
         self._synced_s = 0.0
 
     # ---- any thread ------------------------------------------------------------------------
@@ -170,9 +125,15 @@ class Journal:
 
         self._queue(partial(self._begin, head, owner, settled), must=True, failed=failed)
 
-    def put(self, entry: JournalEntry) -> None:
-        """Write an entry."""
-        self._queue(partial(self._write, entry), entry.size, must=entry.must)
+    def put(self, entry: Recorded, at_ms: Number, *, ready_s: Number | UnsetType = UNSET) -> None:
+        """Write an entry, with its sound and files.
+
+        Args:
+            at_ms: since the session was ready.
+            ready_s: Unix seconds of that moment, for the entry that says so.
+        """
+        write = partial(self._write, entry, at_ms, ready_s)
+        self._queue(write, JOB_BYTES + size_of(entry), must=isinstance(entry, MUST))
 
     def end(self, reason: EndReason, at_ms: float) -> None:
         """Complete the recording: the session ended. Safe to repeat."""
@@ -252,6 +213,7 @@ class Journal:
             meta = timeline.encode_file(timeline.open_meta(head))
             layout.write_atomically(self.folder.meta, meta)
             self._append(head)
+            self._media = EntryMedia(self.folder, keeps_inputs=self._keeps_inputs)
         except BaseException:
             self.close()
             with contextlib.suppress(OSError):
@@ -259,12 +221,11 @@ class Journal:
             raise
         self._exists = True
 
-    def _write(self, entry: JournalEntry) -> None:
-        for path, content in entry.files.items():
-            self._write_file(path, content)
-        if entry.sounds:
-            entry.line.sounds = [self._keep_sound(sound) for sound in entry.sounds]
-        self._append(entry.line)
+    def _write(self, entry: Recorded, at_ms: Number, ready_s: Number | UnsetType) -> None:
+        if self._media is None or (line := self._media.line(entry, at_ms)) is None:
+            return
+        line.time_s = ready_s
+        self._append(line)
 
     def _append(self, line: JournalLine) -> None:
         """Append a line, preceded by the number of entries lost since the last one written."""
@@ -287,58 +248,6 @@ class Journal:
             self._synced_s = now_s
             self._file.sync()
 
-    def _keep_sound(self, sound: EntrySound) -> KeptSound:
-        kept = KeptSound(sound.path)
-        if sound.is_piece:
-            self._continue_file(sound.path, sound.pcm)
-        elif sound.path:
-            self._write_file(sound.path, sound.pcm)
-        if sound.is_input:
-            kept.samples = self._keep(sound.pcm)
-        else:
-            kept.ms, kept.sha256 = round(1000 * sound.pcm.duration_s, 2), fingerprint(sound.pcm)
-        return kept
-
-    def _write_file(self, path: str, content: bytes | Pcm | Sent) -> None:
-        """Write a new file. Audio becomes 16 bit; files that a client sent stay as they are."""
-        if isinstance(content, Sent):
-            try:
-                content = from_float32_bytes(content.data, content.rate_hz)
-            except InvalidPayload:
-                # The session rejects this audio, too, and reports it; there is nothing to hear.
-                return
-        target = self.folder.path / path
-        target.parent.mkdir(exist_ok=True)
-        write_new(target, encode_wav(content) if isinstance(content, Pcm) else content)
-
-    def _keep(self, pcm: Pcm) -> SamplePlace:
-        """Append samples as the model received them; returns where they are."""
-        if not self._keeps_inputs:
-            return (None, len(pcm), pcm.rate_hz)
-        if self._newest is not None and self._newest[0] is pcm:
-            # A turn and the item that it answers share their sound.
-            return self._newest[1]
-        if self._inputs is None:
-            self._inputs = AppendFile(self.folder.inputs)
-        first = self._inputs.size // 4
-        self._inputs.append(np.ascontiguousarray(pcm.samples, "<f4").tobytes())
-        place = (first, len(pcm), pcm.rate_hz)
-        self._newest = (pcm, place)
-        return place
-
-    def _continue_file(self, path: str, pcm: Pcm) -> None:
-        if self._growing is None or self._growing[0] != path:
-            self._close_growing()
-            target = self.folder.path / path
-            target.parent.mkdir(exist_ok=True)
-            self._growing = (path, WavFile(target, pcm.rate_hz))
-        self._growing[1].append(to_int16(pcm).tobytes())
-
-    def _close_growing(self) -> None:
-        if self._growing is not None:
-            self._growing[1].close()
-            self._growing = None
-
     def _end(self, line: EntryLine) -> None:
         """Append the last line, close, and build `recording.json`. Repeated until it succeeds; the
         files are closed after the first attempt, so that the session does not look live."""
@@ -347,9 +256,9 @@ class Journal:
         if self._file is not None:  # else it was never created, or has been deleted
             try:
                 self._append(line)
-                for file in (self._inputs, self._file):
-                    if file is not None:
-                        file.sync()
+                if self._media is not None:
+                    self._media.sync()
+                self._file.sync()
             finally:
                 self.close()
         if self._exists and finish(self.folder, is_owner=True) is not None:
@@ -363,21 +272,11 @@ class Journal:
 
     def close(self) -> None:
         """Close all files; the journal last, because its lock marks the session as live."""
-        self._close_growing()
-        for file in (self._inputs, self._file):
-            if file is not None:
-                file.close()
-        self._inputs = self._file = None
-
-
-def fingerprint(pcm: Pcm) -> str:
-    """Of the samples as the model made them, before they became 16 bit."""
-    return hashlib.sha256(np.ascontiguousarray(pcm.samples, "<f4").data).hexdigest()
-
-
-def to_int16(pcm: Pcm) -> np.ndarray[Any, np.dtype[np.int16]]:
-    """Rounded; ±1 becomes ±32767."""
-    return np.rint(np.clip(pcm.samples, -1.0, 1.0) * 32767).astype("<i2")
+        if self._media is not None:
+            self._media.close()
+        if self._file is not None:
+            self._file.close()
+        self._file = None
 
 
 def remove(path: Path) -> None:
@@ -385,13 +284,3 @@ def remove(path: Path) -> None:
     doomed = path.with_name(f".{path.name}.deleted")
     os.replace(path, doomed)
     shutil.rmtree(doomed)
-
-
-def _size(content: bytes | Pcm | Sent) -> int:
-    match content:
-        case Pcm():
-            return content.samples.nbytes
-        case Sent():
-            return len(content.data)
-        case bytes():
-            return len(content)

@@ -10,7 +10,7 @@ import contextlib
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
@@ -18,33 +18,25 @@ from msgspec import UNSET
 from parley import logs
 from parley.clock import Clock
 from parley.dialects.events import (
-    AnswerDone,
     ChatRequested,
     DuplexSetup,
     HalfDuplexSetup,
-    InputCommitted,
-    OutputDelta,
     SessionEnded,
     SessionReady,
-    TurnCompleted,
-    TurnStarted,
-    TurnTranscribed,
-    UnitDone,
+    Sound,
 )
-from parley.media.pcm import Pcm
-from parley.media.wav import is_wav
 from parley.protocol.control import RecordingState
 from parley.protocol.kinds import Kind
-from parley.recording import layout, lines, request
+from parley.protocol.values import TextPart
+from parley.recording import layout
 from parley.recording.finish import recover
-from parley.recording.journal import EntrySound, Journal, JournalEntry, MediaFiles
+from parley.recording.journal import Journal
 from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import GB, Folder, RecordingFolders, free_bytes
 from parley.recording.lines import HeadLine
 from parley.recording.render_queue import pending
-from parley.recording.speech_times import SpeechTimes
-from parley.recording.timeline import TITLE_CHARS
-from parley.session_log.entries import Observed, Recorded, SessionRequest, recorded
+from parley.recording.timeline import TITLE_CHARS, written_in
+from parley.session_log.entries import Observed, SessionRequest, recorded
 
 SETTLE_S: Final = 2.0
 """Timeout for creating a session's folder. After it, the client gets no recording id."""
@@ -173,15 +165,9 @@ class SessionRecorder:
         self._is_ready = False
         self._continues = ""
         self._after: int | None = None
-        self._is_amid_turn = False
-        """True if a turn may be running that started in the previous recording."""
-        self._media = request.MediaCounts()
         self._began_s = 0.0
         self._ready_at_s: float | msgspec.UnsetType = UNSET
         """Unix seconds."""
-        self._turn = self._committed = 0
-        self._was_speaking = False
-        self._speech_times = SpeechTimes()
 
     @property
     def kept_as(self) -> str:
@@ -202,8 +188,7 @@ class SessionRecorder:
             seed: of its sampling.
             at_s: monotonic seconds.
         """
-        self.seed, self._continues, self._is_amid_turn = seed, first, True
-        self._after = after
+        self.seed, self._continues, self._after = seed, first, after
         self.observe(setup, at_s)
         if not self._is_declined:
             self._ready(SessionReady(), at_s)
@@ -225,11 +210,8 @@ class SessionRecorder:
             case SessionEnded():
                 # The session never began: there is nothing to look at.
                 self._journal.discard()
-            case OutputDelta() if self._is_amid_turn:
-                # What it answers is in the recording before.
-                return
             case _ if (entry := recorded(event)) is not None:
-                self._keep(entry, self._at_ms(at_s))
+                self._journal.put(entry, self._at_ms(at_s))
             case _:
                 # Other events need no entry: their effects are recorded.
                 return
@@ -250,23 +232,13 @@ class SessionRecorder:
             event = replace(event, seed=self.seed if event.seed is None else event.seed)
         if is_first:
             self._begin(event)
-        media = request.RequestMedia(self._media)
-        line = media.keep(event)
-        if isinstance(event, ChatRequested):
-            if is_first:
+            if isinstance(event, ChatRequested):
                 self._start_clock(at_s)
-            else:
-                self._turn += 1
-        line.at_ms, line.time_s = self._at_ms(at_s), self._ready_at_s
-        # A chat may bring much, which must not wait for the disk without bound.
-        must = not isinstance(event, ChatRequested)
-        self._journal.put(JournalEntry(line, media.files, must=must))
+        self._journal.put(event, self._at_ms(at_s), ready_s=self._ready_at_s)
 
     def _ready(self, event: SessionReady, at_s: float) -> None:
         self._start_clock(at_s)
-        line = lines.written(recorded(event) or event)
-        line.time_s = self._ready_at_s
-        self._journal.put(JournalEntry(line, must=True))
+        self._journal.put(recorded(event) or event, 0.0, ready_s=self._ready_at_s)
 
     def _start_clock(self, at_s: float) -> None:
         """The session is ready."""
@@ -274,7 +246,7 @@ class SessionRecorder:
         self._ready_at_s = self._recordings.clock.time()
 
     def _begin(self, event: SessionRequest) -> None:
-        config = request.summary(event)
+        config = _summary(event)
         if self._continues:
             config["continues"] = self._continues
         seed = event.seed if isinstance(event, ChatRequested) else None
@@ -285,7 +257,7 @@ class SessionRecorder:
             created_s=self._recordings.clock.time(),
             worker_id=self._recordings.worker_id,
             model=self._recordings.model,
-            title=request.title(event)[:TITLE_CHARS],
+            title=_title(event)[:TITLE_CHARS],
             config=msgspec.Raw(msgspec.json.encode(config)),
             seed=self.seed if seed is None else seed,
             continues=self._continues or UNSET,
@@ -322,81 +294,48 @@ class SessionRecorder:
             # Later: `report_lost` emits an event, and this is in the middle of one.
             asyncio.get_running_loop().call_soon(self.report_lost, lost)
 
-    # ---- events ----------------------------------------------------------------------------
 
-    def _keep(self, entry: Recorded, at_ms: float) -> None:
-        """Write an entry, with its sound and files."""
-        files: MediaFiles = {}
-        sounds: list[EntrySound] = []
-
-        def keep(content: Pcm | bytes) -> int | str:
-            if isinstance(content, Pcm):
-                sounds.append(self._sound(entry, content))
-                return len(sounds) - 1
-            path = self._path(entry, content, len(files))
-            files[path] = content
-            return path
-
-        if isinstance(entry, TurnStarted):
-            self._is_amid_turn = False
-        if isinstance(entry, UnitDone) and self._was_speaking and entry.result.is_listen:
-            self._turn += 1
-        line = lines.written(entry, at_ms, keep)
-        must = False
-        match entry:
-            case InputCommitted():
-                self._committed += 1
-            case UnitDone():
-                self._follow_unit(entry, at_ms)
-            case TurnTranscribed():
-                if (times := self._speech_times.take()) is not None:
-                    start_s, end_s = times
-                    line.spoken_ms = (round(1000 * start_s), round(1000 * end_s))
-            case TurnCompleted():
-                self._turn += not self._is_amid_turn
-                must = True
-            case AnswerDone():
-                must = True
-            case _:
-                pass
-        self._journal.put(JournalEntry(line, files, sounds, must))
-
-    def _follow_unit(self, done: UnitDone, at_ms: float) -> None:
-        if done.unit is not None and len(done.unit.pcm):
-            self._speech_times.feed(done.unit.pcm, max(0.0, at_ms - done.wall_ms) / 1000)
-        result = done.result
-        self._was_speaking = not result.is_listen and not result.end_of_turn
-        if result.end_of_turn:
-            self._turn += 1
-
-    def _sound(self, entry: Recorded, pcm: Pcm) -> EntrySound:
-        """Position of an entry's sound."""
-        match entry:
-            case UnitDone(index=index) if pcm is entry.result.pcm:
-                return EntrySound(pcm, layout.unit_audio(self._turn, index))
-            case UnitDone(index=index):
-                return _heard(pcm, layout.user_audio(index))
-            case InputCommitted():
-                return _heard(pcm, layout.user_audio(self._committed))
-            case OutputDelta() | AnswerDone() if len(pcm):
-                return EntrySound(pcm, layout.turn_audio(self._turn), is_piece=True)
-            case _:
-                return _heard(pcm, "")
-
-    def _path(self, entry: Recorded, content: bytes, number: int) -> str:
-        """The path of a file that came with an entry. `number` counts those of the entry."""
-        extension = layout.picture_extension(content)
-        match entry:
-            case UnitDone(index=index):
-                return layout.user_frame(index, number, extension)
-            case InputCommitted():
-                return layout.user_frame(self._committed, number, extension)
-            case _:
-                self._media["item"] += 1
-                extension = "wav" if is_wav(content) else extension
-                return layout.item_file(self._media["item"] - 1, extension)
+def _summary(event: SessionRequest) -> dict[str, Any]:
+    """`config` of a recording: the request for people."""
+    match event:
+        case DuplexSetup():
+            return {
+                "system_prompt": event.prompt,
+                "ref_audio": _voice_name(event.voice or event.tts_voice, event.voice_name),
+                "max_slice_nums": event.max_slices,
+                **event.options.choices(),
+            }
+        case HalfDuplexSetup():
+            return {
+                "system_prompt": written_in(event.system),
+                "ref_audio": _voice_name(event.voice, None),
+                "tts": event.wants_speech,
+                "generation": event.generation,
+                "vad": event.vad,
+                "timeout_s": event.idle_s,
+            }
+        case ChatRequested():
+            system = [part for one in event.messages if one.role == "system" for part in one.parts]
+            return {
+                "system_prompt": written_in(system),
+                "ref_audio": _voice_name(event.voice, event.voice_name),
+                "tts": event.wants_speech,
+                "tts_mode": event.tts_mode,
+                "generation": event.generation,
+                "max_slice_nums": event.max_slices,
+                "streaming": event.is_streaming,
+            }
 
 
-def _heard(pcm: Pcm, path: str) -> EntrySound:
-    """Sound that the model heard; of none, only the fact is kept."""
-    return EntrySound(pcm, path if len(pcm) else "", is_input=True)
+def _title(event: SessionRequest) -> str:
+    """The first text of a chat's last user message that has one, on one line; "" otherwise."""
+    if isinstance(event, ChatRequested):
+        for message in reversed(event.messages):
+            for part in message.parts:
+                if message.role == "user" and isinstance(part, TextPart):
+                    return " ".join(part.text.split())
+    return ""
+
+
+def _voice_name(sound: Sound | None, name: str | None) -> str | None:
+    return "uploaded" if sound is not None else name

@@ -34,7 +34,7 @@ from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.protocol.kinds import Phase
 from parley.protocol.values import AUDIO_LIMIT_S
 from parley.recording import lines, reading, timeline
-from parley.recording.journal import fingerprint
+from parley.recording.entry_media import fingerprint
 from parley.recording.layout import Folder
 from parley.recording.lines import EntryLine, HeadLine, KeptSound
 from parley.recording.reading import JournalEntries, RecordedEntry

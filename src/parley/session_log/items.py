@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Final
+
+import msgspec
 
 from parley.dialects.events import Content, Picture, Sound
 from parley.errors import InvalidRequest
 from parley.media.pcm import Pcm
 from parley.protocol.content import Message
-from parley.protocol.values import TextPart, ToolCallPart, ToolResultPart
+from parley.protocol.values import TextPart, ToolCallPart
 
 ITEMS_MOST: Final = 256
 KEPT_BYTES: Final = 64 << 20
@@ -98,20 +100,7 @@ class ConversationItem:
     @property
     def size_bytes(self) -> int:
         """Its size in memory."""
-        size = 0
-        for part in self.message.parts:
-            match part:
-                case TextPart(text) | ToolCallPart(arguments=text) | ToolResultPart(content=text):
-                    size += len(text)
-                case Sound(data):
-                    size += len(data)
-                case Picture(file):
-                    size += len(file)
-                case Pcm(samples):
-                    size += samples.nbytes
-                case _:
-                    pass
-        return size
+        return size_of(self.message)
 
     def say(self, text: str, begins_ms: float) -> None:
         """The assistant says more; its sound starts at `begins_ms` of the answer."""
@@ -128,6 +117,23 @@ class ConversationItem:
         """Only `heard` was heard of this answer. Returns it."""
         self.message = Message("assistant", (TextPart(heard),))
         return heard
+
+
+def size_of(value: Any) -> int:
+    """Bytes of the sound, files and texts in a value."""
+    match value:
+        case Pcm(samples):
+            return samples.nbytes
+        case bytes() | str():
+            return len(value)
+        case tuple() | list():
+            return sum(map(size_of, value))
+        case msgspec.Struct():
+            return sum(size_of(getattr(value, name)) for name in value.__struct_fields__)
+        case _ if is_dataclass(value):
+            return sum(size_of(getattr(value, field.name)) for field in fields(value))
+        case _:
+            return 0
 
 
 class ItemList:

@@ -1,0 +1,278 @@
+"""Sound and files of a recording's entries: where each goes, and what its line says of it.
+
+Everything here runs in the journal's writer thread and may raise `OSError`. What an entry brings is
+written before its line, so that a crash leaves no line without its file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from parley.dialects.events import (
+    AnswerDone,
+    ChatRequested,
+    Clip,
+    DuplexSetup,
+    HalfDuplexSetup,
+    InputCommitted,
+    OutputDelta,
+    Picture,
+    Sound,
+    TurnStarted,
+    TurnTranscribed,
+    UnitDone,
+)
+from parley.errors import InvalidPayload
+from parley.media.pcm import Pcm, from_float32_bytes
+from parley.media.wav import encode_wav, is_wav
+from parley.recording import layout, lines
+from parley.recording.disk import AppendFile, WavFile, write_new
+from parley.recording.layout import Folder
+from parley.recording.lines import EntryLine, KeptSound, Number, SamplePlace
+from parley.recording.speech_times import SpeechTimes
+from parley.session_log.entries import Recorded
+
+MediaPart = Sound | Picture | Clip
+"""Media as a client sent them."""
+
+CHAT_VOICE: Final = "voice/tts"
+"""Stem of the files of voices that answers imitate; a chat may have several, one per request."""
+
+
+class EntryMedia:
+    """The media files of one recording.
+
+    Args:
+        keeps_inputs: keep sound exactly as the model receives it, in addition to the audible files.
+    """
+
+    def __init__(self, folder: Folder, *, keeps_inputs: bool) -> None:
+        self._folder = folder
+        self._keeps_inputs = keeps_inputs
+        self._turn = self._committed = -1
+        """Number of the newest; -1: a turn may be running that started in the recording before."""
+        self._counts: Counter[str] = Counter()
+        """Number of media of each type that clients sent: where the next one goes."""
+        self._voice: tuple[bytes, str] | None = None
+        """The newest voice of a chat and its file: most requests repeat it, and it is kept once."""
+        self._has_ended = self._was_speaking = False
+        """Of the unit before: the turn ended in it, or it spoke."""
+        self._speech_times = SpeechTimes()
+        self._inputs: AppendFile | None = None
+        self._newest: tuple[Pcm, SamplePlace] | None = None
+        """The input that was kept last."""
+        self._growing: tuple[str, WavFile] | None = None
+        """The file of the answer in progress, and its path."""
+
+    def line(self, entry: Recorded, at_ms: Number) -> EntryLine | None:
+        """The line of an entry, whose sound and files are there then; None: it has no place in this
+        recording."""
+        self._follow(entry, at_ms)
+        if isinstance(entry, OutputDelta) and self._turn < 0:
+            # What it answers is in the recording before.
+            return None
+        paths = {id(_content(media)): self._keep_sent(media, to) for media, to in _media_of(entry)}
+        sounds: list[KeptSound] = []
+        files = 0
+
+        def keep(content: Pcm | bytes) -> int | str:
+            nonlocal files
+            if isinstance(content, Pcm):
+                sounds.append(self._keep_sound(entry, content))
+                return len(sounds) - 1
+            if id(content) in paths:
+                return paths[id(content)]
+            path = self._path(entry, content, files)
+            self._write(path, content)
+            files += 1
+            return path
+
+        line = lines.written(entry, at_ms, keep)
+        if sounds:
+            line.sounds = sounds
+        if isinstance(entry, TurnTranscribed) and (times := self._speech_times.take()) is not None:
+            start_s, end_s = times
+            line.spoken_ms = (round(1000 * start_s), round(1000 * end_s))
+        return line
+
+    def sync(self) -> None:
+        """Until the inputs are on the disk itself."""
+        if self._inputs is not None:
+            self._inputs.sync()
+
+    def close(self) -> None:
+        """Safe to repeat."""
+        self._close_growing()
+        if self._inputs is not None:
+            self._inputs.close()
+            self._inputs = None
+
+    def _follow(self, entry: Recorded, at_ms: Number) -> None:
+        """Count, whatever becomes of the entry."""
+        match entry:
+            case ChatRequested() | DuplexSetup() | TurnStarted():
+                self._turn += 1
+            case InputCommitted():
+                self._committed += 1
+            case UnitDone(result=result, unit=unit):
+                self._turn += self._has_ended or (self._was_speaking and result.is_listen)
+                self._has_ended, self._was_speaking = result.end_of_turn, not result.is_listen
+                if unit is not None and len(unit.pcm):
+                    self._speech_times.feed(unit.pcm, max(0.0, at_ms - entry.wall_ms) / 1000)
+            case _:
+                return
+
+    # ---- what the model heard and made ---------------------------------------------------------
+
+    def _keep_sound(self, entry: Recorded, pcm: Pcm) -> KeptSound:
+        match entry:
+            case UnitDone(index=index) if pcm is entry.result.pcm:
+                path = layout.unit_audio(self._turn, index)
+                self._write(path, encode_wav(pcm))
+                return _made(pcm, path)
+            case UnitDone(index=index):
+                return self._keep_heard(pcm, layout.user_audio(index))
+            case InputCommitted():
+                return self._keep_heard(pcm, layout.user_audio(self._committed))
+            case OutputDelta() | AnswerDone() if len(pcm):
+                path = layout.turn_audio(self._turn)
+                self._continue(path, pcm)
+                return _made(pcm, path)
+            case _:
+                return KeptSound(samples=self._keep_samples(pcm))
+
+    def _keep_heard(self, pcm: Pcm, path: str) -> KeptSound:
+        """Sound that the model heard; of none, only the fact is kept."""
+        if len(pcm):
+            self._write(path, encode_wav(pcm))
+        return KeptSound(path if len(pcm) else "", samples=self._keep_samples(pcm))
+
+    def _keep_samples(self, pcm: Pcm) -> SamplePlace:
+        """Append samples as the model received them; returns where they are."""
+        if not self._keeps_inputs:
+            return (None, len(pcm), pcm.rate_hz)
+        if self._newest is not None and self._newest[0] is pcm:
+            # A turn and the item that it answers share their sound.
+            return self._newest[1]
+        if self._inputs is None:
+            self._inputs = AppendFile(self._folder.inputs)
+        first = self._inputs.size // 4
+        self._inputs.append(np.ascontiguousarray(pcm.samples, "<f4").tobytes())
+        place = (first, len(pcm), pcm.rate_hz)
+        self._newest = (pcm, place)
+        return place
+
+    def _continue(self, path: str, pcm: Pcm) -> None:
+        if self._growing is None or self._growing[0] != path:
+            self._close_growing()
+            self._growing = (path, WavFile(self._place(path), pcm.rate_hz))
+        self._growing[1].append(to_int16(pcm).tobytes())
+
+    def _close_growing(self) -> None:
+        if self._growing is not None:
+            self._growing[1].close()
+            self._growing = None
+
+    # ---- files that a client sent --------------------------------------------------------------
+
+    def _path(self, entry: Recorded, content: bytes, number: int) -> str:
+        """The path of a file that came with an entry. `number` counts those of the entry."""
+        extension = layout.picture_extension(content)
+        match entry:
+            case UnitDone(index=index):
+                return layout.user_frame(index, number, extension)
+            case InputCommitted():
+                return layout.user_frame(self._committed, number, extension)
+            case _:
+                return layout.item_file(self._next("item"), "wav" if is_wav(content) else extension)
+
+    def _keep_sent(self, media: MediaPart, stem: str) -> str:
+        """Keep media of a request as they are; returns their path."""
+        match media:
+            case Sound():
+                return self._keep_sent_sound(media, stem)
+            case Picture(file):
+                path = layout.user_image(self._next("image"), layout.picture_extension(file))
+            case Clip(file):
+                path = layout.user_video(self._next("video"))
+        self._write(path, file)
+        return path
+
+    def _keep_sent_sound(self, sound: Sound, stem: str) -> str:
+        """Raw samples are kept also as a WAV file that players understand."""
+        if stem == CHAT_VOICE:
+            if self._voice is not None and self._voice[0] == sound.data:
+                return self._voice[1]
+            number = self._next("voice")
+            stem = f"{CHAT_VOICE}_{number}" if number else CHAT_VOICE
+        path = f"{stem}.wav" if stem else layout.user_audio(self._next("audio"))
+        if not is_wav(sound.data):
+            # Samples that the session rejects, too, are nothing to hear.
+            with contextlib.suppress(InvalidPayload):
+                self._write(path, encode_wav(from_float32_bytes(sound.data, sound.rate_hz)))
+            path = f"{path.removesuffix('.wav')}.f32"
+        self._write(path, sound.data)
+        if stem.startswith(CHAT_VOICE):
+            self._voice = (sound.data, path)
+        return path
+
+    def _next(self, kind: str) -> int:
+        self._counts[kind] += 1
+        return self._counts[kind] - 1
+
+    def _write(self, path: str, content: bytes) -> None:
+        write_new(self._place(path), content)
+
+    def _place(self, path: str) -> Path:
+        target = self._folder.path / path
+        target.parent.mkdir(exist_ok=True)
+        return target
+
+
+def _media_of(entry: Recorded) -> Iterator[tuple[MediaPart, str]]:
+    """The media of a request and, for voices, where they go."""
+    named: list[tuple[Sound | None, str]] = []
+    match entry:
+        case DuplexSetup():
+            named = [(entry.voice, "voice/prompt"), (entry.tts_voice, CHAT_VOICE)]
+        case HalfDuplexSetup():
+            named = [(entry.voice, CHAT_VOICE)]
+            for number, part in enumerate(entry.system):
+                if isinstance(part, Sound):
+                    named.append((part, f"voice/system_{number}"))
+        case ChatRequested():
+            if entry.voice is not None:
+                yield entry.voice, CHAT_VOICE
+            for message in entry.messages:
+                yield from ((part, "") for part in message.parts if isinstance(part, MediaPart))
+        case _:
+            return
+    for sound, stem in named:
+        if sound is not None:
+            yield sound, stem
+
+
+def _content(media: MediaPart) -> bytes:
+    return media.data if isinstance(media, Sound) else media.file
+
+
+def _made(pcm: Pcm, path: str) -> KeptSound:
+    """Sound of the model: a rerun makes it again, and compares."""
+    return KeptSound(path, round(1000 * pcm.duration_s, 2), sha256=fingerprint(pcm))
+
+
+def fingerprint(pcm: Pcm) -> str:
+    """Of the samples as the model made them, before they became 16 bit."""
+    return hashlib.sha256(np.ascontiguousarray(pcm.samples, "<f4").data).hexdigest()
+
+
+def to_int16(pcm: Pcm) -> np.ndarray[Any, np.dtype[np.int16]]:
+    """Rounded; ±1 becomes ±32767."""
+    return np.rint(np.clip(pcm.samples, -1.0, 1.0) * 32767).astype("<i2")
