@@ -214,6 +214,31 @@ def test_what_was_not_understood_is_asked_for_in_other_words_each_time():
     assert all(one.endswith(("?", "once more.")) for one in asked)
 
 
+@pytest.mark.parametrize(
+    ("heard", "confidence", "answers"),
+    [
+        ("I will not do it.", -0.6, ["Did you say: I will not do it?"]),
+        ("I will not do it. | Yes, I did.", -0.6, ["Did you say", "I'm so sorry"]),
+        ("I will not do it. | No.", -0.6, ["Did you say", "I'm sorry. What did you say?"]),
+        ("I will not do it. | No, what is 2 plus 3?", -0.6, ["Did you say", "2 plus 3 is 5."]),
+        ("I will not do it. | I will not do it.", -0.6, ["Did you say", "I'm so sorry"]),
+        ("I will not do it.", -0.4, ["I'm so sorry"]),
+        ("I want to kill myself.", -0.7, ["I'm so sorry"]),
+    ],
+)
+def test_what_may_be_danger_but_was_hardly_heard_is_asked_back_once(heard, confidence, answers):
+    model: Any = small_cascade(rows=1)
+    recogniser = FixedRecogniser(Heard(""))
+    model.parts = replace(model.parts, recogniser=recogniser)
+    cast = Cast(model)
+    cast.play(0, [StartSession("half_duplex", seed=1)])
+    for text, answer in zip(heard.split(" | "), answers, strict=True):
+        recogniser.heard = Heard(text, confidence=confidence)
+        said = (turn("user", Audio(voice(1.0), "turn"), is_closed=False), Generate())
+
+        assert cast.play(0, list(said))[-1].text.startswith(answer)
+
+
 @pytest.mark.parametrize("text", ["[music]", "(coughing)", "(laughs in the hall)", "[static]"])
 def test_sounds_are_not_language(text: str) -> None:
     assert clean(text) == ""

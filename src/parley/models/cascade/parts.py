@@ -207,6 +207,7 @@ class CascadeParts:
                 answers=answers,
                 now=now,
                 is_word=self.is_word,
+                is_unclear=last.is_unclear,
             )
             if note is None and last.is_unclear and not notes.is_expected(text, history.told):
                 said = next(one for one in NOT_CAUGHT if one not in answers[-2:])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from parley.models.cascade.notes import danger
-from parley.models.cascade.notes.said import FixedNote, lowered, plainly
+from parley.models.cascade.notes.said import ASKED, FixedNote, asked_back, lowered, plainly
 
 LEAST: Final = 0.42
 """Probability of danger from which a sentence gets such an answer: to miss one is worse than one
@@ -18,6 +18,8 @@ LEAST_KNOWN: Final = 0.8
 """The same of a sentence that another note answers."""
 LEAST_PLAIN: Final = 0.28
 """The same of sentences with plain words of it, and of what follows such an answer."""
+LEAST_UNCLEAR: Final = 0.8
+"""The same of a sentence that was hardly heard; below it, users are asked whether they said it."""
 RECENT: Final = 4
 """Number of answers after which a conversation is an ordinary one again."""
 _PLAIN: Final = re.compile(
@@ -32,6 +34,7 @@ _HARMLESS: Final = re.compile(
     r"\b(?:embarrass|laugh|bored|awkward)\w*.{0,30}\b(?:want(?:ed)? to )?die\b"
     r"|\bcut myself (?:shaving|while|cooking|on)\b|\bcould not wake up\b"
     r"|\bend(?:ing)? (?:(?:it|things) (?:here|with)|(?:this|the|our) (?:call|chat|session|game))\b"
+    r"|\b(?:i'?ll|i will) be (?:right )?back\b"
     # What most say first, as it is often misheard.
     r"|^\W*can you (?:hear|fear|feel|here) me(?: now)?\W*$"
 )
@@ -82,12 +85,15 @@ _TAKES_BACK: Final = re.compile(
 )
 
 
-def care_note(text: str, answers: Sequence[str], *, is_known: bool = False) -> FixedNote | None:
+def care_note(
+    text: str, answers: Sequence[str], *, is_known: bool = False, is_unclear: bool = False
+) -> FixedNote | None:
     """The answer to who speaks of harm or of an emergency, or just did; None to all else.
 
     Args:
         answers: what was answered before, oldest first.
         is_known: another note answers the sentence.
+        is_unclear: the recogniser was unsure of it.
     """
     low = lowered(text)
     has_cared = cares(answers)
@@ -100,6 +106,9 @@ def care_note(text: str, answers: Sequence[str], *, is_known: bool = False) -> F
     if _PLAIN.search(low):
         least = LEAST_PLAIN
     if odds[0] < 1 - least and not _HARMLESS.search(low):
+        is_doubted = is_unclear and odds[0] > 1 - LEAST_UNCLEAR and not _PLAIN.search(low)
+        if is_doubted and not has_cared and not asked_back(answers):
+            return FixedNote(f"{ASKED}{text.strip(' .?!')}?")
         kind = danger.KINDS[1 + int(odds[1:].argmax())]
         if kind == "emergency" and (not has_cared or odds[0] < 1 - LEAST):
             return FixedNote(_CALL_NOW)

@@ -38,7 +38,15 @@ from parley.models.cascade.notes.languages import foreign_note
 from parley.models.cascade.notes.letters import letters_note, named_note, spelling_note
 from parley.models.cascade.notes.measures import measure_note
 from parley.models.cascade.notes.reckoning import compare_note, count_note, leaving_note, sum_note
-from parley.models.cascade.notes.said import FixedNote, latest, lowered, plainly, varied
+from parley.models.cascade.notes.said import (
+    FixedNote,
+    asked_back,
+    confirmed,
+    latest,
+    lowered,
+    plainly,
+    varied,
+)
 from parley.models.cascade.numerals import as_digits
 
 _TOOLS = (
@@ -67,6 +75,7 @@ def note_for(
     answers: Sequence[str] = (),
     now: Now = datetime.now,
     is_word: Callable[[str], bool] | None = None,
+    is_unclear: bool = False,
 ) -> FixedNote | None:
     """The note for a sentence of the user's; None when there is nothing to note.
 
@@ -80,9 +89,15 @@ def note_for(
             a continuation.
         now: reads the clock, if it is asked for.
         is_word: True for an English word; see `foreign_note`.
+        is_unclear: the recogniser was unsure of the sentence.
     """
+    if asked_back(answers):
+        text = confirmed(text, earlier)
+        if not text:
+            return FixedNote("I'm sorry. What did you say?")
     known = _known(text, earlier, seed, answers, now)
-    careful = care_note(text, answers, is_known=known is not None)
+    is_known = known is not None or bool(unknown_note(lowered(latest(text))))
+    careful = care_note(text, answers, is_known=is_known, is_unclear=is_unclear)
     found = careful or foreign_note(text, is_word) or known
     if found is None:
         text = latest(text)

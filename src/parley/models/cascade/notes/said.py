@@ -56,6 +56,26 @@ class Replies:
         return next((reply for pattern, reply in self._rows if pattern.search(low)), None)
 
 
+ASKED = "Did you say: "
+"""Begins the question whether users said what was heard."""
+_YES = re.compile(r"^\W*(?:yes|yeah|yep|i did|i do|that'?s right|correct)\b")
+_NO = re.compile(r"^\W*(?:no|nope|not at all)\b(?:\W+i (?:did not|didn't)(?: say that)?)?\W*")
+
+
+def asked_back(answers: Sequence[str]) -> bool:
+    """True if the last answer was such a question."""
+    return bool(answers) and answers[-1].startswith(ASKED)
+
+
+def confirmed(text: str, earlier: Sequence[str]) -> str:
+    """What users said, given their answer to such a question; "" if it was something else."""
+    low = lowered(text)
+    if _YES.search(low) and earlier:
+        return earlier[-1]
+    denied = _NO.match(low)
+    return text[denied.end() :] if denied else text
+
+
 _BEFORE = ("As I said: ", "Once more: ", "Again: ")
 
 
