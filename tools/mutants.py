@@ -50,7 +50,7 @@ MUTANTS: Final = [
         ("if self.worker_pool.can_ever_serve(ticket.kind):\n                    return", "if False:\n                    return"),
         ("                    # No slot that this one could take is free; those behind may take the others.\n                    continue", "                    return"),
         ("WORKERS_TO_TRY: Final = 2", "WORKERS_TO_TRY: Final = 3"),
-        ("away_s > self.no_worker_refuse_s", "away_s > 2 * self.no_worker_refuse_s"),
+        ("away_s > self._no_worker_refuse_s", "away_s > 2 * self._no_worker_refuse_s"),
         ("if self._is_closed or self.is_paused:", "if self._is_closed:"),
         ("        elif ticket.lease is not None:\n            ticket.lease.release()\n        return was_waiting", "        return was_waiting"),
         ("if not lease.is_lost:\n            self.worker_pool.full(lease.worker)", "pass"),

@@ -100,7 +100,7 @@ class OnRay:
 
     @property
     def pool(self) -> Any:
-        return self.gateway.runtime.scheduling.worker_pool
+        return self.gateway.runtime.dispatcher.worker_pool
 
     @property
     def usable(self) -> int:
@@ -214,7 +214,7 @@ async def test_people_who_wait_bring_more_workers_and_an_idle_one_is_given_back(
     cluster: Any,
 ) -> None:
     async with on_ray(cluster, 2, "scaled") as on_cluster:
-        pool, queue = on_cluster.pool, on_cluster.gateway.runtime.scheduling.queue
+        pool, queue = on_cluster.pool, on_cluster.gateway.runtime.dispatcher.queue
 
         def look() -> Demand:
             idle = frozenset(worker.hello.index for worker in pool if worker.is_empty)

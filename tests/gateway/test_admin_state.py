@@ -21,6 +21,7 @@ from parley.gateway import maintenance
 from parley.gateway.authenticator import Authenticator, Caller
 from parley.gateway.http.auth import OPEN_PATHS
 from parley.gateway.state import MIGRATIONS, State
+from parley.settings import SecuritySettings
 
 ADMIN = {"authorization": "Bearer the-admin"}
 CAPABILITIES = "/v1/realtime/capabilities"
@@ -53,7 +54,7 @@ async def test_switches_estimates_and_keys_outlast_a_restart(tmp_path):
         await http.put("/api/config/eta", json={"eta_chat_s": 7.5})
         await http.put("/api/config/eta", json={"ema_alpha": 0.5})
         for _ in range(3):
-            running.runtime.scheduling.eta.record("chat", 4.0)
+            running.runtime.dispatcher.eta.record("chat", 4.0)
         key = (await http.post("/api/admin/keys", json={"name": "kiosk"})).json()["key"]
         token = (await http.post("/api/token", headers={"x-api-key": key})).json()["token"]
         link = running.runtime.access.authenticator.share_token("x", None)
@@ -247,9 +248,8 @@ async def test_a_client_secret_opens_sessions_and_nothing_else(tmp_path, as_admi
 
 
 def test_tokens_that_an_admin_gave_out_count_by_address():
-    auth = Authenticator(
-        admin_token="t", needs_key=True, clock=SystemClock(), anonymous_per_minute=2
-    )
+    security = SecuritySettings(admin_token="t", needs_key=True, anonymous_per_minute=2)
+    auth = Authenticator(security, SystemClock())
     token = auth.session_token(Caller("admin"))
     caller = auth.identify({"authorization": f"Bearer {token}"})
 
@@ -421,7 +421,7 @@ async def test_a_database_that_fails_stops_no_conversation(tmp_path, monkeypatch
     async with gateway(tmp_path) as running, client(running) as http:
         with monkeypatch.context() as broken:
             broken.setattr(State, "set_fact", full)
-            running.runtime.scheduling.eta.record("chat", 4.0)
+            running.runtime.dispatcher.eta.record("chat", 4.0)
             await until(lambda: bool(running.runtime.stores.maintenance.failures))
             answer = await http.get("/health")
         monkeypatch.setattr(State, "touch_keys", touched)

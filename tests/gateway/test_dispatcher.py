@@ -9,12 +9,11 @@ import pytest
 from parley.clock import ManualClock
 from parley.errors import ServiceUnavailable, WorkerConnectFailed
 from parley.gateway.dispatcher import Dispatcher
-from parley.gateway.eta import EtaTracker
 from parley.gateway.queue import STEPS_BACK, Queue, Ticket
-from parley.gateway.worker_pool import Lease, Worker, WorkerPool
+from parley.gateway.worker_pool import Lease, Worker
 from parley.protocol.control import Heartbeat, Hello, SessionPhase
 from parley.protocol.kinds import Kind, Phase
-from parley.settings import EtaSettings
+from parley.settings import EtaSettings, QueueSettings
 
 
 @dataclass
@@ -23,12 +22,10 @@ class GatewayParts:
     clock: ManualClock = field(default_factory=ManualClock)
 
     def __post_init__(self) -> None:
-        self.eta = EtaTracker(EtaSettings(chat_s=20))
-        self.worker_pool = WorkerPool(self.clock, self.eta)
-        self.queue = Queue(self.limit)
-        self.dispatcher = Dispatcher(
-            queue=self.queue, worker_pool=self.worker_pool, eta=self.eta, clock=self.clock
-        )
+        queue = QueueSettings(max_size=self.limit)
+        self.dispatcher = Dispatcher(self.clock, queue, EtaSettings(chat_s=20))
+        self.eta, self.queue = self.dispatcher.eta, self.dispatcher.queue
+        self.worker_pool = self.dispatcher.worker_pool
 
     def worker(self, name: str = "w0", *, slots: int = 1, pid: int = 1, **more) -> Worker:
         hello = Hello(name, f"http://{name}", slots, "parrot", "cpu", "1", pid, **more)

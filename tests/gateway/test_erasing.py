@@ -42,7 +42,7 @@ async def test_a_response_that_ends_after_its_key_was_revoked_is_not_kept() -> N
         alice, as_alice = await key_of(http, "alice")
         asked = {"model": "m", "input": "I live in Leeds.", "background": True}
         made = await http.post("/v1/responses", json=asked, headers=as_alice)
-        pool = server.runtime.scheduling.worker_pool
+        pool = server.runtime.dispatcher.worker_pool
         await until(lambda: len(list(pool.leases)) == 1)
         await http.delete(f"/api/admin/keys/{alice}", headers=ADMIN)
         await http.delete("/api/sessions", params={"key": alice}, headers=ADMIN)

@@ -47,7 +47,7 @@ class Hosts:
         clock = SystemClock()
         self.pool = WorkerPool(clock, EtaTracker(parts.eta))
         self.state = State(self.here / "state.db")
-        authenticator = Authenticator(admin_token=None, needs_key=False, clock=clock)
+        authenticator = Authenticator(parts.security, clock)
         self.storage = parts.storage
         self.handover = Handover(
             worker_pool=self.pool,

@@ -21,7 +21,7 @@ from parley.gateway.usage import KeyUsage
 from parley.gateway.worker_pool import WorkerPool
 from parley.protocol.control import Heartbeat, Hello, SessionPhase
 from parley.protocol.kinds import Kind, Phase
-from parley.settings import EtaSettings
+from parley.settings import EtaSettings, SecuritySettings
 
 ADMIN = {"x-admin-token": "t" * 32}
 SECURITY = {"admin_token": "t" * 32, "needs_key": True}
@@ -229,7 +229,7 @@ async def test_usage_is_told_to_admins_as_a_table_and_to_a_holder_its_own():
                 await hear(call)
                 await say(call, type="stop")
                 await end_of(call)
-        await until(lambda: not gateway.runtime.scheduling.worker_pool.leases)
+        await until(lambda: not gateway.runtime.dispatcher.worker_pool.leases)
         async with gateway.http(headers=ADMIN) as http:
             report = (await http.get("/api/admin/keys/usage")).json()["usage"]
             table = await http.get("/api/admin/keys/usage", params={"format": "csv"})
@@ -248,7 +248,7 @@ async def test_a_rotated_key_keeps_its_id_and_the_old_one_works_until_the_overla
     tmp_path: Path,
 ) -> None:
     clock = SetClock()
-    authenticator = Authenticator(admin_token=None, needs_key=True, clock=clock)
+    authenticator = Authenticator(SecuritySettings(needs_key=True), clock)
     async with State(tmp_path / "state.db") as state:
         await state.add_key(replace(a_key(), hash=hash_key("pk_one")))
         await state.rotate_key("k_1", hash_key("pk_two"), clock.time() + 60)

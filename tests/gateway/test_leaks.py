@@ -15,7 +15,7 @@ async def test_a_client_that_is_cut_off_after_its_session_has_ended_leaves_no_sl
             await hear(client)
             await say(client, type="prepare")
             await hear(client)
-            (lease,) = gateway.runtime.scheduling.worker_pool.leases
+            (lease,) = gateway.runtime.dispatcher.worker_pool.leases
             resume = ResumeState("duplex", left_s=None, note="")
             # Its worker reports the gateway before it closes the session's connection.
             await worker._say(

@@ -12,14 +12,13 @@ from tests.gateway.test_session_registry import Young, hello, of_session
 from tests.support.gateways import until
 
 from parley.gateway import moving, rebuilding
-from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.moving import Moving
-from parley.gateway.queue import Queue
 from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.sessions import SessionState
 from parley.gateway.worker_pool import Lease
 from parley.protocol.control import FOLLOW_HEADER, Heartbeat
 from parley.protocol.kinds import Phase
+from parley.settings import LimitSettings
 from parley.transport import Closure, ConnectionClosed
 
 READY: dict[str, Any] = {"type": "rebuild_ready"}
@@ -69,29 +68,17 @@ class Draining(Young):
         super().__init__()
         self.stopped: list[str] = []
         self.ended: list[str] = []
-        self.dispatcher = Dispatcher(
-            queue=Queue(8), worker_pool=self.pool, eta=Mock(), clock=self.clock
-        )
-        rebuilding = Rebuilding(
-            dispatcher=self.dispatcher,
-            upstream_settings=Mock(),
-            metrics=Mock(),
-            clock=self.clock,
-            window_s=30.0,
-            loading_wait_s=30.0,
-        )
+        rebuilding = Rebuilding(self.dispatcher, Mock(), LimitSettings(resume_window_s=30.0))
         self.kept.rebuild = rebuilding.rebuild
-        self.moving = Moving(
-            sessions=self.kept,
-            rebuilding=rebuilding,
-            dispatcher=self.dispatcher,
-            hand_over=self._hand_over,
-            end=lambda lease: self.ended.append(lease.lease_id),
-        )
+        control = Mock(hand_over=self._hand_over, end_doubled=self._end)
+        self.moving = Moving(sessions=self.kept, rebuilding=rebuilding, worker_control=control)
         self.worker = self.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
         self.other = self.pool.welcome(hello(worker_id="other"), object())
         self.pool.heard(self.other, Heartbeat("idle", 2, 0, 0.0, 0))
         self.worker.is_draining = True
+
+    def _end(self, lease: Lease) -> None:
+        self.ended.append(lease.lease_id)
 
     async def _hand_over(self, lease: Lease) -> bool:
         self.stopped.append(lease.lease_id)

@@ -29,10 +29,10 @@ async def test_ready_reports_whether_a_session_would_be_served():
             assert await ready(gateway) == (200, "")
             async with occupied(gateway):
                 assert await ready(gateway) == (200, ""), "a busy worker serves who waits"
-            (known,) = gateway.runtime.scheduling.worker_pool
-            gateway.runtime.scheduling.worker_pool.drain(known, True)
+            (known,) = gateway.runtime.dispatcher.worker_pool
+            gateway.runtime.dispatcher.worker_pool.drain(known, True)
             assert (await ready(gateway))[0] == 503
-            gateway.runtime.scheduling.worker_pool.drain(known, False)
+            gateway.runtime.dispatcher.worker_pool.drain(known, False)
             worker.kill()
             await until(lambda: not known.is_connected)
             assert (await ready(gateway))[0] == 503
@@ -167,7 +167,7 @@ async def _a_call_with_a_key(security, lines):
 async def test_metrics_tell_that_another_gateway_may_be_active():
     async with running_gateway() as gateway, gateway.http() as http:
         before = (await http.get("/metrics")).text
-        gateway.runtime.scheduling.dispatcher.pause(True)
+        gateway.runtime.dispatcher.pause(True)
         doubted = (await http.get("/metrics")).text
 
     assert "parley_leadership_in_doubt 0.0" in before
@@ -187,7 +187,7 @@ async def test_metrics_report_the_process_the_build_and_each_worker():
             await end_of(socket)
         text = (await http.get("/metrics")).text
         worker.kill()
-        await until(lambda: not next(iter(gateway.runtime.scheduling.worker_pool)).is_connected)
+        await until(lambda: not next(iter(gateway.runtime.dispatcher.worker_pool)).is_connected)
         after = (await http.get("/metrics")).text
 
     for name in (

@@ -72,7 +72,7 @@ async def test_an_admin_drains_and_restarts_a_worker():
         listed = (await http.get("/workers")).json()["workers"][0]
         back = await http.put(path, json={"draining": False})
         restarted = await http.post(f"{path}/restart", json={"grace_s": 0})
-        await until(lambda: gateway.runtime.scheduling.worker_pool.find("w0") is None)
+        await until(lambda: gateway.runtime.dispatcher.worker_pool.find("w0") is None)
         unknown = await http.put("/api/admin/workers/nobody", json={"draining": True})
         audit = (await http.get("/api/admin/audit")).json()["entries"]
 
@@ -173,7 +173,7 @@ async def test_a_wrong_order_changes_nothing(body):
     ):
         answer = await http.put("/api/admin/workers/w0", json=body)
         await asyncio.sleep(0)
-        worker = gateway.runtime.scheduling.worker_pool.find("w0")
+        worker = gateway.runtime.dispatcher.worker_pool.find("w0")
 
     assert answer.status_code == 422
     assert worker is not None

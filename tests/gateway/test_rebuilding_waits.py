@@ -6,22 +6,17 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
-from tests.gateway.test_session_registry import come_back, left
+from tests.gateway.test_session_registry import come_back, left, never
 from tests.support.gateways import running_gateway, until
 from tests.support.patience import HANG_S
 from tests.support.talking import end_of
 
 from parley.clock import ManualClock
 from parley.gateway.dispatcher import Dispatcher
-from parley.gateway.eta import EtaTracker
 from parley.gateway.lost_session import LostSession
-from parley.gateway.queue import Queue
 from parley.gateway.rebuilding import Rebuilding
-from parley.gateway.sessions import NotRebuilt
-from parley.gateway.successor import ReservedSlot
-from parley.gateway.worker_pool import Lease, WorkerPool
-from parley.protocol.kinds import Kind
-from parley.settings import EtaSettings
+from parley.gateway.sessions import GatewaySession, NotRebuilt, SessionState
+from parley.settings import EtaSettings, LimitSettings, QueueSettings
 
 WINDOW_S = 30.0
 LOADING_WAIT_S = 900.0
@@ -32,38 +27,18 @@ class Waiting:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        eta = EtaTracker(EtaSettings())
-        self.pool = WorkerPool(self.clock, eta)
-        self.dispatcher = Dispatcher(
-            queue=Queue(8),
-            worker_pool=self.pool,
-            eta=eta,
-            clock=self.clock,
-            no_worker_refuse_s=10 * LOADING_WAIT_S,
-        )
-        self.rebuilding = Rebuilding(
-            dispatcher=self.dispatcher,
-            upstream_settings=Mock(),
-            metrics=Mock(),
-            clock=self.clock,
-            window_s=WINDOW_S,
-            loading_wait_s=LOADING_WAIT_S,
-        )
-        self.task: asyncio.Task[Lease] = asyncio.create_task(self.rebuilding.rebuild(lost()))
+        dispatcher = Dispatcher(self.clock, QueueSettings(), EtaSettings())
+        self.pool = dispatcher.worker_pool
+        limits = LimitSettings(resume_window_s=WINDOW_S, rebuild_wait_s=LOADING_WAIT_S)
+        self.rebuilding = Rebuilding(dispatcher, Mock(), limits)
+        lost = GatewaySession("call", SessionState.MOVING, 0.0, lost=LostSession.of_log(left()))
+        self.task = asyncio.create_task(self.rebuilding.rebuild(lost, None))
 
     async def is_waiting(self, at_s: float) -> bool:
         self.clock.advance(at_s - self.clock.monotonic())
         self.pool.changed.notify()
         await asyncio.wait({self.task}, timeout=0.05)
         return not self.task.done()
-
-
-def lost(session_id: str = "call", key_id: str | None = None) -> LostSession:
-    return LostSession(
-        *("log", "lease", session_id, Kind.AUDIO_DUPLEX, "duplex", "w", "http://w", 7, "m"),
-        address="127.0.0.1",
-        key_id=key_id,
-    )
 
 
 @pytest.fixture
@@ -106,18 +81,11 @@ async def test_a_worker_that_ends_while_it_loads_is_not_waited_for(waiting: Wait
 async def test_its_client_learns_how_long_it_may_come_again(key_id: str | None) -> None:
     async with running_gateway() as gateway:
         runtime = gateway.runtime
-        runtime.serving.sessions.hold_s = 0.05
-
-        async def rebuild(session: LostSession, slot: ReservedSlot | None) -> Lease:
-            await asyncio.Event().wait()
-            raise AssertionError
-
-        runtime.serving.sessions.rebuild = rebuild
+        runtime.sessions.hold_s = 0.05
+        runtime.sessions.rebuild = never
         note = json.dumps({"address": "127.0.0.1", "key_id": key_id})
-        runtime.serving.sessions.found(
-            msgspec.structs.replace(left(note=note), session_id="omni_1")
-        )
-        await until(lambda: runtime.serving.sessions.moving("omni_1"))
+        runtime.sessions.found(msgspec.structs.replace(left(note=note), session_id="omni_1"))
+        await until(lambda: runtime.sessions.moving("omni_1"))
         async with asyncio.timeout(HANG_S):
             said, code = await end_of(await come_back(gateway))
 

@@ -108,7 +108,7 @@ async def test_a_client_that_does_not_read_slows_the_worker_and_is_dropped():
         client = await connect(gateway.ws(PATHS["duplex"]), max_queue=1)
         await hear(client)
         client.transport.pause_reading()
-        await until(lambda: not gateway.runtime.scheduling.worker_pool.leases)
+        await until(lambda: not gateway.runtime.dispatcher.worker_pool.leases)
         client.transport.abort()
 
         # Bounded by socket buffers and the gateway's own, not by what the worker has to say.

@@ -32,7 +32,7 @@ async def test_status_counts_workers_and_what_runs():
         connect(gateway.ws(PATHS["duplex"])) as client,
     ):
         await hear(client)
-        gateway.runtime.scheduling.worker_pool.process_begins(2)
+        gateway.runtime.dispatcher.worker_pool.process_begins(2)
         status = (await http.get("/status")).json()
         workers = (await http.get("/workers")).json()
 
@@ -134,7 +134,7 @@ async def test_chat_over_http_gives_up_in_time_and_gives_its_place_back():
         response = await http.post("/api/chat", json=HELLO)
 
         assert (response.status_code, response.json()["code"]) == (504, "timeout")
-        assert len(gateway.runtime.scheduling.queue) == 0
+        assert len(gateway.runtime.dispatcher.queue) == 0
 
 
 @pytest.mark.parametrize("moment", ["waiting", "answering"])
@@ -144,15 +144,15 @@ async def test_hanging_up_on_chat_over_http_cancels(moment: str):
             if moment == "waiting":
                 async with occupied(gateway):
                     asking = asyncio.create_task(http.post("/api/chat", json=HELLO))
-                    await until(lambda: len(gateway.runtime.scheduling.queue) == 1)
+                    await until(lambda: len(gateway.runtime.dispatcher.queue) == 1)
                     asking.cancel()
-                    await until(lambda: len(gateway.runtime.scheduling.queue) == 0)
+                    await until(lambda: len(gateway.runtime.dispatcher.queue) == 0)
             else:
                 worker.may_answer.clear()
                 asking = asyncio.create_task(http.post("/api/chat", json=HELLO))
                 await until(lambda: worker.heard)
                 asking.cancel()
-                await until(lambda: not gateway.runtime.scheduling.worker_pool.leases)
+                await until(lambda: not gateway.runtime.dispatcher.worker_pool.leases)
                 worker.may_answer.set()
         await all_free(gateway)
 

@@ -34,7 +34,7 @@ def admission(*, sessions: int = 2, **security) -> Admission:
 
 def admins(*, admin_token: str | None = None, **security) -> Admins:
     settings = SecuritySettings(admin_token=admin_token, **security)
-    authenticator = Authenticator(admin_token=admin_token, needs_key=False, clock=ManualClock())
+    authenticator = Authenticator(settings, ManualClock())
     return Admins(settings, admission=admission(**security), authenticator=authenticator)
 
 
@@ -187,7 +187,7 @@ async def test_a_worker_without_the_secret_is_refused_before_the_upgrade(secret:
         refused = await refusal_of(gateway.ws(CONTROL_PATH), additional_headers=extra)
 
         assert refused == (401, "unauthorized")
-        assert len(gateway.runtime.scheduling.worker_pool) == 0
+        assert len(gateway.runtime.dispatcher.worker_pool) == 0
 
 
 async def test_the_secret_is_shown_to_the_worker_too():
@@ -216,7 +216,7 @@ async def test_nonsense_on_the_control_socket_ends_it(words: str):
             await socket.wait_closed()
 
         assert socket.close_code == 1008
-        assert len(gateway.runtime.scheduling.worker_pool) == 0
+        assert len(gateway.runtime.dispatcher.worker_pool) == 0
 
 
 # REST
@@ -285,7 +285,7 @@ async def test_errors_of_ours_reveal_nothing(monkeypatch: pytest.MonkeyPatch):
         def broken() -> None:
             raise RuntimeError("/secret/path")
 
-        monkeypatch.setattr(gateway.runtime.scheduling.dispatcher, "refresh", broken)
+        monkeypatch.setattr(gateway.runtime.dispatcher, "refresh", broken)
         with structlog.testing.capture_logs() as lines:
             async with gateway.http() as http:
                 response = await http.get("/api/queue")

@@ -12,21 +12,27 @@ import pytest
 from structlog.testing import capture_logs
 from tests.support.gateways import RunningGateway, running_gateway, until
 from tests.support.patience import HANG_S
+from tests.support.present import present
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import end_of
 from websockets.asyncio.client import ClientConnection, connect
 
 from parley.clock import ManualClock
 from parley.gateway.admission import Admission
-from parley.gateway.eta import EtaTracker
-from parley.gateway.lost_session import LostSession
+from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.moving import Moving
 from parley.gateway.resumption import Resumption
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.session_relay import AGAIN_CODE, RelayEnd, SessionRelay
-from parley.gateway.sessions import NotRebuilt, NotYetKnown, Sessions, SessionState
+from parley.gateway.sessions import (
+    GatewaySession,
+    NotRebuilt,
+    NotYetKnown,
+    Sessions,
+    SessionState,
+)
 from parley.gateway.successor import ReservedSlot
-from parley.gateway.worker_pool import Lease, WorkerPool
+from parley.gateway.worker_pool import Lease
 from parley.protocol.control import (
     RESUME_HEADER,
     SESSION_HEADER,
@@ -38,7 +44,7 @@ from parley.protocol.control import (
 from parley.protocol.kinds import Kind, Phase
 from parley.protocol.resume import REFUSED_CODE, ResumeRequest
 from parley.session_log.contract import LoggedSession
-from parley.settings import EtaSettings, SecuritySettings
+from parley.settings import EtaSettings, QueueSettings, SecuritySettings
 from parley.transport import Closure, DialFailed
 
 WINDOW_S = 30.0
@@ -55,12 +61,19 @@ def hello(*sessions: SessionPhase, worker_id: str = "w") -> Hello:
     return Hello(worker_id, "http://127.0.0.1:1", 2, "parrot", "cpu", "1", 7, sessions=sessions)
 
 
+async def never(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
+    """No worker continues it."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
 class Young:
     """What a gateway that has just started knows."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.pool = WorkerPool(self.clock, EtaTracker(EtaSettings()))
+        self.dispatcher = Dispatcher(self.clock, QueueSettings(max_size=8), EtaSettings())
+        self.pool = self.dispatcher.worker_pool
         self.dropped: list[str] = []
         self.gone: set[str] = set()
         self.leaving = asyncio.Event()
@@ -72,6 +85,7 @@ class Young:
             is_gone=self._is_gone,
             drop_log=self.dropped.append,
             window_s=WINDOW_S,
+            rebuild=never,
             hold_s=0.2,
         )
 
@@ -82,11 +96,11 @@ class Young:
         """Leases of sessions that are rebuilt from here on, each at another worker."""
         rebuilt: list[str] = []
 
-        async def rebuild(lost: LostSession, slot: ReservedSlot | None) -> Lease:
+        async def rebuild(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
+            lost = present(session.lost)
             rebuilt.append(lost.lease_id)
-            lease = self.pool.lease(lost.kind, lost.session_id)
-            assert lease is not None
-            lease.resume = ResumeState(lost.dialect, left_s=WINDOW_S, note="")
+            lease = present(self.pool.lease(lost.kind, lost.session_id))
+            lease.resume = ResumeState("duplex", left_s=WINDOW_S, note="", log_id=lost.log_id)
             return lease.transfer()
 
         self.kept.rebuild = rebuild
@@ -115,8 +129,7 @@ async def test_a_worker_may_bring_a_session_late() -> None:
 
     gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
 
-    lease = await gateway.kept.find("call")
-    assert lease is not None
+    lease = present(await gateway.kept.find("call"))
     assert lease.is_held
     assert (gateway.kept.away, gateway.free_slots()) == (1, 1)
 
@@ -126,8 +139,7 @@ async def test_a_session_that_ended_without_a_gateway_has_last_words() -> None:
 
     gateway.pool.welcome(hello(of_session(Phase.ENDED)), object())
 
-    lease = await gateway.kept.find("call")
-    assert lease is not None
+    lease = present(await gateway.kept.find("call"))
     assert gateway.kept.take(lease) is None, "it has no slot any more"
     assert (gateway.kept.away, gateway.free_slots()) == (0, 2)
 
@@ -135,8 +147,7 @@ async def test_a_session_that_ended_without_a_gateway_has_last_words() -> None:
 async def ended_and_lost(gateway: Young) -> Lease:
     """A session that its worker ended just before it died."""
     worker = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
-    lease = await gateway.kept.find("call")
-    assert lease is not None
+    lease = present(await gateway.kept.find("call"))
     assert not gateway.kept.seek_last_words(lease), "it has not ended"
     gateway.pool.phase(worker, of_session(Phase.ENDED))
     gateway.pool.disconnected(worker)
@@ -152,18 +163,16 @@ async def test_last_words_of_a_worker_that_died_are_told_by_another() -> None:
 
     assert gateway.kept.seek_last_words(lease)
 
-    found = await gateway.kept.find("call")
-    assert found is not None
+    found = present(await gateway.kept.find("call"))
     assert (rebuilt, found.worker.worker_id) == (["lease"], "v")
 
 
 async def test_last_words_are_found_at_the_worker_that_took_them_over() -> None:
     gateway = Young()
 
-    async def rebuild(lost: LostSession, slot: ReservedSlot | None) -> Lease:
-        lease = gateway.pool.lease(lost.kind, lost.session_id)
-        assert lease is not None
-        lease.resume = ResumeState(lost.dialect, left_s=WINDOW_S, note="")
+    async def rebuild(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
+        lease = present(gateway.pool.lease(Kind.AUDIO_DUPLEX, session.session_id))
+        lease.resume = ResumeState("duplex", left_s=WINDOW_S, note="")
         lease.phase = Phase.ENDED
         return lease.transfer()
 
@@ -171,9 +180,7 @@ async def test_last_words_are_found_at_the_worker_that_took_them_over() -> None:
     assert gateway.kept.seek_last_words(await ended_and_lost(gateway))
     await asyncio.sleep(0)
 
-    found = await gateway.kept.find("call")
-
-    assert found is not None
+    found = present(await gateway.kept.find("call"))
     assert found.worker.worker_id == "v"
     assert found.worker.free_slots == 2, "they need none"
     assert gateway.kept.take(found) is None
@@ -181,10 +188,8 @@ async def test_last_words_are_found_at_the_worker_that_took_them_over() -> None:
 
 @pytest.mark.parametrize(("code", "is_kept"), [(1000, False), (1001, False), (1006, True)])
 def test_a_session_whose_client_leaves_while_it_moves_is_over(code: int, is_kept: bool) -> None:
-    lease = SimpleNamespace(resume=object(), is_held=True, is_lost=True)
-    sessions = SimpleNamespace(can_move=lambda lease: True)
-    relay = SessionRelay(sessions=sessions, metrics=None, clock=None)  # type: ignore[arg-type]
-
+    lease = SimpleNamespace(resume=object(), is_held=True, is_lost=True, log_id="log")
+    relay = SessionRelay(sessions=Mock(), metrics=Mock())
     end, upstream = RelayEnd("client", Closure(code)), SimpleNamespace(lease=lease)
 
     assert relay._is_cut(end, upstream) is is_kept  # type: ignore[arg-type]
@@ -193,7 +198,7 @@ def test_a_session_whose_client_leaves_while_it_moves_is_over(code: int, is_kept
 async def test_a_session_that_ended_is_not_called_lost_when_its_last_words_are_gone() -> None:
     gateway = Young()
 
-    async def rebuild(lost: LostSession, slot: ReservedSlot | None) -> Lease:
+    async def rebuild(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
         raise NotRebuilt("Nothing of the session was kept.")
 
     gateway.kept.rebuild = rebuild
@@ -220,26 +225,16 @@ async def test_a_session_of_which_its_worker_says_nothing_more_gives_its_slot_ba
 async def test_a_worker_that_is_lost_after_it_rebuilt_a_session_is_followed_by_another() -> None:
     gateway = Young()
     first = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
-    rebuilt: list[str] = []
-
-    async def rebuild(lost: LostSession, slot: ReservedSlot | None) -> Lease:
-        rebuilt.append(lost.log_id)
-        lease = gateway.pool.lease(Kind.AUDIO_DUPLEX, "call")
-        assert lease is not None
-        lease.resume = ResumeState(lost.dialect, left_s=WINDOW_S, note="", log_id=lost.log_id)
-        return lease.transfer()
-
-    gateway.kept.rebuild = rebuild
+    rebuilt = gateway.rebuilds()
     others = [hello(worker_id=name) for name in ("v", "u")]
     for lost, other in zip((first.worker_id, "v"), others, strict=True):
         gateway.pool.welcome(other, object())
-        worker = gateway.pool.find(lost)
-        assert worker is not None
+        worker = present(gateway.pool.find(lost))
         gateway.pool.disconnected(worker)
         gateway.pool.gone(worker)
         assert await gateway.kept.find("call") is not None
 
-    assert rebuilt == ["lease"] * 2
+    assert len(rebuilt) == 2
     assert gateway.dropped == []
     assert gateway.kept.why_lost("call", None) is None
 
@@ -248,7 +243,7 @@ async def test_a_fault_while_a_session_is_rebuilt_loses_it_and_nothing_else() ->
     gateway = Young()
     worker = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
 
-    async def rebuild(lost: LostSession, slot: ReservedSlot | None) -> Lease:
+    async def rebuild(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
         raise KeyError("a mistake of ours")
 
     gateway.kept.rebuild = rebuild
@@ -288,7 +283,7 @@ async def test_a_gateway_that_ends_leaves_what_it_rebuilds_to_the_next_one() -> 
         for name, call in (("first", "call"), ("later", "another"))
     ]
 
-    async def rebuild(lost: LostSession, slot: ReservedSlot | None) -> Lease:
+    async def rebuild(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
         began.set()
         # As the queue does, which is closed then.
         await gateway.leaving.wait()
@@ -314,26 +309,14 @@ async def test_a_session_in_flight_to_another_worker_is_not_ended_where_it_was()
     gateway.pool.welcome(
         hello(*(of_session(Phase.ACTIVE, each, each) for each in ("on its way", "there"))), object()
     )
-    unlogged = gateway.pool.find_lease("there")
-    assert unlogged is not None
+    unlogged = present(gateway.pool.find_lease("there"))
     assert unlogged.resume is not None
     unlogged.resume = msgspec.structs.replace(unlogged.resume, log_id="")
 
-    async def rebuild(lost: LostSession, slot: ReservedSlot | None) -> Lease:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    gateway.kept.rebuild = rebuild
-    moving = Moving(
-        sessions=gateway.kept,
-        rebuilding=None,  # type: ignore[arg-type]
-        dispatcher=None,  # type: ignore[arg-type]
-        hand_over=None,  # type: ignore[arg-type]
-        end=lambda lease: ended.append(lease.session_id),
-    )
+    control = Mock(end_doubled=lambda lease: ended.append(lease.session_id))
+    moving = Moving(sessions=gateway.kept, rebuilding=Mock(), worker_control=control)
     for name in ("on its way", "there"):
-        lease = gateway.pool.find_lease(name)
-        assert lease is not None
+        lease = present(gateway.pool.find_lease(name))
         moving._part(lease)
 
     moving.leave()
@@ -363,18 +346,11 @@ async def test_a_session_whose_worker_cannot_be_reached_goes_where_it_can(
     for model in others:
         there = msgspec.structs.replace(hello(worker_id="other"), model=model)
         gateway.pool.welcome(there, object())
-    moving = Moving(
-        sessions=gateway.kept,
-        rebuilding=None,  # type: ignore[arg-type]
-        dispatcher=SimpleNamespace(worker_pool=gateway.pool),  # type: ignore[arg-type]
-        hand_over=None,  # type: ignore[arg-type]
-        end=lambda lease: ended.append(lease.lease_id),
-    )
-    lease = gateway.pool.find_lease("lease")
-    assert lease is not None
+    control = Mock(end_doubled=lambda lease: ended.append(lease.lease_id))
+    moving = Moving(sessions=gateway.kept, rebuilding=Mock(), worker_control=control)
+    lease = present(gateway.pool.find_lease("lease"))
     if is_connected:
-        lease = gateway.kept.take(lease)
-        assert lease is not None
+        lease = present(gateway.kept.take(lease))
 
     moving.move_unreachable(lease)
 
@@ -395,18 +371,16 @@ async def test_only_a_worker_that_gives_no_answer_is_unreachable(
 ) -> None:
     gateway, connection, said = Young(), Mock(), list[Lease]()
     gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
-    lease = gateway.pool.find_lease("lease")
-    assert lease is not None
+    lease = present(gateway.pool.find_lease("lease"))
     lease.is_lost = is_lost
     resumption = Resumption(
         sessions=gateway.kept,
-        waiting=Mock(),
-        unreachable=said.append,
+        rebuilding=Mock(),
+        moving=Mock(move_unreachable=said.append),
         relay=Mock(),
         admission=Mock(),
         upstream_settings=Mock(),
         metrics=Mock(),
-        clock=gateway.clock,
     )
 
     resumption._not_opened(connection, lease, DialFailed("no", status=status))
@@ -419,35 +393,35 @@ async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(tmp_path: Pat
     async with running_gateway(storage={"data_dir": tmp_path}) as gateway:
         runtime, ended, session_id = gateway.runtime, asyncio.Event(), "adx_0123456789abcdef0123"
 
-        async def rebuild(lost: LostSession, slot: ReservedSlot | None) -> Lease:
+        async def rebuild(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
             try:
                 await asyncio.Event().wait()
             finally:
                 ended.set()
             raise AssertionError
 
-        runtime.serving.sessions.rebuild = rebuild
+        runtime.sessions.rebuild = rebuild
         keyless = f"{session_id}4"
         note = '{"address":"127.0.0.1","key_id":"key"}'
         for found in (
             msgspec.structs.replace(left(note=note), session_id=session_id),
             msgspec.structs.replace(left(), session_id=keyless),
         ):
-            runtime.serving.sessions.found(found)
-        await until(lambda: runtime.serving.sessions.moving(session_id))
-        await until(lambda: runtime.serving.sessions.moving(keyless))
-        for one in runtime.serving.sessions:
+            runtime.sessions.found(found)
+        await until(lambda: runtime.sessions.moving(session_id))
+        await until(lambda: runtime.sessions.moving(keyless))
+        for one in runtime.sessions:
             one.asked.set()
         async with gateway.http() as http:
             stranger = await http.post(f"/api/sessions/{session_id}/end")
-            assert runtime.serving.sessions.moving(session_id)
+            assert runtime.sessions.moving(session_id)
             client = await http.post(f"/api/sessions/{keyless}/end")
 
         assert (stranger.status_code, client.status_code) == (404, 200)
         async with asyncio.timeout(HANG_S):
             await ended.wait()
-        await until(lambda: not runtime.serving.sessions.moving(keyless))
-        assert runtime.serving.sessions.why_lost(keyless, None) == "Its client had left."
+        await until(lambda: not runtime.sessions.moving(keyless))
+        assert runtime.sessions.why_lost(keyless, None) == "Its client had left."
 
 
 async def test_a_client_whose_session_was_lost_is_refused_immediately_with_the_reason(
@@ -455,11 +429,11 @@ async def test_a_client_whose_session_was_lost_is_refused_immediately_with_the_r
 ) -> None:
     why = "It began on another model."
 
-    async def rebuild(lost: LostSession, slot: ReservedSlot | None) -> Lease:
+    async def rebuild(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
         raise NotRebuilt(why)
 
     async with running_gateway(storage={"data_dir": tmp_path}) as gateway:
-        sessions = gateway.runtime.serving.sessions
+        sessions = gateway.runtime.sessions
         sessions.rebuild = rebuild
         sessions.found(left(note='{"address":"127.0.0.1"}'))
         for one in sessions:
@@ -587,9 +561,7 @@ async def test_a_session_whose_worker_is_gone_too_continues_at_another(
 
     await until(lambda: gateway.kept.count() == {"away": 1})
     assert rebuilt == [], "its client is not there"
-    lease = await gateway.kept.find("call")
-
-    assert lease is not None
+    assert await gateway.kept.find("call") is not None
     assert rebuilt == ["lease"]
     assert gateway.dropped == []
     await gateway.kept.close()
@@ -611,8 +583,7 @@ async def test_only_sessions_whose_clients_are_expected_take_slots(
 
     assert rebuilt == (["lease"] if is_rebuilt else [])
     assert gateway.kept.count() == {"away": 1}
-    found = await gateway.kept.find("call")
-    assert found is not None
+    found = present(await gateway.kept.find("call"))
     assert found.worker.worker_id == "v"
     await gateway.kept.close()
 
@@ -622,8 +593,7 @@ async def test_a_session_that_has_moved_is_not_sought_at_its_old_worker() -> Non
     gateway.rebuilds()
     old = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
     gateway.pool.welcome(hello(worker_id="v"), object())
-    lease = gateway.pool.find_lease("lease")
-    assert lease is not None
+    lease = present(gateway.pool.find_lease("lease"))
     lease.is_lost = True
     lease.lost.notify()
     await until(lambda: gateway.kept.away)
@@ -631,8 +601,7 @@ async def test_a_session_that_has_moved_is_not_sought_at_its_old_worker() -> Non
     # It reports that its client has left, and has not heard that it is to end the session.
     gateway.pool.phase(old, of_session(Phase.ACTIVE))
 
-    found = await gateway.kept.find("call")
-    assert found is not None
+    found = present(await gateway.kept.find("call"))
     assert found.worker.worker_id == "v"
 
 
@@ -692,7 +661,7 @@ async def test_a_client_is_asked_to_try_again_and_at_last_that_there_is_nothing(
         return GatewayRuntime(settings, clock=clock, **more)  # type: ignore[arg-type]
 
     async with running_gateway(make_runtime=make) as gateway:
-        gateway.runtime.serving.sessions.hold_s = 0.05
+        gateway.runtime.sessions.hold_s = 0.05
         clock.advance(11.0)
         early, early_code = await end_of(await come_back(gateway))
         clock.advance(WINDOW_S)
@@ -743,11 +712,9 @@ async def test_the_registry_says_where_every_session_is() -> None:
 
     gateway.kept.changed.listen(note)
     first = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
-    lease = gateway.pool.find_lease("lease")
-    assert lease is not None
+    lease = present(gateway.pool.find_lease("lease"))
     assert gateway.kept.take(lease) is not None
-    current = gateway.pool.find_lease("lease")
-    assert current is not None
+    current = present(gateway.pool.find_lease("lease"))
     gateway.kept.keep(current, ExitStack())
     second = gateway.pool.welcome(hello(worker_id="v"), object())
     gateway.pool.left(first)
@@ -762,8 +729,7 @@ async def test_the_registry_says_where_every_session_is() -> None:
 async def test_a_connected_session_that_cannot_be_resumed_leaves_the_registry() -> None:
     gateway = Young()
     gateway.pool.welcome(hello(), object())
-    lease = gateway.pool.lease(Kind.CHAT, "chat")
-    assert lease is not None
+    lease = present(gateway.pool.lease(Kind.CHAT, "chat"))
 
     gateway.kept.connect(lease)
     assert gateway.kept.count() == {"connected": 1}
@@ -775,10 +741,8 @@ async def test_a_connected_session_that_cannot_be_resumed_leaves_the_registry() 
 async def test_a_connection_that_was_replaced_takes_nothing_with_it() -> None:
     gateway = Young()
     gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
-    first = gateway.pool.find_lease("lease")
-    assert first is not None
-    first = gateway.kept.take(first)
-    assert first is not None
+    first = present(gateway.pool.find_lease("lease"))
+    first = present(gateway.kept.take(first))
 
     second = gateway.kept.take(first)
     gateway.kept.disconnect(first)

@@ -51,7 +51,7 @@ async def test_anyone_who_does_not_end_in_time_is_cut_off():
 
         assert code == 1001
         assert (messages[-1]["type"], messages[-1]["code"]) == ("error", "service_unavailable")
-        assert gateway.runtime.scheduling.worker_pool.leases == []
+        assert gateway.runtime.dispatcher.worker_pool.leases == []
         assert not gateway.runtime.serving.connection_handler.live
 
 
@@ -62,8 +62,8 @@ async def test_workers_that_outlive_the_gateway_join_the_next_one():
         first.gateway.stop()
         await until(
             lambda: (
-                not first.runtime.scheduling.worker_pool
-                or not any(w.is_usable for w in first.runtime.scheduling.worker_pool)
+                not first.runtime.dispatcher.worker_pool
+                or not any(w.is_usable for w in first.runtime.dispatcher.worker_pool)
             )
         )
         second = await stack.enter_async_context(running_gateway())

@@ -132,7 +132,7 @@ async def test_early_audio_is_answered_with_not_ready_and_the_place_is_kept(dial
         assert body["code"] == "not_ready"
         told = unknown["error"] if dialect == "realtime" else unknown
         assert told["code"] == "unknown_event"
-        assert len(gateway.runtime.scheduling.queue) == 1
+        assert len(gateway.runtime.dispatcher.queue) == 1
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ async def test_stop_while_waiting_cancels_in_the_dialects_words(dialect, stop, a
 
         assert messages[-1].items() >= answer.items()
         assert code == 1000
-        assert len(gateway.runtime.scheduling.queue) == 0
+        assert len(gateway.runtime.dispatcher.queue) == 0
 
 
 async def test_a_client_that_hangs_up_leaves_the_queue_before_the_next_update():
@@ -260,7 +260,7 @@ async def test_the_realtime_limit_counts_the_time_in_the_queue():
 
         assert messages[-1] == {"type": "session.closed", "reason": "timeout"}
         assert code == 1000
-        assert len(gateway.runtime.scheduling.queue) == 0
+        assert len(gateway.runtime.dispatcher.queue) == 0
 
 
 async def test_the_worker_learns_when_the_client_was_accepted():
@@ -276,7 +276,7 @@ async def test_the_worker_learns_when_the_client_was_accepted():
         assert headers["x-parley-task"] == "audio_duplex"
         assert headers["x-parley-session"].startswith("rt_")
         assert headers["x-parley-lease"] in {
-            lease.lease_id for lease in gateway.runtime.scheduling.worker_pool.leases
+            lease.lease_id for lease in gateway.runtime.dispatcher.worker_pool.leases
         }
 
 
@@ -301,7 +301,7 @@ async def test_a_bad_chat_request_is_refused_before_it_costs_a_place():
                 messages, close_code = await end_of(client)
 
             assert (messages[0]["code"], close_code) == (expected, code), frame
-        assert len(gateway.runtime.scheduling.queue) == 0
+        assert len(gateway.runtime.dispatcher.queue) == 0
 
 
 async def test_a_chat_client_that_never_asks_is_sent_away():

@@ -17,6 +17,7 @@ from parley.gateway.http.stopping import is_long
 from parley.gateway.queue import new_ticket_id
 from parley.gateway.rates import CALLERS_KEPT, RateLimit
 from parley.protocol.networks import network_of
+from parley.settings import SecuritySettings
 
 PROXY = {"trust_proxy": True}
 """So that tests can come from any address."""
@@ -89,7 +90,7 @@ async def test_a_waiting_session_is_stopped_by_its_owner_only():
     ):
         await hear(client)
         stranger, _ = await stop(gateway, "waits", "192.0.2.9")
-        waiting = len(gateway.runtime.scheduling.queue)
+        waiting = len(gateway.runtime.dispatcher.queue)
         owner, _ = await stop(gateway, "waits", "192.0.2.1")
         _, code = await end_of(client)
 
@@ -168,7 +169,7 @@ async def test_strangers_see_how_many_wait_and_no_ticket_ids():
         known = await stranger.get(f"/api/queue/{ticket_id}")
         # The same address is not the same person.
         guessed = await stranger.delete(f"/api/queue/{new_ticket_id()}")
-        still = len(gateway.runtime.scheduling.queue)
+        still = len(gateway.runtime.dispatcher.queue)
         own = await stranger.delete(f"/api/queue/{ticket_id}")
         _, code = await end_of(client)
 
@@ -230,9 +231,7 @@ def test_addresses_of_one_customer_count_together(address: str, network: str):
 
 
 def test_this_machines_own_callers_are_not_counted_by_their_address():
-    authenticator = Authenticator(
-        admin_token=None, needs_key=False, clock=ManualClock(), anonymous_per_minute=1
-    )
+    authenticator = Authenticator(SecuritySettings(anonymous_per_minute=1), ManualClock())
 
     for _ in range(3):
         authenticator.count(Caller(), "127.0.0.1")

@@ -24,7 +24,7 @@ def silence_is_borne(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def statuses(gateway) -> list[str]:
-    return [worker.view for worker in gateway.runtime.scheduling.worker_pool]
+    return [worker.view for worker in gateway.runtime.dispatcher.worker_pool]
 
 
 @pytest.mark.parametrize("dialect", ["half_duplex", "duplex", "realtime", "chat"])
@@ -41,7 +41,7 @@ async def test_a_worker_that_dies_is_told_with_1011_or_before_the_session_is_rea
                 await hear(client)
                 await say(client, type="prepare")
             await until(lambda: worker.heard)
-            (lease,) = gateway.runtime.scheduling.worker_pool.leases
+            (lease,) = gateway.runtime.dispatcher.worker_pool.leases
             await until(lambda: lease.was_ready)
             lease.was_ready = was_ready
             worker.kill()
@@ -56,7 +56,7 @@ async def test_a_worker_that_dies_is_told_with_1011_or_before_the_session_is_rea
             assert (messages[0]["type"], messages[0]["code"]) == ("error", "worker_lost")
             assert "lost" in messages[0]["message"]
         assert statuses(gateway) == ["offline"]
-        assert gateway.runtime.scheduling.worker_pool.leases == []
+        assert gateway.runtime.dispatcher.worker_pool.leases == []
 
 
 @pytest.mark.usefixtures("silence_is_borne")
@@ -109,7 +109,7 @@ async def test_ten_waiters_outlive_the_only_worker_and_are_served_by_the_next():
 
         worker.kill()
         await until(lambda: statuses(gateway) == ["offline"])
-        waiting = len(gateway.runtime.scheduling.queue)
+        waiting = len(gateway.runtime.dispatcher.queue)
         async with StandInWorker(gateway.url, name="next", slots=10):
             for client in clients:
                 while (last := await hear(client))["type"] != "queue_done":
@@ -173,7 +173,7 @@ async def test_a_client_is_not_kept_once_its_worker_is_known_to_be_unreachable()
 async def test_an_unreachable_worker_is_found_out_before_a_client_meets_it():
     async with running_gateway() as gateway, gateway.http() as http:
         broken = await _unreachable(gateway, "broken")
-        (known,) = gateway.runtime.scheduling.worker_pool
+        (known,) = gateway.runtime.dispatcher.worker_pool
         await until(lambda: known.is_unreachable)
         async with connect(gateway.ws(PATHS["realtime"])) as client:
             messages, code = await end_of(client)
@@ -203,15 +203,15 @@ async def test_a_second_unreachable_worker_ends_the_wait_with_1013(dialect: str)
         assert last["code"] in ("worker_connect_failed", "service_unavailable")
         assert code == 1013
         assert not any("queue_done" in message["type"] for message in messages)
-        assert len(gateway.runtime.scheduling.queue) == 0
-        assert gateway.runtime.scheduling.worker_pool.leases == []
+        assert len(gateway.runtime.dispatcher.queue) == 0
+        assert gateway.runtime.dispatcher.worker_pool.leases == []
 
 
 async def test_an_unreachable_worker_is_used_again_when_its_health_answers():
     async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
-        (known,) = gateway.runtime.scheduling.worker_pool
+        (known,) = gateway.runtime.dispatcher.worker_pool
         worker.answers_health = False
-        gateway.runtime.scheduling.worker_pool.unreachable(known)
+        gateway.runtime.dispatcher.worker_pool.unreachable(known)
         async with connect(gateway.ws(PATHS["realtime"])) as client:
             refused, _ = await end_of(client)
         worker.answers_health = True
@@ -229,10 +229,10 @@ async def test_a_client_that_leaves_while_its_worker_is_dialled_gives_the_slot_b
     async with running_gateway(policy=patient, probe_every_s=2 * HANG_S) as gateway:
         broken = await _unreachable(gateway, "broken")
         client = await connect(gateway.ws(PATHS["realtime"]))
-        await until(lambda: gateway.runtime.scheduling.worker_pool.leases)
+        await until(lambda: gateway.runtime.dispatcher.worker_pool.leases)
 
         client.transport.abort()
-        await until(lambda: not gateway.runtime.scheduling.worker_pool.leases)
+        await until(lambda: not gateway.runtime.dispatcher.worker_pool.leases)
 
         await until(lambda: not gateway.runtime.serving.connection_handler.live)
         await broken.leave()
@@ -242,7 +242,7 @@ async def test_a_broken_control_socket_alone_does_not_end_sessions():
     async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
         async with connect(gateway.ws(PATHS["duplex"])) as client:
             await hear(client)
-            await until(lambda: gateway.runtime.scheduling.worker_pool.leases[0].phase)
+            await until(lambda: gateway.runtime.dispatcher.worker_pool.leases[0].phase)
             worker.break_control()
             await until(lambda: statuses(gateway) == ["offline"])
             await worker.join()
@@ -287,7 +287,7 @@ async def test_rest_chat_reports_a_lost_worker_with_502():
 
         assert response.status_code == 502
         assert response.json()["code"] == "worker_lost"
-        assert gateway.runtime.scheduling.worker_pool.leases == []
+        assert gateway.runtime.dispatcher.worker_pool.leases == []
 
 
 async def test_newcomers_are_refused_after_a_minute_without_workers():

@@ -196,7 +196,7 @@ async def test_a_full_queue():
         server.http() as http,
     ):
         waiting = asyncio.create_task(http.post("/api/chat", json=HELLO))
-        await until(lambda: len(server.runtime.scheduling.queue) == 1)
+        await until(lambda: len(server.runtime.dispatcher.queue) == 1)
         found = {name: await newcomer(url_of(server, name), name) for name in PATHS}
         waiting.cancel()
 

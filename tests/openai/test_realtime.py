@@ -471,7 +471,7 @@ async def test_who_waits_gets_the_first_event_with_the_place():
     ):
         talk = Talk(connection)
         first = asyncio.create_task(talk.next())
-        await until(lambda: len(running.runtime.scheduling.queue) == 1)
+        await until(lambda: len(running.runtime.dispatcher.queue) == 1)
         assert not first.done()
         await busy.close()
         assert (await first).type == "session.created"

@@ -61,7 +61,7 @@ async def talking(
 
 
 def free_slots(running: RunningStack) -> int:
-    return sum(worker.free_slots for worker in running.runtime.scheduling.worker_pool)
+    return sum(worker.free_slots for worker in running.runtime.dispatcher.worker_pool)
 
 
 def parse(chunk: ChatCompletionChunk) -> None:
@@ -354,7 +354,7 @@ async def test_a_full_queue_is_429_and_says_when_to_come_again():
         running.http() as http,
     ):
         waiting = asyncio.create_task(client.chat.completions.create(model="m", messages=QUESTION))
-        await until(lambda: len(running.runtime.scheduling.queue) == 1)
+        await until(lambda: len(running.runtime.dispatcher.queue) == 1)
         with pytest.raises(openai.RateLimitError) as caught:
             await client.chat.completions.create(model="m", messages=QUESTION)
         ours = await http.post("/api/chat", json={"messages": QUESTION})
@@ -739,7 +739,7 @@ async def test_nothing_is_decoded_for_who_may_not_wait():
         occupied(running),
     ):
         waiting = asyncio.create_task(client.chat.completions.create(model="m", messages=QUESTION))
-        await until(lambda: len(running.runtime.scheduling.queue) == 1)
+        await until(lambda: len(running.runtime.dispatcher.queue) == 1)
         with pytest.raises(openai.RateLimitError) as full:
             await client.audio.transcriptions.create(file=broken, model="m")
         with pytest.raises(openai.RateLimitError) as chat:

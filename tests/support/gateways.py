@@ -152,11 +152,11 @@ async def all_free(gateway: RunningGateway) -> None:
     runtime = gateway.runtime
     await until(
         lambda: (
-            not runtime.scheduling.worker_pool.leases
-            and not len(runtime.scheduling.queue)
+            not runtime.dispatcher.worker_pool.leases
+            and not len(runtime.dispatcher.queue)
             and all(
                 worker.free_slots == worker.slots
-                for worker in runtime.scheduling.worker_pool
+                for worker in runtime.dispatcher.worker_pool
                 if worker.is_usable
             )
         )

@@ -96,7 +96,7 @@ async def running_stack(
 
         def everybody_is_free() -> bool:
             return (
-                sum(w.free_slots for w in running.runtime.scheduling.worker_pool) == slots * workers
+                sum(w.free_slots for w in running.runtime.dispatcher.worker_pool) == slots * workers
             )
 
         await gateways.until(everybody_is_free, 60)

@@ -26,7 +26,7 @@ async def _leave_while_dialling(gateway: RunningGateway, number: int, turns: int
     leaver_id = f"leaves_{number}"
 
     def is_leased() -> bool:
-        leases = gateway.runtime.scheduling.worker_pool.leases
+        leases = gateway.runtime.dispatcher.worker_pool.leases
         return any(lease.session_id == leaver_id for lease in leases)
 
     async with connect(gateway.ws(f"/ws/half_duplex/first_{number}")) as first:
@@ -84,7 +84,7 @@ async def test_a_slot_that_was_dialled_for_a_leaver_is_nobodys_until_it_is_clean
         worker.url = f"http://127.0.0.1:{port}"
         worker._tasks.append(asyncio.create_task(asyncio.sleep(0)))
         await worker.join()
-        (known,) = gateway.runtime.scheduling.worker_pool
+        (known,) = gateway.runtime.dispatcher.worker_pool
         leaver = await connect(gateway.ws("/ws/half_duplex/leaves"))
         await asyncio.wait_for(dialled.wait(), HANG_S)
 
@@ -105,8 +105,8 @@ async def test_a_refusal_by_the_worker_puts_the_ticket_back_to_the_head(
         assert worker.host is not None
         slot = await worker.host.engine.take_slot()
         monkeypatch.setattr(Host, "free_slots", property(lambda host: 1))
-        (known,) = running.runtime.scheduling.worker_pool
-        running.runtime.scheduling.worker_pool.heard(known, Heartbeat("idle", 1, 0, 0, 0))
+        (known,) = running.runtime.dispatcher.worker_pool
+        running.runtime.dispatcher.worker_pool.heard(known, Heartbeat("idle", 1, 0, 0, 0))
         async with connect(running.ws("/ws/half_duplex/first")) as first:
             assert (await hear(first))["type"] == "queued"
             async with connect(running.ws("/ws/duplex/second")) as second:

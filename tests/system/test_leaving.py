@@ -142,7 +142,7 @@ async def test_a_goodbye_without_a_connection_gives_the_slot_back(model: Gated) 
         await hear_until(client, "result")
         (worker,) = server.workers
         await vanish(client)
-        await until(lambda: server.runtime.serving.sessions.away == 1)
+        await until(lambda: server.runtime.sessions.away == 1)
 
         unknown = await http.post("/api/sessions/omni_2/end")
         assert worker.host is not None

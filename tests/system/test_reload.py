@@ -90,7 +90,7 @@ async def test_what_changes_live_holds_for_newcomers_and_cuts_nobody(
     assert report.needs_restart == ("gateway.port",)
     assert report.problem == ""
     assert after.window_s == 7
-    assert server.runtime.serving.rebuilding.window_s == 7
+    assert server.runtime.serving.rebuilding.limits.resume_window_s == 7
     assert [await say(each) for each in (before, after)] == ["result", "result"]
     assert (before.resumes, after.resumes) == (0, 0)
     assert (asked.status_code, shown.status_code) == (401, 200)
@@ -108,7 +108,7 @@ async def test_a_worker_that_joins_later_is_told_too(server: RunningStack) -> No
     await until(lambda: host.limits.duplex_session_s == 77)
     host.limits = server.settings.limits
 
-    worker = next(iter(server.runtime.scheduling.worker_pool))
+    worker = next(iter(server.runtime.dispatcher.worker_pool))
     assert worker.connection is not None
     worker.connection.close(1001, "the line breaks")
 

@@ -161,9 +161,9 @@ async def test_a_cut_session_keeps_its_slot_and_its_id_for_the_window() -> None:
     ) as server:
         client = await begun(server)
         client.cut()
-        await gateways.until(lambda: server.runtime.serving.sessions.away == 1)
-        lease = server.runtime.scheduling.worker_pool.leases[0]
-        assert server.runtime.scheduling.worker_pool.free_in_s()[0] > 1.0
+        await gateways.until(lambda: server.runtime.sessions.away == 1)
+        lease = server.runtime.dispatcher.worker_pool.leases[0]
+        assert server.runtime.dispatcher.worker_pool.free_in_s()[0] > 1.0
 
         async with connect(server.ws("/ws/duplex/adx_other")) as waiting:
             assert "queued" in str(await waiting.recv())
@@ -243,8 +243,8 @@ async def test_an_openai_client_may_ask_in_the_middle_of_a_conversation(
     ready = await client.hear()
     client.session_id = ready["session"]["id"]
     client.cut()
-    await gateways.until(lambda: server.runtime.serving.sessions.away == 1)
-    lease = server.runtime.scheduling.worker_pool.leases[0]
+    await gateways.until(lambda: server.runtime.sessions.away == 1)
+    lease = server.runtime.dispatcher.worker_pool.leases[0]
     # The worker hears of the cut from the gateway, and reports it how long it waits.
     await gateways.until(lambda: lease.resume is not None and lease.resume.left_s is not None)
     assert lease.resume is not None

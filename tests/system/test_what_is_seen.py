@@ -116,7 +116,7 @@ async def test_metrics_count_cuts_who_came_back_interruptions_and_tokens() -> No
         client = ResumingClient(server.ws(path, extensions=False))
         await client.begin(session_id=spoken.session_id(path), first=spoken.first)
         client.cut()
-        await until(lambda: server.runtime.serving.sessions.away == 1)
+        await until(lambda: server.runtime.sessions.away == 1)
         while_cut = (await http.get("/metrics")).text
         await client.resume()
         thief = ResumingClient(client.url)

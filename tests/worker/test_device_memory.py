@@ -1,19 +1,19 @@
 """What a worker reports of its GPU's memory; the GPU is a fake, as is torch."""
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from tests.support.gateways import settings
 
 from parley.clock import SystemClock
-from parley.gateway.eta import EtaTracker
+from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.http.status import worker_info
 from parley.gateway.metrics import Metrics
-from parley.gateway.queue import Queue
-from parley.gateway.worker_pool import WorkerPool
 from parley.protocol.control import ContextPages, DeviceMemory, Heartbeat, Hello
+from parley.settings import EtaSettings, QueueSettings
 from parley.worker import device_memory
 
 
@@ -45,12 +45,26 @@ def test_torch_is_not_imported_for_it(monkeypatch: pytest.MonkeyPatch):
     assert "torch" not in sys.modules
 
 
+def metrics_page(dispatcher: Dispatcher) -> str:
+    metrics = Metrics(
+        dispatcher,
+        authenticator=Mock(keys=0),
+        open_connections=Mock(ended={}),
+        rebuilding=Mock(outcomes={}),
+        sessions=Mock(away=0),
+        session_logs=Mock(count=0, size_bytes=0, dropped=0),
+        data_dir=Path("/nowhere"),
+    )
+    return metrics.page().decode()
+
+
 def test_the_gateway_shows_it():
-    pool = WorkerPool(SystemClock(), EtaTracker(settings().eta))
+    dispatcher = Dispatcher(SystemClock(), QueueSettings(), EtaSettings())
+    pool = dispatcher.worker_pool
     worker = pool.welcome(Hello("w", "http://h:1", 1, "m", "cuda:0", "0", 1), object())
     pool.heard(worker, Heartbeat("idle", 1, 0, 0.0, 0, device_memory=DeviceMemory(70, 100)))
 
-    page = Metrics(Queue(1), pool).page().decode()
+    page = metrics_page(dispatcher)
 
     name = 'parley_worker_device_memory_bytes{device="cuda:0",state="%s",worker="w"}'
     assert f"{name % 'used'} 70.0" in page
@@ -58,11 +72,12 @@ def test_the_gateway_shows_it():
 
 
 def test_the_gateway_shows_the_pages_of_contexts():
-    pool = WorkerPool(SystemClock(), EtaTracker(settings().eta))
+    dispatcher = Dispatcher(SystemClock(), QueueSettings(), EtaSettings())
+    pool = dispatcher.worker_pool
     worker = pool.welcome(Hello("w", "http://h:1", 1, "m", "cuda:0", "0", 1), object())
     pool.heard(worker, Heartbeat("idle", 1, 0, 0.0, 0, context_pages=ContextPages(7, 3)))
 
-    page = Metrics(Queue(1), pool).page().decode()
+    page = metrics_page(dispatcher)
     shown = worker_info(worker, is_admin=False).context_pages
 
     name = 'parley_worker_context_pages{device="cuda:0",state="%s",worker="w"}'
@@ -73,7 +88,8 @@ def test_the_gateway_shows_the_pages_of_contexts():
 
 
 def test_the_gateway_shows_why_a_worker_offers_fewer_slots():
-    pool = WorkerPool(SystemClock(), EtaTracker(settings().eta))
+    dispatcher = Dispatcher(SystemClock(), QueueSettings(), EtaSettings())
+    pool = dispatcher.worker_pool
     details = {"slots_limit": "2 of the 8 slots"}
     hello = Hello("w", "http://h:1", 2, "m", "cuda:0", "0", 1, details=details)
 
@@ -83,12 +99,13 @@ def test_the_gateway_shows_why_a_worker_offers_fewer_slots():
 
 
 def test_the_gateway_shows_which_fast_parts_serve():
-    pool = WorkerPool(SystemClock(), EtaTracker(settings().eta))
+    dispatcher = Dispatcher(SystemClock(), QueueSettings(), EtaSettings())
+    pool = dispatcher.worker_pool
     worker = pool.welcome(Hello("w", "http://h:1", 1, "m", "cuda:0", "0", 1), object())
     parts = {"attention": "plain: RuntimeError: Failed to find C compiler", "int4": "fast"}
     pool.heard(worker, Heartbeat("idle", 1, 0, 0.0, 0, fast_paths=parts))
 
-    page = Metrics(Queue(1), pool).page().decode()
+    page = metrics_page(dispatcher)
     (kernel, products) = worker_info(worker, is_admin=True).fast_paths
 
     name = 'parley_fast_path{device="cuda:0",part="%s",state="%s",worker="w"} 1.0'

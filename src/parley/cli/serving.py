@@ -133,7 +133,7 @@ class Serve:
         on_ray = self._settings.executor == "ray"
         executor = await (self._on_ray() if on_ray else self._on_this_machine())
         self._executor = executor
-        worker_pool = self._gateway.runtime.scheduling.worker_pool
+        worker_pool = self._gateway.runtime.dispatcher.worker_pool
         worker_pool.alive.listen(
             lambda worker: executor.alive(worker.hello.index, worker.hello.pid)
         )
@@ -189,15 +189,15 @@ class Serve:
             if most > least
             else None,
             look=self._demand,
-            retire=self._gateway.runtime.scheduling.worker_pool.retire,
+            retire=self._gateway.runtime.dispatcher.worker_pool.retire,
         )
 
     def _demand(self) -> Demand:
-        scheduling = self._gateway.runtime.scheduling
-        workers = list(scheduling.worker_pool)
+        dispatcher = self._gateway.runtime.dispatcher
+        workers = list(dispatcher.worker_pool)
         return Demand(
-            waiting=len(scheduling.queue),
-            running=len(scheduling.worker_pool.leases),
+            waiting=len(dispatcher.queue),
+            running=len(dispatcher.worker_pool.leases),
             slots=max((worker.slots for worker in workers), default=1),
             idle=frozenset(worker.hello.index for worker in workers if worker.is_empty),
         )
@@ -223,7 +223,7 @@ class Serve:
             announce(f"ready after {took_s:.1f} s: {self._gateway.url}  (Ctrl-C ends)")
 
     def _heard(self, news: WorkerNews) -> None:
-        worker_pool = self._gateway.runtime.scheduling.worker_pool
+        worker_pool = self._gateway.runtime.dispatcher.worker_pool
         match news.kind:
             case "waiting":
                 worker_pool.process_waits(news.index, news.why)

@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Self, TypeVar
 
-from parley.clock import Clock
 from parley.errors import ServiceUnavailable
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.metrics import Metrics
@@ -216,7 +215,6 @@ class Acquisition:
     upstream_settings: UpstreamSettings
     metrics: Metrics
     usage: KeyUsage
-    clock: Clock
     tracing: Tracing
 
     def check(self, kind: Kind, key_id: str | None) -> None:
@@ -275,10 +273,10 @@ class Acquisition:
                     raise ticket.refusal
                 lease = ticket.lease
                 assert lease is not None
-                waited_s = self.clock.monotonic() - ticket.enqueued_at
+                waited_s = self.dispatcher.clock.monotonic() - ticket.enqueued_at
                 headers = upstream_headers(
                     lease,
-                    accepted_time=client.accepted_time or self.clock.time(),
+                    accepted_time=client.accepted_time or self.dispatcher.clock.time(),
                     queue_wait_s=waited_s,
                     caller=client.caller,
                     extensions=client.extensions,

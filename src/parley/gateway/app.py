@@ -179,21 +179,16 @@ def _add_routes(
 
 def _public_routers(runtime: GatewayRuntime, files: WebFiles | None) -> list[Router]:
     """State, pages and the queue. Ordered by how often browsers request them."""
-    settings, clock = runtime.settings, runtime.clock
-    scheduling, access, stores = runtime.scheduling, runtime.access, runtime.stores
-    monitoring, serving = runtime.monitoring, runtime.serving
+    settings, dispatcher, access = runtime.settings, runtime.dispatcher, runtime.access
+    stores, monitoring = runtime.stores, runtime.monitoring
     return [
         status.routes(
-            clock=clock,
             closing=runtime.closing,
-            dispatcher=scheduling.dispatcher,
-            eta=scheduling.eta,
+            dispatcher=dispatcher,
             gateway=settings.gateway,
             metrics=monitoring.metrics,
-            queue=scheduling.queue,
-            sessions=serving.sessions,
+            sessions=runtime.sessions,
             supervisor=monitoring.supervisor,
-            worker_pool=scheduling.worker_pool,
         ),
         pages.routes(
             apps=access.apps,
@@ -201,21 +196,12 @@ def _public_routers(runtime: GatewayRuntime, files: WebFiles | None) -> list[Rou
             handover=stores.handover,
             recordings=stores.recordings,
         ),
-        queue.routes(
-            clock=clock,
-            dispatcher=scheduling.dispatcher,
-            eta=scheduling.eta,
-            maintenance=stores.maintenance,
-            queue=scheduling.queue,
-            worker_pool=scheduling.worker_pool,
-        ),
+        queue.routes(dispatcher=dispatcher, maintenance=stores.maintenance),
         stopping.routes(
-            dispatcher=scheduling.dispatcher,
+            dispatcher=dispatcher,
             failed_stops=access.failed_stops,
-            queue=scheduling.queue,
-            sessions=serving.sessions,
-            worker_control=serving.worker_control,
-            worker_pool=scheduling.worker_pool,
+            sessions=runtime.sessions,
+            worker_control=runtime.serving.worker_control,
         ),
         frontend.routes(
             gateway=settings.gateway,
@@ -223,16 +209,11 @@ def _public_routers(runtime: GatewayRuntime, files: WebFiles | None) -> list[Rou
             model=settings.model,
             storage=settings.storage,
         ),
-        apps.routes(
-            apps=access.apps,
-            state=stores.state,
-        ),
-        presets.routes(
-            presets=stores.presets,
-        ),
+        apps.routes(apps=access.apps, state=stores.state),
+        presets.routes(presets=stores.presets),
         traces.routes(
             admission=access.admission,
-            clock=clock,
+            clock=runtime.clock,
             log_settings=settings.log,
             storage=settings.storage,
         ),
@@ -243,12 +224,11 @@ def _chat_routers(runtime: GatewayRuntime) -> list[Router]:
     """Requests that a worker answers, of our own protocol and of OpenAI's."""
     settings, clock = runtime.settings, runtime.clock
     access, stores, metrics = runtime.access, runtime.stores, runtime.monitoring.metrics
-    worker_pool = runtime.scheduling.worker_pool
+    worker_pool = runtime.dispatcher.worker_pool
     forwarder = ChatForwarder(
         acquisition=runtime.serving.acquisition,
         admission=access.admission,
         apps=access.apps,
-        clock=clock,
         closing=runtime.closing,
         queue_settings=settings.queue,
     )
@@ -305,10 +285,7 @@ def _data_routers(runtime: GatewayRuntime, recent: logs.Recent) -> list[Router]:
             state=stores.state,
             storage=settings.storage,
         ),
-        voices.routes(
-            library=stores.voices,
-            storage=settings.storage,
-        ),
+        voices.routes(library=stores.voices, storage=settings.storage),
         voices.worker_routes(library=stores.voices),
         keys.routes(
             admission=access.admission,
@@ -335,7 +312,7 @@ def _data_routers(runtime: GatewayRuntime, recent: logs.Recent) -> list[Router]:
             reload=runtime.reload,
             storage=settings.storage,
             worker_control=serving.worker_control,
-            worker_pool=runtime.scheduling.worker_pool,
+            worker_pool=runtime.dispatcher.worker_pool,
         ),
     ]
 

@@ -30,6 +30,7 @@ from parley.gateway.forward_auth import ForwardAuth
 from parley.gateway.rates import RateLimit
 from parley.gateway.state import Key, Role
 from parley.protocol.networks import network_of
+from parley.settings import SecuritySettings
 
 KEY_PREFIX: Final = "pk_"
 SESSION_PREFIX: Final = "st_"
@@ -78,28 +79,15 @@ class Authenticator:
     """Checks tokens. Belongs to the event loop; the keys are filled in when the state is open.
 
     Args:
-        admin_token: as set; None where admins are known by their address.
-        needs_key: whether conversations and data are for callers with a token only.
-        anonymous_per_minute: what an address may ask without a token; 0: as much as it likes.
         users: those that a proxy signs in; None: no proxy does.
     """
 
     def __init__(
-        self,
-        *,
-        admin_token: str | None,
-        needs_key: bool,
-        clock: Clock,
-        anonymous_per_minute: int = 0,
-        users: ForwardAuth | None = None,
+        self, security: SecuritySettings, clock: Clock, *, users: ForwardAuth | None = None
     ) -> None:
         self._clock = clock
         self._anonymous: RateLimit | None = None
-        self.change(
-            admin_token=admin_token,
-            needs_key=needs_key,
-            anonymous_per_minute=anonymous_per_minute,
-        )
+        self.change(security)
         self.used_s: dict[str, float] = {}
         """Last use of each key since this was last cleared."""
         self._keys: dict[str, Key] = {}
@@ -109,16 +97,13 @@ class Authenticator:
         self._users = users
         self._recent: defaultdict[str, deque[float]] = defaultdict(deque)
 
-    def change(
-        self, *, admin_token: str | None, needs_key: bool, anonymous_per_minute: int
-    ) -> None:
+    def change(self, security: SecuritySettings) -> None:
         """Apply rules to later requests."""
-        self.needs_key = needs_key
-        self._admin_token = admin_token
-        before = self._anonymous
-        if before is None or before.per_minute != anonymous_per_minute:
-            is_limited = anonymous_per_minute > 0
-            self._anonymous = RateLimit(anonymous_per_minute, self._clock) if is_limited else None
+        self.needs_key = security.needs_key
+        self._admin_token = security.admin_token
+        before, per_minute = self._anonymous, security.anonymous_per_minute
+        if before is None or before.per_minute != per_minute:
+            self._anonymous = RateLimit(per_minute, self._clock) if per_minute > 0 else None
 
     @property
     def keys(self) -> int:

@@ -18,7 +18,6 @@ from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket
 
 from parley import logs
-from parley.clock import Clock
 from parley.dialects.base import Dialect, SessionContext, UpgradeRequest
 from parley.dialects.openai_session import SETTINGS_PARAMETER
 from parley.dialects.registry import DialectRegistry
@@ -59,7 +58,6 @@ class ConnectionHandler:
     authenticator: Authenticator
     apps: Apps
     metrics: Metrics
-    clock: Clock
     acquisition: Acquisition
     relay: SessionRelay
     resumption: Resumption
@@ -123,7 +121,7 @@ class ConnectionHandler:
 
     def _open(self, request: UpgradeRequest) -> tuple[Dialect, Kind | ParleyError]:
         """Determine a client's dialect and session; raises an error if it cannot have one."""
-        spoken = self.dialects.choose(request)
+        spoken, clock = self.dialects.choose(request), self.dispatcher.clock
         kind: Kind | ParleyError
         try:
             kind = spoken.kind_of(request)
@@ -131,13 +129,13 @@ class ConnectionHandler:
             kind = error
         return spoken(
             SessionContext(
-                session_id=request.session_id or spoken.new_session_id(self.clock.time()),
+                session_id=request.session_id or spoken.new_session_id(clock.time()),
                 kind=kind if isinstance(kind, Kind) else spoken.kind,
                 extensions=request.wants_extensions,
                 parameters={
                     name: request.query[name] for name in spoken.parameters if name in request.query
                 },
-                clock=self.clock,
+                clock=clock,
             )
         ), kind
 
@@ -199,7 +197,7 @@ class ConnectionHandler:
         Raises:
             ParleyError: it is not.
         """
-        accepted_time = self.clock.time()
+        accepted_time = self.dispatcher.clock.time()
         websocket, dialect = newcomer.websocket, newcomer.dialect
         self.admission.check_origin(websocket.headers)
         peer = websocket.client.host if websocket.client else None
@@ -250,7 +248,6 @@ class ConnectionHandler:
             dialect,
             dialects=self.dialects,
             dispatcher=self.dispatcher,
-            clock=self.clock,
             limits=WaitLimits(
                 update_every_s=self.queue.update_every_s,
                 first_message_s=self.limits.chat_first_message_s,

@@ -7,7 +7,6 @@ a cancellation, a release and every change of the worker pool. Source: service.m
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from parley.clock import Clock
@@ -16,6 +15,7 @@ from parley.gateway.eta import EtaTracker, estimate_waits
 from parley.gateway.queue import Queue, Ticket
 from parley.gateway.worker_pool import Lease, WorkerPool
 from parley.protocol.kinds import Kind
+from parley.settings import EtaSettings, QueueSettings
 
 WORKERS_TO_TRY: Final = 2
 """A ticket whose worker cannot be reached returns to the head once; then it is refused."""
@@ -35,17 +35,15 @@ class Owner(Protocol):
     def add_done_callback(self, callback: Callable[[Any], object], /) -> object: ...
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class Dispatcher:
-    """Matches tickets of the queue with slots of the worker pool."""
+    """The queue, the worker pool, and what matches their tickets with their slots."""
 
-    queue: Queue
-    worker_pool: WorkerPool
-    eta: EtaTracker
-    clock: Clock
-    no_worker_refuse_s: float = 60.0
-
-    def __post_init__(self) -> None:
+    def __init__(self, clock: Clock, queue: QueueSettings, eta: EtaSettings) -> None:
+        self.clock = clock
+        self.eta = EtaTracker(eta)
+        self.queue = Queue(queue.max_size)
+        self.worker_pool = WorkerPool(clock, self.eta)
+        self._no_worker_refuse_s = queue.no_worker_refuse_s
         self._estimated_at = float("-inf")
         self._is_closed = False
         self.is_paused = False
@@ -71,14 +69,7 @@ class Dispatcher:
             QueueFull, ServiceUnavailable.
         """
         self._check_workers(kind)
-        ticket = Ticket(
-            kind=kind,
-            session_id=session_id,
-            enqueued_at=self.clock.monotonic(),
-            enqueued_time=self.clock.time(),
-            address=address,
-            key_id=key_id,
-        )
+        ticket = self._ticket(kind, session_id, address, key_id)
         self.queue.join(ticket, held=self.worker_pool.held_by(ticket.caller))
         if owner is not None:
             owner.add_done_callback(lambda _: self.cancel(ticket))
@@ -91,18 +82,15 @@ class Dispatcher:
         """Ask for a slot before all other tickets, for a session that has lost its worker. The slot
         must be on a worker with this fingerprint; tickets that can use another worker are not
         delayed."""
-        ticket = Ticket(
-            kind=kind,
-            session_id=session_id,
-            enqueued_at=self.clock.monotonic(),
-            enqueued_time=self.clock.time(),
-            address=address,
-            key_id=key_id,
-            fingerprint=fingerprint,
-        )
+        ticket = self._ticket(kind, session_id, address, key_id)
+        ticket.fingerprint = fingerprint
         self.queue.put_back(ticket)
         self.run()
         return ticket
+
+    def _ticket(self, kind: Kind, session_id: str, address: str, key_id: str | None) -> Ticket:
+        now, now_time = self.clock.monotonic(), self.clock.time()
+        return Ticket(kind, session_id, now, now_time, address, key_id)
 
     def check(self, kind: Kind) -> None:
         """Check that `submit` would take a client now.
@@ -117,7 +105,7 @@ class Dispatcher:
         if self._is_closed:
             raise ServiceUnavailable("The server is shutting down.")
         away_s = self.clock.monotonic() - self.worker_pool.last_alive_at
-        if away_s > self.no_worker_refuse_s:
+        if away_s > self._no_worker_refuse_s:
             raise ServiceUnavailable("No worker is connected.")
         if self.worker_pool.is_cut_off:
             raise ServiceUnavailable(CUT_OFF)

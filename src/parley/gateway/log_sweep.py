@@ -24,21 +24,16 @@ log = logs.get(__name__)
 class LogSweep:
     """See the module. Belongs to the gateway's event loop.
 
-    Args:
-        known: ids of the logs of sessions that run or are about to continue.
-        total_bytes: most that all logs may take.
-
     Attributes:
+        total_bytes: most that all logs may take; as set before the first sweep.
         count, size_bytes: of all logs at the last sweep.
         dropped: logs that were dropped because they took too much.
     """
 
-    def __init__(
-        self, stored: SessionLogs, *, known: Callable[[], set[str]], total_bytes: int
-    ) -> None:
+    total_bytes: int
+
+    def __init__(self, stored: SessionLogs) -> None:
         self._stored = stored
-        self._known = known
-        self.total_bytes = total_bytes
         self.count = 0
         self.size_bytes = 0
         self.dropped = 0
@@ -49,17 +44,22 @@ class LogSweep:
         """The kind of backend."""
         return cast(Literal["off", "file", "redis"], self._stored.name.partition(":")[0] or "off")
 
-    async def run(self) -> None:
+    async def run(self, find_known: Callable[[], set[str]]) -> None:
+        """Sweep again and again.
+
+        Args:
+            find_known: ids of the logs of sessions that run or are about to continue.
+        """
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
-            await self.sweep()
+            await self._sweep(find_known)
 
-    async def sweep(self) -> None:
+    async def _sweep(self, find_known: Callable[[], set[str]]) -> None:
         """Check all logs once, unless another gateway with the same place does."""
         if not self._stored.claim():
             return
         found = await self._stored.stored()
-        known = self._known()
+        known = find_known()
         kept: list[StoredLog] = []
         for each in found:
             is_known = each.session.log_id in known

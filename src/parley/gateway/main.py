@@ -160,7 +160,7 @@ class Gateway:
     async def _keep(self, leadership: Leadership) -> None:
         def doubted(is_doubtful: bool) -> None:
             if self._server.ready.is_set():
-                self.runtime.scheduling.dispatcher.pause(is_doubtful)
+                self.runtime.dispatcher.pause(is_doubtful)
 
         try:
             await leadership.keep(doubted)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args
 
 from prometheus_client import (
@@ -30,21 +31,23 @@ from prometheus_client.metrics_core import (
 )
 
 from parley import __version__
+from parley.gateway.authenticator import Authenticator
+from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.log_sweep import LogSweep
-from parley.gateway.queue import Queue
-from parley.gateway.worker_pool import Lease, WorkerPool
+from parley.gateway.rebuilding import Rebuilding, RebuildOutcome
+from parley.gateway.sessions import Sessions
+from parley.gateway.worker_pool import Lease
 from parley.installation import build_id
 from parley.protocol.control import STAGE_BUCKETS_MS, Durations, Heartbeat, RecordingState
 from parley.protocol.kinds import Kind
 from parley.protocol.values import InterruptionState
-from parley.transport import Ended, Traffic
+from parley.recording.layout import free_bytes
+from parley.transport import Ended, OpenConnections, Traffic
 
 Resumed = Literal[
     "resumed", "unknown", "expired", "replaced", "gap", "lost", "not_yet_known", "unreachable"
 ]
 """Result for a client that returned: its session, or the reason for the refusal."""
-
-RebuildOutcome = Literal["rebuilt", "lost"]
 
 Values = float | Mapping[Any, float]
 """Of a metric: its only one, or one for each value of its label, or of its labels together."""
@@ -68,29 +71,27 @@ class Metrics:
     """Counters of the gateway, and the registry of everything it reports.
 
     Args:
-        find_disk_free: bytes that are free where the data lies; may raise OSError.
-        count_keys: keys that work.
-        ended: connections that were ended for what they cost.
-        count_kept: sessions whose client was cut off and may come back.
-        is_in_doubt: whether another gateway may have become active.
+        data_dir: whose disk's free space is reported.
     """
 
     def __init__(
         self,
-        queue: Queue,
-        worker_pool: WorkerPool,
+        dispatcher: Dispatcher,
         *,
-        session_logs: LogSweep | None = None,
-        find_disk_free: Callable[[], int] | None = None,
-        count_keys: Callable[[], int] | None = None,
-        ended: Mapping[Ended, int] | None = None,
-        count_kept: Callable[[], int] = lambda: 0,
-        is_in_doubt: Callable[[], bool] = lambda: False,
+        authenticator: Authenticator,
+        open_connections: OpenConnections,
+        rebuilding: Rebuilding,
+        sessions: Sessions,
+        session_logs: LogSweep,
+        data_dir: Path,
     ) -> None:
-        self._queue = queue
-        self._worker_pool = worker_pool
+        self._dispatcher = dispatcher
+        self._authenticator = authenticator
+        self._open_connections = open_connections
+        self._rebuilding = rebuilding
+        self._sessions = sessions
         self.session_logs = session_logs
-        self._rebuilt: Tally[RebuildOutcome] = Tally()
+        self._data_dir = data_dir
         self.up = Traffic()
         """From clients to workers."""
         self.down = Traffic()
@@ -102,16 +103,11 @@ class Metrics:
         self._errors: Tally[tuple[str, str]] = Tally()
         self.recording_lost = 0
         """Recording entries that workers could not write."""
-        self._sessions: Tally[Kind] = Tally()
+        self._started: Tally[Kind] = Tally()
         self._tokens: Tally[Kind] = Tally()
         self._cuts = 0
         self._resumptions: Tally[Resumed] = Tally()
         self._interruptions: Tally[str] = Tally()
-        self._find_disk_free = find_disk_free
-        self._count_keys = count_keys
-        self._ended = {} if ended is None else ended
-        self._count_kept = count_kept
-        self._is_in_doubt = is_in_doubt
         self.registry = CollectorRegistry(auto_describe=False)
         self._waits = Histogram(
             "parley_queue_wait_seconds",
@@ -129,14 +125,14 @@ class Metrics:
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         self.registry.register(self)
-        worker_pool.spent.listen(self._spent)
+        dispatcher.worker_pool.spent.listen(self._spent)
 
     def error(self, code: str, *, source: str = "gateway") -> None:
         """An error was sent to a client."""
         self._errors[code, source] += 1
 
     def session(self, kind: Kind, waited_s: float) -> None:
-        self._sessions[kind] += 1
+        self._started[kind] += 1
         self._waits.labels(kind).observe(waited_s)
 
     def cut(self) -> None:
@@ -163,10 +159,6 @@ class Metrics:
             self._interruptions[state] += count
         self.recording_lost += heartbeat.recording_lost
 
-    def rebuilt(self, outcome: RebuildOutcome) -> None:
-        """A session of a lost worker continues at another one, or is lost."""
-        self._rebuilt[outcome] += 1
-
     def lag(self, seconds: float) -> None:
         """Record how late the event loop woke up."""
         self.loop_lag_s = seconds
@@ -177,7 +169,8 @@ class Metrics:
         return generate_latest(self.registry)
 
     def collect(self) -> Iterable[Metric]:
-        pool, leases = self._worker_pool, self._worker_pool.leases
+        pool, queue = self._dispatcher.worker_pool, self._dispatcher.queue
+        leases = pool.leases
         usable = [worker for worker in pool if worker.is_usable]
         running = Tally(lease.kind for lease in leases)
         recording = Tally(w.heartbeat.recording for w in pool if w.heartbeat is not None)
@@ -186,11 +179,11 @@ class Metrics:
             "all": sum(worker.slots for worker in usable),
             "free": sum(worker.free_slots for worker in usable),
         }
-        yield _gauge("parley_queue_length", "Tickets waiting.", len(self._queue))
-        yield _gauge("parley_queue_limit", "Places.", self._queue.limit)
+        yield _gauge("parley_queue_length", "Tickets waiting.", len(queue))
+        yield _gauge("parley_queue_limit", "Places.", queue.limit)
         yield _gauge("parley_leases", "Slots given out.", len(leases))
         yield _gauge("parley_sessions", "Running sessions.", _each(Kind, running), "mode")
-        begun = _each(Kind, self._sessions)
+        begun = _each(Kind, self._started)
         yield _counter("parley_sessions_begun", "Sessions so far.", begun, "mode")
         tokens, how = _each(Kind, self._tokens), "Text and speech, as workers report it."
         yield _counter("parley_generated_tokens", how, tokens, "mode")
@@ -227,8 +220,6 @@ class Metrics:
 
     def _of_logs(self) -> Iterable[Metric]:
         logged = self.session_logs
-        if logged is None:
-            return
         protected = "Sessions that another worker could continue."
         yield _gauge("parley_session_logs", protected, logged.count)
         yield _gauge("parley_session_log_bytes", "Size of their logs.", logged.size_bytes)
@@ -237,21 +228,21 @@ class Metrics:
             "Logs dropped because all of them together were too large.",
             logged.dropped,
         )
-        rebuilt = _each(get_args(RebuildOutcome), self._rebuilt)
+        rebuilt = _each(get_args(RebuildOutcome), self._rebuilding.outcomes)
         yield _counter("parley_sessions_rebuilt", "Sessions of lost workers.", rebuilt, "outcome")
 
     def _of_connections(self) -> Iterable[Metric]:
         yield _gauge(
             "parley_sessions_kept",
             "Sessions whose client was cut off and may come back.",
-            self._count_kept(),
+            self._sessions.away,
         )
         cut = "Clients cut off whose session waited."
         yield _counter("parley_connection_cuts", cut, self._cuts)
         yield _counter(
             "parley_connections_ended",
             "Client connections that were ended for what they cost, by reason.",
-            {why: self._ended.get(why, 0) for why in get_args(Ended)},
+            _each(get_args(Ended), self._open_connections.ended),
             "reason",
         )
         results = _each(get_args(Resumed), self._resumptions)
@@ -263,7 +254,7 @@ class Metrics:
 
     def _by_worker(self) -> Iterable[Metric]:
         who = "worker", "device"
-        workers = {(one.worker_id, one.hello.device): one for one in self._worker_pool}
+        workers = {(one.worker_id, one.hello.device): one for one in self._dispatcher.worker_pool}
         beats = {key: one.heartbeat for key, one in workers.items() if one.heartbeat is not None}
         memory: dict[tuple[str, ...], float] = {}
         pages: dict[tuple[str, ...], float] = {}
@@ -305,18 +296,16 @@ class Metrics:
         late, worst = self.loop_lag_s, self.loop_lag_worst_s
         yield _gauge("parley_loop_lag_seconds", "Lateness of the event loop.", late)
         yield _gauge("parley_loop_lag_worst_seconds", "Worst since start.", worst)
-        if self._find_disk_free is not None:
-            with contextlib.suppress(OSError):
-                free = self._find_disk_free()
-                yield _gauge("parley_disk_free_bytes", "Where data lies.", free)
+        with contextlib.suppress(OSError):
+            free = free_bytes(self._data_dir)
+            yield _gauge("parley_disk_free_bytes", "Where data lies.", free)
         yield _gauge("parley_gateway_active", "0: it stands by.", 1)
         yield _gauge(
             "parley_leadership_in_doubt",
             "1: another gateway may have become active, so no slot is given out.",
-            float(self._is_in_doubt()),
+            float(self._dispatcher.is_paused),
         )
-        if self._count_keys is not None:
-            yield _gauge("parley_keys", "Keys that work.", self._count_keys())
+        yield _gauge("parley_keys", "Keys that work.", self._authenticator.keys)
 
 
 def _each(keys: Iterable[K], counts: Mapping[K, int]) -> dict[K, int]:

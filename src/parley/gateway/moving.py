@@ -9,16 +9,15 @@ between two turns or units. If there is no slot, it stays where it is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
 from parley import logs
-from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.lost_session import LostSession
 from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.sessions import GatewaySession, Sessions
 from parley.gateway.successor import ReservedSlot
+from parley.gateway.worker_control import WorkerControl
 from parley.gateway.worker_pool import Lease, Worker
 
 LOOK_EVERY_S: Final = 0.5
@@ -31,18 +30,11 @@ log = logs.get(__name__)
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Moving:
-    """See the module's text.
-
-    Args:
-        hand_over: stops a session at its worker, with everything in its log; True if it did.
-        end: ends a session that continues elsewhere.
-    """
+    """See the module's text."""
 
     sessions: Sessions
     rebuilding: Rebuilding
-    dispatcher: Dispatcher
-    hand_over: Callable[[Lease], Awaitable[bool]]
-    end: Callable[[Lease], None]
+    worker_control: WorkerControl
 
     def __post_init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -61,7 +53,7 @@ class Moving:
     def move_unreachable(self, lease: Lease) -> None:
         """Move a session whose worker is alive but cannot be reached. A session without a
         connection continues at another worker that has room and its log; otherwise it stays."""
-        worker, pool = lease.worker, self.dispatcher.worker_pool
+        worker, pool = lease.worker, self.sessions.worker_pool
         pool.unreachable(worker)
         current = worker.leases.get(lease.lease_id)
         if current is None or not self.sessions.is_away(current):
@@ -80,7 +72,7 @@ class Moving:
             session.parting = None
             timer.cancel()
             if self.sessions.moving(session.session_id) is None:
-                self.end(lease)
+                self.worker_control.end_doubled(lease)
 
     async def close(self) -> None:
         for task in self._tasks.values():
@@ -93,7 +85,7 @@ class Moving:
         async def move(lease_id: str) -> None:
             async with limit:
                 lease = worker.leases.get(lease_id)
-                if lease is not None and self.sessions.can_move(lease):
+                if lease is not None and lease.log_id:
                     await self._move(lease)
 
         await asyncio.gather(*(move(lease_id) for lease_id in list(worker.leases)))
@@ -132,13 +124,13 @@ class Moving:
             if session.slot is slot or not is_offered:
                 session.slot = None
                 await slot.close()
-                self.dispatcher.cancel(slot.ticket)
+                self.rebuilding.dispatcher.cancel(slot.ticket)
 
     async def _part_at_rest(self, session: GatewaySession, lease: Lease) -> None:
         """Stop a session between two turns or units, and leave its slot to it for a while."""
         worker, slot = lease.worker, session.slot
         current = worker.leases.get(lease.lease_id)
-        if current is None or not await self.hand_over(current):
+        if current is None or not await self.worker_control.hand_over(current):
             log.info("session_not_moved", session_id=lease.session_id)
             return
         log.info("session_moving", session_id=lease.session_id, worker=worker.worker_id)
@@ -160,4 +152,4 @@ class Moving:
     def _end_there(self, session: GatewaySession | None, lease: Lease) -> None:
         if session is not None:
             session.parting = None
-        self.end(lease)
+        self.worker_control.end_doubled(lease)

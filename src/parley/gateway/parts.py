@@ -1,16 +1,14 @@
-"""The parts of a gateway, in six groups. Each group is built from the settings and the groups above
-it; routes and parts receive the single parts that they use, never a group.
+"""Groups of a gateway's parts. Each is built from the settings and what was built before it; routes
+and parts receive the single parts that they use, never a group.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from typing import Final
 
 from parley import transport
-from parley.clock import Clock
 from parley.dialects.registry import DialectRegistry
 from parley.gateway.acquisition import Acquisition
 from parley.gateway.admins import Admins
@@ -19,7 +17,6 @@ from parley.gateway.apps import Apps
 from parley.gateway.authenticator import Authenticator
 from parley.gateway.connection_handler import ConnectionHandler
 from parley.gateway.dispatcher import Dispatcher
-from parley.gateway.eta import EtaTracker
 from parley.gateway.forward_auth import ForwardAuth
 from parley.gateway.handover import Handover
 from parley.gateway.log_sweep import LogSweep
@@ -27,7 +24,6 @@ from parley.gateway.maintenance import Maintenance
 from parley.gateway.metrics import Metrics
 from parley.gateway.metrics_history import MetricsHistory
 from parley.gateway.moving import Moving
-from parley.gateway.queue import Queue
 from parley.gateway.rates import RateLimit
 from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.recording_access import RecordingAccess
@@ -39,11 +35,10 @@ from parley.gateway.supervisor import Supervisor
 from parley.gateway.tls import own_names
 from parley.gateway.upstream import DialPolicy, UpstreamSettings
 from parley.gateway.usage import KeyUsage
-from parley.gateway.worker_control import WorkerControl, process_is_gone
-from parley.gateway.worker_pool import WorkerPool
+from parley.gateway.worker_control import WorkerControl
 from parley.library.presets import Presets
 from parley.library.voices import VoiceLibrary
-from parley.recording.layout import RecordingFolders, free_bytes
+from parley.recording.layout import RecordingFolders
 from parley.session_log.places import open_session_logs
 from parley.settings import Settings
 from parley.tracing import Tracing
@@ -57,27 +52,11 @@ HELD_SHARE_BYTES: Final = 160 << 20
 """Share of one address, unless a single chat request needs more."""
 
 
-class Scheduling:
-    """Queue, worker pool, and the dispatcher that matches them."""
-
-    def __init__(self, settings: Settings, clock: Clock) -> None:
-        self.eta = EtaTracker(settings.eta)
-        self.queue = Queue(settings.queue.max_size)
-        self.worker_pool = WorkerPool(clock, self.eta)
-        self.dispatcher = Dispatcher(
-            queue=self.queue,
-            worker_pool=self.worker_pool,
-            eta=self.eta,
-            clock=clock,
-            no_worker_refuse_s=settings.queue.no_worker_refuse_s,
-        )
-
-
 class AccessControl:
     """Identity, rights and limits of clients."""
 
-    def __init__(self, settings: Settings, clock: Clock, worker_pool: WorkerPool) -> None:
-        security, proxy = settings.security, settings.forward_auth
+    def __init__(self, settings: Settings, dispatcher: Dispatcher) -> None:
+        security, proxy, clock = settings.security, settings.forward_auth, dispatcher.clock
         self.admission = Admission(
             security,
             sessions_per_client=settings.limits.sessions_per_client,
@@ -85,17 +64,11 @@ class AccessControl:
         )
         self.open_connections = transport.OpenConnections(_connections_of_one(settings))
         users = None if proxy.user_header is None else ForwardAuth(proxy, self.admission)
-        self.authenticator = Authenticator(
-            admin_token=security.admin_token,
-            needs_key=security.needs_key,
-            clock=clock,
-            anonymous_per_minute=security.anonymous_per_minute,
-            users=users,
-        )
+        self.authenticator = Authenticator(security, clock, users=users)
         self.admins = Admins(
             security, admission=self.admission, authenticator=self.authenticator, users=users
         )
-        self.usage = KeyUsage(worker_pool, clock, self.authenticator.find_key)
+        self.usage = KeyUsage(dispatcher.worker_pool, clock, self.authenticator.find_key)
         self.failed_stops = RateLimit(FAILED_STOPS_PER_MINUTE, clock)
         self.apps = Apps()
 
@@ -103,30 +76,14 @@ class AccessControl:
         security = settings.security
         self.admins.change(security)
         self.admission.change(security, sessions_per_client=settings.limits.sessions_per_client)
-        self.authenticator.change(
-            admin_token=security.admin_token,
-            needs_key=security.needs_key,
-            anonymous_per_minute=security.anonymous_per_minute,
-        )
+        self.authenticator.change(security)
         self.open_connections.limit = _connections_of_one(settings)
 
 
 class Stores:
-    """Data on disk: state, recordings, voices, presets, logs of sessions.
+    """Data on disk: state, recordings, voices, presets, logs of sessions."""
 
-    Args:
-        known_logs: ids of the logs that are still needed.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        clock: Clock,
-        *,
-        scheduling: Scheduling,
-        access: AccessControl,
-        known_logs: Callable[[], set[str]],
-    ) -> None:
+    def __init__(self, settings: Settings, dispatcher: Dispatcher, access: AccessControl) -> None:
         storage, limits = settings.storage, settings.limits
         self.folders = RecordingFolders(storage.data_dir)
         self.voices = VoiceLibrary(
@@ -143,8 +100,8 @@ class Stores:
         self.maintenance = Maintenance(
             apps=access.apps,
             authenticator=access.authenticator,
-            clock=clock,
-            eta=scheduling.eta,
+            clock=dispatcher.clock,
+            eta=dispatcher.eta,
             folders=self.folders,
             recordings=self.recordings,
             state=self.state,
@@ -152,7 +109,7 @@ class Stores:
             usage=access.usage,
         )
         self.handover = Handover(
-            worker_pool=scheduling.worker_pool,
+            worker_pool=dispatcher.worker_pool,
             folders=self.folders,
             recordings=self.recordings,
             state=self.state,
@@ -160,12 +117,11 @@ class Stores:
             secret=settings.security.worker_secret,
         )
         self.session_logs = open_session_logs(settings)
-        self.log_sweep = LogSweep(
-            self.session_logs, known=known_logs, total_bytes=_session_log_bytes(settings)
-        )
+        self.log_sweep = LogSweep(self.session_logs)
+        self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
-        self.log_sweep.total_bytes = _session_log_bytes(settings)
+        self.log_sweep.total_bytes = round(settings.limits.session_logs_mb * MIB)
 
 
 class Links:
@@ -196,39 +152,34 @@ class Links:
 
 
 class Monitoring:
-    """What operators see: log, metrics, history.
-
-    Args:
-        count_kept: number of sessions whose clients are away.
-    """
+    """What operators see: metrics, history, traces, background tasks that fail."""
 
     def __init__(
         self,
         settings: Settings,
-        clock: Clock,
+        dispatcher: Dispatcher,
         *,
-        scheduling: Scheduling,
         access: AccessControl,
-        stores: Stores,
-        count_kept: Callable[[], int],
+        rebuilding: Rebuilding,
+        sessions: Sessions,
+        session_logs: LogSweep,
     ) -> None:
         self.metrics = Metrics(
-            scheduling.queue,
-            scheduling.worker_pool,
-            session_logs=stores.log_sweep,
-            find_disk_free=lambda: free_bytes(settings.storage.data_dir),
-            count_keys=lambda: access.authenticator.keys,
-            ended=access.open_connections.ended,
-            count_kept=count_kept,
-            is_in_doubt=lambda: scheduling.dispatcher.is_paused,
+            dispatcher,
+            authenticator=access.authenticator,
+            open_connections=access.open_connections,
+            rebuilding=rebuilding,
+            sessions=sessions,
+            session_logs=session_logs,
+            data_dir=settings.storage.data_dir,
         )
-        self.metrics_history = MetricsHistory(self.metrics.page, clock)
+        self.metrics_history = MetricsHistory(self.metrics.page, dispatcher.clock)
         self.supervisor = Supervisor()
         self.tracing = Tracing.of(settings.trace, "parley-gateway")
 
 
 class Serving:
-    """The sessions, from a client's connection to its worker.
+    """What brings clients to their sessions.
 
     Args:
         closing: done once the server shuts down.
@@ -237,21 +188,21 @@ class Serving:
     def __init__(
         self,
         settings: Settings,
-        clock: Clock,
+        dispatcher: Dispatcher,
         *,
-        scheduling: Scheduling,
         access: AccessControl,
-        stores: Stores,
         links: Links,
         monitoring: Monitoring,
+        rebuilding: Rebuilding,
+        sessions: Sessions,
         dialects: DialectRegistry,
         probe_every_s: float,
         closing: asyncio.Future[None],
     ) -> None:
-        limits, metrics = settings.limits, monitoring.metrics
-        dispatcher, upstream_settings = scheduling.dispatcher, links.upstream_settings
+        metrics, upstream_settings = monitoring.metrics, links.upstream_settings
+        self.rebuilding = rebuilding
         self.worker_control = WorkerControl(
-            worker_pool=scheduling.worker_pool,
+            worker_pool=dispatcher.worker_pool,
             admission=access.admission,
             metrics=metrics,
             probe_every_s=probe_every_s,
@@ -261,48 +212,24 @@ class Serving:
             upstream_settings=upstream_settings,
             metrics=metrics,
             usage=access.usage,
-            clock=clock,
             tracing=monitoring.tracing,
         )
-        self.rebuilding = Rebuilding(
-            dispatcher=dispatcher,
-            upstream_settings=upstream_settings,
-            metrics=metrics,
-            clock=clock,
-            window_s=limits.resume_window_s,
-            loading_wait_s=limits.rebuild_wait_s,
-        )
-        self.sessions = Sessions(
-            worker_pool=scheduling.worker_pool,
-            admission=access.admission,
-            clock=clock,
-            is_gone=process_is_gone,
-            rebuild=self.rebuilding.rebuild,
-            drop_log=stores.log_sweep.drop,
-            window_s=limits.resume_window_s,
-        )
         self.moving = Moving(
-            sessions=self.sessions,
-            rebuilding=self.rebuilding,
-            dispatcher=dispatcher,
-            hand_over=self.worker_control.hand_over,
-            end=self.worker_control.end_doubled,
+            sessions=sessions, rebuilding=rebuilding, worker_control=self.worker_control
         )
-        self.rebuilding.given_up.listen(self.sessions.gave_up)
         self.worker_control.leaving.listen(self.moving.begin)
-        self.sessions.doubled.listen(self.worker_control.end_doubled)
-        relay = SessionRelay(sessions=self.sessions, metrics=metrics, clock=clock)
+        sessions.doubled.listen(self.worker_control.end_doubled)
+        relay = SessionRelay(sessions=sessions, metrics=metrics)
         self.connection_handler = ConnectionHandler(
             relay=relay,
             resumption=Resumption(
-                sessions=self.sessions,
-                waiting=self.rebuilding.waiting,
-                unreachable=self.moving.move_unreachable,
+                sessions=sessions,
+                rebuilding=rebuilding,
+                moving=self.moving,
                 relay=relay,
                 admission=access.admission,
                 upstream_settings=upstream_settings,
                 metrics=metrics,
-                clock=clock,
             ),
             dispatcher=dispatcher,
             admins=access.admins,
@@ -310,22 +237,18 @@ class Serving:
             authenticator=access.authenticator,
             apps=access.apps,
             metrics=metrics,
-            clock=clock,
             acquisition=self.acquisition,
             dialects=dialects,
-            limits=limits,
+            limits=settings.limits,
             queue=settings.queue,
             closing=closing,
         )
 
     def apply(self, settings: Settings, *, workers_too: bool) -> None:
         """Apply changed settings to later sessions; see `GatewayRuntime.apply`."""
-        limits = settings.limits
-        self.connection_handler.limits = limits
-        self.rebuilding.window_s = limits.resume_window_s
-        self.rebuilding.loading_wait_s = limits.rebuild_wait_s
+        self.connection_handler.limits = self.rebuilding.limits = settings.limits
         if workers_too:
-            self.worker_control.change_limits(limits.model_dump(mode="json"))
+            self.worker_control.change_limits(settings.limits.model_dump(mode="json"))
 
 
 def _connections_of_one(settings: Settings) -> int | None:
@@ -335,7 +258,3 @@ def _connections_of_one(settings: Settings) -> int | None:
     if settings.security.trust_proxy:
         return None
     return max(limits.connections_per_client, 2 * limits.sessions_per_client)
-
-
-def _session_log_bytes(settings: Settings) -> int:
-    return round(settings.limits.session_logs_mb * MIB)

@@ -14,7 +14,6 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from parley.clock import Clock
 from parley.dialects.base import Dialect, Reply, close_reason
 from parley.dialects.registry import DialectRegistry
 from parley.errors import InvalidJson, ParleyError, ServiceUnavailable, TooLarge, WrongPhase
@@ -50,7 +49,6 @@ class QueueWaiter(ClientWatch[Message]):
         *,
         dialects: DialectRegistry,
         dispatcher: Dispatcher,
-        clock: Clock,
         limits: WaitLimits,
         closing: asyncio.Future[None],
     ) -> None:
@@ -60,9 +58,9 @@ class QueueWaiter(ClientWatch[Message]):
         self._dialects = dialects
         self._is_settled = False
         self._dispatcher = dispatcher
-        self._clock = clock
+        self._clock = dispatcher.clock
         self._limits = limits
-        self._began_at = clock.monotonic()
+        self._began_at = self._clock.monotonic()
         self._told_position = 0
         self._told_at = 0.0
         self.request: Message | None = None

@@ -6,24 +6,20 @@ version; while there is none it waits for as long as a client may stay away.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from dataclasses import dataclass
-from typing import Final
+from collections import Counter
+from typing import Final, Literal
 
 import msgspec
 
 from parley import logs
-from parley.clock import Clock
 from parley.errors import ParleyError
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.lost_session import LostSession
-from parley.gateway.metrics import Metrics
 from parley.gateway.queue import Ticket
-from parley.gateway.sessions import NotRebuilt
-from parley.gateway.signals import Signal
+from parley.gateway.sessions import GatewaySession, NotRebuilt
 from parley.gateway.successor import ReservedSlot, Successor
 from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
+from parley.gateway.waits import wait_until
 from parley.gateway.worker_pool import Lease
 from parley.protocol.control import (
     FOLLOW_HEADER,
@@ -32,31 +28,33 @@ from parley.protocol.control import (
     ResumeState,
 )
 from parley.protocol.resume import ResumeWaiting
+from parley.settings import LimitSettings
 from parley.transport import ConnectionClosed
 
 BROKEN_OFF: Final = 1006
 """Close code of a connection that broke. Source: RFC 6455, section 7.1.5."""
 
+RebuildOutcome = Literal["rebuilt", "lost"]
+
 log = logs.get(__name__)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class Rebuilding:
-    dispatcher: Dispatcher
-    upstream_settings: UpstreamSettings
-    metrics: Metrics
-    clock: Clock
-    window_s: float
-    """Time for which a session may wait for a slot, and then for its client."""
-    loading_wait_s: float
-    """Time for which it may wait for a slot while a worker is loading."""
+    """See the module's text. `limits` bound how long a session waits for a slot, and then for its
+    client."""
 
-    def __post_init__(self) -> None:
-        self.given_up: Signal[str, str] = Signal()
-        """A session, and a lease under which it may have been rebuilt while another is tried."""
+    def __init__(
+        self, dispatcher: Dispatcher, upstream_settings: UpstreamSettings, limits: LimitSettings
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.limits = limits
+        self._upstream_settings = upstream_settings
+        self._clock = dispatcher.clock
+        self.outcomes: Counter[RebuildOutcome] = Counter()
+        """Number of sessions that another worker continued, and of those that were lost."""
 
-    async def rebuild(self, lost: LostSession, slot: ReservedSlot | None = None) -> Lease:
-        """Another worker's lease of a session, which waits there for its client.
+    async def rebuild(self, session: GatewaySession, slot: ReservedSlot | None) -> Lease:
+        """Another worker's lease of a lost session, which waits there for its client.
 
         Args:
             slot: taken for it already; None: it takes the next one.
@@ -64,26 +62,28 @@ class Rebuilding:
         Raises:
             NotRebuilt: and why.
         """
-        began_at = self.clock.monotonic()
+        lost = session.lost
+        assert lost is not None
+        began_at = self._clock.monotonic()
         slot = slot or ReservedSlot(self.ask(lost, lost.fingerprint))
         try:
-            while (lease := await self._continued(lost, slot, began_at)) is None:
+            while (lease := await self._continued(session, lost, slot, began_at)) is None:
                 await slot.close()
-            took_s = round(self.clock.monotonic() - began_at, 3)
+            took_s = round(self._clock.monotonic() - began_at, 3)
             worker = lease.worker.worker_id
             log.info("session_rebuilt", session_id=lease.session_id, worker=worker, took_s=took_s)
-            self.metrics.rebuilt("rebuilt")
+            self.outcomes["rebuilt"] += 1
             return lease.transfer()
         except NotRebuilt as error:
             log.warning("session_not_rebuilt", session_id=lost.session_id, why=str(error))
-            self.metrics.rebuilt("lost")
+            self.outcomes["lost"] += 1
             raise
         finally:
             await slot.close()
             self.dispatcher.cancel(slot.ticket)
 
     async def _continued(
-        self, lost: LostSession, slot: ReservedSlot, began_at: float
+        self, session: GatewaySession, lost: LostSession, slot: ReservedSlot, began_at: float
     ) -> Lease | None:
         """The lease of the worker that has continued the session; None: try again.
 
@@ -97,7 +97,7 @@ class Rebuilding:
         if successor is None or lease is None:
             return None
         try:
-            return lease if await self._move(lost, lease, slot.ticket, successor) else None
+            return lease if await self._move(session, lost, slot.ticket, successor) else None
         except NotRebuilt as error:
             if not successor.follows:
                 raise
@@ -123,20 +123,11 @@ class Rebuilding:
         )
 
     async def _until_leased(self, ticket: Ticket, lost: LostSession, began_at: float) -> None:
-        changed = asyncio.Event()
         # How long it may wait changes with the workers that are loading.
-        pool = self.dispatcher.worker_pool
-        stops = ticket.changed.listen(changed.set), pool.changed.listen(changed.set)
-        try:
-            while ticket.state == "waiting" and (left_s := self._left_s(began_at)) > 0:
-                changed.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(left_s):
-                        await changed.wait()
-        finally:
-            for stop in stops:
-                stop()
-        if ticket.state == "waiting":
+        signals = ticket.changed, self.dispatcher.worker_pool.changed
+        if not await wait_until(
+            lambda: ticket.state != "waiting", signals, lambda: self._left_s(began_at)
+        ):
             raise NotRebuilt(self._why_none(lost))
         if ticket.refusal is not None:
             raise NotRebuilt(str(ticket.refusal))
@@ -145,15 +136,16 @@ class Rebuilding:
 
     def _left_s(self, began_at: float) -> float:
         """Remaining time of a session that has waited since then."""
-        is_loading = self.dispatcher.worker_pool.loading_workers > 0
-        limit_s = max(self.window_s, self.loading_wait_s) if is_loading else self.window_s
-        return began_at + limit_s - self.clock.monotonic()
+        limit_s = self.limits.resume_window_s
+        if self.dispatcher.worker_pool.loading_workers > 0:
+            limit_s = max(limit_s, self.limits.rebuild_wait_s)
+        return began_at + limit_s - self._clock.monotonic()
 
     def waiting(self, began_at: float) -> ResumeWaiting:
         """Message for the client of a session that has waited for a slot since then."""
         times = self.dispatcher.worker_pool.free_in_s()
         return ResumeWaiting(
-            estimated_s=round(min(times, default=self.window_s), 1),
+            estimated_s=round(min(times, default=self.limits.resume_window_s), 1),
             window_s=round(max(0.0, self._left_s(began_at)), 1),
         )
 
@@ -170,8 +162,8 @@ class Rebuilding:
         ticket, lease = slot.ticket, slot.ticket.lease
         assert lease is not None
         lease.granted_time = lost.granted_time
-        now_s = self.clock.monotonic()
-        lease.granted_at = now_s - max(0.0, self.clock.time() - lost.granted_time)
+        now_s = self._clock.monotonic()
+        lease.granted_at = now_s - max(0.0, self._clock.time() - lost.granted_time)
         if lost.granted_at is not None:
             lease.granted_at = lost.granted_at
         ran_s = now_s - lease.granted_at
@@ -180,7 +172,7 @@ class Rebuilding:
         if follows:
             headers[FOLLOW_HEADER] = "true"
         upstream = UpstreamConnection(
-            lease, self.upstream_settings, dialect=lost.dialect, headers=headers
+            lease, self._upstream_settings, dialect=lost.dialect, headers=headers
         )
         try:
             connection = await upstream.open()
@@ -195,7 +187,7 @@ class Rebuilding:
                 upstream.close()
 
     async def _move(
-        self, lost: LostSession, lease: Lease, ticket: Ticket, successor: Successor
+        self, session: GatewaySession, lost: LostSession, ticket: Ticket, successor: Successor
     ) -> bool:
         """Have a worker continue the session. Returns False if another worker is to be tried, or
         the ticket is refused.
@@ -203,6 +195,8 @@ class Rebuilding:
         Raises:
             NotRebuilt: the worker cannot continue it.
         """
+        lease = ticket.lease
+        assert lease is not None
         try:
             result = await successor.take_over()
         except ConnectionClosed as error:
@@ -210,7 +204,7 @@ class Rebuilding:
                 raise NotRebuilt("The second worker closed the connection.") from None
             # Once more, not for ever: it may be this session that no worker survives.
             self.dispatcher.worker_failed(ticket)
-            self.given_up.notify(lost.session_id, lease.lease_id)
+            session.left.add(lease.lease_id)
             return False
         except TimeoutError:
             raise NotRebuilt("The worker took too long.") from None
@@ -219,8 +213,7 @@ class Rebuilding:
         if result.problem:
             raise NotRebuilt(result.problem)
         note = msgspec.json.encode(LeaseNote(lost.address, lost.key_id, lost.granted_time)).decode()
-        lease.resume = ResumeState(
-            lost.dialect, left_s=self.window_s, note=note, log_id=lost.log_id
-        )
-        lease.resume_ends_at = self.clock.monotonic() + self.window_s
+        window_s = self.limits.resume_window_s
+        lease.resume = ResumeState(lost.dialect, left_s=window_s, note=note, log_id=lost.log_id)
+        lease.resume_ends_at = self._clock.monotonic() + window_s
         return True

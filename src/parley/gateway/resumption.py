@@ -8,7 +8,7 @@ hands, so a client without the token cannot disturb a session.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -16,12 +16,13 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from parley import logs
-from parley.clock import Clock
 from parley.dialects.base import Dialect, UpgradeRequest
 from parley.errors import Refused, TimedOut
 from parley.gateway.acquisition import Client, Departed
 from parley.gateway.admission import Admission
 from parley.gateway.metrics import Metrics
+from parley.gateway.moving import Moving
+from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.session_relay import AGAIN_CODE, SessionRelay
 from parley.gateway.sessions import NotYetKnown, Sessions
 from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
@@ -48,21 +49,15 @@ def wants_resume(request: UpgradeRequest) -> bool:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Resumption:
-    """See the module's text.
-
-    Args:
-        waiting: what a client receives whose session has waited for a slot since that time.
-        unreachable: called with the lease of a session whose worker could not be reached.
-    """
+    """See the module's text."""
 
     sessions: Sessions
-    waiting: Callable[[float], resume.ResumeWaiting]
-    unreachable: Callable[[Lease], None]
+    rebuilding: Rebuilding
+    moving: Moving
     relay: SessionRelay
     admission: Admission
     upstream_settings: UpstreamSettings
     metrics: Metrics
-    clock: Clock
 
     async def serve(
         self, connection: Connection, client: Client, dialect: Dialect, held: ExitStack
@@ -87,7 +82,7 @@ class Resumption:
             log.info("session_unknown", session_id=request.session_id)
             since_s = self.sessions.waits_since(request.session_id, client.key_id)
             if since_s is not None:
-                connection.send_text(msgspec.json.encode(self.waiting(since_s)))
+                connection.send_text(msgspec.json.encode(self.rebuilding.waiting(since_s)))
             connection.close(AGAIN_CODE, "try again")
             return
         if lease is None or lease.key_id != client.key_id:
@@ -165,7 +160,7 @@ class Resumption:
         self.metrics.resumption("unreachable")
         # An answer, whatever it says, and a session that has left its worker say nothing of it.
         if failure.status is None and lease.worker.is_connected and not lease.is_lost:
-            self.unreachable(lease)
+            self.moving.move_unreachable(lease)
         connection.close(AGAIN_CODE, "try again")
 
     def _not_found(self, connection: Connection, session_id: str, client: Client) -> None:

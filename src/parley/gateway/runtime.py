@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from parley import logs
 from parley.clock import Clock, SystemClock
 from parley.dialects import registry
 from parley.dialects.registry import DialectRegistry
+from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.handover import store_id
-from parley.gateway.parts import AccessControl, Links, Monitoring, Scheduling, Serving, Stores
+from parley.gateway.parts import AccessControl, Links, Monitoring, Serving, Stores
+from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.reload import ReloadReport
+from parley.gateway.sessions import Sessions
 from parley.gateway.upstream import DialPolicy
+from parley.gateway.waits import wait_until
+from parley.gateway.worker_control import process_is_gone
 from parley.media import decoder
 from parley.media.decoder import DecoderLimits
 from parley.private import keep_private
@@ -55,32 +61,36 @@ class GatewayRuntime:
         self.reload = reload
         self.dialects = dialects or registry.installed()
         self.closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.scheduling = Scheduling(settings, clock)
-        self.access = AccessControl(settings, clock, self.scheduling.worker_pool)
-        self.stores = Stores(
-            settings,
-            clock,
-            scheduling=self.scheduling,
-            access=self.access,
-            known_logs=self._known_logs,
-        )
+        self.dispatcher = Dispatcher(clock, settings.queue, settings.eta)
+        self.access = AccessControl(settings, self.dispatcher)
+        self.stores = Stores(settings, self.dispatcher, self.access)
         self.links = Links(settings, dial_policy or DialPolicy(), worker_tls)
+        rebuilding = Rebuilding(self.dispatcher, self.links.upstream_settings, settings.limits)
+        self.sessions = Sessions(
+            worker_pool=self.dispatcher.worker_pool,
+            admission=self.access.admission,
+            clock=clock,
+            is_gone=process_is_gone,
+            rebuild=rebuilding.rebuild,
+            drop_log=self.stores.log_sweep.drop,
+            window_s=settings.limits.resume_window_s,
+        )
         self.monitoring = Monitoring(
             settings,
-            clock,
-            scheduling=self.scheduling,
+            self.dispatcher,
             access=self.access,
-            stores=self.stores,
-            count_kept=lambda: self.serving.sessions.away,
+            rebuilding=rebuilding,
+            sessions=self.sessions,
+            session_logs=self.stores.log_sweep,
         )
         self.serving = Serving(
             settings,
-            clock,
-            scheduling=self.scheduling,
+            self.dispatcher,
             access=self.access,
-            stores=self.stores,
             links=self.links,
             monitoring=self.monitoring,
+            rebuilding=rebuilding,
+            sessions=self.sessions,
             dialects=self.dialects,
             probe_every_s=probe_every_s,
             closing=self.closing,
@@ -111,13 +121,13 @@ class GatewayRuntime:
                 store_id, self.settings.storage.data_dir
             )
             decoding = decoder.use(DecoderLimits.of(self.settings.limits))
-            background = {
+            background: dict[str, Callable[[], Awaitable[None]]] = {
                 "maintenance": stores.maintenance.run,
                 "metrics history": monitoring.metrics_history.run,
                 "worker pool sweep": self._sweep,
                 "recordings of other hosts": stores.handover.run,
                 "worker probe": serving.worker_control.probe_forever,
-                "session logs": stores.log_sweep.run,
+                "session logs": functools.partial(stores.log_sweep.run, self._known_logs),
             }
             running = [
                 tasks.create_task(monitoring.supervisor.keep(name, work), name=name)
@@ -136,7 +146,7 @@ class GatewayRuntime:
                 for task in running:
                     task.cancel()
                 await serving.moving.close()
-                await serving.sessions.close()
+                await self.sessions.close()
                 await stores.session_logs.close()
                 await stores.maintenance.finish()
                 await asyncio.to_thread(stores.recordings.close)
@@ -154,14 +164,14 @@ class GatewayRuntime:
             keep: another gateway will follow, so sessions that can be resumed do not end. They
                 continue until no other session is left to wait for.
         """
-        scheduling, serving = self.scheduling, self.serving
+        dispatcher, serving = self.dispatcher, self.serving
         if not self.closing.done():
-            running, waiting = len(scheduling.worker_pool.leases), len(scheduling.queue)
+            running, waiting = len(dispatcher.worker_pool.leases), len(dispatcher.queue)
             self.closing.set_result(None)
-            scheduling.dispatcher.close()
+            dispatcher.close()
             if keep:
                 serving.moving.leave()
-                serving.sessions.leave()
+                self.sessions.leave()
             log.info("shutting_down", running=running, waiting=waiting, drain_s=drain_s)
             if drain_s and running:
                 if not keep:
@@ -182,27 +192,19 @@ class GatewayRuntime:
     async def _drain(self, limit_s: float, *, keep: bool) -> None:
         """Wait at most `limit_s` until no session runs, or with `keep` only sessions that can be
         resumed."""
-        worker_pool = self.scheduling.worker_pool
-        emptied = asyncio.Event()
+        worker_pool = self.dispatcher.worker_pool
 
-        def look() -> None:
-            if all(keep and lease.resume is not None for lease in worker_pool.leases):
-                emptied.set()
+        def is_drained() -> bool:
+            return all(keep and lease.resume is not None for lease in worker_pool.leases)
 
-        stop = worker_pool.changed.listen(look)
-        look()
-        try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(limit_s):
-                    await emptied.wait()
-        finally:
-            stop()
+        due_s = self.clock.monotonic() + limit_s
+        await wait_until(is_drained, [worker_pool.changed], lambda: due_s - self.clock.monotonic())
         log.info("drained", left=len(worker_pool.leases))
 
     def _known_logs(self) -> set[str]:
         """Logs of sessions that run or are about to continue."""
-        running = {lease.log_id for lease in self.scheduling.worker_pool.leases}
-        return running | self.serving.sessions.log_ids
+        running = {lease.log_id for lease in self.dispatcher.worker_pool.leases}
+        return running | self.sessions.log_ids
 
     async def _find_left_behind(self) -> None:
         """Take over the sessions of an earlier gateway by their logs. Logs older than the window
@@ -216,12 +218,12 @@ class GatewayRuntime:
             return
         for stored in await session_logs.stored():
             if stored.has_writer or stored.age_s <= self.settings.limits.resume_window_s:
-                self.serving.sessions.found(stored.session)
+                self.sessions.found(stored.session)
             else:
                 await session_logs.drop(stored.session.log_id)
 
     async def _sweep(self) -> None:
-        worker_pool = self.scheduling.worker_pool
+        worker_pool = self.dispatcher.worker_pool
         while True:
             due_s = time.monotonic() + SWEEP_EVERY_S
             await asyncio.sleep(SWEEP_EVERY_S)

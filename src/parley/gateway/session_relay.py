@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from parley import logs
-from parley.clock import Clock
 from parley.dialects.base import Dialect
 from parley.errors import SlowClient, WorkerLost, WorkerLostEarly
 from parley.gateway.metrics import Metrics
@@ -37,10 +36,10 @@ class RelayEnd:
 class SessionRelay:
     """Relays between client and worker and reports how the session ended."""
 
-    def __init__(self, *, sessions: Sessions, metrics: Metrics, clock: Clock) -> None:
+    def __init__(self, *, sessions: Sessions, metrics: Metrics) -> None:
         self._sessions = sessions
         self._metrics = metrics
-        self._clock = clock
+        self._clock = sessions.clock
 
     async def run(
         self,
@@ -115,7 +114,7 @@ class SessionRelay:
         if end.who == "client" and end.closure.code in LEAVING_CODES:
             return False
         if lease.is_lost:
-            return self._sessions.can_move(lease)
+            return bool(lease.log_id)
         if end.who == "client":
             return True
         return not end.closure.is_clean or end.closure.code == CUT_CODE

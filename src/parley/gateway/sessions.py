@@ -120,8 +120,9 @@ class GatewaySession:
         return SessionState.AWAY if waits else self.state
 
 
-Rebuild = Callable[[LostSession, ReservedSlot | None], Awaitable[Lease]]
-"""Has another worker continue a session, in this slot or the next free one; raises `NotRebuilt`."""
+Rebuild = Callable[[GatewaySession, ReservedSlot | None], Awaitable[Lease]]
+"""Has another worker continue a lost session, in this slot or the next free one; raises
+`NotRebuilt`."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -134,7 +135,6 @@ class Sessions:
         window_s: how long sessions wait for their clients. For so long after its start a gateway
             does not know whether a session that it cannot find exists: whatever delays the control
             socket of its worker, as a busy machine does.
-        rebuild: None: no worker can continue the session of another one.
         hold_s: see `HOLD_S`.
     """
 
@@ -144,7 +144,7 @@ class Sessions:
     is_gone: Callable[[str], Awaitable[bool]]
     drop_log: Callable[[str], None]
     window_s: float
-    rebuild: Rebuild | None = None
+    rebuild: Rebuild
     hold_s: float = HOLD_S
 
     def __post_init__(self) -> None:
@@ -182,10 +182,6 @@ class Sessions:
         """True if no client is connected to the session of this lease."""
         found = self._sessions.get(lease.session_id)
         return found is not None and found.state is SessionState.AWAY and _is_of(found, lease)
-
-    def can_move(self, lease: Lease) -> bool:
-        """True if another worker could continue the session, should its worker be lost."""
-        return self.rebuild is not None and bool(lease.log_id)
 
     def moving(self, session_id: str) -> GatewaySession | None:
         """A session that another worker is about to continue."""
@@ -341,12 +337,6 @@ class Sessions:
             task.add_done_callback(logs.report_failure)
             self._seeking[lost.worker_id] = task
 
-    def gave_up(self, session_id: str, lease_id: str) -> None:
-        """Under this lease a session may have been rebuilt while another worker is tried."""
-        found = self._sessions.get(session_id)
-        if found is not None:
-            found.left.add(lease_id)
-
     def leave(self) -> None:
         """From now on leave lost and moving sessions, with their logs, to the next gateway. Safe to
         repeat."""
@@ -404,22 +394,20 @@ class Sessions:
             held.close()
             self._sessions.pop(session.session_id, None)
             return
-        if self.rebuild is None or not lost.log_id:
+        if not lost.log_id:
             self._lose(session, NOTHING_KEPT)
             return
         session.left.add(lost.lease_id)
         self._enter(session, SessionState.MOVING)
-        work = self._continue_elsewhere(session, self.rebuild, lost)
+        work = self._continue_elsewhere(session, lost)
         session.rebuilding = asyncio.create_task(work, name=f"{lost.session_id}:rebuild")
 
-    async def _continue_elsewhere(
-        self, session: GatewaySession, rebuild: Rebuild, lost: LostSession
-    ) -> None:
+    async def _continue_elsewhere(self, session: GatewaySession, lost: LostSession) -> None:
         slot, session.slot = session.slot, None
         try:
             if slot is None and not session.asked.is_set():
                 await self._until_asked(session, lost)
-            taken = await rebuild(lost, slot)
+            taken = await self.rebuild(session, slot)
         except NotRebuilt as error:
             self._lose(session, str(error))
         except asyncio.CancelledError:

@@ -139,9 +139,12 @@ class ChatForwarder:
     acquisition: Acquisition
     admission: Admission
     apps: Apps
-    clock: Clock
     closing: asyncio.Future[None]
     queue_settings: QueueSettings
+
+    @property
+    def clock(self) -> Clock:
+        return self.acquisition.dispatcher.clock
 
     def check(self, request: Request) -> None:
         """Refuse a client that may not ask, before its body is read.

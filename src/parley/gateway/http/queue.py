@@ -8,20 +8,17 @@ import msgspec
 from fastapi import Request, Response
 from msgspec import Meta
 
-from parley.clock import Clock
 from parley.errors import InvalidConfig
 from parley.gateway.dispatcher import Dispatcher
-from parley.gateway.eta import EtaTracker
 from parley.gateway.http.admin import ADMINS_ONLY
 from parley.gateway.http.bodies import JSON, Time
 from parley.gateway.http.errors import problems
 from parley.gateway.http.requester import Who, requester_of
 from parley.gateway.http.routing import QuickRoute, Router
-from parley.gateway.http.status import RunningTask, iso, running_task
+from parley.gateway.http.status import RunningTask, iso, running_tasks
 from parley.gateway.maintenance import Maintenance
-from parley.gateway.queue import Queue, Ticket
+from parley.gateway.queue import Ticket
 from parley.gateway.rates import Seldom
-from parley.gateway.worker_pool import WorkerPool
 from parley.protocol.kinds import Kind
 
 
@@ -104,13 +101,10 @@ class EtaChange(msgspec.Struct, kw_only=True):
 
 def routes(
     *,
-    clock: Clock,
     dispatcher: Dispatcher,
-    eta: EtaTracker,
     maintenance: Maintenance,
-    queue: Queue,
-    worker_pool: WorkerPool,
 ) -> Router:
+    clock, eta, queue = dispatcher.clock, dispatcher.eta, dispatcher.queue
     router = Router(tags=["queue"])
     quick = Router(tags=["queue"], route_class=QuickRoute)
 
@@ -149,7 +143,7 @@ def routes(
     def whole(*, is_admin: bool) -> Response:
         dispatcher.refresh()
         items = [info(ticket, is_admin=is_admin) for ticket in queue]
-        running = [running_task(lease, clock, eta) for lease in worker_pool.leases]
+        running = running_tasks(dispatcher)
         waiting = QueueInfo(
             queue_length=len(items),
             max_queue_size=queue.limit,

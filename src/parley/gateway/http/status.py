@@ -15,20 +15,17 @@ from msgspec import Meta
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from parley import __version__
-from parley.clock import Clock
 from parley.gateway.dispatcher import Dispatcher
-from parley.gateway.eta import EtaTracker
 from parley.gateway.http.bodies import JSON, Time, WorkerId
 from parley.gateway.http.errors import shown
 from parley.gateway.http.requester import Who, requester_of
 from parley.gateway.http.routing import QuickRoute, Router
 from parley.gateway.metrics import Metrics
-from parley.gateway.queue import Queue
 from parley.gateway.rates import Seldom
 from parley.gateway.sessions import GatewaySession, Sessions, SessionState
 from parley.gateway.supervisor import Supervisor
 from parley.gateway.tls import own_fingerprint
-from parley.gateway.worker_pool import Lease, Worker, WorkerPool
+from parley.gateway.worker_pool import Worker, WorkerPool
 from parley.installation import build_id
 from parley.settings import GatewaySettings
 
@@ -248,16 +245,22 @@ def iso(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds")
 
 
-def running_task(lease: Lease, clock: Clock, eta: EtaTracker) -> RunningTask:
-    elapsed_s = clock.monotonic() - lease.granted_at
-    return RunningTask(
-        worker_id=lease.worker.worker_id,
-        request_type=lease.kind,
-        task_type=lease.kind,
-        started_at=iso(lease.granted_time),
-        elapsed_s=round(elapsed_s, 1),
-        estimated_remaining_s=round(max(0.0, eta.eta(lease.kind) - elapsed_s), 1),
-    )
+def running_tasks(dispatcher: Dispatcher) -> list[RunningTask]:
+    tasks, now_s = [], dispatcher.clock.monotonic()
+    for lease in dispatcher.worker_pool.leases:
+        elapsed_s = now_s - lease.granted_at
+        left_s = max(0.0, dispatcher.eta.eta(lease.kind) - elapsed_s)
+        tasks.append(
+            RunningTask(
+                worker_id=lease.worker.worker_id,
+                request_type=lease.kind,
+                task_type=lease.kind,
+                started_at=iso(lease.granted_time),
+                elapsed_s=round(elapsed_s, 1),
+                estimated_remaining_s=round(left_s, 1),
+            )
+        )
+    return tasks
 
 
 def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
@@ -328,11 +331,9 @@ def recording_health(metrics: Metrics, worker_pool: WorkerPool) -> RecordingHeal
     )
 
 
-def list_sessions(
-    sessions: Sessions, queue: Queue, worker_pool: WorkerPool, clock: Clock
-) -> list[SessionInfo]:
+def list_sessions(sessions: Sessions, dispatcher: Dispatcher) -> list[SessionInfo]:
     """Where every session is: in the queue, in the registry, or, as a REST request, at a worker."""
-    now_s = clock.monotonic()
+    now_s = dispatcher.clock.monotonic()
     registered = list(sessions)
     known = {each.session_id for each in registered}
     waiting = [
@@ -344,7 +345,7 @@ def list_sessions(
             key_id=ticket.key_id,
             address=ticket.address,
         )
-        for ticket in queue
+        for ticket in dispatcher.queue
     ]
     requests = [
         SessionInfo(
@@ -356,7 +357,7 @@ def list_sessions(
             key_id=lease.key_id,
             address=lease.address,
         )
-        for lease in worker_pool.leases
+        for lease in dispatcher.worker_pool.leases
         if lease.session_id not in known
     ]
     return [*waiting, *(_session_info(each, now_s) for each in registered), *requests]
@@ -380,8 +381,6 @@ def _session_info(session: GatewaySession, now_s: float) -> SessionInfo:
 def session_log_health(metrics: Metrics) -> SessionLogHealth:
     """The logs of running sessions, as the last sweep found them."""
     logged = metrics.session_logs
-    if logged is None:
-        return SessionLogHealth()
     return SessionLogHealth(
         sessions=logged.count, bytes=logged.size_bytes, dropped=logged.dropped, place=logged.place
     )
@@ -402,17 +401,14 @@ def _not_ready(dispatcher: Dispatcher, *, is_closing: bool) -> str:
 
 def routes(
     *,
-    clock: Clock,
     closing: asyncio.Future[None],
     dispatcher: Dispatcher,
-    eta: EtaTracker,
     gateway: GatewaySettings,
     metrics: Metrics,
-    queue: Queue,
     sessions: Sessions,
     supervisor: Supervisor,
-    worker_pool: WorkerPool,
 ) -> Router:
+    clock, worker_pool, queue = dispatcher.clock, dispatcher.worker_pool, dispatcher.queue
     router = Router(tags=["status"])
     quick = Router(tags=["status"], route_class=QuickRoute)
 
@@ -441,7 +437,7 @@ def routes(
         duplex = views.count("duplex_active") + views.count("duplex_paused")
         others = ("busy_chat", "busy_half_duplex", "cleanup")
         loading = worker_pool.loading_workers
-        listed = list_sessions(sessions, queue, worker_pool, clock)
+        listed = list_sessions(sessions, dispatcher)
         status = Status(
             gateway_healthy=not supervisor.failing,
             version=__version__,
@@ -461,7 +457,7 @@ def routes(
             session_logs=session_log_health(metrics),
             session_states=dict(Counter(each.state for each in listed)),
             sessions=listed if admin else [],
-            running_tasks=[running_task(lease, clock, eta) for lease in worker_pool.leases],
+            running_tasks=running_tasks(dispatcher),
             workers=[worker_info(w, is_admin=True) for w in worker_pool] if admin else [],
             certificate_fingerprint=(
                 own_fingerprint(gateway.ssl_certfile) if admin and not gateway.http else None

@@ -20,11 +20,11 @@ from parley.gateway.http.errors import problem, problems
 from parley.gateway.http.requester import Requester, Who
 from parley.gateway.http.routing import Router
 from parley.gateway.lost_session import LostSession
-from parley.gateway.queue import Queue, Ticket
+from parley.gateway.queue import Ticket
 from parley.gateway.rates import RateLimit
 from parley.gateway.sessions import Sessions
 from parley.gateway.worker_control import WorkerControl
-from parley.gateway.worker_pool import Lease, WorkerPool
+from parley.gateway.worker_pool import Lease
 from parley.protocol.kinds import Kind
 from parley.protocol.networks import network_of
 
@@ -53,11 +53,10 @@ def routes(
     *,
     dispatcher: Dispatcher,
     failed_stops: RateLimit,
-    queue: Queue,
     sessions: Sessions,
     worker_control: WorkerControl,
-    worker_pool: WorkerPool,
 ) -> Router:
+    queue, worker_pool = dispatcher.queue, dispatcher.worker_pool
     router = Router(responses=problems(404, 422, 429))
 
     def check_room(who: Requester) -> None:
