@@ -2,21 +2,27 @@
 
 For each of `WAYS`: how many answers start in a pause inside a sentence, and how long after the last
 word of a sentence the first sound comes. Every sentence is said in a session of its own with the
-server's default settings. Those with pauses run `AT_ONCE` side by side and end where the sentence
-continues; those that are timed run one after the other.
+server's default settings. Those with pauses run `AT_ONCE` side by side and end where the answer to
+what was sent in the pause would have started; those that are timed run one after the other. Pauses
+and ends lie evenly in the seconds of a client that sends whole ones.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
-from parley.cli.bench.duplex_talk import SimulatedLoudspeaker, SimulatedMicrophone, hold
+from parley.cli.bench.duplex_talk import (
+    CHUNK_S,
+    WHOLE_S,
+    SimulatedLoudspeaker,
+    SimulatedMicrophone,
+    hold,
+)
 from parley.cli.bench.figures import columns
 from parley.cli.bench.people import with_pause
 from parley.cli.bench.talkers import client_of
@@ -28,8 +34,7 @@ from parley.protocol.values import InterruptionOptions
 AT_ONCE: Final = 4
 SENTENCES: Final = 12
 LEAD_S: Final = 0.6
-"""Silence before a sentence, and up to `SPREAD_S` more, so that it ends anywhere in a chunk."""
-SPREAD_S: Final = 0.5
+"""Silence before a sentence, and up to a second more."""
 PAUSES_MS: Final = (300, 500, 700, 900, 1200)
 ONE_IN: Final = 12
 """One cut in so many is allowed."""
@@ -61,7 +66,7 @@ WAYS: Final = (
         "semantic_vad", "openai_realtime", InterruptionOptions(mode="stop"), PAUSES_MS,
         (500, 900),
     ),
-    Way("duplex", "duplex", InterruptionOptions(), (), (700, 700)),
+    Way("duplex", "duplex", InterruptionOptions(), PAUSES_MS, (700, 700)),
 )  # fmt: skip
 
 
@@ -108,7 +113,9 @@ async def measure(
 
     async def cut(outcome: WayOutcome, pause_ms: int, sentence: Samples, seed: int) -> None:
         async with gate:
-            found = await _say(url, access, outcome, seed, _Paused(sentence, pause_ms))
+            sent_s = WHOLE_S.get(outcome.way.dialect, CHUNK_S)
+            paused = _Paused(sentence, pause_ms, sent_s)
+            found = await _say(url, access, outcome, seed, paused)
         outcome.cuts[pause_ms] += [] if found is None else [bool(found)]
 
     await asyncio.gather(
@@ -128,19 +135,29 @@ async def measure(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Paused:
-    """1.0 if an answer starts in the pause, else 0.0."""
+    """1.0 if an answer starts in the pause or before the message with its end is sent, else 0.0.
+
+    Args:
+        sent_s: length of the client's messages.
+    """
 
     sentence: Samples
     pause_ms: int
+    sent_s: float
+
+    @property
+    def silent_s(self) -> float:
+        """When the pause begins."""
+        return with_pause(self.sentence, self.pause_ms)[1] / INPUT_RATE_HZ - self.pause_ms / 1000
 
     async def said(
         self, microphone: SimulatedMicrophone, loudspeaker: SimulatedLoudspeaker
     ) -> float:
         words, resumes = with_pause(self.sentence, self.pause_ms)
-        start_s, _ = microphone.say(words)
-        resumes_s = start_s + resumes / INPUT_RATE_HZ
-        await _until(resumes_s)
-        return float(any(start_s < one.start_s < resumes_s for one in loudspeaker.played))
+        start_s, end_s = microphone.say(words)
+        until_s = min(end_s, start_s + resumes / INPUT_RATE_HZ + self.sent_s)
+        await _until(until_s)
+        return float(any(start_s < one.start_s < until_s for one in loudspeaker.played))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,6 +166,10 @@ class _Ended:
 
     sentence: Samples
     limit_s: float
+
+    @property
+    def silent_s(self) -> float:
+        return len(self.sentence) / INPUT_RATE_HZ
 
     async def said(
         self, microphone: SimulatedMicrophone, loudspeaker: SimulatedLoudspeaker
@@ -163,7 +184,9 @@ async def _say(
 ) -> float | None:
     """Play a scene in a session of its own; None, and a failure, if that breaks."""
     way = outcome.way
-    lead_s = LEAD_S + SPREAD_S * random.Random(seed).random()
+    # Neighbours in the list, which are often alike, end in different parts of a second.
+    silent_s = (5 * seed % SENTENCES + 0.5) / SENTENCES
+    lead_s = LEAD_S + (silent_s - scene.silent_s - LEAD_S) % 1.0
     found: list[float | None] = []
 
     async def play(microphone: SimulatedMicrophone, loudspeaker: SimulatedLoudspeaker) -> None:
