@@ -9,6 +9,8 @@ says when an utterance is worth recognising and, given the words, whether to ans
   when it has ended, over all of it), and its sound may be judged: how long must the quiet be
   (`turns/end_of_turn.py`). It is answered after that, else after `END_MS`, within the bounds that
   its words set, and up to `SOONER_MS` earlier: a unit that just misses it would wait for a second.
+- A unit may end before the detector has noticed that speech has. If its last `HUSHED_MS` are much
+  softer than what was said, it is judged whether that would be answered, and recognised only then.
 - While we speak, `BARGE_MS` of speech interrupt us, unless the sound is our own voice coming back
   (`echo.is_echo`) or an acknowledgement (`interrupts`).
 """
@@ -16,6 +18,7 @@ says when an utterance is worth recognising and, given the words, whether to ans
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,6 +36,10 @@ PAUSE_MS = 190
 JUDGED_MS = 120
 END_MS = 440
 SOONER_MS = 250
+HUSHED_MS = 40
+HUSHED_DB = 15
+"""Below the level of the last second; sounds that are held back before a t or a p are as soft."""
+FRAME_SAMPLES = RATE_HZ // 100
 BARGE_MS = 350
 SPEECH, QUIET = 0.6, 0.35
 """Probabilities of speech, above, and of quiet, below."""
@@ -89,19 +96,30 @@ class Turns:
     @property
     def wants_words(self) -> bool:
         """True if the recogniser should hear the utterance now."""
-        has_paused = self.quiet_ms >= JUDGED_MS or self.seconds >= LONGEST_S
+        is_judged = self.quiet_ms >= JUDGED_MS or self.needed_ms is not None
+        has_paused = is_judged or self.seconds >= LONGEST_S
         return self.is_open and has_paused and self.heard_ms != self.speech_ms
 
-    @property
-    def wants_judgement(self) -> bool:
-        """True if its sound should be judged: is the utterance over?"""
-        return self.is_open and self.quiet_ms >= JUDGED_MS and self.needed_ms is None
+    def judged(self, rest: Samples, needed_ms: Callable[[Samples], int]) -> Turns:
+        """Ask how long this pause has to be.
 
-    @property
-    def judged_samples(self) -> Samples:
-        """The utterance with `JUDGED_MS` of the quiet behind it, (N,)."""
-        spare = (self.quiet_ms - JUDGED_MS) // WINDOW_MS
-        return np.concatenate(self.sound[: len(self.sound) - spare])
+        Args:
+            rest: the last sound, which fills no window, (N,).
+            needed_ms: judges the utterance with `JUDGED_MS` of quiet behind it, (N,).
+        """
+        if not self.is_open:
+            return self
+        if self.quiet_ms >= JUDGED_MS:
+            spare = (self.quiet_ms - JUDGED_MS) // WINDOW_MS
+            said = np.concatenate(self.sound[: len(self.sound) - spare])
+            return replace(self, needed_ms=needed_ms(said))
+        said = np.concatenate((*self.sound, rest))
+        quiet_ms = hushed_ms(said)
+        if quiet_ms < HUSHED_MS or self.speech_ms < CLICK_MS:
+            return self
+        missing = max(0, JUDGED_MS - quiet_ms) * RATE_HZ // 1000
+        early = replace(self, quiet_ms=quiet_ms, needed_ms=needed_ms(np.pad(said, (0, missing))))
+        return early if early.is_long_enough else self
 
     def with_words(self, text: str, *, is_unclear: bool = False, is_whole: bool = False) -> Turns:
         """Takes the result of the recogniser."""
@@ -127,10 +145,14 @@ class Turns:
             return False
         if not self.text:
             return False
-        if self.seconds >= LONGEST_S:
-            return True
+        return self.seconds >= LONGEST_S or self.is_long_enough
+
+    @property
+    def is_long_enough(self) -> bool:
+        """True if the pause is, or will be soon, as far as is known."""
         needed_ms = END_MS if self.needed_ms is None else self.needed_ms
-        bounds = word_bounds_ms(self.text, is_whole=self.is_whole)
+        is_heard = self.heard_ms == self.speech_ms
+        bounds = word_bounds_ms(self.text or "", is_whole=self.is_whole) if is_heard else None
         if bounds is not None:
             needed_ms = min(max(needed_ms, bounds[0]), bounds[1])
         return self.quiet_ms + SOONER_MS >= needed_ms
@@ -139,6 +161,14 @@ class Turns:
     def is_noise(self) -> bool:
         """Sound without words that has ended."""
         return self.is_open and self.text == "" and self.quiet_ms >= END_MS
+
+
+def hushed_ms(said: Samples) -> int:
+    """Milliseconds at the end of `said` (N,) that are `HUSHED_DB` softer than its last second."""
+    last = said[-RATE_HZ:][len(said[-RATE_HZ:]) % FRAME_SAMPLES :]
+    powers = np.square(last, dtype=np.float64).reshape(-1, FRAME_SAMPLES).mean(1)
+    (loud,) = np.nonzero(powers > powers.mean() / 10 ** (HUSHED_DB / 10))
+    return 10 * (len(powers) - 1 - int(loud[-1])) if len(loud) else 0
 
 
 def interrupts(words: WordMatcher | None, said: Samples, speech_ms: int) -> bool:

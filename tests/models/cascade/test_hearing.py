@@ -20,6 +20,7 @@ from parley.engine.work import (
     StepUnit,
     Work,
 )
+from parley.media.pcm import Samples
 from parley.models.cascade.parts import OneStep
 from parley.models.cascade.recognition import Heard
 from parley.models.cascade.transcript import clean, once
@@ -58,15 +59,19 @@ def test_a_judged_pause_ends_a_turn_up_to_a_quarter_of_a_second_before_it_was_to
     window = np.zeros(WINDOW_SAMPLES, np.float32)
 
     def quiet_until_due(needed_ms: int | None, text: str) -> int:
+        def judge(said: Samples) -> int:
+            assert len(said) == 10 * WINDOW_SAMPLES
+            assert needed_ms is not None
+            return needed_ms
+
         turns = Turns()
         for _ in range(8):
             turns = turns.take(window, 0.9)
         while not turns.is_due and turns.quiet_ms < 3000:
             turns = turns.take(window, 0.0)
-            if turns.wants_judgement and needed_ms is not None:
-                assert turns.quiet_ms == 128
-                assert len(turns.judged_samples) == 10 * WINDOW_SAMPLES
-                turns = replace(turns, needed_ms=needed_ms)
+            if needed_ms is not None and turns.needed_ms is None:
+                turns = turns.judged(window[:9], judge)
+                assert (turns.needed_ms is None) == (turns.quiet_ms < 128)
             if turns.wants_words:
                 turns = turns.with_words(text)
         return turns.quiet_ms
@@ -84,12 +89,46 @@ def test_speech_makes_it_another_pause() -> None:
     turns = Turns()
     for probability in (0.9, 0.9, 0.9, 0.9, 0.0, 0.0):
         turns = turns.take(window, probability)
-    assert turns.wants_judgement
-    turns = replace(turns, needed_ms=1800)
-    assert not turns.wants_judgement
-    for probability in (0.9, 0.0, 0.0):
-        turns = turns.take(window, probability)
-    assert turns.wants_judgement
+    turns = turns.judged(window[:0], lambda _: 1800)
+    assert turns.needed_ms == 1800
+    assert turns.take(window, 0.0).needed_ms == 1800
+    assert turns.take(window, 0.9).needed_ms is None
+
+
+@pytest.mark.parametrize(
+    ("quiet_ms", "needed_ms", "text", "is_due"),
+    [
+        (50, 256, "What time is it?", True),
+        (50, 300, "What time is it?", True),
+        (50, 301, "What time is it?", False),
+        (30, 256, "What time is it?", False),
+        (50, 256, "I would like to know what", False),
+    ],
+)
+def test_a_unit_that_ends_just_behind_the_last_word_is_answered_if_the_judge_is_sure(
+    quiet_ms: int, needed_ms: int, text: str, is_due: bool
+) -> None:
+    speech = np.random.default_rng(1).normal(0, 0.1, (12, WINDOW_SAMPLES)).astype(np.float32)
+    turns = Turns()
+    for window in speech:
+        turns = turns.take(window, 0.9)
+    rest = speech[0, :800].copy()
+    rest[800 - 16 * quiet_ms :] *= 0.01
+    asked: list[int] = []
+
+    def judge(said: Samples) -> int:
+        asked.append(len(said))
+        return needed_ms
+
+    turns = turns.judged(rest, judge)
+    assert turns.wants_words == (needed_ms <= quiet_ms + 250 and quiet_ms >= 40)
+    if turns.wants_words:
+        turns = turns.with_words(text)
+
+    assert turns.is_due == is_due
+    # It is asked as it was taught: with the same quiet.
+    assert asked in ([], [12 * WINDOW_SAMPLES + 800 + 16 * (120 - quiet_ms)])
+    assert bool(asked) == (quiet_ms >= 40)
 
 
 def test_silence_and_clicks_are_not_echo() -> None:

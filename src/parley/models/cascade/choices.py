@@ -44,6 +44,7 @@ class Listened:
         is_echo: whether the sound is our own.
         needed_ms: of quiet until the utterance is over, if that was judged.
         interrupts: whether the user interrupts what we say.
+        quiet_ms: of the quiet that was judged.
     """
 
     probabilities: tuple[float, ...]
@@ -51,6 +52,7 @@ class Listened:
     is_echo: bool
     needed_ms: int | None = None
     interrupts: bool = False
+    quiet_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

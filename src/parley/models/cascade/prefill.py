@@ -239,12 +239,14 @@ class PrefillJob(CascadeJob):
         sound = np.concatenate((state.rest, pcm.samples))
         whole = len(sound) // WINDOW_SAMPLES * WINDOW_SAMPLES
         windows = sound[:whole].reshape(-1, WINDOW_SAMPLES)
-        listened = self._choices.listened(lambda: self._detect(detector, sound[:whole]))
+        rest = sound[whole:]
+        listened = self._choices.listened(lambda: self._detect(detector, windows, rest))
         turns = state.turns
         for window, probability in zip(windows, listened.probabilities, strict=True):
             turns = turns.take(window, probability)
         if listened.needed_ms is not None:
-            turns = replace(turns, needed_ms=listened.needed_ms)
+            quiet_ms = max(turns.quiet_ms, listened.quiet_ms)
+            turns = replace(turns, needed_ms=listened.needed_ms, quiet_ms=quiet_ms)
         spoken = sum(probability >= SPEECH for probability in listened.probabilities)
         if listened.is_echo:
             turns, spoken = Turns(), 0
@@ -255,7 +257,7 @@ class PrefillJob(CascadeJob):
             state,
             turns=turns,
             cost=state.cost + (0 if listened.needed_ms is None else JUDGING_COST),
-            rest=sound[whole:],
+            rest=rest,
             detector=listened.detector,
             barged_ms=barged,
             is_interrupted=listened.interrupts,
@@ -263,35 +265,35 @@ class PrefillJob(CascadeJob):
         if turns.wants_words:
             self._hearing = self._recognise(turns.samples)
 
-    def _detect(self, detector: Detector, windows: Samples) -> Listened:
-        """Speech in a unit: its position, whether it is an echo, and whether it interrupts."""
+    def _detect(self, detector: Detector, windows: Samples, rest: Samples) -> Listened:
+        """Speech in a unit: its position, whether it is an echo, and whether it interrupts.
+
+        Args:
+            windows: (B, `WINDOW_SAMPLES`).
+            rest: what fills no window, (N,).
+        """
         ours, judges = self._state.echo, self._parts.judges
         restore(detector, self._state.detector)
-        found = tuple(float(probability) for _, probability in heard_in(detector, windows))
+        found = tuple(float(chance) for _, chance in heard_in(detector, windows.reshape(-1)))
         kept = snapshot(detector)
         spoken = [index for index, probability in enumerate(found) if probability >= SPEECH]
-        said = windows[:0]
+        said = rest[:0]
         if spoken:
-            said = windows[spoken[0] * WINDOW_SAMPLES : (spoken[-1] + 1) * WINDOW_SAMPLES]
+            said = windows[spoken[0] : spoken[-1] + 1].reshape(-1)
         if len(ours) and is_echo(said, ours):
             return Listened(found, kept, is_echo=True)
         speech_ms = self._state.barged_ms + WINDOW_MS * len(spoken)
         is_interrupted = self._state.telling is not None and bool(spoken)
         if is_interrupted:
             is_interrupted = interrupts(judges.words, said, speech_ms)
-        return Listened(found, kept, False, self._judge(windows, found), is_interrupted)
-
-    def _judge(self, windows: Samples, probabilities: tuple[float, ...]) -> int | None:
-        """How long the silence at the end of a unit must be, if the user has just stopped
-        speaking."""
-        turns, judge = self._state.turns, self._parts.judges.end_of_turn
-        for window, probability in zip(
-            windows.reshape(-1, WINDOW_SAMPLES), probabilities, strict=True
-        ):
+        turns = self._state.turns
+        for window, probability in zip(windows, found, strict=True):
             turns = turns.take(window, probability)
-        if judge is None or not turns.wants_judgement:
-            return None
-        return silence_ms(judge(turns.judged_samples))
+        needed_ms = None
+        if (judge := judges.end_of_turn) is not None and turns.needed_ms is None:
+            turns = turns.judged(rest, lambda said: silence_ms(judge(said)))
+            needed_ms = turns.needed_ms
+        return Listened(found, kept, False, needed_ms, is_interrupted, turns.quiet_ms)
 
     def _commit(self) -> None:
         state = self._state
