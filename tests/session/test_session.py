@@ -25,7 +25,9 @@ from parley.dialects.events import (
 from parley.errors import InferenceFailed, InvalidPayload, ParleyError, SlowClient, WrongPhase
 from parley.protocol.kinds import Kind, Phase
 from parley.session.deadlines import Deadlines
+from parley.session.log import OutputBounds, SessionLog
 from parley.session.outbox import Outbox, OutputLimits
+from parley.session.resumable import ResumableSocket
 from parley.session.session import Session
 
 OUTPUT = OutputLimits(waiting_bytes=8 * 1024 * 1024, stall_s=10.0)
@@ -126,12 +128,20 @@ async def staged(
         def observe(self, event, at_s):
             seen.append(event)
 
+    limits = output or OUTPUT
     session = Session(
-        socket=socket,
+        socket=ResumableSocket(
+            socket,
+            session_id="s",
+            window_s=0.0,
+            output=limits,
+            clock=clock,
+            log=SessionLog(None, clock=clock, outputs=OutputBounds(0, 0.0)),
+        ),
         dialect=PlainDialect(SessionContext("s", Kind.CHAT)),
         clock=clock,
         session_id="s",
-        output=output or OUTPUT,
+        output=limits,
         observers=[Watcher()],
         enters=phases.append,
     )

@@ -43,8 +43,6 @@ class Outbox:
         self._changed = asyncio.Event()
         self._sent = asyncio.Event()
         self._is_closed = False
-        self.is_timed = True
-        """False: `send` itself sees to it that a client that reads nothing holds nothing up."""
 
     def put(self, frames: Sequence[str | bytes], *, output_ms: float | None = None) -> None:
         """Queue messages.
@@ -90,10 +88,11 @@ class Outbox:
         return self._limits.stall_s + (self._waiting_bytes + self._last_bytes) / SLOWEST_BYTES_PER_S
 
     async def pump(self, send: Callable[[str | bytes], Awaitable[None]]) -> None:
-        """Send until closed and empty.
+        """Send until closed and empty. `send` raises `TimeoutError` where a message is not read in
+        time.
 
         Raises:
-            SlowClient: a message was not read in time.
+            SlowClient: one was not.
             Disconnected: from `send`.
         """
         while True:
@@ -101,10 +100,8 @@ class Outbox:
                 frame, _ = self.waiting.popleft()
                 self._waiting_bytes -= len(frame)
                 self._last_bytes = len(frame)
-                limit_s = self._limits.send_s(len(frame)) if self.is_timed else None
                 try:
-                    async with asyncio.timeout(limit_s):
-                        await send(frame)
+                    await send(frame)
                 except TimeoutError as error:
                     raise SlowClient(self._waiting_bytes + len(frame)) from error
                 self._sent.set()

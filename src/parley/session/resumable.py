@@ -250,11 +250,12 @@ class ResumableSocket:
         """Send one message, or keep it for a client that comes back. Waits while too much is kept.
 
         Raises:
-            Disconnected: it cannot be sent, and the client cannot come back.
+            Disconnected, TimeoutError: it cannot be sent, and the client cannot come back.
         """
         log = self._log
         if not log.is_open:
-            await self._first.send(frame)
+            async with asyncio.timeout(self._output.send_s(len(frame))):
+                await self._first.send(frame)
             return
         is_ready = frame is self._ready_text
         # It is sent when the update with it is stored, and so after that state.

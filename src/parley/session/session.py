@@ -35,13 +35,12 @@ from parley.errors import InferenceFailed, InvalidRequest, ParleyError, SlowClie
 from parley.protocol import codec
 from parley.protocol.kinds import Phase
 from parley.protocol.resume import AwayReason, GoingAway, InputDropped
-from parley.session.arrivals import Arrivals
-from parley.session.deadlines import GOING_AWAY, LAST, RESUME, Deadlines
+from parley.session.deadlines import GOING_AWAY, LAST, RESUME
 from parley.session.opened import Voices
 from parley.session.outbox import Outbox, OutputLimits
 from parley.session.pacing import PacedOutput
 from parley.session.resumable import ResumableSocket
-from parley.session.socket import Disconnected, SessionSocket
+from parley.session.socket import Disconnected
 from parley.session_log.entries import Entry, Observed
 
 PARSE_ON_LOOP_BYTES = 65_536
@@ -165,7 +164,7 @@ class Session:
     def __init__(
         self,
         *,
-        socket: SessionSocket,
+        socket: ResumableSocket,
         dialect: Dialect,
         clock: Clock,
         session_id: str,
@@ -178,13 +177,11 @@ class Session:
     ) -> None:
         self._may_roll_over = may_roll_over
         self.clock = clock
-        self._resumable = socket if isinstance(socket, ResumableSocket) else None
-        self._offered_to = self._resumable
-        """None: the client has asked to be able to come back."""
-        self.deadlines = Deadlines() if self._resumable is None else self._resumable.deadlines
-        self.arrivals = Arrivals(clock) if self._resumable is None else self._resumable.arrivals
+        self.deadlines, self.arrivals = socket.deadlines, socket.arrivals
         self.session_id = session_id
         self._socket = socket
+        self._has_asked = False
+        """True if the client has asked to be able to come back."""
         self._dialect = dialect
         self._settle: Callable[[Dialect, str], Dialect] | None = settle
         self._observers = tuple(observers)
@@ -210,9 +207,7 @@ class Session:
         self._goodbye: asyncio.Task[None] | None = None
         self._is_restored = False
         self._is_taking = False
-        if self._resumable is not None:
-            self._resumable.remember = self._remembered
-            self._resumable.is_between = self._is_between
+        socket.remember, socket.is_between = self._remembered, self._is_between
 
     # ---- for the runner --------------------------------------------------------------------
 
@@ -225,9 +220,7 @@ class Session:
     def rolls_over(self) -> bool:
         """True if the conversation has no total length, and its context slides: the operator allows
         that, and the client asked to be able to come back."""
-        resumable = self._resumable
-        is_asked = self._is_restored or (resumable is not None and resumable.is_enabled)
-        return self._may_roll_over and is_asked
+        return self._may_roll_over and (self._is_restored or self._socket.is_enabled)
 
     def enter(self, phase: Phase) -> None:
         """Go to a phase; a conversation that has ended stays closed."""
@@ -246,8 +239,8 @@ class Session:
         error = event.error if isinstance(event, Failed) else None
         output_ms = event.duration_ms if isinstance(event, OutputDelta) else None
         reply = self._dialect.encode(event)
-        if isinstance(event, SessionReady) and self._resumable is not None:
-            self._put(self._with_token(reply, self._resumable))
+        if isinstance(event, SessionReady):
+            self._put(self._with_token(reply))
             return
         if isinstance(event, UnitDone) and self._dialect.context_tokens is not None:
             self._watch_context(event, self._dialect.context_tokens)
@@ -259,8 +252,8 @@ class Session:
             self._last_words = reply
             self.end(ended)
             return
-        if reply.offers_resume and self._resumable is not None:
-            self._put(self._with_token(reply, self._resumable))
+        if reply.offers_resume:
+            self._put(self._with_token(reply))
             return
         frames = self._dialect.frames(reply)
         if reply.sound_ms:
@@ -276,13 +269,13 @@ class Session:
         if due_s is not None:
             self.deadlines.set(PACE, due_s)
 
-    def _with_token(self, reply: Reply, resumable: ResumableSocket) -> list[str | bytes]:
+    def _with_token(self, reply: Reply) -> list[str | bytes]:
         """The messages with a token, so that a client that asked may come back."""
         if self.rolls_over:
             self.deadlines.clear(*LAST)
-        elif resumable.is_enabled:
+        elif self._socket.is_enabled:
             self.deadlines.warn_of_the_last(self.clock.monotonic())
-        return [resumable.with_token(text) for text in self._dialect.frames(reply)]
+        return [self._socket.with_token(text) for text in self._dialect.frames(reply)]
 
     def _put(self, frames: Sequence[str | bytes], *, output_ms: float | None = None) -> None:
         try:
@@ -292,9 +285,7 @@ class Session:
 
     def go_away(self, time_left_s: float, reason: AwayReason) -> None:
         """Warn a client that asked for it, once for each reason, that the session will end."""
-        if self._resumable is None or not self._resumable.is_enabled or self.has_ended:
-            return
-        if reason in self._announced:
+        if not self._socket.is_enabled or self.has_ended or reason in self._announced:
             return
         self._announced.add(reason)
         told = GoingAway(time_left_s=round(max(0.0, time_left_s), 1), reason=reason)
@@ -303,7 +294,7 @@ class Session:
     def report_dropped(self, seconds: float) -> None:
         """Sound of the client was dropped. A client that can resume is sent its length: it has kept
         what it said during an outage."""
-        if self._resumable is None or not self._resumable.is_enabled or self.has_ended:
+        if not self._socket.is_enabled or self.has_ended:
             return
         if not self._dropped_s:
             self.deadlines.set(DROPPED, self.clock.monotonic() + DROPPED_S)
@@ -333,7 +324,7 @@ class Session:
     @property
     def hears_what_is_past(self) -> bool:
         """True if the client's newest message was sent while another worker held the session."""
-        return self._resumable is not None and self._resumable.is_of_before
+        return self._socket.is_of_before
 
     def log(self, entry: Entry) -> None:
         """Log an entry that observers see and the client does not."""
@@ -365,8 +356,7 @@ class Session:
         """Act on what is due by now."""
         for name in self.deadlines.take_expired(self.clock.monotonic()):
             if name == RESUME:
-                assert self._resumable is not None
-                self._resumable.expire()
+                self._socket.expire()
                 self.end(SessionEnded("disconnected"))
             elif name == PACE:
                 self._send_due()
@@ -380,10 +370,9 @@ class Session:
 
     def restore(self, remembered: dict[str, Any]) -> None:
         """Be what another worker's session was, before `run`."""
-        self._is_restored, self._settle, self._offered_to = True, None, None
+        self._is_restored, self._settle, self._has_asked = True, None, True
         self._dialect.restore(remembered["dialect"])
         self._announced = set(remembered["announced"])
-        self._outbox.is_timed = False
         now_s = self.clock.monotonic()
         self.deadlines.restore(remembered["left_s"], now_s)
         self.deadlines.stop(now_s)
@@ -498,8 +487,7 @@ class Session:
             self._is_taking = True
             await self._take(frame)
             self._is_taking = False
-            if self._resumable is not None:
-                self._resumable.handled()
+            self._socket.handled()
 
     async def _take(self, frame: str | bytes) -> None:
         try:
@@ -507,8 +495,8 @@ class Session:
             if self.voices is not None:
                 await self._check_voice(decoded, self.voices)
             meant = self._dialect.events(decoded, self.phase)
-            if self._dialect.wants_resume and self._offered_to is not None:
-                self._offer_resume(self._offered_to)
+            if self._dialect.wants_resume and not self._has_asked:
+                self._offer_resume()
         except ParleyError as error:
             self.emit(Failed(error))
             return
@@ -543,14 +531,13 @@ class Session:
         if await asyncio.to_thread(voices, name) is None:
             raise error
 
-    def _offer_resume(self, resumable: ResumableSocket) -> None:
+    def _offer_resume(self) -> None:
         """Let a client that asked for it come back after a cut."""
-        self._offered_to = None
-        resumable.enable()
+        self._has_asked = True
+        self._socket.enable()
         first = None if self._rebuildable is None else self._rebuildable.first_entry()
         if first is not None:
             self._observe(first)
-        self._outbox.is_timed = not resumable.is_enabled
 
     def _act(self, event: ClientEvent) -> bool:
         """Do what the client asked for; whether it could be done."""
