@@ -18,7 +18,7 @@ from parley.media.resample import resample
 from parley.protocol.values import InterruptionOptions, PlaybackReport
 from parley.session.deadlines import Deadlines
 from parley.session.interruption import Interruptions
-from parley.turns.interruption import Interrupted
+from parley.turns.interruption import Interrupted, InterruptionDetector
 from parley.vad.energy import EnergyDetector
 from parley.views.half_duplex import HalfDuplexView
 
@@ -414,8 +414,7 @@ async def test_a_unit_that_was_never_sent_is_not_in_the_context_of_duplex():
         assert after["kv_cache_length"] == last["kv_cache_length"] + 3 * listened + 1 + words
 
 
-def test_what_the_fence_held_back_is_not_counted_as_sent():
-    clock = ManualClock()
+def interrupting(clock: ManualClock) -> Interruptions:
     session: Any = SimpleNamespace(
         clock=clock,
         deadlines=Deadlines(),
@@ -425,6 +424,12 @@ def test_what_the_fence_held_back_is_not_counted_as_sent():
     interruptions = Interruptions(session, index=lambda: 0, stop=lambda at_sample: None)
     interruptions.arm(InterruptionOptions(mode="stop"), EnergyDetector)
     interruptions.begin()
+    return interruptions
+
+
+async def test_what_the_fence_held_back_is_not_counted_as_sent():
+    clock = ManualClock()
+    interruptions = interrupting(clock)
     interruptions.say("a", None, 1000)
 
     interruptions._follow(Interrupted(0))
@@ -435,3 +440,18 @@ def test_what_the_fence_held_back_is_not_counted_as_sent():
     interruptions.report(PlaybackReport(received_ms=1400, buffered_ms=0))
 
     assert not interruptions.playback.is_heard
+    interruptions.close()
+
+
+async def test_a_detector_that_fails_stops_no_conversation(monkeypatch):
+    def fail(self, pcm, at_s):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(InterruptionDetector, "feed", fail)
+    interruptions = interrupting(ManualClock())
+    async with asyncio.timeout(HANG_S):
+        interruptions.hear(noise(0.1))
+        assert await interruptions.hand_over() == ()
+        interruptions.hear(noise(0.1))
+        assert await interruptions.hand_over() == ()
+    interruptions.close()

@@ -191,8 +191,7 @@ class PacedCall:
             return False
         listener: Any = getattr(runner, "_listener", None)
         interruptions = runner._interruptions if listener is None else listener.interruptions
-        watch = interruptions._watch
-        if watch is not None and not watch._idle.is_set():
+        if not interruptions._idle.is_set():
             return False
         if hasattr(runner, "_mailbox"):
             return runner._unit is None and not runner._mailbox.units

@@ -273,11 +273,7 @@ class DuplexRunner:
         if not self._is_rebuilt:
             self._set_deadlines(total=self._limits.total_left_s)
             await self._prepare()
-        watching = asyncio.create_task(self._interruptions.run())
-        try:
-            return await self._converse()
-        finally:
-            watching.cancel()
+        return await self._converse()
 
     async def _converse(self) -> SessionEnded:
         """Unit after unit, until the context is full or the model fails too often."""
@@ -382,6 +378,7 @@ class DuplexRunner:
         return list(light)
 
     async def close(self) -> None:
+        self._interruptions.close()
         self._view.stop()
         await self._view.cleanup()
 

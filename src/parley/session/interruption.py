@@ -52,144 +52,14 @@ class _Work:
         takes_long: too long for the event loop.
     """
 
-    do: Callable[[], list[InterruptionEvent] | None]
+    do: Callable[[InterruptionDetector], list[InterruptionEvent] | None]
     heard_s: float
     takes_long: bool
 
 
-class InterruptionWatch:
-    """Listens for interruptions; see the module's text.
-
-    Args:
-        report: called on the event loop with every event; must not block.
-    """
-
-    def __init__(
-        self,
-        options: InterruptionOptions,
-        detectors: DetectorFactory,
-        report: Callable[[InterruptionEvent], None],
-        judges: TurnJudges = NO_JUDGES,
-    ) -> None:
-        self.options = options
-        self._detector = InterruptionDetector(detectors(), options, judges)
-        self._report = report
-        self._waiting: deque[_Work] = deque()
-        self._waiting_s = 0.0
-        self._heard: deque[Pcm] = deque()
-        self._heard_s = 0.0
-        self._speech_is_open = False
-        self._is_interruption = False
-        self._changed = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    def play(self, pcm: Pcm, starts_s: float) -> None:
-        """The assistant's sound as it is sent, and when it is played (monotonic seconds); its echo
-        does not interrupt."""
-        self._put(lambda: self._detector.play(pcm, starts_s), takes_long=pcm.duration_s > PLAYED_S)
-
-    def cut(self, at_s: float) -> None:
-        """The client plays nothing more of what it was sent."""
-        self._put(lambda: self._detector.cut(at_s))
-
-    def move(self, seconds: float) -> None:
-        """The client says that it plays so much later than it was taken to."""
-        self._put(lambda: self._detector.move(seconds))
-
-    def hear(self, pcm: Pcm, at_s: float) -> None:
-        """The client's sound while the assistant is heard: 16 kHz, of any length; its last sample
-        came at `at_s`."""
-        takes_long = len(pcm) > AT_ONCE_SAMPLES
-        self._put(lambda: self._hear(pcm, at_s), pcm.duration_s, takes_long=takes_long)
-
-    def learn(self, pcm: Pcm) -> None:
-        """The client's sound while the assistant is silent; says how loud the room is."""
-        if not self._idle.is_set():
-            takes_long = len(pcm) > AT_ONCE_SAMPLES
-            self._put(lambda: self._detector.learn(pcm), pcm.duration_s, takes_long=takes_long)
-            return
-        # Nothing is before it, and a level takes less time than the way to a thread.
-        for event in self._detector.learn(pcm):
-            self._follow(event)
-
-    def _put(
-        self,
-        take: Callable[[], list[InterruptionEvent] | None],
-        heard_s: float = 0.0,
-        *,
-        takes_long: bool = False,
-    ) -> None:
-        self._waiting.append(_Work(take, heard_s, takes_long))
-        self._waiting_s += heard_s
-        while self._waiting_s > WAITING_S and len(self._waiting) > 1:
-            self._waiting_s -= self._waiting.popleft().heard_s
-        self._idle.clear()
-        self._changed.set()
-
-    async def run(self) -> None:
-        """Listen until cancelled; a detector that fails is logged, and hears nothing more."""
-        while True:
-            self._changed.clear()
-            while self._waiting:
-                work = self._waiting.popleft()
-                self._waiting_s -= work.heard_s
-                try:
-                    takes_long = work.takes_long or self._detector.may_ask(
-                        round(work.heard_s * INPUT_RATE_HZ)
-                    )
-                    found = await asyncio.to_thread(work.do) if takes_long else work.do()
-                except Exception:
-                    _log.exception("interruption_detection_failed")
-                    self._idle.set()
-                    return
-                for event in found or ():
-                    self._follow(event)
-                if work.heard_s and self._waiting:
-                    # What has piled up delays no other session.
-                    await asyncio.sleep(0)
-            self._idle.set()
-            await self._changed.wait()
-
-    def _hear(self, pcm: Pcm, at_s: float) -> list[InterruptionEvent]:
-        self._keep(pcm)
-        return self._detector.feed(pcm, at_s)
-
-    async def hand_over(self) -> tuple[Pcm, ...]:
-        """Unanswered speech of the user, once all sound has been examined.
-
-        Empty if the user did not speak, or did not interrupt. The watch starts
-        again; until this returns, new sound has to be given to `hear`.
-        """
-        await self._idle.wait()
-        spoken = tuple(self._heard) if self._speech_is_open else ()
-        self._heard.clear()
-        self._heard_s = 0.0
-        self._speech_is_open = self._is_interruption = False
-        return spoken
-
-    def _keep(self, pcm: Pcm) -> None:
-        self._heard.append(pcm)
-        self._heard_s += pcm.duration_s
-        least_s = WAITING_S if self._speech_is_open else PRE_ROLL_S
-        while self._heard_s - self._heard[0].duration_s >= least_s:
-            self._heard_s -= self._heard.popleft().duration_s
-
-    def _follow(self, event: InterruptionEvent) -> None:
-        match event:
-            case SpeechSuspected():
-                self._speech_is_open = True
-            case Interrupted():
-                self._is_interruption = True
-            case SpeechOver() if not self._is_interruption:
-                self._speech_is_open = False
-        self._report(event)
-
-
 class Interruptions:
-    """Interruptions of one conversation's answers, and their effect on the answer.
-
-    Inactive until `arm`: nothing is listened for, and what has been heard is still counted.
+    """Interruptions of one conversation's answers, and their effect on the answer; see the module's
+    text. Inactive until `arm`: nothing is listened for, and what has been heard is still counted.
 
     Args:
         index: of the turn or unit that is made or heard.
@@ -203,7 +73,9 @@ class Interruptions:
         self._session = session
         self._index = index
         self._stop = stop
-        self._watch: InterruptionWatch | None = None
+        self._options: InterruptionOptions | None = None
+        self._detector: InterruptionDetector | None = None
+        self._task: asyncio.Task[None] | None = None
         self.is_armed = False
         """True if the user may interrupt in this conversation; set by `arm`."""
         self.playback = Playback(session.clock)
@@ -213,24 +85,40 @@ class Interruptions:
         """True if the answer was interrupted: nothing of it may be sent any more."""
         self._is_suspected = False
         """True if the client knows of it, and not yet of its result."""
+        self._waiting: deque[_Work] = deque()
+        self._waiting_s = 0.0
+        self._heard: deque[Pcm] = deque()
+        self._heard_s = 0.0
+        self._speech_is_open = False
+        self._is_interruption = False
+        self._changed = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def arm(
         self,
         options: InterruptionOptions,
         detectors: DetectorFactory,
         judges: TurnJudges = NO_JUDGES,
-    ) -> None:
-        """Listen as `options` say from the next `run` on."""
-        self.is_watching = self.is_armed = False
-        self._watch = None
-        if options.mode != "off":
-            self._watch = InterruptionWatch(options, detectors, self._follow, judges)
-            self.is_armed = True
+    ) -> bool:
+        """Listen as `options` say from now on; False: it does already."""
+        if options == self._options:
+            return False
+        self.close()
+        self._options = options
+        self.is_watching, self.is_armed = False, options.mode != "off"
+        if self.is_armed:
+            self._detector = InterruptionDetector(detectors(), options, judges)
+            self._task = asyncio.create_task(self._listen(self._detector))
+        return True
 
-    async def run(self) -> None:
-        """Listen until cancelled; returns immediately if there is nothing to listen for."""
-        if self._watch is not None:
-            await self._watch.run()
+    def close(self) -> None:
+        """Listen no more. Safe to repeat."""
+        if self._task is not None:
+            self._task.cancel()
+        self._options = None
+        self._forget_heard()
+        self._hear_no_more()
 
     def begin(self) -> None:
         self.playback.begin()
@@ -238,50 +126,133 @@ class Interruptions:
         self.is_watching = self.is_armed
 
     def say(self, text: str, pcm: Pcm | None, duration_ms: float) -> None:
-        """The next part of the answer for the client."""
+        """The next part of the answer for the client; its echo does not interrupt."""
         starts_s = self.playback.send(text, duration_ms)
-        if self._watch is not None and pcm is not None and len(pcm):
-            self._watch.play(pcm, starts_s)
+        if self.is_armed and pcm is not None and len(pcm):
+            takes_long = pcm.duration_s > PLAYED_S
+            self._put(lambda detector: detector.play(pcm, starts_s), takes_long=takes_long)
 
     def cut(self) -> None:
         """The client throws away what it has not played."""
         self.playback.cut()
-        if self._watch is not None:
-            self._watch.cut(self.playback.ends_s)
+        ends_s = self.playback.ends_s
+        self._put(lambda detector: detector.cut(ends_s))
 
     def report(self, told: PlaybackReport | None) -> None:
         """The client's playback report, if it sends any."""
         if told is None:
             return
         later_s = self.playback.report(told)
-        if self._watch is not None:
-            self._watch.move(later_s)
+        self._put(lambda detector: detector.move(later_s))
         if self._session.deadlines.get("played") is not None:
             self._session.deadlines.set("played", self.playback.ends_s)
 
     def hear(self, pcm: Pcm) -> None:
         """The client's sound while the answer can be interrupted: 16 kHz, of any length."""
-        if self._watch is not None:
-            self._watch.hear(pcm, self._session.clock.monotonic())
+        at_s = self._session.clock.monotonic()
+
+        def hear(detector: InterruptionDetector) -> list[InterruptionEvent]:
+            self._keep(pcm)
+            return detector.feed(pcm, at_s)
+
+        self._put(hear, pcm.duration_s, takes_long=len(pcm) > AT_ONCE_SAMPLES)
 
     def learn(self, pcm: Pcm) -> None:
-        """The client's sound while there is nothing to interrupt."""
-        if self._watch is not None:
-            self._watch.learn(pcm)
+        """The client's sound while there is nothing to interrupt; says how loud the room is."""
+        if not self._idle.is_set():
+            takes_long = len(pcm) > AT_ONCE_SAMPLES
+            self._put(lambda detector: detector.learn(pcm), pcm.duration_s, takes_long=takes_long)
+        elif self._detector is not None:
+            # Nothing is before it, and a level takes less time than the way to a thread.
+            for event in self._detector.learn(pcm):
+                self._follow(event)
 
     async def hand_over(self) -> tuple[Pcm, ...]:
-        """The answer is over, or played: what was said meanwhile and starts the next turn.
+        """The answer is over, or played: what was said meanwhile and starts the next turn, once all
+        sound has been examined. Empty if the user did not speak, or did not interrupt.
 
         Until this returns, new sound must be passed to `hear`.
         """
-        spoken = () if self._watch is None else await self._watch.hand_over()
+        await self._idle.wait()
+        spoken = tuple(self._heard) if self._speech_is_open else ()
+        self._forget_heard()
         self.is_watching = False
         return spoken
 
-    def _follow(self, event: InterruptionEvent) -> None:
-        watch = self._watch
-        if watch is None or not self.is_watching or self.is_cut:
+    # ---- the detector ------------------------------------------------------------------------
+
+    def _put(
+        self,
+        do: Callable[[InterruptionDetector], list[InterruptionEvent] | None],
+        heard_s: float = 0.0,
+        *,
+        takes_long: bool = False,
+    ) -> None:
+        if self._detector is None:
             return
+        self._waiting.append(_Work(do, heard_s, takes_long))
+        self._waiting_s += heard_s
+        while self._waiting_s > WAITING_S and len(self._waiting) > 1:
+            self._waiting_s -= self._waiting.popleft().heard_s
+        self._idle.clear()
+        self._changed.set()
+
+    async def _listen(self, detector: InterruptionDetector) -> None:
+        """Listen until cancelled; a detector that fails is logged, and hears nothing more."""
+        while True:
+            self._changed.clear()
+            while self._waiting:
+                work = self._waiting.popleft()
+                self._waiting_s -= work.heard_s
+                try:
+                    takes_long = work.takes_long or detector.may_ask(
+                        round(work.heard_s * INPUT_RATE_HZ)
+                    )
+                    do = work.do
+                    found = await asyncio.to_thread(do, detector) if takes_long else do(detector)
+                except Exception:
+                    _log.exception("interruption_detection_failed")
+                    self._hear_no_more()
+                    return
+                for event in found or ():
+                    self._follow(event)
+                if work.heard_s and self._waiting:
+                    # What has piled up delays no other session.
+                    await asyncio.sleep(0)
+            self._idle.set()
+            await self._changed.wait()
+
+    def _keep(self, pcm: Pcm) -> None:
+        self._heard.append(pcm)
+        self._heard_s += pcm.duration_s
+        least_s = WAITING_S if self._speech_is_open else PRE_ROLL_S
+        while self._heard_s - self._heard[0].duration_s >= least_s:
+            self._heard_s -= self._heard.popleft().duration_s
+
+    def _forget_heard(self) -> None:
+        self._heard.clear()
+        self._heard_s = 0.0
+        self._speech_is_open = self._is_interruption = False
+
+    def _hear_no_more(self) -> None:
+        self._detector = None
+        self._waiting.clear()
+        self._waiting_s = 0.0
+        self._idle.set()
+
+    def _follow(self, event: InterruptionEvent) -> None:
+        match event:
+            case SpeechSuspected():
+                self._speech_is_open = True
+            case Interrupted():
+                self._is_interruption = True
+            case SpeechOver() if not self._is_interruption:
+                self._speech_is_open = False
+        if self.is_watching and not self.is_cut:
+            self._report(event)
+
+    def _report(self, event: InterruptionEvent) -> None:
+        """Tell the client, and stop the answer where it is interrupted."""
         state: InterruptionState = "suspected"
         if isinstance(event, SpeechOver):
             if not self._is_suspected:
@@ -289,7 +260,7 @@ class Interruptions:
                 return
             state = "dismissed"
         elif isinstance(event, Interrupted):
-            if watch.options.mode != "stop":
+            if self._options is None or self._options.mode != "stop":
                 return
             state = "stopped"
             # The fence: nothing of this answer is sent from here on.

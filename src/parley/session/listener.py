@@ -31,7 +31,7 @@ from parley.dialects.events import (
 )
 from parley.errors import InvalidRequest
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, join
-from parley.protocol.values import InterruptionOptions, make_id
+from parley.protocol.values import make_id
 from parley.results import HeardWords
 from parley.session.early import EarlyAnswer
 from parley.session.interruption import Interruptions
@@ -154,8 +154,7 @@ class TurnListener:
         self._is_announced = False
         """True if the client knows already that the speech in `_item_id` has started."""
         self._changed = asyncio.Event()
-        self._is_hearing = self._is_watch_due = False
-        """True if there is a finder and not yet a watch."""
+        self._is_hearing = False
 
     # ---- another worker continues ------------------------------------------------------------
 
@@ -205,7 +204,6 @@ class TurnListener:
         if detection is not None and remembered["finder"] is not None:
             self._finder = self._finder_of(detection)
             self._finder.restore(remembered["finder"])
-            self._is_watch_due = True
 
     # ---- what the client does --------------------------------------------------------------
 
@@ -381,17 +379,11 @@ class TurnListener:
     # ---- listening -------------------------------------------------------------------------
 
     async def run(self) -> None:
-        watch = _WatchTask(self.interruptions, self._detectors, self._judges)
         try:
             while True:
                 detection = self._detection
-                if detection is not None and (self._finder is None or self._is_watch_due):
-                    if self._finder is None:
-                        self._finder = self._finder_of(detection)
-                        self._start = self._heard_samples
-                    self._is_watch_due = False
-                    if watch.follow(detection.interruption):
-                        self._watched_samples = 0
+                if detection is not None:
+                    self._prepare(detection)
                 if self._is_played():
                     await self._resume()
                 elif not await self._listen(detection):
@@ -400,7 +392,14 @@ class TurnListener:
                     await self._changed.wait()
         finally:
             self._early.end()
-            watch.stop()
+            self.interruptions.close()
+
+    def _prepare(self, detection: TurnDetection) -> None:
+        if self._finder is None:
+            self._finder = self._finder_of(detection)
+            self._start = self._heard_samples
+        if self.interruptions.arm(detection.interruption, self._detectors, self._judges):
+            self._watched_samples = 0
 
     async def _listen(self, detection: TurnDetection | None) -> bool:
         """Do one thing; False: there is nothing to do."""
@@ -550,33 +549,6 @@ class TurnListener:
     def _announce_silence(self, at_sample: int) -> None:
         self._is_announced = False
         self._session.emit(SpeechStopped(self._item_id, _ms(at_sample)))
-
-
-class _WatchTask:
-    """The task that listens for interruptions, restarted where it has to listen differently."""
-
-    def __init__(
-        self, interruptions: Interruptions, detectors: DetectorFactory, judges: TurnJudges
-    ) -> None:
-        self._interruptions = interruptions
-        self._detectors = detectors
-        self._judges = judges
-        self._options: InterruptionOptions | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    def follow(self, options: InterruptionOptions) -> bool:
-        """Listen as `options` say; whether that is new."""
-        if options == self._options:
-            return False
-        self.stop()
-        self._options = options
-        self._interruptions.arm(options, self._detectors, self._judges)
-        self._task = asyncio.create_task(self._interruptions.run())
-        return True
-
-    def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
 
 
 def _may_interrupt(detection: TurnDetection | None) -> bool:
