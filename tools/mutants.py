@@ -200,7 +200,10 @@ MUTANTS: Final = [
         ("if self.waiting and self._waiting_bytes + size", "if self._waiting_bytes + size"),
         ("self._waiting_bytes -= len(frame)", "pass"),
         ("self.waiting = deque(item for item in self.waiting if item[1] is None)", "self.waiting = deque()"),
-        ("limit_s = self._limits.send_s(len(frame)) if self.is_timed else None", "limit_s = None"),
+    ),
+    *_mutants(
+        "stalled", "session/resumable.py", "tests/session/test_session.py",
+        ("self._output.send_s(len(frame))):\n                await self._first", "None):\n                await self._first"),
     ),
     *_mutants(
         "mailbox", "session/mailbox.py", "tests/session/test_mailbox.py",
@@ -215,7 +218,7 @@ MUTANTS: Final = [
         ("            self.is_cut = True\n", "            pass\n"),
         ("self.playback.unsend(self._session.drop_output())", "self._session.drop_output()"),
         ("self.playback.unsend(self._session.drop_output())", "pass"),
-        ('if watch.options.mode != "stop":', 'if False:'),
+        ('if self._options is None or self._options.mode != "stop":', 'if False:'),
         ("case SpeechOver() if not self._is_interruption:", "case SpeechOver():"),
     ),
     *_mutants(
