@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tests.support.gateways import running_gateway, settings, until
@@ -34,7 +35,7 @@ async def runtime(data_dir: Path, clock: ManualClock) -> AsyncIterator[GatewayRu
         "min_free_gb": 0,
         "replays": False,
     }
-    one = GatewayRuntime(settings(storage=storage), clock=clock)
+    one = GatewayRuntime(settings(storage=storage), clock=clock, reload=Mock())
     async with one.stores.state:
         yield one
     one.stores.recordings.close()

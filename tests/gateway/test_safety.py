@@ -370,13 +370,13 @@ def test_origins(origin, host, allowed, passes):
     ],
 )
 def test_without_a_token_only_this_machine_is_admin(peer, values, is_admin):
-    assert admins().is_admin(peer, headers(**values)) is is_admin
+    assert (admins().role_of(peer, headers(**values)) == "admin") is is_admin
 
 
 def test_a_proxy_makes_the_token_necessary():
     behind = admission(trust_proxy=True)
 
-    assert not admins(trust_proxy=True).is_admin("127.0.0.1", headers(host="localhost"))
+    assert admins(trust_proxy=True).role_of("127.0.0.1", headers(host="localhost")) == "talk"
     assert behind.address_of("127.0.0.1", headers(x_forwarded_for="6.6.6.6, 1.2.3.4")) == "1.2.3.4"
     # A proxy that adds a line of its own leaves the client's above it.
     lines = Headers(raw=[(b"x-forwarded-for", b"6.6.6.6"), (b"x-forwarded-for", b"1.2.3.4")])
@@ -404,8 +404,9 @@ def test_a_client_has_one_owner_however_its_proxy_writes_its_address(told: str, 
 def test_wrong_tokens_do_not_open(token: str):
     locked = admins(admin_token="t0ken")
 
-    with pytest.raises(Unauthorized, match="An admin token is required"):
-        locked.check_admin("127.0.0.1", {"host": "localhost", "x-admin-token": token})
+    shown = {"host": "localhost", "x-admin-token": token}
+    assert locked.role_of("127.0.0.1", shown) == "talk"
+    assert locked.requirement == "An admin token is required."
 
 
 def test_workers_on_other_hosts_need_a_secret():

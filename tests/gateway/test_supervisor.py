@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -127,7 +128,7 @@ async def test_one_bad_recording_stops_neither_the_watch_nor_the_others_recovery
 
 async def test_a_bad_recording_is_reported_once(tmp_path: Path):
     _broken(tmp_path, "chat_broken")
-    runtime = GatewayRuntime(settings(storage={"data_dir": tmp_path}))
+    runtime = GatewayRuntime(settings(storage={"data_dir": tmp_path}), reload=Mock())
 
     with capture_logs() as lines:
         for _ in range(3):

@@ -87,15 +87,15 @@ async def test_what_changes_live_holds_for_newcomers_and_cuts_nobody(
         *("limits.resume_window_s", "limits.sessions_per_client"),
         *("security.admin_token", "security.anonymous_per_minute"),
     }
-    assert report.needs_restart == ("gateway.port",)
-    assert report.problem == ""
+    assert report.needs_restart == ["gateway.port"]
+    assert report.problem is None
     assert after.window_s == 7
     assert server.runtime.serving.rebuilding.limits.resume_window_s == 7
     assert [await say(each) for each in (before, after)] == ["result", "result"]
     assert (before.resumes, after.resumes) == (0, 0)
     assert (asked.status_code, shown.status_code) == (401, 200)
     again = server.gateway.reload()
-    assert (again.applied, again.needs_restart) == ((), ("gateway.port",))
+    assert (again.applied, again.needs_restart) == ([], ["gateway.port"])
     for each in (before, after):
         await each.close()
 
@@ -139,7 +139,7 @@ def test_only_limits_and_rules_of_admission_hold_immediately() -> None:
     assert "limits.decoders" not in at_once
     old = Settings()
     new = with_parts(old, limits={"pause_s": 5.0, "decoders": 0})
-    assert changed(old, new) == (("limits.pause_s",), ("limits.decoders",))
+    assert changed(old, new) == (["limits.pause_s"], ["limits.decoders"])
     taken = taken_over(old, new, ["limits.pause_s"])
     assert (taken.limits.pause_s, taken.limits.decoders) == (5.0, old.limits.decoders)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 
-from parley.errors import OriginForbidden, Unauthorized
+from parley.errors import OriginForbidden
 from parley.gateway.admission import FORWARDED_HEADERS, Admission, is_loopback, is_this_machine
 from parley.gateway.authenticator import Authenticator, bearer_token
 from parley.gateway.forward_auth import ForwardAuth
+from parley.gateway.state import Role
 from parley.protocol.networks import host_name
 from parley.settings import SecuritySettings
 
@@ -38,25 +39,34 @@ class Admins:
         """Apply rules to later requests."""
         self._security = security
 
-    def is_admin(self, peer: str | None, headers: Mapping[str, str]) -> bool:
-        """True for a holder of the role `admin` or of the admin token. Without such a token, also
-        for requests from this machine, except those of other sites' pages and of proxies."""
-        return self._is_admin(peer, headers, self._user_role(peer, headers), self._roles(headers))
+    def role_of(self, peer: str | None, headers: Mapping[str, str]) -> Role:
+        """`admin` for a holder of that role or of the admin token. Without such a token, also for
+        requests from this machine, except those of other sites' pages and of proxies."""
+        user = None if self._users is None else self._users.user(peer, headers)
+        names = ("x-api-key", "x-admin-token")
+        shown = (bearer_token(headers), *(headers.get(name, "") for name in names))
+        roles = {self._authenticator.role_of(token) for token in shown if token}
+        if user is not None:
+            roles.add(user.role)
+        if "admin" in roles or self._is_trusted(peer, headers, is_user=user is not None):
+            return "admin"
+        return "operate" if "operate" in roles else "talk"
 
-    def _is_admin(
-        self,
-        peer: str | None,
-        headers: Mapping[str, str],
-        user_role: str | None,
-        roles: set[str],
-    ) -> bool:
-        if user_role == "admin" or "admin" in roles:
-            return True
+    @property
+    def requirement(self) -> str:
+        """What a client without the role needs."""
+        if self._security.admin_token:
+            return "An admin token is required."
+        return "Admin routes answer on this machine only, until an admin token is set."
+
+    def _is_trusted(self, peer: str | None, headers: Mapping[str, str], *, is_user: bool) -> bool:
+        """True for a holder of the admin token, or where there is none for a program or page of
+        this machine."""
         token = self._security.admin_token
         if token:
             shown = headers.get("x-admin-token") or bearer_token(headers)
             return hmac.compare_digest(shown.encode(), token.encode())
-        if user_role is not None:
+        if is_user:
             return False  # a proxy on this machine, for a user who is not an admin
         if self._security.trust_proxy or any(name in headers for name in FORWARDED_HEADERS):
             return False
@@ -71,31 +81,3 @@ class Admins:
         except OriginForbidden:
             return False
         return is_this_machine(host_name(origin))
-
-    def is_operator(self, peer: str | None, headers: Mapping[str, str]) -> bool:
-        """True for admins and for holders of the role `operate`."""
-        user_role, roles = self._user_role(peer, headers), self._roles(headers)
-        if user_role == "operate" or "operate" in roles:
-            return True
-        return self._is_admin(peer, headers, user_role, roles)
-
-    def check_operator(self, peer: str | None, headers: Mapping[str, str]) -> None:
-        if not self.is_operator(peer, headers):
-            self.check_admin(peer, headers)
-
-    def check_admin(self, peer: str | None, headers: Mapping[str, str]) -> None:
-        if not self.is_admin(peer, headers):
-            raise Unauthorized(
-                "An admin token is required."
-                if self._security.admin_token
-                else "Admin routes answer on this machine only, until an admin token is set."
-            )
-
-    def _user_role(self, peer: str | None, headers: Mapping[str, str]) -> str | None:
-        user = None if self._users is None else self._users.user(peer, headers)
-        return None if user is None else user.role
-
-    def _roles(self, headers: Mapping[str, str]) -> set[str]:
-        names = ("x-api-key", "x-admin-token")
-        shown = (bearer_token(headers), *(headers.get(name, "") for name in names))
-        return {role for token in shown if token and (role := self._authenticator.role_of(token))}

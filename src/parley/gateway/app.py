@@ -75,8 +75,8 @@ BODIES: Final = (
 def make_app(
     settings: Settings,
     *,
-    make_runtime: Callable[[Settings], GatewayRuntime] = GatewayRuntime,
-    web: Path = pages.MADE,
+    make_runtime: Callable[[Settings], GatewayRuntime],
+    web: Path,
 ) -> FastAPI:
     """The application. Its runtime is built when the server starts and is then
     `app.state.runtime`.

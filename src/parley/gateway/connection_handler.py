@@ -34,7 +34,7 @@ from parley.gateway.apps import Apps
 from parley.gateway.authenticator import Authenticator, Caller, caller_word
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.metrics import Metrics
-from parley.gateway.queue_waiter import SHUTTING_DOWN, QueueWaiter, WaitLimits, send_answer
+from parley.gateway.queue_waiter import SHUTTING_DOWN, QueueWaiter, send_answer
 from parley.gateway.resumption import Resumption, wants_resume
 from parley.gateway.session_relay import AGAIN_CODE, SessionRelay
 from parley.protocol.codec import check_session_id
@@ -218,7 +218,9 @@ class ConnectionHandler:
             session_id=dialect.session_id,
             address=address,
             key_id=caller.key.id if caller.key else None,
-            caller=caller_word(caller, is_admin=self.admins.is_admin(peer, websocket.headers)),
+            caller=caller_word(
+                caller, is_admin=self.admins.role_of(peer, websocket.headers) == "admin"
+            ),
             accepted_time=accepted_time if self.limits.realtime_counts_queue else None,
             extensions=dialect.extensions,
             parameters=parameters,
@@ -248,12 +250,9 @@ class ConnectionHandler:
             dialect,
             dialects=self.dialects,
             dispatcher=self.dispatcher,
-            limits=WaitLimits(
-                update_every_s=self.queue.update_every_s,
-                first_message_s=self.limits.chat_first_message_s,
-                kept_bytes=int(self.limits.frame_mb * (1 << 20)),
-                total_s=self._total_s(dialect, client.kind),
-            ),
+            limits=self.limits,
+            update_every_s=self.queue.update_every_s,
+            total_s=self._total_s(dialect, client.kind),
             closing=self.closing,
         )
         async with waiter:

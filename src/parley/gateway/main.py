@@ -22,7 +22,7 @@ from parley.errors import SetupError
 from parley.gateway.app import make_app
 from parley.gateway.http.pages import MADE
 from parley.gateway.leadership import Leadership, RedisStore
-from parley.gateway.reload import ReloadReport, changed, taken_over
+from parley.gateway.reload import Reloaded, changed, taken_over
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.standby import StandbyGateway
 from parley.gateway.tls import ensure_certificate, own_fingerprint, own_names
@@ -176,26 +176,28 @@ class Gateway:
         self._stopping.set()
         self._server.end()
 
-    def reload(self) -> ReloadReport:
+    def reload(self) -> Reloaded:
         """Apply changed settings and a changed certificate, as far as they can change while
         sessions run; no connection is closed. If the settings cannot be read, the old ones stay in
         force."""
         has_certificate = self.reload_certificate()
         runtime: GatewayRuntime | None = getattr(self.app.state, "runtime", None)
         if self._reread is None or self._as_read is None or runtime is None:
-            return ReloadReport(certificate=has_certificate)
+            return Reloaded(applied=[], needs_restart=[], certificate=has_certificate)
         try:
             new = self._reread()
         except SetupError as error:
             problem = " ".join(each for each in (str(error), error.hint) if each)
             log.error("settings_reload_failed", why=problem)
-            return ReloadReport(certificate=has_certificate, problem=problem)
+            return Reloaded(
+                applied=[], needs_restart=[], certificate=has_certificate, problem=problem
+            )
         applied, needs_restart = changed(self._as_read, new)
         self._as_read = taken_over(self._as_read, new, applied)
         settings = taken_over(runtime.settings, new, applied)
         runtime.apply(settings, workers_too=self._has_own_workers)
         log.info("settings_reloaded", applied=applied, needs_restart=needs_restart)
-        return ReloadReport(applied, needs_restart, has_certificate)
+        return Reloaded(applied=applied, needs_restart=needs_restart, certificate=has_certificate)
 
     def reread_by(
         self, read: Callable[[], Settings], as_read: Settings, *, has_own_workers: bool = False

@@ -9,7 +9,6 @@ Source: service.md 2.4, 2.6, 4.2-4.5.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Final, NoReturn
 
 import msgspec
@@ -22,25 +21,20 @@ from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.large_json import read_aside
 from parley.gateway.queue import Ticket
 from parley.protocol import codec, openai
+from parley.settings import LimitSettings
 from parley.transport import LARGE_BYTES, Closure, Connection, ConnectionClosed, Message
 
 SHUTTING_DOWN: Final = "The server is shutting down."
 
 
-@dataclass(frozen=True, slots=True)
-class WaitLimits:
-    """`total_s` counts from the accept and is None if the dialect has no such limit; `kept_bytes`
-    limits early messages together."""
-
-    update_every_s: float
-    first_message_s: float
-    kept_bytes: int
-    total_s: float | None = None
-
-
 class QueueWaiter(ClientWatch[Message]):
-    """A waiting client of a socket. Use as an async context manager; `closing` is done when the
-    server shuts down."""
+    """A waiting client of a socket. Use as an async context manager.
+
+    Args:
+        limits: early messages together are no larger than one message may be.
+        total_s: from the accept on; None: the dialect has no such limit.
+        closing: done when the server shuts down.
+    """
 
     def __init__(
         self,
@@ -49,7 +43,9 @@ class QueueWaiter(ClientWatch[Message]):
         *,
         dialects: DialectRegistry,
         dispatcher: Dispatcher,
-        limits: WaitLimits,
+        limits: LimitSettings,
+        update_every_s: float,
+        total_s: float | None,
         closing: asyncio.Future[None],
     ) -> None:
         super().__init__(self._next_message, closing)
@@ -59,7 +55,10 @@ class QueueWaiter(ClientWatch[Message]):
         self._is_settled = False
         self._dispatcher = dispatcher
         self._clock = dispatcher.clock
-        self._limits = limits
+        self._first_message_s = limits.chat_first_message_s
+        self._kept_bytes = int(limits.frame_mb * (1 << 20))
+        self._update_every_s = update_every_s
+        self._total_s = total_s
         self._began_at = self._clock.monotonic()
         self._told_position = 0
         self._told_at = 0.0
@@ -81,11 +80,11 @@ class QueueWaiter(ClientWatch[Message]):
         Raises:
             Departed: the client left or got its answer.
         """
-        deadline = self._clock.monotonic() + self._limits.first_message_s
+        deadline = self._clock.monotonic() + self._first_message_s
         while self.request is None:
             left_s = deadline - self._clock.monotonic()
             if left_s <= 0:
-                elapsed_s = self._limits.first_message_s
+                elapsed_s = self._first_message_s
                 self._last_word(self._dialect.closed("timeout", elapsed_s=elapsed_s), "timeout")
             await self._event(None, timeout_s=left_s)
         return self.request
@@ -116,7 +115,7 @@ class QueueWaiter(ClientWatch[Message]):
     def inform(self, ticket: Ticket) -> float | None:
         now = self._clock.monotonic()
         is_first = not self.had_to_wait
-        is_due = now - self._told_at >= self._limits.update_every_s
+        is_due = now - self._told_at >= self._update_every_s
         if is_first or is_due or ticket.position != self._told_position:
             self.had_to_wait = True
             self._dispatcher.refresh()
@@ -125,7 +124,7 @@ class QueueWaiter(ClientWatch[Message]):
             self._send(phrase(place))
             self._told_at = now
             self._told_position = ticket.position
-        return max(0.0, self._told_at + self._limits.update_every_s - self._clock.monotonic())
+        return max(0.0, self._told_at + self._update_every_s - self._clock.monotonic())
 
     async def received(self, what: Message) -> None:
         try:
@@ -147,9 +146,9 @@ class QueueWaiter(ClientWatch[Message]):
         )
 
     def deadline_s(self) -> float | None:
-        if self._limits.total_s is None:
+        if self._total_s is None:
             return None
-        return max(0.0, self._began_at + self._limits.total_s - self._clock.monotonic())
+        return max(0.0, self._began_at + self._total_s - self._clock.monotonic())
 
     def expired(self) -> None:
         elapsed_s = self._clock.monotonic() - self._began_at
@@ -209,8 +208,8 @@ class QueueWaiter(ClientWatch[Message]):
         if len(self.kept) >= self._dialect.keeps_most:
             raise WrongPhase(name, "queued")
         size = sum(each.size for each in self.kept) + message.size
-        if size > self._limits.kept_bytes:
-            raise TooLarge("What was sent before the session began", size, self._limits.kept_bytes)
+        if size > self._kept_bytes:
+            raise TooLarge("What was sent before the session began", size, self._kept_bytes)
         self.kept.append(message)
 
     # Last words

@@ -5,8 +5,10 @@ how long. No session is interrupted: those that run keep the limits they started
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
 
 from parley.settings import Settings
 from parley.settings.tree import values
@@ -27,21 +29,27 @@ SECURITY: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ReloadReport:
-    """The result.
+class Reloaded(msgspec.Struct, kw_only=True):
+    """Changed settings that the server applied, and its certificate."""
 
-    Args:
-        applied: names of settings that were changed and hold now.
-        needs_restart: names of settings that were changed and will hold after a restart.
-        certificate: whether the certificate in the files is shown now.
-        problem: why the settings could not be read; then the old ones hold.
-    """
-
-    applied: tuple[str, ...] = ()
-    needs_restart: tuple[str, ...] = ()
-    certificate: bool = False
-    problem: str = ""
+    applied: Annotated[
+        list[str],
+        Meta(
+            description="settings that were changed and hold now",
+            examples=[["limits.resume_window_s"]],
+        ),
+    ]
+    needs_restart: Annotated[
+        list[str],
+        Meta(
+            description="settings that were changed and hold after a restart",
+            examples=[["gateway.port"]],
+        ),
+    ]
+    certificate: Annotated[bool, Meta(description="the certificate in the files is shown now")]
+    problem: Annotated[
+        str | None, Meta(description="why the settings could not be read; the old ones hold")
+    ] = None
 
 
 def changes_live(name: str) -> bool:
@@ -49,12 +57,12 @@ def changes_live(name: str) -> bool:
     return name in SECURITY or (name.startswith("limits.") and name not in AT_START)
 
 
-def changed(old: Settings, new: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def changed(old: Settings, new: Settings) -> tuple[list[str], list[str]]:
     """Names of settings that differ: those that change live, and those that need a restart."""
     before, after = values(old), values(new)
     names = [name for name in before if before[name] != after[name]]
-    live = tuple(name for name in names if changes_live(name))
-    return live, tuple(name for name in names if not changes_live(name))
+    live = [name for name in names if changes_live(name)]
+    return live, [name for name in names if not changes_live(name)]
 
 
 def taken_over(old: Settings, new: Settings, names: Iterable[str]) -> Settings:

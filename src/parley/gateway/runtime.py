@@ -18,7 +18,7 @@ from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.handover import store_id
 from parley.gateway.parts import AccessControl, Links, Monitoring, Serving, Stores
 from parley.gateway.rebuilding import Rebuilding
-from parley.gateway.reload import ReloadReport
+from parley.gateway.reload import Reloaded
 from parley.gateway.sessions import Sessions
 from parley.gateway.upstream import DialPolicy
 from parley.gateway.waits import wait_until
@@ -42,7 +42,7 @@ class GatewayRuntime:
     """The parts of one gateway and their lifetime, `run`. Built on the event loop that will serve.
 
     Args:
-        reload: reads the settings again; by default there is nothing to read.
+        reload: reads the settings again.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class GatewayRuntime:
         worker_tls: ssl.SSLContext | None = None,
         dialects: DialectRegistry | None = None,
         probe_every_s: float = 2.0,
-        reload: Callable[[], ReloadReport] = ReloadReport,
+        reload: Callable[[], Reloaded],
     ) -> None:
         self.settings = settings
         self.clock = clock = clock or SystemClock()

@@ -92,16 +92,12 @@ class WorkerControl:
 
     async def stop_turn(self, lease: Lease) -> bool:
         """Stop the answer in progress; False if there is none."""
-        request_id = secrets.token_hex(8)
-        return await self._ask(
-            lease.worker, request_id, control.StopTurn(request_id, lease.lease_id)
-        )
+        return await self._ask(lease.worker, control.StopTurn(_new_id(), lease.lease_id))
 
     async def end_session(self, lease: Lease) -> bool:
         """End a session as if its client had; False if it has ended already."""
-        request_id = secrets.token_hex(8)
-        order = control.EndSession(lease.lease_id, "stopped", request_id)
-        return await self._ask(lease.worker, request_id, order)
+        order = control.EndSession(lease.lease_id, "stopped", _new_id())
+        return await self._ask(lease.worker, order)
 
     def end_quietly(self, leases: Iterable[Lease]) -> None:
         """Ask for the end of sessions, each once, in their dialect's words."""
@@ -113,9 +109,8 @@ class WorkerControl:
 
     async def hand_over(self, lease: Lease) -> bool:
         """Have a session stopped between two turns or units, with everything in its copy."""
-        request_id = secrets.token_hex(8)
-        order = control.HandOver(request_id, lease.lease_id)
-        return await self._ask(lease.worker, request_id, order, limit_s=HAND_OVER_S)
+        order = control.HandOver(_new_id(), lease.lease_id)
+        return await self._ask(lease.worker, order, limit_s=HAND_OVER_S)
 
     def end_doubled(self, lease: Lease) -> None:
         """Ask for the end of a session that continues at another worker."""
@@ -263,7 +258,6 @@ class WorkerControl:
     async def _ask(
         self,
         worker: Worker,
-        request_id: str,
         order: control.StopTurn | control.EndSession | control.HandOver,
         *,
         limit_s: float = ANSWER_LIMIT_S,
@@ -271,7 +265,7 @@ class WorkerControl:
         if not worker.is_connected:
             return False
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._answers[request_id] = answer
+        self._answers[order.request_id] = answer
         try:
             self._send(worker, order)
             async with asyncio.timeout(limit_s):
@@ -279,11 +273,15 @@ class WorkerControl:
         except TimeoutError:
             return False
         finally:
-            del self._answers[request_id]
+            del self._answers[order.request_id]
 
     def _send(self, worker: Worker, message: control.ToWorker) -> None:
         connection: Connection = worker.connection
         connection.send_text(msgspec.json.encode(message))
+
+
+def _new_id() -> str:
+    return secrets.token_hex(8)
 
 
 @functools.cache

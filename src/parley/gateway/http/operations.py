@@ -22,7 +22,7 @@ from parley.gateway.http.routing import Router
 from parley.gateway.http.status import WorkerInfo, iso, worker_info
 from parley.gateway.metrics_history import MetricsHistory
 from parley.gateway.moving import Moving
-from parley.gateway.reload import ReloadReport
+from parley.gateway.reload import Reloaded
 from parley.gateway.worker_control import WorkerControl
 from parley.gateway.worker_pool import Worker, WorkerPool
 from parley.recording.layout import GB, RecordingFolders
@@ -86,29 +86,6 @@ class DrainOrder(msgspec.Struct, kw_only=True):
     draining: bool
 
 
-class Reloaded(msgspec.Struct, kw_only=True):
-    """Changed settings that the server applied, and its certificate."""
-
-    applied: Annotated[
-        list[str],
-        Meta(
-            description="settings that were changed and hold now",
-            examples=[["limits.resume_window_s"]],
-        ),
-    ]
-    needs_restart: Annotated[
-        list[str],
-        Meta(
-            description="settings that were changed and hold after a restart",
-            examples=[["gateway.port"]],
-        ),
-    ]
-    certificate: Annotated[bool, Meta(description="the certificate in the files is shown now")]
-    problem: Annotated[
-        str | None, Meta(description="why the settings could not be read; the old ones hold")
-    ] = None
-
-
 class RestartOrder(msgspec.Struct, kw_only=True):
     """Time for written answers to finish; conversations end immediately, with a message."""
 
@@ -129,7 +106,7 @@ def routes(
     history: MetricsHistory,
     moving: Moving,
     recent: logs.Recent,
-    reload: Callable[[], ReloadReport],
+    reload: Callable[[], Reloaded],
     storage: StorageSettings,
     worker_control: WorkerControl,
     worker_pool: WorkerPool,
@@ -194,13 +171,7 @@ def routes(
     @router.post("/reload", dependencies=[ADMINS_ONLY])
     async def reload_settings() -> Reloaded:
         """Read settings and certificate again, as SIGHUP does; sessions continue."""
-        report = reload()
-        return Reloaded(
-            applied=list(report.applied),
-            needs_restart=list(report.needs_restart),
-            certificate=report.certificate,
-            problem=report.problem or None,
-        )
+        return reload()
 
     return router
 

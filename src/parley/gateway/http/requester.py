@@ -16,7 +16,7 @@ from starlette.types import Scope
 from parley.errors import Forbidden, Unauthorized
 from parley.gateway.admins import Admins
 from parley.gateway.authenticator import Authenticator, Caller, caller_word
-from parley.gateway.state import Key
+from parley.gateway.state import Key, Role
 from parley.library.voices import VoiceUser
 from parley.protocol.networks import network_of
 
@@ -73,13 +73,17 @@ class Requester:
         return self.caller.kind == "anonymous"
 
     @property
+    def role(self) -> Role:
+        return self.admins.role_of(self.peer, self.headers)
+
+    @property
     def is_admin(self) -> bool:
-        return self.caller.kind == "admin" or self.admins.is_admin(self.peer, self.headers)
+        return self.caller.kind == "admin" or self.role == "admin"
 
     @property
     def is_operator(self) -> bool:
         """True for admins, too."""
-        return self.admins.is_operator(self.peer, self.headers)
+        return self.role != "talk"
 
     @property
     def network(self) -> str:
@@ -107,16 +111,12 @@ class Requester:
             Unauthorized: it showed no token.
             Forbidden: its token has another role.
         """
-        check = self.admins.check_operator if also_operators else self.admins.check_admin
-        try:
-            check(self.peer, self.headers)
-        except Unauthorized:
-            if self.is_anonymous:
-                raise
-            role = "operate" if also_operators else "admin"
-            raise Forbidden(
-                f"This request needs a key with the role '{role}' in a header."
-            ) from None
+        if self.role in ("admin", "operate" if also_operators else "admin"):
+            return
+        if self.is_anonymous:
+            raise Unauthorized(self.admins.requirement)
+        role = "operate" if also_operators else "admin"
+        raise Forbidden(f"This request needs a key with the role '{role}' in a header.")
 
 
 async def requester_of(request: Request) -> Requester:
