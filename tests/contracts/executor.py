@@ -42,6 +42,11 @@ class Kept:
     def of(self, kind: str) -> list[WorkerNews]:
         return [news for news in self.news if news.kind == kind]
 
+    @property
+    def pid(self) -> int:
+        """Of the process that was started last."""
+        return self.of("started")[-1].pid
+
 
 Make = Callable[[Kept, str, int], Executor]
 """From where to tell, a Python program, and how many workers run it."""

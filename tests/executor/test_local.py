@@ -1,5 +1,5 @@
 import asyncio
-import contextlib
+import functools
 import logging
 import os
 import runpy
@@ -8,15 +8,15 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from tests.contracts.executor import LOADS_FOR_LONG, Kept, check_executor
+from tests.contracts.executor import LOADS_FOR_LONG, WAITER, Kept, check_executor, started
 from tests.support.gateways import until
 from tests.support.patience import HANG_S
 
-from parley.executor import child, local
-from parley.executor.base import SIGN_OF_LIFE, WorkerNews
+from parley.executor import base, child, node_worker
 from parley.executor.local import (
     LocalExecutor,
     as_environment,
@@ -29,212 +29,124 @@ from parley.settings import ModelSettings, SecuritySettings, Settings, load
 pytestmark = pytest.mark.starts_python
 
 
-class Executing:
-    """An executor over small Python children, and what became of them."""
-
-    def __init__(
-        self,
-        program: str,
-        *,
-        workers: int = 1,
-        limits: dict[str, float] | None = None,
-        prepared: asyncio.subprocess.Process | None = None,
-        **environment: str,
-    ) -> None:
-        self.news: asyncio.Queue[WorkerNews] = asyncio.Queue()
-        self.lines: asyncio.Queue[str] = asyncio.Queue()
-        self.executor = LocalExecutor(
-            [{"N": str(index), **environment} for index in range(workers)],
-            command=[sys.executable, "-c", textwrap.dedent(program)],
-            news=self.news.put_nowait,
-            write=lambda index, line: self.lines.put_nowait(f"worker {index} │ {line}"),
-            first_retry_s=0.01,
-            prepared=prepared,
-            **(limits or {}),
-        )
-
-    async def next_news(self, kind: str) -> WorkerNews:
-        async with asyncio.timeout(HANG_S):
-            while (news := await self.news.get()).kind != kind:
-                pass
-            return news
-
-    async def next_line(self) -> str:
-        async with asyncio.timeout(HANG_S):
-            return await self.lines.get()
-
-    @contextlib.asynccontextmanager
-    async def running(self):
-        await self.executor.start()
-        watching = asyncio.create_task(self.executor.watch())
-        try:
-            yield watching
-        finally:
-            await self.executor.stop(2.0)
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+def made(kept: Kept, program: str, workers: int, **options: Any) -> LocalExecutor:
+    """An executor over small Python children."""
+    return LocalExecutor(
+        [{"N": str(index)} for index in range(workers)],
+        command=("-c", textwrap.dedent(program)),
+        news=kept.news.append,
+        write=lambda index, line: kept.lines.append((index, line)),
+        first_retry_s=0.01,
+        **options,
+    )
 
 
-WAITER = "import os, signal; print('up', os.environ['N'], flush=True); signal.pause()"
+def running(program: str, **options: Any) -> Any:
+    return started(functools.partial(made, **options), program, 1)
 
 
-async def test_output_appears_with_the_workers_name_in_front():
-    executing = Executing(WAITER, workers=2)
-
-    async with executing.running():
-        lines = {await executing.next_line(), await executing.next_line()}
-
-    assert lines == {"worker 0 │ up 0", "worker 1 │ up 1"}
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGSEGV])
 async def test_a_worker_killed_by_any_signal_is_replaced(number: signal.Signals):
-    executing = Executing(WAITER)
+    async with running(WAITER) as (kept, _, _):
+        await until(lambda: kept.lines)
+        os.kill(kept.pid, number)
+        await until(lambda: len(kept.lines) == 2)
 
-    async with executing.running():
-        await executing.next_line()
-        first = executing.executor.pids[0]
-        os.kill(first, number)
-        ended = await executing.next_news("ended")
-        await executing.next_line()
-        second = executing.executor.pids[0]
-
-    assert ended.why == f"killed by {number.name}"
-    assert second != first
+    assert kept.of("ended")[0].why == f"killed by {number.name}"
+    assert len({news.pid for news in kept.of("started")}) == 2
 
 
 async def test_a_stopped_worker_is_killed_and_replaced_after_its_last_sign_of_life(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("parley.executor.local.CHECK_EVERY_S", 0.05)
-    executing = Executing(WAITER, limits={"heartbeat_limit_s": 0.3})
-
-    async with executing.running():
-        await executing.next_line()
-        first = executing.executor.pids[0]
+    monkeypatch.setattr(base, "POLL_S", 0.05)
+    async with running(WAITER, heartbeat_limit_s=0.3) as (kept, executor, _):
+        await until(lambda: kept.lines)
+        first = kept.pid
         for _ in range(10):
-            executing.executor.alive(0, first)
+            executor.alive(0, first)
             await asyncio.sleep(0.06)
-        still = executing.executor.pids[0]
+        still = kept.pid
         os.kill(first, signal.SIGSTOP)
-        ended = await executing.next_news("ended")
-        await executing.next_line()
-        second = executing.executor.pids[0]
+        await until(lambda: len(kept.lines) == 2)
 
     assert still == first
-    assert ended.why == "hung: no heartbeat for 0.3 s"
-    assert second != first
-
-
-async def test_a_worker_that_is_never_ready_is_killed_and_replaced(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr("parley.executor.local.CHECK_EVERY_S", 0.05)
-    executing = Executing(WAITER, limits={"loading_limit_s": 0.5, "heartbeat_limit_s": 60})
-
-    async with executing.running():
-        ended = await executing.next_news("ended")
-        await executing.next_news("started")
-
-    assert ended.why == "hung: no progress for 0.5 s while loading"
+    assert kept.of("ended")[0].why == "hung: no heartbeat for 0.3 s"
 
 
 async def test_a_worker_that_loads_for_long_lives_as_long_as_it_comes_further(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Only silence kills: three times the limit with signs, then none."""
-    monkeypatch.setattr("parley.executor.local.CHECK_EVERY_S", 0.05)
-    executing = Executing(
-        LOADS_FOR_LONG.replace("LIMIT_S", "3.0"),
-        limits={"loading_limit_s": 3.0, "heartbeat_limit_s": 60},
-    )
-
-    async with executing.running():
-        shown = []
-        while "silent" not in (line := await executing.next_line()):
-            shown.append(line)
-        ended = await executing.next_news("ended")
+    monkeypatch.setattr(base, "POLL_S", 0.05)
+    program = LOADS_FOR_LONG.replace("LIMIT_S", "3.0")
+    async with running(program, loading_limit_s=3.0) as (kept, _, _):
+        await until(lambda: kept.of("ended"))
 
     # Nobody is shown the signs.
-    assert all(SIGN_OF_LIFE not in line for line in shown)
-    assert ended.why == "hung: no progress for 3 s while loading"
-
-
-async def test_a_worker_whose_set_up_is_wrong_is_not_started_again():
-    executing = Executing("import sys; print('no such model'); sys.exit(2)")
-
-    async with executing.running() as watching:
-        await asyncio.wait_for(watching, HANG_S)
-
-    assert (await executing.next_news("given_up")).why == "exit code 2"
-    assert await executing.next_line() == "worker 0 │ no such model"
+    shown = [line for _, line in kept.lines]
+    assert shown[-1] == "silent"
+    assert not any(base.SIGN_OF_LIFE in line for line in shown)
+    assert kept.of("ended")[0].why == "hung: no progress for 3 s while loading"
 
 
 async def test_a_worker_that_keeps_dying_is_started_later_and_later():
-    executing = Executing("raise SystemExit(1)")
+    async with running("raise SystemExit(1)") as (kept, _, _):
+        await until(lambda: len(kept.of("ended")) >= 4)
 
-    async with executing.running():
-        waits = [(await executing.next_news("ended")).retry_in_s for _ in range(4)]
-
+    waits = [news.retry_in_s for news in kept.of("ended")[:4]]
     assert waits == pytest.approx([0.01, 0.02, 0.04, 0.08])
 
 
 async def test_stopping_leaves_no_process_not_even_a_stubborn_helper():
-    executing = Executing(
-        """
-        import signal, subprocess, sys
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        helper = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
-        print(helper.pid, flush=True)
-        while True: signal.pause()
-        """
-    )
+    program = """
+    import signal, subprocess, sys
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    helper = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    print(helper.pid, flush=True)
+    while True: signal.pause()
+    """
+    async with running(program) as (kept, executor, watching):
+        await until(lambda: kept.lines)
+        await executor.stop(0.1)
+        await watching
 
-    await executing.executor.start()
-    watching = asyncio.create_task(executing.executor.watch())
-    helper = int((await executing.next_line()).rpartition(" ")[2])
-    worker = executing.executor.pids[0]
-    await executing.executor.stop(0.1)
-    await asyncio.gather(watching)
-
-    assert not psutil.pid_exists(worker)
-    assert await asyncio.to_thread(_is_gone, helper)
+        assert not psutil.pid_exists(kept.pid)
+        assert await asyncio.to_thread(_is_gone, int(kept.lines[0][1]))
 
 
 ANOTHER = "import os; print('another', os.environ['N'], flush=True); os._exit(2)"
 
 
-async def test_a_prepared_process_becomes_the_first_child(monkeypatch: pytest.MonkeyPatch):
+async def test_a_prepared_process_becomes_the_first_child():
     answer = "import os; print('mine', os.environ['N'], 'json' in __import__('sys').modules)"
-    prepared = await _prepared(answer, monkeypatch)
-    executing = Executing(ANOTHER, prepared=prepared)
-
-    async with executing.running() as watching:
-        assert await executing.next_line() == "worker 0 │ mine 0 True"
-        # It ended, and is replaced as any child is.
-        assert await executing.next_line() == "worker 0 │ another 0"
+    async with running(ANOTHER, prepared=_prepared(answer)) as (kept, _, watching):
         await asyncio.wait_for(watching, HANG_S)
 
+    # It ended, and is replaced as any child is.
+    assert kept.lines == [(0, "mine 0 True"), (0, "another 0")]
 
-async def test_a_prepared_process_that_has_died_is_not_missed(monkeypatch: pytest.MonkeyPatch):
-    prepared = await _prepared("", monkeypatch)
+
+async def test_a_prepared_process_that_has_died_is_not_missed():
+    prepared = _prepared("")
     prepared.kill()
-    await prepared.wait()
-    executing = Executing(ANOTHER, prepared=prepared)
+    prepared.wait()
+    async with running(ANOTHER, prepared=prepared) as (kept, _, watching):
+        await asyncio.wait_for(watching, HANG_S)
+    end_unused(prepared)
 
-    async with executing.running():
-        assert await executing.next_line() == "worker 0 │ another 0"
+    assert kept.lines == [(0, "another 0")]
 
 
-async def test_a_prepared_process_that_is_not_taken_is_ended(monkeypatch: pytest.MonkeyPatch):
-    prepared = await _prepared("", monkeypatch)
+def test_a_prepared_process_that_is_not_taken_is_ended():
+    prepared = _prepared("")
 
-    await end_unused(prepared)
+    end_unused(prepared)
 
     assert prepared.returncode == -signal.SIGKILL
 
 
-async def _prepared(program: str, monkeypatch: pytest.MonkeyPatch):
+def _prepared(program: str) -> subprocess.Popen[str]:
     """A prepared process whose command line is a program of the test's."""
     start = (
         "import runpy, sys\n"
@@ -244,20 +156,15 @@ async def _prepared(program: str, monkeypatch: pytest.MonkeyPatch):
         "sys.argv = ['child', parent, '--prepare', 'nowhere,json', 'worker']\n"
         "child.main()\n"
     )
-    monkeypatch.setattr(local, "worker_command", lambda *words: [sys.executable, "-c", start])
-    return await local.prepare_worker("nowhere", "json")
+    return node_worker.start(("-c", start), {}, stdin=subprocess.PIPE)
 
 
 async def test_a_very_long_line_does_not_stop_the_copying():
-    executing = Executing(
-        "import os; print('x' * 200_000); print('after', flush=True); os._exit(2)"
-    )
-
-    async with executing.running() as watching:
+    program = "import os; print('x' * 200_000); print('after', flush=True); os._exit(2)"
+    async with running(program) as (kept, _, watching):
         await asyncio.wait_for(watching, HANG_S)
 
-    lines = [executing.lines.get_nowait() for _ in range(executing.lines.qsize())]
-    assert lines[-1] == "worker 0 │ after"
+    assert kept.lines[-1] == (0, "after")
 
 
 def test_a_child_does_not_outlive_a_parent_that_is_killed_outright(tmp_path: Path):
@@ -374,16 +281,7 @@ def _is_gone(pid: int) -> bool:
 
 
 async def test_the_contract():
-    def make(kept: Kept, program: str, workers: int) -> LocalExecutor:
-        return LocalExecutor(
-            [{"N": str(index)} for index in range(workers)],
-            command=[sys.executable, "-c", program],
-            news=kept.news.append,
-            write=lambda index, line: kept.lines.append((index, line)),
-            first_retry_s=0.1,
-        )
-
-    await check_executor(make)
+    await check_executor(made)
 
 
 ORPHAN = """

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.contracts.executor import LOADS_FOR_LONG, Kept, check_executor
+from tests.contracts.executor import Kept, check_executor
 from tests.support import redis_server
 from tests.support.gateways import running_gateway, until
 from tests.support.patience import HANG_S, PROCESS_S
@@ -25,7 +25,7 @@ from tests.support.talking import hear, say
 from websockets.asyncio.client import connect
 from websockets.sync.client import connect as connect_now
 
-from parley.executor.base import SIGN_OF_LIFE, WorkerNews
+from parley.executor.base import WorkerNews
 from parley.executor.ray import RayExecutor
 from parley.executor.ray_cluster import ray_environments
 from parley.executor.scaling import Demand, Scaling
@@ -327,41 +327,13 @@ async def test_the_contract(cluster: Any) -> None:
             [{"N": str(index)} for index in range(workers)],
             address=cluster.address,
             cluster="contract",
-            command=("-c", program.replace("{", "{{").replace("}", "}}")),
+            command=("-c", program),
             news=kept.news.append,
             write=lambda index, line: kept.lines.append((index, line)),
             first_retry_s=0.1,
         )
 
     await check_executor(make)
-
-
-async def test_a_worker_that_loads_for_long_lives_as_long_as_it_comes_further(cluster: Any) -> None:
-    """Only silence kills: three times the limit with signs, then none."""
-    kept = Kept()
-    executor = RayExecutor(
-        [{}],
-        address=cluster.address,
-        cluster="loads-for-long",
-        command=("-c", LOADS_FOR_LONG.replace("LIMIT_S", "6.0")),
-        news=kept.news.append,
-        write=lambda index, line: kept.lines.append((index, line)),
-        loading_limit_s=6.0,
-        heartbeat_limit_s=60.0,
-    )
-    await executor.start()
-    watching = asyncio.create_task(executor.watch())
-    try:
-        await until(lambda: bool(kept.of("ended")), HANG_S)
-        lines = [line for _, line in kept.lines]
-    finally:
-        await executor.stop(2.0)
-        await asyncio.wait_for(watching, HANG_S)
-
-    assert lines[-1] == "silent"
-    # Nobody is shown the signs.
-    assert all(SIGN_OF_LIFE not in line for line in lines)
-    assert kept.of("ended")[0].why == "hung: no progress for 6 s while loading"
 
 
 def test_serve_on_two_nodes_as_the_docs_print_it_ends_with_ctrl_c(

@@ -68,9 +68,7 @@ def main() -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork():
             theirs.close()
-            starts = import_starts()
-            starts.use(ours)
-            starts.use_on_uvloop()
+            import_starts().use(ours)
             break
         ours.close()
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -11,7 +11,6 @@ Tests about how processes start carry the mark `starts_python`; for them nothing
 """
 
 import array
-import asyncio
 import contextlib
 import ctypes
 import json
@@ -166,60 +165,6 @@ def use(link: socket.socket | None = None) -> ForkServer:
     if sys.platform == "linux":
         subprocess._fork_exec = server.fork_exec  # type: ignore[attr-defined]
     return server
-
-
-class Child:
-    """A forked process on uvloop, which starts processes without `subprocess`: as much of
-    `asyncio.subprocess.Process` as `parley.executor.local` uses."""
-
-    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
-        self.pid = popen.pid
-        self.stdin: asyncio.StreamWriter | None = None
-        self.stdout: asyncio.StreamReader | None = None
-        self._popen = popen
-        self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[int] = self._loop.create_future()
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    @property
-    def returncode(self) -> int | None:
-        return self._ended.result() if self._ended.done() else None
-
-    async def connect(self, limit: int) -> None:
-        if self._popen.stdout is not None:
-            self.stdout = asyncio.StreamReader(limit)
-            hearing = asyncio.StreamReaderProtocol(self.stdout)
-            await self._loop.connect_read_pipe(lambda: hearing, self._popen.stdout)
-        if self._popen.stdin is not None:
-            telling = asyncio.StreamReaderProtocol(asyncio.StreamReader())
-            transport, _ = await self._loop.connect_write_pipe(lambda: telling, self._popen.stdin)
-            self.stdin = asyncio.StreamWriter(transport, telling, None, self._loop)
-
-    async def wait(self) -> int:
-        return await asyncio.shield(self._ended)
-
-    def terminate(self) -> None:
-        self._popen.terminate()
-
-    def _watch(self) -> None:
-        code = self._popen.wait()
-        # Where the loop has ended first, nobody asks any more.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._ended.set_result, code)
-
-
-def use_on_uvloop() -> None:
-    """Have `asyncio.create_subprocess_exec` start parley's processes through `subprocess`."""
-    from_loop = asyncio.create_subprocess_exec
-
-    async def create(*command: str, limit: int = 1 << 16, **options: Any) -> Any:
-        if not is_ours(command):
-            return await from_loop(*command, limit=limit, **options)
-        child = Child(subprocess.Popen(command, bufsize=0, **options))  # noqa: ASYNC220
-        await child.connect(limit)
-        return child
-
-    asyncio.create_subprocess_exec = create  # type: ignore[assignment]
 
 
 def _fixed(environment: Mapping[str, str]) -> dict[str, str]:

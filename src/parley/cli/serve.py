@@ -43,7 +43,7 @@ async def _run(settings: Settings, began_at: float, read: Callable[[], Settings]
     is_small = models.resolve(settings.model.name) in models.BUNDLED
     prepared = None
     if settings.executor == "local" and is_small:
-        prepared = await prepare_worker("parley.cli.worker", "parley.models.cascade")
+        prepared = prepare_worker("parley.cli.worker", "parley.models.cascade")
     try:
         with importing(plain=True):
             from parley.cli.serving import Serve
@@ -51,4 +51,4 @@ async def _run(settings: Settings, began_at: float, read: Callable[[], Settings]
         await Serve(settings, began_at=began_at, prepared=prepared, read=read).run()
     finally:
         if prepared is not None:
-            await end_unused(prepared)
+            end_unused(prepared)

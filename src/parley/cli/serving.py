@@ -9,9 +9,9 @@ import json
 import os
 import re
 import secrets
+import subprocess
 import sys
 import time
-from asyncio.subprocess import Process
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,12 +20,7 @@ from parley.cli.announce import announce
 from parley.cli.signals import ending_on_signals
 from parley.errors import SetupError
 from parley.executor.base import Executor, WorkerNews, write_line
-from parley.executor.local import (
-    LocalExecutor,
-    local_environments,
-    visible_gpus,
-    worker_command,
-)
+from parley.executor.local import LocalExecutor, local_environments, visible_gpus
 from parley.executor.ray import RayExecutor
 from parley.executor.ray_cluster import (
     cluster_gpus,
@@ -43,7 +38,7 @@ WORKERS_GRACE_S: Final = 5.0
 """Time for workers to exit after the gateway has ended their sessions."""
 PROGRESS_EVERY_S: Final = 5.0
 _ERROR_LINE: Final = re.compile(r"(^|\"event\": ?\")error: ")
-"""Exit code of a worker that cannot continue; see `parley.cli.explain`."""
+"""What a worker writes that cannot start; see `parley.cli.explain`."""
 
 
 class Serve:
@@ -60,7 +55,7 @@ class Serve:
         settings: Settings,
         *,
         began_at: float | None = None,
-        prepared: Process | None = None,
+        prepared: subprocess.Popen[str] | None = None,
         read: Callable[[], Settings] | None = None,
     ) -> None:
         secret = settings.security.worker_secret
@@ -152,7 +147,6 @@ class Serve:
         settings = self._settings.model_copy(update={"worker": worker})
         return LocalExecutor(
             local_environments(settings, visible_gpus(os.environ)),
-            command=worker_command(),
             news=self._heard,
             write=self._worker_wrote,
             heartbeat_limit_s=worker.heartbeat_limit_s,

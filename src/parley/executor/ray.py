@@ -2,7 +2,7 @@
 dies.
 
 One named, detached actor per worker holds the device and runs the worker process
-(`executor/ray_worker.py`). Ray places and replaces; whether a worker is alive is decided by its
+(`executor/node_worker.py`). Ray places and replaces; whether a worker is alive is decided by its
 heartbeats at the gateway, as everywhere. Actors outlive a gateway that dies: the next one finds
 them by name and starts no second ones, unless its set-up or version is another.
 
@@ -16,21 +16,18 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from parley import __version__, logs
-from parley.clock import Backoff
-from parley.executor import base, ray_cluster
-from parley.executor.ray_worker import NodeWorker, NodeWorkerState
+from parley.executor import ray_cluster
+from parley.executor.base import POLL_S, Executor, Place, WorkerNews
+from parley.executor.node_worker import NodeWorker, NodeWorkerState
 from parley.executor.scaling import Demand, Scaling
 
-WORKER_COMMAND: Final = ("-P", "-m", "parley.executor.child", "{parent}", "worker")
-POLL_S: Final = 1.0
 WAITING_AFTER_S: Final = 5.0
 """An actor that does not answer for this long has no node yet."""
 ANSWER_LIMIT_S: Final = 15.0
@@ -41,29 +38,27 @@ log = logs.get(__name__)
 
 
 @dataclass(slots=True)
-class _Place:
-    """One worker: its actor, and the state of its process."""
+class _Holder:
+    """The actor of one worker."""
 
     actor: Any
-    backoff: Backoff
+    heard_at: float
     asked: Any = None
     """The outstanding answer."""
-    heard_at: float = 0.0
-    pid: int = 0
-    born_at: float = 0.0
-    due_at: float = math.inf
-    """Time at which it is killed unless it reports before."""
-    is_ready: bool = False
     is_waiting: bool = False
-    is_given_up: bool = False
-    begins_at: float | None = None
-    """Time at which its process is restarted."""
-    why_killed: str = ""
+
+    def begin(self) -> None:
+        self.actor.begin.remote()
+        # What was asked before knows nothing of the new process.
+        self.asked = None
+
+    def kill(self) -> None:
+        self.actor.kill.remote()
 
 
 @dataclass(eq=False, repr=False)
-class RayExecutor(base.Supervision):
-    """See the module, and `Supervision` for the other arguments.
+class RayExecutor(Executor):
+    """See the module, and `Executor` for the other arguments.
 
     Args:
         environments: one per worker, those that are started while people wait included.
@@ -76,21 +71,15 @@ class RayExecutor(base.Supervision):
         retire: told that a worker is to end, before it does; whether it is still empty.
     """
 
-    environments: Sequence[Mapping[str, str]]
-    _: KW_ONLY
     address: str = "auto"
     cluster: str = "default"
     gpus: float | None = None
-    command: Sequence[str] = WORKER_COMMAND
     scaling: Scaling | None = None
     look: Callable[[], Demand] = lambda: Demand(0, 0)
     retire: Callable[[int], bool] = lambda index: False
 
     def __post_init__(self) -> None:
-        self._places: dict[int, _Place] = {}
-        self._stopping = asyncio.Event()
-        self._asking = asyncio.Lock()
-        """Held during requests to the cluster, so that the connection is not closed meanwhile."""
+        super().__post_init__()
         self._own_connection = False
 
     @property
@@ -113,43 +102,15 @@ class RayExecutor(base.Supervision):
         indices = sorted(there | set(missing[: max(0, self._least - len(there))]))
         await asyncio.to_thread(ray_cluster.ask_for_nodes, len(indices), self.gpus)
         for index in indices:
-            await self._add(index)
+            await self._call(index)
 
-    async def _add(self, index: int) -> None:
+    async def _call(self, index: int) -> None:
         actor = await asyncio.to_thread(self._actor, index, self.gpus or 0.0)
-        backoff = Backoff(self.first_retry_s, base.LAST_RETRY_S, base.SETTLED_S)
-        self._places[index] = _Place(actor, backoff, heard_at=time.monotonic())
+        self._add(index, _Holder(actor, time.monotonic()))
 
-    async def watch(self) -> None:
-        """Poll every actor once a second; returns when all workers have been given up."""
-        while not self._stopping.is_set():
-            async with self._asking:
-                if self._stopping.is_set():
-                    return
-                found = await asyncio.to_thread(self._poll)
-                now = time.monotonic()
-                for index, answer in found.items():
-                    self._heard(index, self._places[index], answer, now)
-                self._look_after(now)
-                await self._scale(now)
-            if all(place.is_given_up for place in self._places.values()):
-                return
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):
-                    await self._stopping.wait()
-
-    def alive(self, index: int, pid: int) -> None:
-        """A worker reported. A worker on another node may have the same process id."""
-        place = self._places.get(index)
-        if place is not None and place.pid == pid:
-            place.is_ready = True
-            place.due_at = time.monotonic() + self.heartbeat_limit_s
-
-    async def stop(self, grace_s: float) -> None:
-        """End workers and actors."""
-        self._stopping.set()
-        async with self._asking:
-            await asyncio.to_thread(self._stop, grace_s)
+    async def _look(self) -> None:
+        await super()._look()
+        await self._scale(time.monotonic())
 
     # ---- more and fewer -----------------------------------------------------------------------
 
@@ -166,7 +127,7 @@ class RayExecutor(base.Supervision):
             unused = (i for i in range(len(self.environments)) if i not in self._places)
             for index, _ in zip(unused, range(wanted - count), strict=False):
                 try:
-                    await self._add(index)
+                    await self._call(index)
                 except ray_cluster.ray_errors() as error:
                     # The cluster's head is away; asked again in a second.
                     log.warning("worker_add_failed", worker=index, why=str(error)[:200])
@@ -175,12 +136,12 @@ class RayExecutor(base.Supervision):
             place = self._places.pop(unneeded)
             log.info("worker_returned", worker=unneeded, workers=wanted)
             await asyncio.to_thread(ray_cluster.ask_for_nodes, wanted, self.gpus or 0.0)
-            await asyncio.to_thread(ray_cluster.end, [place.actor], RETIRE_GRACE_S)
-            self.news(base.WorkerNews("retired", unneeded, place.pid, "fewer are enough"))
+            await asyncio.to_thread(ray_cluster.end, [place.holder.actor], RETIRE_GRACE_S)
+            self.news(WorkerNews("retired", unneeded, place.pid, "fewer are enough"))
 
     def _superfluous(self, demand: Demand) -> int | None:
         """A worker that may end; one without a place comes before an empty one."""
-        waiting = [index for index, place in self._places.items() if place.is_waiting]
+        waiting = [index for index, place in self._places.items() if place.holder.is_waiting]
         if waiting:
             return max(waiting)
         for index in sorted(demand.idle & self._places.keys(), reverse=True):
@@ -192,81 +153,25 @@ class RayExecutor(base.Supervision):
     # ---- results ----------------------------------------------------------------------------
 
     def _heard(
-        self, index: int, place: _Place, answer: NodeWorkerState | Exception | None, now: float
+        self, index: int, place: Place, state: NodeWorkerState | Exception | None, now: float
     ) -> None:
-        if isinstance(answer, NodeWorkerState):
-            place.heard_at = now
-            place.is_waiting = False
-            for line in answer.lines:
-                if line != base.SIGN_OF_LIFE:
-                    self.write(index, line)
-                elif not place.is_ready and place.due_at < math.inf:
-                    place.due_at = now + self.loading_limit_s
-            self._process(index, place, answer, now)
-        elif isinstance(answer, Exception):
+        holder: _Holder = place.holder
+        if isinstance(state, NodeWorkerState):
+            holder.heard_at, holder.is_waiting = now, False
+            super()._heard(index, place, state, now)
+        elif isinstance(state, Exception):
             # Its actor or its node died; Ray starts it again where there is room.
-            self._ended(index, place, f"its node or actor is gone ({type(answer).__name__})", 0.0)
-            self._waits(index, place)
-        elif now - place.heard_at > WAITING_AFTER_S:
-            self._waits(index, place)
+            self._ended(index, place, f"its node or actor is gone ({type(state).__name__})", 0.0)
+            self._waits(index, holder)
+        elif now - holder.heard_at > WAITING_AFTER_S:
+            self._waits(index, holder)
 
-    def _process(self, index: int, place: _Place, state: NodeWorkerState, now: float) -> None:
-        if place.is_given_up:
-            return
-        if state.pid != place.pid and state.pid:
-            self._ended(index, place, "its actor was started again", 0.0)
-            place.pid, place.born_at, place.begins_at = state.pid, now, None
-            place.is_ready, place.due_at = False, now + self.loading_limit_s
-            log.info("worker_placed", worker=index, node=state.host, pid=state.pid)
-            self.news(base.WorkerNews("started", index, state.pid))
-        if state.returncode is None or place.begins_at is not None:
-            return
-        why = place.why_killed or base.how_it_ended(state.returncode)
-        place.why_killed = ""
-        if state.returncode == base.SETUP_EXIT_CODE:
-            place.is_given_up = True
-            log.error("worker_start_failed", worker=index, why=why)
-            self.news(base.WorkerNews("given_up", index, place.pid, why))
-            return
-        if state.returncode == base.RESTART_EXIT_CODE:
-            place.backoff.reset()
-            delay_s, why = 0.0, "restart ordered"
-        else:
-            delay_s = place.backoff.take(ran_s=now - place.born_at)
-            log.warning("worker_died", worker=index, why=why, retry_in_s=delay_s)
-        self._ended(index, place, why, delay_s)
-        place.begins_at = now + delay_s
-
-    def _ended(self, index: int, place: _Place, why: str, retry_in_s: float) -> None:
-        if place.pid and place.begins_at is None:
-            self.news(base.WorkerNews("ended", index, place.pid, why, retry_in_s))
-        if not retry_in_s and place.begins_at is None:
-            place.pid = 0
-        place.due_at = math.inf
-
-    def _waits(self, index: int, place: _Place) -> None:
-        if not place.is_waiting:
-            place.is_waiting = True
+    def _waits(self, index: int, holder: _Holder) -> None:
+        if not holder.is_waiting:
+            holder.is_waiting = True
             why = "waiting for a GPU in the cluster" if self.gpus != 0 else "waiting for a node"
             log.info("worker_waiting", worker=index, why=why)
-            self.news(base.WorkerNews("waiting", index, why=why))
-
-    def _look_after(self, now: float) -> None:
-        for index, place in self._places.items():
-            if place.begins_at is not None and now >= place.begins_at:
-                place.begins_at, place.pid = None, 0
-                place.actor.begin.remote()
-                # What was asked before knows nothing of the new process.
-                place.asked = None
-            if now > place.due_at:
-                place.why_killed = (
-                    f"hung: no heartbeat for {self.heartbeat_limit_s:g} s"
-                    if place.is_ready
-                    else f"hung: no progress for {self.loading_limit_s:g} s while loading"
-                )
-                place.due_at = math.inf
-                log.error("worker_hung_killed", worker=index, why=place.why_killed)
-                place.actor.kill.remote()
+            self.news(WorkerNews("waiting", index, why=why))
 
     # ---- in threads --------------------------------------------------------------------------
 
@@ -321,7 +226,7 @@ class RayExecutor(base.Supervision):
         )
         for attempt in range(20):
             try:
-                return made.remote(environment, __version__, digest, self.command)
+                return made.remote(environment, self.command, version=__version__, digest=digest)
             except ValueError:
                 # The name of one that was killed is free a moment later.
                 if attempt == 19:
@@ -333,17 +238,18 @@ class RayExecutor(base.Supervision):
         """Answers of the actors within a second; None for the others."""
         import ray
 
-        for place in self._places.values():
-            if place.asked is None:
-                place.asked = place.actor.state.remote()
-        asked = {index: place.asked for index, place in self._places.items()}
+        holders: dict[int, _Holder] = {i: place.holder for i, place in self._places.items()}
+        for holder in holders.values():
+            if holder.asked is None:
+                holder.asked = holder.actor.state.remote()
+        asked = {index: holder.asked for index, holder in holders.items()}
         done, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=POLL_S)
         answers: dict[int, NodeWorkerState | Exception | None] = {}
         for index, reference in asked.items():
             if reference not in done:
                 answers[index] = None
                 continue
-            self._places[index].asked = None
+            holders[index].asked = None
             try:
                 answers[index] = ray.get(reference)
             except ray.exceptions.RayError as error:
@@ -355,7 +261,7 @@ class RayExecutor(base.Supervision):
 
         if not ray.is_initialized():
             return
-        actors = [place.actor for place in self._places.values()]
+        actors = [place.holder.actor for place in self._places.values()]
         ray_cluster.end_workers(actors, grace_s)
         # What needs the cluster's head waits for it as long as it is away.
         leaving = threading.Thread(target=self._leave, args=(actors,), daemon=True)

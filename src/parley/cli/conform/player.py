@@ -12,7 +12,8 @@ from typing import Any, Final
 from parley.cli.conform.orders import TABLES, LiveOrder, Order, TableOrder
 from parley.cli.conform.realtime_order import RealtimeOrder
 from parley.cli.conform.schemas import Check, check_of
-from parley.client.access import Access, Socket, SocketClosed, Transport
+from parley.client.access import Access, Socket, SocketClosed
+from parley.client.connection import NETWORK
 
 COMPLAINTS_MOST: Final = 20
 
@@ -142,10 +143,10 @@ class Player:
 
 @contextlib.asynccontextmanager
 async def playing(
-    transport: Transport, access: Access, path: str, dialect: str, limit_s: float
+    access: Access, path: str, dialect: str, limit_s: float
 ) -> AsyncIterator[Player]:
     """A connection to play on; its complaints are complete when the block ends."""
-    socket = await transport.connect(access, access.socket_url(path))
+    socket = await NETWORK.connect(access, access.socket_url(path))
     player = Player(dialect, socket, limit_s)
     try:
         try:

@@ -1,12 +1,11 @@
-"""What Ray keeps on a node: one actor, which holds the device and runs the worker as its child.
-
-The child is the same process that `parley serve` starts on one machine, so CUDA, the log and being
-killed are the same too. It does not outlive the actor, however that ends. Knows Ray not: the class
-is made an actor by `executor/ray.py`.
+"""One worker process and its output, on the machine that has the device: in the process of
+`parley serve`, or in an actor on a node of a Ray cluster. Ends with the process that holds it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import socket
@@ -14,18 +13,20 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from parley import __version__
 
-LINES_KEPT: Final = 1000
+WORKER_COMMAND: Final = ("-P", "-m", "parley.executor.child", "{parent}", "worker")
+"""What Python runs. -P: a file in the working folder must not stand for a module of its name."""
+LINES_KEPT: Final = 10_000
 LINE_CHARS: Final = 1 << 16
 KILL_WAIT_S: Final = 10.0
 LAST_LINES_S: Final = 1.0
-"""Time for reading the last output of an ended worker. A child of it may keep the output open
-longer."""
+"""Time for reading the last output of an ended worker. A process that left its group may keep the
+output open longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +43,30 @@ class NodeWorker:
     """One worker process on this node.
 
     Args:
-        environment: on top of the actor's own, in which Ray has chosen the device.
+        environment: on top of this process's own, in which Ray has chosen the device.
+        command: words behind Python's; `{parent}` becomes this process's id.
         version: of the server that wants it.
-        command: what to run; `{parent}` becomes this process's id.
+        digest: identifies the set-up.
+        prepared: a process that becomes the first worker (`local.prepare_worker`).
+        wake: called from a thread when there is output, or the worker has ended.
     """
 
     def __init__(
-        self, environment: Mapping[str, str], version: str, digest: str, command: Sequence[str]
+        self,
+        environment: Mapping[str, str],
+        command: Sequence[str],
+        *,
+        version: str = __version__,
+        digest: str = "",
+        prepared: subprocess.Popen[str] | None = None,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._environment = dict(environment)
+        self._command = command
         self._version = version
         self._digest = digest
-        self._command = command
+        self._prepared = prepared
+        self._wake = wake
         self._lines: deque[str] = deque(maxlen=LINES_KEPT)
         self._child: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
@@ -72,25 +85,30 @@ class NodeWorker:
             return
         if self._child is not None and self._child.poll() is None:
             return
-        command = [word.format(parent=os.getpid()) for word in self._command]
-        self._child = subprocess.Popen(
-            [sys.executable, *command],
-            env={**os.environ, **self._environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
+        self._child = self._take_prepared() or start(self._command, self._environment)
         self._reader = threading.Thread(target=self._read, args=(self._child,), daemon=True)
         self._reader.start()
+
+    def _take_prepared(self) -> subprocess.Popen[str] | None:
+        """The prepared process with its environment; None if there is none or it has ended."""
+        child, self._prepared = self._prepared, None
+        if child is None or child.poll() is not None:
+            return None
+        assert child.stdin is not None
+        try:
+            with child.stdin as told:
+                told.write(json.dumps(self._environment) + "\n")
+        except BrokenPipeError:
+            return None
+        return child
 
     def state(self) -> NodeWorkerState:
         """State of the worker; after its end, with all its output, which shows the reason."""
         child = self._child
         pid, returncode = (0, 2) if child is None else (child.pid, child.poll())
         if returncode is not None and self._reader is not None:
+            # A worker's own helpers must not stay behind.
+            kill_group(pid)
             self._reader.join(LAST_LINES_S)
             self._reader = None
         lines = tuple(self._lines.popleft() for _ in range(len(self._lines)))
@@ -98,7 +116,7 @@ class NodeWorker:
 
     def kill(self) -> None:
         if self._child is not None:
-            _kill_group(self._child.pid)
+            kill_group(self._child.pid)
 
     def stop(self, grace_s: float) -> None:
         """End the worker; kill it after `grace_s`."""
@@ -111,8 +129,7 @@ class NodeWorker:
         except subprocess.TimeoutExpired:
             pass
         finally:
-            # The group too: a worker's own helpers must not stay behind.
-            _kill_group(child.pid)
+            kill_group(child.pid)
         child.wait(KILL_WAIT_S)
 
     def _read(self, child: subprocess.Popen[str]) -> None:
@@ -121,10 +138,29 @@ class NodeWorker:
             while line := lines.readline(LINE_CHARS):
                 if line.strip():
                     self._lines.append(line.rstrip())
+                    self._wake()
+        child.wait()
+        self._wake()
 
 
-def _kill_group(pid: int) -> None:
-    try:
+def start(
+    command: Sequence[str], environment: Mapping[str, str], stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[str]:
+    """Start Python in a process group of its own: a Ctrl-C at the terminal reaches only us."""
+    words = [word.replace("{parent}", str(os.getpid())) for word in command]
+    return subprocess.Popen(
+        [sys.executable, *words],
+        env={**os.environ, **environment},
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    )
+
+
+def kill_group(pid: int) -> None:
+    """Kill a worker and its helpers."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return

@@ -1,4 +1,4 @@
-"""What runs on a node of Ray, without Ray: a worker process and what it says."""
+"""A worker process and what it says."""
 
 import subprocess
 import time
@@ -6,9 +6,8 @@ import time
 import pytest
 from tests.support.patience import HANG_S, PROCESS_S
 
-from parley import __version__
-from parley.executor import ray_worker
-from parley.executor.ray_worker import NodeWorker
+from parley.executor import node_worker
+from parley.executor.node_worker import NodeWorker
 
 
 class LateReader(NodeWorker):
@@ -34,7 +33,7 @@ def ended(worker: NodeWorker) -> tuple[int, list[str]]:
 
 
 def worker_of(kind: type[NodeWorker], program: str) -> NodeWorker:
-    return kind({}, __version__, "", ("-c", program))
+    return kind({}, ("-c", program))
 
 
 def test_the_end_of_a_worker_comes_with_what_it_wrote_last() -> None:
@@ -48,13 +47,13 @@ def test_an_output_that_something_else_holds_open_is_waited_for_once(
 ) -> None:
     program = (
         "import subprocess; print('gone', flush=True)\n"
-        "subprocess.Popen(['sleep', '3600'])\n"
+        "subprocess.Popen(['sleep', '3600'], start_new_session=True)\n"
         "raise SystemExit(3)"
     )
     worker = worker_of(NodeWorker, program)
     try:
         assert ended(worker) == (3, ["gone"])
-        monkeypatch.setattr(ray_worker, "LAST_LINES_S", HANG_S)
+        monkeypatch.setattr(node_worker, "LAST_LINES_S", HANG_S)
         began_s = time.monotonic()
 
         assert worker.state().returncode == 3
