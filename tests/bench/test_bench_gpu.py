@@ -1,11 +1,13 @@
 """`parley bench gpu`, at a small size on the CPU: what it tries, what it says, whom it names."""
 
 import json
+import subprocess
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from tests.golden import runner, tiny
 from torch import nn
 from typer.testing import CliRunner
 
@@ -100,12 +102,19 @@ def test_what_is_no_number_is_out_of_tolerance() -> None:
     assert judged("x", float("nan"), 1.0, "nobody").verdict == "out of tolerance"
 
 
-@pytest.mark.slow
-def test_the_golden_vectors_are_tried_in_the_precision_that_serves() -> None:
-    cpu = torch.device("cpu")
+def test_the_golden_vectors_are_tried_in_the_precision_that_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def on_the_cpu(command: list[str], **_: object) -> None:
+        words = ["cpu" if word == "cuda" else word for word in command[3:]]
+        runner.main([*words, "--only", "llm/forward"])
 
-    check = gpu_goldens.tried(cpu, torch.bfloat16, small_caches=True, only="llm/forward")
+    monkeypatch.setattr(tiny, "PRECISION", tiny.PRECISION)
+    monkeypatch.setattr(subprocess, "run", on_the_cpu)
 
+    check = gpu_goldens.goldens(torch.device("cuda"), torch.bfloat16, small_caches=True)
+
+    assert check.name == "golden vectors in bfloat16, caches in 8 bits"
     assert check.verdict == "ok", check.facts
     assert check.facts.startswith("llm ")
 

@@ -8,11 +8,11 @@ from tests.openai.talking_model import TalkingModel
 from tests.support.stack import running_stack
 
 from parley.cli import main
+from parley.cli.conform import played, scenarios_of
 from parley.cli.conform.orders import LiveOrder, TableOrder
 from parley.cli.conform.player import order_of
 from parley.cli.conform.scenarios import DIALECTS, SCENARIOS
 from parley.cli.conform.schemas import STRUCTS, check_of
-from parley.cli.conform.verb import results, scenarios_of
 from parley.client.access import Access
 from parley.dialects.registry import SHIPPED
 from parley.errors import SetupError
@@ -29,7 +29,7 @@ async def test_this_server_speaks_as_published(dialect):
 
     async with running_stack(load_model=lambda: model) as running:
         access = Access(f"ws://127.0.0.1:{running.gateway.port}")
-        found = [result async for result in results(access, scenarios_of(names), 60.0)]
+        found = [await played(access, scenario, 60.0) for scenario in scenarios_of(names)]
 
     assert {v.scenario.name: v.complaints for v in found if v.complaints} == {}
     assert len(found) == sum(scenario.dialect in names for scenario in SCENARIOS)

@@ -25,43 +25,21 @@ HURTS: Final = "every user: rounding changes what is said more often than it sho
 
 
 def goldens(place: torch.device, dtype: torch.dtype, *, small_caches: bool) -> Check:
-    """Check all golden vectors on a card in the precision used for serving."""
-    name = _name(dtype, small_caches)
-    if place.type != "cuda":
-        return not_run(name, "without a card: python -m tests.golden --dtype bfloat16", HURTS)
-    return tried(place, dtype, small_caches=small_caches)
-
-
-def _name(dtype: torch.dtype, small_caches: bool) -> str:
-    return f"golden vectors in {_short(dtype)}{', caches in 8 bits' if small_caches else ''}"
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def tried(place: torch.device, dtype: torch.dtype, *, small_caches: bool, only: str = "") -> Check:
-    """Vectors in another precision than they were recorded in.
+    """Check all golden vectors on a card in the precision used for serving, which is another than
+    they were recorded in.
 
     Args:
         small_caches: contexts in 8 bits.
-        only: cases whose title contains this; "" takes all.
     """
-    name = _name(dtype, small_caches)
+    kind = str(dtype).removeprefix("torch.")
+    name = f"golden vectors in {kind}{', caches in 8 bits' if small_caches else ''}"
+    if place.type != "cuda":
+        return not_run(name, "without a card: python -m tests.golden --dtype bfloat16", HURTS)
     if not (ROOT / "tests" / "golden" / "runner.py").is_file():
         return not_run(name, "needs a checkout of the repository", HURTS)
     with tempfile.TemporaryDirectory(prefix="parley-bench-") as folder:
         out = Path(folder) / "goldens.json"
-        words = [
-            "--dtype",
-            _short(dtype),
-            "--device",
-            str(place),
-            "--out",
-            str(out),
-            "--only",
-            only,
-        ]
+        words = ["--dtype", kind, "--device", str(place), "--out", str(out)]
         words += ["--caches", "int8"] if small_caches else []
         try:
             ran = subprocess.run(

@@ -142,9 +142,7 @@ class Player:
 
 
 @contextlib.asynccontextmanager
-async def playing(
-    access: Access, path: str, dialect: str, limit_s: float
-) -> AsyncIterator[Player]:
+async def playing(access: Access, path: str, dialect: str, limit_s: float) -> AsyncIterator[Player]:
     """A connection to play on; its complaints are complete when the block ends."""
     socket = await NETWORK.connect(access, access.socket_url(path))
     player = Player(dialect, socket, limit_s)
