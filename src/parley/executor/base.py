@@ -200,7 +200,6 @@ class Executor(ABC):
             self._ended(index, place, "its actor was started again", 0.0)
             place.pid, place.born_at, place.begins_at = state.pid, now, None
             place.is_ready, place.due_at = False, now + self.loading_limit_s
-            log.info("worker_placed", worker=index, node=state.host, pid=state.pid)
             self.news(WorkerNews("started", index, state.pid))
         if state.returncode is not None and place.begins_at is None:
             self._exited(index, place, state.returncode, now)

@@ -158,6 +158,8 @@ class RayExecutor(Executor):
         holder: _Holder = place.holder
         if isinstance(state, NodeWorkerState):
             holder.heard_at, holder.is_waiting = now, False
+            if state.pid not in (0, place.pid):
+                log.info("worker_placed", worker=index, node=state.host, pid=state.pid)
             super()._heard(index, place, state, now)
         elif isinstance(state, Exception):
             # Its actor or its node died; Ray starts it again where there is room.
