@@ -58,7 +58,7 @@ from parley.errors import (
 )
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Ending, Phase
-from parley.protocol.values import FRAMES_LIMIT, ToolCallPart, make_id
+from parley.protocol.values import FRAMES_LIMIT, make_id
 from parley.results import HeardWords
 from parley.session.item_context import TURN_DUE_S, ItemContext
 from parley.session.listener import TurnListener
@@ -187,12 +187,10 @@ class ConversationRunner:
                 self._listener.commit(event)
             case AudioCleared():
                 self._listener.clear(event)
-            case ItemCreated(item_id, message, after_id):
-                self._log(event)
-                self._forget(self._items.insert(ConversationItem(item_id, message), after_id))
+            case ItemCreated():
+                self._do(event)
             case ItemDeleted(item_id):
-                self._items.remove(self._items.find(item_id))
-                self._log(entries.Removed(item_id))
+                self._do(entries.Removed(item_id))
             case ItemTruncated(item_id, heard_ms):
                 self._truncate(item_id, heard_ms)
             case ResponseRequested():
@@ -233,20 +231,17 @@ class ConversationRunner:
         self._logged += 1
         self._session.emit(event)
 
-    def _forget(self, item_ids: list[str]) -> None:
-        for item_id in item_ids:
-            self._context.forget(item_id)
+    def _do(self, entry: ItemCreated | entries.Removed | entries.Truncated) -> None:
+        """Change the items, as a replay will."""
+        self._feed.apply(entry)
+        self._log(entry)
 
     def _truncate(self, item_id: str, heard_ms: float) -> None:
         """The words whose sound had started were heard."""
         item = self._items.find(item_id)
         if not item.spoken:
             raise InvalidRequest("Only a spoken answer can be truncated.", field="item_id")
-        self._keep_heard(item, heard_ms, item.truncate(heard_ms))
-
-    def _keep_heard(self, item: ConversationItem, heard_ms: float, heard: str) -> None:
-        self._context.cut(item.item_id, heard)
-        self._log(entries.Truncated(item.item_id, heard_ms, heard))
+        self._do(entries.Truncated(item_id, heard_ms, item.truncate(heard_ms)))
 
     # ---- for the listener ------------------------------------------------------------------
 
@@ -254,9 +249,10 @@ class ConversationRunner:
         text = "\n".join(written.text for written in self._typed if written.text)
         pictures = tuple(file for written in self._typed for file in written.pictures)
         self._typed.clear()
-        turn = (item_id, pcm, speech_ms, text, pictures[-FRAMES_LIMIT:])
-        self._emit(InputCommitted(*turn, previous_id=self._items.last_id))
-        self._forget(self._items.append(ConversationItem.of_user(*turn)))
+        pictures = pictures[-FRAMES_LIMIT:]
+        committed = InputCommitted(item_id, pcm, speech_ms, text, pictures, self._items.last_id)
+        self._emit(committed)
+        self._feed.apply(committed)
         if self._setup.transcribes:
             self._requests.append(ResponseRequested(transcribes=item_id))
         elif answers and not self._requests:
@@ -308,7 +304,7 @@ class ConversationRunner:
         response.text, response.audio_ms = heard, heard_ms
         self._cancel(is_turn=True)
         if item in self._items:
-            self._keep_heard(item, heard_ms, heard)
+            self._do(entries.Truncated(item.item_id, heard_ms, heard))
 
     # ---- asking and cancelling -------------------------------------------------------------
 
@@ -566,7 +562,7 @@ class ConversationRunner:
         self._turns += 1
         self._response = response
         if not request.is_apart:
-            self._forget(self._items.append(item))
+            self._feed.append(item)
         before = self._items.before(item)
         self._listener.begin_answer()
         asked = before[-1] if before else None
@@ -621,8 +617,7 @@ class ConversationRunner:
                 raise
             if not (response.is_filled or self._has_items):
                 # The context holds nothing of it, and is not asked to again.
-                self._items.remove(before[-1])
-                self._log(entries.Removed(before[-1].item_id))
+                self._do(entries.Removed(before[-1].item_id))
             self._finish(response, None, error=error)
             if isinstance(error, BadInput):
                 self._drop_media(before, error)
@@ -639,9 +634,9 @@ class ConversationRunner:
 
     def _drop_media(self, before: list[ConversationItem], error: BadInput) -> None:
         """Removes an unreadable item: it would spoil every later response, too."""
-        dropped = self._items.drop_media(before)
-        if dropped is not None:
-            self._log(entries.Removed(dropped))
+        spoiling_id = self._items.newest_media(before)
+        if spoiling_id is not None:
+            self._do(entries.Removed(spoiling_id))
             self._session.emit(Failed(error))
 
     async def _fill(self, response: Response, before: list[ConversationItem]) -> None:
@@ -717,16 +712,6 @@ class ConversationRunner:
         response.index += 1
         response.calls.last_id = response.item.item_id
 
-    def _keep_calls(self, response: Response) -> tuple[tuple[str, ToolCallPart], ...]:
-        """Calls are items of the conversation; the context has them already."""
-        if response.request.is_apart:
-            return ()
-        calls = tuple((each.item_id, each.call) for each in response.calls.done)
-        self._context.add([item_id for item_id, _ in calls])
-        for item in ConversationItem.of_calls(calls):
-            self._forget(self._items.append(item))
-        return calls
-
     def _finish(
         self,
         response: Response,
@@ -741,27 +726,26 @@ class ConversationRunner:
         response.has_ended = True
         self._listener.complete_answer()
         item = response.item
-        calls = self._keep_calls(response)
         is_apart = item not in self._items
-        self._emit(
-            TurnCompleted(
-                response.turn,
-                response.text,
-                item.item_id,
-                tuple(item.spoken),
-                calls,
-                is_apart,
-                audio_ms=round(response.audio_ms),
-                is_interrupted=ending is Ending.CANCELLED,
-                has_failed=ending is None,
-                ending=ending or Ending.DONE,
-                tokens=response.tokens,
-                is_turn=is_turn,
-                error=error,
-            )
+        called = () if response.request.is_apart else response.calls.done
+        completed = TurnCompleted(
+            response.turn,
+            response.text,
+            item.item_id,
+            tuple(item.spoken),
+            tuple((each.item_id, each.call) for each in called),
+            is_apart,
+            audio_ms=round(response.audio_ms),
+            is_interrupted=ending is Ending.CANCELLED,
+            has_failed=ending is None,
+            ending=ending or Ending.DONE,
+            tokens=response.tokens,
+            is_turn=is_turn,
+            error=error,
         )
+        self._feed.append_calls(completed)
+        self._emit(completed)
         if not (item.spoken or is_apart) and ending is not Ending.DONE:
             # Nothing of it was sent: it never was.
             response.is_unsaid = True
-            self._items.remove(item)
-            self._log(entries.Removed(item.item_id))
+            self._do(entries.Removed(item.item_id))

@@ -286,16 +286,8 @@ class TurnFeed(_Feed[HalfDuplexView]):
                 self._is_whole, self.setup = not found, entry.setup
                 for item in found:
                     items.append(item)
-            case InputCommitted(item_id, pcm):
-                turn = (pcm, entry.speech_ms, entry.text, entry.pictures)
-                self._forget(items.append(ConversationItem.of_user(item_id, *turn)))
-            case ItemCreated(item_id, message, after_id):
-                self._forget(items.insert(ConversationItem(item_id, message), after_id))
-            case Removed(item_id):
-                items.remove(items.find(item_id))
-            case Truncated(item_id, heard=heard):
-                answer = items.find(item_id)
-                context.cut(item_id, answer.keep(heard))
+            case InputCommitted() | ItemCreated() | Removed() | Truncated():
+                self.apply(entry)
             case TakenBack(item_id):
                 self._silenced, self.is_filled = None, False
                 if self._is_made:
@@ -319,6 +311,32 @@ class TurnFeed(_Feed[HalfDuplexView]):
                 self.is_filled = False
         return None
 
+    def apply(self, entry: InputCommitted | ItemCreated | Removed | Truncated) -> None:
+        """Change the items as an entry says, and note it for the context: live, and again.
+
+        Raises:
+            InvalidRequest: it cannot be; nothing has changed.
+        """
+        match entry:
+            case InputCommitted():
+                self.append(ConversationItem.of_user(entry))
+            case ItemCreated(item_id, message, after_id):
+                self._forget(self._items.insert(ConversationItem(item_id, message), after_id))
+            case Removed(item_id):
+                self._items.remove(self._items.find(item_id))
+            case Truncated(item_id, heard=heard):
+                self._context.cut(item_id, self._items.find(item_id).keep(heard))
+
+    def append(self, item: ConversationItem) -> None:
+        """The newest item of the conversation, live and again."""
+        self._forget(self._items.append(item))
+
+    def append_calls(self, told: TurnCompleted) -> None:
+        """Calls of an answer are items, live and again; the context has them already."""
+        self._context.add([item_id for item_id, _ in told.calls])
+        for call in ConversationItem.of_calls(told.calls):
+            self.append(call)
+
     async def conclude(self) -> None:
         await self._make_silenced()
         await self._context.settle()
@@ -341,7 +359,7 @@ class TurnFeed(_Feed[HalfDuplexView]):
         self._current, self.is_filled, self._is_made = entry, False, False
         answer = ConversationItem.of_answer(entry.item_id)
         if not entry.request.is_apart:
-            self._forget(self._items.append(answer))
+            self.append(answer)
         self._before = self._items.before(answer)
 
     async def _fill(self, asked: TurnStarted, chosen: tuple[object, ...]) -> None:
@@ -406,6 +424,4 @@ class TurnFeed(_Feed[HalfDuplexView]):
         item = self._items.find(told.item_id)
         for text, begins_ms in told.spoken:
             item.say(text, begins_ms)
-        self._context.add([item_id for item_id, _ in told.calls])
-        for call in ConversationItem.of_calls(told.calls):
-            self._forget(self._items.append(call))
+        self.append_calls(told)

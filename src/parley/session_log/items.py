@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from parley.dialects.events import Content, Picture, Sound
+from parley.dialects.events import Content, InputCommitted, Picture, Sound
 from parley.errors import InvalidRequest
 from parley.media.pcm import Pcm
 from parley.protocol.content import Message
@@ -47,22 +47,15 @@ class ConversationItem:
     speech_ms: int = 0
 
     @classmethod
-    def of_user(
-        cls,
-        item_id: str,
-        pcm: Pcm,
-        speech_ms: int = 0,
-        text: str = "",
-        pictures: tuple[bytes, ...] = (),
-    ) -> ConversationItem:
+    def of_user(cls, said: InputCommitted) -> ConversationItem:
         """A user's turn: pictures, then what was written, then what was said; any may be
         missing."""
-        parts: list[Content] = [Picture(file) for file in pictures]
-        if text:
-            parts.append(TextPart(text))
-        if len(pcm):
-            parts.append(pcm)
-        return cls(item_id, Message("user", tuple(parts)), speech_ms=speech_ms)
+        parts: list[Content] = [Picture(file) for file in said.pictures]
+        if said.text:
+            parts.append(TextPart(said.text))
+        if len(said.pcm):
+            parts.append(said.pcm)
+        return cls(said.item_id, Message("user", tuple(parts)), speech_ms=said.speech_ms)
 
     @classmethod
     def of_answer(cls, item_id: str) -> ConversationItem:
@@ -197,15 +190,14 @@ class ItemList:
         """Forget an item that is there."""
         self._items = [each for each in self._items if each is not item]
 
-    def drop_media(self, before: Sequence[ConversationItem]) -> str | None:
-        """Forget the newest of these messages that a client brought, if there is more than text in
-        it; returns its id if it was forgotten."""
+    def newest_media(self, before: Sequence[ConversationItem]) -> str | None:
+        """Id of the newest of these messages that a client brought, if there is more than text in
+        it and it is still there."""
         brought = [item for item in before if item.message.role == "user" and item.sound is None]
         for item in brought[-1:]:
             if item in self and any(
                 isinstance(part, Picture | Sound) for part in item.message.parts
             ):
-                self.remove(item)
                 return item.item_id
         return None
 
