@@ -4,7 +4,7 @@ import time
 
 import pytest
 from tests.support.cpu_time import takes_less_than
-from tests.support.gateways import running_gateway
+from tests.support.gateways import RunningGateway, running_gateway
 from tests.support.raw_sockets import WS_HEAD, raw_client
 
 from parley.gateway import metrics
@@ -113,18 +113,18 @@ async def test_a_body_in_ordinary_chunks_is_read_whole():
 TRAILING = b"%s HTTP/1.1\r\nHost: 127.0.0.1\r\n%sTransfer-Encoding: chunked\r\n\r\n0\r\n%s\r\n\r\n"
 
 
+@pytest.mark.gateway(security={"admin_token": "right"})
 @pytest.mark.parametrize(
     "trailer", [b"X-Admin-Token: right", b"Authorization: Bearer right", b"Api-Key: right"]
 )
-async def test_a_token_in_a_trailer_opens_nothing(trailer: bytes):
-    async with running_gateway(security={"admin_token": "right"}) as gateway:
-        async with raw_client(gateway.gateway.port) as client:
-            await client.send(TRAILING % (b"GET /api/admin/state", b"", trailer))
-            refused = await client.head()
-        async with raw_client(gateway.gateway.port) as client:
-            head = b"X-Admin-Token: right\r\n"
-            await client.send(TRAILING % (b"GET /api/admin/state", head, b"x: y"))
-            opened = await client.head()
+async def test_a_token_in_a_trailer_opens_nothing(gateway: RunningGateway, trailer: bytes):
+    async with raw_client(gateway.gateway.port) as client:
+        await client.send(TRAILING % (b"GET /api/admin/state", b"", trailer))
+        refused = await client.head()
+    async with raw_client(gateway.gateway.port) as client:
+        head = b"X-Admin-Token: right\r\n"
+        await client.send(TRAILING % (b"GET /api/admin/state", head, b"x: y"))
+        opened = await client.head()
 
     assert refused.split()[1] == b"401"
     assert opened.split()[1] == b"200"
@@ -150,29 +150,29 @@ async def test_a_trailer_does_not_say_from_where_or_who(monkeypatch: pytest.Monk
     assert all("x-forwarded-for" not in one and "x-forwarded-user" not in one for one in seen)
 
 
-async def test_an_address_in_a_trailer_is_not_the_clients():
-    async with running_gateway(security={"trust_proxy": True, "admin_token": "right"}) as gateway:
-        named = b"X-Forwarded-For: 203.0.113.7"
-        for head, trailer in ((b"", named), (named + b"\r\n", b"x: y")):
-            async with raw_client(gateway.gateway.port) as client:
-                head += b"X-Admin-Token: right\r\n"
-                await client.send(TRAILING % (b"DELETE /api/admin/keys/k_1", head, trailer))
-                assert (await client.head()).split()[1] == b"404"
-        newest, oldest = await gateway.runtime.stores.state.audit(2)
+@pytest.mark.gateway(security={"trust_proxy": True, "admin_token": "right"})
+async def test_an_address_in_a_trailer_is_not_the_clients(gateway):
+    named = b"X-Forwarded-For: 203.0.113.7"
+    for head, trailer in ((b"", named), (named + b"\r\n", b"x: y")):
+        async with raw_client(gateway.gateway.port) as client:
+            head += b"X-Admin-Token: right\r\n"
+            await client.send(TRAILING % (b"DELETE /api/admin/keys/k_1", head, trailer))
+            assert (await client.head()).split()[1] == b"404"
+    newest, oldest = await gateway.runtime.stores.state.audit(2)
 
     assert (oldest.address, newest.address) == ("127.0.0.1", "203.0.113.7")
 
 
-async def test_a_trailer_signs_no_user_in():
-    async with running_gateway(
-        security={"needs_key": True, "admin_token": "right"},
-        forward_auth={"user_header": "Remote-User", "proxies": ["127.0.0.1"]},
-    ) as gateway:
-        user, statuses = b"Remote-User: anna", []
-        for head, trailer in ((b"", user), (user + b"\r\n", b"x: y")):
-            async with raw_client(gateway.gateway.port) as client:
-                await client.send(TRAILING % (b"GET /api/usage", head, trailer))
-                statuses.append((await client.head()).split()[1])
+@pytest.mark.gateway(
+    security={"needs_key": True, "admin_token": "right"},
+    forward_auth={"user_header": "Remote-User", "proxies": ["127.0.0.1"]},
+)
+async def test_a_trailer_signs_no_user_in(gateway):
+    user, statuses = b"Remote-User: anna", []
+    for head, trailer in ((b"", user), (user + b"\r\n", b"x: y")):
+        async with raw_client(gateway.gateway.port) as client:
+            await client.send(TRAILING % (b"GET /api/usage", head, trailer))
+            statuses.append((await client.head()).split()[1])
 
     assert statuses == [b"401", b"200"]
 
@@ -188,8 +188,10 @@ async def test_a_trailer_signs_no_user_in():
         + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     ],
 )
-async def test_other_versions_and_upgrades_with_a_body_get_400(request_bytes: bytes):
-    async with running_gateway() as gateway, raw_client(gateway.gateway.port) as client:
+async def test_other_versions_and_upgrades_with_a_body_get_400(
+    gateway: RunningGateway, request_bytes: bytes
+):
+    async with raw_client(gateway.gateway.port) as client:
         await client.send(request_bytes)
         answer = await client.rest()
 

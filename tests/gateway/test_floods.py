@@ -92,9 +92,12 @@ async def test_a_flood_ends_with_1008_and_a_live_session_continues(flood: str, p
     assert gateway.runtime.links.budget.used_bytes == 0
 
 
+@pytest.mark.gateway(security=SECRET)
 @pytest.mark.parametrize("headers", ["", f"{SECRET_HEADER}: wrong\r\n"])
-async def test_who_has_no_secret_is_gone_before_a_frame_is_read(headers: str):
-    async with running_gateway(security=SECRET) as gateway, raw_client(gateway.gateway.port) as one:
+async def test_who_has_no_secret_is_gone_before_a_frame_is_read(
+    gateway: RunningGateway, headers: str
+):
+    async with raw_client(gateway.gateway.port) as one:
         head = f"GET {CONTROL_PATH} HTTP/1.1\r\n{WS_HEAD}{headers}\r\n".encode()
         await one.send(head + FLOODS["pings"])
         answer = await one.rest()
@@ -105,12 +108,10 @@ async def test_who_has_no_secret_is_gone_before_a_frame_is_read(headers: str):
 
 @pytest.mark.parametrize("has_session", [False, True])
 @pytest.mark.parametrize("text", [b"\xff", b'{"type": "\xc3\x28"}', b"\xed\xa0\x80"])
-async def test_bad_utf_8_is_always_1007_and_never_a_lost_worker(text: bytes, has_session: bool):
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url, slots=1 + has_session) as worker,
-        live_session(gateway),
-    ):
+async def test_bad_utf_8_is_always_1007_and_never_a_lost_worker(
+    gateway: RunningGateway, text: bytes, has_session: bool
+):
+    async with StandInWorker(gateway.url, slots=1 + has_session) as worker, live_session(gateway):
         for index in range(20):
             path = f"/ws/duplex/omni_{index}"
             async with raw_websocket(gateway.gateway.port, path) as client:
@@ -123,12 +124,8 @@ async def test_bad_utf_8_is_always_1007_and_never_a_lost_worker(text: bytes, has
         assert ("worker_lost", "gateway") not in gateway.runtime.monitoring.metrics._errors
 
 
-async def test_what_came_before_a_bad_frame_reaches_the_worker():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url) as worker,
-        raw_websocket(gateway.gateway.port, "/ws/duplex/omni_1") as client,
-    ):
+async def test_what_came_before_a_bad_frame_reaches_the_worker(gateway, worker):
+    async with raw_websocket(gateway.gateway.port, "/ws/duplex/omni_1") as client:
         await until(lambda: "omni_1" in worker.sessions)
         await client.send(frame(TEXT, b'{"type": "prepare"}', mask=True) + b"\xff" * 8)
         answers = Answers(await client.rest())
@@ -153,8 +150,8 @@ async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyP
         assert gateway.runtime.access.admission.sessions_by_address == {}
 
 
-async def test_small_bodies_that_come_after_their_answers_end_no_connection():
-    async with running_gateway() as gateway, AsyncExitStack() as stack:
+async def test_small_bodies_that_come_after_their_answers_end_no_connection(gateway):
+    async with AsyncExitStack() as stack:
         port = gateway.gateway.port
         clients = [await stack.enter_async_context(raw_client(port)) for _ in range(6)]
         for client in clients:
@@ -246,15 +243,10 @@ async def test_a_body_with_more_items_than_anybody_needs_is_refused_unparsed():
     assert answered.status_code == 200
 
 
-async def test_a_large_request_reaches_the_worker_as_one_answer_asked_for():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url) as worker,
-        gateway.http() as http,
-    ):
-        asked = {**HELLO, "streaming": True, "unknown": "a" * 200_000}
-        answer = await http.post("/api/chat", json=asked)
-        stop = await http.post("/api/chat", json={**asked, "type": "stop"})
+async def test_a_large_request_reaches_the_worker_as_one_answer_asked_for(worker, http):
+    asked = {**HELLO, "streaming": True, "unknown": "a" * 200_000}
+    answer = await http.post("/api/chat", json=asked)
+    stop = await http.post("/api/chat", json={**asked, "type": "stop"})
 
     assert (answer.status_code, stop.status_code) == (200, 200)
     assert [request["streaming"] for request in worker.heard] == [False, False]
@@ -300,14 +292,9 @@ def test_who_flooded_waits_before_the_next_websocket():
     assert not counter.is_held_off("b", now=1.0)
 
 
-async def test_behind_a_proxy_connections_are_not_counted_by_address():
-    async with (
-        running_gateway(
-            limits={"connections_per_client": 1}, security={"trust_proxy": True}
-        ) as gateway,
-        raw_client(gateway.gateway.port),
-        gateway.http() as http,
-    ):
+@pytest.mark.gateway(limits={"connections_per_client": 1}, security={"trust_proxy": True})
+async def test_behind_a_proxy_connections_are_not_counted_by_address(gateway, http):
+    async with raw_client(gateway.gateway.port):
         assert (await http.get("/health")).status_code == 200
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
-from tests.support.gateways import running_gateway, until
+from tests.support.gateways import until
 from tests.support.present import present
-from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, end_of, hear, say
 from websockets.asyncio.client import connect
 
@@ -153,24 +152,22 @@ async def made(gateway: Any, **body: Any) -> dict[str, Any]:
     return found
 
 
-async def test_a_day_that_is_used_up_is_told_in_the_dialect_and_over_rest():
-    async with (
-        running_gateway(security=SECURITY) as gateway,
-        StandInWorker(gateway.url),
-    ):
-        key = await made(gateway, minutes_per_day=1)
-        headers = {"x-api-key": key["key"]}
-        used = gateway.runtime.access.usage
-        used.fill([UsageRow(key["id"], used.day(), 1, 59.9, 7)])
-        async with connect(gateway.ws(PATHS["duplex"]), additional_headers=headers) as running:
-            assert (await hear(running))["type"] == "queue_done"
-            messages, code = await end_of(running)
-        async with connect(gateway.ws(PATHS["duplex"]), additional_headers=headers) as refused:
-            told = await hear(refused)
-            _, refused_code = await end_of(refused)
-        async with gateway.http(headers=headers) as http:
-            body = {"messages": [{"role": "user", "content": "hi"}]}
-            answer = await http.post("/api/chat", json=body)
+@pytest.mark.usefixtures("worker")
+@pytest.mark.gateway(security=SECURITY)
+async def test_a_day_that_is_used_up_is_told_in_the_dialect_and_over_rest(gateway):
+    key = await made(gateway, minutes_per_day=1)
+    headers = {"x-api-key": key["key"]}
+    used = gateway.runtime.access.usage
+    used.fill([UsageRow(key["id"], used.day(), 1, 59.9, 7)])
+    async with connect(gateway.ws(PATHS["duplex"]), additional_headers=headers) as running:
+        assert (await hear(running))["type"] == "queue_done"
+        messages, code = await end_of(running)
+    async with connect(gateway.ws(PATHS["duplex"]), additional_headers=headers) as refused:
+        told = await hear(refused)
+        _, refused_code = await end_of(refused)
+    async with gateway.http(headers=headers) as http:
+        body = {"messages": [{"role": "user", "content": "hi"}]}
+        answer = await http.post("/api/chat", json=body)
 
     assert code == 1000
     assert messages[-1]["type"] == "stopped"
@@ -180,28 +177,28 @@ async def test_a_day_that_is_used_up_is_told_in_the_dialect_and_over_rest():
     assert 0 < int(answer.headers["retry-after"]) <= 86_400
 
 
-async def test_roles_open_what_they_are_for_and_no_more():
-    async with running_gateway(security=SECURITY) as gateway, StandInWorker(gateway.url) as worker:
-        status: dict[str, list[int]] = {}
-        for role in ("talk", "operate", "admin"):
-            key = await made(gateway, role=role)
-            async with gateway.http(headers={"authorization": f"Bearer {key['key']}"}) as http:
-                token = (await http.post("/api/token")).json()["token"]
-                asked = [
-                    await http.get("/status"),
-                    await http.get("/api/admin/log"),
-                    await http.put(f"/api/admin/workers/{worker.name}", json={"draining": False}),
-                    await http.get("/api/admin/keys"),
-                    await http.get("/api/sessions"),
-                ]
-            status[role] = [answer.status_code for answer in asked]
-            shows_addresses = bool(asked[0].json()["workers"])
-            assert shows_addresses == (role != "talk")
-            async with gateway.http(headers={"authorization": f"Bearer {token}"}) as browser:
-                assert (await browser.get("/api/admin/keys")).status_code == 403, role
-            async with gateway.http() as link:
-                by_query = await link.get("/api/admin/keys", params={"token": key["key"]})
-                assert by_query.status_code == 403, role
+@pytest.mark.gateway(security=SECURITY)
+async def test_roles_open_what_they_are_for_and_no_more(gateway, worker):
+    status: dict[str, list[int]] = {}
+    for role in ("talk", "operate", "admin"):
+        key = await made(gateway, role=role)
+        async with gateway.http(headers={"authorization": f"Bearer {key['key']}"}) as http:
+            token = (await http.post("/api/token")).json()["token"]
+            asked = [
+                await http.get("/status"),
+                await http.get("/api/admin/log"),
+                await http.put(f"/api/admin/workers/{worker.name}", json={"draining": False}),
+                await http.get("/api/admin/keys"),
+                await http.get("/api/sessions"),
+            ]
+        status[role] = [answer.status_code for answer in asked]
+        shows_addresses = bool(asked[0].json()["workers"])
+        assert shows_addresses == (role != "talk")
+        async with gateway.http(headers={"authorization": f"Bearer {token}"}) as browser:
+            assert (await browser.get("/api/admin/keys")).status_code == 403, role
+        async with gateway.http() as link:
+            by_query = await link.get("/api/admin/keys", params={"token": key["key"]})
+            assert by_query.status_code == 403, role
 
     assert status == {
         "talk": [200, 403, 403, 403, 403],
@@ -210,31 +207,32 @@ async def test_roles_open_what_they_are_for_and_no_more():
     }
 
 
-async def test_a_key_that_expired_opens_nothing():
-    async with running_gateway(security=SECURITY) as gateway:
-        key = await made(gateway, expires_in_days=1e-9, role="admin")
-        async with gateway.http(headers={"x-api-key": key["key"]}) as http:
-            await until(lambda: gateway.runtime.access.authenticator.keys == 0)
-            answers = [await http.get(path) for path in ("/status", "/api/admin/keys", "/health")]
+@pytest.mark.gateway(security=SECURITY)
+async def test_a_key_that_expired_opens_nothing(gateway):
+    key = await made(gateway, expires_in_days=1e-9, role="admin")
+    async with gateway.http(headers={"x-api-key": key["key"]}) as http:
+        await until(lambda: gateway.runtime.access.authenticator.keys == 0)
+        answers = [await http.get(path) for path in ("/status", "/api/admin/keys", "/health")]
 
     assert [answer.status_code for answer in answers] == [401, 401, 401]
 
 
-async def test_usage_is_told_to_admins_as_a_table_and_to_a_holder_its_own():
-    async with running_gateway(security=SECURITY) as gateway, StandInWorker(gateway.url):
-        key, other = await made(gateway, name="=1+1"), await made(gateway, name="other")
-        for one in (key, other):
-            headers = {"x-api-key": one["key"]}
-            async with connect(gateway.ws(PATHS["duplex"]), additional_headers=headers) as call:
-                await hear(call)
-                await say(call, type="stop")
-                await end_of(call)
-        await until(lambda: not gateway.runtime.dispatcher.worker_pool.leases)
-        async with gateway.http(headers=ADMIN) as http:
-            report = (await http.get("/api/admin/keys/usage")).json()["usage"]
-            table = await http.get("/api/admin/keys/usage", params={"format": "csv"})
-        async with gateway.http(headers={"x-api-key": key["key"]}) as http:
-            own = (await http.get("/api/usage")).json()["usage"]
+@pytest.mark.usefixtures("worker")
+@pytest.mark.gateway(security=SECURITY)
+async def test_usage_is_told_to_admins_as_a_table_and_to_a_holder_its_own(gateway):
+    key, other = await made(gateway, name="=1+1"), await made(gateway, name="other")
+    for one in (key, other):
+        headers = {"x-api-key": one["key"]}
+        async with connect(gateway.ws(PATHS["duplex"]), additional_headers=headers) as call:
+            await hear(call)
+            await say(call, type="stop")
+            await end_of(call)
+    await until(lambda: not gateway.runtime.dispatcher.worker_pool.leases)
+    async with gateway.http(headers=ADMIN) as http:
+        report = (await http.get("/api/admin/keys/usage")).json()["usage"]
+        table = await http.get("/api/admin/keys/usage", params={"format": "csv"})
+    async with gateway.http(headers={"x-api-key": key["key"]}) as http:
+        own = (await http.get("/api/usage")).json()["usage"]
 
     assert {row["key_id"]: row["sessions"] for row in report} == {key["id"]: 1, other["id"]: 1}
     assert table.headers["content-type"].startswith("text/csv")

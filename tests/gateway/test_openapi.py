@@ -5,6 +5,7 @@ import json
 import re
 from typing import Any
 
+import httpx
 import jsonschema_rs
 import msgspec
 import pytest
@@ -145,10 +146,10 @@ def test_until_there_is_an_admin_token_admins_need_none(spec: dict[str, Any]) ->
 
 
 async def test_what_ready_answers_is_in_its_schema_also_when_it_is_not(
+    http: httpx.AsyncClient,
     spec: dict[str, Any],
 ) -> None:
-    async with running_gateway() as gateway, gateway.http() as http:
-        answer = await http.get("/ready")
+    answer = await http.get("/ready")
 
     told = spec["paths"]["/ready"]["get"]["responses"]["503"]["content"]["application/json"]
     named = spec["components"]["schemas"][told["schema"]["$ref"].rsplit("/", 1)[1]]
@@ -187,10 +188,9 @@ async def test_a_json_type_that_the_schema_forbids_is_refused() -> None:
     ],
 )
 async def test_a_body_that_does_not_fit_is_refused_with_its_field(
-    body: bytes, kind: str, status: int, sentence: str
+    http: httpx.AsyncClient, body: bytes, kind: str, status: int, sentence: str
 ) -> None:
-    async with running_gateway() as gateway, gateway.http() as http:
-        answer = await http.post("/api/admin/keys", content=body, headers={"content-type": kind})
+    answer = await http.post("/api/admin/keys", content=body, headers={"content-type": kind})
 
     assert answer.status_code == status
     assert sentence in answer.json().get("detail", "")

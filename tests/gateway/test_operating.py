@@ -5,6 +5,7 @@ import asyncio
 import json
 import ssl
 
+import pytest
 from structlog.testing import capture_logs
 from tests.support.gateways import occupied, running_gateway, until
 from tests.support.stand_in_worker import StandInWorker
@@ -22,40 +23,34 @@ async def ready(gateway):
     return answer.status_code, answer.json()["why"]
 
 
-async def test_ready_reports_whether_a_session_would_be_served():
-    async with running_gateway() as gateway:
-        assert await ready(gateway) == (503, "No worker can take a session.")
-        async with StandInWorker(gateway.url) as worker:
-            assert await ready(gateway) == (200, "")
-            async with occupied(gateway):
-                assert await ready(gateway) == (200, ""), "a busy worker serves who waits"
-            (known,) = gateway.runtime.dispatcher.worker_pool
-            gateway.runtime.dispatcher.worker_pool.drain(known, True)
-            assert (await ready(gateway))[0] == 503
-            gateway.runtime.dispatcher.worker_pool.drain(known, False)
-            worker.kill()
-            await until(lambda: not known.is_connected)
-            assert (await ready(gateway))[0] == 503
+async def test_ready_reports_whether_a_session_would_be_served(gateway):
+    assert await ready(gateway) == (503, "No worker can take a session.")
+    async with StandInWorker(gateway.url) as worker:
+        assert await ready(gateway) == (200, "")
+        async with occupied(gateway):
+            assert await ready(gateway) == (200, ""), "a busy worker serves who waits"
+        (known,) = gateway.runtime.dispatcher.worker_pool
+        gateway.runtime.dispatcher.worker_pool.drain(known, True)
+        assert (await ready(gateway))[0] == 503
+        gateway.runtime.dispatcher.worker_pool.drain(known, False)
+        worker.kill()
+        await until(lambda: not known.is_connected)
+        assert (await ready(gateway))[0] == 503
 
 
-async def test_a_full_queue_is_not_ready():
-    async with (
-        running_gateway(queue={"max_size": 1}) as gateway,
-        StandInWorker(gateway.url),
-        occupied(gateway),
-        connect(gateway.ws(PATHS["duplex"])) as waiting,
-    ):
+@pytest.mark.usefixtures("worker")
+@pytest.mark.gateway(queue={"max_size": 1})
+async def test_a_full_queue_is_not_ready(gateway):
+    async with occupied(gateway), connect(gateway.ws(PATHS["duplex"])) as waiting:
         await hear(waiting)
 
         assert await ready(gateway) == (503, "The queue is full.")
 
 
-async def test_a_drain_lets_calls_end_by_themselves_and_lets_nobody_in():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url, slots=2),
-        connect(gateway.ws(PATHS["duplex"])) as running,
-    ):
+@pytest.mark.usefixtures("worker")
+@pytest.mark.worker(slots=2)
+async def test_a_drain_lets_calls_end_by_themselves_and_lets_nobody_in(gateway):
+    async with connect(gateway.ws(PATHS["duplex"])) as running:
         assert (await hear(running))["type"] == "queue_done"
         gateway.gateway.stop(drain_s=600)
         await until(lambda: gateway.runtime.closing.done())
@@ -72,12 +67,9 @@ async def test_a_drain_lets_calls_end_by_themselves_and_lets_nobody_in():
     assert (messages[-1]["type"], last_code) == ("stopped", 1000)
 
 
-async def test_a_drain_that_takes_too_long_ends_calls_in_their_words():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url),
-        connect(gateway.ws(PATHS["realtime"])) as running,
-    ):
+@pytest.mark.usefixtures("worker")
+async def test_a_drain_that_takes_too_long_ends_calls_in_their_words(gateway):
+    async with connect(gateway.ws(PATHS["realtime"])) as running:
         await hear(running)
         gateway.gateway.stop(drain_s=0.2)
         messages, code = await end_of(running)
@@ -86,12 +78,9 @@ async def test_a_drain_that_takes_too_long_ends_calls_in_their_words():
     assert code == 1001
 
 
-async def test_a_second_signal_ends_a_drain_immediately():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url),
-        connect(gateway.ws(PATHS["realtime"])) as running,
-    ):
+@pytest.mark.usefixtures("worker")
+async def test_a_second_signal_ends_a_drain_immediately(gateway):
+    async with connect(gateway.ws(PATHS["realtime"])) as running:
         await hear(running)
         gateway.gateway.stop(drain_s=600)
         await until(lambda: gateway.runtime.closing.done())
@@ -164,31 +153,26 @@ async def _a_call_with_a_key(security, lines):
     return made
 
 
-async def test_metrics_tell_that_another_gateway_may_be_active():
-    async with running_gateway() as gateway, gateway.http() as http:
-        before = (await http.get("/metrics")).text
-        gateway.runtime.dispatcher.pause(True)
-        doubted = (await http.get("/metrics")).text
+async def test_metrics_tell_that_another_gateway_may_be_active(gateway, http):
+    before = (await http.get("/metrics")).text
+    gateway.runtime.dispatcher.pause(True)
+    doubted = (await http.get("/metrics")).text
 
     assert "parley_leadership_in_doubt 0.0" in before
     assert "parley_leadership_in_doubt 1.0" in doubted
     assert "parley_gateway_active 1.0" in doubted
 
 
-async def test_metrics_report_the_process_the_build_and_each_worker():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url, name="w7", slots=3) as worker,
-        gateway.http() as http,
-    ):
-        async with connect(gateway.ws(PATHS["duplex"])) as socket:
-            await hear(socket)
-            await say(socket, type="stop")
-            await end_of(socket)
-        text = (await http.get("/metrics")).text
-        worker.kill()
-        await until(lambda: not next(iter(gateway.runtime.dispatcher.worker_pool)).is_connected)
-        after = (await http.get("/metrics")).text
+@pytest.mark.worker(name="w7", slots=3)
+async def test_metrics_report_the_process_the_build_and_each_worker(gateway, worker, http):
+    async with connect(gateway.ws(PATHS["duplex"])) as socket:
+        await hear(socket)
+        await say(socket, type="stop")
+        await end_of(socket)
+    text = (await http.get("/metrics")).text
+    worker.kill()
+    await until(lambda: not next(iter(gateway.runtime.dispatcher.worker_pool)).is_connected)
+    after = (await http.get("/metrics")).text
 
     for name in (
         "process_resident_memory_bytes",

@@ -5,10 +5,11 @@ import io
 import json
 import logging
 
+import httpx
 import pytest
 import structlog
 from tests.gateway.test_dispatcher import GatewayParts, held
-from tests.support.gateways import running_gateway, until
+from tests.support.gateways import RunningGateway, running_gateway, until
 from tests.support.recordings import recorded
 from tests.support.stand_in_worker import StandInWorker
 
@@ -61,20 +62,17 @@ def test_draining_outlasts_a_lost_line_but_not_a_new_process():
     assert (same, fresh) == (True, False)
 
 
-async def test_an_admin_drains_and_restarts_a_worker():
-    async with (
-        running_gateway() as gateway,
-        gateway.http() as http,
-        StandInWorker(gateway.url, name="w0"),
-    ):
-        path = "/api/admin/workers/w0"
-        drained = await http.put(path, json={"draining": True})
-        listed = (await http.get("/workers")).json()["workers"][0]
-        back = await http.put(path, json={"draining": False})
-        restarted = await http.post(f"{path}/restart", json={"grace_s": 0})
-        await until(lambda: gateway.runtime.dispatcher.worker_pool.find("w0") is None)
-        unknown = await http.put("/api/admin/workers/nobody", json={"draining": True})
-        audit = (await http.get("/api/admin/audit")).json()["entries"]
+@pytest.mark.usefixtures("worker")
+@pytest.mark.worker(name="w0")
+async def test_an_admin_drains_and_restarts_a_worker(gateway, http):
+    path = "/api/admin/workers/w0"
+    drained = await http.put(path, json={"draining": True})
+    listed = (await http.get("/workers")).json()["workers"][0]
+    back = await http.put(path, json={"draining": False})
+    restarted = await http.post(f"{path}/restart", json={"grace_s": 0})
+    await until(lambda: gateway.runtime.dispatcher.worker_pool.find("w0") is None)
+    unknown = await http.put("/api/admin/workers/nobody", json={"draining": True})
+    audit = (await http.get("/api/admin/audit")).json()["entries"]
 
     assert (drained.status_code, drained.json()["free_slots"]) == (200, 0)
     assert listed["draining"] is True
@@ -84,15 +82,16 @@ async def test_an_admin_drains_and_restarts_a_worker():
     assert {entry["path"] for entry in audit} >= {path, f"{path}/restart"}
 
 
-async def test_a_worker_of_another_build_is_seen() -> None:
-    async with running_gateway() as gateway, gateway.http() as http:
-        with structlog.testing.capture_logs() as lines:
-            same, old = (StandInWorker(gateway.url, name=name) for name in ("w0", "w1"))
-            same.version = old.version = __version__
-            same.build, old.build = build_id(), "0123456789ab"
-            async with same, old:
-                told = (await http.get("/status")).json()
-        metrics = (await http.get("/metrics")).text
+async def test_a_worker_of_another_build_is_seen(
+    gateway: RunningGateway, http: httpx.AsyncClient
+) -> None:
+    with structlog.testing.capture_logs() as lines:
+        same, old = (StandInWorker(gateway.url, name=name) for name in ("w0", "w1"))
+        same.version = old.version = __version__
+        same.build, old.build = build_id(), "0123456789ab"
+        async with same, old:
+            told = (await http.get("/status")).json()
+    metrics = (await http.get("/metrics")).text
 
     assert (told["version"], told["build"]) == (__version__, build_id())
     assert [one["build"] for one in told["workers"]] == [build_id(), "0123456789ab"]
@@ -101,13 +100,9 @@ async def test_a_worker_of_another_build_is_seen() -> None:
     assert f'build="{build_id()}"' in metrics
 
 
-async def test_the_disk_report_counts_recordings():
-    async with (
-        running_gateway() as gateway,
-        gateway.http() as http,
-    ):
-        recorded(gateway.runtime.settings.storage.data_dir, "rt_1-a", units=2)
-        report = (await http.get("/api/admin/disk")).json()
+async def test_the_disk_report_counts_recordings(gateway, http):
+    recorded(gateway.runtime.settings.storage.data_dir, "rt_1-a", units=2)
+    report = (await http.get("/api/admin/disk")).json()
 
     assert report["recordings"] == 1
     assert report["total_gb"] > report["free_gb"] > 0
@@ -132,18 +127,15 @@ async def test_the_last_hour_is_kept_once_a_minute_and_for_operators_only():
     assert all(line.startswith("parley_") for line in looks[-1]["metrics"].splitlines())
 
 
+@pytest.mark.gateway(security={"admin_token": "a-token-for-tests"})
 @pytest.mark.usefixtures("_logging")
-async def test_the_log_shows_warnings_newest_first_and_is_for_admins_only():
-    async with (
-        running_gateway(security={"admin_token": "a-token-for-tests"}) as gateway,
-        gateway.http() as http,
-    ):
-        log = logs.get("parley.test")
-        log.info("not shown")
-        log.warning("first", worker=3)
-        log.error("second")
-        refused = await http.get("/api/admin/log")
-        answer = await http.get("/api/admin/log", headers={"x-admin-token": "a-token-for-tests"})
+async def test_the_log_shows_warnings_newest_first_and_is_for_admins_only(http):
+    log = logs.get("parley.test")
+    log.info("not shown")
+    log.warning("first", worker=3)
+    log.error("second")
+    refused = await http.get("/api/admin/log")
+    answer = await http.get("/api/admin/log", headers={"x-admin-token": "a-token-for-tests"})
 
     lines = [line for line in answer.json()["lines"] if line["source"] == "parley.test"]
     assert refused.status_code == 401
@@ -164,16 +156,13 @@ def test_the_log_in_memory_is_bounded():
         assert [line.more["number"] for line in recent.lines] == ["4", "3"]
 
 
+@pytest.mark.usefixtures("worker")
+@pytest.mark.worker(name="w0")
 @pytest.mark.parametrize("body", [{"draining": "perhaps"}, {}])
-async def test_a_wrong_order_changes_nothing(body):
-    async with (
-        running_gateway() as gateway,
-        gateway.http() as http,
-        StandInWorker(gateway.url, name="w0"),
-    ):
-        answer = await http.put("/api/admin/workers/w0", json=body)
-        await asyncio.sleep(0)
-        worker = gateway.runtime.dispatcher.worker_pool.find("w0")
+async def test_a_wrong_order_changes_nothing(gateway, http, body):
+    answer = await http.put("/api/admin/workers/w0", json=body)
+    await asyncio.sleep(0)
+    worker = gateway.runtime.dispatcher.worker_pool.find("w0")
 
     assert answer.status_code == 422
     assert worker is not None

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 from tests.gateway.test_session_registry import come_back, left, never
-from tests.support.gateways import running_gateway, until
+from tests.support.gateways import RunningGateway, until
 from tests.support.patience import HANG_S
 from tests.support.talking import end_of
 
@@ -78,16 +78,17 @@ async def test_a_worker_that_ends_while_it_loads_is_not_waited_for(waiting: Wait
 
 
 @pytest.mark.parametrize("key_id", [None, "another"])
-async def test_its_client_learns_how_long_it_may_come_again(key_id: str | None) -> None:
-    async with running_gateway() as gateway:
-        runtime = gateway.runtime
-        runtime.sessions.hold_s = 0.05
-        runtime.sessions.rebuild = never
-        note = json.dumps({"address": "127.0.0.1", "key_id": key_id})
-        runtime.sessions.found(msgspec.structs.replace(left(note=note), session_id="omni_1"))
-        await until(lambda: runtime.sessions.moving("omni_1"))
-        async with asyncio.timeout(HANG_S):
-            said, code = await end_of(await come_back(gateway))
+async def test_its_client_learns_how_long_it_may_come_again(
+    gateway: RunningGateway, key_id: str | None
+) -> None:
+    runtime = gateway.runtime
+    runtime.sessions.hold_s = 0.05
+    runtime.sessions.rebuild = never
+    note = json.dumps({"address": "127.0.0.1", "key_id": key_id})
+    runtime.sessions.found(msgspec.structs.replace(left(note=note), session_id="omni_1"))
+    await until(lambda: runtime.sessions.moving("omni_1"))
+    async with asyncio.timeout(HANG_S):
+        said, code = await end_of(await come_back(gateway))
 
     assert code == 1012
     if key_id is None:

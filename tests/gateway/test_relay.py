@@ -61,12 +61,9 @@ async def test_the_clients_close_code_reaches_the_worker():
         assert await asyncio.wait_for(closed, HANG_S) == (4000, "bye")
 
 
-async def test_a_message_over_the_limit_closes_with_1009():
-    async with (
-        running_gateway(limits={"frame_mb": 1}) as gateway,
-        StandInWorker(gateway.url) as worker,
-        connect(gateway.ws(PATHS["realtime"])) as client,
-    ):
+@pytest.mark.gateway(limits={"frame_mb": 1})
+async def test_a_message_over_the_limit_closes_with_1009(gateway, worker):
+    async with connect(gateway.ws(PATHS["realtime"])) as client:
         await hear(client)
         with contextlib.suppress(websockets.ConnectionClosed):
             await client.send("x" * ((1 << 20) + 1))

@@ -6,10 +6,11 @@ import json
 import re
 from pathlib import Path
 
+import httpx
 import msgspec
 import numpy as np
 import pytest
-from tests.support.gateways import HELLO, all_free, occupied, running_gateway, until
+from tests.support.gateways import HELLO, RunningGateway, all_free, occupied, running_gateway, until
 from tests.support.recordings import recorded
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, hear
@@ -23,14 +24,10 @@ from parley.protocol.control import Durations, Heartbeat
 from parley.protocol.kinds import Kind
 
 
-async def test_status_counts_workers_and_what_runs():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url, name="a"),
-        StandInWorker(gateway.url, name="b"),
-        gateway.http() as http,
-        connect(gateway.ws(PATHS["duplex"])) as client,
-    ):
+@pytest.mark.usefixtures("worker")
+@pytest.mark.worker(name="a")
+async def test_status_counts_workers_and_what_runs(gateway, http):
+    async with StandInWorker(gateway.url, name="b"), connect(gateway.ws(PATHS["duplex"])) as client:
         await hear(client)
         gateway.runtime.dispatcher.worker_pool.process_begins(2)
         status = (await http.get("/status")).json()
@@ -51,14 +48,9 @@ async def test_status_counts_workers_and_what_runs():
     assert {worker["status"] for worker in workers["workers"]} == {"idle", "duplex_active"}
 
 
-async def test_the_queue_lists_who_waits_under_both_names():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url),
-        occupied(gateway),
-        connect(gateway.ws(PATHS["realtime"])) as client,
-        gateway.http() as http,
-    ):
+@pytest.mark.usefixtures("worker")
+async def test_the_queue_lists_who_waits_under_both_names(gateway, http):
+    async with occupied(gateway), connect(gateway.ws(PATHS["realtime"])) as client:
         told = await hear(client)
         queue = (await http.get("/api/queue")).json()
         missing = (await http.get("/api/queue/q_000000000000")).json()
@@ -71,66 +63,52 @@ async def test_the_queue_lists_who_waits_under_both_names():
     assert missing["found"] is False
 
 
-async def test_estimates_can_be_changed_one_by_one():
-    async with running_gateway() as gateway, gateway.http() as http:
-        before = (await http.get("/api/config/eta")).json()
-        after = (await http.put("/api/config/eta", json={"eta_chat_s": 7})).json()
-        bad = [
-            await http.put("/api/config/eta", json=body)
-            for body in ({"eta_chat_s": 0}, {"ema_alpha": 2}, {"eta_ema_min_samples": 0})
-        ]
+async def test_estimates_can_be_changed_one_by_one(http):
+    before = (await http.get("/api/config/eta")).json()
+    after = (await http.put("/api/config/eta", json={"eta_chat_s": 7})).json()
+    bad = [
+        await http.put("/api/config/eta", json=body)
+        for body in ({"eta_chat_s": 0}, {"ema_alpha": 2}, {"eta_ema_min_samples": 0})
+    ]
 
     assert after == before | {"eta_chat_s": 7, "config": before["config"] | {"eta_chat_s": 7}}
     assert before["ema_chat_s"] is None
     assert [response.status_code for response in bad] == [422, 422, 422]
 
 
-async def test_chat_over_http_answers_whole():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url) as worker,
-        gateway.http() as http,
-    ):
-        response = await http.post("/api/chat", json={**HELLO, "streaming": True})
+async def test_chat_over_http_answers_whole(gateway, worker, http):
+    response = await http.post("/api/chat", json={**HELLO, "streaming": True})
 
-        body = response.json()
-        assert response.status_code == 200
-        assert (body["text"], body["success"], body["tokens_generated"]) == ("hello", True, 2)
-        assert body["token_stats"]["total_tokens"] == 5
-        assert worker.heard[0]["streaming"] is False
-        await all_free(gateway)
+    body = response.json()
+    assert response.status_code == 200
+    assert (body["text"], body["success"], body["tokens_generated"]) == ("hello", True, 2)
+    assert body["token_stats"]["total_tokens"] == 5
+    assert worker.heard[0]["streaming"] is False
+    await all_free(gateway)
 
 
 @pytest.mark.parametrize(
     ("content", "code"),
     [(b"{", "invalid_json"), (b"[]", "invalid_request"), (b'{"messages": []}', "invalid_request")],
 )
-async def test_a_bad_chat_body_gets_400(content: bytes, code: str):
-    async with running_gateway() as gateway, gateway.http() as http:
-        response = await http.post("/api/chat", content=content)
+async def test_a_bad_chat_body_gets_400(http: httpx.AsyncClient, content: bytes, code: str):
+    response = await http.post("/api/chat", content=content)
 
     assert (response.status_code, response.json()["code"]) == (400, code)
 
 
-async def test_an_error_of_the_worker_is_not_hidden_behind_200():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url),
-        gateway.http() as http,
-    ):
-        request = {"messages": [{"role": "user", "content": "fail"}]}
-        response = await http.post("/api/chat", json=request)
+@pytest.mark.usefixtures("worker")
+async def test_an_error_of_the_worker_is_not_hidden_behind_200(http):
+    request = {"messages": [{"role": "user", "content": "fail"}]}
+    response = await http.post("/api/chat", json=request)
 
     assert (response.status_code, response.json()["code"]) == (400, "context_full")
 
 
-async def test_chat_over_http_gives_up_in_time_and_gives_its_place_back():
-    async with (
-        running_gateway(queue={"request_timeout_s": 0.2}) as gateway,
-        StandInWorker(gateway.url),
-        gateway.http() as http,
-        occupied(gateway),
-    ):
+@pytest.mark.usefixtures("worker")
+@pytest.mark.gateway(queue={"request_timeout_s": 0.2})
+async def test_chat_over_http_gives_up_in_time_and_gives_its_place_back(gateway, http):
+    async with occupied(gateway):
         response = await http.post("/api/chat", json=HELLO)
 
         assert (response.status_code, response.json()["code"]) == (504, "timeout")
@@ -138,32 +116,28 @@ async def test_chat_over_http_gives_up_in_time_and_gives_its_place_back():
 
 
 @pytest.mark.parametrize("moment", ["waiting", "answering"])
-async def test_hanging_up_on_chat_over_http_cancels(moment: str):
-    async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
-        async with gateway.http() as http:
-            if moment == "waiting":
-                async with occupied(gateway):
-                    asking = asyncio.create_task(http.post("/api/chat", json=HELLO))
-                    await until(lambda: len(gateway.runtime.dispatcher.queue) == 1)
-                    asking.cancel()
-                    await until(lambda: len(gateway.runtime.dispatcher.queue) == 0)
-            else:
-                worker.may_answer.clear()
+async def test_hanging_up_on_chat_over_http_cancels(
+    gateway: RunningGateway, worker: StandInWorker, moment: str
+):
+    async with gateway.http() as http:
+        if moment == "waiting":
+            async with occupied(gateway):
                 asking = asyncio.create_task(http.post("/api/chat", json=HELLO))
-                await until(lambda: worker.heard)
+                await until(lambda: len(gateway.runtime.dispatcher.queue) == 1)
                 asking.cancel()
-                await until(lambda: not gateway.runtime.dispatcher.worker_pool.leases)
-                worker.may_answer.set()
-        await all_free(gateway)
+                await until(lambda: len(gateway.runtime.dispatcher.queue) == 0)
+        else:
+            worker.may_answer.clear()
+            asking = asyncio.create_task(http.post("/api/chat", json=HELLO))
+            await until(lambda: worker.heard)
+            asking.cancel()
+            await until(lambda: not gateway.runtime.dispatcher.worker_pool.leases)
+            worker.may_answer.set()
+    await all_free(gateway)
 
 
-async def test_metrics_tell_queue_leases_traffic_errors_and_stages():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url) as worker,
-        gateway.http() as http,
-        occupied(gateway) as client,
-    ):
+async def test_metrics_tell_queue_leases_traffic_errors_and_stages(gateway, worker, http):
+    async with occupied(gateway) as client:
         await client.send('{"type": "prepare"}')
         await hear(client)
         times = Durations((0, 0, 3), 9.0)
@@ -190,10 +164,9 @@ async def test_metrics_tell_queue_leases_traffic_errors_and_stages():
         assert line in page
 
 
-async def test_the_interface_description_has_examples_and_errors():
-    async with running_gateway() as gateway, gateway.http() as http:
-        document = (await http.get("/openapi.json")).json()
-        docs = await http.get("/docs")
+async def test_the_interface_description_has_examples_and_errors(http):
+    document = (await http.get("/openapi.json")).json()
+    docs = await http.get("/docs")
 
     chat = document["paths"]["/api/chat"]["post"]
     assert chat["requestBody"]["content"]["application/json"]["example"]

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import structlog
 from starlette.datastructures import Headers
-from tests.support.gateways import HELLO, refusal_of, running_gateway
+from tests.support.gateways import HELLO, RunningGateway, refusal_of, running_gateway
 from tests.support.patience import HANG_S
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, end_of, hear
@@ -46,100 +46,95 @@ def headers(**values: str) -> Headers:
 
 
 @pytest.mark.parametrize("path", ["/ws/nothing", "/ws/", "/v2/realtime", "/"])
-async def test_a_websocket_at_a_path_that_does_not_exist_is_answered_with_404(path: str):
-    async with running_gateway() as gateway:
-        status, _ = await refusal_of(gateway.ws(path))
+async def test_a_websocket_at_a_path_that_does_not_exist_is_answered_with_404(
+    gateway: RunningGateway, path: str
+):
+    status, _ = await refusal_of(gateway.ws(path))
 
     assert status == 404
 
 
 @pytest.mark.parametrize("route", ["/ws/half_duplex/", "/ws/duplex/"])
-async def test_strange_session_ids_are_accepted_then_refused_with_1008(route):
-    async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
-        for session_id in ("a.b", "x" * 65, "..%2f..%2fetc", "a%20b", "ü", "a%00b"):
-            async with connect(gateway.ws(route + session_id)) as client:
-                messages, code = await end_of(client)
+async def test_strange_session_ids_are_accepted_then_refused_with_1008(gateway, worker, route):
+    for session_id in ("a.b", "x" * 65, "..%2f..%2fetc", "a%20b", "ü", "a%00b"):
+        async with connect(gateway.ws(route + session_id)) as client:
+            messages, code = await end_of(client)
 
-            assert (messages[0]["code"], code) == ("invalid_session_id", 1008), session_id
-        assert worker.headers == []
+        assert (messages[0]["code"], code) == ("invalid_session_id", 1008), session_id
+    assert worker.headers == []
 
 
-async def test_a_session_id_in_use_is_refused_and_free_again_afterwards():
-    async with running_gateway() as gateway, StandInWorker(gateway.url, slots=2):
-        async with connect(gateway.ws(PATHS["duplex"])) as first:
-            await hear(first)
-            async with connect(gateway.ws(PATHS["duplex"])) as second:
-                messages, code = await end_of(second)
-        async with connect(gateway.ws(PATHS["duplex"])) as again:
-            after = await hear(again)
+@pytest.mark.usefixtures("worker")
+@pytest.mark.worker(slots=2)
+async def test_a_session_id_in_use_is_refused_and_free_again_afterwards(gateway):
+    async with connect(gateway.ws(PATHS["duplex"])) as first:
+        await hear(first)
+        async with connect(gateway.ws(PATHS["duplex"])) as second:
+            messages, code = await end_of(second)
+    async with connect(gateway.ws(PATHS["duplex"])) as again:
+        after = await hear(again)
 
     assert (messages[0]["code"], code) == ("session_id_in_use", 1008)
     assert after["type"] in ("queue_done", "queued")
 
 
-async def test_pages_of_other_sites_are_refused_before_the_upgrade():
-    async with running_gateway() as gateway, StandInWorker(gateway.url):
-        other_port = f"http://127.0.0.1:{gateway.gateway.port + 1}"
-        refused = [
-            await refusal_of(gateway.ws(PATHS["realtime"]), origin=origin)
-            for origin in ("https://evil.example", other_port, "null")
-        ]
-        own: Any = f"http://127.0.0.1:{gateway.gateway.port}"
-        async with connect(gateway.ws(PATHS["realtime"]), origin=own) as client:
-            welcome = await hear(client)
+@pytest.mark.usefixtures("worker")
+async def test_pages_of_other_sites_are_refused_before_the_upgrade(gateway):
+    other_port = f"http://127.0.0.1:{gateway.gateway.port + 1}"
+    refused = [
+        await refusal_of(gateway.ws(PATHS["realtime"]), origin=origin)
+        for origin in ("https://evil.example", other_port, "null")
+    ]
+    own: Any = f"http://127.0.0.1:{gateway.gateway.port}"
+    async with connect(gateway.ws(PATHS["realtime"]), origin=own) as client:
+        welcome = await hear(client)
 
     assert refused == [(403, "origin_forbidden")] * 3
     assert welcome["type"] == "session.queue_done"
 
 
-async def test_a_public_name_that_is_not_ours_is_refused_everywhere():
-    async with (
-        running_gateway(
-            security={"allowed_hosts": ("talk.example.org", "*.example.net")}
-        ) as gateway,
-        StandInWorker(gateway.url),
-        gateway.http() as http,
-    ):
-        evil = f"evil.example:{gateway.gateway.port}"
-        page = {"Host": evil, "Origin": f"http://{evil}"}
-        answers = {
-            await refusal_of(f"ws://{evil}/ws/chat", host="127.0.0.1", port=gateway.gateway.port),
-        }
-        for method, path in (("GET", "/"), ("GET", "/api/queue"), ("POST", "/api/chat")):
-            answer = await http.request(method, path, headers=page)
-            answers.add((answer.status_code, answer.json()["code"]))
-        ours = [
-            (await http.get("/api/queue", headers={"Host": name})).status_code
-            for name in ("talk.example.org", "a.example.net:1", "gateway", "box.local", "[::1]:80")
-        ]
+@pytest.mark.usefixtures("worker")
+@pytest.mark.gateway(security={"allowed_hosts": ("talk.example.org", "*.example.net")})
+async def test_a_public_name_that_is_not_ours_is_refused_everywhere(gateway, http):
+    evil = f"evil.example:{gateway.gateway.port}"
+    page = {"Host": evil, "Origin": f"http://{evil}"}
+    answers = {
+        await refusal_of(f"ws://{evil}/ws/chat", host="127.0.0.1", port=gateway.gateway.port),
+    }
+    for method, path in (("GET", "/"), ("GET", "/api/queue"), ("POST", "/api/chat")):
+        answer = await http.request(method, path, headers=page)
+        answers.add((answer.status_code, answer.json()["code"]))
+    ours = [
+        (await http.get("/api/queue", headers={"Host": name})).status_code
+        for name in ("talk.example.org", "a.example.net:1", "gateway", "box.local", "[::1]:80")
+    ]
 
     assert answers == {(421, "host_forbidden")}
     assert ours == [200] * 5
 
 
-async def test_a_program_without_a_key_is_refused_before_the_upgrade_and_a_page_is_told_why():
-    async with (
-        running_gateway(security={"needs_key": True}) as gateway,
-        StandInWorker(gateway.url) as worker,
-    ):
-        own: Any = f"http://127.0.0.1:{gateway.gateway.port}"
-        bad = f"{gateway.ws('/ws/chat')}?token=pk_nobody"
-        programs = [await refusal_of(gateway.ws("/ws/chat")), await refusal_of(bad)]
-        async with connect(gateway.ws("/ws/chat"), origin=own) as client:
-            messages, code = await end_of(client)
+@pytest.mark.gateway(security={"needs_key": True})
+async def test_a_program_without_a_key_is_refused_before_the_upgrade_and_a_page_is_told_why(
+    gateway, worker
+):
+    own: Any = f"http://127.0.0.1:{gateway.gateway.port}"
+    bad = f"{gateway.ws('/ws/chat')}?token=pk_nobody"
+    programs = [await refusal_of(gateway.ws("/ws/chat")), await refusal_of(bad)]
+    async with connect(gateway.ws("/ws/chat"), origin=own) as client:
+        messages, code = await end_of(client)
 
     assert programs == [(401, "unauthorized")] * 2
     assert (messages[0]["code"], code) == ("unauthorized", 1008)
     assert worker.headers == []
 
 
-async def test_one_address_may_hold_only_so_many_sessions():
+@pytest.mark.usefixtures("worker")
+@pytest.mark.gateway(limits={"sessions_per_client": 2})
+@pytest.mark.worker(slots=4)
+async def test_one_address_may_hold_only_so_many_sessions(gateway, http):
     async with (
-        running_gateway(limits={"sessions_per_client": 2}) as gateway,
-        StandInWorker(gateway.url, slots=4),
         connect(gateway.ws("/ws/duplex/a")) as first,
         connect(gateway.ws("/ws/duplex/b")) as second,
-        gateway.http() as http,
     ):
         await hear(first)
         await hear(second)
@@ -151,13 +146,10 @@ async def test_one_address_may_hold_only_so_many_sessions():
     assert rest.status_code == 429
 
 
-async def test_an_app_switched_off_refuses_newcomers_and_leaves_running_sessions():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url, slots=4),
-        gateway.http() as http,
-        connect(gateway.ws(PATHS["duplex"])) as running,
-    ):
+@pytest.mark.usefixtures("worker")
+@pytest.mark.worker(slots=4)
+async def test_an_app_switched_off_refuses_newcomers_and_leaves_running_sessions(gateway, http):
+    async with connect(gateway.ws(PATHS["duplex"])) as running:
         await hear(running)
         for app in ("omni", "realtime", "turnbased"):
             switched = await http.put(f"/api/admin/apps/{app}", json={"enabled": False})
@@ -179,29 +171,29 @@ async def test_an_app_switched_off_refuses_newcomers_and_leaves_running_sessions
     assert still["type"] == "prepared"
 
 
+@pytest.mark.gateway(security={"worker_secret": "right"})
 @pytest.mark.parametrize("secret", [None, "wrong"])
-async def test_a_worker_without_the_secret_is_refused_before_the_upgrade(secret: str | None):
-    async with running_gateway(security={"worker_secret": "right"}) as gateway:
-        extra = {SECRET_HEADER: secret} if secret else {}
+async def test_a_worker_without_the_secret_is_refused_before_the_upgrade(
+    gateway: RunningGateway, secret: str | None
+):
+    extra = {SECRET_HEADER: secret} if secret else {}
 
-        refused = await refusal_of(gateway.ws(CONTROL_PATH), additional_headers=extra)
+    refused = await refusal_of(gateway.ws(CONTROL_PATH), additional_headers=extra)
 
-        assert refused == (401, "unauthorized")
-        assert len(gateway.runtime.dispatcher.worker_pool) == 0
+    assert refused == (401, "unauthorized")
+    assert len(gateway.runtime.dispatcher.worker_pool) == 0
 
 
-async def test_the_secret_is_shown_to_the_worker_too():
-    async with (
-        running_gateway(security={"worker_secret": "right"}) as gateway,
-        StandInWorker(gateway.url, secret="right"),
-        connect(gateway.ws(PATHS["realtime"])) as client,
-    ):
+@pytest.mark.usefixtures("worker")
+@pytest.mark.gateway(security={"worker_secret": "right"})
+@pytest.mark.worker(secret="right")
+async def test_the_secret_is_shown_to_the_worker_too(gateway):
+    async with connect(gateway.ws(PATHS["realtime"])) as client:
         assert (await hear(client))["type"] == "session.queue_done"
 
 
-async def test_a_page_cannot_pose_as_a_worker():
-    async with running_gateway() as gateway:
-        refused = await refusal_of(gateway.ws(CONTROL_PATH), origin="http://127.0.0.1")
+async def test_a_page_cannot_pose_as_a_worker(gateway):
+    refused = await refusal_of(gateway.ws(CONTROL_PATH), origin="http://127.0.0.1")
 
     assert refused == (401, "unauthorized")
 
@@ -209,14 +201,13 @@ async def test_a_page_cannot_pose_as_a_worker():
 @pytest.mark.parametrize(
     "words", ["not json", '{"type": "heartbeat"}', '{"type": "hello", "worker_id": ""}', "{}"]
 )
-async def test_nonsense_on_the_control_socket_ends_it(words: str):
-    async with running_gateway() as gateway:
-        async with connect(gateway.ws(CONTROL_PATH)) as socket:
-            await socket.send(words)
-            await socket.wait_closed()
+async def test_nonsense_on_the_control_socket_ends_it(gateway: RunningGateway, words: str):
+    async with connect(gateway.ws(CONTROL_PATH)) as socket:
+        await socket.send(words)
+        await socket.wait_closed()
 
-        assert socket.close_code == 1008
-        assert len(gateway.runtime.dispatcher.worker_pool) == 0
+    assert socket.close_code == 1008
+    assert len(gateway.runtime.dispatcher.worker_pool) == 0
 
 
 # REST
@@ -261,9 +252,8 @@ async def test_a_body_over_the_limit_gets_413(is_chunked: bool):
     assert response is not None or is_chunked
 
 
-async def test_pages_carry_a_content_policy_and_everything_nosniff():
-    async with running_gateway() as gateway, gateway.http() as http:
-        page, data = await http.get("/"), await http.get("/health")
+async def test_pages_carry_a_content_policy_and_everything_nosniff(http):
+    page, data = await http.get("/"), await http.get("/health")
 
     assert "default-src 'self'" in page.headers["content-security-policy"]
     assert page.headers["x-content-type-options"] == "nosniff"
@@ -272,23 +262,23 @@ async def test_pages_carry_a_content_policy_and_everything_nosniff():
 
 
 @pytest.mark.parametrize("path", ["/api/queue", "/v1/models", "/api/sessions/unknown"])
-async def test_no_cache_keeps_what_may_be_one_clients(path: str):
-    async with running_gateway() as gateway, gateway.http() as http:
-        answer = await http.get(path)
+async def test_no_cache_keeps_what_may_be_one_clients(http: httpx.AsyncClient, path: str):
+    answer = await http.get(path)
 
     assert answer.headers["cache-control"] == "no-store"
 
 
-async def test_errors_of_ours_reveal_nothing(monkeypatch: pytest.MonkeyPatch):
-    async with running_gateway() as gateway:
+async def test_errors_of_ours_reveal_nothing(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+):
 
-        def broken() -> None:
-            raise RuntimeError("/secret/path")
+    def broken() -> None:
+        raise RuntimeError("/secret/path")
 
-        monkeypatch.setattr(gateway.runtime.dispatcher, "refresh", broken)
-        with structlog.testing.capture_logs() as lines:
-            async with gateway.http() as http:
-                response = await http.get("/api/queue")
+    monkeypatch.setattr(gateway.runtime.dispatcher, "refresh", broken)
+    with structlog.testing.capture_logs() as lines:
+        async with gateway.http() as http:
+            response = await http.get("/api/queue")
 
     assert response.status_code == 500
     assert "secret" not in response.text

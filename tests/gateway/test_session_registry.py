@@ -674,26 +674,27 @@ async def test_a_client_is_asked_to_try_again_and_at_last_that_there_is_nothing(
     assert 'parley_resumptions_total{result="not_yet_known"} 1.0' in page
 
 
-async def test_anyone_who_gave_up_does_not_take_the_session_from_its_next_attempt() -> None:
-    async with running_gateway() as gateway:
-        worker = StandInWorker(gateway.url, name="late")
-        worker.kept = (
-            SessionPhase(
-                *("lease", "omni_1", Kind.AUDIO_DUPLEX, Phase.ACTIVE),
-                resume=ResumeState("duplex", left_s=WINDOW_S, note=""),
-            ),
-        )
-        gave_up = await come_back(gateway)
-        await gave_up.close()
-        stays = await come_back(gateway)
-        live = gateway.runtime.serving.connection_handler.live
-        await until(lambda: len(live) == 1)
+async def test_anyone_who_gave_up_does_not_take_the_session_from_its_next_attempt(
+    gateway: RunningGateway,
+) -> None:
+    worker = StandInWorker(gateway.url, name="late")
+    worker.kept = (
+        SessionPhase(
+            *("lease", "omni_1", Kind.AUDIO_DUPLEX, Phase.ACTIVE),
+            resume=ResumeState("duplex", left_s=WINDOW_S, note=""),
+        ),
+    )
+    gave_up = await come_back(gateway)
+    await gave_up.close()
+    stays = await come_back(gateway)
+    live = gateway.runtime.serving.connection_handler.live
+    await until(lambda: len(live) == 1)
 
-        async with worker:
-            await until(lambda: worker.headers)
-            await asyncio.sleep(0)
-            await stays.send(json.dumps({"type": "stop"}))
-            said, code = await end_of(stays)
+    async with worker:
+        await until(lambda: worker.headers)
+        await asyncio.sleep(0)
+        await stays.send(json.dumps({"type": "stop"}))
+        said, code = await end_of(stays)
 
     resumed = [each for each in worker.headers if RESUME_HEADER in each]
     assert [each[SESSION_HEADER] for each in resumed] == ["omni_1"]

@@ -10,17 +10,13 @@ from tests.support.talking import PATHS, end_of, hear
 from websockets.asyncio.client import connect
 
 
-async def test_newcomers_are_refused_while_the_last_sessions_end():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url) as worker,
-        connect(gateway.ws(PATHS["realtime"])) as running,
-    ):
+async def test_newcomers_are_refused_while_the_last_sessions_end(gateway, worker):
+    async with connect(gateway.ws(PATHS["realtime"])) as running:
         await hear(running)
         await until(lambda: worker.sessions)
         worker.freeze()
         worker._control = None  # it does not hear that it should end anything
-        gateway.runtime.serving.worker_control.end_sessions = lambda **_: 1  # type: ignore[method-assign]
+        gateway.runtime.serving.worker_control.end_sessions = lambda **_: 1
         gateway.gateway.stop()
         await until(lambda: gateway.runtime.closing.done())
         outcomes = []
@@ -36,15 +32,11 @@ async def test_newcomers_are_refused_while_the_last_sessions_end():
     assert (rest.status_code, rest.json()["code"]) == (503, "service_unavailable")
 
 
-async def test_anyone_who_does_not_end_in_time_is_cut_off():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url) as worker,
-        connect(gateway.ws(PATHS["duplex"])) as client,
-    ):
+async def test_anyone_who_does_not_end_in_time_is_cut_off(gateway, worker):
+    async with connect(gateway.ws(PATHS["duplex"])) as client:
         await hear(client)
         await until(lambda: worker.sessions)
-        gateway.runtime.serving.worker_control.end_sessions = lambda **_: 1  # type: ignore[method-assign]
+        gateway.runtime.serving.worker_control.end_sessions = lambda **_: 1
         async with asyncio.timeout(HANG_S):
             await gateway.runtime.shut_down(grace_s=0.1)
         messages, code = await end_of(client)

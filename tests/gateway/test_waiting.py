@@ -6,19 +6,16 @@ import time
 from typing import Any
 
 import pytest
-from tests.support.gateways import HELLO, occupied, running_gateway
+from tests.support.gateways import HELLO, RunningGateway, occupied, running_gateway
 from tests.support.long import times
 from tests.support.stand_in_worker import StandInWorker
 from tests.support.talking import PATHS, end_of, hear, say
 from websockets.asyncio.client import connect
 
 
-async def test_strict_order_across_dialects_with_positions_and_falling_estimates():
-    async with (
-        running_gateway(queue={"update_every_s": 0.2}) as gateway,
-        StandInWorker(gateway.url) as worker,
-        contextlib.AsyncExitStack() as clients,
-    ):
+@pytest.mark.gateway(queue={"update_every_s": 0.2})
+async def test_strict_order_across_dialects_with_positions_and_falling_estimates(gateway, worker):
+    async with contextlib.AsyncExitStack() as clients:
         first = await clients.enter_async_context(occupied(gateway))
         realtime = await clients.enter_async_context(connect(gateway.ws(PATHS["realtime"])))
         queued = await hear(realtime)
@@ -73,12 +70,9 @@ async def test_a_storm_of_arrivals_does_not_tell_every_waiting_client_each_time(
     assert 1 <= len(told) <= 4 + took_s
 
 
-async def test_chat_says_nothing_of_a_queue_when_a_slot_is_free():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url),
-        connect(gateway.ws(PATHS["chat"])) as client,
-    ):
+@pytest.mark.usefixtures("worker")
+async def test_chat_says_nothing_of_a_queue_when_a_slot_is_free(gateway):
+    async with connect(gateway.ws(PATHS["chat"])) as client:
         await say(client, **HELLO)
         messages, code = await end_of(client)
 
@@ -94,13 +88,10 @@ async def test_chat_says_nothing_of_a_queue_when_a_slot_is_free():
         ("realtime", {"type": "session.update", "session": {"instructions": "x"}}),
     ],
 )
-async def test_an_early_prepare_is_kept_as_it_is(dialect: str, early: dict[str, Any]):
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url) as worker,
-        occupied(gateway) as first,
-        connect(gateway.ws(PATHS[dialect])) as client,
-    ):
+async def test_an_early_prepare_is_kept_as_it_is(
+    gateway: RunningGateway, worker: StandInWorker, dialect: str, early: dict[str, Any]
+):
+    async with occupied(gateway) as first, connect(gateway.ws(PATHS[dialect])) as client:
         await hear(client)
         await say(client, **early)
         await say(first, type="stop")
@@ -111,17 +102,13 @@ async def test_an_early_prepare_is_kept_as_it_is(dialect: str, early: dict[str, 
         assert worker.heard[-1] == early
 
 
+@pytest.mark.usefixtures("worker")
 @pytest.mark.parametrize(
     ("dialect", "kind"),
     [("realtime", "input_audio_buffer.append"), ("duplex", "audio_chunk")],
 )
-async def test_early_audio_is_answered_with_not_ready_and_the_place_is_kept(dialect, kind):
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url),
-        occupied(gateway),
-        connect(gateway.ws(PATHS[dialect])) as client,
-    ):
+async def test_early_audio_is_answered_with_not_ready_and_the_place_is_kept(gateway, dialect, kind):
+    async with occupied(gateway), connect(gateway.ws(PATHS[dialect])) as client:
         await hear(client)
         await say(client, type=kind, audio="AAAA")
         error = await hear(client)
@@ -135,6 +122,7 @@ async def test_early_audio_is_answered_with_not_ready_and_the_place_is_kept(dial
         assert len(gateway.runtime.dispatcher.queue) == 1
 
 
+@pytest.mark.usefixtures("worker")
 @pytest.mark.parametrize(
     ("dialect", "stop", "answer"),
     [
@@ -144,13 +132,8 @@ async def test_early_audio_is_answered_with_not_ready_and_the_place_is_kept(dial
         ("realtime", "session.close", {"type": "session.closed", "reason": "stopped"}),
     ],
 )
-async def test_stop_while_waiting_cancels_in_the_dialects_words(dialect, stop, answer):
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url),
-        occupied(gateway),
-        connect(gateway.ws(PATHS[dialect])) as client,
-    ):
+async def test_stop_while_waiting_cancels_in_the_dialects_words(gateway, dialect, stop, answer):
+    async with occupied(gateway), connect(gateway.ws(PATHS[dialect])) as client:
         if dialect == "chat":
             await say(client, **HELLO)
         await hear(client)
@@ -162,13 +145,10 @@ async def test_stop_while_waiting_cancels_in_the_dialects_words(dialect, stop, a
         assert len(gateway.runtime.dispatcher.queue) == 0
 
 
-async def test_a_client_that_hangs_up_leaves_the_queue_before_the_next_update():
-    async with (
-        running_gateway(queue={"update_every_s": 3600.0}) as gateway,
-        StandInWorker(gateway.url),
-        occupied(gateway),
-        connect(gateway.ws(PATHS["realtime"])) as stays,
-    ):
+@pytest.mark.usefixtures("worker")
+@pytest.mark.gateway(queue={"update_every_s": 3600.0})
+async def test_a_client_that_hangs_up_leaves_the_queue_before_the_next_update(gateway):
+    async with occupied(gateway), connect(gateway.ws(PATHS["realtime"])) as stays:
         leaves = await connect(gateway.ws(PATHS["duplex"]))
         assert (await hear(leaves))["position"] == 2
         behind = await connect(gateway.ws(PATHS["half_duplex"]))
@@ -182,11 +162,9 @@ async def test_a_client_that_hangs_up_leaves_the_queue_before_the_next_update():
         await behind.close()
 
 
-async def test_cancelling_by_rest_is_explained_to_the_waiting_client():
+@pytest.mark.usefixtures("worker")
+async def test_cancelling_by_rest_is_explained_to_the_waiting_client(gateway, http):
     async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url),
-        gateway.http() as http,
         occupied(gateway),
         connect(gateway.ws(PATHS["duplex"])) as legacy,
         connect(gateway.ws(PATHS["realtime"])) as realtime,
@@ -249,13 +227,10 @@ async def test_one_waiter_more_than_the_limit_is_refused_with_1013():
         assert rest.json() == {"detail": sentence, "code": "queue_full"}
 
 
-async def test_the_realtime_limit_counts_the_time_in_the_queue():
-    async with (
-        running_gateway(limits={"realtime_audio_s": 0.3}) as gateway,
-        StandInWorker(gateway.url),
-        occupied(gateway),
-        connect(gateway.ws(PATHS["realtime"])) as client,
-    ):
+@pytest.mark.usefixtures("worker")
+@pytest.mark.gateway(limits={"realtime_audio_s": 0.3})
+async def test_the_realtime_limit_counts_the_time_in_the_queue(gateway):
+    async with occupied(gateway), connect(gateway.ws(PATHS["realtime"])) as client:
         messages, code = await end_of(client)
 
         assert messages[-1] == {"type": "session.closed", "reason": "timeout"}
@@ -263,12 +238,8 @@ async def test_the_realtime_limit_counts_the_time_in_the_queue():
         assert len(gateway.runtime.dispatcher.queue) == 0
 
 
-async def test_the_worker_learns_when_the_client_was_accepted():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url) as worker,
-        connect(gateway.ws(PATHS["realtime"])) as client,
-    ):
+async def test_the_worker_learns_when_the_client_was_accepted(gateway, worker):
+    async with connect(gateway.ws(PATHS["realtime"])) as client:
         await hear(client)
 
         headers = worker.headers[0]
@@ -304,11 +275,9 @@ async def test_a_bad_chat_request_is_refused_before_it_costs_a_place():
         assert len(gateway.runtime.dispatcher.queue) == 0
 
 
-async def test_a_chat_client_that_never_asks_is_sent_away():
-    async with (
-        running_gateway(limits={"chat_first_message_s": 0.1}) as gateway,
-        connect(gateway.ws(PATHS["chat"])) as client,
-    ):
+@pytest.mark.gateway(limits={"chat_first_message_s": 0.1})
+async def test_a_chat_client_that_never_asks_is_sent_away(gateway):
+    async with connect(gateway.ws(PATHS["chat"])) as client:
         messages, code = await end_of(client)
 
     assert (messages[0]["code"], code) == ("timeout", 1008)

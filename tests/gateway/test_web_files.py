@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import httpx
 import pytest
 from starlette.datastructures import Headers
 from tests.support.cpu_time import takes_less_than
@@ -119,9 +120,8 @@ async def test_a_person_on_a_wrong_link_reads_words_and_a_program_json(web: Path
     assert program.json()["code"] == data.json()["code"] == "not_found"
 
 
-async def test_a_wrong_address_shows_a_page_of_ours_below_any_path():
-    async with running_gateway() as gateway, gateway.http() as http:
-        page = await http.get("/a/b", headers={"accept": "text/html"})
+async def test_a_wrong_address_shows_a_page_of_ours_below_any_path(http):
+    page = await http.get("/a/b", headers={"accept": "text/html"})
 
     assert page.status_code == 404
     assert "../static/v-" in page.text
@@ -129,9 +129,10 @@ async def test_a_wrong_address_shows_a_page_of_ours_below_any_path():
 
 
 @pytest.mark.parametrize(("asked", "there"), sorted(OTHER_NAMES.items()))
-async def test_addresses_that_people_try_lead_to_the_page_they_mean(asked: str, there: str):
-    async with running_gateway() as gateway, gateway.http() as http:
-        answer = await http.get(f"{asked}?lang=en", follow_redirects=False)
+async def test_addresses_that_people_try_lead_to_the_page_they_mean(
+    http: httpx.AsyncClient, asked: str, there: str
+):
+    answer = await http.get(f"{asked}?lang=en", follow_redirects=False)
 
     assert (answer.status_code, answer.headers["location"]) == (307, f"{there}?lang=en")
 

@@ -48,12 +48,10 @@ async def is_alive(client: ClientConnection) -> bool:
     return (await hear(client))["type"] == "prepared"
 
 
-async def test_a_stranger_who_knows_the_id_of_a_short_one_stops_nothing():
-    async with (
-        running_gateway(security=PROXY) as gateway,
-        StandInWorker(gateway.url),
-        session(gateway, "/ws/half_duplex/hdx_abc123", "192.0.2.1") as client,
-    ):
+@pytest.mark.usefixtures("worker")
+@pytest.mark.gateway(security=PROXY)
+async def test_a_stranger_who_knows_the_id_of_a_short_one_stops_nothing(gateway):
+    async with session(gateway, "/ws/half_duplex/hdx_abc123", "192.0.2.1") as client:
         await hear(client)
         stranger = await stop(gateway, "hdx_abc123", "192.0.2.9")
         alive = await is_alive(client)
@@ -81,13 +79,10 @@ async def test_an_id_that_cannot_be_guessed_stops_from_anywhere():
     assert (status, answer["success"], code) == (200, True, 1000)
 
 
-async def test_a_waiting_session_is_stopped_by_its_owner_only():
-    async with (
-        running_gateway(security=PROXY) as gateway,
-        StandInWorker(gateway.url),
-        occupied(gateway),
-        session(gateway, "/ws/half_duplex/waits", "192.0.2.1") as client,
-    ):
+@pytest.mark.usefixtures("worker")
+@pytest.mark.gateway(security=PROXY)
+async def test_a_waiting_session_is_stopped_by_its_owner_only(gateway):
+    async with occupied(gateway), session(gateway, "/ws/half_duplex/waits", "192.0.2.1") as client:
         await hear(client)
         stranger, _ = await stop(gateway, "waits", "192.0.2.9")
         waiting = len(gateway.runtime.dispatcher.queue)
@@ -98,12 +93,10 @@ async def test_a_waiting_session_is_stopped_by_its_owner_only():
 
 
 @pytest.mark.parametrize("dialect", ["duplex", "realtime"])
-async def test_sessions_of_other_dialects_are_not_stopped_by_it(dialect: str):
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url) as worker,
-        connect(gateway.ws(PATHS[dialect])) as client,
-    ):
+async def test_sessions_of_other_dialects_are_not_stopped_by_it(
+    gateway: RunningGateway, worker: StandInWorker, dialect: str
+):
+    async with connect(gateway.ws(PATHS[dialect])) as client:
         await hear(client)
         (session_id,) = worker.sessions
         status, _ = await stop(gateway, session_id, "127.0.0.1")
@@ -114,37 +107,32 @@ async def test_sessions_of_other_dialects_are_not_stopped_by_it(dialect: str):
     assert answer["type"] in ("prepared", "session.created")
 
 
-async def test_a_session_of_a_key_is_stopped_with_that_key_only():
-    async with (
-        running_gateway(security={**PROXY, "admin_token": "boss"}) as gateway,
-        StandInWorker(gateway.url),
-        gateway.http() as http,
-    ):
-        keys = []
-        for name in ("one", "two"):
-            made = await http.post(
-                "/api/admin/keys", json={"name": name}, headers={"x-admin-token": "boss"}
-            )
-            keys.append(made.json()["key"])
-        name = "hdx_0f9d8c7b6a5e4d3c2b1a0f9e8d7c6b5a"
-        async with session(
-            gateway, f"/ws/half_duplex/{name}", "192.0.2.1", **{"x-api-key": keys[0]}
-        ) as client:
-            await hear(client)
-            without, _ = await stop(gateway, name, "192.0.2.1")
-            other, _ = await stop(gateway, name, "192.0.2.1", **{"x-api-key": keys[1]})
-            own, _ = await stop(gateway, name, "192.0.2.9", **{"x-api-key": keys[0]})
-            await end_of(client)
+@pytest.mark.usefixtures("worker")
+@pytest.mark.gateway(security={**PROXY, "admin_token": "boss"})
+async def test_a_session_of_a_key_is_stopped_with_that_key_only(gateway, http):
+    keys = []
+    for name in ("one", "two"):
+        made = await http.post(
+            "/api/admin/keys", json={"name": name}, headers={"x-admin-token": "boss"}
+        )
+        keys.append(made.json()["key"])
+    name = "hdx_0f9d8c7b6a5e4d3c2b1a0f9e8d7c6b5a"
+    async with session(
+        gateway, f"/ws/half_duplex/{name}", "192.0.2.1", **{"x-api-key": keys[0]}
+    ) as client:
+        await hear(client)
+        without, _ = await stop(gateway, name, "192.0.2.1")
+        other, _ = await stop(gateway, name, "192.0.2.1", **{"x-api-key": keys[1]})
+        own, _ = await stop(gateway, name, "192.0.2.9", **{"x-api-key": keys[0]})
+        await end_of(client)
 
     assert (without, other, own) == (404, 404, 200)
 
 
-async def test_guessing_session_ids_is_soon_over():
-    async with (
-        running_gateway(security=PROXY) as gateway,
-        StandInWorker(gateway.url),
-        session(gateway, "/ws/half_duplex/hdx_abc", "192.0.2.1") as client,
-    ):
+@pytest.mark.usefixtures("worker")
+@pytest.mark.gateway(security=PROXY)
+async def test_guessing_session_ids_is_soon_over(gateway):
+    async with session(gateway, "/ws/half_duplex/hdx_abc", "192.0.2.1") as client:
         await hear(client)
         statuses = [(await stop(gateway, f"hdx_{n}", "192.0.2.1"))[0] for n in range(11)]
         right, answer = await stop(gateway, "hdx_abc", "192.0.2.1")
@@ -156,10 +144,10 @@ async def test_guessing_session_ids_is_soon_over():
     assert alive
 
 
-async def test_strangers_see_how_many_wait_and_no_ticket_ids():
+@pytest.mark.usefixtures("worker")
+@pytest.mark.gateway(security=PROXY)
+async def test_strangers_see_how_many_wait_and_no_ticket_ids(gateway):
     async with (
-        running_gateway(security=PROXY) as gateway,
-        StandInWorker(gateway.url),
         gateway.http(headers=at("192.0.2.9")) as stranger,
         occupied(gateway),
         session(gateway, "/ws/duplex/omni_1", "192.0.2.9") as client,

@@ -5,7 +5,7 @@ import contextlib
 import time
 
 import pytest
-from tests.support.gateways import HELLO, all_free, occupied, running_gateway, until
+from tests.support.gateways import HELLO, RunningGateway, all_free, occupied, running_gateway, until
 from tests.support.patience import HANG_S
 from tests.support.ports import free_port
 from tests.support.stand_in_worker import StandInWorker
@@ -30,43 +30,40 @@ def statuses(gateway) -> list[str]:
 @pytest.mark.parametrize("dialect", ["half_duplex", "duplex", "realtime", "chat"])
 @pytest.mark.parametrize("was_ready", [True, False])
 async def test_a_worker_that_dies_is_told_with_1011_or_before_the_session_is_ready_with_1013(
-    dialect: str, was_ready: bool
+    gateway: RunningGateway, worker: StandInWorker, dialect: str, was_ready: bool
 ):
-    async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
-        worker.may_answer.clear()
-        async with connect(gateway.ws(PATHS[dialect])) as client:
-            if dialect == "chat":
-                await say(client, **HELLO)
-            else:
-                await hear(client)
-                await say(client, type="prepare")
-            await until(lambda: worker.heard)
-            (lease,) = gateway.runtime.dispatcher.worker_pool.leases
-            await until(lambda: lease.was_ready)
-            lease.was_ready = was_ready
-            worker.kill()
-            messages, code = await end_of(client)
-
-        assert code == (1011 if was_ready else 1013)
-        if dialect == "realtime":
-            assert messages[0]["error"]["code"] == "worker_lost"
-            assert "lost" in messages[0]["error"]["message"]
-            assert messages[1:] == [{"type": "session.closed", "reason": "error"}] * was_ready
+    worker.may_answer.clear()
+    async with connect(gateway.ws(PATHS[dialect])) as client:
+        if dialect == "chat":
+            await say(client, **HELLO)
         else:
-            assert (messages[0]["type"], messages[0]["code"]) == ("error", "worker_lost")
-            assert "lost" in messages[0]["message"]
-        assert statuses(gateway) == ["offline"]
-        assert gateway.runtime.dispatcher.worker_pool.leases == []
+            await hear(client)
+            await say(client, type="prepare")
+        await until(lambda: worker.heard)
+        (lease,) = gateway.runtime.dispatcher.worker_pool.leases
+        await until(lambda: lease.was_ready)
+        lease.was_ready = was_ready
+        worker.kill()
+        messages, code = await end_of(client)
+
+    assert code == (1011 if was_ready else 1013)
+    if dialect == "realtime":
+        assert messages[0]["error"]["code"] == "worker_lost"
+        assert "lost" in messages[0]["error"]["message"]
+        assert messages[1:] == [{"type": "session.closed", "reason": "error"}] * was_ready
+    else:
+        assert (messages[0]["type"], messages[0]["code"]) == ("error", "worker_lost")
+        assert "lost" in messages[0]["message"]
+    assert statuses(gateway) == ["offline"]
+    assert gateway.runtime.dispatcher.worker_pool.leases == []
 
 
 @pytest.mark.usefixtures("silence_is_borne")
-async def test_the_loss_of_a_worker_is_reported_in_words_of_the_texts_without_extensions():
+async def test_the_loss_of_a_worker_is_reported_in_words_of_the_texts_without_extensions(
+    gateway, worker
+):
     """`inference_error` would mean there that the session continues."""
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url) as worker,
-        connect(gateway.ws("/v1/realtime?mode=audio", extensions=False)) as client,
-    ):
+    async with connect(gateway.ws("/v1/realtime?mode=audio", extensions=False)) as client:
         await hear(client)
         await say(client, type="session.update")
         await until(lambda: worker.heard)
@@ -79,25 +76,20 @@ async def test_the_loss_of_a_worker_is_reported_in_words_of_the_texts_without_ex
 
 
 @pytest.mark.slow
-async def test_a_silent_worker_ends_its_sessions_after_the_silence_limit():
-    async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
-        async with connect(gateway.ws(PATHS["duplex"])) as client:
-            await hear(client)
-            worker.freeze()
-            began = time.monotonic()
-            messages, code = await end_of(client)
+async def test_a_silent_worker_ends_its_sessions_after_the_silence_limit(gateway, worker):
+    async with connect(gateway.ws(PATHS["duplex"])) as client:
+        await hear(client)
+        worker.freeze()
+        began = time.monotonic()
+        messages, code = await end_of(client)
 
-        assert (messages[0]["code"], code) == ("worker_lost", 1013)
-        assert time.monotonic() - began > SILENCE_LIMIT_S - BEAT_EVERY_S
-        assert statuses(gateway) == ["offline"]
+    assert (messages[0]["code"], code) == ("worker_lost", 1013)
+    assert time.monotonic() - began > SILENCE_LIMIT_S - BEAT_EVERY_S
+    assert statuses(gateway) == ["offline"]
 
 
-async def test_ten_waiters_outlive_the_only_worker_and_are_served_by_the_next():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url) as worker,
-        contextlib.AsyncExitStack() as stack,
-    ):
+async def test_ten_waiters_outlive_the_only_worker_and_are_served_by_the_next(gateway, worker):
+    async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(occupied(gateway))
         clients = []
         for index in range(10):
@@ -127,20 +119,19 @@ async def _unreachable(gateway, name: str):
     return worker
 
 
-async def test_clients_of_an_unreachable_worker_are_served_by_the_next():
-    async with running_gateway() as gateway:
-        broken = await _unreachable(gateway, "broken")
-        async with (
-            StandInWorker(gateway.url, name="sound", slots=2) as sound,
-            connect(gateway.ws(PATHS["realtime"])) as first,
-            connect(gateway.ws(PATHS["duplex"])) as second,
-        ):
-            while (await hear(first))["type"] != "session.queue_done":
-                pass
-            while (await hear(second))["type"] != "queue_done":
-                pass
-            assert len(sound.sessions) == 2
-        await broken.leave()
+async def test_clients_of_an_unreachable_worker_are_served_by_the_next(gateway):
+    broken = await _unreachable(gateway, "broken")
+    async with (
+        StandInWorker(gateway.url, name="sound", slots=2) as sound,
+        connect(gateway.ws(PATHS["realtime"])) as first,
+        connect(gateway.ws(PATHS["duplex"])) as second,
+    ):
+        while (await hear(first))["type"] != "session.queue_done":
+            pass
+        while (await hear(second))["type"] != "queue_done":
+            pass
+        assert len(sound.sessions) == 2
+    await broken.leave()
 
 
 async def test_a_client_learns_that_it_waits_while_a_worker_is_dialled(
@@ -170,16 +161,15 @@ async def test_a_client_is_not_kept_once_its_worker_is_known_to_be_unreachable()
     assert code == 1013
 
 
-async def test_an_unreachable_worker_is_found_out_before_a_client_meets_it():
-    async with running_gateway() as gateway, gateway.http() as http:
-        broken = await _unreachable(gateway, "broken")
-        (known,) = gateway.runtime.dispatcher.worker_pool
-        await until(lambda: known.is_unreachable)
-        async with connect(gateway.ws(PATHS["realtime"])) as client:
-            messages, code = await end_of(client)
-        ready = await http.get("/ready")
-        (listed,) = (await http.get("/workers")).json()["workers"]
-        await broken.leave()
+async def test_an_unreachable_worker_is_found_out_before_a_client_meets_it(gateway, http):
+    broken = await _unreachable(gateway, "broken")
+    (known,) = gateway.runtime.dispatcher.worker_pool
+    await until(lambda: known.is_unreachable)
+    async with connect(gateway.ws(PATHS["realtime"])) as client:
+        messages, code = await end_of(client)
+    ready = await http.get("/ready")
+    (listed,) = (await http.get("/workers")).json()["workers"]
+    await broken.leave()
 
     assert (messages[-1]["error"]["code"], code) == ("service_unavailable", 1013)
     assert ready.status_code == 503
@@ -188,37 +178,37 @@ async def test_an_unreachable_worker_is_found_out_before_a_client_meets_it():
 
 
 @pytest.mark.parametrize("dialect", ["realtime", "half_duplex", "chat"])
-async def test_a_second_unreachable_worker_ends_the_wait_with_1013(dialect: str):
-    async with running_gateway() as gateway:
-        broken = [await _unreachable(gateway, name) for name in ("one", "two")]
-        async with connect(gateway.ws(PATHS[dialect])) as client:
-            if dialect == "chat":
-                await say(client, **HELLO)
-            messages, code = await end_of(client)
-        for worker in broken:
-            await worker.leave()
+async def test_a_second_unreachable_worker_ends_the_wait_with_1013(
+    gateway: RunningGateway, dialect: str
+):
+    broken = [await _unreachable(gateway, name) for name in ("one", "two")]
+    async with connect(gateway.ws(PATHS[dialect])) as client:
+        if dialect == "chat":
+            await say(client, **HELLO)
+        messages, code = await end_of(client)
+    for worker in broken:
+        await worker.leave()
 
-        last = messages[-1]["error"] if dialect == "realtime" else messages[-1]
-        # Which of the two depends on whether the gateway has asked the workers already.
-        assert last["code"] in ("worker_connect_failed", "service_unavailable")
-        assert code == 1013
-        assert not any("queue_done" in message["type"] for message in messages)
-        assert len(gateway.runtime.dispatcher.queue) == 0
-        assert gateway.runtime.dispatcher.worker_pool.leases == []
+    last = messages[-1]["error"] if dialect == "realtime" else messages[-1]
+    # Which of the two depends on whether the gateway has asked the workers already.
+    assert last["code"] in ("worker_connect_failed", "service_unavailable")
+    assert code == 1013
+    assert not any("queue_done" in message["type"] for message in messages)
+    assert len(gateway.runtime.dispatcher.queue) == 0
+    assert gateway.runtime.dispatcher.worker_pool.leases == []
 
 
-async def test_an_unreachable_worker_is_used_again_when_its_health_answers():
-    async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
-        (known,) = gateway.runtime.dispatcher.worker_pool
-        worker.answers_health = False
-        gateway.runtime.dispatcher.worker_pool.unreachable(known)
-        async with connect(gateway.ws(PATHS["realtime"])) as client:
-            refused, _ = await end_of(client)
-        worker.answers_health = True
-        await until(lambda: not known.is_unreachable)
-        async with connect(gateway.ws(PATHS["realtime"])) as client:
-            while (done := await hear(client))["type"] != "session.queue_done":
-                pass
+async def test_an_unreachable_worker_is_used_again_when_its_health_answers(gateway, worker):
+    (known,) = gateway.runtime.dispatcher.worker_pool
+    worker.answers_health = False
+    gateway.runtime.dispatcher.worker_pool.unreachable(known)
+    async with connect(gateway.ws(PATHS["realtime"])) as client:
+        refused, _ = await end_of(client)
+    worker.answers_health = True
+    await until(lambda: not known.is_unreachable)
+    async with connect(gateway.ws(PATHS["realtime"])) as client:
+        while (done := await hear(client))["type"] != "session.queue_done":
+            pass
 
     assert refused[-1]["error"]["code"] == "service_unavailable"
     assert done["type"] == "session.queue_done"
@@ -238,22 +228,21 @@ async def test_a_client_that_leaves_while_its_worker_is_dialled_gives_the_slot_b
         await broken.leave()
 
 
-async def test_a_broken_control_socket_alone_does_not_end_sessions():
-    async with running_gateway() as gateway, StandInWorker(gateway.url) as worker:
-        async with connect(gateway.ws(PATHS["duplex"])) as client:
-            await hear(client)
-            await until(lambda: gateway.runtime.dispatcher.worker_pool.leases[0].phase)
-            worker.break_control()
-            await until(lambda: statuses(gateway) == ["offline"])
-            await worker.join()
+async def test_a_broken_control_socket_alone_does_not_end_sessions(gateway, worker):
+    async with connect(gateway.ws(PATHS["duplex"])) as client:
+        await hear(client)
+        await until(lambda: gateway.runtime.dispatcher.worker_pool.leases[0].phase)
+        worker.break_control()
+        await until(lambda: statuses(gateway) == ["offline"])
+        await worker.join()
 
-            await say(client, type="prepare")
-            answer = await hear(client)
-            await say(client, type="stop")
-            await end_of(client)
+        await say(client, type="prepare")
+        answer = await hear(client)
+        await say(client, type="stop")
+        await end_of(client)
 
-        assert answer["type"] == "prepared"
-        await all_free(gateway)
+    assert answer["type"] == "prepared"
+    await all_free(gateway)
 
 
 @pytest.mark.usefixtures("silence_is_borne")
@@ -273,27 +262,22 @@ async def test_a_worker_that_listened_for_a_moment_longer_is_lost_without_delay(
         assert (messages[0]["code"], code) == ("worker_lost", 1013)
 
 
-async def test_rest_chat_reports_a_lost_worker_with_502():
-    async with (
-        running_gateway() as gateway,
-        StandInWorker(gateway.url) as worker,
-        gateway.http() as http,
-    ):
-        worker.may_answer.clear()
-        asking = asyncio.create_task(http.post("/api/chat", json=HELLO))
-        await until(lambda: worker.heard)
-        worker.kill()
-        response = await asking
+async def test_rest_chat_reports_a_lost_worker_with_502(gateway, worker, http):
+    worker.may_answer.clear()
+    asking = asyncio.create_task(http.post("/api/chat", json=HELLO))
+    await until(lambda: worker.heard)
+    worker.kill()
+    response = await asking
 
-        assert response.status_code == 502
-        assert response.json()["code"] == "worker_lost"
-        assert gateway.runtime.dispatcher.worker_pool.leases == []
+    assert response.status_code == 502
+    assert response.json()["code"] == "worker_lost"
+    assert gateway.runtime.dispatcher.worker_pool.leases == []
 
 
-async def test_newcomers_are_refused_after_a_minute_without_workers():
-    async with running_gateway(queue={"no_worker_refuse_s": 0.05}) as gateway:
-        await asyncio.to_thread(time.sleep, 0.06)
-        async with connect(gateway.ws(PATHS["realtime"])) as client:
-            messages, code = await end_of(client)
+@pytest.mark.gateway(queue={"no_worker_refuse_s": 0.05})
+async def test_newcomers_are_refused_after_a_minute_without_workers(gateway):
+    await asyncio.to_thread(time.sleep, 0.06)
+    async with connect(gateway.ws(PATHS["realtime"])) as client:
+        messages, code = await end_of(client)
 
     assert (messages[0]["error"]["code"], code) == ("service_unavailable", 1013)
