@@ -57,9 +57,9 @@ def passes_of(tts: MiniCPMTTS, row: SpeechRow) -> Iterator[list[PassRecord]]:
 
     def note(_: nn.Module, given: Any, hidden: Tensor) -> None:
         plan, last = given[1], hidden[-1:]
-        columns = int(plan.columns[0, -1] + 1 - plan.first[0])
+        columns = int(plan.batch.positions[0, -1] + 1 - plan.batch.first[0])
         logits = (last @ tts.head.weight.t()).float()[0]
-        count = plan.columns.shape[1]
+        count = plan.batch.positions.shape[1]
         passes.append(PassRecord(last[0], count, row.position, columns, logits))
 
     hook = tts.model.register_forward_hook(note)

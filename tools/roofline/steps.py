@@ -38,7 +38,7 @@ from parley.models.minicpmo45.model import ANSWER_RESERVE
 from parley.models.minicpmo45.quantize import Kind, packed
 from parley.models.minicpmo45.random_model import ByteTokenizer
 from parley.models.minicpmo45.runtime.attention import SlotAttention
-from parley.models.minicpmo45.runtime.caches import SlotCache, Span
+from parley.models.minicpmo45.runtime.caches import Span
 from parley.models.minicpmo45.runtime.graphs import Function, GraphRunner
 from parley.models.minicpmo45.runtime.randomness import gumbel_table
 from parley.models.minicpmo45.stages.speech import SPEECH_TOKENS_PER_STEP
@@ -188,19 +188,9 @@ class UnitSteps:
             self.voice = random_token2wav(
                 slots=slots, device=device, graphs=graphs, history=torch.bfloat16
             )
-        decoder.reads_in_place = self.voice.flow.reads_in_place = True
-        encoder = network.apm
-        encoder.reads_in_place = True
-        self.sounds = SlotCache(
-            layers=len(encoder.layers),
-            rows=slots,
-            heads=encoder.heads,
-            capacity=encoder.positions,
-            head_dim=encoder.head_dim,
-            dtype=torch.bfloat16,
-            device=device,
-            is_eight_bit=has_small_caches,
-        )
+        decoder.attention = self.voice.flow.attention = SlotAttention()
+        network.apm.attention = SlotAttention()
+        self.sounds = network.apm.make_cache(slots, is_eight_bit=has_small_caches)
 
     @property
     def chooser_device(self) -> torch.device:

@@ -224,9 +224,9 @@ def test_a_kernel_that_lies_in_steps_only_is_found_out_on_filled_caches(
     model = loaded()
 
     assert type(model.llm.attention) is FusedAttention
-    assert not model.network.apm.reads_in_place
+    assert not model.network.apm.attention.reads_in_place
     assert model.speech_output is not None
-    assert not model.speech_output.decoder.reads_in_place
+    assert not model.speech_output.decoder.attention.reads_in_place
     assert "off the plain ones" in model.fast_paths["attention"]
     assert model.fast_paths["graph_decode"] == "fast"
     assert_same(wanted, talk(model), 2e-3)

@@ -6,8 +6,8 @@ from tests.support.fake_capture import FakeCapture
 from tests.support.small_minicpmo import small_network
 
 from parley.models.minicpmo45.llm import steps as llm_steps
-from parley.models.minicpmo45.llm.steps import LanguageSteps, attending
-from parley.models.minicpmo45.runtime.attention import FusedAttention
+from parley.models.minicpmo45.llm.steps import LanguageSteps
+from parley.models.minicpmo45.runtime.attention import FusedAttention, attending
 from parley.models.minicpmo45.runtime.caches import RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 

@@ -25,7 +25,6 @@ from parley.models.minicpmo45.token2wav.flow import Flow
 from parley.models.minicpmo45.token2wav.flow_memory import memory_for_prompts
 from parley.models.minicpmo45.token2wav.token2wav import PROMPT_FRAMES, STEPS
 from parley.models.minicpmo45.token2wav.vocoder_files import FULL_FLOW, random_token2wav
-from parley.models.minicpmo45.tts.cache import SpeechCache
 from parley.settings import ModelSettings
 
 CONFIG = full_size_config()
@@ -77,10 +76,10 @@ def state_bytes(
         head_dim=audio.d_model // audio.encoder_attention_heads,
         dtype=bf16, device=meta, is_eight_bit=has_small_caches,
     )  # fmt: skip
-    speech = SpeechCache(
-        layers=int(tts["num_hidden_layers"]), slots=slots,
-        columns=int(tts["max_position_embeddings"]), heads=int(tts["num_attention_heads"]),
-        width=int(tts["hidden_size"]) // int(tts["num_attention_heads"]),
+    speech = SlotCache(
+        layers=int(tts["num_hidden_layers"]), rows=slots,
+        capacity=int(tts["max_position_embeddings"]), heads=int(tts["num_attention_heads"]),
+        head_dim=int(tts["hidden_size"]) // int(tts["num_attention_heads"]),
         dtype=bf16, device=meta, is_eight_bit=has_small_caches,
     ).nbytes  # fmt: skip
     with torch.device("meta"):

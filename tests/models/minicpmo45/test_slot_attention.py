@@ -318,7 +318,7 @@ def test_the_speech_decoder_says_by_the_kernel_what_it_says_without(is_eight_bit
     for in_place in (False, True):
         one_head = {"num_attention_heads": 1, "num_key_value_heads": 1}
         tts = make(random_weights(), slots=2, is_eight_bit=is_eight_bit, **one_head)
-        tts.reads_in_place = in_place
+        tts.attention = SlotAttention() if in_place else FusedAttention()
         tts.open(0, seed=1)
         spoken.append(speak_units(tts, tts.open(1, seed=2), 3, 2))
 
@@ -337,11 +337,9 @@ def test_rows_hear_by_the_kernel_what_they_hear_one_by_one() -> None:
         for layer in encoder.layers:
             attention: Any = layer.self_attn
             attention.heads, attention.head_dim = 1, 16
-        encoder.reads_in_place = in_place
-        cache = SlotCache(
-            layers=1, rows=4, heads=1, capacity=300, head_dim=16,
-            dtype=torch.float32, device=torch.device("cpu"),
-        )  # fmt: skip
+        encoder.attention = SlotAttention() if in_place else FusedAttention()
+        encoder.positions = 300
+        cache = encoder.make_cache(4)
         numbers = torch.Generator().manual_seed(8)
         cache.keys.normal_(generator=numbers)
         cache.values.normal_(generator=numbers)

@@ -83,13 +83,13 @@ def test_a_checkpoint_of_eight_bits_brings_back_what_was_stored(
     first = speak_units(tts, row, 1, 1)
     row.length = 6
     checkpoint = tts.checkpoint(row)
-    before = [tensor[:, 0, :6].clone() for tensor in tts.cache.tensors]
+    before = tts.cache.lift(0, 0, 6)
 
-    tts.has_room(row, 1)
-    tts._keep(row, torch.tensor([1, 2, 3]))
+    tts.keep_ends(row, 1, 2)
     tts.restore(row, checkpoint)
 
     assert first
-    assert len(before) == 2
-    for kept, tensor in zip(before, tts.cache.tensors, strict=True):
-        assert torch.equal(kept, tensor[:, 0, :6])
+    for kept, now in zip(before.parts, tts.cache.lift(0, 0, 6).parts, strict=True):
+        assert kept is not None
+        assert now is not None
+        assert torch.equal(kept, now)

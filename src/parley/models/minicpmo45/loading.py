@@ -111,8 +111,8 @@ def load(settings: ModelSettings, sizes: Sizes | None = None) -> MiniCPMO45:
         weights.load(network, folder, device=device, dtype=dtype, quantize=kind, scheme=scheme)
     if rung.unpacks:
         unpack(network, "fp8" if kind == "fp8" else "int4")
-    network.llm.attention = rung.attention
-    in_place = network.apm.reads_in_place = rung.attention.reads_in_place
+    network.llm.attention = network.apm.attention = rung.attention
+    in_place = rung.attention.reads_in_place
     paged = is_paged(settings, device, reads_in_place=in_place)
     chosen = LoadChoice(network.llm.dtype, kind, rung.has_small_caches, in_place, paged)
     fits = fitting(settings, config, folder, network, device, chosen)
@@ -210,7 +210,7 @@ def _speech_output(
         if not voices.has_default:
             problem = "There is no default voice: sessions that speak must bring a reference."
     token2wav.voices_ready = voices_ready(kind)
-    decoder.reads_in_place = token2wav.flow.reads_in_place = network.llm.attention.reads_in_place
+    decoder.attention = token2wav.flow.attention = network.llm.attention
     decoder.allocate(slots, graphs=graphs, is_eight_bit=has_small_caches)
     steps = offline_steps(settings, has_small_caches=has_small_caches)
     speech_output = SpeechOutput(

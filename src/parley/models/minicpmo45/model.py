@@ -165,16 +165,7 @@ class MiniCPMO45:
         self.graphs = graphs or GraphRunner(llm.device)
         self.steps = LanguageSteps(llm, self.context, self.rope, graphs=self.graphs)
         encoder = network.apm
-        self.audio_cache = SlotCache(
-            layers=len(encoder.layers),
-            rows=slots,
-            heads=encoder.heads,
-            capacity=encoder.positions,
-            head_dim=encoder.head_dim,
-            dtype=encoder.conv1.weight.dtype,
-            device=encoder.conv1.weight.device,
-            is_eight_bit=has_small_caches,
-        )
+        self.audio_cache = encoder.make_cache(slots, is_eight_bit=has_small_caches)
         self.extractor = MelExtractor(config.audio.num_mel_bins)
         self.sound_encoder = SoundEncoder(
             encoder,
@@ -361,8 +352,7 @@ class MiniCPMO45:
         self.graphs.forget(*kinds, reason=f"captured with the part '{part}', which has failed")
 
     def _attend_plainly(self) -> None:
-        self.network.llm.attention = FusedAttention()
-        self.network.apm.reads_in_place = False
+        self.network.llm.attention = self.network.apm.attention = FusedAttention()
         if self.speech_output is not None:
             self.speech_output.attend_plainly()
 

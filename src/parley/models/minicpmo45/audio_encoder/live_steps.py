@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from parley.models.minicpmo45.audio_encoder.mel import encoder_frames
 from parley.models.minicpmo45.runtime import slot_attention
-from parley.models.minicpmo45.runtime.attention import FusedAttention, plainly
+from parley.models.minicpmo45.runtime.attention import FusedAttention, attending
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import (
     CHECKED_ROWS,
@@ -33,8 +33,6 @@ from parley.models.minicpmo45.runtime.graphs import (
 
 if TYPE_CHECKING:
     from parley.models.minicpmo45.audio_encoder.network import AudioEncoder
-
-_ATTENTION: Final = FusedAttention()
 
 LEAST_COLUMNS: Final = 256
 """No step reads fewer columns, which are five seconds."""
@@ -51,7 +49,7 @@ class LiveSteps:
     def takes(self, count: int) -> bool:
         """True if chunks of `count` kept frames run here."""
         encoder = self._encoder
-        if encoder.reads_in_place:
+        if encoder.attention.reads_in_place:
             return slot_attention.fits(count, encoder.head_dim)
         return self._graphs.is_active and count <= slot_attention.MOST_QUERIES
 
@@ -94,7 +92,7 @@ class LiveSteps:
     def _reaches(self) -> list[int]:
         """Numbers of columns that steps read. The kernel stops where a row ends, and a second of
         sound is one step: there one graph is enough."""
-        least = self._cache.capacity if self._encoder.reads_in_place else LEAST_COLUMNS
+        least = self._cache.capacity if self._encoder.attention.reads_in_place else LEAST_COLUMNS
         return reaches(least, self._cache.capacity)
 
     def _step(
@@ -121,17 +119,14 @@ class LiveSteps:
             # Every new frame sees its whole chunk, so all of a row end where the row ends.
             last = (ends[:, None] - 1).expand(-1, x.shape[1]).contiguous()
             columns = places.clamp(max=cache.spare)
-            first = torch.zeros_like(rows)
-            batch = PaddedBatch(rows, columns, last, reads, numbers=rows, first=first)
-            batch = cache.placed(batch)
-            if not encoder.reads_in_place:
-                batch = _ATTENTION.prepared(batch, cache, 1)
+            batch = cache.placed(PaddedBatch(rows, columns, last, reads))
+            batch = encoder.attention.prepared(batch, cache, 1)
             for index, layer in enumerate(encoder.layers):
                 x = encoder.live_layer(index, layer, x, (), cache, batch)
             return (encoder.layer_norm(x),)
 
         def plain(mel: Tensor, table: Tensor) -> tuple[Tensor, ...]:
-            with plainly(encoder):
+            with attending(encoder, FusedAttention()):
                 return run(mel, table)
 
         shape = (int(mel.shape[0]), int(mel.shape[2]), kept, reads)

@@ -28,11 +28,9 @@ from parley.models.minicpmo45.audio_encoder.mel import (
     encoder_frames,
 )
 from parley.models.minicpmo45.config import AudioConfig
-from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
+from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
 from parley.models.minicpmo45.runtime.layers import activation
-
-_ATTENTION, _IN_PLACE = FusedAttention(), SlotAttention()
 
 
 class AudioAttention(nn.Module):
@@ -109,8 +107,21 @@ class AudioEncoder(nn.Module):
         self.heads = config.encoder_attention_heads
         self.head_dim = width // config.encoder_attention_heads
         self.positions = config.max_source_positions
-        self.reads_in_place = False
-        """True if a kernel reads the slots where they lie; chosen at load."""
+        self.attention = FusedAttention()
+
+    def make_cache(self, rows: int, *, is_eight_bit: bool = False) -> SlotCache:
+        """Caches for live sound of `rows` conversations."""
+        weight = self.conv1.weight
+        return SlotCache(
+            layers=len(self.layers),
+            rows=rows,
+            heads=self.heads,
+            capacity=self.positions,
+            head_dim=self.head_dim,
+            dtype=weight.dtype,
+            device=weight.device,
+            is_eight_bit=is_eight_bit,
+        )
 
     def front(self, mel: Tensor) -> Tensor:
         """Mel (N, M, F) through the convolutions to (N, C, Da)."""
@@ -191,14 +202,14 @@ class AudioEncoder(nn.Module):
         values = attention.split(attention.v_proj(normed))
         if batch is not None:
             cache.write_padded(index, batch, keys.transpose(1, 2), values.transpose(1, 2))
-            method = _IN_PLACE if self.reads_in_place else _ATTENTION
-            heard = method.padded(index, query.transpose(1, 2), batch, cache).transpose(1, 2)
+            heard = self.attention.padded(index, query.transpose(1, 2), batch, cache)
+            heard = heard.transpose(1, 2)
         else:
             heard = torch.empty_like(query)
             for place, span in enumerate(spans):
                 cache.write(index, span, keys[place], values[place])
                 seen = cache.view(index, span.row, span.end)
-                heard[place] = _ATTENTION.one(query[place], *seen, mask=None)
+                heard[place] = self.attention.one(query[place], *seen, mask=None)
         return layer.think(x + attention.out_proj(heard.transpose(1, 2).reshape(*x.shape)))
 
 

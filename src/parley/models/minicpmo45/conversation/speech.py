@@ -17,6 +17,7 @@ from torch import Tensor
 from parley.media.pcm import Pcm
 from parley.models.minicpmo45.device import use_device
 from parley.models.minicpmo45.llm.sampling import COLDEST
+from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.token2wav.token2wav import PrimedVoice, Token2Wav
 from parley.models.minicpmo45.token2wav.voice_pack import VoicePack
 from parley.models.minicpmo45.token2wav.voices import VoiceStore
@@ -171,7 +172,7 @@ class Streams:
 
     def attend_plainly(self) -> None:
         """Stop using our attention kernel."""
-        self._token2wav.flow.reads_in_place = False
+        self._token2wav.flow.attention = FusedAttention()
 
     def unload(self) -> None:
         """Free everything; no call may follow."""
@@ -205,7 +206,7 @@ class SpeechOutput:
 
     def attend_plainly(self) -> None:
         """Stop using our attention kernel."""
-        self.decoder.reads_in_place = False
+        self.decoder.attention = FusedAttention()
         self.vocoder.attend_plainly()
 
     def condition(

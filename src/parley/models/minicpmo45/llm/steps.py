@@ -11,8 +11,7 @@ Shapes are rounded up so that few of them occur: rows to powers of two, columns 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 from parley.models.minicpmo45.llm.network import LanguageModel
-from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
+from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention, attending
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import (
     CHECKED_ROWS,
@@ -258,13 +257,3 @@ class _Compared(SlotAttention):
         wanted = FusedAttention().padded(layer, query, bare, cache)
         compare([found], [wanted], f"{self._what}, layer {layer},", LAYER_LIKENESS)
         return found
-
-
-@contextmanager
-def attending(llm: LanguageModel, attention: FusedAttention) -> Iterator[None]:
-    """Use another attention in the language model within the context."""
-    chosen, llm.attention = llm.attention, attention
-    try:
-        yield
-    finally:
-        llm.attention = chosen

@@ -51,6 +51,8 @@ class FusedAttention:
         count = batch.turns.shape[1]
         columns = torch.arange(batch.reads, device=cache.keys.device)
         seen = columns <= batch.turns[:, :, None]
+        if batch.first is not None:
+            seen &= columns >= batch.first[:, None, None]
         # The queries that share a key head become one longer query.
         mask = seen[:, None].expand(-1, groups, count, batch.reads).flatten(1, 2)[:, None]
         return replace(batch, mask=mask)
@@ -136,7 +138,8 @@ class SlotAttention(FusedAttention):
             return super().prepared(batch, cache, groups)
         rows = batch.rows
         numbers = torch.arange(cache.rows, device=cache.keys.device) if rows is None else rows
-        return replace(batch, numbers=numbers, first=torch.zeros_like(numbers))
+        first = torch.zeros_like(numbers) if batch.first is None else batch.first
+        return replace(batch, numbers=numbers, first=first)
 
     def padded(self, layer: int, query: Tensor, batch: PaddedBatch, cache: SlotCache) -> Tensor:
         groups = query.shape[2] // cache.heads
@@ -179,17 +182,17 @@ def why_no_kernel(device: torch.device) -> str | None:
     return None
 
 
-class ReadsInPlace(Protocol):
-    """A network that attends by the kernel where it may."""
+class Attends(Protocol):
+    """A network over caches; `attention` is the kernel in use, chosen at load."""
 
-    reads_in_place: bool
+    attention: FusedAttention
 
 
 @contextmanager
-def plainly(network: ReadsInPlace) -> Iterator[None]:
-    """Within it a network attends by PyTorch."""
-    chosen, network.reads_in_place = network.reads_in_place, False
+def attending(network: Attends, attention: FusedAttention) -> Iterator[None]:
+    """Use another attention in a network within the context."""
+    chosen, network.attention = network.attention, attention
     try:
         yield
     finally:
-        network.reads_in_place = chosen
+        network.attention = chosen

@@ -65,6 +65,14 @@ class CacheCopy:
         value_scales = None if self.value_scales is None else change(self.value_scales)
         return CacheCopy(change(self.keys), change(self.values), key_scales, value_scales)
 
+    def turned(self, cos: Tensor, sin: Tensor) -> CacheCopy:
+        """With keys rotated further, in float32, by the angles of `rotary`'s tables."""
+        if self.key_scales is None:
+            return replace(self, keys=rotated(self.keys.float(), cos, sin).to(self.keys.dtype))
+        wide = from_eight_bits(self.keys, self.key_scales, torch.float32)
+        keys, scales = to_eight_bits(rotated(wide, cos, sin))
+        return replace(self, keys=keys, key_scales=scales)
+
     @property
     def parts(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         return self.keys, self.values, self.key_scales, self.value_scales
@@ -266,11 +274,9 @@ class SlotCache:
             self.keys[layer][:, where] = keys
             self.values[layer][:, where] = values
             return
-        for numbers, scales, given in (
-            (self.keys, self.key_scales, keys),
-            (self.values, self.value_scales, values),
-        ):
-            numbers[layer][:, where], scales[layer][:, where] = to_eight_bits(given)
+        numbers, scales = to_eight_bits(torch.stack((keys, values)))
+        self.keys[layer][:, where], self.values[layer][:, where] = numbers
+        self.key_scales[layer][:, where], self.value_scales[layer][:, where] = scales
 
     def view(self, layer: int, row: int, length: int) -> tuple[Tensor, Tensor]:
         """The first `length` positions of a row, shapes (K, length, D); without a copy unless they
@@ -319,7 +325,7 @@ class SlotCache:
 
     def restore_row(self, row: int, copy: CacheCopy) -> None:
         """Put back what was kept aside."""
-        self._write_copy(row, copy, 0)
+        self.write_copy(row, copy, 0)
         self.lengths[row] = copy.length
 
     def lift(self, row: int, start: int, count: int) -> CacheCopy:
@@ -336,17 +342,11 @@ class SlotCache:
         The length is left to the caller.
         """
         if source != target:
-            cos, sin = rope.angles_of(target - source, copy.keys.device)
-            if copy.key_scales is None:
-                turned = rotated(copy.keys.float(), cos, sin).to(copy.keys.dtype)
-                copy = replace(copy, keys=turned)
-            else:
-                wide = from_eight_bits(copy.keys, copy.key_scales, torch.float32)
-                keys, scales = to_eight_bits(rotated(wide, cos, sin))
-                copy = replace(copy, keys=keys, key_scales=scales)
-        self._write_copy(row, copy, target)
+            copy = copy.turned(*rope.angles_of(target - source, copy.keys.device))
+        self.write_copy(row, copy, target)
 
-    def _write_copy(self, row: int, copy: CacheCopy, start: int) -> None:
+    def write_copy(self, row: int, copy: CacheCopy, start: int) -> None:
+        """Write lifted positions as they are, to begin at `start`; the length is left."""
         self.reserve(row, start + copy.length)
         there = self._columns(row, start, start + copy.length)
         mine = (self.keys, self.values, self.key_scales, self.value_scales)
@@ -440,7 +440,8 @@ class PaddedBatch:
         turns: (B, n) int64, their rotary positions.
         reads: how many columns attention looks at; a number of the host.
         slots: the rows as the host knows them; None where only the device does.
-        mask, numbers, first: shared by a step's layers, by kernel (`FusedAttention.prepared`).
+        first: (B,) int64, the first column that a row sees; None: 0.
+        mask, numbers: shared by a step's layers, by kernel (`FusedAttention.prepared`).
         columns: (B, n) int64, where the positions lie; shared likewise (`SlotCache.placed`).
     """
 
@@ -449,9 +450,9 @@ class PaddedBatch:
     turns: Tensor
     reads: int
     slots: tuple[int, ...] | None = None
+    first: Tensor | None = None
     mask: Tensor | None = None
     numbers: Tensor | None = None
-    first: Tensor | None = None
     columns: Tensor | None = None
 
     @classmethod

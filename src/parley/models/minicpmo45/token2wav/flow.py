@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from parley.models.minicpmo45.runtime.attention import plainly
+from parley.models.minicpmo45.runtime.attention import FusedAttention, attending
 from parley.models.minicpmo45.runtime.graphs import (
     CHECKED_ROWS,
     GraphRunner,
@@ -87,8 +87,7 @@ class Flow(nn.Module):
             )
         )
         self.noise = torch.empty(0)
-        self.reads_in_place = False
-        """True if a kernel reads the slots where they lie; chosen at load."""
+        self.attention = FusedAttention()
         self._graphs = GraphRunner()
         self._served: FlowMemory | None = None
 
@@ -204,7 +203,7 @@ class Flow(nn.Module):
         def run(
             x: Tensor, conditions: Tensor, numbers: Tensor, new: Tensor, mask: Tensor
         ) -> tuple[Tensor, ...]:
-            here = Places(numbers, None, new, mask, reads, self.reads_in_place)
+            here = Places(numbers, None, new, mask, reads, self.attention.reads_in_place)
             return self.solve(x, conditions, schedule, memory, here)
 
         inputs = (
@@ -216,7 +215,7 @@ class Flow(nn.Module):
         )
 
         def plain(*given: Tensor) -> tuple[Tensor, ...]:
-            with plainly(self):
+            with attending(self, FusedAttention()):
                 return run(*given)
 
         shape = (rows + missing, reads, schedule.count)
@@ -242,7 +241,8 @@ class Flow(nn.Module):
                 x = torch.randn(size, frames, MEL_BINS, generator=random).to(self.device)
                 width = self.shape.estimator_width
                 conditions = weight.new_zeros(2 * size, frames, width)
-                here = Places(numbers, None, new, mask, memory.places, self.reads_in_place)
+                in_place = self.attention.reads_in_place
+                here = Places(numbers, None, new, mask, memory.places, in_place)
                 self._solved(x, conditions, schedule, memory, here, is_checked=size <= CHECKED_ROWS)
 
     def solve(
@@ -307,7 +307,7 @@ class Flow(nn.Module):
             new=to_device(torch.from_numpy(np.stack(new)), self.device),
             mask=on_device[:, None, None],
             reads=reads,
-            in_place=self.reads_in_place,
+            in_place=self.attention.reads_in_place,
         )
         return places, new
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from parley.models.minicpmo45.runtime.attention import plainly
+from parley.models.minicpmo45.runtime.attention import FusedAttention, attending
 from parley.models.minicpmo45.runtime.graphs import (
     CHECKED_ROWS,
     bucket,
@@ -40,7 +40,7 @@ from parley.models.minicpmo45.runtime.graphs import (
 from parley.models.minicpmo45.runtime.randomness import uniforms
 from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.tts.layers import Pass
-from parley.models.minicpmo45.tts.network import CacheReads, RowPass, SpeechNetwork, planned
+from parley.models.minicpmo45.tts.network import RowPass, SpeechNetwork, planned
 from parley.models.minicpmo45.tts.rows import SpeechBlock
 from parley.models.minicpmo45.tts.sampling import (
     NOTHING,
@@ -114,9 +114,9 @@ def fed(decoder: SpeechNetwork, x: Tensor, plan: Pass, counts: list[int] | None)
         x: new tokens, shape (R T, D).
         counts: real tokens per row; None if all have one.
     """
-    hidden = decoder.model(x, plan, decoder.cache)
+    hidden = decoder.model(x, plan, decoder.cache, decoder.attention)
     if counts is not None:
-        tokens = plan.shape[1]
+        tokens = plan.batch.positions.shape[1]
         ends = [row * tokens + count - 1 for row, count in enumerate(counts)]
         hidden = hidden[to_device(torch.tensor(ends), x.device)]
     return torch.mm(hidden, decoder.head.weight.t()).float()
@@ -191,10 +191,11 @@ class SpeechPasses:
                 x = pad_sequence(conditions, batch_first=True).flatten(0, 1)
             else:
                 x = decoder.emb_code[0](self.spoken.token[which])
-            cache_reads = CacheReads(self.reads, _first_slot([self._slots[i] for i in which]))
+            slots = tuple(self._slots[i] for i in which)
             # Dense, for a kernel that reads slots in place.
             here = self._lines[:, :1, which].contiguous()
-            (plan,) = planned(decoder, here, x.shape[0] // len(which), counts, cache_reads)
+            tokens = x.shape[0] // len(which)
+            (plan,) = planned(decoder, here, tokens, counts, self.reads, slots)
             logits[which] = fed(decoder, x, plan, counts)
         free = [block.rule.first_is_free and not block.sampled for block in self.blocks]
         exempt = to_device(torch.tensor([*free, *[False] * (self._size - len(free))]), device)
@@ -206,16 +207,13 @@ class SpeechPasses:
         draws = self.draws[done]
         if not self._captures:
             if not self._plans:
-                cache_reads = CacheReads(self.reads, _first_slot(self._slots))
-                lines = self._lines[:, done:]
-                self._plans = planned(decoder, lines, 1, None, cache_reads)
+                slots, lines = tuple(self._slots), self._lines[:, done:]
+                self._plans = planned(decoder, lines, 1, None, self.reads, slots)
             plan = self._plans[done - self.tokens]
             self._arrived(advanced(decoder, plan, self.spoken, draws, rules)[0])
             return
-        cache_reads = CacheReads(self.reads, None)
-        self._arrived(
-            _replayed(decoder, self._lines[:, done], self.spoken, draws, rules, cache_reads)
-        )
+        lines = self._lines[:, done]
+        self._arrived(_replayed(decoder, lines, self.spoken, draws, rules, self.reads))
 
     def _arrived(self, spoken: Spoken) -> None:
         self.spoken = spoken
@@ -288,8 +286,7 @@ def capture(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
                 draws = torch.full((size,), 0.5, device=device)
                 for one in (sampling, sampling.without_filters()):
                     rules = RowRules.of([one] * size, decoder.config.codes, device)
-                    here = CacheReads(reads, None)
-                    _replayed(decoder, lines[:, 0], spoken, draws, rules, here)
+                    _replayed(decoder, lines[:, 0], spoken, draws, rules, reads)
 
 
 def _fillers(size: int, reads: int) -> list[RowPass]:
@@ -303,21 +300,20 @@ def _compare_reading(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
     Raises:
         FastPathFailed: they differ.
     """
-    if not decoder.reads_in_place:
+    if not decoder.attention.reads_in_place:
         return
     size = min(len(decoder.rows), CHECKED_ROWS)
-    fillers = [_fillers(size, min(LEAST_COLUMNS, decoder.capacity))]
-    lines, spoken = _known_to(decoder.device, fillers, [_NOTHING_SAID] * size)
+    reads = min(LEAST_COLUMNS, decoder.capacity)
+    lines, spoken = _known_to(decoder.device, [_fillers(size, reads)], [_NOTHING_SAID] * size)
     rules = RowRules.of([sampling] * size, decoder.config.codes, decoder.device)
     draws = torch.full((size,), 0.5, device=decoder.device)
-    cache_reads = CacheReads(min(LEAST_COLUMNS, decoder.capacity), None)
 
     def logits() -> Tensor:
-        (plan,) = planned(decoder, lines, 1, None, cache_reads)
+        (plan,) = planned(decoder, lines, 1, None, reads, None)
         return advanced(decoder, plan, spoken, draws, rules)[1]
 
     found = logits()
-    with plainly(decoder):
+    with attending(decoder, FusedAttention()):
         compare([found], [logits()], "scores of the speech decoder")
 
 
@@ -327,7 +323,7 @@ def _replayed(
     spoken: Spoken,
     draws: Tensor,
     rules: RowRules,
-    cache_reads: CacheReads,
+    reads: int,
 ) -> Spoken:
     """`advanced`, by a graph where there is one; lines have shape (5, R)."""
 
@@ -335,10 +331,10 @@ def _replayed(
         lines: Tensor, said: Tensor, draws: Tensor, numbers: Tensor, switches: Tensor
     ) -> tuple[Tensor, ...]:
         here = replace(rules, numbers=numbers, switches=switches)
-        (plan,) = planned(decoder, lines[:, None], 1, None, cache_reads)
+        (plan,) = planned(decoder, lines[:, None], 1, None, reads, None)
         return (advanced(decoder, plan, Spoken(said), draws, here)[0].table,)
 
-    shape = (lines.shape[1], cache_reads, rules.kind)
+    shape = (lines.shape[1], reads, rules.kind)
     inputs = (lines, spoken.table, draws, rules.numbers, rules.switches)
     return Spoken(*decoder.graphs.run("speech", shape, run, inputs))
 
@@ -366,12 +362,6 @@ def _known_to(
     table = to_device(torch.tensor(numbers), device)
     count = parts * passes * rows
     return table[:count].view(parts, passes, rows), Spoken(table[count:].view(rows, -1))
-
-
-def _first_slot(numbers: list[int]) -> int | None:
-    """The first of neighbouring slots in order, else None."""
-    is_run = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-    return numbers[0] if is_run else None
 
 
 class MiniCPMTTS(SpeechNetwork):
@@ -406,7 +396,7 @@ class MiniCPMTTS(SpeechNetwork):
             self._save(block.row, block.row.length)
         tokens = min(tokens, max(block.rule.max_new - block.sampled for block in blocks))
         walk = SpeechPasses(self, list(blocks), tokens, is_plain=is_plain)
-        with plainly(self) if is_plain else nullcontext():
+        with attending(self, FusedAttention()) if is_plain else nullcontext():
             walk.run()
         return walk.commit()
 

@@ -5,23 +5,22 @@ slot, `D` width, `H` heads.
 
 How it differs from `transformers`' Llama: attention works on preallocated slot caches in which
 every row has its own first and next column, and positions are given explicitly, because a window
-forgets columns without renumbering. Projections of the same input are one product (`joined`), and
-keys and values of a column lie side by side: one write.
+forgets columns without renumbering. Projections of the same input are one product (`joined`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from parley.models.minicpmo45.runtime import slot_attention
-from parley.models.minicpmo45.runtime.caches import rotated
+from parley.models.minicpmo45.runtime.attention import FusedAttention
+from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, rotated
 from parley.models.minicpmo45.runtime.layers import RmsNorm, activation
-from parley.models.minicpmo45.tts.cache import LayerCache, SpeechCache
 from parley.models.minicpmo45.tts.config import SpeechConfig
 
 
@@ -46,8 +45,8 @@ def joined(parts: Sequence[nn.Linear]) -> Tensor:
     return matrix
 
 
-class CausalAttention(nn.Module):
-    """Causal attention of new tokens over their own slot's columns."""
+class SpeechAttention(nn.Module):
+    """Projections of attention."""
 
     matrix: Tensor
     """Of queries, keys and values, inputs first."""
@@ -68,38 +67,6 @@ class CausalAttention(nn.Module):
     def join(self) -> None:
         """Make one matrix of the projections; call once after the weights are in place."""
         self.matrix = joined([self.q_proj, self.k_proj, self.v_proj]).t()
-
-    def forward(self, x: Tensor, residual: Tensor, plan: Pass, cache: LayerCache) -> Tensor:
-        """Write the new tokens' keys and values into this layer's cache, then attend; the result is
-        added to `residual`. All have shape (R T, D)."""
-        made = torch.mm(x, self.matrix).view(x.shape[0], -1, self.head_width)
-        # Values are turned by nothing.
-        turned = rotated(made, plan.cos, plan.sin)
-        query, entries = torch.split(turned, [self.heads, 2 * self.kv_heads], dim=1)
-        cache.write(plan.places, entries)
-        query = query.view(*plan.shape, self.heads, self.head_width)
-        if plan.mask is None:
-            keys, values, scales = cache.in_place()
-            read = slot_attention.attend(
-                query,
-                keys,
-                values,
-                plan.slots,
-                first=plan.first,
-                last=plan.columns,
-                reads=plan.reads,
-                scales=scales,
-            )
-        else:
-            keys, values = cache.read(plan.which, plan.reads)
-            read = F.scaled_dot_product_attention(
-                query.transpose(1, 2),
-                keys,
-                values,
-                attn_mask=plan.mask,
-                enable_gqa=self.kv_heads != self.heads,
-            ).transpose(1, 2)
-        return torch.addmm(residual, read.reshape(x.shape[0], -1), self.o_proj.weight.t())
 
 
 class SpeechMlp(nn.Module):
@@ -131,13 +98,24 @@ class SpeechMlp(nn.Module):
 class SpeechLayer(nn.Module):
     def __init__(self, config: SpeechConfig) -> None:
         super().__init__()
-        self.self_attn = CausalAttention(config)
+        self.self_attn = SpeechAttention(config)
         self.mlp = SpeechMlp(config)
         self.input_layernorm = RmsNorm(config.width, config.rms_eps)
         self.post_attention_layernorm = RmsNorm(config.width, config.rms_eps)
 
-    def forward(self, x: Tensor, plan: Pass, cache: LayerCache) -> Tensor:
-        x = self.self_attn(self.input_layernorm(x), x, plan, cache)
+    def asked(self, x: Tensor, plan: Pass) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (R, T, heads, head width) of states (R T, D)."""
+        attention = self.self_attn
+        shape = (*plan.batch.positions.shape, -1, attention.head_width)
+        made = torch.mm(self.input_layernorm(x), attention.matrix).view(shape)
+        sizes = [attention.heads, attention.kv_heads]
+        both, values = torch.split(made, [sum(sizes), attention.kv_heads], dim=2)
+        query, keys = torch.split(rotated(both, plan.cos, plan.sin), sizes, dim=2)
+        return query, keys, values
+
+    def answered(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """The layer's states (R T, D), once attention has mixed its values."""
+        x = torch.addmm(x, mixed.reshape(x.shape[0], -1), self.self_attn.o_proj.weight.t())
         return self.mlp(self.post_attention_layernorm(x), x)
 
 
@@ -147,43 +125,27 @@ class SpeechBackbone(nn.Module):
         self.layers = nn.ModuleList([SpeechLayer(config) for _ in range(config.layers)])
         self.norm = RmsNorm(config.width, config.rms_eps)
 
-    def forward(self, x: Tensor, plan: Pass, cache: SpeechCache) -> Tensor:
+    def forward(self, x: Tensor, plan: Pass, cache: SlotCache, attention: FusedAttention) -> Tensor:
         """Final states of new tokens; both of shape (R T, D)."""
-        for layer, part in zip(self.layers, cache.layers, strict=True):
-            x = layer(x, plan, part)
+        layer: Any
+        for index, layer in enumerate(self.layers):
+            query, keys, values = layer.asked(x, plan)
+            cache.write_padded(index, plan.batch, keys, values)
+            x = layer.answered(x, attention.padded(index, query, plan.batch, cache))
         return self.norm(x)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Pass:
     """Where the tokens of one forward pass stand.
 
     Args:
-        slots: int64, shape (R,).
-        columns: int64, shape (R, T): cache columns written.
-        places: int64, shape (R T,): the same, counted over all slots.
-        mask: shape (R, 1, T, columns read), added to scores: 0 or minus infinity; None: a kernel
-            reads the slots where they lie.
-        cos, sin: shape (R T, all heads, head width), for `rotated`: queries, keys and values.
-        which: rows of a cache; a slice where the slots are neighbours, which is read without a
-            copy.
-        reads: columns read.
-        first: int64, shape (R,): the first column that a row sees.
+        batch: its columns; prepared for the attention in use.
+        cos, sin: shape (R, T, 1, head width), for `rotated`.
         masks_end: bool, shape (R,): rows that may not end with this pass.
     """
 
-    slots: Tensor
-    columns: Tensor
-    places: Tensor
-    mask: Tensor | None
+    batch: PaddedBatch
     cos: Tensor
     sin: Tensor
-    which: Tensor | slice
-    reads: int
-    first: Tensor
     masks_end: Tensor
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        rows, tokens = self.columns.shape
-        return rows, tokens

@@ -14,7 +14,6 @@ Source: speech.md 2.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -23,15 +22,14 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import remove_parametrizations
 
-from parley.models.minicpmo45.runtime import slot_attention
-from parley.models.minicpmo45.runtime.caches import rotated
+from parley.models.minicpmo45.runtime.attention import FusedAttention
+from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, rotary
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.runtime.transfer import to_device
-from parley.models.minicpmo45.tts.cache import SpeechCache
 from parley.models.minicpmo45.tts.config import SpeechConfig
 from parley.models.minicpmo45.tts.layers import (
-    CausalAttention,
     Pass,
+    SpeechAttention,
     SpeechBackbone,
     SpeechMlp,
     SpeechProjector,
@@ -47,7 +45,16 @@ class SpeechNetwork(nn.Module):
 
     Parameter names are those of the checkpoint below `tts.` (without `UNUSED_TENSORS`); fill them,
     then call `rebuild_buffers` and `allocate` once. Everything runs under `torch.inference_mode`.
+
+    Args of state, from `allocate` on:
+        graphs: captures passes.
+        cache: keys and values of all slots; written in place.
+        numbers: 0, 1, 2… on the device: one for each cache column.
     """
+
+    graphs: GraphRunner
+    cache: SlotCache
+    numbers: Tensor
 
     def __init__(self, config: SpeechConfig) -> None:
         super().__init__()
@@ -60,14 +67,7 @@ class SpeechNetwork(nn.Module):
             [weight_norm(nn.Linear(config.width, config.codes, bias=False), dim=0)]
         )
         self.rows: list[SpeechRow] = []
-        self.graphs = GraphRunner()
-        self.reads_in_place = False
-        """True if a kernel reads the slots where they lie; chosen at load."""
-        self._frequencies = torch.empty(0)
-        self.cache = self._cache(0, 0, is_eight_bit=False)
-        """Keys and values of all slots; written in place."""
-        self.numbers = torch.empty(0)
-        """0, 1, 2… on the device: one for each cache column."""
+        self.attention = FusedAttention()
 
     def rebuild_buffers(self, device: torch.device | str | None = None) -> None:
         """Fold the weight-normed head into one matrix; call once after the weights are in place."""
@@ -78,23 +78,10 @@ class SpeechNetwork(nn.Module):
         weight = head.weight.detach().t().contiguous().t()
         head.weight = nn.Parameter(weight, requires_grad=False)
         for module in self.model.modules():
-            if isinstance(module, CausalAttention | SpeechMlp):
+            if isinstance(module, SpeechAttention | SpeechMlp):
                 module.join()
         self.requires_grad_(False)
         self.eval()
-
-    def _cache(self, slots: int, columns: int, *, is_eight_bit: bool) -> SpeechCache:
-        weight = self.emb_text.weight
-        return SpeechCache(
-            layers=self.config.layers,
-            slots=slots,
-            columns=columns,
-            heads=self.config.kv_heads,
-            width=self.config.head_width,
-            dtype=weight.dtype,
-            device=weight.device,
-            is_eight_bit=is_eight_bit,
-        )
 
     def allocate(
         self,
@@ -115,7 +102,16 @@ class SpeechNetwork(nn.Module):
         self.graphs = graphs or GraphRunner(self.emb_text.weight.device)
         columns = min(columns or self.config.max_positions, self.config.max_positions)
         weight = self.emb_text.weight
-        self.cache = self._cache(slots, columns, is_eight_bit=is_eight_bit)
+        self.cache = SlotCache(
+            layers=self.config.layers,
+            rows=slots,
+            heads=self.config.kv_heads,
+            capacity=columns,
+            head_dim=self.config.head_width,
+            dtype=weight.dtype,
+            device=weight.device,
+            is_eight_bit=is_eight_bit,
+        )
         self.numbers = torch.arange(columns + 1, device=weight.device)
         half = self.config.head_width // 2
         steps = torch.arange(half, dtype=torch.float32, device=weight.device) / half
@@ -123,10 +119,7 @@ class SpeechNetwork(nn.Module):
         rounds = self.config.rounds_rope
         if weight.dtype is torch.bfloat16 if rounds is None else rounds:
             frequencies = frequencies.bfloat16().float()
-        # Negative in the first half: cosines stay, sines turn their sign, as `rotated` wants them.
-        keys = torch.cat((-frequencies, frequencies)).expand(self.config.kv_heads, -1)
-        heads = self.config.heads // self.config.kv_heads
-        self._frequencies = torch.cat((*[keys] * heads, keys, torch.zeros_like(keys)))
+        self._frequencies = frequencies
         self.rows = [SpeechRow(index) for index in range(slots)]
 
     @property
@@ -139,7 +132,7 @@ class SpeechNetwork(nn.Module):
     @property
     def capacity(self) -> int:
         """Usable columns per slot; one more exists for writes that must not matter."""
-        return self.cache.columns
+        return self.cache.capacity
 
     @property
     def device(self) -> torch.device:
@@ -199,7 +192,10 @@ class SpeechNetwork(nn.Module):
         if row.length + needed <= self.capacity:
             return True
         if row.first and row.columns + needed <= self.capacity:
-            self._keep(row, torch.arange(row.first, row.length))
+            self._save(row, 0)
+            kept = self.cache.lift(row.index, row.first, row.columns)
+            self.cache.write_copy(row.index, kept, 0)
+            row.first, row.length = 0, row.columns
             return True
         return False
 
@@ -218,7 +214,7 @@ class SpeechNetwork(nn.Module):
         """Return to a checkpoint of this row; it stays valid."""
         if checkpoint.copy is not None:
             self._save(row, 0)
-            self.cache.put_back(row.index, checkpoint.copy)
+            self.cache.write_copy(row.index, checkpoint.copy, 0)
         row.first, row.length, row.position = (
             checkpoint.first,
             checkpoint.length,
@@ -234,14 +230,7 @@ class SpeechNetwork(nn.Module):
         """Save what checkpoints need of columns from `start` on, before they are overwritten."""
         for checkpoint in list(row.checkpoints):
             if checkpoint.copy is None and checkpoint.length > start:
-                checkpoint.copy = self.cache.copied(row.index, checkpoint.length)
-
-    def _keep(self, row: SpeechRow, columns: Tensor) -> None:
-        """Move these columns of a row to the front; all others are dropped."""
-        self._save(row, 0)
-        columns = to_device(columns, self.device)
-        self.cache.keep(row.index, columns)
-        row.first, row.length = 0, columns.shape[0]
+                checkpoint.copy = self.cache.lift(row.index, 0, checkpoint.length)
 
     @torch.inference_mode()
     def keep_ends(self, row: SpeechRow, head: int, tail: int) -> None:
@@ -252,20 +241,19 @@ class SpeechNetwork(nn.Module):
         Positions continue after the kept columns. Source: speech.md 2.5.
         """
         old_start = row.length - tail
-        columns = torch.cat([torch.arange(head), torch.arange(old_start, row.length)])
-        self._keep(row, columns)
+        self._save(row, 0)
         turns = torch.arange(tail, device=self.device) + (head - old_start)
-        cos, sin = (table[:, :, :1] for table in self.angles(turns[None]))
-        kept = self.cache.keys(row.index, head, head + tail)
-        self.cache.replace_keys(row.index, head, rotated(kept, cos, sin))
+        kept = self.cache.lift(row.index, old_start, tail)
+        kept = kept.turned(*rotary(turns[:, None] * self._frequencies))
+        self.cache.write_copy(row.index, kept, head)
+        row.first, row.length = 0, head + tail
         row.position = head + tail
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Tables of `rotated` for queries, keys and values, which are not turned: each (R, T, all
-        heads, head width), computed in float32."""
-        angles = positions[..., None, None] * self._frequencies
-        dtype = self.cache.dtype
-        return angles.cos().to(dtype), angles.sin_().to(dtype)
+        """Tables of `rotated` for positions (..., T): (..., T, 1, head width), computed in
+        float32."""
+        cos, sin = rotary(positions[..., None, None] * self._frequencies)
+        return cos.to(self.cache.dtype), sin.to(self.cache.dtype)
 
 
 class RowPass(NamedTuple):
@@ -290,26 +278,13 @@ class RowPass(NamedTuple):
         return cls(slot=0, first=0, column=spare, position=0, masks_end=False)
 
 
-@dataclass(frozen=True, slots=True)
-class CacheReads:
-    """What a pass reads, as the host decides it.
-
-    Args:
-        columns: cache columns.
-        first_slot: the rows are neighbouring slots from this one on, so that caches are read
-            without a copy; None if they are not.
-    """
-
-    columns: int
-    first_slot: int | None
-
-
 def planned(
     decoder: SpeechNetwork,
     lines: Tensor,
     tokens: int,
     counts: list[int] | None,
-    cache_reads: CacheReads,
+    reads: int,
+    slots: tuple[int, ...] | None,
 ) -> list[Pass]:
     """Where the tokens of some passes stand.
 
@@ -317,49 +292,26 @@ def planned(
         lines: int64, shape (5, P, R): the parts of `RowPass`.
         tokens: `T`.
         counts: real tokens per row where T is padded; None if all have as many.
+        reads: cache columns that attention looks at.
+        slots: the rows as the host knows them; None where only the device does.
     """
-    slots, first, column, position, masks_end = lines.unbind()
-    spare = decoder.capacity
-    steps = decoder.numbers[:tokens]
+    rows, first, column, position, masks_end = lines.unbind()
+    cache, steps = decoder.cache, decoder.numbers[:tokens]
     columns = column[..., None] + steps
     if counts is not None:
         # Padding writes to the column that is never read.
         real = steps < to_device(torch.tensor(counts), lines.device)[:, None]
-        columns = torch.where(real, columns, spare)
+        columns = torch.where(real, columns, cache.spare)
     # So do rows that ran on behind their end until the cache was full.
-    columns = columns.clamp_(max=spare)
-    places = (slots[..., None] * (spare + 1)).add(columns).flatten(1)
+    columns = columns.clamp_(max=cache.spare)
+    places = rows[..., None] * cache.page + columns
     groups = decoder.config.heads // decoder.config.kv_heads
-    masks: Sequence[Tensor | None] = [None] * lines.shape[1]
-    if not (
-        decoder.reads_in_place and slot_attention.fits(tokens * groups, decoder.config.head_width)
-    ):
-        seen = decoder.numbers[: cache_reads.columns]
-        hidden = (seen < first[..., None, None]) | (seen > columns[..., None])
-        # Added to the scores: made once here, not by every layer.
-        mask = torch.zeros(hidden.shape, dtype=decoder.cache.dtype, device=lines.device)
-        masks = mask.masked_fill_(hidden, -torch.inf).unsqueeze(2).unbind()
-    cos, sin = (
-        table.flatten(1, 2).unbind() for table in decoder.angles(position[..., None] + steps)
-    )
-    which: slice | None = None
-    if cache_reads.first_slot is not None:
-        which = slice(cache_reads.first_slot, cache_reads.first_slot + lines.shape[2])
-    parts = (slots, columns, places, first, masks_end > 0)
-    return [
-        Pass(
-            slots=slot,
-            columns=column,
-            places=place,
-            mask=mask,
-            cos=turn,
-            sin=side,
-            which=slot if which is None else which,
-            reads=cache_reads.columns,
-            first=start,
-            masks_end=may_not_end,
-        )
-        for slot, column, place, start, may_not_end, mask, turn, side in zip(
-            *(part.unbind() for part in parts), masks, cos, sin, strict=True
-        )
-    ]
+    passes = []
+    for row, start, mine, place, may_not_end, cos, sin in zip(
+        rows, first, columns, places, masks_end > 0, *decoder.angles(position[..., None] + steps),
+        strict=True,
+    ):  # fmt: skip
+        batch = PaddedBatch(row, mine, mine, reads, slots, first=start, columns=place)
+        batch = decoder.attention.prepared(batch, cache, groups)
+        passes.append(Pass(batch, cos, sin, may_not_end))
+    return passes

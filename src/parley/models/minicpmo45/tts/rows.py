@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 from torch import Tensor
 
+from parley.models.minicpmo45.runtime.caches import CacheCopy
 from parley.models.minicpmo45.tts.sampling import SpeechSampling
 
 
@@ -53,7 +54,7 @@ class RowCheckpoint:
     draws: int
     history: tuple[int, ...]
     window: int | None
-    copy: list[Tensor] | None = None
+    copy: CacheCopy | None = None
 
 
 @dataclass(slots=True, eq=False)
