@@ -188,7 +188,7 @@ def test_an_unknown_model_is_broken_with_the_known_names() -> None:
 def test_the_place_of_session_logs_is_named(tmp_path: Path) -> None:
     def found(where: str | None) -> doctor.Finding:
         made = settings(storage__data_dir=tmp_path, storage__session_logs=where)
-        (finding,) = doctor.check_session_logs(made)
+        (finding,) = doctor._run(doctor.check_session_logs, made)
         return finding
 
     assert found(str(tmp_path / "logs")).text.startswith("file:")

@@ -149,12 +149,12 @@ def test_a_narrow_terminal_shortens_no_id(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    row = ("worker-0-8442a76a", "https://a-host-with-a-long-name.example.org:8007")
-    table = Titled(("worker", "address"), [row], none="No workers.")
+    row = {"id": "worker-0-8442a76a", "url": "https://a-host-with-a-long-name.example.org:8007"}
+    table = Titled({"worker": "id", "address": "url"}, [row], none="No workers.")
 
     show(VerbReport(data={}, table=table), as_json=False)
 
-    assert capsys.readouterr().out.splitlines()[1].split() == [*row]
+    assert capsys.readouterr().out.splitlines()[1].split() == [*row.values()]
 
 
 async def test_sessions_are_listed_for_operators_only(gateway: Any, capsys: Any) -> None:

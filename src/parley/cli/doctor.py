@@ -7,6 +7,7 @@ broken makes the exit code 1; what is merely missing, such as a microphone, does
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import importlib.util
 import json
@@ -15,6 +16,7 @@ import platform
 import shutil
 import socket
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -41,6 +43,7 @@ SIGNS: Final[dict[Grade, tuple[str, str]]] = {
 }
 GIB: Final = 1024**3
 CERTIFICATE_SOON_DAYS: Final = 30
+RENEW: Final = "Replace it, or remove certificate and key to have a new pair made."
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class Finding:
     text: str
     advice: str = ""
 
+
+fine, note, broken = (functools.partial(Finding, grade) for grade in SIGNS)
 
 Check = Callable[[Settings], Iterator[Finding]]
 
@@ -77,11 +82,9 @@ def doctor(
     findings: list[Finding] = []
     settings: Settings | None = None
     try:
-        settings = read(
-            warn=lambda text: findings.append(Finding("note", "settings", text, "Correct it."))
-        )
+        settings = read(warn=lambda text: findings.append(note("settings", text, "Correct it.")))
     except SetupError as error:
-        findings.append(Finding("broken", "settings", str(error), error.hint))
+        findings.append(broken("settings", str(error), error.hint))
     show = _keep if as_json else _print
     if not as_json:
         typer.echo(f"parley {__version__}")
@@ -94,18 +97,17 @@ def doctor(
                 show(finding)
     if as_json:
         typer.echo(_as_json(findings))
-    broken = sum(finding.grade == "broken" for finding in findings)
-    notes = sum(finding.grade == "note" for finding in findings)
-    if broken and not as_json:
-        say(f"{broken} broken, {notes} to note", "red")
+    count = Counter(finding.grade for finding in findings)
+    if count["broken"] and not as_json:
+        say(f"{count['broken']} broken, {count['note']} to note", "red")
     elif not as_json:
-        say("ready" + (f", {notes} to note" if notes else ""), "green")
-    if broken:
+        say("ready" + (f", {count['note']} to note" if count["note"] else ""), "green")
+    if count["broken"]:
         raise typer.Exit(1)
 
 
 def _keep(finding: Finding) -> None:
-    """Store a log line, to show all of them after the table."""
+    """Print nothing: all findings are printed as one object."""
 
 
 def _as_json(findings: list[Finding]) -> str:
@@ -121,7 +123,7 @@ def _run(check: Check, settings: Settings) -> Iterator[Finding]:
         yield from check(settings)
     except SetupError as error:
         subject = check.__name__.removeprefix("check_").replace("_", " ")
-        yield Finding("broken", subject, str(error), error.hint)
+        yield broken(subject, str(error), error.hint)
 
 
 def _print(finding: Finding) -> None:
@@ -137,13 +139,12 @@ def _print(finding: Finding) -> None:
 def check_python(settings: Settings) -> Iterator[Finding]:
     """Check the interpreter; unsupported versions cannot run this file."""
     version = platform.python_version()
-    yield Finding("fine", "python", f"{version} on {platform.system()} {platform.machine()}")
+    yield fine("python", f"{version} on {platform.system()} {platform.machine()}")
 
 
 def check_torch(settings: Settings) -> Iterator[Finding]:
     if importlib.util.find_spec("torch") is None:
-        yield Finding(
-            "note",
+        yield note(
             "torch",
             "not installed; this machine can be a gateway or a client, but no worker",
             f"For a worker: {install_command('worker')}",
@@ -151,7 +152,7 @@ def check_torch(settings: Settings) -> Iterator[Finding]:
         return
     import torch
 
-    yield Finding("fine", "torch", torch.__version__)
+    yield fine("torch", torch.__version__)
     if not torch.cuda.is_available():
         threads = torch.get_num_threads()
         grade: Grade = "broken" if settings.model.device.startswith("cuda") else "note"
@@ -166,14 +167,14 @@ def check_torch(settings: Settings) -> Iterator[Finding]:
         name = torch.cuda.get_device_name(index)
         free, total = torch.cuda.mem_get_info(index)
         text = f"{name}, {free / GIB:.1f} of {total / GIB:.1f} GiB free"
-        yield Finding("fine", f"cuda:{index}", text)
+        yield fine(f"cuda:{index}", text)
 
 
 def check_ports(settings: Settings) -> Iterator[Finding]:
     """Check that the gateway can listen."""
     gateway = settings.gateway
     if gateway.port == 0:
-        yield Finding("fine", "port", "a free one is picked at start")
+        yield fine("port", "a free one is picked at start")
         return
     family = socket.AF_INET6 if ":" in gateway.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -183,16 +184,15 @@ def check_ports(settings: Settings) -> Iterator[Finding]:
         except OSError as error:
             if _parley_answers(gateway):
                 text = f"{gateway.port} is held by a running parley server, which answers"
-                yield Finding("fine", "port", text)
+                yield fine("port", text)
                 return
-            yield Finding(
-                "broken",
+            yield broken(
                 "port",
                 f"{gateway.host}:{gateway.port} cannot be used: {error.strerror}",
                 "Another program has it; choose another with --port.",
             )
             return
-    yield Finding("fine", "port", f"{gateway.host}:{gateway.port} is free")
+    yield fine("port", f"{gateway.host}:{gateway.port} is free")
 
 
 def _parley_answers(gateway: GatewaySettings) -> bool:
@@ -215,18 +215,15 @@ def check_certificate(settings: Settings) -> Iterator[Finding]:
     """Check the certificate: browsers allow the microphone on secure pages only."""
     gateway = settings.gateway
     if gateway.http:
-        yield Finding(
-            "note", "certificate", "not used (--http)", "Browsers give no microphone then."
-        )
+        yield note("certificate", "not used (--http)", "Browsers give no microphone then.")
         return
     cert, key = gateway.ssl_certfile, gateway.ssl_keyfile
     if not cert.exists() and not key.exists():
-        yield Finding("fine", "certificate", "none yet; made on first start")
+        yield fine("certificate", "none yet; made on first start")
         return
     if not cert.exists() or not key.exists():
         missing = cert if key.exists() else key
-        yield Finding(
-            "broken",
+        yield broken(
             "certificate",
             f"{missing} is missing, its counterpart is there",
             "Put it in place, or remove the other to have a new pair made.",
@@ -234,12 +231,11 @@ def check_certificate(settings: Settings) -> Iterator[Finding]:
         return
     mode = stat.S_IMODE(key.stat().st_mode)
     if mode & 0o077:
-        yield Finding(
-            "broken", "private key", f"{key} has mode {mode:04o}; others can read it",
-            f"chmod 600 {key}",
-        )  # fmt: skip
+        yield broken(
+            "private key", f"{key} has mode {mode:04o}; others can read it", f"chmod 600 {key}"
+        )
     else:
-        yield Finding("fine", "private key", f"{key}, mode {mode:04o}")
+        yield fine("private key", f"{key}, mode {mode:04o}")
     yield from _validity(cert)
 
 
@@ -249,20 +245,16 @@ def _validity(cert: Path) -> Iterator[Finding]:
     try:
         certificate = x509.load_pem_x509_certificate(cert.read_bytes())
     except (ValueError, OSError):
-        yield Finding(
-            "broken", "certificate", f"{cert} is not a PEM certificate", "Replace it, or remove "
-            "certificate and key to have a new pair made.",
-        )  # fmt: skip
+        yield broken("certificate", f"{cert} is not a PEM certificate", RENEW)
         return
     left = certificate.not_valid_after_utc - datetime.now(UTC)
     until = certificate.not_valid_after_utc.date().isoformat()
-    advice = "Replace it, or remove certificate and key to have a new pair made."
     if left.total_seconds() <= 0:
-        yield Finding("broken", "certificate", f"{cert} expired on {until}", advice)
+        yield broken("certificate", f"{cert} expired on {until}", RENEW)
     elif left.days < CERTIFICATE_SOON_DAYS:
-        yield Finding("note", "certificate", f"{cert} expires on {until}", advice)
+        yield note("certificate", f"{cert} expires on {until}", RENEW)
     else:
-        yield Finding("fine", "certificate", f"{cert}, valid until {until}")
+        yield fine("certificate", f"{cert}, valid until {until}")
 
 
 def check_disk(settings: Settings) -> Iterator[Finding]:
@@ -271,35 +263,31 @@ def check_disk(settings: Settings) -> Iterator[Finding]:
     while not folder.exists():
         folder = folder.parent
     if not os.access(folder, os.W_OK):
-        yield Finding(
-            "broken", "disk", f"{folder} is not writable",
+        yield broken(
+            "disk",
+            f"{folder} is not writable",
             "Choose another folder with the setting storage.data_dir.",
-        )  # fmt: skip
+        )
         return
     free_gib = shutil.disk_usage(folder).free / GIB
     if storage.recording and free_gib < storage.min_free_gb:
-        yield Finding(
-            "note",
+        yield note(
             "disk",
             f"{free_gib:.1f} GiB free at {storage.data_dir}; nothing will be recorded",
             "Free some space, or set storage.recording = false to silence this.",
         )
     else:
-        yield Finding("fine", "disk", f"{free_gib:.1f} GiB free at {storage.data_dir}")
+        yield fine("disk", f"{free_gib:.1f} GiB free at {storage.data_dir}")
 
 
 def check_session_logs(settings: Settings) -> Iterator[Finding]:
     """Check where logs of running sessions are written; another worker continues sessions from
     them."""
-    try:
-        stored = open_session_logs(settings)
-    except SetupError as error:
-        yield Finding("broken", "session logs", str(error), error.hint or "")
-        return
+    stored = open_session_logs(settings)
     if not stored.name:
-        yield Finding("note", "session logs", "off", "A lost worker loses its sessions.")
+        yield note("session logs", "off", "A lost worker loses its sessions.")
     else:
-        yield Finding("fine", "session logs", stored.name)
+        yield fine("session logs", stored.name)
 
 
 def check_media(settings: Settings) -> Iterator[Finding]:
@@ -322,25 +310,24 @@ def check_media(settings: Settings) -> Iterator[Finding]:
                 install_command(extra),
             )
         else:
-            yield Finding("fine", use, f"{name} {getattr(module, '__version__', '')}".strip())
+            yield fine(use, f"{name} {getattr(module, '__version__', '')}".strip())
 
 
 def check_voice_detector(settings: Settings) -> Iterator[Finding]:
     """Check the voice detector, which half-duplex needs."""
     if settings.worker.vad != "silero":
-        yield Finding("note", "voice detector", f"{settings.worker.vad}; simple, for tests")
+        yield note("voice detector", f"{settings.worker.vad}; simple, for tests")
         return
     missing = [n for n in ("onnxruntime", "silero_vad") if importlib.util.find_spec(n) is None]
     if missing:
-        yield Finding(
-            "note",
+        yield note(
             "voice detector",
             f"{' and '.join(missing)} not installed; no half-duplex worker here",
             f'{install_command("worker")}, or set worker.vad = "energy"',
         )
         return
     silero = importlib.import_module("parley.vad.silero")
-    yield Finding("fine", "voice detector", f"Silero, {silero.model_path().name}")
+    yield fine("voice detector", f"Silero, {silero.model_path().name}")
 
 
 def check_sound_devices(settings: Settings) -> Iterator[Finding]:
@@ -350,7 +337,7 @@ def check_sound_devices(settings: Settings) -> Iterator[Finding]:
     try:
         devices = sound_library().query_devices()
     except SetupError as error:
-        yield Finding("note", "microphone", str(error), error.hint)
+        yield note("microphone", str(error), error.hint)
         return
     inputs = sum(device["max_input_channels"] > 0 for device in devices)
     outputs = sum(device["max_output_channels"] > 0 for device in devices)
@@ -365,20 +352,21 @@ def check_model(settings: Settings) -> Iterator[Finding]:
     try:
         models = importlib.import_module("parley.models")
     except ModuleNotFoundError as error:
-        yield Finding(
-            "note", "model", f"'{name}' cannot be looked at without '{error.name}'",
+        yield note(
+            "model",
+            f"'{name}' cannot be looked at without '{error.name}'",
             install_command("worker"),
-        )  # fmt: skip
+        )
         return
     plan = models.describe(settings.model)
     for problem in plan.problems:
-        yield Finding("broken", "model", f"{plan.name}: {problem}")
+        yield broken("model", f"{plan.name}: {problem}")
     if plan.problems:
         return
     device = f" on {plan.device}" if plan.device != "none" else ""
     kind = f" in {plan.dtype}" if plan.dtype else ""
     slots = "as many slots as fit" if plan.slots is None else _counted(plan.slots, "slot")
-    yield Finding("fine", "model", f"{plan.name} ({plan.source}){device}{kind}, {slots}")
+    yield fine("model", f"{plan.name} ({plan.source}){device}{kind}, {slots}")
     if plan.weights_bytes is not None:
         text = f"{_size(plan.weights_bytes)} of weights"
         if plan.slot_bytes is not None:
@@ -386,9 +374,9 @@ def check_model(settings: Settings) -> Iterator[Finding]:
             total = plan.total_bytes or plan.weights_bytes + rows * plan.slot_bytes
             text += f", {_size(plan.slot_bytes)} per slot, {_size(total)} with "
             text += _counted(rows, "slot")
-        yield Finding("fine", "memory", text)
-    for note in plan.notes:
-        yield Finding("fine", "model", note)
+        yield fine("memory", text)
+    for text in plan.notes:
+        yield fine("model", text)
 
 
 def check_fast_parts(settings: Settings) -> Iterator[Finding]:
@@ -396,10 +384,9 @@ def check_fast_parts(settings: Settings) -> Iterator[Finding]:
     try:
         parts = importlib.import_module("parley.models.minicpmo45.fast_parts_check")
     except ModuleNotFoundError as error:
-        yield Finding(
-            "note", "fast parts", f"cannot be tried without '{error.name}'",
-            install_command("worker"),
-        )  # fmt: skip
+        yield note(
+            "fast parts", f"cannot be tried without '{error.name}'", install_command("worker")
+        )
         return
     for found in parts.try_parts(settings.model):
         yield Finding(found.grade, found.subject, found.text, found.advice)

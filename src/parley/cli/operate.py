@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from parley.cli.remote import NotAllowed, RemoteServer, Titled, VerbReport, reports
+from parley.cli.remote import Columns, NotAllowed, RemoteServer, Titled, VerbReport, reports
 from parley.errors import SetupError
 
 
@@ -34,23 +34,7 @@ def status(server: RemoteServer) -> VerbReport:
                 if one.get("unreachable")
             ),
         ],
-        table=Titled(
-            ("worker", "state", "slots", "free", "model", "device", "version", "address"),
-            [
-                (
-                    one["worker_id"],
-                    _state(one),
-                    one["slots"],
-                    one["free_slots"],
-                    one["model"],
-                    one["gpu_id"],
-                    _version(one),
-                    one["url"],
-                )
-                for one in workers
-            ],
-            none="No workers.",
-        ),
+        table=Titled(WORKER_COLUMNS, workers, none="No workers."),
         exit_code=0 if ready["ready"] else 1,
     )
 
@@ -65,6 +49,18 @@ def _state(worker: dict[str, Any]) -> str:
     return "draining" if worker["draining"] else str(worker["status"])
 
 
+WORKER_COLUMNS: Final[Columns] = {
+    "worker": "worker_id",
+    "state": _state,
+    "slots": "slots",
+    "free": "free_slots",
+    "model": "model",
+    "device": "gpu_id",
+    "version": _version,
+    "address": "url",
+}
+
+
 @reports
 def sessions(server: RemoteServer) -> VerbReport:
     """Show every session: its state, worker and key, and how long it has been in that state."""
@@ -74,24 +70,7 @@ def sessions(server: RemoteServer) -> VerbReport:
         raise NotAllowed("The server lists its sessions for operators only.")
     return VerbReport(
         data={"session_states": states, "sessions": listed},
-        table=Titled(
-            ("state", "session", "kind", "worker", "for", "key", "address", "protected", "why"),
-            [
-                (
-                    one["state"],
-                    one["session_id"],
-                    one["kind"],
-                    one["worker"],
-                    _duration(one["for_s"]),
-                    one["key_id"],
-                    one["address"],
-                    "yes" if one["is_protected"] else "no",
-                    one["why"],
-                )
-                for one in listed
-            ],
-            none="No sessions.",
-        ),
+        table=Titled(SESSION_COLUMNS, listed, none="No sessions."),
     )
 
 
@@ -99,6 +78,19 @@ def _duration(seconds: float) -> str:
     minutes, left_s = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{left_s:02}" if hours else f"{minutes}:{left_s:02}"
+
+
+SESSION_COLUMNS: Final[Columns] = {
+    "state": "state",
+    "session": "session_id",
+    "kind": "kind",
+    "worker": "worker",
+    "for": lambda one: _duration(one["for_s"]),
+    "key": "key_id",
+    "address": "address",
+    "protected": lambda one: "yes" if one["is_protected"] else "no",
+    "why": "why",
+}
 
 
 @reports
@@ -117,15 +109,16 @@ def queue(
     found = server.ask("GET", "/api/queue")
     return VerbReport(
         data=found,
-        table=Titled(
-            ("position", "ticket", "kind", "waits for another s"),
-            [
-                (one["position"], one["ticket_id"], one["task_type"], one["estimated_wait_s"])
-                for one in found["items"]
-            ],
-            none="The queue is empty.",
-        ),
+        table=Titled(TICKET_COLUMNS, found["items"], none="The queue is empty."),
     )
+
+
+TICKET_COLUMNS: Final[Columns] = {
+    "position": "position",
+    "ticket": "ticket_id",
+    "kind": "task_type",
+    "waits for another s": "estimated_wait_s",
+}
 
 
 @reports
@@ -163,15 +156,11 @@ def reload(server: RemoteServer) -> VerbReport:
     )
 
 
-USAGE_COLUMNS: Final = {
+USAGE_COLUMNS: Final[Columns] = {
     "day": "day",
-    "key_id": "key",
-    "name": "name",
-    "sessions": "sessions",
-    "minutes": "minutes",
-    "tokens": "tokens",
+    "key": "key_id",
+    **{name: name for name in ("name", "sessions", "minutes", "tokens")},
 }
-"""Fields of a row of `usage`, and their titles."""
 
 
 @reports
@@ -186,9 +175,8 @@ def usage(
         text = server.ask("GET", path, days=days, format="csv")
         return VerbReport(data=text, lines=[text.removesuffix("\n")])
     found = server.ask("GET", path, days=days)
-    rows = [[one[field] for field in USAGE_COLUMNS] for one in found["usage"]]
     return VerbReport(
-        data=found, table=Titled([*USAGE_COLUMNS.values()], rows, none="No key was used.")
+        data=found, table=Titled(USAGE_COLUMNS, found["usage"], none="No key was used.")
     )
 
 
@@ -208,25 +196,16 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 def list_(server: RemoteServer) -> VerbReport:
     """List the valid keys and what they used today."""
     found = server.ask("GET", KEYS_PATH)
-    return VerbReport(
-        data=found,
-        table=Titled(
-            ("id", "name", "role", "expires", "minutes today", "tokens today", "last used"),
-            [
-                (
-                    one["id"],
-                    one["name"],
-                    one["role"],
-                    (one["expires_at"] or "never")[:10],
-                    _of(one["minutes_today"], one["minutes_per_day"]),
-                    _of(one["tokens_today"], one["tokens_per_day"]),
-                    (one["last_used_at"] or "never")[:16],
-                )
-                for one in found["keys"]
-            ],
-            none="No keys.",
-        ),
-    )
+    return VerbReport(data=found, table=Titled(KEY_COLUMNS, found["keys"], none="No keys."))
+
+
+KEY_COLUMNS: Final[Columns] = {
+    **{name: name for name in ("id", "name", "role")},
+    "expires": lambda one: (one["expires_at"] or "never")[:10],
+    "minutes today": lambda one: _of(one["minutes_today"], one["minutes_per_day"]),
+    "tokens today": lambda one: _of(one["tokens_today"], one["tokens_per_day"]),
+    "last used": lambda one: (one["last_used_at"] or "never")[:16],
+}
 
 
 @keys.command()
@@ -252,17 +231,15 @@ def create(
     ] = None,
 ) -> VerbReport:
     """Create a key and print it; it cannot be shown again."""
-    wanted = {
-        "name": name,
-        "role": role,
+    optional = {
         "expires_in_days": expires_in_days,
         "minutes_per_day": minutes_per_day,
         "tokens_per_day": tokens_per_day,
         "max_sessions": max_sessions,
         "per_minute": per_minute,
     }
-    body = {field: value for field, value in wanted.items() if value is not None}
-    found = server.ask("POST", KEYS_PATH, body)
+    given = {field: value for field, value in optional.items() if value is not None}
+    found = server.ask("POST", KEYS_PATH, {"name": name, "role": role, **given})
     notes = [f"id {found['id']}; the key is not shown again."]
     return VerbReport(data=found, lines=[found["key"]], notes=notes)
 

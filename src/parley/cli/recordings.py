@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from parley.cli import flags
+from parley.cli.bench.figures import columns
 from parley.errors import BadInput, SetupError
 from parley.recording import render as renderer
 from parley.recording import retention, store
@@ -66,11 +67,8 @@ def list_(
     if not found:
         typer.echo("No recordings.")
         return
-    table = [COLUMNS, *(_cells(row) for row in found)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(COLUMNS))]
-    for line in table:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        typer.echo("  ".join(cells).rstrip())
+    for line in columns([COLUMNS, *(_cells(row) for row in found)]):
+        typer.echo(line)
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -66,12 +66,16 @@ class RemoteServer:
         return found
 
 
+Columns = Mapping[str, str | Callable[[dict[str, Any]], Any]]
+"""Titles, and what stands below: a field of each row, or what is made of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Titled:
-    """A table with titles; `none` is printed if it is empty."""
+    """A table of rows as the server sends them; `none` is printed if there are none."""
 
-    titles: Sequence[str]
-    rows: Sequence[Sequence[Any]]
+    columns: Columns
+    rows: Sequence[dict[str, Any]]
     none: str
 
 
@@ -126,7 +130,9 @@ def _show_text(report: VerbReport) -> None:
     if not report.table.rows:
         typer.echo(report.table.none)
         return
-    table = Table(*report.table.titles, box=None, pad_edge=False, header_style="bold")
+    columns = report.table.columns
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in report.table.rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
+        cells = [row[of] if isinstance(of, str) else of(row) for of in columns.values()]
+        table.add_row(*("" if cell is None else str(cell) for cell in cells))
     Console(soft_wrap=True, width=TABLE_COLUMNS).print(table)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, Literal, Protocol
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -18,6 +17,7 @@ from parley.client.devices import Loudspeaker, Microphone, has_output
 from parley.client.duplex import DuplexClient, UnitClient
 from parley.client.half_duplex import HalfDuplexClient
 from parley.client.live import LiveClient
+from parley.client.pace import Pace
 from parley.client.realtime import RealtimeClient
 from parley.errors import NotReady, SetupError
 from parley.media import wav
@@ -37,21 +37,6 @@ ABOVE_ROOM_DB: Final = 10.0
 """So is one that is not this much louder than the quietest: microphones hear the room."""
 
 
-class InterruptMode(StrEnum):
-    """Effect of speech during an answer."""
-
-    off = "off"
-    duck = "duck"
-    stop = "stop"
-
-
-class RealtimeMode(StrEnum):
-    """Modes of `/v1/realtime`."""
-
-    audio = "audio"
-    video = "video"
-
-
 @reach.at_server
 def talk(
     server: reach.ServerAddress,
@@ -69,7 +54,7 @@ def talk(
         ),
     ] = False,
     realtime: Annotated[
-        RealtimeMode | None, typer.Option(help="Full duplex over /v1/realtime.")
+        Literal["audio", "video"] | None, typer.Option(help="Full duplex over /v1/realtime.")
     ] = None,
     frame: Annotated[
         Path | None,
@@ -89,12 +74,12 @@ def talk(
         float, typer.Option(min=0, help="Seconds to wait for an answer after the file ends.")
     ] = 30.0,
     interrupt: Annotated[
-        InterruptMode,
+        Literal["off", "duck", "stop"],
         typer.Option(
             help="What happens if you speak during an answer: nothing, it is played more softly, "
             "or it stops. Best with headphones."
         ),
-    ] = InterruptMode.off,
+    ] = "off",
     transcribe: Annotated[
         bool, typer.Option("--transcribe", help="Show what the server heard you say.")
     ] = False,
@@ -121,7 +106,7 @@ def talk(
     if save is not None:
         files.check_writable(save)
     address, access = server
-    config = Config(interruption=InterruptionOptions(mode=interrupt.value), transcribe=transcribe)
+    config = Config(interruption=InterruptionOptions(mode=interrupt), transcribe=transcribe)
     client = _client(address, access, duplex, realtime, frame, system, reference, config)
     conversation = TalkLoop(client, sound=sound, frames=frames, tail_s=tail, plays=has_output())
     try:
@@ -138,7 +123,7 @@ def _client(
     url: str,
     access: AccessOptions,
     duplex: bool,
-    realtime: RealtimeMode | None,
+    realtime: Literal["audio", "video"] | None,
     frame: Path | None,
     system: str | None,
     voice: bytes | None,
@@ -148,10 +133,9 @@ def _client(
         return HalfDuplexClient(url, system_prompt=system, voice=voice, config=config, **access)
     prompt = system or DEFAULT_SYSTEM_PROMPT
     if realtime is not None:
-        mode: Literal["audio", "video"] = "video" if realtime is RealtimeMode.video else "audio"
         return RealtimeClient(
             url,
-            mode=mode,
+            mode=realtime,
             instructions=prompt,
             voice=voice,
             interruption=config.interruption,
@@ -181,14 +165,6 @@ def _save(path: Path, conversation: TalkLoop) -> None:
 # ---- where sound comes from ----------------------------------------------------------------
 
 
-class Source(Protocol):
-    """Source of sound in real time."""
-
-    async def chunk(self) -> Pcm:
-        """Wait until the next chunk is due and return it."""
-        ...
-
-
 class FileSource:
     """Plays a file in real time, then silence."""
 
@@ -196,8 +172,8 @@ class FileSource:
         self._pcm = pcm
         self._chunk_samples = chunk_samples
         self._sent = 0
-        self._loop = asyncio.get_running_loop()
-        self._due_s = self._loop.time()
+        # A user who paused the conversation does not want to hear the backlog.
+        self._pace = Pace(chunk_samples / INPUT_RATE_HZ)
 
     @property
     def is_over(self) -> bool:
@@ -205,14 +181,8 @@ class FileSource:
         return self._sent >= len(self._pcm)
 
     async def chunk(self, *, holds: bool = False) -> Pcm:
-        """The next chunk; silence if the file `holds`."""
-        late_s = self._loop.time() - self._due_s
-        if late_s < 0:
-            await asyncio.sleep(-late_s)
-        else:
-            # A user who paused the conversation does not want to hear the backlog.
-            self._due_s = self._loop.time()
-        self._due_s += self._chunk_samples / INPUT_RATE_HZ
+        """The next chunk when it is due; silence if the file `holds`."""
+        await self._pace.next()
         if holds:
             return Pcm.silence(self._chunk_samples, INPUT_RATE_HZ)
         piece = self._pcm.slice(self._sent, self._sent + self._chunk_samples)
@@ -271,7 +241,7 @@ class TalkLoop:
                 self._client.loudspeaker = lambda: speaker.left_s
             async with self._client as client:
                 await self._until_ready(client)
-                source: Source = microphone or FileSource(self._spoken(), samples)
+                source = microphone or FileSource(self._spoken(), samples)
                 try:
                     async with asyncio.TaskGroup() as group:
                         speaking = group.create_task(self._speak(source), name="talk-speak")
@@ -297,7 +267,7 @@ class TalkLoop:
         async for event in client:
             self._show(event)
 
-    async def _speak(self, source: Source) -> None:
+    async def _speak(self, source: Microphone | FileSource) -> None:
         """Send sound until the client's session ends."""
         loop = asyncio.get_running_loop()
         over_s: float | None = None

@@ -11,8 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic.fields import FieldInfo
+
+
+def split_list(value: Any) -> Any:
+    """Split a comma-separated list from the environment or a flag."""
+    if isinstance(value, str):
+        return tuple(each.strip() for each in value.split(",") if each.strip())
+    return value
+
+
+Words = Annotated[tuple[str, ...], BeforeValidator(split_list)]
 
 
 class Part(BaseModel):
@@ -52,15 +62,7 @@ class ModelBehaviour(Part):
     @classmethod
     def reference(cls) -> ModelBehaviour:
         """Settings that behave as the reference implementation."""
-        return cls(
-            listen_options_act_on_listen=False,
-            keeps_speech_before_listen=False,
-            forced_listen_ends_speech=False,
-            waits_for_whole_units=False,
-            counts_window_exactly=False,
-            hides_layout_tokens=False,
-            parses_typed_tags=True,
-        )
+        return cls(**{**dict.fromkeys(cls.model_fields, False), "parses_typed_tags": True})
 
 
 class ModelSettings(Part):
@@ -176,13 +178,6 @@ class ModelSettings(Part):
         return _json_object(self.llm_extra)
 
 
-def split_list(value: Any) -> Any:
-    """Split a comma-separated list from the environment or a flag."""
-    if isinstance(value, str):
-        return tuple(each.strip() for each in value.split(",") if each.strip())
-    return value
-
-
 def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text or "{}")
@@ -214,13 +209,8 @@ class GatewaySettings(Part):
     """Initial language of the pages."""
     playback_delay_ms: int = Field(200, ge=0, le=2000)
     """Playback delay advertised to pages."""
-    api_hosts: tuple[str, ...] = ()
+    api_hosts: Words = ()
     """Other hosts that pages may call with ?api=, with port if any."""
-
-    @field_validator("api_hosts", mode="before")
-    @classmethod
-    def _split(cls, value: Any) -> Any:
-        return split_list(value)
 
 
 class StandbySettings(Part):
@@ -352,9 +342,9 @@ class SecuritySettings(Part):
     anonymous_per_minute: int = Field(600, ge=0)
     """Requests and connections per minute and address without a key, except page files and loopback
     clients; 0: no limit."""
-    allowed_origins: tuple[str, ...] = ()
+    allowed_origins: Words = ()
     """Additional page origins that may open sessions; * for all."""
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: Words = ()
     """Public DNS names of this server that are not in its certificate; * stands for any part.
     Addresses and local names need no entry."""
     worker_secret: str | None = None
@@ -366,11 +356,6 @@ class SecuritySettings(Part):
     """Fetch pictures and clips that chat completions name by http(s) address; never from private
     networks."""
 
-    @field_validator("allowed_origins", "allowed_hosts", mode="before")
-    @classmethod
-    def _split(cls, value: Any) -> Any:
-        return split_list(value)
-
 
 class ForwardAuthSettings(Part):
     """Users whom a proxy in front has signed in, e.g. by OIDC."""
@@ -380,11 +365,11 @@ class ForwardAuthSettings(Part):
     Remote-User (Authelia). Unset: no such proxy."""
     groups_header: str | None = None
     """Header with the user's groups, comma-separated."""
-    proxies: tuple[str, ...] = ("127.0.0.1", "::1")
+    proxies: Words = ("127.0.0.1", "::1")
     """Addresses or networks whose headers are trusted."""
-    admin_groups: tuple[str, ...] = ()
+    admin_groups: Words = ()
     """Groups whose members are admins."""
-    operate_groups: tuple[str, ...] = ()
+    operate_groups: Words = ()
     """Groups whose members have the role operate."""
     max_sessions: int = Field(8, ge=1)
     """Concurrent sessions and tickets per user."""
@@ -394,11 +379,6 @@ class ForwardAuthSettings(Part):
     """Minutes of sessions per user and day."""
     tokens_per_day: int | None = Field(None, ge=1)
     """Generated tokens per user and day."""
-
-    @field_validator("proxies", "admin_groups", "operate_groups", mode="before")
-    @classmethod
-    def _split(cls, value: Any) -> Any:
-        return split_list(value)
 
 
 class WorkerSettings(Part):

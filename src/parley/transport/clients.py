@@ -37,7 +37,8 @@ class OpenConnections:
         self.limit = limit
         self._now = now
         self._fresh: dict[str, Allowance] = {}
-        self._open: Counter[str] = Counter()
+        self.by_address: Counter[str] = Counter()
+        """Open connections."""
         self.draining: Counter[str] = Counter()
         """Connections whose bodies are still read after their answer, by address."""
         self.ended: Counter[Ended] = Counter()
@@ -54,16 +55,12 @@ class OpenConnections:
         """True if the address must wait before it may open another WebSocket."""
         return now < self._held_off.get(address, 0.0)
 
-    @property
-    def by_address(self) -> dict[str, int]:
-        return dict(self._open)
-
     def enter(self, address: str) -> bool:
         """Count one connection; false, and not counted, if the address has reached its limit."""
-        if self.limit is not None and self._open[address] >= self.limit:
+        if self.limit is not None and self.by_address[address] >= self.limit:
             self.ended["too_many"] += 1
             return False
-        self._open[address] += 1
+        self.by_address[address] += 1
         return True
 
     def may_open(self, address: str) -> bool:
@@ -83,6 +80,6 @@ class OpenConnections:
 
     def leave(self, address: str) -> None:
         """A counted connection has ended."""
-        self._open[address] -= 1
-        if self._open[address] <= 0:
-            del self._open[address]
+        self.by_address[address] -= 1
+        if self.by_address[address] <= 0:
+            del self.by_address[address]

@@ -3,42 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from parley import logs
+
+if TYPE_CHECKING:
+    from parley.transport.connection import Connection
 
 TICK_S: Final = 1.0
 
 log = logs.get(__name__)
 
 
-class Ticking(Protocol):
-    """Interface of a connection for the timer."""
-
-    def forgive(self, late_s: float) -> None: ...
-
-    def tick(self, now: float) -> None: ...
-
-    def abort(self) -> None: ...
-
-
 class Keepalive:
     """One timer for all connections: keep-alive and stalled output, once a second."""
 
     def __init__(self) -> None:
-        self._connections: set[Ticking] = set()
+        self._connections: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
 
     def __len__(self) -> int:
         return len(self._connections)
 
-    def add(self, connection: Ticking) -> None:
+    def add(self, connection: Connection) -> None:
         self._connections.add(connection)
         if self._timer is None:
             self._schedule(asyncio.get_running_loop())
 
-    def discard(self, connection: Ticking) -> None:
+    def discard(self, connection: Connection) -> None:
         self._connections.discard(connection)
         if not self._connections and self._timer is not None:
             self._timer.cancel()
