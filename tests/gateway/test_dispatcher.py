@@ -43,13 +43,17 @@ class GatewayParts:
         self.worker_pool.heard(worker, Heartbeat(state, free, 0, 0, 0))
 
 
+@pytest.fixture
+def parts() -> GatewayParts:
+    return GatewayParts()
+
+
 def held(ticket: Ticket) -> Lease:
     assert ticket.lease is not None
     return ticket.lease
 
 
-def test_order_is_strict_across_kinds_of_tasks():
-    parts = GatewayParts()
+def test_order_is_strict_across_kinds_of_tasks(parts):
     worker = parts.worker()
     first = parts.ask("omni_duplex")
     others = [parts.ask("chat"), parts.ask("half_duplex_audio"), parts.ask("audio_duplex")]
@@ -86,8 +90,7 @@ def test_of_one_caller_the_first_is_served_first_though_its_sessions_have_ended_
     assert (first.position, second.position) == (1, 2)
 
 
-def test_one_address_with_many_tickets_does_not_stand_in_front_of_the_others():
-    parts = GatewayParts()
+def test_one_address_with_many_tickets_does_not_stand_in_front_of_the_others(parts):
     hog = [parts.ask(address="10.0.0.1") for _ in range(32)]
     guests = [parts.ask(address=f"10.0.1.{number}") for number in range(5)]
     assert [guest.position for guest in guests] == [2, 3, 4, 5, 6]
@@ -98,8 +101,7 @@ def test_one_address_with_many_tickets_does_not_stand_in_front_of_the_others():
     assert order == [hog[0], *guests, *hog[1:]]
 
 
-def test_an_address_with_a_session_stands_behind_one_without():
-    parts = GatewayParts()
+def test_an_address_with_a_session_stands_behind_one_without(parts):
     parts.worker()
     talking = parts.ask(address="10.0.0.1")
     again = parts.ask(address="10.0.0.1")
@@ -110,9 +112,8 @@ def test_an_address_with_a_session_stands_behind_one_without():
     assert (guest.state, again.state) == ("leased", "waiting")
 
 
-def test_tickets_of_one_caller_are_served_as_they_came():
+def test_tickets_of_one_caller_are_served_as_they_came(parts):
     """Whatever it had when each of them joined; an address of IPv6 is one with its /64."""
-    parts = GatewayParts()
     parts.worker()
     running = parts.ask(address="2001:db8::1")
     tickets = [parts.ask(address=f"2001:db8::{number}") for number in range(2, 6)]
@@ -122,8 +123,7 @@ def test_tickets_of_one_caller_are_served_as_they_came():
     assert served(parts, tickets) == tickets
 
 
-def test_keys_share_places_wherever_they_come_from():
-    parts = GatewayParts()
+def test_keys_share_places_wherever_they_come_from(parts):
     hog = [parts.ask(address=f"10.0.0.{number}", key_id="k1") for number in range(3)]
     guest = parts.ask(address="10.0.0.0", key_id="k2")
     parts.worker()
@@ -142,8 +142,7 @@ def test_a_ticket_is_overtaken_by_so_many_at_most():
     assert order.index(hog[1]) == STEPS_BACK
 
 
-def test_order_is_strict_when_only_the_second_could_be_served():
-    parts = GatewayParts()
+def test_order_is_strict_when_only_the_second_could_be_served(parts):
     parts.worker("calls", modes=("duplex",))
     parts.ask("omni_duplex")
     call = parts.ask("omni_duplex")
@@ -154,8 +153,7 @@ def test_order_is_strict_when_only_the_second_could_be_served():
     assert (call.state, chat.state) == ("waiting", "waiting")
 
 
-def test_a_newcomer_does_not_overtake_when_a_worker_is_idle():
-    parts = GatewayParts()
+def test_a_newcomer_does_not_overtake_when_a_worker_is_idle(parts):
     worker = parts.worker()
     parts.heartbeats(worker, "loading", free=0)
     waiting = parts.ask()
@@ -166,8 +164,7 @@ def test_a_newcomer_does_not_overtake_when_a_worker_is_idle():
     assert (waiting.state, newcomer.state) == ("leased", "waiting")
 
 
-def test_a_client_that_left_between_assignment_and_use_gives_the_slot_back():
-    parts = GatewayParts()
+def test_a_client_that_left_between_assignment_and_use_gives_the_slot_back(parts):
     parts.worker()
     leased, waiting = parts.ask(), parts.ask()
 
@@ -176,8 +173,7 @@ def test_a_client_that_left_between_assignment_and_use_gives_the_slot_back():
     assert waiting.state == "leased"
 
 
-def test_releasing_twice_frees_one_slot():
-    parts = GatewayParts()
+def test_releasing_twice_frees_one_slot(parts):
     worker = parts.worker(slots=2)
     leases = [held(parts.ask()), held(parts.ask())]
     parts.ask(), parts.ask()
@@ -189,8 +185,7 @@ def test_releasing_twice_frees_one_slot():
     assert len(parts.queue) == 1
 
 
-def test_a_heartbeat_sent_before_the_session_began_does_not_free_its_slot():
-    parts = GatewayParts()
+def test_a_heartbeat_sent_before_the_session_began_does_not_free_its_slot(parts):
     worker = parts.worker(slots=3)
     # The worker is still cleaning up one slot, and has seen neither lease when it reports.
     leases = [parts.ask(), parts.ask()]
@@ -202,8 +197,7 @@ def test_a_heartbeat_sent_before_the_session_began_does_not_free_its_slot():
     assert parts.ask().state == "waiting"
 
 
-def test_a_slot_stays_taken_until_the_worker_has_cleaned_up():
-    parts = GatewayParts()
+def test_a_slot_stays_taken_until_the_worker_has_cleaned_up(parts):
     worker = parts.worker()
     ticket, waiting = parts.ask(), parts.ask()
     parts.says(worker, held(ticket), "active", was_ready=True)
@@ -216,8 +210,7 @@ def test_a_slot_stays_taken_until_the_worker_has_cleaned_up():
     assert waiting.state == "leased"
 
 
-def test_a_slot_whose_end_was_never_told_is_reclaimed_after_two_idle_beats():
-    parts = GatewayParts()
+def test_a_slot_whose_end_was_never_told_is_reclaimed_after_two_idle_beats(parts):
     worker = parts.worker()
     ticket, waiting = parts.ask(), parts.ask()
     parts.says(worker, held(ticket), "active")
@@ -230,8 +223,7 @@ def test_a_slot_whose_end_was_never_told_is_reclaimed_after_two_idle_beats():
     assert (after_one, waiting.state) == ("waiting", "leased")
 
 
-def test_a_late_beat_does_not_hand_out_a_slot_twice():
-    parts = GatewayParts()
+def test_a_late_beat_does_not_hand_out_a_slot_twice(parts):
     worker = parts.worker()
     parts.ask()
 
@@ -241,8 +233,7 @@ def test_a_late_beat_does_not_hand_out_a_slot_twice():
     assert second.state == "waiting"
 
 
-def test_estimates_fall_as_time_passes():
-    parts = GatewayParts()
+def test_estimates_fall_as_time_passes(parts):
     parts.worker()
     parts.ask()
     waiting = parts.ask()
@@ -254,8 +245,7 @@ def test_estimates_fall_as_time_passes():
     assert (at_first, waiting.estimated_wait_s) == (20, 15)
 
 
-def test_a_paused_session_counts_with_what_is_left_of_its_pause():
-    parts = GatewayParts()
+def test_a_paused_session_counts_with_what_is_left_of_its_pause(parts):
     worker = parts.worker()
     running = parts.ask("omni_duplex")
     parts.says(worker, held(running), "paused", pause_left_s=12)
@@ -266,15 +256,13 @@ def test_a_paused_session_counts_with_what_is_left_of_its_pause():
     assert worker.view == "duplex_paused"
 
 
-def test_a_loading_worker_counts_thirty_seconds():
-    parts = GatewayParts()
+def test_a_loading_worker_counts_thirty_seconds(parts):
     parts.worker_pool.process_begins(0)
 
     assert parts.ask().estimated_wait_s == 30
 
 
-def test_a_worker_that_takes_longer_to_load_is_expected_later_and_later():
-    parts = GatewayParts()
+def test_a_worker_that_takes_longer_to_load_is_expected_later_and_later(parts):
     parts.worker_pool.process_begins(0)
     ticket = parts.ask()
     parts.clock.advance(10)
@@ -286,8 +274,7 @@ def test_a_worker_that_takes_longer_to_load_is_expected_later_and_later():
     assert (in_time, ticket.estimated_wait_s) == (20, 60)
 
 
-def test_the_next_load_is_expected_to_take_as_long_as_the_last():
-    parts = GatewayParts()
+def test_the_next_load_is_expected_to_take_as_long_as_the_last(parts):
     parts.worker_pool.process_begins(0, pid=1)
     parts.clock.advance(200)
     worker = parts.worker(pid=1)
@@ -297,8 +284,7 @@ def test_the_next_load_is_expected_to_take_as_long_as_the_last():
     assert parts.ask().estimated_wait_s == 202
 
 
-def test_a_worker_that_hangs_is_not_one_that_loads():
-    parts = GatewayParts()
+def test_a_worker_that_hangs_is_not_one_that_loads(parts):
     parts.worker_pool.process_begins(0, pid=1)
     parts.worker(pid=1)
 
@@ -311,8 +297,7 @@ def test_a_worker_that_hangs_is_not_one_that_loads():
     assert parts.worker_pool.sweep() == []
 
 
-def test_a_worker_that_is_not_heard_is_not_counted_on_before_its_sessions_are_given_up():
-    parts = GatewayParts()
+def test_a_worker_that_is_not_heard_is_not_counted_on_before_its_sessions_are_given_up(parts):
     worker = parts.worker()
     running = held(parts.ask())
     said = [parts.worker_pool.can_take]
@@ -328,8 +313,7 @@ def test_a_worker_that_is_not_heard_is_not_counted_on_before_its_sessions_are_gi
     assert still_held
 
 
-def test_newcomers_are_refused_a_minute_after_the_last_worker_fell_silent():
-    parts = GatewayParts()
+def test_newcomers_are_refused_a_minute_after_the_last_worker_fell_silent(parts):
     parts.worker_pool.process_begins(0, pid=1)
     parts.worker(pid=1)
     parts.clock.advance(6)
@@ -345,8 +329,7 @@ def test_newcomers_are_refused_a_minute_after_the_last_worker_fell_silent():
         parts.ask()
 
 
-def test_a_worker_that_ends_again_and_again_before_it_is_ready_is_not_waited_for():
-    parts = GatewayParts()
+def test_a_worker_that_ends_again_and_again_before_it_is_ready_is_not_waited_for(parts):
     parts.worker_pool.process_begins(0, pid=1)
     parts.clock.advance(20)
     parts.worker_pool.sweep()
@@ -363,8 +346,7 @@ def test_a_worker_that_ends_again_and_again_before_it_is_ready_is_not_waited_for
     assert parts.worker_pool.loading_workers == 0
 
 
-def test_processes_of_two_nodes_may_have_the_same_number():
-    parts = GatewayParts()
+def test_processes_of_two_nodes_may_have_the_same_number(parts):
     for index in (0, 1):
         parts.worker_pool.process_begins(index, pid=7)
     parts.worker("w0", pid=7, index=0)
@@ -381,8 +363,7 @@ def test_processes_of_two_nodes_may_have_the_same_number():
     }
 
 
-def test_only_an_empty_worker_is_retired_and_nobody_gets_a_slot_of_it_then():
-    parts = GatewayParts()
+def test_only_an_empty_worker_is_retired_and_nobody_gets_a_slot_of_it_then(parts):
     parts.worker("w0", pid=1, index=0)
     running = held(parts.ask())
 
@@ -394,8 +375,7 @@ def test_only_an_empty_worker_is_retired_and_nobody_gets_a_slot_of_it_then():
     assert parts.ask().state == "waiting"
 
 
-def test_one_worker_that_cannot_load_does_not_speak_for_the_others():
-    parts = GatewayParts()
+def test_one_worker_that_cannot_load_does_not_speak_for_the_others(parts):
     parts.worker_pool.process_begins(0, pid=1)
     parts.worker_pool.process_begins(1, pid=2)
     parts.worker_pool.process_ended(0, 1)
@@ -406,8 +386,7 @@ def test_one_worker_that_cannot_load_does_not_speak_for_the_others():
     assert parts.ask().estimated_wait_s is not None
 
 
-def test_a_pause_of_the_gateway_is_not_held_against_workers():
-    parts = GatewayParts()
+def test_a_pause_of_the_gateway_is_not_held_against_workers(parts):
     worker = parts.worker()
     ticket = parts.ask()
     lost = []
@@ -424,8 +403,7 @@ def test_a_pause_of_the_gateway_is_not_held_against_workers():
 
 
 @pytest.mark.parametrize("ends", ["socket", "silence"])
-def test_when_the_last_worker_is_gone_estimates_are_unknown_at_once(ends):
-    parts = GatewayParts()
+def test_when_the_last_worker_is_gone_estimates_are_unknown_at_once(parts, ends):
     worker = parts.worker()
     parts.ask()
     waiting = parts.ask()
@@ -440,16 +418,14 @@ def test_when_the_last_worker_is_gone_estimates_are_unknown_at_once(ends):
     assert waiting.estimated_wait_s is None
 
 
-def test_without_a_usable_worker_the_estimate_is_unknown():
-    parts = GatewayParts()
+def test_without_a_usable_worker_the_estimate_is_unknown(parts):
     worker = parts.worker()
     parts.heartbeats(worker, "error", free=0)
 
     assert parts.ask().estimated_wait_s is None
 
 
-def test_sessions_that_never_got_ready_do_not_feed_the_average():
-    parts = GatewayParts()
+def test_sessions_that_never_got_ready_do_not_feed_the_average(parts):
     worker = parts.worker()
 
     for was_ready in (False, True):
@@ -463,8 +439,7 @@ def test_sessions_that_never_got_ready_do_not_feed_the_average():
     assert parts.eta.averages[Kind.CHAT] == 7
 
 
-def test_work_spreads_over_workers():
-    parts = GatewayParts()
+def test_work_spreads_over_workers(parts):
     first, second = parts.worker("a", slots=2), parts.worker("b", slots=2)
 
     parts.ask(), parts.ask()
@@ -472,8 +447,7 @@ def test_work_spreads_over_workers():
     assert (len(first.leases), len(second.leases)) == (1, 1)
 
 
-def test_if_no_worker_can_be_reached_all_are_told_so_and_newcomers_refused():
-    parts = GatewayParts()
+def test_if_no_worker_can_be_reached_all_are_told_so_and_newcomers_refused(parts):
     worker = parts.worker()
     first, *behind = [parts.ask() for _ in range(3)]
 
@@ -487,8 +461,7 @@ def test_if_no_worker_can_be_reached_all_are_told_so_and_newcomers_refused():
     held(parts.ask())
 
 
-def test_clients_wait_while_a_worker_that_could_take_them_is_started():
-    parts = GatewayParts()
+def test_clients_wait_while_a_worker_that_could_take_them_is_started(parts):
     parts.worker("a")
     parts.worker_pool.process_begins(1, pid=77)
     ticket = parts.ask()
@@ -498,8 +471,7 @@ def test_clients_wait_while_a_worker_that_could_take_them_is_started():
     assert ticket.state == "waiting"
 
 
-def test_heartbeats_of_an_unreachable_worker_do_not_count_as_a_server_that_serves():
-    parts = GatewayParts()
+def test_heartbeats_of_an_unreachable_worker_do_not_count_as_a_server_that_serves(parts):
     worker = parts.worker()
     parts.worker_pool.unreachable(worker)
     before = parts.worker_pool.last_alive_at
@@ -510,8 +482,7 @@ def test_heartbeats_of_an_unreachable_worker_do_not_count_as_a_server_that_serve
     assert parts.worker_pool.last_alive_at == before
 
 
-def test_a_lost_slot_is_served_again_only_by_a_new_hello():
-    parts = GatewayParts()
+def test_a_lost_slot_is_served_again_only_by_a_new_hello(parts):
     worker = parts.worker(pid=1)
     ticket, waiting = parts.ask(), parts.ask()
     parts.says(worker, held(ticket), "active")
@@ -525,8 +496,7 @@ def test_a_lost_slot_is_served_again_only_by_a_new_hello():
     assert (state_before, waiting.state) == ("waiting", "leased")
 
 
-def test_a_worker_that_reconnects_keeps_its_sessions():
-    parts = GatewayParts()
+def test_a_worker_that_reconnects_keeps_its_sessions(parts):
     worker = parts.worker(pid=1)
     ticket = parts.ask()
     parts.says(worker, held(ticket), "active")
@@ -538,8 +508,7 @@ def test_a_worker_that_reconnects_keeps_its_sessions():
     assert again.free_slots == 0
 
 
-def test_a_new_process_under_a_known_name_has_lost_the_old_sessions():
-    parts = GatewayParts()
+def test_a_new_process_under_a_known_name_has_lost_the_old_sessions(parts):
     parts.worker(pid=1)
     ticket = parts.ask()
 
@@ -548,8 +517,7 @@ def test_a_new_process_under_a_known_name_has_lost_the_old_sessions():
     assert held(ticket).is_lost
 
 
-def test_a_task_nobody_offers_is_refused_and_does_not_block_the_others():
-    parts = GatewayParts()
+def test_a_task_nobody_offers_is_refused_and_does_not_block_the_others(parts):
     both = parts.worker("a")
     waiting = [parts.ask("chat"), parts.ask("omni_duplex"), parts.ask("chat")]
     parts.worker("b", modes=("chat",))
@@ -569,8 +537,7 @@ class _Owner:
         self.end = callback
 
 
-def test_a_lease_whose_owner_ended_is_reclaimed():
-    parts = GatewayParts()
+def test_a_lease_whose_owner_ended_is_reclaimed(parts):
     parts.worker()
     owner = _Owner()
     parts.dispatcher.submit(Kind.CHAT, session_id="", owner=owner)
@@ -623,8 +590,7 @@ def test_no_slot_is_lost_or_given_twice_in_a_random_day(seed: int):
     assert [worker.free_slots for worker in parts.worker_pool] == [1, 3]
 
 
-def test_a_session_that_lost_its_worker_blocks_no_one_who_can_take_another_slot():
-    parts = GatewayParts()
+def test_a_session_that_lost_its_worker_blocks_no_one_who_can_take_another_slot(parts):
     worker = parts.worker("busy")
     parts.ask()
     lost = parts.dispatcher.submit_first(
@@ -638,8 +604,7 @@ def test_a_session_that_lost_its_worker_blocks_no_one_who_can_take_another_slot(
     assert worker.free_slots == 0
 
 
-def test_a_ticket_is_refused_after_two_workers_failed_although_a_third_is_free():
-    parts = GatewayParts()
+def test_a_ticket_is_refused_after_two_workers_failed_although_a_third_is_free(parts):
     for name in ("a", "b", "c"):
         parts.worker(name)
     ticket = parts.ask()
@@ -650,8 +615,7 @@ def test_a_ticket_is_refused_after_two_workers_failed_although_a_third_is_free()
     assert ticket.state == "refused"
 
 
-def test_a_paused_dispatcher_leaves_free_slots_alone():
-    parts = GatewayParts()
+def test_a_paused_dispatcher_leaves_free_slots_alone(parts):
     parts.worker()
     parts.dispatcher.pause(True)
     ticket = parts.ask()
@@ -662,8 +626,7 @@ def test_a_paused_dispatcher_leaves_free_slots_alone():
     assert (state_paused, ticket.state) == ("waiting", "leased")
 
 
-def test_a_worker_that_refused_gets_nothing_until_it_reports_a_free_slot():
-    parts = GatewayParts()
+def test_a_worker_that_refused_gets_nothing_until_it_reports_a_free_slot(parts):
     worker = parts.worker()
     ticket = parts.ask()
 
@@ -675,8 +638,7 @@ def test_a_worker_that_refused_gets_nothing_until_it_reports_a_free_slot():
     assert ticket.refusals == 1
 
 
-def test_tickets_that_return_to_the_queue_keep_the_order_in_which_they_came():
-    parts = GatewayParts()
+def test_tickets_that_return_to_the_queue_keep_the_order_in_which_they_came(parts):
     workers = [parts.worker("a"), parts.worker("b")]
     first, second, third = parts.ask(), parts.ask(), parts.ask()
 

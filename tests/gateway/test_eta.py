@@ -31,26 +31,16 @@ def test_durations_of_one_task_leave_the_others_alone():
     assert eta.eta(Kind.OMNI_DUPLEX) == 90
 
 
-def test_two_chat_workers_and_three_waiters_as_worked_out_in_the_specification():
-    eta = tracker(chat_s=20)
+@pytest.mark.parametrize(
+    ("chat_s", "elapsed_s", "waits"),
+    [(20, [5, 10], [10, 15, 30]), (10, [20], [15]), (15, [5], [10])],
+    ids=["as worked out in the specification", "an overrun worker", "a third of its task"],
+)
+def test_waits_follow_from_what_runs(chat_s: int, elapsed_s: list[int], waits: list[int]):
+    eta = tracker(chat_s=chat_s)
+    free_in_s = [eta.remaining(Kind.CHAT, each) for each in elapsed_s]
 
-    waits = estimate_waits(
-        [eta.remaining(Kind.CHAT, 5), eta.remaining(Kind.CHAT, 10)], [Kind.CHAT] * 3, eta
-    )
-
-    assert waits == [10, 15, 30]
-
-
-def test_overrun_worker_gives_the_first_waiter_fifteen_seconds():
-    eta = tracker(chat_s=10)
-
-    assert estimate_waits([eta.remaining(Kind.CHAT, 20)], [Kind.CHAT], eta) == [15]
-
-
-def test_one_worker_five_seconds_into_a_task_of_fifteen():
-    eta = tracker(chat_s=15)
-
-    assert estimate_waits([eta.remaining(Kind.CHAT, 5)], [Kind.CHAT], eta) == [10]
+    assert estimate_waits(free_in_s, [Kind.CHAT] * len(waits), eta) == waits
 
 
 def test_without_any_slot_the_wait_is_unknown():

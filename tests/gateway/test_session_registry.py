@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,37 +112,39 @@ class Young:
         return worker.free_slots
 
 
-async def test_a_session_is_unknown_only_when_its_window_must_be_over() -> None:
-    gateway = Young()
+@pytest.fixture
+async def young() -> AsyncIterator[Young]:
+    made = Young()
+    yield made
+    await made.kept.close()
 
+
+async def test_a_session_is_unknown_only_when_its_window_must_be_over(young: Young) -> None:
     for at_s in (0.0, 11.0, 29.0):
-        gateway.clock.advance(at_s - gateway.clock.monotonic())
+        young.clock.advance(at_s - young.clock.monotonic())
         with pytest.raises(NotYetKnown):
-            await gateway.kept.find("call")
-    gateway.clock.advance(2.0)
+            await young.kept.find("call")
+    young.clock.advance(2.0)
 
-    assert await gateway.kept.find("call") is None
+    assert await young.kept.find("call") is None
 
 
-async def test_a_worker_may_bring_a_session_late() -> None:
-    gateway = Young()
-    gateway.clock.advance(26.0)
+async def test_a_worker_may_bring_a_session_late(young: Young) -> None:
+    young.clock.advance(26.0)
 
-    gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
 
-    lease = present(await gateway.kept.find("call"))
+    lease = present(await young.kept.find("call"))
     assert lease.is_held
-    assert (gateway.kept.away, gateway.free_slots()) == (1, 1)
+    assert (young.kept.away, young.free_slots()) == (1, 1)
 
 
-async def test_a_session_that_ended_without_a_gateway_has_last_words() -> None:
-    gateway = Young()
+async def test_a_session_that_ended_without_a_gateway_has_last_words(young: Young) -> None:
+    young.pool.welcome(hello(of_session(Phase.ENDED)), object())
 
-    gateway.pool.welcome(hello(of_session(Phase.ENDED)), object())
-
-    lease = present(await gateway.kept.find("call"))
-    assert gateway.kept.take(lease) is None, "it has no slot any more"
-    assert (gateway.kept.away, gateway.free_slots()) == (0, 2)
+    lease = present(await young.kept.find("call"))
+    assert young.kept.take(lease) is None, "it has no slot any more"
+    assert (young.kept.away, young.free_slots()) == (0, 2)
 
 
 async def ended_and_lost(gateway: Young) -> Lease:
@@ -156,34 +159,31 @@ async def ended_and_lost(gateway: Young) -> Lease:
     return lease
 
 
-async def test_last_words_of_a_worker_that_died_are_told_by_another() -> None:
-    gateway = Young()
-    rebuilt = gateway.rebuilds()
-    lease = await ended_and_lost(gateway)
+async def test_last_words_of_a_worker_that_died_are_told_by_another(young: Young) -> None:
+    rebuilt = young.rebuilds()
+    lease = await ended_and_lost(young)
 
-    assert gateway.kept.seek_last_words(lease)
+    assert young.kept.seek_last_words(lease)
 
-    found = present(await gateway.kept.find("call"))
+    found = present(await young.kept.find("call"))
     assert (rebuilt, found.worker.worker_id) == (["lease"], "v")
 
 
-async def test_last_words_are_found_at_the_worker_that_took_them_over() -> None:
-    gateway = Young()
-
+async def test_last_words_are_found_at_the_worker_that_took_them_over(young: Young) -> None:
     async def rebuild(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
-        lease = present(gateway.pool.lease(Kind.AUDIO_DUPLEX, session.session_id))
+        lease = present(young.pool.lease(Kind.AUDIO_DUPLEX, session.session_id))
         lease.resume = ResumeState("duplex", left_s=WINDOW_S, note="")
         lease.phase = Phase.ENDED
         return lease.transfer()
 
-    gateway.kept.rebuild = rebuild
-    assert gateway.kept.seek_last_words(await ended_and_lost(gateway))
+    young.kept.rebuild = rebuild
+    assert young.kept.seek_last_words(await ended_and_lost(young))
     await asyncio.sleep(0)
 
-    found = present(await gateway.kept.find("call"))
+    found = present(await young.kept.find("call"))
     assert found.worker.worker_id == "v"
     assert found.worker.free_slots == 2, "they need none"
-    assert gateway.kept.take(found) is None
+    assert young.kept.take(found) is None
 
 
 @pytest.mark.parametrize(("code", "is_kept"), [(1000, False), (1001, False), (1006, True)])
@@ -195,133 +195,138 @@ def test_a_session_whose_client_leaves_while_it_moves_is_over(code: int, is_kept
     assert relay._is_cut(end, upstream) is is_kept  # type: ignore[arg-type]
 
 
-async def test_a_session_that_ended_is_not_called_lost_when_its_last_words_are_gone() -> None:
-    gateway = Young()
-
+async def test_a_session_that_ended_is_not_called_lost_when_its_last_words_are_gone(
+    young: Young,
+) -> None:
     async def rebuild(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
         raise NotRebuilt("Nothing of the session was kept.")
 
-    gateway.kept.rebuild = rebuild
-    lease = await ended_and_lost(gateway)
-    assert gateway.kept.seek_last_words(lease)
+    young.kept.rebuild = rebuild
+    lease = await ended_and_lost(young)
+    assert young.kept.seek_last_words(lease)
 
-    assert await gateway.kept.find("call") is None
+    assert await young.kept.find("call") is None
 
-    assert gateway.kept.why_lost("call", None) is None
-    assert gateway.kept.has_ended("call", None)
-    assert not gateway.kept.has_ended("call", "another's")
-
-
-async def test_a_session_of_which_its_worker_says_nothing_more_gives_its_slot_back() -> None:
-    gateway = Young()
-    gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
-
-    worker = gateway.pool.welcome(hello(), object())
-    gateway.pool.heard(worker, Heartbeat("idle", 2, 0, 0.0, 0))
-
-    assert (gateway.kept.away, gateway.free_slots()) == (0, 2)
+    assert young.kept.why_lost("call", None) is None
+    assert young.kept.has_ended("call", None)
+    assert not young.kept.has_ended("call", "another's")
 
 
-async def test_a_worker_that_is_lost_after_it_rebuilt_a_session_is_followed_by_another() -> None:
-    gateway = Young()
-    first = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
-    rebuilt = gateway.rebuilds()
+async def test_a_session_of_which_its_worker_says_nothing_more_gives_its_slot_back(
+    young: Young,
+) -> None:
+    young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+
+    worker = young.pool.welcome(hello(), object())
+    young.pool.heard(worker, Heartbeat("idle", 2, 0, 0.0, 0))
+
+    assert (young.kept.away, young.free_slots()) == (0, 2)
+
+
+async def test_a_worker_that_is_lost_after_it_rebuilt_a_session_is_followed_by_another(
+    young: Young,
+) -> None:
+    first = young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    rebuilt = young.rebuilds()
     others = [hello(worker_id=name) for name in ("v", "u")]
     for lost, other in zip((first.worker_id, "v"), others, strict=True):
-        gateway.pool.welcome(other, object())
-        worker = present(gateway.pool.find(lost))
-        gateway.pool.disconnected(worker)
-        gateway.pool.gone(worker)
-        assert await gateway.kept.find("call") is not None
+        young.pool.welcome(other, object())
+        worker = present(young.pool.find(lost))
+        young.pool.disconnected(worker)
+        young.pool.gone(worker)
+        assert await young.kept.find("call") is not None
 
     assert len(rebuilt) == 2
-    assert gateway.dropped == []
-    assert gateway.kept.why_lost("call", None) is None
+    assert young.dropped == []
+    assert young.kept.why_lost("call", None) is None
 
 
-async def test_a_fault_while_a_session_is_rebuilt_loses_it_and_nothing_else() -> None:
-    gateway = Young()
-    worker = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+async def test_a_fault_while_a_session_is_rebuilt_loses_it_and_nothing_else(young: Young) -> None:
+    worker = young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
 
     async def rebuild(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
         raise KeyError("a mistake of ours")
 
-    gateway.kept.rebuild = rebuild
-    gateway.pool.left(worker)
-    await until(lambda: gateway.kept.moving("call") is None)
-    gateway.clock.advance(WINDOW_S + 1)
-    assert await gateway.kept.find("call") is None
+    young.kept.rebuild = rebuild
+    young.pool.left(worker)
+    await until(lambda: young.kept.moving("call") is None)
+    young.clock.advance(WINDOW_S + 1)
+    assert await young.kept.find("call") is None
 
-    why = gateway.kept.why_lost("call", None)
+    why = young.kept.why_lost("call", None)
     assert why == "The server made a mistake; its log has more."
-    assert gateway.dropped == ["lease"]
-    with gateway.kept.admission.claim("call"):
+    assert young.dropped == ["lease"]
+    with young.kept.admission.claim("call"):
         """Its id is free again."""
 
 
-async def test_a_worker_that_was_thought_lost_may_bring_hundreds_of_sessions_again() -> None:
-    gateway, doubled = Young(), list[str]()
-    gateway.rebuilds()
-    gateway.kept.doubled.listen(lambda lease: doubled.append(lease.lease_id))
+async def test_a_worker_that_was_thought_lost_may_bring_hundreds_of_sessions_again(
+    young: Young,
+) -> None:
+    doubled = list[str]()
+    young.rebuilds()
+    young.kept.doubled.listen(lambda lease: doubled.append(lease.lease_id))
     leases = [str(number) for number in range(600)]
     brought = [of_session(Phase.ACTIVE, each, each) for each in leases]
-    frozen = gateway.pool.welcome(hello(*brought), object())
-    gateway.pool.welcome(msgspec.structs.replace(hello(worker_id="v"), slots=600), object())
-    gateway.pool.left(frozen)
-    await until(lambda: gateway.kept.away == 600)
+    frozen = young.pool.welcome(hello(*brought), object())
+    young.pool.welcome(msgspec.structs.replace(hello(worker_id="v"), slots=600), object())
+    young.pool.left(frozen)
+    await until(lambda: young.kept.away == 600)
 
-    gateway.pool.welcome(hello(*brought), object())
+    young.pool.welcome(hello(*brought), object())
 
     assert doubled == leases
-    assert gateway.kept.away == 600
+    assert young.kept.away == 600
 
 
-async def test_a_gateway_that_ends_leaves_what_it_rebuilds_to_the_next_one() -> None:
-    gateway, began = Young(), asyncio.Event()
+async def test_a_gateway_that_ends_leaves_what_it_rebuilds_to_the_next_one(young: Young) -> None:
+    began = asyncio.Event()
     workers = [
-        gateway.pool.welcome(hello(of_session(Phase.ACTIVE, name, call), worker_id=name), object())
+        young.pool.welcome(hello(of_session(Phase.ACTIVE, name, call), worker_id=name), object())
         for name, call in (("first", "call"), ("later", "another"))
     ]
 
     async def rebuild(session: GatewaySession, slot: ReservedSlot | None) -> Lease:
         began.set()
         # As the queue does, which is closed then.
-        await gateway.leaving.wait()
+        await young.leaving.wait()
         raise NotRebuilt("The server is shutting down.")
 
-    gateway.kept.rebuild = rebuild
-    gateway.pool.left(workers[0])
+    young.kept.rebuild = rebuild
+    young.pool.left(workers[0])
     await began.wait()
-    asking = asyncio.create_task(gateway.kept.find("call"))
+    asking = asyncio.create_task(young.kept.find("call"))
     await asyncio.sleep(0)
-    gateway.kept.leave()
-    gateway.leaving.set()
-    gateway.pool.left(workers[1])
+    young.kept.leave()
+    young.leaving.set()
+    young.pool.left(workers[1])
 
     with pytest.raises(NotYetKnown):
         await asking
-    await gateway.kept.close()
-    assert gateway.dropped == []
+    await young.kept.close()
+    assert young.dropped == []
 
 
-async def test_a_session_in_flight_to_another_worker_is_not_ended_where_it_was() -> None:
-    gateway, ended = Young(), list[str]()
-    gateway.pool.welcome(
+async def test_a_session_in_flight_to_another_worker_is_not_ended_where_it_was(
+    young: Young,
+) -> None:
+    ended = list[str]()
+    young.pool.welcome(
         hello(*(of_session(Phase.ACTIVE, each, each) for each in ("on its way", "there"))), object()
     )
-    unlogged = present(gateway.pool.find_lease("there"))
+    unlogged = present(young.pool.find_lease("there"))
     assert unlogged.resume is not None
     unlogged.resume = msgspec.structs.replace(unlogged.resume, log_id="")
 
     control = Mock(end_doubled=lambda lease: ended.append(lease.session_id))
-    moving = Moving(sessions=gateway.kept, rebuilding=Mock(), worker_control=control)
+    moving = Moving(sessions=young.kept, rebuilding=Mock(), worker_control=control)
     for name in ("on its way", "there"):
-        lease = present(gateway.pool.find_lease(name))
+        lease = present(young.pool.find_lease(name))
         moving._part(lease)
 
     moving.leave()
-    gateway.kept.leave()
-    await gateway.kept.close()
+    young.kept.leave()
+    await young.kept.close()
 
     # The other one had arrived, or nobody could continue it.
     assert ended == ["there"]
@@ -338,28 +343,27 @@ async def test_a_session_in_flight_to_another_worker_is_not_ended_where_it_was()
     ids=["there is room", "its client is connected", "another model", "nobody else"],
 )
 async def test_a_session_whose_worker_cannot_be_reached_goes_where_it_can(
-    others: tuple[str, ...], is_connected: bool, goes: bool
+    young: Young, others: tuple[str, ...], is_connected: bool, goes: bool
 ) -> None:
-    gateway, ended = Young(), list[str]()
-    rebuilt = gateway.rebuilds()
-    gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    ended = list[str]()
+    rebuilt = young.rebuilds()
+    young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
     for model in others:
         there = msgspec.structs.replace(hello(worker_id="other"), model=model)
-        gateway.pool.welcome(there, object())
+        young.pool.welcome(there, object())
     control = Mock(end_doubled=lambda lease: ended.append(lease.lease_id))
-    moving = Moving(sessions=gateway.kept, rebuilding=Mock(), worker_control=control)
-    lease = present(gateway.pool.find_lease("lease"))
+    moving = Moving(sessions=young.kept, rebuilding=Mock(), worker_control=control)
+    lease = present(young.pool.find_lease("lease"))
     if is_connected:
-        lease = present(gateway.kept.take(lease))
+        lease = present(young.kept.take(lease))
 
     moving.move_unreachable(lease)
 
     assert not lease.worker.is_usable
     await until(lambda: bool(rebuilt) == goes)
-    assert gateway.kept.is_away(lease) == (not goes and not is_connected)
+    assert young.kept.is_away(lease) == (not goes and not is_connected)
     moving.leave()
     assert ended == (["lease"] if goes else []), "where it was"
-    await gateway.kept.close()
 
 
 @pytest.mark.parametrize(
@@ -464,183 +468,169 @@ def left(lease_id: str = "lease", *, pid: int = 7, note: str = "") -> LoggedSess
     )
 
 
-async def test_sessions_that_wait_for_their_clients_take_no_place_of_their_address() -> None:
-    gateway = Young()
-    gateway.gone.add("http://127.0.0.1:1")
-    rebuilt = gateway.rebuilds()
+async def test_sessions_that_wait_for_their_clients_take_no_place_of_their_address(
+    young: Young,
+) -> None:
+    young.gone.add("http://127.0.0.1:1")
+    rebuilt = young.rebuilds()
     for number in range(9):
-        gateway.kept.found(msgspec.structs.replace(left(), session_id=f"call{number}"))
-    await until(lambda: gateway.kept.count() == {"away": 9})
+        young.kept.found(msgspec.structs.replace(left(), session_id=f"call{number}"))
+    await until(lambda: young.kept.count() == {"away": 9})
 
-    with gateway.admission.visit("127.0.0.1"):
+    with young.admission.visit("127.0.0.1"):
         await asyncio.sleep(0)
-    gateway.pool.welcome(hello(worker_id="other"), object())
-    assert await gateway.kept.find("call3") is not None
+    young.pool.welcome(hello(worker_id="other"), object())
+    assert await young.kept.find("call3") is not None
 
     assert len(rebuilt) == 1
-    assert gateway.admission.sessions_by_address == {"127.0.0.1": 1}
-    await gateway.kept.close()
+    assert young.admission.sessions_by_address == {"127.0.0.1": 1}
 
 
-async def test_who_shows_another_key_does_not_call_a_moving_session_to_a_slot() -> None:
-    gateway = Young()
-    gateway.gone.add("http://127.0.0.1:1")
-    rebuilt = gateway.rebuilds()
-    gateway.kept.found(left(note='{"address":"127.0.0.1","key_id":"key"}'))
-    await until(lambda: gateway.kept.count() == {"away": 1})
-    gateway.pool.welcome(hello(worker_id="other"), object())
+async def test_who_shows_another_key_does_not_call_a_moving_session_to_a_slot(young: Young) -> None:
+    young.gone.add("http://127.0.0.1:1")
+    rebuilt = young.rebuilds()
+    young.kept.found(left(note='{"address":"127.0.0.1","key_id":"key"}'))
+    await until(lambda: young.kept.count() == {"away": 1})
+    young.pool.welcome(hello(worker_id="other"), object())
 
     with pytest.raises(NotYetKnown):
-        await gateway.kept.find("call", "another")
+        await young.kept.find("call", "another")
     assert rebuilt == []
 
-    assert await gateway.kept.find("call", "key") is not None
+    assert await young.kept.find("call", "key") is not None
     assert rebuilt == ["lease"]
-    await gateway.kept.close()
 
 
 @pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
-async def test_what_a_session_ran_is_charged_whatever_the_clock_was_set_to(jump_s: float) -> None:
-    gateway = Young()
-    granted = gateway.clock.time() - 600 + jump_s
+async def test_what_a_session_ran_is_charged_whatever_the_clock_was_set_to(
+    young: Young, jump_s: float
+) -> None:
+    granted = young.clock.time() - 600 + jump_s
     note = f'{{"address":"127.0.0.1","key_id":"key","granted_time":{granted},"ran_s":60.0}}'
     resume = ResumeState("duplex", left_s=WINDOW_S, note=note, log_id="lease", ran_s=540.0)
 
-    gateway.pool.welcome(
+    young.pool.welcome(
         hello(msgspec.structs.replace(of_session(Phase.ACTIVE), resume=resume)), object()
     )
 
-    (lease,) = gateway.pool.leases
-    assert gateway.clock.monotonic() - lease.granted_at == 600.0
+    (lease,) = young.pool.leases
+    assert young.clock.monotonic() - lease.granted_at == 600.0
 
 
-async def test_a_session_whose_worker_brings_it_stays_there() -> None:
-    gateway = Young()
-    rebuilt = gateway.rebuilds()
-    gateway.kept.found(left())
+async def test_a_session_whose_worker_brings_it_stays_there(young: Young) -> None:
+    rebuilt = young.rebuilds()
+    young.kept.found(left())
     with pytest.raises(NotYetKnown):
-        await gateway.kept.find("call")
+        await young.kept.find("call")
 
-    gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
 
-    assert await gateway.kept.find("call") is not None
-    assert (rebuilt, gateway.dropped) == ([], [])
-    await gateway.kept.close()
+    assert await young.kept.find("call") is not None
+    assert (rebuilt, young.dropped) == ([], [])
 
 
 @pytest.mark.parametrize("is_first", [False, True])
-async def test_a_session_that_its_worker_does_not_know_any_more_has_ended(is_first: bool) -> None:
-    gateway = Young()
-    rebuilt = gateway.rebuilds()
+async def test_a_session_that_its_worker_does_not_know_any_more_has_ended(
+    young: Young, is_first: bool
+) -> None:
+    rebuilt = young.rebuilds()
     if is_first:
-        gateway.pool.welcome(hello(), object())
-    gateway.kept.found(left())
+        young.pool.welcome(hello(), object())
+    young.kept.found(left())
     if not is_first:
-        gateway.pool.welcome(hello(), object())
+        young.pool.welcome(hello(), object())
 
-    assert gateway.kept.get("call") is None
-    assert (rebuilt, gateway.dropped) == ([], ["lease"])
-    await gateway.kept.close()
+    assert young.kept.get("call") is None
+    assert (rebuilt, young.dropped) == ([], ["lease"])
 
 
 @pytest.mark.parametrize("how", ["its process is gone", "another process has its name", "silent"])
 async def test_a_session_whose_worker_is_gone_too_continues_at_another(
-    how: str, monkeypatch: pytest.MonkeyPatch
+    young: Young, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gateway = Young()
-    rebuilt = gateway.rebuilds()
-    gateway.pool.welcome(hello(worker_id="v"), object())
+    rebuilt = young.rebuilds()
+    young.pool.welcome(hello(worker_id="v"), object())
     match how:
         case "its process is gone":
-            gateway.gone.add("http://127.0.0.1:1")
+            young.gone.add("http://127.0.0.1:1")
         case "silent":
             monkeypatch.setattr("parley.gateway.sessions.COMES_S", 0.0)
-    gateway.kept.found(left(pid=6))
+    young.kept.found(left(pid=6))
     if how == "another process has its name":
-        gateway.pool.welcome(hello(), object())
+        young.pool.welcome(hello(), object())
 
-    await until(lambda: gateway.kept.count() == {"away": 1})
+    await until(lambda: young.kept.count() == {"away": 1})
     assert rebuilt == [], "its client is not there"
-    assert await gateway.kept.find("call") is not None
+    assert await young.kept.find("call") is not None
     assert rebuilt == ["lease"]
-    assert gateway.dropped == []
-    await gateway.kept.close()
+    assert young.dropped == []
 
 
 @pytest.mark.parametrize(("away_s", "is_rebuilt"), [(1.0, True), (11.0, False)])
 async def test_only_sessions_whose_clients_are_expected_take_slots(
-    away_s: float, is_rebuilt: bool
+    young: Young, away_s: float, is_rebuilt: bool
 ) -> None:
-    gateway = Young()
-    rebuilt = gateway.rebuilds()
-    worker = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
-    gateway.pool.welcome(hello(worker_id="v"), object())
-    gateway.clock.advance(away_s)
+    rebuilt = young.rebuilds()
+    worker = young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    young.pool.welcome(hello(worker_id="v"), object())
+    young.clock.advance(away_s)
 
-    gateway.pool.disconnected(worker)
-    gateway.pool.gone(worker)
+    young.pool.disconnected(worker)
+    young.pool.gone(worker)
     await asyncio.sleep(0.01)
 
     assert rebuilt == (["lease"] if is_rebuilt else [])
-    assert gateway.kept.count() == {"away": 1}
-    found = present(await gateway.kept.find("call"))
+    assert young.kept.count() == {"away": 1}
+    found = present(await young.kept.find("call"))
     assert found.worker.worker_id == "v"
-    await gateway.kept.close()
 
 
-async def test_a_session_that_has_moved_is_not_sought_at_its_old_worker() -> None:
-    gateway = Young()
-    gateway.rebuilds()
-    old = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
-    gateway.pool.welcome(hello(worker_id="v"), object())
-    lease = present(gateway.pool.find_lease("lease"))
+async def test_a_session_that_has_moved_is_not_sought_at_its_old_worker(young: Young) -> None:
+    young.rebuilds()
+    old = young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    young.pool.welcome(hello(worker_id="v"), object())
+    lease = present(young.pool.find_lease("lease"))
     lease.is_lost = True
     lease.lost.notify()
-    await until(lambda: gateway.kept.away)
+    await until(lambda: young.kept.away)
 
     # It reports that its client has left, and has not heard that it is to end the session.
-    gateway.pool.phase(old, of_session(Phase.ACTIVE))
+    young.pool.phase(old, of_session(Phase.ACTIVE))
 
-    found = present(await gateway.kept.find("call"))
+    found = present(await young.kept.find("call"))
     assert found.worker.worker_id == "v"
 
 
-async def test_a_session_that_another_worker_brings_is_not_rebuilt() -> None:
-    gateway = Young()
-    rebuilt = gateway.rebuilds()
+async def test_a_session_that_another_worker_brings_is_not_rebuilt(young: Young) -> None:
+    rebuilt = young.rebuilds()
 
-    gateway.kept.found(left("before"))
-    gateway.pool.welcome(hello(of_session(Phase.ACTIVE, "after"), worker_id="v"), object())
+    young.kept.found(left("before"))
+    young.pool.welcome(hello(of_session(Phase.ACTIVE, "after"), worker_id="v"), object())
 
-    assert gateway.kept.count() == {"away": 1}
-    assert (rebuilt, gateway.dropped) == ([], [])
-    await gateway.kept.close()
+    assert young.kept.count() == {"away": 1}
+    assert (rebuilt, young.dropped) == ([], [])
 
 
-async def test_one_whose_worker_comes_after_all_is_told_to_end_it() -> None:
-    gateway = Young()
-    gateway.rebuilds()
+async def test_one_whose_worker_comes_after_all_is_told_to_end_it(young: Young) -> None:
+    young.rebuilds()
     doubled: list[Lease] = []
-    gateway.kept.doubled.listen(doubled.append)
-    gateway.gone.add("http://127.0.0.1:1")
-    gateway.pool.welcome(hello(worker_id="v"), object())
-    gateway.kept.found(left())
-    await until(lambda: gateway.kept.moving("call"))
-    assert await gateway.kept.find("call")
+    young.kept.doubled.listen(doubled.append)
+    young.gone.add("http://127.0.0.1:1")
+    young.pool.welcome(hello(worker_id="v"), object())
+    young.kept.found(left())
+    await until(lambda: young.kept.moving("call"))
+    assert await young.kept.find("call")
 
-    gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
 
     assert [lease.lease_id for lease in doubled] == ["lease"]
-    await gateway.kept.close()
 
 
-async def test_a_log_with_a_note_that_is_not_a_gateways_is_dropped() -> None:
-    gateway = Young()
+async def test_a_log_with_a_note_that_is_not_a_gateways_is_dropped(young: Young) -> None:
+    young.kept.found(left(note="[]"))
 
-    gateway.kept.found(left(note="[]"))
-
-    assert gateway.kept.get("call") is None
-    assert gateway.dropped == ["lease"]
+    assert young.kept.get("call") is None
+    assert young.dropped == ["lease"]
 
 
 # ---- over real sockets ---------------------------------------------------------------------
@@ -701,52 +691,49 @@ async def test_anyone_who_gave_up_does_not_take_the_session_from_its_next_attemp
     assert (said[-1]["type"], code) == ("stopped", 1000)
 
 
-async def test_the_registry_says_where_every_session_is() -> None:
-    gateway = Young()
-    gateway.rebuilds()
+async def test_the_registry_says_where_every_session_is(young: Young) -> None:
+    young.rebuilds()
     seen: list[SessionState] = []
 
     def note() -> None:
-        found = gateway.kept.get("call")
+        found = young.kept.get("call")
         if found is not None and seen[-1:] != [found.state]:
             seen.append(found.state)
 
-    gateway.kept.changed.listen(note)
-    first = gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
-    lease = present(gateway.pool.find_lease("lease"))
-    assert gateway.kept.take(lease) is not None
-    current = present(gateway.pool.find_lease("lease"))
-    gateway.kept.keep(current, ExitStack())
-    second = gateway.pool.welcome(hello(worker_id="v"), object())
-    gateway.pool.left(first)
-    await until(lambda: gateway.kept.away == 1)
+    young.kept.changed.listen(note)
+    first = young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    lease = present(young.pool.find_lease("lease"))
+    assert young.kept.take(lease) is not None
+    current = present(young.pool.find_lease("lease"))
+    young.kept.keep(current, ExitStack())
+    second = young.pool.welcome(hello(worker_id="v"), object())
+    young.pool.left(first)
+    await until(lambda: young.kept.away == 1)
     moved = next(iter(second.leases))
-    gateway.pool.phase(second, of_session(Phase.ENDED, moved))
+    young.pool.phase(second, of_session(Phase.ENDED, moved))
 
     assert seen == ["away", "connected", "away", "moving", "away", "ended"]
-    assert gateway.kept.count() == {"ended": 1}
+    assert young.kept.count() == {"ended": 1}
 
 
-async def test_a_connected_session_that_cannot_be_resumed_leaves_the_registry() -> None:
-    gateway = Young()
-    gateway.pool.welcome(hello(), object())
-    lease = present(gateway.pool.lease(Kind.CHAT, "chat"))
+async def test_a_connected_session_that_cannot_be_resumed_leaves_the_registry(young: Young) -> None:
+    young.pool.welcome(hello(), object())
+    lease = present(young.pool.lease(Kind.CHAT, "chat"))
 
-    gateway.kept.connect(lease)
-    assert gateway.kept.count() == {"connected": 1}
-    gateway.kept.disconnect(lease)
+    young.kept.connect(lease)
+    assert young.kept.count() == {"connected": 1}
+    young.kept.disconnect(lease)
 
-    assert gateway.kept.count() == {}
+    assert young.kept.count() == {}
 
 
-async def test_a_connection_that_was_replaced_takes_nothing_with_it() -> None:
-    gateway = Young()
-    gateway.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
-    first = present(gateway.pool.find_lease("lease"))
-    first = present(gateway.kept.take(first))
+async def test_a_connection_that_was_replaced_takes_nothing_with_it(young: Young) -> None:
+    young.pool.welcome(hello(of_session(Phase.ACTIVE)), object())
+    first = present(young.pool.find_lease("lease"))
+    first = present(young.kept.take(first))
 
-    second = gateway.kept.take(first)
-    gateway.kept.disconnect(first)
+    second = young.kept.take(first)
+    young.kept.disconnect(first)
 
     assert second is not None
-    assert gateway.kept.count() == {"connected": 1}
+    assert young.kept.count() == {"connected": 1}
