@@ -14,7 +14,7 @@ SPOKEN = {
 }
 
 
-async def test_a_streamed_answer_is_prefill_done_then_chunks_then_done():
+async def test_a_streamed_answer_is_prefill_done_then_chunks_that_join_to_done():
     async with worker_harness() as harness:
         talk = harness.begin("chat")
         talk.say(SPOKEN)
@@ -24,14 +24,6 @@ async def test_a_streamed_answer_is_prefill_done_then_chunks_then_done():
         assert talk.types[0] == "prefill_done"
         assert talk.types[-1] == "done"
         assert set(talk.types[1:-1]) == {"chunk"}
-
-
-async def test_chunks_join_to_the_text_of_done_and_carry_all_the_sound():
-    async with worker_harness() as harness:
-        talk = harness.begin("chat")
-        talk.say(SPOKEN)
-        await talk.over()
-
         done, chunks = talk.socket.sent[-1], talk.socket.sent[1:-1]
         assert "".join(chunk["text_delta"] or "" for chunk in chunks) == done["text"]
         assert "You spoke for 2.0 seconds" in done["text"]

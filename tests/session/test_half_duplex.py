@@ -33,7 +33,7 @@ async def answering(harness: WorkerHarness, talk: Talk) -> None:
     await talk.until("generating")
 
 
-async def test_a_spoken_turn_is_answered_in_the_documented_order():
+async def test_a_spoken_turn_is_answered_in_the_documented_order_and_adds_up():
     async with worker_harness() as harness:
         talk = await prepared(harness)
         feed(talk, SENTENCE)
@@ -51,6 +51,12 @@ async def test_a_spoken_turn_is_answered_in_the_documented_order():
         assert done["turn_index"] == 0
         assert "You spoke for" in done["text"]
         assert done["interrupted"] is False
+        said = talk.socket.sent[4:-1]
+        assert "".join(m["text_delta"] or "" for m in said) == done["text"]
+        total = sum(len(heard(m["audio_data"])) for m in said if m["audio_data"])
+        assert 1000 * total / 24_000 == pytest.approx(done["audio_duration_ms"], abs=1)
+        assert [m["chunk_index"] for m in said] == list(range(len(said)))
+        assert [m["is_final"] for m in said] == [False] * (len(said) - 1) + [True]
 
 
 async def test_an_answer_is_due_within_seconds_so_that_it_is_ahead_of_chats(monkeypatch):
@@ -136,20 +142,6 @@ async def test_words_decide_how_long_a_pause_may_be(
     assert answers_s - 0.15 <= waited_s - 2.5 <= answers_s + 0.35
 
 
-async def test_chunks_join_to_the_text_and_sound_of_the_turn():
-    async with worker_harness() as harness:
-        talk = await prepared(harness)
-        feed(talk, SENTENCE)
-        done = await talk.until("turn_done")
-
-        said = [m for m in talk.socket.sent if m["type"] == "chunk"]
-        assert "".join(m["text_delta"] or "" for m in said) == done["text"]
-        total = sum(len(heard(m["audio_data"])) for m in said if m["audio_data"])
-        assert 1000 * total / 24_000 == pytest.approx(done["audio_duration_ms"], abs=1)
-        assert [m["chunk_index"] for m in said] == list(range(len(said)))
-        assert [m["is_final"] for m in said] == [False] * (len(said) - 1) + [True]
-
-
 async def test_speech_duration_and_pre_roll_reach_the_model():
     async with worker_harness(
         detectors=lambda: Script(windows(10, 0.0), windows(20, 0.95))
@@ -226,56 +218,40 @@ async def test_the_detector_begins_again_after_a_turn():
         assert scripts[0].resets == 3  # at the beginning, and after each turn
 
 
-async def test_speech_in_the_cold_start_guard_is_heard_when_the_guard_is_over():
+NEXT = sound(speak(1.0), silence(1.0))
+
+
+@pytest.mark.parametrize(
+    ("during", "after", "heard_ms"),
+    [
+        # Speech is heard when the guard is over, unless it was over by then.
+        (sound(speak(1.0), silence(1.0)), None, 1000),
+        (sound(speak(0.2), silence(1.8)), NEXT, 1000),
+        (sound(speak(0.4), silence(1.6)), NEXT, 1000),
+        # It pauses at the end of the guard, and resumes: heard whole.
+        (sound(speak(0.4), silence(0.3), speak(0.5), silence(1.0)), None, 1200),
+        # A microphone that opens.
+        (sound(silence(0.1), click(), silence(1.5)), NEXT, 1000),
+        # The first words come after it.
+        (None, sound(speak(0.4), silence(1.2)), 400),
+    ],
+)
+async def test_what_is_heard_of_the_cold_start_guard(
+    during: Pcm | None, after: Pcm | None, heard_ms: int
+):
     clock = ManualClock()
     async with worker_harness(clock=clock, guard_s=0.5) as harness:
         talk = await prepared(harness)
-        feed(talk, sound(speak(1.0), silence(1.0)))
-        await talk.drained()
-        during = list(talk.types)
+        if during is not None:
+            feed(talk, during)
+            await talk.drained()
+        assert talk.types == ["prepared"]
         await harness.pass_time(0.5, due="guard")
-        await talk.until("turn_done")
-        (generating,) = [m for m in talk.socket.sent if m["type"] == "generating"]
-
-        assert during == ["prepared"]
-        assert [m["speaking"] for m in talk.socket.sent if m["type"] == "vad_state"] == [
-            True,
-            False,
-        ]
-        assert generating["speech_duration_ms"] == pytest.approx(1000, abs=100)
-
-
-@pytest.mark.parametrize("said_s", [0.2, 0.4])
-async def test_what_is_said_and_over_in_the_guard_is_dropped(said_s: float):
-    async with worker_harness(clock=ManualClock(), guard_s=0.5) as harness:
-        talk = await prepared(harness)
-        feed(talk, sound(speak(said_s), silence(2.0 - said_s)))
-        await harness.pass_time(0.5, due="guard")
-        await talk.drained()
-        before = list(talk.types)
-        feed(talk, sound(speak(1.0), silence(1.0)))
-        await talk.until("turn_done")
-        (generating,) = [m for m in talk.socket.sent if m["type"] == "generating"]
-
-        assert before == ["prepared"]
-        assert generating["speech_duration_ms"] == pytest.approx(1000, abs=100)
-
-
-async def test_who_speaks_for_the_first_time_after_the_guard_is_heard():
-    clock = ManualClock()
-    async with worker_harness(clock=clock, guard_s=0.5) as harness:
-        talk = await prepared(harness)
-        await harness.pass_time(0.5, due="guard")
-        clock.advance(1.0)
-        feed(talk, sound(speak(0.4), silence(1.2)))
-        await talk.until("turn_done")
-
-
-async def test_speech_that_pauses_at_the_end_of_the_guard_and_resumes_is_heard_whole():
-    async with worker_harness(clock=ManualClock(), guard_s=0.5) as harness:
-        talk = await prepared(harness)
-        feed(talk, sound(speak(0.4), silence(0.3), speak(0.5), silence(1.0)))
-        await harness.pass_time(0.5, due="guard")
+        if after is not None:
+            await talk.drained()
+            assert talk.types == ["prepared"]
+            clock.advance(0.0 if during is not None else 1.0)
+            feed(talk, after)
         await talk.until("turn_done")
         (generating,) = [m for m in talk.socket.sent if m["type"] == "generating"]
 
@@ -283,23 +259,7 @@ async def test_speech_that_pauses_at_the_end_of_the_guard_and_resumes_is_heard_w
             True,
             False,
         ]
-        assert generating["speech_duration_ms"] == pytest.approx(1200, abs=150)
-
-
-async def test_the_click_of_a_microphone_that_opens_is_forgotten():
-    clock = ManualClock()
-    async with worker_harness(clock=clock, guard_s=0.5) as harness:
-        talk = await prepared(harness)
-        feed(talk, sound(silence(0.1), click(), silence(1.5)))
-        await harness.pass_time(0.5, due="guard")
-        feed(talk, sound(speak(1.0), silence(1.0)))
-        await talk.until("turn_done")
-
-        assert [m["speaking"] for m in talk.socket.sent if m["type"] == "vad_state"] == [
-            True,
-            False,
-        ]
-        assert talk.types.count("generating") == 1
+        assert generating["speech_duration_ms"] == pytest.approx(heard_ms, abs=150)
 
 
 async def test_stop_while_listening_is_answered_and_closes():

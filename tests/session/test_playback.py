@@ -8,6 +8,19 @@ from parley.protocol.values import PlaybackReport
 from parley.session.playback import ARRIVED_S, LATEST_S, Playback
 
 
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def playback(clock: ManualClock) -> Playback:
+    """Of a conversation in which an answer begins."""
+    playback = Playback(clock)
+    playback.begin()
+    return playback
+
+
 def told(received_ms: float, buffered_ms: float) -> PlaybackReport:
     return PlaybackReport(received_ms=received_ms, buffered_ms=buffered_ms)
 
@@ -16,10 +29,7 @@ def heard_ms(playback: Playback) -> int:
     return playback.heard()[0]
 
 
-def test_what_has_been_heard_follows_the_clock():
-    clock = ManualClock()
-    playback = Playback(clock)
-    playback.begin()
+def test_what_has_been_heard_follows_the_clock(clock, playback):
     playback.send("One two three four ", 2000)
     playback.send("five six seven eight", 2000)
 
@@ -34,10 +44,7 @@ def test_what_has_been_heard_follows_the_clock():
     assert playback.heard() == (3000, "One two three four five six")
 
 
-def test_what_a_client_says_counts_and_time_continues_from_there():
-    clock = ManualClock()
-    playback = Playback(clock)
-    playback.begin()
+def test_what_a_client_says_counts_and_time_continues_from_there(clock, playback):
     playback.send("One two three four", 2000)
     clock.advance(1.0)
 
@@ -52,10 +59,7 @@ def test_what_a_client_says_counts_and_time_continues_from_there():
     assert not playback.is_heard
 
 
-def test_what_is_in_flight_has_not_been_played():
-    clock = ManualClock()
-    playback = Playback(clock)
-    playback.begin()
+def test_what_is_in_flight_has_not_been_played(clock, playback):
     playback.send("One", 1000)
     clock.advance(0.9)
     playback.send("two", 1000)
@@ -65,10 +69,7 @@ def test_what_is_in_flight_has_not_been_played():
     assert heard_ms(playback) == 700
 
 
-def test_what_a_network_delays_is_not_believed():
-    clock = ManualClock()
-    playback = Playback(clock)
-    playback.begin()
+def test_what_a_network_delays_is_not_believed(clock, playback):
     playback.send("One", 3000)
     for buffered_ms in (2900, 2800, 2900, 2600):
         clock.advance(0.1)
@@ -83,10 +84,7 @@ def test_what_a_network_delays_is_not_believed():
     assert heard_ms(playback) == 1910
 
 
-def test_what_was_said_while_sound_was_in_flight_does_not_say_when_it_came():
-    clock = ManualClock()
-    playback = Playback(clock)
-    playback.begin()
+def test_what_was_said_while_sound_was_in_flight_does_not_say_when_it_came(clock, playback):
     playback.send("One", 1000)
     clock.advance(0.01)
     playback.report(told(0, 0))
@@ -100,9 +98,7 @@ def test_what_was_said_while_sound_was_in_flight_does_not_say_when_it_came():
     assert heard_ms(playback) == 120
 
 
-def test_a_coding_that_adds_some_sound_is_no_matter_in_the_next_answer():
-    clock = ManualClock()
-    playback = Playback(clock)
+def test_a_coding_that_adds_some_sound_is_no_matter_in_the_next_answer(clock, playback):
     for answer in range(1, 21):
         playback.begin()
         playback.send("One", 1000)
@@ -116,10 +112,7 @@ def test_a_coding_that_adds_some_sound_is_no_matter_in_the_next_answer():
     assert heard_ms(playback) == 0
 
 
-def test_what_was_never_sent_is_not_missed():
-    clock = ManualClock()
-    playback = Playback(clock)
-    playback.begin()
+def test_what_was_never_sent_is_not_missed(clock, playback):
     playback.send("One", 3000)
     clock.advance(0.5)
     playback.cut()
@@ -133,10 +126,7 @@ def test_what_was_never_sent_is_not_missed():
     assert heard_ms(playback) == 400
 
 
-def test_what_was_said_before_the_fence_is_no_news_behind_it():
-    clock = ManualClock()
-    playback = Playback(clock)
-    playback.begin()
+def test_what_was_said_before_the_fence_is_no_news_behind_it(clock, playback):
     playback.send("One", 2000)
     clock.advance(0.5)
     playback.cut()
@@ -145,10 +135,7 @@ def test_what_was_said_before_the_fence_is_no_news_behind_it():
     assert not playback.is_heard
 
 
-def test_nobody_waits_for_ever_for_a_client_that_never_plays():
-    clock = ManualClock()
-    playback = Playback(clock)
-    playback.begin()
+def test_nobody_waits_for_ever_for_a_client_that_never_plays(clock, playback):
     playback.send("One", 1000)
     for _ in range(100):
         clock.advance(1.0)
@@ -157,10 +144,7 @@ def test_nobody_waits_for_ever_for_a_client_that_never_plays():
     assert playback.ends_s <= max(clock.monotonic(), 1.0 + LATEST_S)
 
 
-def test_what_was_said_before_the_fence_does_not_count_for_the_next_answer():
-    clock = ManualClock()
-    playback = Playback(clock)
-    playback.begin()
+def test_what_was_said_before_the_fence_does_not_count_for_the_next_answer(clock, playback):
     playback.send("One", 1000)
     clock.advance(0.5)
     playback.report(told(1000, 100))

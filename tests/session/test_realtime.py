@@ -1,7 +1,8 @@
 import asyncio
 import base64
+from collections.abc import Iterable
+from typing import Any
 
-import pytest
 from tests.session.test_duplex import JPEG
 from tests.support.patience import HANG_S
 from tests.support.sessions import Talk, heard, loud, pcm64, quiet, worker_harness
@@ -95,29 +96,6 @@ async def test_context_full_comes_once_after_the_event_that_carries_the_length(m
         assert talk.socket.sent[-2]["kv_cache_length"] + 2 >= 60
 
 
-async def test_a_prompt_that_leaves_no_room_is_refused_and_another_may_follow():
-    async with worker_harness() as harness:
-        talk = harness.begin("realtime")
-        talk.say(update(instructions="word " * 7500))
-        refused = await talk.until("error")
-        talk.say(update())
-        await talk.until("session.created")
-
-        assert refused["error"]["code"] == "invalid_payload"
-        assert "1024" in refused["error"]["message"]
-
-
-async def test_a_prompt_longer_than_the_context_is_refused_and_another_may_follow():
-    async with worker_harness() as harness:
-        talk = harness.begin("realtime")
-        talk.say(update(instructions="word " * 9000))
-        refused = await talk.until("error")
-        talk.say(update())
-        await talk.until("session.created")
-
-        assert refused["error"]["code"] == "invalid_payload"
-
-
 async def test_chunks_of_a_tenth_of_a_second_make_units_where_extensions_are_asked_for():
     async with worker_harness() as harness:
         talk = await harness.ready("realtime")
@@ -130,9 +108,19 @@ async def test_chunks_of_a_tenth_of_a_second_make_units_where_extensions_are_ask
         assert len(responses(talk)) == 2
 
 
-@pytest.mark.parametrize(
-    ("frame", "code"),
-    [
+async def refused(talk: Talk, rows: Iterable[tuple[Any, str]]) -> list[tuple[Any, str]]:
+    """The frames with the codes of their errors, all of the client."""
+    found = []
+    for count, (frame, _) in enumerate(rows, 1):
+        talk.say(frame)
+        error = (await talk.until("error", count))["error"]
+        assert error["type"] == "client_error"
+        found.append((frame, error["code"]))
+    return found
+
+
+async def test_client_errors_have_their_code_and_leave_the_session_open():
+    rows = [
         ({"type": "input_audio_buffer.append"}, "missing_field"),
         (append(pcm64(sound(speak(0.01)))), "invalid_payload"),
         (append(pcm64(sound(silence(10.1)))), "invalid_payload"),
@@ -149,22 +137,16 @@ async def test_chunks_of_a_tenth_of_a_second_make_units_where_extensions_are_ask
         ({"type": "response.create"}, "unknown_event"),
         ({}, "unknown_event"),
         ("[1, 2]", "unknown_event"),
-    ],
-)
-async def test_client_errors_have_their_code_and_leave_the_session_open(frame, code):
+    ]
     async with worker_harness() as harness:
         talk = await harness.ready("realtime")
-        talk.say(frame)
-        error = (await talk.until("error"))["error"]
+
+        assert await refused(talk, rows) == rows
         await one_by_one(talk, append())
 
-        assert error["code"] == code
-        assert error["type"] == "client_error"
 
-
-@pytest.mark.parametrize(
-    ("frame", "code"),
-    [
+async def test_errors_before_the_session_is_created_leave_it_open_for_another_try():
+    rows = [
         (append(), "not_ready"),
         ({"type": "session.update"}, "missing_field"),
         ({"type": "session.update", "session": {}}, "missing_field"),
@@ -174,17 +156,17 @@ async def test_client_errors_have_their_code_and_leave_the_session_open(frame, c
         (update(ref_audio="?"), "invalid_payload"),
         (update(ref_audio=quiet(61)), "invalid_payload"),
         (update(voice_config={"temperature": -1}), "invalid_payload"),
-    ],
-)
-async def test_errors_before_the_session_is_created_leave_it_open_for_another_try(frame, code):
+        # Longer than the context; the last one leaves no room in it.
+        (update(instructions="word " * 9000), "invalid_payload"),
+        (update(instructions="word " * 7500), "invalid_payload"),
+    ]
     async with worker_harness() as harness:
         talk = harness.begin("realtime")
-        talk.say(frame)
-        error = (await talk.until("error"))["error"]
+
+        assert await refused(talk, rows) == rows
+        assert "1024" in talk.socket.sent[-1]["error"]["message"]
         talk.say(update())
         await talk.until("session.created")
-
-        assert error["code"] == code
 
 
 async def test_a_failed_unit_is_a_server_error_and_three_in_a_row_close_the_session():

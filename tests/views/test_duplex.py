@@ -129,19 +129,6 @@ async def test_an_answer_is_cut_between_two_units_only(slot):
         await view.cut_answer(0, 0)
 
 
-async def test_forcing_to_listen_interrupts_immediately(slot):
-    view = DuplexView(slot)
-    await view.prepare(options=READY)
-    for sound in [speak(1)] * 3 + [silence(1)]:
-        await unit(view, sound)
-
-    forced = await unit(view, silence(1), force_listen=True)
-    after = await unit(view, silence(1))
-
-    assert (forced.is_listen, forced.audio, forced.end_of_turn) == (True, None, False)
-    assert after.is_listen
-
-
 async def test_the_next_prefill_waits_for_a_finalize(slot):
     view = DuplexView(slot)
     await view.prepare()
