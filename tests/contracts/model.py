@@ -240,7 +240,7 @@ class ModelContract:
         first = cast.play(0, [*works, *following])
 
         again = [known(outcome) for outcome in first[:cut]]
-        cast.play(1, again)
+        cast.play(1, [*again, Prefill(())])
         rest = cast.play(1, [*works[cut:], *following])
 
         assert_same(first[cut:], rest, self.tolerance)

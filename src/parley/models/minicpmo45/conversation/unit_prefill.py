@@ -53,6 +53,9 @@ class UnitPrefillJob(PrefillJob):
             self._system(segments, media)
         if self.result is not None:
             return
+        if not self.added:
+            self.done()
+            return
         self.wants_logits = self.is_unit and not self.is_short
         if self.is_unit:
             self._require_unit()
