@@ -38,7 +38,7 @@ STAGES: Final[Mapping[Stage, tuple[str, ...]]] = {
     Stage.DECODE: ("choose", "decode"),
     Stage.SPEECH: ("speech, next 5",),
     Stage.VOCODE: ("flow", "vocoder"),
-    Stage.FINALIZE: ("finalize",),
+    Stage.FINALIZE: (),
 }
 """Steps of the roofline that one step of a stage takes."""
 

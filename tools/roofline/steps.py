@@ -57,8 +57,9 @@ from parley.protocol.values import DuplexConfig
 TEXT_TOKENS: Final = 18
 """Most tokens that a unit speaks; one more decides. Source: sessions.md 4.4."""
 
-PROMPT_TOKENS: Final = 77
-"""A unit with a picture and a second of sound: 64 and 10 tokens, and their marks."""
+PROMPT_TOKENS: Final = 79
+"""A unit with a picture and a second of sound: 64 and 10 tokens, their marks, and the two that end
+the unit before."""
 
 SPEECH_COLUMNS: Final = 1000
 """What the speech decoder remembers of a turn of about half a minute."""
@@ -211,7 +212,6 @@ class UnitSteps:
             Prepared("speech, next 5", Stage.SPEECH, looks - 1, self.speech(rows)),
             Prepared("flow", Stage.VOCODE, 1, self.flow(rows)),
             Prepared("vocoder", Stage.VOCODE, 1, self.vocoder(rows)),
-            Prepared("finalize", Stage.FINALIZE, 1, self.finalize(rows)),
         ]
 
     def look(self, rows: int) -> Run:
@@ -261,14 +261,7 @@ class UnitSteps:
 
     def prefill(self, rows: int) -> Run:
         """A unit's tokens into full contexts."""
-        return self._fed(rows, PROMPT_TOKENS)
-
-    def finalize(self, rows: int) -> Run:
-        """A unit's terminators."""
-        return self._fed(rows, 2)
-
-    def _fed(self, rows: int, count: int) -> Run:
-        width = int(self.config.language.hidden_size)
+        width, count = int(self.config.language.hidden_size), PROMPT_TOKENS
         start = self.context_tokens - count
 
         def run() -> object:

@@ -2,7 +2,7 @@
 
 Pure arithmetic. A model reports what it appended and where entries end; the ledger returns what the
 window drops, as ranges of positions to keep, and the model moves its tensors. The ledger counts
-exactly what is in the context, so `length_tokens` always equals the model's cache.
+exactly what is in the context: what the model's cache has, and what it is still to read.
 
 The context is a protected head (the system prompt) followed by entries: units in duplex, rounds
 (user and assistant together) otherwise. Only whole entries are dropped, oldest first, and never the

@@ -17,7 +17,7 @@ def llm():
     return small_network().llm
 
 
-def test_a_batch_that_would_be_padded_beyond_a_cache_is_not_padded(llm):
+def test_a_batch_that_is_padded_beyond_a_cache_equals_the_packed_one(llm):
     cache, rope = llm.make_cache(2, 20), llm.make_rope(20)
     steps = LanguageSteps(llm, cache, rope, is_padded=True)
     with torch.inference_mode():

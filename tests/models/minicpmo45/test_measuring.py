@@ -180,7 +180,6 @@ def test_an_hour_of_the_worst_traffic_ends_without_running_out_of_memory(
             paper.speech,
             paper.flow,
             paper.vocoder,
-            paper.finalize,
         ):
             with torch.inference_mode():
                 run = prepare(rows)

@@ -11,8 +11,9 @@ from tests.support.small_minicpmo import IDS, small_model
 from tests.support.small_talk import answer, conversation, do, duplex, samples
 
 from parley.engine.segments import Audio, Image, Text
-from parley.engine.work import Ending, Finalize, Generate, StartSession, StepUnit, Window
+from parley.engine.work import Ending, Finalize, Generate, Prefill, StartSession, StepUnit, Window
 from parley.errors import ContextFull
+from parley.models.minicpmo45.conversation.parts import ModelObserver
 from parley.models.minicpmo45.conversation.state import RoundLedger
 from parley.settings import ModelBehaviour as Behaviour
 
@@ -142,6 +143,33 @@ def test_a_typed_image_tag_does_not_disturb_the_pictures(model):
     assert job.result.vision_slices == 1
 
 
+class Fed(ModelObserver):
+    """What the language model was fed, and where."""
+
+    def __init__(self):
+        self.calls = []
+
+    def fed(self, row, ids, embeds, start, hidden):
+        self.calls.append((start, ids))
+
+
+def test_how_a_unit_ended_is_read_with_the_next_one_and_counts_at_once(model, monkeypatch):
+    duplex(model)
+    answer(model, IDS.speak, 104, 105, IDS.chunk_eos)
+    monkeypatch.setattr(model, "observer", Fed())
+    before = model.context_tokens(0)
+
+    settled = do(model, Finalize())
+    nothing = do(model, Prefill(()))
+    following = do(model, unit(voice(1.0, 2)))
+
+    assert settled.result.context_tokens == nothing.result.context_tokens == before + 2
+    assert following.result.context_tokens == before + 2 + 11
+    ((start, ids),) = model.observer.calls
+    assert start == before
+    assert ids[:3] == (IDS.chunk_eos, IDS.unit_end, IDS.unit)
+
+
 # Windows.
 
 
@@ -157,7 +185,7 @@ def test_a_full_window_drops_the_oldest_units(model):
     assert max(result.context_tokens for result in lengths) <= 80
     assert any(result.dropped_tokens for result in lengths)
     assert found.ledger.protected_tokens == head
-    assert model.context.lengths[0] == found.ledger.length_tokens == model.context_tokens(0)
+    assert model.context.lengths[0] == found.cached_tokens == model.context_tokens(0) - 2
     assert found.ledger.length_tokens == head + sum(entry.tokens for entry in found.ledger.entries)
 
 

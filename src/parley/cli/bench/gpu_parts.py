@@ -106,7 +106,7 @@ SHAPES: Final = (
     TrialShape("decode, 1 of 8 slots, 8,192 columns", (5,), 1, 32, 8, 128, 8192),
     TrialShape("decode, 3 of 8 slots, 2,048 columns", (6, 0, 3), 1, 32, 8, 128, 2048),
     TrialShape("decode, all 8 slots, 4,096 columns", tuple(range(8)), 1, 32, 8, 128, 4096),
-    TrialShape("finalize, 2 of 8 slots, 1,024 columns", (7, 2), 2, 32, 8, 128, 1024),
+    TrialShape("unit, 2 of 8 slots, 1,024 columns", (7, 2), 13, 32, 8, 128, 1024),
     TrialShape("speech, 4 of 8 slots, 1,024 columns", (1, 2, 4, 7), 1, 12, 12, 64, 1024),
     TrialShape("flow, 2 of 8 slots, 658 places", (6, 1), 50, 8, 8, 64, 658, is_masked=True),
 )

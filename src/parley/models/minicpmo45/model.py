@@ -11,7 +11,7 @@ that raises has advanced no job.
 | DECODE  | one text token per job: choose from the waiting logits, feed, compute the next ones |
 | SPEECH  | a few speech tokens per job                                                         |
 | VOCODE  | one window per job; voices of openings                                              |
-| FINALIZE| terminators of all jobs, packed, and their windows                                  |
+| FINALIZE| the windows of all jobs                                                             |
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ class MiniCPMO45:
 
     def _drop_unfinished(self, conversation: Conversation) -> None:
         """Remove what failed work left behind the context's true end."""
-        row, length = conversation.row, conversation.ledger.length_tokens
+        row, length = conversation.row, conversation.cached_tokens
         # Otherwise pages that are reserved for an answer would be given back.
         if length < self.context.lengths[row]:
             self.context.truncate(row, length)

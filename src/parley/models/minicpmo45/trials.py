@@ -19,6 +19,7 @@ from torch import Tensor
 
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.device import set_precision
+from parley.models.minicpmo45.llm.steps import UNIT_TOKENS
 from parley.models.minicpmo45.quantize import (
     Fp8Linear,
     Int4Linear,
@@ -114,7 +115,7 @@ def uses_of(geometry: Geometry) -> list[Use]:
     uses = [
         Use("decode", 1, heads, key_heads, width, dtype, is_paged=True),
         Use("decode by row", 1, heads, key_heads, width, dtype),
-        Use("finalize", 2, heads, key_heads, width, dtype, is_paged=True),
+        Use("unit", UNIT_TOKENS, heads, key_heads, width, dtype, is_paged=True),
         Use("sound", 50, sound, sound, audio.d_model // sound, dtype, ends_together=True),
     ]
     if config.has_tts:

@@ -238,8 +238,9 @@ class PrefillJob(ConversationJob):
         self.go(Stage.PREFILL if self.work.is_done else Stage.ENCODE)
 
     def begin_feed(self) -> None:
-        embeds = fuse(self.model.llm, self.prompt, self.work.seen, self.work.audio)
-        self.feed = Feed(embeds, self.prompt.ids)
+        prompt = Prompt(self.conversation.state.unread).followed_by(self.prompt)
+        embeds = fuse(self.model.llm, prompt, self.work.seen, self.work.audio)
+        self.feed = Feed(embeds, prompt.ids)
 
     def encoded(self) -> None:
         """All media have their tokens."""

@@ -157,6 +157,8 @@ class ConversationState:
         turn_ended: duplex: nothing is being said.
         decisions: duplex: how many were made.
         unsettled: duplex: see `Unsettled`.
+        unread: duplex: ids at the end of the context that the caches do not have yet: the end of a
+            unit, which is read with the next one.
     """
 
     draws: int = 0
@@ -179,6 +181,7 @@ class ConversationState:
     turn_ended: bool = True
     decisions: int = 0
     unsettled: Unsettled | None = None
+    unread: tuple[int, ...] = ()
 
 
 class Conversation:
@@ -197,6 +200,11 @@ class Conversation:
     @property
     def mode(self) -> str:
         return self.opening.mode
+
+    @property
+    def cached_tokens(self) -> int:
+        """Positions of the context that the caches have."""
+        return self.ledger.length_tokens - len(self.state.unread)
 
     @property
     def speaks(self) -> bool:
@@ -240,12 +248,12 @@ class Conversation:
     ) -> None:
         """Return to a checkpoint; it stays valid."""
         self.ledger.roll_back(checkpoint.ledger)
-        context.truncate(self.row, self.ledger.length_tokens)
+        self.state = copy.copy(checkpoint.state)
+        context.truncate(self.row, self.cached_tokens)
         if checkpoint.heard_copy is not None:
             audio_cache.restore_row(self.row, checkpoint.heard_copy)
         else:
             audio_cache.truncate(self.row, checkpoint.heard)
-        self.state = copy.copy(checkpoint.state)
         if self.speech is not None:
             self.speech.restore(checkpoint.speech)
 

@@ -206,6 +206,7 @@ class UnitPrefillJob(PrefillJob):
     def fed(self, logits: Tensor | None) -> None:
         conversation = self.conversation
         state, ledger = conversation.state, conversation.ledger
+        state.unread = ()
         ledger.append(self.added)
         if not self.is_unit:
             if self.protects:

@@ -1,8 +1,8 @@
 """A duplex unit's answer as a row of steps, and its settling.
 
 Token 0 of a unit says what follows (listen, speak, continue to speak) and is never heard; at most
-eighteen tokens after it are. The unit's terminator is fed when it is settled, after the answer was
-sent. Source: sessions.md 4.4 to 4.7 and 6.
+eighteen tokens after it are. When a unit is settled, its terminator is part of the context; the
+network reads it with the next unit. Source: sessions.md 4.4 to 4.7 and 6.
 """
 
 from __future__ import annotations
@@ -286,30 +286,31 @@ class UnitAnswerJob(ConversationJob):
 
 
 class SettleJob(ConversationJob):
-    """Terminator and end of unit into the context, then the window."""
+    """Terminator and end of unit into the context, then the window.
+
+    Without a window that moves, no step is due.
+    """
 
     def __init__(self, model: Parts, conversation: Conversation) -> None:
-        unsettled = conversation.state.unsettled
-        super().__init__(model, conversation, None if unsettled is None else Stage.FINALIZE)
-        self.ids: list[int] = []
-        if unsettled is None:
-            self.finish(FinalizeResult(conversation.ledger.length_tokens))
-            return
-        if unsettled.terminator is not None:
-            self.ids.append(unsettled.terminator)
-        self.ids.append(model.tokenizer.ids.unit_end)
+        super().__init__(model, conversation, None)
+        unsettled, conversation.state.unsettled = conversation.state.unsettled, None
+        if unsettled is not None:
+            self._settle(unsettled)
+            if conversation.ledger.plan() is not None:
+                self.go(Stage.FINALIZE)
+                return
+        self.slid(0)
 
-    def settled(self) -> None:
-        """The ids are in the context."""
-        conversation = self.conversation
-        state, ledger = conversation.state, conversation.ledger
-        unsettled, state.unsettled = state.unsettled, None
-        assert unsettled is not None
-        ledger.append(len(self.ids))
+    def _settle(self, unsettled: Unsettled) -> None:
+        conversation, unit_end = self.conversation, self.model.tokenizer.ids.unit_end
+        end = unsettled.terminator
+        unread = (unit_end,) if end is None else (end, unit_end)
+        conversation.state.unread = unread
+        conversation.ledger.append(len(unread))
         special = self.model.tokenizer.special_ids
         heard = () if unsettled.is_listen else unsettled.tokens
         self.model.observer.settled(conversation, unsettled)
-        ledger.end_entry([token for token in heard if token not in special])
+        conversation.ledger.end_entry([token for token in heard if token not in special])
 
     def slid(self, dropped_tokens: int) -> None:
         """The window has been applied."""

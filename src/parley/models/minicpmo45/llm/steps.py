@@ -39,11 +39,11 @@ LEAST_COLUMNS = 512
 LANGUAGE_GRAPHS = ("decode", "feed")
 """Kinds of captured steps; both hold the matrices' products."""
 
-FED_TOGETHER = (2, 11)
-"""Positions of a row that are fed together, and whose steps are captured like those of single
-tokens: the terminators of a unit, and a unit of sound. The kernel stops where a row ends, so these
-steps read all columns. With a picture a unit has 77 positions, more than the kernel takes; in five
-blocks they would read the context five times."""
+UNIT_TOKENS = 13
+"""Positions of a row that are captured like single tokens, and to which fewer are padded: a unit of
+sound, and the two tokens that end the one before. The kernel stops where a row ends, so these steps
+read all columns. With a picture a unit has 79 positions, more than the kernel takes; in five blocks
+they would read the context five times."""
 
 LAYER_LIKENESS = 5e-2
 """How far the kernel's results of one layer may be from PyTorch's, by their lengths as vectors.
@@ -81,11 +81,11 @@ class LanguageSteps:
     def prefill(self, embeds: Tensor, spans: Sequence[Span]) -> Tensor:
         """States (T, H) of packed new positions (T, H). Lengths are left to the caller."""
         count = max(span.count for span in spans)
-        is_wasteful = count * len(spans) > WASTE * embeds.shape[0]
-        is_beyond = max(span.start for span in spans) + count > self._cache.capacity
         is_captured = self._captures(count)
-        is_single = len(spans) == 1 and not is_captured
-        if not self._is_padded or is_single or is_wasteful or is_beyond:
+        if is_captured:
+            count = UNIT_TOKENS
+        is_wasteful = len(spans) == 1 or count * len(spans) > WASTE * embeds.shape[0]
+        if not self._is_padded or (is_wasteful and not is_captured):
             return self._llm(embeds, spans, self._cache, self._rope)
         spans_in_order = sorted(range(len(spans)), key=lambda place: spans[place].row)
         starts = [0]
@@ -122,9 +122,9 @@ class LanguageSteps:
         return [hidden[lines[p]] for p in places], [logits[lines[p]] for p in places]
 
     def _captures(self, count: int) -> bool:
-        """True if steps of `count` positions per row are captured."""
+        """True if steps of `count` positions per row run by a graph."""
         in_place = self._llm.attention.reads_in_place
-        return self._graphs.is_active and in_place and count in FED_TOGETHER
+        return self._graphs.is_active and in_place and count <= UNIT_TOKENS
 
     def _fed(self, x: Tensor, batch: PaddedBatch, *, is_checked: bool = False) -> Tensor:
         """States (B, n, H) of a padded batch's embeddings, by a graph where there is one.
@@ -172,12 +172,12 @@ class LanguageSteps:
             for reads in reaches(LEAST_COLUMNS, cache.capacity):
                 for size in buckets(cache.rows):
                     self._capture(size, reads)
-            for count in filter(self._captures, FED_TOGETHER):
+            if self._captures(UNIT_TOKENS):
                 for size in buckets(cache.rows):
-                    self._capture_fed(size, count)
+                    self._capture_unit(size)
 
-    def _capture_fed(self, size: int, count: int) -> None:
-        llm, capacity = self._llm, self._cache.capacity
+    def _capture_unit(self, size: int) -> None:
+        llm, capacity, count = self._llm, self._cache.capacity, UNIT_TOKENS
         spare = torch.full((size, count), self._cache.spare)
         turns = torch.tensor(uneven(size, capacity - count + 1))[:, None] + torch.arange(count)
         slots = tuple(reversed(range(size)))

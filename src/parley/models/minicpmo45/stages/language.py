@@ -1,4 +1,4 @@
-"""The language model's steps: prefill, decode, the terminators of answers, and its window."""
+"""The language model's steps: prefill, decode, and its window."""
 
 from __future__ import annotations
 
@@ -125,17 +125,9 @@ def _chosen_plainly(model: StepParts, row: int, ask: Ask) -> Choice | None:
 
 
 def finalize(model: StepParts, jobs: Sequence[SettleJob]) -> None:
-    """FINALIZE: terminators of all jobs, packed, and their windows."""
-    llm = model.network.llm
-    spans = [Span(job.row, model.context.lengths[job.row], len(job.ids)) for job in jobs]
-    hidden = model.steps.prefill(llm.embed([token for job in jobs for token in job.ids]), spans)
-    model.context.commit(spans)
-    first = 0
-    for job, span in zip(jobs, spans, strict=True):
-        mine = slice(first, first + span.count)
-        first += span.count
-        model.observer.fed(job.row, tuple(job.ids), None, span.start, hidden[mine])
-        job.settled()
+    """FINALIZE: the windows of all jobs."""
+    read_ends(model, [job.conversation for job in jobs])
+    for job in jobs:
         job.slid(slide(model, job.conversation))
 
 
@@ -161,6 +153,7 @@ def slide(model: StepParts, conversation: Conversation) -> int:
     eviction = conversation.ledger.plan()
     if eviction is None:
         return 0
+    read_ends(model, [conversation])
     if eviction.previous is None:
         _close_gaps(model, conversation.row, eviction)
     else:
@@ -168,6 +161,22 @@ def slide(model: StepParts, conversation: Conversation) -> int:
     conversation.ledger.commit(eviction)
     model.observer.slid(conversation.row, eviction.dropped_tokens, eviction.dropped_entries)
     return eviction.dropped_tokens
+
+
+def read_ends(model: StepParts, conversations: Sequence[Conversation]) -> None:
+    """Read how the last units ended without waiting for the next ones: before a window moves, since
+    what it drops has to be seen from there."""
+    lengths = model.context.lengths
+    ends = [(one, one.state.unread) for one in conversations if one.state.unread]
+    if not ends:
+        return
+    spans = [Span(one.row, lengths[one.row], len(ids)) for one, ids in ends]
+    embeds = model.llm.embed([token for _, ids in ends for token in ids])
+    hidden = torch.split(model.steps.prefill(embeds, spans), [span.count for span in spans])
+    model.context.commit(spans)
+    for (one, ids), span, states in zip(ends, spans, hidden, strict=True):
+        one.state.unread = ()
+        model.observer.fed(one.row, ids, None, span.start, states)
 
 
 def _close_gaps(model: StepParts, row: int, eviction: Eviction) -> None:
