@@ -39,6 +39,8 @@ SOONER_MS = 250
 HUSHED_MS = 40
 HUSHED_DB = 15
 """Below the level of the last second; sounds that are held back before a t or a p are as soft."""
+TAUGHT_MS = 180
+"""Quiet behind the last sound when the detector has heard `JUDGED_MS` of it."""
 FRAME_SAMPLES = RATE_HZ // 100
 BARGE_MS = 350
 SPEECH, QUIET = 0.6, 0.35
@@ -105,7 +107,7 @@ class Turns:
 
         Args:
             rest: the last sound, which fills no window, (N,).
-            needed_ms: judges the utterance with `JUDGED_MS` of quiet behind it, (N,).
+            needed_ms: judges the utterance with the quiet behind it, (N,).
         """
         if not self.is_open:
             return self
@@ -117,7 +119,7 @@ class Turns:
         quiet_ms = hushed_ms(said)
         if quiet_ms < HUSHED_MS or self.speech_ms < CLICK_MS:
             return self
-        missing = max(0, JUDGED_MS - quiet_ms) * RATE_HZ // 1000
+        missing = max(0, TAUGHT_MS - quiet_ms) * RATE_HZ // 1000
         early = replace(self, quiet_ms=quiet_ms, needed_ms=needed_ms(np.pad(said, (0, missing))))
         return early if early.is_long_enough else self
 

@@ -127,7 +127,7 @@ def test_a_unit_that_ends_just_behind_the_last_word_is_answered_if_the_judge_is_
 
     assert turns.is_due == is_due
     # It is asked as it was taught: with the same quiet.
-    assert asked in ([], [12 * WINDOW_SAMPLES + 800 + 16 * (120 - quiet_ms)])
+    assert asked in ([], [12 * WINDOW_SAMPLES + 800 + 16 * (180 - quiet_ms)])
     assert bool(asked) == (quiet_ms >= 40)
 
 
