@@ -55,7 +55,7 @@ def duplex(
     people: Annotated[
         bool,
         typer.Option("--people", help="Instead: 12 recorded sentences of a person, from installed "
-                     "packages or from --folder, with pauses of 300 to 1200 ms; five minutes."),
+                     "packages or from --folder, with pauses of 300 to 1200 ms; ten minutes."),
     ] = False,
     wait: Annotated[
         float, typer.Option(min=1, help="Seconds after which an unanswered turn is missed.")
@@ -76,7 +76,8 @@ def duplex(
     address, access = server
     if people:
         turns = installed().turns if folder is None else own(folder).turns
-        found = asyncio.run(duplex_people.measure(address, access, turns, wait))
+        ways = [way for way in duplex_people.WAYS if dialect in ("all", way.dialect)]
+        found = asyncio.run(duplex_people.measure(address, access, turns, wait, ways))
         data = {one.way.name: one.as_data() for one in found}
         typer.echo(json.dumps(data) if as_json else duplex_people.as_table(found))
         return

@@ -2,9 +2,9 @@
 
 For each of `WAYS`: how many answers start in a pause inside a sentence, and how long after the last
 word of a sentence the first sound comes. Every sentence is said in a session of its own with the
-server's default settings. Those with pauses run `AT_ONCE` side by side and end where the answer to
-what was sent in the pause would have started; those that are timed run one after the other. Pauses
-and ends lie evenly in the seconds of a client that sends whole ones.
+server's default settings. Those with pauses run `AT_ONCE` side by side and end where the sentence
+continues, or, with units, is over; those that are timed run one after the other. Pauses and ends
+lie evenly in the seconds of a client that sends whole ones.
 """
 
 from __future__ import annotations
@@ -16,13 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from parley.cli.bench.duplex_talk import (
-    CHUNK_S,
-    WHOLE_S,
-    SimulatedLoudspeaker,
-    SimulatedMicrophone,
-    hold,
-)
+from parley.cli.bench.duplex_talk import SimulatedLoudspeaker, SimulatedMicrophone, hold
 from parley.cli.bench.figures import columns
 from parley.cli.bench.people import with_pause
 from parley.cli.bench.talkers import client_of
@@ -34,7 +28,7 @@ from parley.protocol.values import InterruptionOptions
 AT_ONCE: Final = 4
 SENTENCES: Final = 12
 LEAD_S: Final = 0.6
-"""Silence before a sentence, and up to a second more."""
+"""Silence before a sentence, and up to a second more; with units, three more."""
 PAUSES_MS: Final = (300, 500, 700, 900, 1200)
 ONE_IN: Final = 12
 """One cut in so many is allowed."""
@@ -47,6 +41,8 @@ class Way:
     Args:
         pauses_ms: pauses that must not be taken for an end.
         aims_ms: median and 95th percentile of the time to the first sound.
+        has_units: it answers in units of a second, of which the first only listen
+            (`DuplexConfig.force_listen_count`).
     """
 
     name: str
@@ -54,6 +50,7 @@ class Way:
     interruption: InterruptionOptions
     pauses_ms: tuple[int, ...]
     aims_ms: tuple[int, int]
+    has_units: bool = False
 
 
 WAYS: Final = (
@@ -66,7 +63,8 @@ WAYS: Final = (
         "semantic_vad", "openai_realtime", InterruptionOptions(mode="stop"), PAUSES_MS,
         (500, 900),
     ),
-    Way("duplex", "duplex", InterruptionOptions(), PAUSES_MS, (700, 700)),
+    Way("duplex", "duplex", InterruptionOptions(), PAUSES_MS, (700, 700), has_units=True),
+    Way("OpenAI Live", "openai_live", InterruptionOptions(), PAUSES_MS, (700, 700), has_units=True),
 )  # fmt: skip
 
 
@@ -113,8 +111,7 @@ async def measure(
 
     async def cut(outcome: WayOutcome, pause_ms: int, sentence: Samples, seed: int) -> None:
         async with gate:
-            sent_s = WHOLE_S.get(outcome.way.dialect, CHUNK_S)
-            paused = _Paused(sentence, pause_ms, sent_s)
+            paused = _Paused(sentence, pause_ms, outcome.way.has_units)
             found = await _say(url, access, outcome, seed, paused)
         outcome.cuts[pause_ms] += [] if found is None else [bool(found)]
 
@@ -135,15 +132,16 @@ async def measure(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Paused:
-    """1.0 if an answer starts in the pause or before the message with its end is sent, else 0.0.
+    """1.0 if an answer starts in the pause, else 0.0.
 
     Args:
-        sent_s: length of the client's messages.
+        has_units: an answer to the unit that ended in the pause starts in the next one, so until
+            the end of the sentence counts, too.
     """
 
     sentence: Samples
     pause_ms: int
-    sent_s: float
+    has_units: bool
 
     @property
     def silent_s(self) -> float:
@@ -155,7 +153,7 @@ class _Paused:
     ) -> float:
         words, resumes = with_pause(self.sentence, self.pause_ms)
         start_s, end_s = microphone.say(words)
-        until_s = min(end_s, start_s + resumes / INPUT_RATE_HZ + self.sent_s)
+        until_s = end_s if self.has_units else start_s + resumes / INPUT_RATE_HZ
         await _until(until_s)
         return float(any(start_s < one.start_s < until_s for one in loudspeaker.played))
 
@@ -186,7 +184,7 @@ async def _say(
     way = outcome.way
     # Neighbours in the list, which are often alike, end in different parts of a second.
     silent_s = (5 * seed % SENTENCES + 0.5) / SENTENCES
-    lead_s = LEAD_S + (silent_s - scene.silent_s - LEAD_S) % 1.0
+    lead_s = LEAD_S + 3 * way.has_units + (silent_s - scene.silent_s - LEAD_S) % 1.0
     found: list[float | None] = []
 
     async def play(microphone: SimulatedMicrophone, loudspeaker: SimulatedLoudspeaker) -> None:
