@@ -1,5 +1,6 @@
 import asyncio
 import base64
+import dataclasses
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from tests.support.timeline import silence, sound
 from parley.clock import ManualClock
 from parley.engine.work import Stage
 from parley.media.image import encode_jpeg
+from parley.models.parrot import Parrot
 from parley.protocol.control import SessionPhase, StopTurn
 from parley.protocol.resume import hash_of
 
@@ -92,6 +94,25 @@ async def test_twenty_units_together_give_at_most_three_results_of_the_newest_so
         results = [m for m in talk.socket.sent if m["type"] == "result"]
         assert len(results) == 3
         assert [result["vision_slices"] for result in results[1:]] == [1, 1]
+
+
+@pytest.mark.parametrize("ends_early", [True, False])
+async def test_a_unit_of_short_pieces_ends_where_the_user_falls_silent(ends_early: bool) -> None:
+    parrot = Parrot(1)
+    parrot._spec = dataclasses.replace(parrot.spec, answers_short_units=ends_early)
+    async with worker_harness(model=parrot) as harness:
+        talk = await started(harness)
+        for piece in [loud(0.1)] * 5 + [quiet(0.1)] * 4:
+            talk.say(chunk(piece))
+        if ends_early:
+            await talk.until("result", 1)
+        await talk.drained()
+        assert talk.types.count("result") == ends_early
+
+        # The rest, up to its end or to the end of the first second, is a unit as ever.
+        for _ in range(10 if ends_early else 1):
+            talk.say(chunk(quiet(0.1)))
+        await talk.until("result", 1 + ends_early)
 
 
 async def test_the_request_to_listen_of_a_dropped_unit_is_kept():

@@ -68,6 +68,8 @@ class ModelSpec:
         transcription_prompt: for models that write down what they hear when they are asked to in
             these words; "" for all others.
         reads_in_units: whether written words may stand in a duplex unit.
+        answers_short_units: whether a duplex unit may end, and be answered, where the user has
+            fallen silent.
         reads_aloud: whether an answer can be given to it (`Generate.say`).
         calls_tools: whether it was taught to call functions, in the form of `views/tools.py`.
         must_call_tools: whether it can be made to call one (`Tool.must_call`).
@@ -100,6 +102,7 @@ class ModelSpec:
     takes_penalties: bool = False
     reports_logprobs: bool = False
     reads_in_units: bool = False
+    answers_short_units: bool = False
     answers_early: bool = True
     slots: int | None = None
     details: dict[str, str] = field(default_factory=dict)

@@ -50,8 +50,9 @@ from parley.errors import (
 )
 from parley.media.pcm import Pcm
 from parley.protocol.kinds import Phase
-from parley.protocol.values import FRAMES_LIMIT
+from parley.protocol.values import FRAMES_LIMIT, VadOptions
 from parley.session.interruption import Interruptions
+from parley.session.listening import AT_ONCE_SAMPLES
 from parley.session.mailbox import OWN_BY_TIME, Mailbox, PendingUnit
 from parley.session.opened import Voices, no_voices
 from parley.session.replay import UnitFeed, replay
@@ -59,7 +60,7 @@ from parley.session.session import Session
 from parley.session.silence import DEADLINE, MODEL_S, SilenceWatch
 from parley.session_log.entries import WentBack
 from parley.turns import NO_JUDGES, TurnJudges
-from parley.vad import DetectorFactory
+from parley.vad import DetectorFactory, SpeechEnded, UtteranceFinder
 from parley.views.duplex import KEPT_UNITS, DuplexView
 
 FAILURES_LIMIT: Final = 3
@@ -70,6 +71,9 @@ _log = logs.get(__name__)
 
 WINDOW_SHARES: Final = (0.85, 0.6)
 """Of the context, in a conversation that slides: when the oldest is forgotten, and what remains."""
+
+CLOSING: Final = VadOptions(min_silence_duration_ms=256)
+"""The pause that ends a unit of a client that sends short pieces; the model judges it."""
 
 WRITTEN_LIMIT: Final = 8
 """Written messages that may wait for the next unit."""
@@ -127,6 +131,8 @@ class DuplexRunner:
         self._spec = view.spec
         unit_samples = round(self._spec.unit_s * self._spec.input_rate_hz)
         self._mailbox = Mailbox(limits.mailbox_units, unit_samples, lost=session.report_dropped)
+        self._finder: UtteranceFinder | None = None
+        """Finds pauses in which a unit may end."""
         self._frames: tuple[bytes, ...] = ()
         self._written: list[str] = []
         self._started_s = session.clock.monotonic()
@@ -203,8 +209,21 @@ class DuplexRunner:
         arrivals.is_late(len(heard.pcm) / heard.pcm.rate_hz)
         has_waiting = bool(self._mailbox.units)
         backlog = math.ceil(arrivals.backlog_s / self._spec.unit_s) if has_waiting else 0
-        if self._mailbox.hear(heard, now_s, backlog=backlog):
+        has_unit = self._mailbox.hear(heard, now_s, backlog=backlog)
+        if self._finder is not None and len(heard.pcm) <= AT_ONCE_SAMPLES:
+            has_unit |= self._has_paused(self._finder, heard.pcm) and self._mailbox.close_unit(
+                now_s
+            )
+        if has_unit:
             self._changed.set()
+
+    def _has_paused(self, finder: UtteranceFinder, pcm: Pcm) -> bool:
+        """True if the user may have finished. False while an answer is heard, which comes in whole
+        seconds."""
+        found = finder.feed(pcm)
+        if self._continues or self._interruptions.playback.is_heard:
+            return False
+        return any(isinstance(event, SpeechEnded) and event.utterance for event in found)
 
     def _read(self, written: TextInput) -> None:
         if self._session.phase is not Phase.ACTIVE:
@@ -458,6 +477,8 @@ class DuplexRunner:
         self._settles_late = asked.settles_late
         if asked.cuts_by_time:
             self._mailbox.own = OWN_BY_TIME
+            if self._spec.answers_short_units and self._detectors is not None:
+                self._finder = UtteranceFinder(self._detectors(), CLOSING)
         if self._detectors is not None:
             self._interruptions.arm(asked.interruption, self._detectors, self._judges)
             self._interruptions.begin()

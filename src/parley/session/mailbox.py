@@ -84,6 +84,14 @@ class Mailbox:
                 self.units[at] = _without_frames(self.units[at])
         return bool(units)
 
+    def close_unit(self, now_s: float) -> bool:
+        """Make a unit of what fills none yet; False if there is nothing, or no room for it."""
+        if self.partial is None or len(self.units) >= self._limit:
+            return False
+        self.units.append(PendingUnit(self.partial, now_s))
+        self.partial = None
+        return True
+
     def restore(self, units: Sequence[AudioInput], now_s: float) -> None:
         """Begin with what waited in another one."""
         self.units.extend(PendingUnit(unit, now_s) for unit in units)

@@ -110,7 +110,7 @@ class Cascade(RowModel[Conversation]):
             reads_in_units=True, calls_tools=writer.calls_tools,
             must_call_tools=writer.calls_tools, keeps_formats=writer.keeps_formats,
             takes_penalties=writer.takes_penalties, reports_logprobs=writer.reports_logprobs,
-            answers_early=answers_early,
+            answers_early=answers_early, answers_short_units=True,
         )  # fmt: skip
         super().__init__(spec, rows)
 
