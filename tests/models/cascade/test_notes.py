@@ -51,6 +51,21 @@ def test_what_is_said_has_the_note_it_deserves(said, note):
     assert talked(*said.split(" > "))[-1] == note
 
 
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("wat is the captial of germny", "The capital of Germany is Berlin."),
+        ("how mny legs dos a spidr have", "A spider has eight legs."),
+        ("whats the oposite of big", "The opposite of big is small."),
+        ("My friend Germny is here.", None),
+    ],
+)
+def test_a_slip_is_read_as_what_can_be_answered(text: str, note: str | None) -> None:
+    known = {"is", "the", "of", "how", "legs", "a", "have", "whats", "big", "here"}
+
+    assert note_for(text, is_word=lambda word: word in known) == note
+
+
 def test_chance_decides_and_decides_the_same_again():
     def all_of(text):
         return {note_for(text, ("hello",) * turn, seed=3) for turn in range(30)}

@@ -33,6 +33,7 @@ _PLAIN: Final = re.compile(
 _HARMLESS: Final = re.compile(
     r"\b(?:embarrass|laugh|bored|awkward)\w*.{0,30}\b(?:want(?:ed)? to )?die\b"
     r"|\bcut myself (?:shaving|while|cooking|on)\b|\bcould not wake up\b"
+    r"|\bdie (?:my|the) (?:hair|shirt|dress|jeans)\b"
     r"|\bend(?:ing)? (?:(?:it|things) (?:here|with)|(?:this|the|our) (?:call|chat|session|game))\b"
     r"|\b(?:i'?ll|i will) be (?:right )?back\b"
     # What most say first, as it is often misheard.

@@ -29,6 +29,7 @@ _TIME: Final = re.compile(
     r"|\bis it (?:already )?(?:noon|midday|midnight|lunch ?time)(?: yet| already| now)?\W*$"
     r"|^\W*and (?:what(?:'s| is) )?the time\W*$"
 )
+_BOTH: Final = re.compile(r"\btime and (?:the )?(?:date|day)\b|\b(?:date|day) and (?:the )?time\b")
 _ELSEWHERE: Final = re.compile(
     r"\b(?:time|day|date)\b.*\b(?:in|at) (?!the (?:moment|morning)|your|this|my)[a-z]"
 )
@@ -77,7 +78,7 @@ _PART: Final = re.compile(
 _MONTH_NAMES: Final = "|".join(month.lower() for month in MONTHS)
 _SPAN: Final = r"(half an?|\d{1,4}|an?) (minute|hour|day|week|month|year)s?"
 _SHIFTED: Final = re.compile(
-    r"\b(?:what|which) (time|day|date|weekday)(?: of the week)? "
+    r"\b(?:what|which) (time|day|date|weekday|year)(?: of the week)? "
     rf"(?:will it be|is it|would it be|was it|is|was) (?:in )?{_SPAN}(?: from (?:now|today))?"
     r"( ago)?\W*$"
 )
@@ -90,6 +91,11 @@ _WEEKDAY_OF: Final = re.compile(
     "(?: the)? "
     rf"(?:({_MONTH_NAMES}) (\d{{1,2}})|(\d{{1,2}})(?:st|nd|rd|th)? (?:of )?({_MONTH_NAMES}))"
 )
+_SEASON: Final = re.compile(
+    r"\b(?:what|which) season (?:is it|is|are we in|do we have|is this)\b"
+    rf"(?: in ({_MONTH_NAMES})\b)?"
+)
+_ON: Final = re.compile(rf"\bdate\b.*\b({'|'.join(day.lower() for day in DAYS)})\b")
 _LEFT: Final = re.compile(r"\bhow many days (?:are )?(?:left|remain\w*)(?: in| of)? (?:this|the) "
                           r"(year|month)\b")  # fmt: skip
 _BESIDE: Final = re.compile(
@@ -116,6 +122,8 @@ def clock_note(low: str, now: Now) -> str | None:
     until = _UNTIL.search(low)
     if until:
         return _until(until[1], now().date())
+    if _BOTH.search(low):
+        return f"It is {_clock(now())} on {_date(now().date())}."
     if _TIME.search(low):
         if _ELSEWHERE.search(low):
             return f"I know only the time here: it is {_clock(now())}."
@@ -126,6 +134,11 @@ def clock_note(low: str, now: Now) -> str | None:
         return f"It is the year {now().year}."
     if _MONTH.search(low):
         return f"It is {MONTHS[now().month - 1]}."
+    weekday = _ON.search(low)
+    if weekday:
+        today = now().date()
+        ahead = (DAYS.index(weekday[1].capitalize()) - today.weekday()) % 7 or 7
+        return f"It is {_date(today + timedelta(ahead))}."
     if _DATE.search(low):
         return f"Today is {_date(now().date())}."
     if _WEEK.search(low):
@@ -149,6 +162,9 @@ def _shifted(low: str, now: Now) -> str | None:
     found = _SHIFTED.search(low)
     if found:
         what, count, unit, ago = found.groups()
+        if (what, unit) == ("year", "year") and count.isdigit():
+            year = now().year + (-1 if ago else 1) * int(count)
+            return f"It {'was' if ago else 'will be'} the year {year}."
         units = {"minute": 1, "hour": 60, "day": 1440, "week": 10_080}
         if unit not in units or (what == "time") != (units[unit] < 1440):
             return None
@@ -181,9 +197,11 @@ def _of_the_year(low: str, now: Now) -> str | None:
             return f"{_date(date(now().year, month, int(found[2] or found[3])))}."
         except ValueError:
             return "There is no such day."
-    if re.search(r"\b(?:what|which) season (?:is it|are we in|do we have|is this)\b", low):
+    season = _SEASON.search(low)
+    if season:
         names = ("winter", "spring", "summer", "autumn")
-        place = now().month % 12 // 3
+        month = MONTHS.index(season[1].capitalize()) + 1 if season[1] else now().month
+        place = month % 12 // 3
         return f"In the north it is {names[place]}, and in the south {names[(place + 2) % 4]}."
     if re.search(r"\bis (?:this year|it|this) a leap year\b", low):
         year = now().year

@@ -92,7 +92,7 @@ class DangerJudge:
             place = self._places.get(word)
             if place is None and 3 < len(word) <= SLIP_LETTERS and tried < SLIPS_MOST:
                 tried += 1
-                near = (self._places[one] for one in _slips(word) if one in self._places)
+                near = (self._places[one] for one in slips(word) if one in self._places)
                 place = min(near, default=None)
             if place is not None:
                 found[word] = place
@@ -129,7 +129,7 @@ def _pieces(text: str) -> Iterator[list[str]]:
         left -= len(sentence)
 
 
-def _slips(word: str) -> Iterator[str]:
+def slips(word: str) -> Iterator[str]:
     """What a word may have been before one letter was lost, doubled, changed or swapped."""
     for place in range(len(word) + 1):
         head, tail = word[:place], word[place:]

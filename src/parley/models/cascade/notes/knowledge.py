@@ -190,9 +190,31 @@ def fact_note(low: str) -> str | None:
         if keys <= words:
             # A short key must not catch a long question about something else.
             content = words - _FILLER
+            if (content - keys) & _places():
+                continue
             if len(content - keys) <= len(keys) + (0 if len(keys) > 1 else -1):
                 return sentence
     return None
+
+
+@functools.cache
+def _places() -> frozenset[str]:
+    """Words of countries and continents: "the highest mountain in Africa" is another one."""
+    return frozenset(_keys(" ".join((*capitals(), "africa asia europe america"))))
+
+
+def country_in(text: str) -> str | None:
+    """The last country that a text names, in lower case."""
+    found = re.findall(rf"\b(?:{'|'.join(capitals())})\b", text.lower())
+    return found[-1] if found else None
+
+
+@functools.cache
+def vocabulary() -> frozenset[str]:
+    """The words of what can be answered."""
+    keys = (word for words, _ in facts() for word in words)
+    texts = ("sorry thanks", *lines_of("asked"), *capitals(), *opposites(), *definitions(), *keys)
+    return frozenset(re.findall(r"\b[a-z]{3,}\b", " ".join(texts).lower()))
 
 
 _FILLER = frozenset(

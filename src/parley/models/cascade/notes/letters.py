@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Iterable
 
 from parley.models.cascade.notes.knowledge import capitals, country_names
@@ -36,11 +37,15 @@ def spelling_note(low: str) -> str | None:
 def letters_note(low: str) -> str | None:
     """Letters of a word or of the alphabet."""
     found = re.search(
-        r"\bhow many letters (?:are (?:there )?in|does|has|in) (?:the word )?([a-z]+)", low
+        r"\bhow many (letters|vowels|consonants) (?:are (?:there )?in|does|has|in) "
+        r"(?:the word )?([a-z]+)",
+        low,
     )
-    if found and found[1] not in ("the", "alphabet", "english"):
-        word = found[1]
-        return f"{word.capitalize()} has {len(word)} letters."
+    if found and found[2] not in ("the", "alphabet", "english"):
+        kind, word = found.groups()
+        vowels = sum(letter in "aeiou" for letter in word)
+        count = {"letters": len(word), "vowels": vowels, "consonants": len(word) - vowels}[kind]
+        return f"{word.capitalize()} has {count} {kind.removesuffix('s') if count == 1 else kind}."
     found = re.search(
         r"\b(?:letter|what) (?:comes )?(after|before|follows)(?: the letter)? ([a-z])\b\W*$", low
     )
@@ -57,7 +62,8 @@ def letters_note(low: str) -> str | None:
             else "The first letter is A."
         )
     if re.search(r"\b(?:say|tell me|recite|sing|know)\b.*\balphabet\b", low):
-        return "A, B, C, D, E, F, G, H, I, J, K, L, M, N, O, P, Q, R, S, T, U, V, W, X, Y, Z."
+        step = -1 if "backward" in low else 1
+        return f"{', '.join(string.ascii_uppercase[::step])}."
     return None
 
 

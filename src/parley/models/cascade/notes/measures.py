@@ -9,20 +9,18 @@ from typing import Final
 from parley.models.cascade.numerals import as_digits
 
 _N: Final = r"(-?\d+(?:\.\d+)?)"
-_SECONDS: Final = {
-    "second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800, "year": 31536000,
-    "decade": 315360000, "century": 3153600000,
-}  # fmt: skip
-_FACTORS: Final = {
-    ("kilometre", "mile"): 0.621371, ("metre", "foot"): 3.28084, ("centimetre", "inch"): 0.393701,
-    ("kilogram", "pound"): 2.20462, ("litre", "gallon"): 0.264172, ("gram", "ounce"): 0.035274,
-    ("metre", "yard"): 1.09361, ("kilometre", "metre"): 1000, ("metre", "centimetre"): 100,
-    ("kilogram", "gram"): 1000, ("litre", "millilitre"): 1000, ("foot", "inch"): 12,
-    ("centimetre", "millimetre"): 10, ("yard", "foot"): 3, ("pound", "ounce"): 16,
-    ("mile", "foot"): 5280, ("ton", "kilogram"): 1000, ("tonne", "kilogram"): 1000,
-    ("dozen", "piece"): 12, ("gallon", "cup"): 16, ("cup", "tablespoon"): 16,
-    ("tablespoon", "teaspoon"): 3,
-}  # fmt: skip
+_KINDS: Final[tuple[dict[str, float], ...]] = (
+    {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800, "year": 31536000,
+     "decade": 315360000, "century": 3153600000},
+    {"millimetre": 1, "centimetre": 10, "inch": 25.4, "foot": 304.8, "yard": 914.4, "metre": 1000,
+     "kilometre": 1e6, "mile": 1609344},
+    {"gram": 1, "ounce": 28.349523125, "pound": 453.59237, "kilogram": 1000, "ton": 1e6,
+     "tonne": 1e6},
+    {"millilitre": 1, "teaspoon": 4.92892159375, "tablespoon": 14.78676478125, "cup": 236.5882365,
+     "pint": 473.176473, "litre": 1000, "gallon": 3785.411784},
+    {"piece": 1, "dozen": 12},
+)  # fmt: skip
+"""Units of one kind, in the smallest of it."""
 _UNIT_WORDS: Final = {
     "feet": "foot", "inches": "inch", "km": "kilometre", "m": "metre", "cm": "centimetre",
     "mm": "millimetre", "kg": "kilogram", "g": "gram", "lb": "pound", "lbs": "pound",
@@ -30,12 +28,17 @@ _UNIT_WORDS: Final = {
     "millimeter": "millimetre", "liter": "litre", "milliliter": "millilitre", "kilo": "kilogram",
     "centuries": "century",
 }  # fmt: skip
+_NAMES: Final = rf"(?:{'|'.join([*(unit for kind in _KINDS for unit in kind), *_UNIT_WORDS])})\b"
 _PLURAL: Final = {"foot": "feet", "inch": "inches", "century": "centuries"}
 
 
-def measure_note(low: str, answers: Sequence[str] = ()) -> str | None:
-    """Result of a sum in everyday words."""
+def measure_note(low: str, answers: Sequence[str] = (), before: str = "") -> str | None:
+    """Result of a sum in everyday words; `before`: what the user said last."""
     text = _halves(as_digits(re.sub(r"\b(\d+),(?=\d{3}\b)", r"\1", low)))
+    if _OF_THAT.search(text):
+        said = " ".join((before, *answers[-1:])).replace(",", "")
+        *_, amount = _AMOUNT.findall(as_digits(said)) or ("that",)
+        text = _OF_THAT.sub(f"{amount} ", text)
     for rule in (_how_many, _converted, _temperature, _price, _power, _shares, _prime, _checked):
         found = rule(text)
         if found:
@@ -43,22 +46,20 @@ def measure_note(low: str, answers: Sequence[str] = ()) -> str | None:
     return _on(text, answers)
 
 
+_OF_THAT: Final = re.compile(r"\b(?:that|it|this) (?=(?:in|to|into) (?:degrees )?[a-z]+\W*$)")
+_AMOUNT: Final = re.compile(r"-?\d+(?:\.\d+)? [a-z]+(?: (?:celsius|fahrenheit))?")
+"""`What is that in miles?`"""
+
+
 def _halves(text: str) -> str:
     text = re.sub(r"\b(\d+) and a half\b", r"\1.5", text)
-    text = re.sub(
-        r"\b(?:half an|a half) (?=hour|mile|dozen|year|day|kilo|minute|litre|pound)", "0.5 ", text
-    )
-    return re.sub(
-        r"\b(?:an?|one) (?=hour|minute|day|week|year|dozen|mile|kilomet|decade|century|foot"
-        r"|metre|meter|yard|pound|kilo|cup|gallon)",
-        "1 ",
-        text,
-    )
+    text = re.sub(rf"\b(?:half an?|a half) (?={_NAMES})", "0.5 ", text)
+    return re.sub(rf"\b(?:an?|one) (?={_NAMES})", "1 ", text)
 
 
 def _unit(word: str) -> str:
     word = _UNIT_WORDS.get(word, word)
-    if word in _SECONDS or any(word in pair for pair in _FACTORS):
+    if any(word in kind for kind in _KINDS):
         return word
     word = word.removesuffix("s")
     return _UNIT_WORDS.get(word, word)
@@ -79,13 +80,10 @@ def _number(value: float) -> str:
 
 
 def _ratio(one: str, other: str) -> float | None:
-    if one in _SECONDS and other in _SECONDS:
-        if (one, other) == ("year", "week"):
-            return 52
-        return _SECONDS[one] / _SECONDS[other]
-    if (one, other) in _FACTORS:
-        return _FACTORS[one, other]
-    return 1 / _FACTORS[other, one] if (other, one) in _FACTORS else None
+    if (one, other) == ("year", "week"):
+        return 52
+    kind = next((kind for kind in _KINDS if one in kind and other in kind), None)
+    return kind[one] / kind[other] if kind else None
 
 
 def _how_many(text: str) -> str | None:
@@ -153,6 +151,10 @@ def _price(text: str) -> str | None:
     if reduced:
         left = float(reduced[1]) * (1 - float(reduced[2]) / 100)
         return f"With {reduced[2]} percent off, {reduced[1]} becomes {_number(left)}."
+    each = re.search(rf"\b{_N} ([a-z]+) (?:at|for|cost) \$?{_N} ?([a-z]*) (?:each|apiece)\b", text)
+    if each:
+        cost = _number(float(each[1]) * float(each[3]))
+        return f"{each[1]} {each[2]} cost {cost} {each[4]}".strip() + "."
     found = re.search(
         rf"\b(?:if )?(?:an?|one|each|every|1) ([a-z]+) costs? \$?{_N} ?([a-z]*),? (?:what do|how "
         rf"much (?:do|are|is)|what are|how much for|what would) {_N} (?:of )?([a-z]+)",

@@ -21,7 +21,7 @@ _NAME = re.compile(
     r"(?!not\b|an?\b|the\b|later\b|back\b|when\b|if\b|again\b|to(?:day|night|morrow)\b|soon\b|in\b|at\b|on\b|maybe\b|your?\b|on[ec])([A-Za-z][\w'-]*(?:\s[A-Z][\w'-]*)?)",
 )
 _I_AM_NAME = re.compile(
-    r"^(?:\W*(?i:hi|hello|hey|well|so|good (?:morning|evening|day))\W+)*(?i:i am|i'm) "
+    r"(?:^|[.!?] )(?:\W*(?i:hi|hello|hey|well|so|good (?:morning|evening|day))\W+)*(?i:i am|i'm) "
     r"([A-Z][a-z'-]+)\b"
 )
 _NOT_BUT = re.compile(
@@ -50,9 +50,16 @@ _CORRECTED = re.compile(
     r"((?:[A-Z]|\d)[\w'-]*(?: \w+)?)\W*$|^\W*(?i:it's|it is|they are) ([a-z ]{2,24}) now\W*$"
 )
 _VALUE = re.compile(
-    r"( is (?:called |on |in )?| are (?:from )?| live in | like | prefer | support ).+(?=\.$)"
+    r"( is (?:called |on |in )?| at | are (?:from )?| live in | like | prefer | support ).+(?=\.$)"
 )
 """Of a fact, in its sentence."""
+_SENTENCE_END = re.compile(
+    r"(?<=[.!?])\s+|,\s+(?:and )?(?=(?:what|who|how|where|when)\b.*\?)", re.I
+)
+_ASKS_BACK = re.compile(
+    r"\b(?:what(?:'s| is) yours|and yours?|and you|your name|who are you)\W*$", re.I
+)
+_TO_KEEP = re.compile(r" is called |^Your (?:birthday|flight|train|number|password|code)\b")
 _FORGET = re.compile(r"\b(?:forget|delete|erase|don't remember) (?:about )?my name\b", re.I)
 _NO_NAMES = frozenset(
     "sorry fine good tired sad happy here back from not so very really just going doing trying "
@@ -60,7 +67,7 @@ _NO_NAMES = frozenset(
 )
 _MY = re.compile(
     r"\b(?:my|our) ((?:\w+ ){0,3}?[\w'-]+?)(?:'s name)? (is called|is named|are called|is|are|was)"
-    r" (?!it\b|not\b|what\b|there\b|that\b)([^.,;!?]+)"
+    r" (?!it\b|not\b|what\b|there\b|that\b)([^.,;!?]+?)(?= and (?:my|our)\b|[.,;!?]|$)"
 )
 _ALSO = [
     (re.compile(pattern), key, sentence) for sentence, key, pattern in blocks_of("notes/memory")
@@ -105,9 +112,8 @@ def listen(texts: Iterable[str]) -> Told:
     """Facts in these sentences of the user."""
     name: str | None = None
     facts: dict[str, str] = {}
-    for text in texts:
-        plain = " ".join(latest(text).replace("’", "'").split())
-        if plain.endswith("?") and not re.search(r"\bmy name is\b", plain, re.I):
+    for plain in (part for text in texts for part in _SENTENCE_END.split(_straight(text))):
+        if plain.endswith("?"):
             continue
         if _FORGET.search(plain):
             name = None
@@ -125,6 +131,10 @@ def listen(texts: Iterable[str]) -> Told:
     return Told(name, facts)
 
 
+def _straight(text: str) -> str:
+    return " ".join(latest(text).replace("’", "'").split())
+
+
 def _renamed(plain: str) -> str | None:
     found = _RENAMED.search(_lower_lead(plain))
     new = next((one for one in found.groups() if one), None) if found else None
@@ -136,13 +146,17 @@ def introduced(text: str, earlier: Sequence[str]) -> str | None:
     before, after = listen(earlier), listen([*earlier, text])
     if before.name and not after.name:
         return "All right, I have forgotten your name."
-    if after.name is None or text.rstrip().endswith("?") or len(text.split()) > 9:
+    kept = [one for one in listen([text]).facts.values() if _TO_KEEP.search(one)]
+    if kept and not text.rstrip().endswith("?"):
+        return f"I will remember that. {' '.join(kept)}"
+    if after.name is None or len(text.split()) > 9:
         return None
     is_told = listen([text]).name == after.name or before.name != after.name
     if not is_told or after.facts.keys() - before.facts.keys():
         return None
     if before.name is None:
-        return f"Nice to meet you, {after.name}!"
+        ours = " I am Parley." if _ASKS_BACK.search(text) else ""
+        return f"Nice to meet you, {after.name}!{ours}"
     if before.name == after.name:
         return f"Yes, {after.name}, I remember."
     return f"All right, {after.name}. I will remember that."
@@ -153,7 +167,8 @@ def recall(text: str, told: Told) -> str | None:
 
     An empty string: it asks for something of the user's that was never told.
     """
-    low = text.lower().replace("’", "'")
+    *_, asked = _SENTENCE_END.split(_straight(text))
+    low = asked.lower()
     if not _ASKS.search(low):
         return None
     if not _MINE.search(low):
@@ -280,7 +295,7 @@ def _keep_case(plain: str) -> str:
 def _trim(value: str) -> str:
     """A value ends where the next thought begins."""
     cut = re.split(r"\b(?:and (?:my|i|what|can|do|you)|but|because|so|okay|by the way)\b", value)[0]
-    return " ".join(cut.split()).strip(" '\"-")
+    return re.sub(r"\b(?:my|our)\b", "your", " ".join(cut.split()).strip(" '\"-"))
 
 
 def _words(low: str) -> set[str]:

@@ -20,6 +20,7 @@ from parley.models.cascade.notes import manners, memory, turns
 from parley.models.cascade.notes.calendar import calendar_note
 from parley.models.cascade.notes.care import care_note, cares, listening
 from parley.models.cascade.notes.clock import Now, clock_note
+from parley.models.cascade.notes.danger import SLIP_LETTERS, slips
 from parley.models.cascade.notes.everyday import (
     echo_note,
     everyday_note,
@@ -28,11 +29,13 @@ from parley.models.cascade.notes.everyday import (
 )
 from parley.models.cascade.notes.knowledge import (
     capital_note,
+    country_in,
     definition_note,
     fact_note,
     opposite_note,
     stock,
     unknown_note,
+    vocabulary,
 )
 from parley.models.cascade.notes.languages import foreign_note
 from parley.models.cascade.notes.letters import letters_note, named_note, spelling_note
@@ -99,14 +102,17 @@ def note_for(
     is_known = known is not None or bool(unknown_note(lowered(latest(text))))
     careful = care_note(text, answers, is_known=is_known, is_unclear=is_unclear)
     found = careful or foreign_note(text, is_word) or known
+    if found is None and is_word and (mended := _mended(latest(text), is_word)) != latest(text):
+        found = _known(mended, earlier, seed, answers, now)
     if found is None:
         text = latest(text)
-        followed = _follow_up(text, earlier[-1]) if earlier else None
-        found = unknown_note(lowered(followed or text))
+        found = unknown_note(lowered(text)) or _replaced(
+            text, earlier, lambda asked: unknown_note(lowered(asked))
+        )
         if found is None and earlier and answers and _asks_again(text, earlier[-1]):
             found = plainly(answers[-1])
-    if found is None and cares(answers):
-        found = listening(answers)
+    if found is None:
+        found = listening(answers) if cares(answers) else turns.listening(lowered(text), answers)
     return None if found is None else varied(FixedNote(found), answers[-1] if answers else "")
 
 
@@ -178,6 +184,9 @@ def _known(
 ) -> str | None:
     text, earlier = latest(text), [latest(one) for one in earlier]
     low = lowered(text)
+    each = _each(text, lambda part: _known(part, earlier, seed, answers, now))
+    if each:
+        return each
     first = (
         turns.last_words(low, earlier, answers)
         or clock_note(low, now)
@@ -190,27 +199,52 @@ def _known(
     if fixed is not None:
         return fixed
     # "My name is Anna. What is my name?" tells before it asks.
-    just_now = [one for one in re.split(r"(?<=[.!?])\s+", text.strip())[:-1] if one[-1] != "?"]
-    told = memory.recall(text, memory.listen([*earlier, *just_now]))
+    told = memory.recall(text, memory.listen([*earlier, text]))
     if told:
         return told
     named = memory.introduced(text, earlier)
     if named:
         return named
-    measured = measure_note(low, answers)
+    if _OF_IT.search(low) and (numbers := re.findall(r"\d+(?:\.\d+)?", " ".join(answers[-1:]))):
+        low = _OF_IT.sub(numbers[-1], low)
+        text = low
+    measured = measure_note(low, answers, earlier[-1] if earlier else "")
     if measured:
         return measured
     found = _plain(text, earlier, seed)
     if found is None and told is not None:
         return NOT_TOLD
-    if found is None and earlier:
-        followed = _follow_up(text, earlier[-1])
-        if followed is not None:
-            found = clock_note(lowered(followed), now) or _plain(followed, earlier, seed)
+    if found is None:
+        found = _replaced(
+            text,
+            earlier,
+            lambda asked: (
+                clock_note(asked, now)
+                or measure_note(asked)
+                or memory.recall(asked, memory.listen(earlier))
+                or _plain(asked, earlier, seed)
+            ),
+        )
+    if found is None and (there := _there(low, (*earlier, *answers[-1:]))):
+        found = _plain(there, earlier, seed)
     if found is None and answers:
         named = _of_whom(low, answers[-1])
         found = _plain(named, earlier, seed) if named else None
     return found or echo_note(text) or unseen_note(low, answers) or everyday_note(low)
+
+
+_OF_IT = re.compile(r"(?:(?<=half of )|(?<=double )|(?<=twice )|(?<=cent of ))(?:that|it|this)\b")
+_THERE = re.compile(r"\bthere\b|\b(?:the|its) (?:capital|language|currency|money)\W*$|\bthey\b")
+
+
+def _there(low: str, said: Sequence[str]) -> str | None:
+    """A question about the country that was spoken of last."""
+    found = _THERE.search(low)
+    countries = [country for one in said[-4:] if (country := country_in(one))]
+    if not found or not countries or country_in(low):
+        return None
+    asked = re.sub(r"\bthere\b", "", low).strip(" ?.!")
+    return f"{asked} in {countries[-1]}?"
 
 
 _PRONOUN = re.compile(r"\b(?:he|she|they|it|him|her|them)\b")
@@ -259,39 +293,78 @@ def _by_chance(low: str, seed: int) -> str | None:
     return None
 
 
-def _follow_up(text: str, before: str) -> str | None:
-    """`And of Spain?` after `What is the capital of France?` is a question about a capital."""
-    found = re.match(
-        r"^\W*(?:and|what about|how about|and what about|okay and|or)\b[\s,]*(?:of|for|is"
-        r"|the)?\s*(.+)$",
-        text.strip(),
-        re.I,
-    )
-    if not found:
+_AND = re.compile(
+    r"^\W*(?:(?:okay|ok|no|sorry|so)\W+)*"
+    r"(?:and|or|what about|how about|i meant?|make (?:it|that))\b[\s,]*"
+    r"(?P<tail>(?:(?:what about|is|of|for|in|at|on|the|an?)\s+)*(?P<new>.+?))\W*$"
+)
+
+
+def _replaced(text: str, earlier: Sequence[str], note: Callable[[str], str | None]) -> str | None:
+    """`And of Spain?` after `What is the capital of France?`, `No, I meant Peru.`, `And in an
+    hour?`: the note for the question before with these words, in place of some of its own."""
+    found = _AND.match(as_digits(text))
+    asked = next((one for one in reversed(earlier[-3:]) if not _AND.match(as_digits(one))), None)
+    if not found or asked is None or len(found["new"].split()) > 4:
         return None
-    rest = found[1].strip(" ?.!")
-    low = before.lower()
-    for pattern, form in (
-        (r"\bcapital\b", "what is the capital of {}"),
-        (r"\bwhat day\b|\bwhat date\b|\bthe date\b", "what day is {}"),
-        (r"\bwhat time\b|\bthe time\b", "what time is it {}"),
-        (r"\bopposite\b", "what is the opposite of {}"),
-        (r"\bspell", "how do you spell {}"),
-        (r"\bcome.? after\b", "what comes after {}"),
-        (r"\bcome.? before\b", "what comes before {}"),
-        (r"\bhow many legs\b", "how many legs does {} have"),
-        (r"\bcolou?r\b", "what colour is {}"),
-        (r"\beat\b", "what does {} eat"),
-        (r"\bsounds?\b|\bsay\b", "what sound does {} make"),
-        (r"\bbaby\b", "what is a baby {} called"),
-        (r"\bwhat is an?\b", "what is a {}"),
-    ):
-        if re.search(pattern, low):
-            return form.format(rest)
-    operator = re.search(r"\b(plus|minus|times|divided by)\b", as_digits(low))
-    if operator and re.search(r"\d", as_digits(rest)):
-        return rest
+    new, words = found["new"].split(), as_digits(asked).strip(" ?.!").split()
+    has_digit = any(map(str.isdigit, found["new"]))
+    spans = [(at, size) for size in (1, 2, 3) for at in range(len(words) - size, 0, -1)]
+
+    def likeness(span: tuple[int, int]) -> tuple[int, int]:
+        at, size = span
+        return -len({*new}.intersection(words[at : at + size])), abs(size - len(new))
+
+    before = note(" ".join(words) + "?")
+    questions = [
+        (*words[:at], *new, *words[at + size :])
+        for at, size in sorted(spans, key=likeness)
+        if any(map(str.isdigit, " ".join(words[at : at + size]))) == has_digit
+    ]
+    is_more = found["tail"].startswith(("in ", "at ", "on "))
+    for question in [(*words, found["tail"])] * is_more + questions:
+        told = note(" ".join(question) + "?")
+        is_other = is_more and told != before and question[:-1] == tuple(words)
+        if told and (is_other or re.search(rf"\b{re.escape(new[-1][:4])}", told.lower())):
+            return told
     return None
+
+
+_NEXT = re.compile(
+    r"(?<=\?)\s+|,?\s+and (?:then |also )?(?=(?:wh|how|tell|spell|say|is|do|can|the)[a-z']*\b)",
+    re.I,
+)
+_REQUEST = re.compile(
+    r"^\W*(?:(?:so|please|hey|can you|could you)\W+)*"
+    r"(?:wh|how|tell|spell|say|is\b|do\b|can\b|the\b|count|give)",
+    re.I,
+)
+
+
+def _each(text: str, note: Callable[[str], str | None]) -> str | None:
+    """The notes of two or three questions in one."""
+    parts = _NEXT.split(text.strip())
+    if not 1 < len(parts) <= 3 or not all(map(_REQUEST.search, parts)):
+        return None
+    told = [note(part) for part in parts]
+    return " ".join(filter(None, told)) if all(told) else None
+
+
+def _mended(text: str, is_word: Callable[[str], bool]) -> str:
+    """A text without slips: what is no word becomes one of those that can be answered."""
+
+    def mend(found: re.Match[str]) -> str:
+        word = found[0]
+        if is_word(word) or word in vocabulary():
+            return word
+        near = sorted(
+            {one for one in slips(word) if one in vocabulary()},
+            key=lambda one: (one[0] != word[0], -len(one)),
+        )
+        is_clear = len(near) < 2 or len(near[0]) > len(near[1]) or near[1][0] != word[0]
+        return near[0] if near and is_clear else word
+
+    return re.sub(rf"\b[a-z]{{3,{SLIP_LETTERS}}}\b", mend, text)
 
 
 def stock_note(low: str, earlier: Sequence[str], seed: int) -> str | None:
@@ -302,8 +375,12 @@ def stock_note(low: str, earlier: Sequence[str], seed: int) -> str | None:
                 return None
             asked = sum(bool(re.search(pattern, one.lower())) for one in earlier)
             return _drawn(name, low, seed + asked)
-    if re.search(r"\b(?:another|one more|again)\b", low) and len(low.split()) <= 5 and earlier:
-        return _stock_again(earlier, seed)
+    if (
+        re.search(r"\b(?:another|one (?:more|about)|again)\b", low)
+        and len(low.split()) <= 5
+        and earlier
+    ):
+        return _stock_again(low, earlier, seed)
     return None
 
 
@@ -324,12 +401,12 @@ def _drawn(name: str, low: str, place: int) -> str:
     return entry
 
 
-def _stock_again(earlier: Sequence[str], seed: int) -> str | None:
+def _stock_again(low: str, earlier: Sequence[str], seed: int) -> str | None:
     for back, before in enumerate(reversed(earlier)):
         for name, pattern in _STOCKS.items():
             if re.search(pattern, before.lower()):
                 asked = sum(bool(re.search(pattern, one.lower())) for one in earlier)
-                return _drawn(name, "", seed + asked + back)
+                return _drawn(name, low, seed + asked + back)
         if back >= 2:
             return None
     return None

@@ -116,7 +116,9 @@ def sum_note(low: str) -> str | None:
             if is_swapped:
                 first, second = second, first
             return _chain(first, [(_NAMES[operator], second)])
-    percent = re.search(rf"{_NUMBER}\s*(?:percent|per cent|%) of {_NUMBER}", text)
+    percent = re.search(
+        rf"{_NUMBER}\s*(?:percent|per cent|%)(?: tip| tax)? (?:of|on|for) {_NUMBER}", text
+    )
     if percent:
         value = float(percent[1]) * float(percent[2]) / 100
         return f"{percent[1]} percent of {percent[2]} is {_number(value)}."

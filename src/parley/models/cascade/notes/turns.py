@@ -22,7 +22,8 @@ _MINE: Final = re.compile(
     r"|right now|last|again))*\W*$"
 )
 _FIRST: Final = re.compile(
-    r"\bwhat (?:did i (?:say|ask)(?: you)? first|was my first (?:question|sentence))\b|\bfirst "
+    r"\bwhat (?:(?:did i (?:say|ask)|i (?:said|asked))(?: you)? first"
+    r"|was my first (?:question|sentence))\b|\bfirst "
     r"thing i (?:said|asked)\b"
 )
 _YOURS_BEFORE: Final = re.compile(
@@ -128,6 +129,22 @@ def _of_riddle(low: str, answers: Sequence[str]) -> str | None:
     if re.match(r"^\W*(?:yes|yeah|i do|maybe)\W*$", low):
         return "Then tell me!"
     return None
+
+
+_INVITES: Final = re.compile(
+    r"(?:tell me|talk) about it\?$|\btell me what happened\.$|did they say\?$"
+)
+
+
+def listening(low: str, answers: Sequence[str]) -> str | None:
+    """A reply to what users tell of their sorrows, if they were asked to."""
+    if not answers or "?" in low or not _INVITES.search(answers[-1]):
+        return None
+    if re.match(r"^\W*(?:no|nope|not really)\b", low):
+        return "All right. We can talk about something else."
+    return (
+        "I'm listening." if len(low.split()) < 3 else "That sounds hard. How are you feeling now?"
+    )
 
 
 _ANOTHER: Final = "That was the end. Shall I tell you another story?"
