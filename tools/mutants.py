@@ -184,9 +184,9 @@ MUTANTS: Final = [
         ("            if request.prefilled is not None:\n                self._guarded", "            if False:\n                self._guarded"),
     ),
     *_mutants(
-        "slots", "engine/slots.py", "tests/engine/test_slots.py",
-        ("row = self._free.popleft()", "row = self._free.pop()"),
-        (" and key.row not in self._free", ""),
+        "slots", "engine/engine.py", "tests/engine/test_engine.py",
+        ("self._free.popleft()", "self._free.pop()"),
+        ("        if self._is_open:\n            self._lose()", "        if True:\n            self._lose()"),
     ),
     *_mutants(
         "context", "engine/context.py", "tests/engine/test_context.py",

@@ -7,7 +7,6 @@ from parley.engine.loop import EngineLoop, RowCall, SlotRequest, roll_back
 from parley.engine.model import DeviceFault
 from parley.engine.scheduler import PATIENCE_S
 from parley.engine.segments import Text
-from parley.engine.slots import SlotKey
 from parley.engine.work import Ending, Finalize, Generate, Prefill, Stage, StepUnit, WholeUnit
 from parley.errors import ContextFull, InferenceFailed, SlotLost
 
@@ -55,8 +54,8 @@ class Bench:
         self.faults: list[int] = []
         self.loop = EngineLoop(self.model, self.clock, on_fault=lambda: self.faults.append(1))
 
-    def submit(self, row, command, due_s=None, generation=1):
-        request = SlotRequest(SlotKey(row, generation), command, Notes(), due_s)
+    def submit(self, row, command, due_s=None):
+        request = SlotRequest(row, command, Notes(), due_s)
         self.loop.submit(request)
         return request
 
@@ -136,7 +135,7 @@ def test_releasing_a_row_drops_its_work_between_two_steps():
     bench.loop.run_once()
     released = []
 
-    bench.loop.release(SlotKey(0, 1), lambda: released.append(True))
+    bench.loop.release(0, lambda: released.append(True))
     bench.run()
 
     assert isinstance(running.sink.error, SlotLost)
@@ -150,7 +149,7 @@ def test_a_model_that_fails_to_close_a_row_still_lets_it_go(monkeypatch):
     monkeypatch.setattr(bench.model, "close", raising(RuntimeError("stuck")))
     released = []
 
-    bench.loop.release(SlotKey(0, 1), lambda: released.append(True))
+    bench.loop.release(0, lambda: released.append(True))
     with capture_logs() as logged:
         bench.run()
 

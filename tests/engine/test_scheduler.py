@@ -3,7 +3,7 @@ import random
 import pytest
 from tests.support.present import present
 
-from parley.engine.scheduler import MARGIN_S, PATIENCE_S, ReadySlot, Step, plan
+from parley.engine.scheduler import MARGIN_S, PATIENCE_S, ReadySlot, Step, WorkQueue, plan
 from parley.engine.work import Stage
 
 
@@ -162,3 +162,29 @@ def test_a_day_of_traffic_is_on_time():
     assert not late
     assert device.chats > 300
     assert device.longest_chat_wait_s < PATIENCE_S + 0.2
+
+
+def test_work_of_a_row_keeps_its_order():
+    order: WorkQueue[str] = WorkQueue(2)
+    for item in ("a", "b"):
+        order.add(0, item)
+    order.add(1, "c")
+
+    assert order.advance() == "a"
+    assert order.advance() == "c"
+    assert order.advance() is None
+    order.finish(0)
+    assert order.advance() == "b"
+    assert order.current == ["b", "c"]
+    assert order.count == 2
+
+
+def test_clearing_gives_what_ran_and_what_waited():
+    order: WorkQueue[str] = WorkQueue(1)
+    for item in ("a", "b", "c"):
+        order.add(0, item)
+    order.advance()
+
+    assert order.clear(0) == ["a", "b", "c"]
+    assert order.count == 0
+    assert order.clear(0) == []

@@ -17,7 +17,6 @@ from parley.engine import work
 from parley.engine.loop import Command, EngineLoop, RowCall, SlotRequest, Stats, roll_back
 from parley.engine.model import HasFastPaths, Memory, Model, ModelSpec, SharesPages
 from parley.engine.segments import Segment, Text
-from parley.engine.slots import SlotKey, Slots
 from parley.errors import InferenceFailed, ParleyError, ServiceUnavailable, SetupError, SlotLost
 from parley.media.room import require_text_room
 
@@ -39,7 +38,9 @@ class Engine:
 
     def __init__(self, model: Model, clock: Clock | None = None) -> None:
         self.spec: ModelSpec = model.spec
-        self._slots = Slots(model.rows)
+        self._rows = model.rows
+        self._free = deque(range(model.rows))
+        """Free rows, the one that has been free longest first."""
         self._fast_paths = model if isinstance(model, HasFastPaths) else None
         self._pages = model if isinstance(model, SharesPages) else None
         self._loop = EngineLoop(model, clock or SystemClock(), on_fault=self._fault_from_thread)
@@ -60,12 +61,12 @@ class Engine:
     @property
     def slots(self) -> int:
         """Number of conversations that it can hold."""
-        return self._slots.rows
+        return self._rows
 
     @property
     def free_slots(self) -> int:
         """Number of free slots."""
-        return self._slots.free if self.is_running else 0
+        return len(self._free) if self.is_running else 0
 
     @property
     def is_running(self) -> bool:
@@ -106,7 +107,8 @@ class Engine:
             # Warming up shows what a model cannot do, such as speak with a voice that is broken.
             self.spec = await self.call(lambda model: model.spec)
             if self.spec.slots is not None:
-                self._slots = Slots(min(self.spec.slots, self._slots.rows))
+                self._rows = min(self.spec.slots, self._rows)
+                self._free = deque(range(self._rows))
         except ParleyError:
             raise
         except Exception as error:
@@ -196,17 +198,16 @@ class Engine:
         return await future
 
     def _handle(self) -> SlotHandle | None:
-        key = self._slots.take()
-        if key is None:
+        if not self._free:
             return None
-        handle = SlotHandle(self, key)
+        handle = SlotHandle(self, self._free.popleft())
         self._handles.add(handle)
         return handle
 
     def _give_back(self, handle: SlotHandle) -> None:
         """The model has let go of the handle's row."""
         self._handles.discard(handle)
-        self._slots.release(handle.key)
+        self._free.append(handle.row)
         while self._waiting and self.is_running:
             future = self._waiting.popleft()
             if future.done():
@@ -251,24 +252,15 @@ class SlotHandle:
     still run after it.
     """
 
-    def __init__(self, engine: Engine, key: SlotKey) -> None:
+    def __init__(self, engine: Engine, row: int) -> None:
         self._engine = engine
-        self.key = key
+        self.row = row
+        """The slot's place in the engine's batch."""
         self.spec = engine.spec
         self._is_open = True
         self._released: asyncio.Future[None] | None = None
         self._pending: set[PendingResult[work.GenerateResult]] = set()
         self._context_tokens = 0
-
-    @property
-    def row(self) -> int:
-        """The slot's place in the engine's batch."""
-        return self.key.row
-
-    @property
-    def generation(self) -> int:
-        """Number of sessions that have held the slot, this one included."""
-        return self.key.generation
 
     @property
     def context_tokens(self) -> int:
@@ -331,7 +323,7 @@ class SlotHandle:
             self._lose()
             self._released = asyncio.get_running_loop().create_future()
             if self._engine.is_running:
-                self._engine._loop.release(self.key, lambda: self._engine._post(self._was_released))
+                self._engine._loop.release(self.row, lambda: self._engine._post(self._was_released))
             else:
                 self._was_released()
         if self._released is not None:
@@ -393,7 +385,7 @@ class PendingResult(Generic[R]):
     """
 
     def __init__(self, handle: SlotHandle, command: Command, due_s: float | None) -> None:
-        self.request = SlotRequest(handle.key, command, self, due_s)
+        self.request = SlotRequest(handle.row, command, self, due_s)
         self.value: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._handle = handle
         self._engine = handle._engine

@@ -21,8 +21,7 @@ from typing import Protocol
 from parley import logs
 from parley.clock import Clock
 from parley.engine.model import DeviceFault, Job, Model, PreparesAhead
-from parley.engine.scheduler import ReadySlot, plan
-from parley.engine.slots import SlotKey, WorkQueue
+from parley.engine.scheduler import ReadySlot, WorkQueue, plan
 from parley.engine.work import (
     Checkpoint,
     GenerateResult,
@@ -85,13 +84,12 @@ class SlotRequest:
     """One command for one slot, and what the engine thread knows about it.
 
     Args:
-        key: the slot and the generation of its holder.
         sink: where results go.
         pieces: of a whole unit's answer, which come with its result.
         due_s: monotonic deadline; None means no hurry.
     """
 
-    key: SlotKey
+    row: int
     command: Command
     sink: ResultSink
     due_s: float | None = None
@@ -171,10 +169,10 @@ class EngineLoop:
         """Finish a request early, ahead of everything that waits."""
         self._post(self._cancel, request)
 
-    def release(self, key: SlotKey, released: Callable[[], None]) -> None:
+    def release(self, row: int, released: Callable[[], None]) -> None:
         """Drop all work of a slot and free what it took, ahead of everything that waits. Calls
         `released` then."""
-        self._post(self._release, key, released)
+        self._post(self._release, row, released)
 
     def call(self, function: Callable[[Model], None]) -> None:
         """Run something on the engine thread between two steps. It must not raise."""
@@ -257,11 +255,11 @@ class EngineLoop:
             request.sink.failed(SlotLost(), 0)
             return
         request.waiting_since_s = self._clock.monotonic()
-        self._order.add(request.key.row, request)
+        self._order.add(request.row, request)
 
     def _cancel(self, request: SlotRequest) -> None:
         request.is_cancelled = True
-        if request.job is None or self._order.current[request.key.row] is not request:
+        if request.job is None or self._order.current[request.row] is not request:
             return
         try:
             request.job.cancel()
@@ -269,11 +267,11 @@ class EngineLoop:
         except Exception as error:
             self._fail(request, error)
 
-    def _release(self, key: SlotKey, released: Callable[[], None]) -> None:
-        for request in self._order.clear(key.row):
+    def _release(self, row: int, released: Callable[[], None]) -> None:
+        for request in self._order.clear(row):
             request.sink.failed(SlotLost(), 0)
         if self._fault is None:
-            self._close_row(key.row)
+            self._close_row(row)
         released()
 
     def _begin(self, request: SlotRequest) -> None:
@@ -290,7 +288,7 @@ class EngineLoop:
     def _start(self, request: SlotRequest) -> None:
         match request.command:
             case RowCall(function):
-                self._finish(request, function(self._model, request.key.row))
+                self._finish(request, function(self._model, request.row))
             case WholeUnit(prefill):
                 self._work(request, prefill)
             case command:
@@ -298,7 +296,7 @@ class EngineLoop:
 
     def _work(self, request: SlotRequest, work: Work) -> None:
         """Have the model start a piece of work for this request."""
-        row = request.key.row
+        row = request.row
         if isinstance(work, Prefill) and work.takes_checkpoint:
             request.checkpoint = self._model.checkpoint(row)
         request.job = self._model.start(row, work)
@@ -377,12 +375,12 @@ class EngineLoop:
             self._finish(request, _completed(result, request))
 
     def _finish(self, request: SlotRequest, value: object) -> None:
-        self._order.finish(request.key.row)
-        request.sink.done(value, self._model.context_tokens(request.key.row))
+        self._order.finish(request.row)
+        request.sink.done(value, self._model.context_tokens(request.row))
 
     def _finish_failed(self, request: SlotRequest, error: ParleyError) -> None:
-        self._order.finish(request.key.row)
-        request.sink.failed(error, self._guarded_length(request.key.row))
+        self._order.finish(request.row)
+        request.sink.failed(error, self._guarded_length(request.row))
 
     def _fail(self, request: SlotRequest, error: Exception) -> None:
         """The model failed on this work: details to the log, an id to the client."""
@@ -392,7 +390,7 @@ class EngineLoop:
             failure: ParleyError = error
             log.warning(
                 "engine_request_refused",
-                row=request.key.row,
+                row=request.row,
                 error=f"{type(error).__name__}: {error}",
             )
         else:
@@ -400,7 +398,7 @@ class EngineLoop:
             log.error(
                 "engine_request_failed",
                 error_id=error_id,
-                row=request.key.row,
+                row=request.row,
                 command=type(request.command).__name__,
                 exc_info=error,
             )

@@ -1,9 +1,9 @@
-"""Decides which rows do which kind of work next.
+"""The work waiting per row, and which rows do which kind of work next.
 
 Pure bookkeeping: values and a clock reading. Knows nothing of tensors, threads or sockets, so a
 whole day of traffic can be replayed in a test.
 
-Rules, in this order:
+Rules of `plan`, in this order:
 
 1. One stage per step. The most urgent row leads: earliest deadline first.
 2. Work without a deadline has patience instead: after `PATIENCE_S` without a step it is as urgent
@@ -18,8 +18,10 @@ Rules, in this order:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from parley.engine.work import Stage
 
@@ -32,6 +34,8 @@ MARGIN_S = 0.25
 
 _SHARED = frozenset({Stage.DECODE, Stage.SPEECH})
 _CATCH_UP = frozenset({Stage.ENCODE, Stage.PREFILL})
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +79,44 @@ def plan(ready: Sequence[ReadySlot], now_s: float) -> Step | None:
     if leader.stage not in _SHARED and leader.due_s is not None:
         joining = [one for one in joining if one.due_s is not None]
     return Step(leader.stage, tuple(one.row for one in joining))
+
+
+class WorkQueue(Generic[Item]):
+    """Work waiting per row, first come first served, one piece in progress at a time.
+
+    `current` has the piece in progress and `waiting` those after it, row by row; `count` is the
+    number of both. Others only read them.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.waiting: list[deque[Item]] = [deque() for _ in range(rows)]
+        self.current: list[Item | None] = [None] * rows
+        self.count = 0
+
+    def add(self, row: int, item: Item) -> None:
+        """Put at the end of the row's line."""
+        self.waiting[row].append(item)
+        self.count += 1
+
+    def advance(self) -> Item | None:
+        """Begin the next piece of the first row with work waiting and none in progress; returns it,
+        or None."""
+        for row, waiting in enumerate(self.waiting):
+            if waiting and self.current[row] is None:
+                self.current[row] = waiting.popleft()
+                return self.current[row]
+        return None
+
+    def finish(self, row: int) -> None:
+        """The piece in progress is finished."""
+        self.count -= self.current[row] is not None
+        self.current[row] = None
+
+    def clear(self, row: int) -> list[Item]:
+        """Forget the row's work; returns the piece in progress and those that waited."""
+        current = self.current[row]
+        dropped = ([] if current is None else [current]) + list(self.waiting[row])
+        self.current[row] = None
+        self.waiting[row].clear()
+        self.count -= len(dropped)
+        return dropped
