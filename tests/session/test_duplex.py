@@ -1,6 +1,7 @@
 import asyncio
 import base64
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -376,7 +377,7 @@ async def test_a_failed_preparation_leaves_another_try():
 
 
 async def test_bad_input_is_answered_and_the_session_continues():
-    rows = [
+    rows: list[tuple[Any, str]] = [
         ({"type": "audio_chunk"}, "missing_field"),
         (chunk("AAA"), "invalid_payload"),
         (chunk("AADAfw=="), "invalid_payload"),
