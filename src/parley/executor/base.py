@@ -68,7 +68,7 @@ def write_line(index: int, line: str) -> None:
 
 
 @dataclass(slots=True)
-class Place:
+class WorkerPlace:
     """One worker: what holds its process (a `NodeWorker`, or its actor), and the state of that."""
 
     holder: Any
@@ -107,7 +107,7 @@ class Executor(ABC):
     loading_limit_s: float = LOADING_LIMIT_S
 
     def __post_init__(self) -> None:
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, WorkerPlace] = {}
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
         """Set when there is something to look at before `POLL_S` has passed."""
@@ -164,7 +164,7 @@ class Executor(ABC):
 
     def _add(self, index: int, holder: Any) -> None:
         backoff = Backoff(self.first_retry_s, LAST_RETRY_S, SETTLED_S)
-        self._places[index] = Place(holder, backoff)
+        self._places[index] = WorkerPlace(holder, backoff)
 
     async def _look(self) -> None:
         found = await asyncio.to_thread(self._poll)
@@ -188,7 +188,7 @@ class Executor(ABC):
             for place in self._places.values():
                 place.due_at += late_s
 
-    def _heard(self, index: int, place: Place, state: NodeWorkerState, now: float) -> None:
+    def _heard(self, index: int, place: WorkerPlace, state: NodeWorkerState, now: float) -> None:
         for line in state.lines:
             if line != SIGN_OF_LIFE:
                 self.write(index, line)
@@ -204,7 +204,7 @@ class Executor(ABC):
         if state.returncode is not None and place.begins_at is None:
             self._exited(index, place, state.returncode, now)
 
-    def _exited(self, index: int, place: Place, code: int, now: float) -> None:
+    def _exited(self, index: int, place: WorkerPlace, code: int, now: float) -> None:
         why, place.why_killed = place.why_killed or how_it_ended(code), ""
         if code == SETUP_EXIT_CODE:
             place.is_given_up = True
@@ -221,14 +221,14 @@ class Executor(ABC):
         self._ended(index, place, why, delay_s)
         place.begins_at = now + delay_s
 
-    def _ended(self, index: int, place: Place, why: str, retry_in_s: float) -> None:
+    def _ended(self, index: int, place: WorkerPlace, why: str, retry_in_s: float) -> None:
         if place.pid and place.begins_at is None:
             self.news(WorkerNews("ended", index, place.pid, why, retry_in_s))
         if not retry_in_s and place.begins_at is None:
             place.pid = 0
         place.due_at = math.inf
 
-    def _look_after(self, index: int, place: Place, now: float) -> None:
+    def _look_after(self, index: int, place: WorkerPlace, now: float) -> None:
         if place.begins_at is not None and now >= place.begins_at:
             place.begins_at, place.pid = None, 0
             place.holder.begin()

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from parley import __version__, logs
 from parley.executor import ray_cluster
-from parley.executor.base import POLL_S, Executor, Place, WorkerNews
+from parley.executor.base import POLL_S, Executor, WorkerNews, WorkerPlace
 from parley.executor.node_worker import NodeWorker, NodeWorkerState
 from parley.executor.scaling import Demand, Scaling
 
@@ -153,7 +153,7 @@ class RayExecutor(Executor):
     # ---- results ----------------------------------------------------------------------------
 
     def _heard(
-        self, index: int, place: Place, state: NodeWorkerState | Exception | None, now: float
+        self, index: int, place: WorkerPlace, state: NodeWorkerState | Exception | None, now: float
     ) -> None:
         holder: _Holder = place.holder
         if isinstance(state, NodeWorkerState):
