@@ -39,6 +39,11 @@ def test_an_answer_has_the_pitch_of_the_reference(speaker, hertz):
     assert pitch_of(speaker.say(WORDS, voice)) == pytest.approx(hertz, rel=0.09)
 
 
+def test_a_clause_that_was_said_is_not_made_again(speaker):
+    assert speaker.say(WORDS, 0) is speaker.say(WORDS, 0)
+    assert len(speaker.say(WORDS, 1)) != len(speaker.say(WORDS, 0))
+
+
 def test_a_reference_without_a_voice_changes_nothing(speaker):
     silence = Pcm(np.zeros(OUTPUT_RATE_HZ, np.float32), OUTPUT_RATE_HZ)
 

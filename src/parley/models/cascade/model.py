@@ -191,7 +191,7 @@ class Cascade(RowModel[Conversation]):
             if hearing.step():
                 break
         if self.parts.speaker is not None:
-            self.parts.speaker.say("Hello there.", 0)
+            self.parts.speaker.say("I'm sorry,", 0)
         draft = Draft()
         self.parts.writer.open(0)
         for _ in range(4):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -71,8 +72,10 @@ class OwnSpeaker:
         factor = min(max(hertz / OWN_HZ[near], LOWEST), HIGHEST)
         return near + 2 * round(1000 * factor)
 
+    @functools.lru_cache(maxsize=32)  # noqa: B019  (one speaker per process)
     def say(self, clause: str, voice: int) -> Samples:
-        """A clause (N,), 24 kHz, with the pause that its last character requires."""
+        """A clause (N,), 24 kHz, with the pause that its last character requires. Shared by all
+        that say it: half of the answers without a note begin with one of a few clauses."""
         words = read_out(clause)
         if not any(word[0] not in STOPS + PAUSES for word in words):
             return np.zeros(0, np.float32)
