@@ -19,7 +19,6 @@ from parley.models.cascade.notes import (
     care_note,
     danger,
     is_expected,
-    manners,
     note_for,
     opposites,
     unknown_to_us,
@@ -107,22 +106,6 @@ def test_who_asks_again_hears_the_last_answer_again(text: str) -> None:
         "I said: Rome is in Italy."
     )
     assert note_for(text) == "I have not said anything yet."
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Say hello again to Peter.",
-        "What did you say about Rome?",
-        "What is my mother's name?",
-        "Repeat after me: one, two.",
-        "I am nervous",
-        "Tell me a story about a man or a woman.",
-    ],
-)
-def test_what_is_always_said_is_not_said_to_other_things(text: str) -> None:
-    assert manners.always(text) is None
-    assert manners.again(text, ["Hi."]) is None
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from parley.models.cascade.notes import is_expected
 from parley.models.cascade.notes.knowledge import lines_of
 from parley.models.cascade.phrase_search import TOKEN_LIMIT
 from parley.models.cascade.phrases import Following, Phrases
-from parley.models.cascade.recognition import Recogniser, Recognition, Vocabulary
-from parley.models.cascade.whisper import WhisperShape
+from parley.models.cascade.recognition import Recogniser, Recognition
+from parley.models.cascade.whisper import Vocabulary, WhisperShape
 from parley.settings import ModelSettings
 
 SAID = (

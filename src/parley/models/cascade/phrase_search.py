@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from parley.models.cascade.phrases import Phrases, State
+from parley.models.cascade.whisper import Vocabulary, Whisper
 
 BEAMS = 6
 """Maximum number of phrases that are followed: a token for six takes little longer than for one."""
@@ -23,28 +23,6 @@ SPARE = 4
 TOKEN_LIMIT = 30
 
 _Cache = list[tuple[Tensor, Tensor]]
-
-
-class TokenDecoder(Protocol):
-    """A recogniser's network as the search sees it; see `Whisper`."""
-
-    def write(self, ids: list[int], start: int, past: _Cache, heard: _Cache) -> Tensor: ...
-
-    def write_each(
-        self, ids: list[int], starts: list[int], pasts: list[_Cache], heard: _Cache
-    ) -> Tensor: ...
-
-
-class Tokens(Protocol):
-    """Its vocabulary as the search sees it."""
-
-    @property
-    def start(self) -> tuple[int, ...]: ...
-
-    @property
-    def end(self) -> int: ...
-
-    def text(self, ids: list[int]) -> str: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +39,7 @@ class Search:
     """The search for one sound.
 
     Args:
-        kept: the sound, as `TokenDecoder.write` takes it.
+        kept: the sound, as `Whisper.write` takes it.
         floor: log probability below which no phrase is followed.
         letters: of the first reading.
         expects: says of a phrase whether it makes sense in this conversation.
@@ -69,8 +47,8 @@ class Search:
 
     def __init__(
         self,
-        network: TokenDecoder,
-        words: Tokens,
+        network: Whisper,
+        words: Vocabulary,
         phrases: Phrases,
         kept: _Cache,
         floor: float,

@@ -22,7 +22,7 @@ from parley.media.segments import bounds_of
 from parley.models.cascade.phrase_search import Search
 from parley.models.cascade.phrases import Phrases
 from parley.models.cascade.transcript import FOREIGN_SPEECH, clean, once, repetition
-from parley.models.cascade.whisper import RATE_HZ, Whisper, log_mel
+from parley.models.cascade.whisper import RATE_HZ, Vocabulary, Whisper, log_mel
 from parley.models.cascade.word_times import FRAME_S, timed, token_starts
 from parley.protocol.values import WordTime
 
@@ -74,32 +74,6 @@ class Heard:
     confidence: float = 0.0
     silence: float = 0.0
     steps: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """Special tokens.
-
-    Args:
-        pieces: bytes of each text token, in the order of the (pruned) ids.
-        start: tokens that begin every transcript.
-        end: the token that ends it.
-        silence: the token that says that nobody speaks.
-        banned: ids that are never chosen.
-        leading: ids that may not come first (blank, and the end).
-    """
-
-    pieces: tuple[bytes, ...]
-    start: tuple[int, ...]
-    end: int
-    silence: int
-    banned: tuple[int, ...]
-    leading: tuple[int, ...]
-
-    def text(self, ids: list[int]) -> str:
-        return b"".join(self.pieces[one] for one in ids if one < len(self.pieces)).decode(
-            "utf-8", "replace"
-        )
 
 
 @dataclass(slots=True, eq=False)

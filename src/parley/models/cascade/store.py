@@ -28,8 +28,8 @@ from parley.errors import SetupError
 from parley.models import pocket_data
 from parley.models.cascade.int8 import Int8Linear
 from parley.models.cascade.llama import MATRICES, Llama, LlamaShape
-from parley.models.cascade.recognition import Recogniser, Vocabulary
-from parley.models.cascade.whisper import Whisper, WhisperShape
+from parley.models.cascade.recognition import Recogniser
+from parley.models.cascade.whisper import Vocabulary, Whisper, WhisperShape
 
 SHARD_BYTES = 48_000_000
 BLOCK = 32

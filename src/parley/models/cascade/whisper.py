@@ -36,6 +36,32 @@ class WhisperShape:
     window_s: float = 30.0
 
 
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Special tokens.
+
+    Args:
+        pieces: bytes of each text token, in the order of the (pruned) ids.
+        start: tokens that begin every transcript.
+        end: the token that ends it.
+        silence: the token that says that nobody speaks.
+        banned: ids that are never chosen.
+        leading: ids that may not come first (blank, and the end).
+    """
+
+    pieces: tuple[bytes, ...]
+    start: tuple[int, ...]
+    end: int
+    silence: int
+    banned: tuple[int, ...]
+    leading: tuple[int, ...]
+
+    def text(self, ids: list[int]) -> str:
+        return b"".join(self.pieces[one] for one in ids if one < len(self.pieces)).decode(
+            "utf-8", "replace"
+        )
+
+
 class Attention(nn.Module):
     """Multi-head attention."""
 

@@ -1,7 +1,4 @@
-"""Everyday talk: moods, compliments, what it can and cannot do. Said word for word.
-
-Like `manners.py`, for what people say in passing. Pure text.
-"""
+"""Everyday talk: moods, compliments, what it is, can and cannot do. Said word for word."""
 
 from __future__ import annotations
 
@@ -17,8 +14,14 @@ _LEAD: Final = (
     r"|haha|you know|honestly|actually|please)\W+)*"
 )
 _VERY: Final = r"(?:so |very |really |pretty |a (?:bit|little) |just |quite |feeling |still )*"
+_ALWAYS: Final = Replies("notes/manners")
 _TALK: Final = Replies("notes/everyday", {"lead": _LEAD, "very": _VERY})
 _RHYMES: Final = [line.split() for line in lines_of("notes/rhymes")]
+
+
+def always_note(low: str) -> str | None:
+    """The sentence for a text that always gets the same, whatever else is known of it."""
+    return _ALWAYS.find(low)
 
 
 def everyday_note(low: str) -> str | None:

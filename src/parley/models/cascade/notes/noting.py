@@ -16,12 +16,13 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from random import Random
 
-from parley.models.cascade.notes import manners, memory, turns
+from parley.models.cascade.notes import memory, turns
 from parley.models.cascade.notes.calendar import calendar_note
 from parley.models.cascade.notes.care import care_note, cares, listening
 from parley.models.cascade.notes.clock import Now, clock_note
 from parley.models.cascade.notes.danger import SLIP_LETTERS, slips
 from parley.models.cascade.notes.everyday import (
+    always_note,
     echo_note,
     everyday_note,
     rhyme_note,
@@ -116,6 +117,19 @@ def note_for(
     return None if found is None else varied(FixedNote(found), answers[-1] if answers else "")
 
 
+_FAMILIAR = re.compile(
+    r"^\W*(?:(?:and|so|well|okay|hello|hi|hey|parley)\W+)*(?:"
+    r"how are you(?: doing)?(?: today)?|how do you do|(?:who|what) are you|what(?:'s| is) your name"
+    r"|tell me your name"
+    r"|what can you do(?: for me)?|are you an? (?:real )?(?:person|human|robot|machine|computer)"
+    r"|(?:good )?(?:morning|afternoon|evening|night)|hello|hi|hey|thank you(?: very much)?|thanks"
+    r"|goodbye|bye|see you(?: later)?|yes|no|okay|please|how old are you|where are you from"
+    r"|nice to meet you|can you hear me"
+    r")(?: (?:there|parley|please|to you))?\W*$"
+)
+"""The usual things to say, which need no note."""
+
+
 def is_expected(text: str, earlier: Sequence[str] = ()) -> bool:
     """True if a sentence is one of those we know what to do with: a recogniser that is in doubt
     takes such a reading rather than one that means nothing."""
@@ -123,8 +137,9 @@ def is_expected(text: str, earlier: Sequence[str] = ()) -> bool:
         return True
     told = memory.listen([text])
     text = latest(text)
+    low = lowered(text)
     is_telling = told.name is not None or bool(told.facts)
-    is_usual = manners.is_familiar(text) or bool(_MINE.search(lowered(text)))
+    is_usual = bool(_FAMILIAR.search(low) or _MINE.search(low))
     return (
         is_telling
         or is_usual
@@ -194,9 +209,8 @@ def _known(
     )
     if first:
         return first
-    repeated = manners.again(text, answers)
-    fixed = repeated if repeated is not None else manners.always(text)
-    if fixed is not None:
+    fixed = always_note(low)
+    if fixed:
         return fixed
     # "My name is Anna. What is my name?" tells before it asks.
     told = memory.recall(text, memory.listen([*earlier, text]))

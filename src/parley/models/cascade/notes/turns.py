@@ -31,11 +31,13 @@ _YOURS_BEFORE: Final = re.compile(
     r"|^\W*and before (?:that|this)\W*$"
 )
 _YOURS: Final = re.compile(
-    r"^\W*(?:(?:sorry|wait|um|oh|so)\W+)*(?:what did you (?:just )?(?:say|tell me|answer)|what "
-    r"have you just said|"
-    r"what were your last words|what was your (?:last )?answer|repeat what you (?:just )?said|"
-    r"(?:can|could) you repeat (?:that|what you (?:just )?said))(?: (?:just now|again|please|to "
-    r"me|last))*\W*$"
+    r"^\W*(?:(?:sorry|wait|um|oh|so|excuse me|pardon|please|(?:can|could|would) you)\W+)*"
+    r"(?:what did you (?:just )?(?:say|tell me|answer)|what have you just said|what was that"
+    r"|what were (?:your last words|you saying)|what was your (?:last )?answer|pardon(?: me)?"
+    r"|say (?:that|it) again|repeat(?: (?:that|it|what you (?:just )?said|your(?:self)?(?: last)?"
+    r"(?: answer)?))?|come again|once more"
+    r"|tell me (?:that|the) (?:same )?(?:joke|story|poem) again)"
+    r"(?: (?:just now|again|please|to me|last|once more|for me))*\W*$"
 )
 _GO_ON: Final = re.compile(
     r"^\W*(?:(?:and|so|okay|ok|oh|wow|yes|please|nice|then)\W+)*(?:(?:what|and) (?:happened"
