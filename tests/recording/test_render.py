@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -25,7 +26,7 @@ from parley.recording.finish import recover
 from parley.recording.journal_writer import JournalWriter
 from parley.recording.layout import Folder, RecordingFolders
 from parley.recording.lines import KeptSound
-from parley.recording.placing import PlacedText, place
+from parley.recording.placing import PlacedText, Plan, place
 from parley.recording.reading import JournalEntries, RecordedEntry
 from parley.recording.render import make, srt, vtt, wrap
 from parley.recording.render_queue import RenderQueue, pending
@@ -74,26 +75,29 @@ def said(at_ms: float, text: str, sound_ms: float) -> RecordedEntry:
     return entry(at_ms, OutputDelta(0, text), KeptSound("ai_audio/a", sound_ms))
 
 
+def placed(lines: list[RecordedEntry], **more: Any) -> Plan:
+    return place(JournalEntries(head("x", **more), lines))
+
+
 def starts(pieces) -> list[float]:
     return [round(piece.start_s, 3) for piece in pieces]
 
 
 def test_units_lie_back_to_back_whatever_the_network_did_to_them():
-    plan = place(head("x"), [unit(0, 1.0), unit(1, 2.12), unit(2, 2.95), unit(3, 4.1)])
+    plan = placed([unit(0, 1.0), unit(1, 2.12), unit(2, 2.95), unit(3, 4.1)])
 
     assert starts(plan.user) == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_a_pause_is_heard_as_one():
-    plan = place(head("x"), [unit(0, 1.0), unit(1, 12.0), unit(2, 13.0)])
+    plan = placed([unit(0, 1.0), unit(1, 12.0), unit(2, 13.0)])
 
     assert starts(plan.user) == [0.0, 11.0, 12.0]
 
 
 def test_the_answer_is_heard_when_it_came_and_after_what_came_before():
-    plan = place(
-        head("x"),
-        [unit(0, 1.0, said_ms=1400, text="a"), unit(1, 2.0, said_ms=600), unit(2, 6, said_ms=500)],
+    plan = placed(
+        [unit(0, 1.0, said_ms=1400, text="a"), unit(1, 2.0, said_ms=600), unit(2, 6, said_ms=500)]
     )
 
     assert starts(plan.assistant) == [1.2, 2.6, 6.2]
@@ -107,7 +111,7 @@ def test_what_was_interrupted_was_not_heard():
         unit(2, 3.0),
         unit(3, 4.0, said_ms=500, text="sorry"),
     ]
-    plan = place(head("x"), lines)
+    plan = placed(lines)
 
     assert [(round(p.start_s, 3), round(p.length_s, 3)) for p in plan.assistant] == [
         (1.2, 1.3),
@@ -123,7 +127,7 @@ def test_captions_grow_within_a_turn_and_stay_a_while_after_it():
         unit(1, 2.0, said_ms=1000, text=" two", end_of_turn=True),
         unit(2, 9.0, said_ms=1000, text="Three"),
     ]
-    plan = place(head("x"), lines)
+    plan = placed(lines)
 
     captions = [(one.text, round(one.start_s, 3), round(one.end_s, 3)) for one in plan.captions]
     assert captions == [("One", 1.2, 2.2), ("One two", 2.2, 4.7), ("Three", 9.2, 11.7)]
@@ -132,7 +136,7 @@ def test_captions_grow_within_a_turn_and_stay_a_while_after_it():
 def test_half_duplex_turns_lie_where_they_were_spoken():
     lines = [*turn(5000.0), said(5300.0, "Hi", 800), said(5400.0, "", 900)]
     config = {"vad": {"min_silence_duration_ms": 800, "speech_pad_ms": 30}}
-    plan = place(head("x", app_type=Kind.HALF_DUPLEX, config=config), lines)
+    plan = placed(lines, app_type=Kind.HALF_DUPLEX, config=config)
 
     assert starts(plan.user) == [2.23]
     assert starts(plan.assistant) == [5.3, 6.1]
@@ -162,27 +166,26 @@ def test_subtitles_say_who_said_what_where_both_sides_have_words():
 
 def test_what_was_heard_and_written_is_captioned_where_it_was_said():
     words = entry(5200.0, TurnTranscribed(0, "What is the time?"))
-    spoken = place(
-        head("x", app_type=Kind.HALF_DUPLEX), [*turn(5000.0), words, said(5300.0, "Hi", 800)]
-    )
+    talk = [*turn(5000.0), words, said(5300.0, "Hi", 800)]
+    spoken = placed(talk, app_type=Kind.HALF_DUPLEX)
     hello = entry(2100.0, TurnTranscribed(1, "Hello"))
     call = [unit(0, 1.0, written="Look"), unit(1, 2.0), hello, unit(2, 3.0)]
-    shown = place(head("x"), call)
+    shown = placed(call)
 
-    assert [(one.text, one.start_s, one.end_s) for one in spoken.user_captions] == [
+    assert [(one.text, one.start_s, one.end_s) for one in spoken.said if one.who == "user"] == [
         ("What is the time?", 3.0, 5.0)
     ]
-    assert [(one.text, one.end_s) for one in shown.user_captions] == [("Look", 1.5), ("Hello", 2.1)]
+    assert [(one.text, one.end_s) for one in shown.said] == [("Look", 1.5), ("Hello", 2.1)]
 
 
 def test_a_call_is_called_after_the_first_words_of_the_user():
     words = entry(2100.0, TurnTranscribed(1, '"Count  to four."'))
     call = [unit(0, 1.0), unit(1, 2.0), words, unit(2, 3.0)]
 
-    title = build_meta(head("x"), JournalEntries(entries=call)).title
+    title = build_meta(JournalEntries(head("x"), call)).title
 
     assert title == "Count to four."
-    assert build_meta(head("x"), JournalEntries(entries=[unit(0, 1.0)])).title == ""
+    assert build_meta(JournalEntries(head("x"), [unit(0, 1.0)])).title == ""
 
 
 def test_a_long_answer_is_shown_in_parts_each_for_its_share():
@@ -209,7 +212,7 @@ def test_what_both_said_has_the_times_of_their_speech():
         entry(6500.0, SessionInterrupted()),
     ]
 
-    both = place(head("x"), [*question, *answer]).said
+    both = placed([*question, *answer]).said
 
     assert [(one.who, one.text, one.start_s, one.end_s, one.is_interrupted) for one in both] == [
         ("user", "Count to four", 1.25, 2.4, False),

@@ -32,7 +32,7 @@ def finish(folder: Folder, *, recovered: bool = False, is_owner: bool = False) -
 
     Raises:
         OtherJournal: the journal is of another format.
-        ValueError: it is damaged from its first line on.
+        NoHead: it is damaged from its first line on.
     """
     try:
         file = open(folder.journal, "rb")  # noqa: SIM115  closed by the `with` below
@@ -43,16 +43,13 @@ def finish(folder: Folder, *, recovered: bool = False, is_owner: bool = False) -
             fcntl.flock(file, fcntl.LOCK_EX | (0 if is_owner else fcntl.LOCK_NB))
         except BlockingIOError:
             return None
-        journal = reading.read(folder.journal)
-        head = journal.head
-        if head is None:
-            if journal.damaged:
-                raise ValueError("its journal has no readable head")
+        if not os.fstat(file.fileno()).st_size:
             return None
-        meta = timeline.build_meta(head, journal, recovered=recovered)
-        recording = timeline.build_recording(head, journal)
-        if head.app_type is not Kind.CHAT:
-            recording.said = [_published(one) for one in placing.place(head, journal.entries).said]
+        journal = reading.read(folder.journal)
+        meta = timeline.build_meta(journal, recovered=recovered)
+        recording = timeline.build_recording(journal)
+        if journal.head.app_type is not Kind.CHAT:
+            recording.said = [_published(one) for one in placing.place(journal).said]
         _keep_aside(folder.meta)
         # Last: its existence marks the recording as complete.
         write_atomically(folder.meta, timeline.encode_file(meta))

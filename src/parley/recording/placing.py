@@ -13,7 +13,7 @@ Source: service.md 6.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -24,7 +24,7 @@ from parley.dialects.events import SessionInterrupted, TurnTranscribed, UnitDone
 from parley.protocol.kinds import Kind
 from parley.recording import timeline
 from parley.recording.lines import HeadLine
-from parley.recording.reading import RecordedEntry
+from parley.recording.reading import JournalEntries, RecordedEntry
 
 GAP_S: Final = 0.3
 """Units jitter by less than this; a longer gap is a pause or a loss."""
@@ -84,27 +84,22 @@ class Plan:
     user: list[PlacedPiece] = field(default_factory=list)
     assistant: list[PlacedPiece] = field(default_factory=list)
     captions: list[Caption] = field(default_factory=list)
-    user_captions: list[Caption] = field(default_factory=list)
     said: list[PlacedText] = field(default_factory=list)
     frames: list[tuple[float, str]] = field(default_factory=list)
     length_s: float = 0.0
 
 
-def place(
-    head: HeadLine,
-    entries: Sequence[RecordedEntry],
-    length_of: Callable[[str], float] = lambda path: 0.0,
-) -> Plan:
+def place(journal: JournalEntries, length_of: Callable[[str], float] = lambda path: 0.0) -> Plan:
     """Plan the rendering of a session.
 
     Args:
         length_of: length of an audio file in seconds, 0 if it cannot be played; only needed for
             audio in chat messages.
     """
-    is_duplex = head.app_type.is_duplex
-    plan = _units(entries) if is_duplex else _turns(head, entries, length_of)
+    is_duplex = journal.head.app_type.is_duplex
+    plan = _units(journal) if is_duplex else _turns(journal, length_of)
     ends = [piece.end_s for piece in (*plan.user, *plan.assistant)]
-    ends += [caption.end_s for caption in (*plan.captions, *plan.user_captions)]
+    ends += [caption.end_s for caption in plan.captions] + [text.end_s for text in plan.said]
     ends += [at_s for at_s, _ in plan.frames]
     plan.length_s = max(ends, default=0.0) + TAIL_S
     plan.said.sort(key=lambda one: one.start_s)
@@ -232,15 +227,13 @@ def _assistant_unit(assistant: _AssistantTrack, each: RecordedEntry, done: UnitD
     assistant.say(result.text, speech, each.at_ms / 1000, ends=result.end_of_turn)
 
 
-def _turns(
-    head: HeadLine, entries: Sequence[RecordedEntry], length_of: Callable[[str], float]
-) -> Plan:
+def _turns(journal: JournalEntries, length_of: Callable[[str], float]) -> Plan:
     plan = Plan()
     assistant = _AssistantTrack(plan)
-    is_live = head.app_type is Kind.HALF_DUPLEX
-    silence_s = _silence_s(head) if is_live else 0.0
+    is_live = journal.head.app_type is Kind.HALF_DUPLEX
+    silence_s = _silence_s(journal.head) if is_live else 0.0
     free_s = 0.0
-    for turn in timeline.turns(entries):
+    for turn in timeline.turns(journal):
         asked_s = heard_s = heard_until_s = turn.at_ms / 1000
         later_s = 0.0
         asked = turn.input
@@ -270,9 +263,8 @@ def _turns(
 
 
 def _write(plan: Plan, text: str, start_s: float, end_s: float) -> float:
-    """A caption of the user's words; returns its end."""
+    """Words of the user; returns their end."""
     end_s = max(end_s, start_s)
-    plan.user_captions.append(Caption(text, start_s, end_s))
     plan.said.append(PlacedText("user", text, start_s, end_s))
     return end_s
 

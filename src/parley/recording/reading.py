@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -26,6 +26,12 @@ class OtherJournal(InvalidRequest):
             f"Another version of parley made this recording: its journal has format {version}, and "
             f"this version reads format {lines.VERSION}."
         )
+
+
+class NoHead(InvalidRequest):
+    """A journal that does not say whose it is."""
+
+    sentence = "The journal has no head line."
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +64,8 @@ class JournalEntries:
         damaged: number of lines that could not be read.
     """
 
-    head: HeadLine | None = None
-    entries: list[RecordedEntry] = field(default_factory=list)
+    head: HeadLine
+    entries: list[RecordedEntry]
     damaged: int = 0
 
     def __iter__(self) -> Iterator[RecordedEntry]:
@@ -79,9 +85,7 @@ class JournalEntries:
     def began_s(self) -> float:
         """Unix seconds at which the session was ready, or requested."""
         times = [each.line.time_s for each in self if each.line.time_s is not msgspec.UNSET]
-        if times:
-            return float(times[-1])
-        return 0.0 if self.head is None else float(self.head.created_s)
+        return float(times[-1] if times else self.head.created_s)
 
 
 def read(path: Path) -> JournalEntries:
@@ -90,20 +94,25 @@ def read(path: Path) -> JournalEntries:
     Raises:
         OSError: there is no journal.
         OtherJournal: it is of another format.
+        NoHead: it is empty, or damaged from its first line on.
     """
-    journal = JournalEntries()
+    head: HeadLine | None = None
+    entries: list[RecordedEntry] = []
+    damaged = 0
     with open(path, "rb") as file:
         for raw in file:
             try:
                 line = _decoder.decode(raw)
                 if isinstance(line, EntryLine):
                     entry = lines.load(line, lines.by_name)
-                    journal.entries.append(RecordedEntry(line, entry))
+                    entries.append(RecordedEntry(line, entry))
                     continue
             except (InvalidPayload, msgspec.DecodeError, UnicodeDecodeError):
-                journal.damaged += 1
+                damaged += 1
                 continue
             if line.version != lines.VERSION:
                 raise OtherJournal(line.version)
-            journal.head = line
-    return journal
+            head = line
+    if head is None:
+        raise NoHead
+    return JournalEntries(head, entries, damaged)

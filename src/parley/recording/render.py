@@ -65,12 +65,10 @@ def make(folder: Folder, progress: Progress = lambda share: None) -> list[Path]:
     Raises:
         OSError: there is no journal, or the disk is full.
         OtherJournal: the journal is of another format.
-        ValueError: the journal has no head, or the session is too long.
+        NoHead: the journal has no head.
+        ValueError: the session is too long.
     """
-    journal = reading.read(folder.journal)
-    if journal.head is None:
-        raise ValueError("the journal has no head line")
-    plan = place(journal.head, journal.entries, partial(_length_s, folder))
+    plan = place(reading.read(folder.journal), partial(_length_s, folder))
     made = []
     if plan.length_s > LONGEST_S:
         raise ValueError("the session is too long to render")

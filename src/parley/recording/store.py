@@ -81,8 +81,8 @@ def describe(folder: Folder) -> dict[str, Any]:
     """`meta.json` with what is not in it: the type's other name, the pin, the replay's progress."""
     meta = read_meta(folder)
     journal = _ended_journal(folder) if meta.get("ended_at") is None else None
-    if journal is not None and journal.head is not None:
-        meta = json.loads(timeline.encode_file(timeline.build_meta(journal.head, journal)))
+    if journal is not None:
+        meta = json.loads(timeline.encode_file(timeline.build_meta(journal)))
     meta["type"] = meta.get("app_type")
     meta["pinned"] = folder.pin.exists()
     replay = replay_state(folder)
@@ -129,9 +129,7 @@ def _from_journal(folder: Folder) -> RecordingJson | None:
     """The recording of an ended session that is not complete: its disk is full, or its process
     died."""
     journal = _ended_journal(folder)
-    if journal is None or journal.head is None:
-        return None
-    return timeline.build_recording(journal.head, journal)
+    return None if journal is None else timeline.build_recording(journal)
 
 
 def _ended_journal(folder: Folder) -> JournalEntries | None:
@@ -141,7 +139,7 @@ def _ended_journal(folder: Folder) -> JournalEntries | None:
         return None
     try:
         return reading.read(folder.journal)
-    except (OSError, reading.OtherJournal):
+    except (OSError, reading.OtherJournal, reading.NoHead):
         return None
 
 

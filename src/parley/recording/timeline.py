@@ -218,8 +218,9 @@ def open_meta(head: HeadLine) -> MetaJson:
     )
 
 
-def build_meta(head: HeadLine, journal: JournalEntries, *, recovered: bool = False) -> MetaJson:
+def build_meta(journal: JournalEntries, *, recovered: bool = False) -> MetaJson:
     """`meta.json` of a session that has ended."""
+    head = journal.head
     lasted_s = journal.lasted_ms / 1000
     reasons = [each.entry.reason for each in journal if isinstance(each.entry, SessionEnded)]
     meta = open_meta(head)
@@ -248,8 +249,9 @@ def _first_words(journal: JournalEntries) -> str:
     return " ".join(words[0].strip(' \n"“”').split())[:TITLE_CHARS] if words else ""
 
 
-def build_recording(head: HeadLine, journal: JournalEntries) -> RecordingJson:
+def build_recording(journal: JournalEntries) -> RecordingJson:
     """`recording.json` of a session that has ended."""
+    head = journal.head
     recording = RecordingJson(
         session_id=head.recording_id,
         mode="duplex" if head.app_type.is_duplex else head.app_type,

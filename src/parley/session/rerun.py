@@ -156,18 +156,18 @@ class _Part:
     """One recording of a session: the whole, or what one worker ran of it."""
 
     folder: Folder
-    head: HeadLine
     journal: JournalEntries
+
+    @property
+    def head(self) -> HeadLine:
+        return self.journal.head
 
     @classmethod
     def read(cls, folder: Folder) -> _Part:
         try:
-            journal = reading.read(folder.journal)
+            return cls(folder, reading.read(folder.journal))
         except OSError:
             raise InvalidRequest(f"'{folder.recording_id}' has no journal.") from None
-        if journal.head is None:
-            raise InvalidRequest("The journal has no head line.")
-        return cls(folder, journal.head, journal)
 
     def setup(self) -> list[Entry]:
         """The session's request, unless each request is an entry of its own."""
