@@ -1,5 +1,6 @@
 """The doctor finds what is broken, says what to do, and exits accordingly."""
 
+import json
 import re
 import socket
 from collections.abc import Iterator
@@ -134,8 +135,11 @@ def test_a_wrong_settings_file_is_the_first_thing_it_says(
     Path("parley.toml").write_text("[gateway]\nport = 'http'\n", encoding="utf-8")
 
     assert run("doctor") == 1
-
     assert "gateway.port" in capsys.readouterr().out
+    assert run("doctor", "--json") == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["ready"] is False
+    assert report["findings"][-1]["grade"] == "broken"
 
 
 @pytest.mark.parametrize(

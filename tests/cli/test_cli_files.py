@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.command import run
 
-from parley import cli
 from parley.media import wav
 from parley.media.pcm import Pcm
 
@@ -45,11 +45,9 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wrong_file_is_told_by_its_name_before_connecting(
     words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as caught:
-        cli.main([*words, "--url", "http://127.0.0.1:1"])
+    assert run(*words, "--url", "http://127.0.0.1:1") == 2
 
     told = capsys.readouterr().err
-    assert caught.value.code == 2
     assert told.startswith("error: ")
     assert sentence in told
     assert "connect" not in told.lower()
@@ -60,7 +58,5 @@ def test_an_answer_that_could_not_be_saved_is_not_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Path("locked").mkdir(mode=0o500)
-    with pytest.raises(SystemExit):
-        cli.main(["chat", "x", "--save", "locked/a.wav", "--url", "http://127.0.0.1:1"])
-
+    assert run("chat", "x", "--save", "locked/a.wav", "--url", "http://127.0.0.1:1") == 2
     assert "cannot be written" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from tests.support.command import run
 from tests.support.patience import PROCESS_S
 
 from parley import cli
-from parley.errors import InferenceFailed, InvalidPayload, SetupError
+from parley.errors import InferenceFailed, InvalidPayload, SetupError, Unauthorized
 
 pytestmark = pytest.mark.starts_python
 
@@ -21,6 +21,9 @@ def test_help_names_every_verb_and_says_how_to_begin(capsys: pytest.CaptureFixtu
     for verb in ("serve", "chat", "talk", "doctor"):
         assert f" {verb} " in out
     assert "To start" in out
+    assert "later sources override earlier ones" in " ".join(out.split())
+    assert run("recordings", "export", "--help") == 0
+    assert "ID..." in capsys.readouterr().out
 
 
 def test_help_and_client_verbs_import_no_torch_and_no_server() -> None:
@@ -46,9 +49,7 @@ def test_help_and_client_verbs_import_no_torch_and_no_server() -> None:
 
 def test_short_help_is_help(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["-h"], ["chat", "-h"]):
-        with pytest.raises(SystemExit) as caught:
-            cli.main(words)
-        assert caught.value.code == 0
+        assert run(*words) == 0
         assert "--help" in capsys.readouterr().out
 
 
@@ -69,6 +70,12 @@ def test_an_unknown_verb_or_flag_is_a_usage_error(capsys: pytest.CaptureFixture[
         (SetupError("No model.", hint="Name one."), 2, "error: No model.\nhint: Name one.\n"),
         (InvalidPayload("x is wrong."), 2, "error: x is wrong.\n"),
         (InferenceFailed("It failed."), 1, "error: It failed.\n"),
+        (
+            Unauthorized("A key is required."),
+            1,
+            "error: A key is required.\nhint: Pass a key with --token or in the environment "
+            "variable PARLEY_TOKEN.\n",
+        ),
         (PermissionError(13, "Permission denied", "/a"), 1, "error: Permission denied (/a).\n"),
     ],
 )

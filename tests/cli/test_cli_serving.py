@@ -7,10 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from tests.support.certificates import self_signed
-from tests.support.patience import HANG_S, PROCESS_S
-from tests.support.processes import serving
+from tests.support.patience import PROCESS_S
 
 from parley import cli
 from parley.cli import serving as serving_module
@@ -18,91 +15,23 @@ from parley.cli.serving import Serve
 from parley.settings import load
 
 
-def run(folder: Path, *words: str) -> tuple[int, str]:
+@pytest.mark.starts_python
+def test_an_unknown_model_is_told_before_anything_is_started(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "parley", *words],
-        cwd=folder,
+        [sys.executable, "-m", "parley", "serve", "--model", "nope", "--port", "0"],
+        cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=PROCESS_S,
         check=False,
     )
-    return done.returncode, done.stdout
 
-
-@pytest.mark.starts_python
-def test_an_unknown_model_is_told_before_anything_is_started(tmp_path: Path) -> None:
-    code, said = run(tmp_path, "serve", "--model", "nope", "--port", "0")
-
-    assert code == 2
-    told = json.loads(said)
+    assert done.returncode == 2
+    told = json.loads(done.stdout)
     assert told["event"] == "error: There is no model called 'nope'."
     assert told["hint"].startswith("Known names: ")
     assert list(tmp_path.iterdir()) == []
-
-
-NOWHERE = "/proc/nowhere"
-"""A folder that nobody can make, root neither."""
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
-def test_a_data_folder_that_cannot_be_written_is_one_sentence_with_a_flag_that_exists(
-    tmp_path: Path,
-) -> None:
-    code, said = run(tmp_path, "serve", "--http", "--port", "0", "--data-dir", NOWHERE)
-
-    assert code == 2
-    assert "Traceback" not in said
-    assert said.count("error:") == 1
-    assert "--data-dir" in said
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
-def test_certificates_that_cannot_be_written_name_flags_that_serve_has(tmp_path: Path) -> None:
-    where = ("--ssl-certfile", f"{NOWHERE}/cert.pem", "--ssl-keyfile", f"{NOWHERE}/key.pem")
-
-    code, said = run(tmp_path, "serve", "--port", "0", *where)
-
-    assert code == 2
-    assert '"hint": "Name writable files with --ssl-certfile and --ssl-keyfile' in said
-
-
-def test_a_key_with_a_passphrase_is_called_that_and_nobody_is_told_to_delete_it(
-    tmp_path: Path,
-) -> None:
-    self_signed(tmp_path)
-    key = serialization.load_pem_private_key((tmp_path / "key.pem").read_bytes(), None)
-    (tmp_path / "key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.BestAvailableEncryption(b"secret"),
-        )
-    )
-
-    code, said = run(
-        tmp_path,
-        *("serve", "--port", "0", "--ssl-certfile", "cert.pem", "--ssl-keyfile", "key.pem"),
-    )
-
-    assert code == 2
-    assert "passphrase" in said
-    assert "openssl pkey" in said
-    assert "Remove" not in said
-
-
-@pytest.mark.parametrize("data", [b"", b"-----BEGIN CERTIFICATE-----\n"])
-def test_a_file_without_a_key_is_named_with_what_it_should_be(tmp_path: Path, data: bytes) -> None:
-    self_signed(tmp_path)
-    (tmp_path / "key.pem").write_bytes(data)
-    files = ("--ssl-certfile", "cert.pem", "--ssl-keyfile", "key.pem")
-
-    code, said = run(tmp_path, "serve", "--port", "0", *files)
-
-    assert code == 2
-    assert "The private key key.pem must be a PEM file" in said
-    assert f"got {len(data)} bytes" in said
 
 
 async def test_nothing_still_loads_after_it_was_said_why_it_cannot(
@@ -121,16 +50,6 @@ async def test_nothing_still_loads_after_it_was_said_why_it_cannot(
     serve._gateway._listener.close()
 
     assert "still loading" not in capsys.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.starts_python
-def test_a_good_stop_says_that_it_ended(tmp_path: Path) -> None:
-    with serving(tmp_path) as process:
-        process.popen.terminate()
-
-        process.line_with("ended after")
-        assert process.popen.wait(HANG_S) == 0
 
 
 def test_on_windows_a_server_is_refused_in_words_and_the_client_is_not(

@@ -1,14 +1,13 @@
 """Small mistakes with the client are answered by a sentence that names the argument."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.client.test_client_transport import Script, listener
 
 import parley
-from parley.client import devices, sync
+from parley.client import sync
 from parley.client.access import Access, BadAddress, Unreachable
 from parley.errors import InvalidPayload, InvalidRequest, SetupError
 from parley.media.pcm import Pcm
@@ -102,15 +101,3 @@ def test_a_server_that_was_closed_says_so() -> None:
 
     with pytest.raises(SetupError, match="closed"):
         server.ask([Message(role="user", content="Hello!")])
-
-
-def test_a_loudspeaker_that_cannot_be_opened_is_a_setup_error() -> None:
-    def refuse(**options: Any) -> None:
-        raise OSError("Invalid output device")
-
-    library: Any = SimpleNamespace(OutputStream=refuse)
-    with (
-        pytest.raises(SetupError, match=r"loudspeaker cannot be opened: Invalid output device"),
-        devices.Loudspeaker(library),
-    ):
-        pass
