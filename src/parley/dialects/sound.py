@@ -7,25 +7,30 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import msgspec
-import numpy as np
 
 from parley.dialects.events import Sound
 from parley.errors import InvalidPayload, TooLarge
 from parley.media import coding, g711
-from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm
+from parley.media.pcm import (
+    INPUT_RATE_HZ,
+    OUTPUT_RATE_HZ,
+    Pcm,
+    from_pcm16_bytes,
+    to_float32_bytes,
+    to_pcm16_bytes,
+)
 from parley.media.resample import RateStream
 from parley.protocol import codec
 from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat
 
 T = TypeVar("T")
-_PCM16_STEP = np.float32(1 / 32768)
 
 
 def pcm_text(pcm: Pcm | None) -> str | None:
     """Base64 of little-endian float32 samples; None for no sound."""
     if pcm is None or not len(pcm):
         return None
-    return codec.to_base64(pcm.samples.astype("<f4", copy=False).tobytes())
+    return codec.to_base64(to_float32_bytes(pcm))
 
 
 OPENAI_RATES: Final = {"audio/pcm": 24_000, "audio/pcmu": g711.RATE_HZ, "audio/pcma": g711.RATE_HZ}
@@ -46,8 +51,7 @@ def openai_sound(text: str, form: str, *, field: str) -> Pcm:
         raise InvalidPayload(
             f"{field} must have whole 16-bit samples, got {len(data)} bytes.", field=field
         )
-    samples = np.multiply(np.frombuffer(data, "<i2"), _PCM16_STEP, dtype=np.float32)
-    return Pcm(samples, OPENAI_RATES[form])
+    return from_pcm16_bytes(data, OPENAI_RATES[form])
 
 
 @dataclass(slots=True, eq=False)
@@ -82,8 +86,7 @@ class OpenAIOutput:
         """The next piece, 24 kHz, as base64."""
         if self.form in _LAWS:
             return codec.to_base64(g711.encoded(self.stream.feed(pcm), _LAWS[self.form]))
-        scaled = np.clip(np.rint(pcm.samples * 32767.0), -32768, 32767)
-        return codec.to_base64(scaled.astype("<i2").tobytes())
+        return codec.to_base64(to_pcm16_bytes(pcm))
 
 
 class WireSound:

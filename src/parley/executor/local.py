@@ -116,17 +116,23 @@ def visible_gpus(
         return []
 
 
+def worker_environments(settings: Settings, count: int, **worker: Any) -> list[dict[str, str]]:
+    """One environment for each of `count` workers, any of which may meet on one machine.
+
+    Args:
+        worker: settings of `[worker]`.
+    """
+    shared = settings.worker.model_copy(update={"port": 0, "advertise_url": None, **worker})
+    environment = as_environment(settings.model_copy(update={"worker": shared}))
+    return [{**environment, variable("worker.index"): str(index)} for index in range(count)]
+
+
 def local_environments(settings: Settings, gpus: Sequence[str]) -> list[dict[str, str]]:
     """One environment per worker on this machine: the given number, or one per GPU, or one; spread
     over the GPUs. `settings` already contain the gateway and the secret."""
     count = settings.workers or max(1, len(gpus))
-    environments = []
-    for index in range(count):
-        worker = settings.worker.model_copy(
-            update={"index": index, "host": "127.0.0.1", "port": 0, "advertise_url": None}
-        )
-        environment = as_environment(settings.model_copy(update={"worker": worker}))
-        if gpus and settings.model.device in ("auto", "cuda"):
+    environments = worker_environments(settings, count, host="127.0.0.1")
+    if gpus and settings.model.device in ("auto", "cuda"):
+        for index, environment in enumerate(environments):
             environment["CUDA_VISIBLE_DEVICES"] = gpus[index % len(gpus)]
-        environments.append(environment)
     return environments

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from parley import logs
 from parley.errors import SetupError
-from parley.executor.local import as_environment
+from parley.executor.local import worker_environments
 from parley.private import keep_private
 from parley.settings import Settings
 
@@ -152,20 +152,10 @@ def ray_environments(
     """One environment per worker of a cluster. Relative folders mean the same path on each node."""
     is_here = any(f"//{name}:" in gateway_url for name in ("localhost", "127.0.0.1", "[::1]"))
     storage = settings.storage.model_copy(update={"data_dir": settings.storage.data_dir.resolve()})
-    environments = []
-    for index in range(count):
-        worker = settings.worker.model_copy(
-            update={
-                "index": index,
-                "host": "127.0.0.1" if is_here else "0.0.0.0",
-                # Several of them may meet on one node.
-                "port": 0,
-                "advertise_url": None,
-                "gateway_url": gateway_url,
-                "gateway_fingerprint": fingerprint,
-            }
-        )
-        environments.append(
-            as_environment(settings.model_copy(update={"worker": worker, "storage": storage}))
-        )
-    return environments
+    return worker_environments(
+        settings.model_copy(update={"storage": storage}),
+        count,
+        host="127.0.0.1" if is_here else "0.0.0.0",
+        gateway_url=gateway_url,
+        gateway_fingerprint=fingerprint,
+    )

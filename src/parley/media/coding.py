@@ -17,7 +17,15 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 
 from parley.errors import InvalidPayload
-from parley.media.pcm import Pcm, Samples, from_float32_bytes, join, to_float32_bytes
+from parley.media.pcm import (
+    Pcm,
+    Samples,
+    from_float32_bytes,
+    from_pcm16_bytes,
+    join,
+    to_float32_bytes,
+    to_pcm16_bytes,
+)
 from parley.media.resample import ResampleStream
 from parley.protocol.values import AudioCoding
 
@@ -63,51 +71,32 @@ def is_offered(coding: AudioCoding) -> bool:
 
 def encoder(coding: AudioCoding, rate_hz: int) -> WireEncoder:
     """An encoder for sound at `rate_hz`."""
-    return _OpusEncoder(rate_hz) if coding == "opus" else _SAMPLES[coding](rate_hz)
+    return _OpusEncoder(rate_hz) if coding == "opus" else _Samples(coding, rate_hz)
 
 
 def decoder(coding: AudioCoding, rate_hz: int) -> WireDecoder:
     """A decoder that returns sound at `rate_hz`."""
-    return _OpusDecoder(rate_hz) if coding == "opus" else _SAMPLES[coding](rate_hz)
+    return _OpusDecoder(rate_hz) if coding == "opus" else _Samples(coding, rate_hz)
 
 
 class _Samples:
     """A coding in which each message is complete."""
 
-    def __init__(self, rate_hz: int) -> None:
+    def __init__(self, coding: Literal["float32", "pcm16"], rate_hz: int) -> None:
+        is_float = coding == "float32"
         self._rate_hz = rate_hz
+        self._to_bytes = to_float32_bytes if is_float else to_pcm16_bytes
+        self._from_bytes = from_float32_bytes if is_float else from_pcm16_bytes
+
+    def encode(self, pcm: Pcm, *, ends: bool = False) -> bytes:
+        del ends
+        return self._to_bytes(pcm)
+
+    def decode(self, data: bytes) -> Pcm:
+        return self._from_bytes(data, self._rate_hz)
 
     def forget(self) -> None:
         """Does nothing: no samples wait."""
-
-
-class _Float32(_Samples):
-    def encode(self, pcm: Pcm, *, ends: bool = False) -> bytes:
-        del ends
-        return to_float32_bytes(pcm)
-
-    def decode(self, data: bytes) -> Pcm:
-        return from_float32_bytes(data, self._rate_hz)
-
-
-class _Pcm16(_Samples):
-    def encode(self, pcm: Pcm, *, ends: bool = False) -> bytes:
-        del ends
-        scaled = np.clip(np.rint(pcm.samples * 32767.0), -32768, 32767)
-        data: bytes = scaled.astype("<i2").tobytes()
-        return data
-
-    def decode(self, data: bytes) -> Pcm:
-        if len(data) % 2:
-            raise InvalidPayload(f"Audio must be 16-bit samples, got {len(data)} bytes.")
-        samples = np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768)
-        return Pcm(samples, self._rate_hz)
-
-
-_SAMPLES: Final[dict[Literal["float32", "pcm16"], type[_Float32] | type[_Pcm16]]] = {
-    "float32": _Float32,
-    "pcm16": _Pcm16,
-}
 
 
 class _OpusEncoder:

@@ -10,12 +10,12 @@ import importlib.util
 import io
 import struct
 from collections.abc import Mapping
-from typing import Any, Final, Literal, Protocol, assert_never
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 
 from parley.errors import InvalidRequest
-from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
+from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, to_pcm16_bytes
 
 SoundFormat = Literal["pcm", "wav", "mp3", "opus", "aac", "flac"]
 Compressed = Literal["mp3", "opus", "aac", "flac"]
@@ -46,8 +46,13 @@ class Encoder(Protocol):
         ...
 
 
-def open_encoder(form: SoundFormat, rate_hz: int = OUTPUT_RATE_HZ) -> Encoder:
+def open_encoder(
+    form: SoundFormat, rate_hz: int = OUTPUT_RATE_HZ, file: io.BytesIO | None = None
+) -> Encoder:
     """An encoder of mono sound.
+
+    Args:
+        file: see `AvEncoder`.
 
     Raises:
         InvalidRequest: a format that this installation cannot write.
@@ -57,15 +62,12 @@ def open_encoder(form: SoundFormat, rate_hz: int = OUTPUT_RATE_HZ) -> Encoder:
             return PcmEncoder()
         case "wav":
             return WavEncoder(rate_hz)
-        case "mp3" | "opus" | "aac" | "flac":
-            if importlib.util.find_spec("av") is None:
-                raise InvalidRequest(
-                    f"This server cannot write {form}: only wav and pcm, until PyAV is installed.",
-                    field="response_format",
-                )
-            return AvEncoder(form, rate_hz)
-        case _ as never:
-            assert_never(never)
+    if importlib.util.find_spec("av") is None:
+        raise InvalidRequest(
+            f"This server cannot write {form}: only wav and pcm, until PyAV is installed.",
+            field="response_format",
+        )
+    return AvEncoder(form, rate_hz, file)
 
 
 def encode_whole(form: SoundFormat, pcm: Pcm) -> bytes:
@@ -75,24 +77,13 @@ def encode_whole(form: SoundFormat, pcm: Pcm) -> bytes:
         InvalidRequest: see `open_encoder`.
     """
     if form == "wav":
-        data = pcm16(pcm)
+        data = to_pcm16_bytes(pcm)
         return wav_header(pcm.rate_hz, len(data)) + data
-    encoder = open_encoder(form, pcm.rate_hz)
-    if isinstance(encoder, AvEncoder):
-        # Some headers say how long the sound is: this writer can go back to them.
-        whole = io.BytesIO()
-        encoder = AvEncoder(encoder.form, pcm.rate_hz, whole)
-        encoder.add(pcm)
-        encoder.finish()
-        return whole.getvalue()
-    return encoder.add(pcm) + encoder.finish()
-
-
-def pcm16(pcm: Pcm) -> bytes:
-    """Samples as 16-bit little-endian integers."""
-    scaled = np.clip(np.rint(pcm.samples * 32767.0), -32768, 32767)
-    data: bytes = scaled.astype("<i2").tobytes()
-    return data
+    # Some headers say how long the sound is: a compressed format can go back to them in a file.
+    whole = io.BytesIO()
+    encoder = open_encoder(form, pcm.rate_hz, whole)
+    data = encoder.add(pcm) + encoder.finish()
+    return whole.getvalue() or data
 
 
 def wav_header(rate_hz: int, data_bytes: int | None) -> bytes:
@@ -109,7 +100,7 @@ class PcmEncoder:
     """Raw 16-bit little-endian samples."""
 
     def add(self, pcm: Pcm) -> bytes:
-        return pcm16(pcm)
+        return to_pcm16_bytes(pcm)
 
     def finish(self) -> bytes:
         return b""
@@ -123,7 +114,7 @@ class WavEncoder:
 
     def add(self, pcm: Pcm) -> bytes:
         header, self._header = self._header, b""
-        return header + pcm16(pcm)
+        return header + to_pcm16_bytes(pcm)
 
     def finish(self) -> bytes:
         return self._header
@@ -150,7 +141,6 @@ class AvEncoder:
     def __init__(self, form: Compressed, rate_hz: int, file: io.BytesIO | None = None) -> None:
         import av
 
-        self.form: Compressed = form
         container, codec, options = _CODECS[form]
         self._av: Any = av
         self._rate_hz = rate_hz
@@ -169,7 +159,7 @@ class AvEncoder:
     def add(self, pcm: Pcm) -> bytes:
         if not len(pcm):
             return b""
-        samples = np.frombuffer(pcm16(pcm), "<i2").reshape(1, -1)
+        samples = np.frombuffer(to_pcm16_bytes(pcm), "<i2").reshape(1, -1)
         frame = self._av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
         frame.sample_rate = self._rate_hz
         frame.pts = self._samples

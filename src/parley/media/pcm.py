@@ -149,6 +149,24 @@ def to_float32_bytes(pcm: Pcm) -> bytes:
     return pcm.samples.astype("<f4", copy=False).tobytes()
 
 
+def from_pcm16_bytes(data: bytes, rate_hz: int) -> Pcm:
+    """Little-endian 16-bit samples.
+
+    Raises:
+        InvalidPayload: not whole samples.
+    """
+    if len(data) % 2:
+        raise InvalidPayload(f"Audio must be 16-bit samples, got {len(data)} bytes.")
+    return Pcm(np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768), rate_hz)
+
+
+def to_pcm16_bytes(pcm: Pcm) -> bytes:
+    """Samples as little-endian 16-bit integers."""
+    scaled = np.clip(np.rint(pcm.samples * 32767.0), -32768, 32767)
+    data: bytes = scaled.astype("<i2").tobytes()
+    return data
+
+
 def level_dbfs(pcm: Pcm) -> float:
     """Root mean square level; 0 dB is a full-scale square wave, silence is -inf."""
     if not len(pcm):

@@ -16,7 +16,7 @@ from parley.errors import InvalidPayload, TooLarge
 from parley.media.container import open_container
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, from_float32_bytes
 from parley.media.resample import resample
-from parley.media.wav import check_format, mixed
+from parley.media.wav import clipped, read_blocks
 
 
 class _File(io.BytesIO):
@@ -44,25 +44,10 @@ def decode_sound(data: bytes, *, limit_s: float, what: str = "The audio") -> Pcm
 
     try:
         with soundfile.SoundFile(_File(data)) as file:
-            pcm = _read_blocks(file, limit_s, what)
+            pcm = read_blocks(file, limit_s, what)
     except (soundfile.LibsndfileError, RuntimeError, OverflowError) as error:
         pcm = _decode_with_av(data, limit_s, what, error)
-    if not np.isfinite(pcm.samples).all():
-        raise InvalidPayload("Audio contains samples that are not finite numbers.")
-    return resample(Pcm(np.clip(pcm.samples, -1.0, 1.0), pcm.rate_hz), INPUT_RATE_HZ)
-
-
-def _read_blocks(file: Any, limit_s: float, what: str) -> Pcm:
-    rate_hz = int(file.samplerate)
-    check_format(rate_hz, file.channels)
-    blocks: list[np.ndarray[Any, np.dtype[np.float32]]] = []
-    count, limit = 0, round(limit_s * rate_hz)
-    while len(block := file.read(65_536, dtype="float32", always_2d=True)):
-        count += len(block)
-        if count > limit:
-            raise TooLarge(what, max(file.frames, count) / rate_hz, limit_s, "s")
-        blocks.append(mixed(block))
-    return Pcm(np.concatenate(blocks) if blocks else np.zeros(0, np.float32), rate_hz)
+    return resample(clipped(pcm), INPUT_RATE_HZ)
 
 
 def _decode_with_av(data: bytes, limit_s: float, what: str, failure: Exception) -> Pcm:

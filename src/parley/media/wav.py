@@ -7,11 +7,11 @@ first use: a client that never touches a file never pays for it. `N` samples, `C
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
-from typing import BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from parley.errors import InvalidPayload, TooLarge
 from parley.media.pcm import Pcm, Samples
@@ -51,36 +51,47 @@ def _decode(source: BinaryIO, limit_s: float | None) -> Pcm:
         with soundfile.SoundFile(source) as file:
             if file.format not in _WAV_FORMATS:
                 raise InvalidPayload("The audio is not a WAV file.")
-            rate_hz = int(file.samplerate)
-            check_format(rate_hz, file.channels)
-            if limit_s is not None and file.frames / rate_hz > limit_s:
-                raise TooLarge("The audio", file.frames / rate_hz, limit_s, "s")
-            blocks: list[Samples] = []
-            # Block by block: channels and samples together are never there as a whole.
-            while len(block := file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
-                blocks.append(mixed(block))
+            if limit_s is not None and file.frames / file.samplerate > limit_s:
+                raise TooLarge("The audio", file.frames / file.samplerate, limit_s, "s")
+            return clipped(read_blocks(file))
     except soundfile.LibsndfileError as error:
         raise InvalidPayload("The WAV file cannot be read.") from error
-    samples = np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
-    if not np.isfinite(samples).all():
-        raise InvalidPayload("Audio contains samples that are not finite numbers.")
-    return Pcm(np.clip(samples, -1.0, 1.0), rate_hz)
 
 
-def mixed(block: npt.NDArray[np.float32]) -> Samples:
-    """Channels averaged: (n, C) → (n,). What is not finite stays so."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        mean: Samples = block.mean(axis=1, dtype=np.float32)
-    return mean
+def read_blocks(file: Any, limit_s: float = math.inf, what: str = "The audio") -> Pcm:
+    """The channels of an open sound file averaged, block by block: they are never there together as
+    a whole. What is not finite stays so.
 
-
-def check_format(rate_hz: int, channels: int) -> None:
-    """Raise `InvalidPayload` for a rate or number of channels that no recording of a voice has."""
+    Raises:
+        InvalidPayload: a rate or number of channels that no recording of a voice has.
+        TooLarge: longer than `limit_s`.
+    """
+    rate_hz, channels = int(file.samplerate), file.channels
     if not RATE_LEAST_HZ <= rate_hz <= RATE_MOST_HZ or channels > CHANNELS_MOST:
         raise InvalidPayload(
             f"Audio must have at most {CHANNELS_MOST} channels and {RATE_LEAST_HZ} to "
             f"{RATE_MOST_HZ} samples per second, got {channels} and {rate_hz}."
         )
+    blocks: list[Samples] = []
+    count = 0
+    while len(block := file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
+        count += len(block)
+        if count > limit_s * rate_hz:
+            raise TooLarge(what, max(file.frames, count) / rate_hz, limit_s, "s")
+        with np.errstate(invalid="ignore", over="ignore"):
+            blocks.append(block.mean(axis=1, dtype=np.float32))
+    return Pcm(np.concatenate(blocks) if blocks else np.zeros(0, np.float32), rate_hz)
+
+
+def clipped(pcm: Pcm) -> Pcm:
+    """Sound within ±1.
+
+    Raises:
+        InvalidPayload: a sample is not a finite number.
+    """
+    if not np.isfinite(pcm.samples).all():
+        raise InvalidPayload("Audio contains samples that are not finite numbers.")
+    return Pcm(np.clip(pcm.samples, -1.0, 1.0), pcm.rate_hz)
 
 
 def encode_wav(pcm: Pcm, bits: Literal[16, 24, 32] = 16) -> bytes:
