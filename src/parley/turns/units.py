@@ -36,7 +36,7 @@ PAUSE_MS = 190
 JUDGED_MS = 120
 END_MS = 440
 SOONER_MS = 250
-HUSHED_MS = 40
+HUSHED_MS = 30
 HUSHED_DB = 15
 """Below the level of the last second; sounds that are held back before a t or a p are as soft."""
 TAUGHT_MS = 180

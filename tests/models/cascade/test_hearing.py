@@ -101,7 +101,7 @@ def test_speech_makes_it_another_pause() -> None:
         (50, 256, "What time is it?", True),
         (50, 300, "What time is it?", True),
         (50, 301, "What time is it?", False),
-        (30, 256, "What time is it?", False),
+        (20, 256, "What time is it?", False),
         (50, 256, "I would like to know what", False),
     ],
 )
@@ -121,14 +121,14 @@ def test_a_unit_that_ends_just_behind_the_last_word_is_answered_if_the_judge_is_
         return needed_ms
 
     turns = turns.judged(rest, judge)
-    assert turns.wants_words == (needed_ms <= quiet_ms + 250 and quiet_ms >= 40)
+    assert turns.wants_words == (needed_ms <= quiet_ms + 250 and quiet_ms >= 30)
     if turns.wants_words:
         turns = turns.with_words(text)
 
     assert turns.is_due == is_due
     # It is asked as it was taught: with the same quiet.
     assert asked in ([], [12 * WINDOW_SAMPLES + 800 + 16 * (180 - quiet_ms)])
-    assert bool(asked) == (quiet_ms >= 40)
+    assert bool(asked) == (quiet_ms >= 30)
 
 
 def test_silence_and_clicks_are_not_echo() -> None:
