@@ -207,9 +207,9 @@ async def test_a_session_that_ended_is_not_called_lost_when_its_last_words_are_g
 
     assert await young.kept.find("call") is None
 
-    assert young.kept.why_lost("call", None) is None
-    assert young.kept.has_ended("call", None)
-    assert not young.kept.has_ended("call", "another's")
+    found = present(young.kept.known_to(None, "call"))
+    assert (found.state, found.has_ended) == (SessionState.ENDED, True)
+    assert young.kept.known_to("another's", "call") is None
 
 
 async def test_a_session_of_which_its_worker_says_nothing_more_gives_its_slot_back(
@@ -238,7 +238,7 @@ async def test_a_worker_that_is_lost_after_it_rebuilt_a_session_is_followed_by_a
 
     assert len(rebuilt) == 2
     assert young.dropped == []
-    assert young.kept.why_lost("call", None) is None
+    assert present(young.kept.get("call")).state is SessionState.AWAY
 
 
 async def test_a_fault_while_a_session_is_rebuilt_loses_it_and_nothing_else(young: Young) -> None:
@@ -253,7 +253,7 @@ async def test_a_fault_while_a_session_is_rebuilt_loses_it_and_nothing_else(youn
     young.clock.advance(WINDOW_S + 1)
     assert await young.kept.find("call") is None
 
-    why = young.kept.why_lost("call", None)
+    why = present(young.kept.get("call")).why
     assert why == "The server made a mistake; its log has more."
     assert young.dropped == ["lease"]
     with young.kept.admission.claim("call"):
@@ -425,7 +425,7 @@ async def test_who_leaves_while_a_session_is_rebuilt_keeps_no_slot(tmp_path: Pat
         async with asyncio.timeout(HANG_S):
             await ended.wait()
         await until(lambda: not runtime.sessions.moving(keyless))
-        assert runtime.sessions.why_lost(keyless, None) == "Its client had left."
+        assert present(runtime.sessions.known_to(None, keyless)).why == "Its client had left."
 
 
 async def test_a_client_whose_session_was_lost_is_refused_immediately_with_the_reason(
@@ -442,7 +442,7 @@ async def test_a_client_whose_session_was_lost_is_refused_immediately_with_the_r
         sessions.found(left(note='{"address":"127.0.0.1"}'))
         for one in sessions:
             one.asked.set()
-        await until(lambda: sessions.why_lost("call", None))
+        await until(lambda: present(sessions.get("call")).state is SessionState.LOST)
         with capture_logs() as lines:
             async with connect(gateway.ws("/ws/duplex/call?resume=true")) as client:
                 request = ResumeRequest(session_id="call", resume_token="secret", seq=1)

@@ -1,5 +1,6 @@
 """Pages and their files: packed for browsers that take it, on every address of theirs."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -28,16 +29,18 @@ def web(tmp_path: Path) -> Path:
     return tmp_path / "made"
 
 
-async def test_text_travels_packed_to_browsers_that_take_it(web: Path):
-    async with (
-        running_gateway(web=web) as gateway,
-        gateway.http() as http,
-    ):
-        packed = await http.get("/static/big.js", headers={"accept-encoding": "br, gzip"})
-        plain = await http.get("/static/big.js", headers={"accept-encoding": "identity"})
-        head = await http.head("/static/big.js", headers={"accept-encoding": "gzip"})
-        small = await http.get("/static/small.js", headers={"accept-encoding": "gzip"})
-        page = await http.get("/", headers={"accept-encoding": "gzip"})
+@pytest.fixture
+async def http(web: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async with running_gateway(web=web) as running, running.http() as client:
+        yield client
+
+
+async def test_text_travels_packed_to_browsers_that_take_it(http: httpx.AsyncClient):
+    packed = await http.get("/static/big.js", headers={"accept-encoding": "br, gzip"})
+    plain = await http.get("/static/big.js", headers={"accept-encoding": "identity"})
+    head = await http.head("/static/big.js", headers={"accept-encoding": "gzip"})
+    small = await http.get("/static/small.js", headers={"accept-encoding": "gzip"})
+    page = await http.get("/", headers={"accept-encoding": "gzip"})
 
     assert packed.headers["content-encoding"] == "gzip"
     assert int(packed.headers["content-length"]) < len(SCRIPT) / 5
@@ -55,30 +58,27 @@ async def test_text_travels_packed_to_browsers_that_take_it(web: Path):
     assert "default-src 'self'" in page.headers["content-security-policy"]
 
 
-async def test_head_is_answered_wherever_get_is(web: Path):
-    async with running_gateway(web=web) as gateway, gateway.http() as http:
-        for path in ("/", "/health", "/docs", "/metrics", "/v1/models", "/nothing"):
-            asked, head = await http.get(path), await http.head(path)
+async def test_head_is_answered_wherever_get_is(http: httpx.AsyncClient):
+    for path in ("/", "/health", "/docs", "/metrics", "/v1/models", "/nothing"):
+        asked, head = await http.get(path), await http.head(path)
 
-            assert (head.status_code, head.content) == (asked.status_code, b""), path
-            assert head.headers["content-type"] == asked.headers["content-type"], path
+        assert (head.status_code, head.content) == (asked.status_code, b""), path
+        assert head.headers["content-type"] == asked.headers["content-type"], path
 
 
-async def test_an_unchanged_file_is_not_sent_again_in_either_form(web: Path):
-    async with (
-        running_gateway(web=web) as gateway,
-        gateway.http() as http,
-    ):
-        answers = []
-        for encoding in ("gzip", "identity"):
-            ask = {"accept-encoding": encoding}
-            first = await http.get("/static/big.js", headers=ask)
-            again = {**ask, "if-none-match": first.headers["etag"]}
-            answers.append(await http.get("/static/big.js", headers=again))
-        source = web.with_name("source")
-        (source / "big.js").write_text("export const changed = 1;\n" * 40)
-        make(source, web)
-        changed = await http.get("/static/big.js", headers={"accept-encoding": "gzip", **again})
+async def test_an_unchanged_file_is_not_sent_again_in_either_form(
+    web: Path, http: httpx.AsyncClient
+):
+    answers = []
+    for encoding in ("gzip", "identity"):
+        ask = {"accept-encoding": encoding}
+        first = await http.get("/static/big.js", headers=ask)
+        again = {**ask, "if-none-match": first.headers["etag"]}
+        answers.append(await http.get("/static/big.js", headers=again))
+    source = web.with_name("source")
+    (source / "big.js").write_text("export const changed = 1;\n" * 40)
+    make(source, web)
+    changed = await http.get("/static/big.js", headers={"accept-encoding": "gzip", **again})
 
     assert [answer.status_code for answer in answers] == [304, 304]
     assert all(answer.headers["vary"] == "accept-encoding" for answer in answers)
@@ -86,15 +86,11 @@ async def test_an_unchanged_file_is_not_sent_again_in_either_form(web: Path):
     assert changed.text.startswith("export const changed")
 
 
-async def test_phones_find_the_same_pages_at_their_own_addresses(web: Path):
-    async with (
-        running_gateway(web=web) as gateway,
-        gateway.http() as http,
-    ):
-        home, call = await http.get("/mobile/"), await http.get("/mobile-omni/")
-        bare = await http.get("/mobile-omni")
-        await http.put("/api/admin/apps/omni", json={"enabled": False})
-        switched_off = await http.get("/mobile-omni/")
+async def test_phones_find_the_same_pages_at_their_own_addresses(http: httpx.AsyncClient):
+    home, call = await http.get("/mobile/"), await http.get("/mobile-omni/")
+    bare = await http.get("/mobile-omni")
+    await http.put("/api/admin/apps/omni", json={"enabled": False})
+    switched_off = await http.get("/mobile-omni/")
 
     assert "start" in home.text
     assert "call" in call.text
@@ -104,15 +100,11 @@ async def test_phones_find_the_same_pages_at_their_own_addresses(web: Path):
     assert (switched_off.status_code, switched_off.headers["location"]) == (302, "../")
 
 
-async def test_a_person_on_a_wrong_link_reads_words_and_a_program_json(web: Path):
-    async with (
-        running_gateway(web=web) as gateway,
-        gateway.http() as http,
-    ):
-        reader = {"accept": "text/html,*/*"}
-        page = await http.get("/nonsense", headers=reader)
-        program = await http.get("/nonsense")
-        data = await http.get("/api/nonsense", headers=reader)
+async def test_a_person_on_a_wrong_link_reads_words_and_a_program_json(http: httpx.AsyncClient):
+    reader = {"accept": "text/html,*/*"}
+    page = await http.get("/nonsense", headers=reader)
+    program = await http.get("/nonsense")
+    data = await http.get("/api/nonsense", headers=reader)
 
     assert page.status_code == program.status_code == data.status_code == 404
     assert "There is no such page." in page.text
@@ -120,8 +112,9 @@ async def test_a_person_on_a_wrong_link_reads_words_and_a_program_json(web: Path
     assert program.json()["code"] == data.json()["code"] == "not_found"
 
 
-async def test_a_wrong_address_shows_a_page_of_ours_below_any_path(http):
-    page = await http.get("/a/b", headers={"accept": "text/html"})
+async def test_a_wrong_address_shows_a_page_of_ours_below_any_path(gateway):
+    async with gateway.http() as http:
+        page = await http.get("/a/b", headers={"accept": "text/html"})
 
     assert page.status_code == 404
     assert "../static/v-" in page.text

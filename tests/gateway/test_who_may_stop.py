@@ -16,7 +16,6 @@ from parley.gateway.authenticator import Authenticator, Caller
 from parley.gateway.http.stopping import is_long
 from parley.gateway.queue import new_ticket_id
 from parley.gateway.rates import CALLERS_KEPT, RateLimit
-from parley.protocol.networks import network_of
 from parley.settings import SecuritySettings
 
 PROXY = {"trust_proxy": True}
@@ -203,19 +202,6 @@ def test_the_number_of_callers_kept_is_bounded():
         limit.take(str(number))
 
     assert len(limit) == CALLERS_KEPT
-
-
-@pytest.mark.parametrize(
-    ("address", "network"),
-    [
-        ("192.0.2.1", "192.0.2.1"),
-        ("::ffff:192.0.2.1", "192.0.2.1"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("unknown", "unknown"),
-    ],
-)
-def test_addresses_of_one_customer_count_together(address: str, network: str):
-    assert network_of(address) == network
 
 
 def test_this_machines_own_callers_are_not_counted_by_their_address():

@@ -185,3 +185,22 @@ async def whole_talk(client: Client, name: str, path: str) -> Client:
     finally:
         await client.close()
     return client
+
+
+async def ready_session(address: Callable[[str], str]) -> ResumingClient:
+    """A duplex session that is ready and has heard nothing yet.
+
+    Args:
+        address: of the server's socket with this path.
+    """
+    spoken = TALKS["duplex"]
+    path = spoken.path()
+    client = ResumingClient(address(path))
+    await client.begin(session_id=spoken.session_id(path), first=spoken.first)
+    return client
+
+
+async def unit(client: ResumingClient) -> Message:
+    """The answer to one unit."""
+    await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
+    return await client.hear()

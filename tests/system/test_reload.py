@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from tests.support.gateways import until
 from tests.support.patience import HANG_S, PROCESS_S
 from tests.support.processes import running
-from tests.support.resumed_talks import TALKS, UNITS
+from tests.support.resumed_talks import ready_session, unit
 from tests.support.resuming import ResumingClient
 from tests.support.stack import RunningStack, running_stack
 
@@ -47,16 +47,7 @@ def told(server: RunningStack, read: Callable[[], Settings]) -> None:
 
 async def call(server: RunningStack) -> ResumingClient:
     """A duplex session that is ready; `window_s` is what its worker said."""
-    spoken = TALKS["duplex"]
-    path = spoken.path()
-    client = ResumingClient(server.ws(path, extensions=False))
-    await client.begin(session_id=spoken.session_id(path), first=spoken.first)
-    return client
-
-
-async def say(client: ResumingClient) -> str:
-    await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
-    return str((await client.hear())["type"])
+    return await ready_session(lambda path: server.ws(path, extensions=False))
 
 
 async def test_what_changes_live_holds_for_newcomers_and_cuts_nobody(
@@ -91,7 +82,7 @@ async def test_what_changes_live_holds_for_newcomers_and_cuts_nobody(
     assert report.problem is None
     assert after.window_s == 7
     assert server.runtime.serving.rebuilding.limits.resume_window_s == 7
-    assert [await say(each) for each in (before, after)] == ["result", "result"]
+    assert [(await unit(each))["type"] for each in (before, after)] == ["result", "result"]
     assert (before.resumes, after.resumes) == (0, 0)
     assert (asked.status_code, shown.status_code) == (401, 200)
     again = server.gateway.reload()
@@ -152,12 +143,9 @@ async def test_serve_reads_its_file_again(tmp_path: Path) -> None:
     flags = ("--http", "--host", "127.0.0.1", "--port", "0", "--model", "parrot")
     with running(tmp_path, "serve", *flags) as process:
         process.line_with("ready after")
-        spoken = TALKS["duplex"]
 
         async def window_s() -> float:
-            path = spoken.path()
-            client = ResumingClient(f"ws{process.url.removeprefix('http')}{path}")
-            await client.begin(session_id=spoken.session_id(path), first=spoken.first)
+            client = await ready_session(lambda path: f"ws{process.url.removeprefix('http')}{path}")
             await client.say({"type": "stop"})
             while client.heard[-1]["type"] != "stopped":
                 await client.hear()

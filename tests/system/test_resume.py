@@ -10,7 +10,7 @@ import pytest
 from tests.support import gateways
 from tests.support.gateways import all_free
 from tests.support.patience import HANG_S
-from tests.support.resumed_talks import TALKS, UNITS, comparable
+from tests.support.resumed_talks import TALKS, comparable, ready_session, unit, whole_talk
 from tests.support.resuming import ResumeFailed, ResumingClient
 from tests.support.stack import RunningStack, running_stack
 from tests.support.talking import Message
@@ -52,16 +52,10 @@ async def talk(
     server: RunningStack, name: str, cuts_after: int = -1, *, silent: bool = False
 ) -> ResumingClient:
     """A whole conversation, cut once."""
-    spoken = TALKS[name]
-    path = spoken.path()
+    path = TALKS[name].path()
     client = CutClient(server.ws(path, extensions=False))
     client.cuts_after, client.cut_is_silent = cuts_after, silent
-    try:
-        await client.begin(session_id=spoken.session_id(path), first=spoken.first)
-        await spoken.talk(client)
-    finally:
-        await client.close()
-    return client
+    return await whole_talk(client, name, path)
 
 
 @pytest.mark.parametrize("name", TALKS)
@@ -85,26 +79,27 @@ async def test_a_cut_after_any_message_changes_nothing(server: RunningStack, nam
     await all_free(server)
 
 
-async def begun(server: RunningStack) -> ResumingClient:
+async def answered(server: RunningStack, query: str = "") -> ResumingClient:
     """A duplex session that has answered once."""
-    spoken = TALKS["duplex"]
-    path = spoken.path()
-    client = ResumingClient(server.ws(path, extensions=False))
-    await client.begin(session_id=spoken.session_id(path), first=spoken.first)
-    await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
-    await client.hear()
+    client = await ready_session(lambda path: server.ws(path, extensions=False) + query)
+    await unit(client)
     return client
 
 
-async def test_an_old_token_reports_that_it_was_replaced(server: RunningStack) -> None:
-    owner = await begun(server)
-    old = owner.token
-    await owner.resume()
-    await owner.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
-    await owner.hear()
+def thief_of(owner: ResumingClient, url: str = "") -> ResumingClient:
+    """Another client that knows what the owner does."""
+    thief = ResumingClient(url or owner.url)
+    thief.token, thief.session_id, thief.seq = owner.token, owner.session_id, owner.seq
+    return thief
 
-    thief = ResumingClient(owner.url)
-    thief.token, thief.session_id, thief.seq = old, owner.session_id, owner.seq
+
+async def test_an_old_token_reports_that_it_was_replaced(server: RunningStack) -> None:
+    owner = await answered(server)
+    thief = thief_of(owner)
+    await owner.resume()
+    await unit(owner)
+
+    thief.seq = owner.seq
     with pytest.raises(ResumeFailed, match="replaced"):
         await thief.resume()
 
@@ -113,14 +108,13 @@ async def test_an_old_token_reports_that_it_was_replaced(server: RunningStack) -
 
 
 async def test_a_token_opens_its_own_session_only(server: RunningStack) -> None:
-    one, other = await begun(server), await begun(server)
+    one, other = await answered(server), await answered(server)
 
     other.token = one.token
     with pytest.raises(ResumeFailed, match="unknown"):
         await other.resume()
-    await one.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
 
-    assert (await one.hear())["type"] == "result"
+    assert (await unit(one))["type"] == "result"
     assert one.resumes == 0
     await one.close()
     await other.close()
@@ -136,16 +130,9 @@ async def test_a_token_is_worth_nothing_without_the_key_it_was_given_to() -> Non
             for name in ("owner", "thief"):
                 made = await http.post("/api/admin/keys", json={"name": name}, headers=admin)
                 keys.append(made.json()["key"])
-        spoken = TALKS["duplex"]
-        path = spoken.path()
-        address = server.ws(path, extensions=False)
-        owner = ResumingClient(f"{address}?token={keys[0]}")
-        await owner.begin(session_id=spoken.session_id(path), first=spoken.first)
-        await owner.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
-        await owner.hear()
+        owner = await answered(server, f"?token={keys[0]}")
 
-        thief = ResumingClient(f"{address}?token={keys[1]}")
-        thief.token, thief.session_id, thief.seq = owner.token, owner.session_id, owner.seq
+        thief = thief_of(owner, owner.url.replace(keys[0], keys[1]))
         with pytest.raises(ResumeFailed, match="unknown"):
             await thief.resume()
         await owner.resume()
@@ -159,7 +146,7 @@ async def test_a_cut_session_keeps_its_slot_and_its_id_for_the_window() -> None:
     async with running_stack(
         model="parrot", worker={"vad": "energy"}, limits={"resume_window_s": 3.0}
     ) as server:
-        client = await begun(server)
+        client = await answered(server)
         client.cut()
         await gateways.until(lambda: server.runtime.sessions.away == 1)
         lease = server.runtime.dispatcher.worker_pool.leases[0]
@@ -192,17 +179,13 @@ async def test_a_client_that_asked_is_told_in_time_that_its_session_will_end() -
 
 
 async def test_a_client_that_is_cut_off_while_the_server_drains_comes_back() -> None:
-    spoken = TALKS["duplex"]
-    path = spoken.path()
     async with running_stack(model="parrot", worker={"vad": "energy"}) as server:
-        client = ResumingClient(server.ws(path, extensions=False))
-        await client.begin(session_id=spoken.session_id(path), first=spoken.first)
+        client = await ready_session(lambda path: server.ws(path, extensions=False))
         draining = asyncio.create_task(server.runtime.shut_down(drain_s=HANG_S))
         assert (await client.hear())["type"] == "session.going_away"
 
         client.cut()
-        await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
-        assert (await client.hear())["type"] == "result"
+        assert (await unit(client))["type"] == "result"
 
         assert client.resumes == 1
         await client.say({"type": "stop"})

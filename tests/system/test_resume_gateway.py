@@ -11,7 +11,7 @@ from tests.support.apart import Apart
 from tests.support.patience import HANG_S
 from tests.support.ports import free_port
 from tests.support.processes import serving
-from tests.support.resumed_talks import TALKS, UNITS
+from tests.support.resumed_talks import ready_session, unit
 from tests.support.resuming import ResumingClient
 
 from parley.session.resumable import UNUSED_WINDOW_S
@@ -20,23 +20,16 @@ pytestmark = pytest.mark.slow
 
 
 async def started(port: int) -> ResumingClient:
-    """A resumable duplex session of which nothing was heard yet."""
-    spoken = TALKS["duplex"]
-    path = spoken.path()
-    client = ResumingClient(f"ws://127.0.0.1:{port}{path}")
-    await client.begin(session_id=spoken.session_id(path), first=spoken.first)
-    return client
+    return await ready_session(lambda path: f"ws://127.0.0.1:{port}{path}")
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 async def test_a_session_continues_at_the_next_gateway(apart: Apart, how: signal.Signals) -> None:
     apart.start_worker()
     client = await started(apart.port)
-    await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
-    await client.hear()
+    await unit(client)
     apart.gateway.send(signal.SIGHUP)
-    await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
-    before = await client.hear()
+    before = await unit(client)
     assert client.resumes == 0, "reading the certificate anew cuts nobody"
 
     apart.gateway.send(how)
@@ -44,8 +37,7 @@ async def test_a_session_continues_at_the_next_gateway(apart: Apart, how: signal
     apart.gateway = apart.start_gateway()
     client.cut()
     await client.resume()
-    await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
-    after = await client.hear()
+    after = await unit(client)
     busy = apart.status()
     await client.say({"type": "stop"})
     while client.heard[-1]["type"] != "stopped":
@@ -71,9 +63,7 @@ async def test_a_session_that_has_just_started_continues_at_the_next_gateway(
     apart.gateway = apart.start_gateway()
     client.cut()
     await client.resume()
-    await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
-
-    assert (await client.hear())["type"] == "result"
+    assert (await unit(client))["type"] == "result"
     await client.say({"type": "stop"})
     await client.close()
     apart.until(HANG_S, idle_workers=1)
@@ -84,16 +74,14 @@ async def test_a_session_continues_after_serve_was_killed_with_its_worker(tmp_pa
     port = free_port()
     with serving(tmp_path, "--port", str(port)) as killed:
         client = await started(port)
-        await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
-        before = await client.hear()
+        before = await unit(client)
 
         killed.send(signal.SIGKILL)
         killed.popen.wait(HANG_S)
         with serving(tmp_path, "--port", str(port)):
             client.cut()
             await client.resume()
-            await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
-            after = await client.hear()
+            after = await unit(client)
 
     assert (before["type"], after["type"]) == ("result", "result")
     assert after["kv_cache_length"] > before["kv_cache_length"]
@@ -109,8 +97,7 @@ async def test_a_gateway_waits_for_sessions_that_cannot_be_resumed_only(apart: A
         while json.loads(other.recv())["type"] != "prepared":
             pass
         apart.gateway.send(signal.SIGTERM)
-        await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
-        assert (await client.hear())["type"] == "result"
+        assert (await unit(client))["type"] == "result"
         assert apart.gateway.popen.poll() is None
         other.send(json.dumps({"type": "stop"}))
         began_s = time.monotonic()
@@ -120,7 +107,6 @@ async def test_a_gateway_waits_for_sessions_that_cannot_be_resumed_only(apart: A
     apart.gateway = apart.start_gateway()
     client.cut()
     await client.resume()
-    await client.say({"type": "audio_chunk", "audio_base64": UNITS[0]})
-    assert (await client.hear())["type"] == "result"
+    assert (await unit(client))["type"] == "result"
     await client.say({"type": "stop"})
     await client.close()

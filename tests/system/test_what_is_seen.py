@@ -10,7 +10,7 @@ import httpx
 import pytest
 from tests.support.gateways import all_free, until
 from tests.support.patience import HANG_S
-from tests.support.resumed_talks import TALKS
+from tests.support.resumed_talks import TALKS, ready_session
 from tests.support.resuming import ResumeFailed, ResumingClient
 from tests.support.stack import RunningStack, running_stack
 from tests.support.talking import (
@@ -107,14 +107,11 @@ async def test_metrics_count_what_happened() -> None:
 
 
 async def test_metrics_count_cuts_who_came_back_interruptions_and_tokens() -> None:
-    spoken = TALKS["duplex"]
     async with (
         running_stack(worker=ENERGY) as server,
         httpx.AsyncClient(base_url=server.url, timeout=HANG_S) as http,
     ):
-        path = spoken.path()
-        client = ResumingClient(server.ws(path, extensions=False))
-        await client.begin(session_id=spoken.session_id(path), first=spoken.first)
+        client = await ready_session(lambda path: server.ws(path, extensions=False))
         client.cut()
         await until(lambda: server.runtime.sessions.away == 1)
         while_cut = (await http.get("/metrics")).text
@@ -123,7 +120,7 @@ async def test_metrics_count_cuts_who_came_back_interruptions_and_tokens() -> No
         thief.token, thief.session_id, thief.seq = "guessed", client.session_id, client.seq
         with pytest.raises(ResumeFailed, match="unknown"):
             await thief.resume()
-        await spoken.talk(client)
+        await TALKS["duplex"].talk(client)
         await client.close()
         await thief.close()
         await all_free(server)

@@ -24,7 +24,7 @@ from parley.gateway.metrics import Metrics
 from parley.gateway.moving import Moving
 from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.session_relay import AGAIN_CODE, SessionRelay
-from parley.gateway.sessions import NotYetKnown, Sessions
+from parley.gateway.sessions import NotYetKnown, Sessions, SessionState
 from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
 from parley.gateway.worker_pool import Lease
 from parley.protocol import resume
@@ -80,9 +80,10 @@ class Resumption:
         except NotYetKnown:
             self.metrics.resumption("not_yet_known")
             log.info("session_unknown", session_id=request.session_id)
-            since_s = self.sessions.waits_since(request.session_id, client.key_id)
-            if since_s is not None:
-                connection.send_text(msgspec.json.encode(self.rebuilding.waiting(since_s)))
+            found = self.sessions.known_to(client.key_id, request.session_id)
+            if found is not None and found.rebuilding is not None:
+                waiting = self.rebuilding.waiting(found.since_s)
+                connection.send_text(msgspec.json.encode(waiting))
             connection.close(AGAIN_CODE, "try again")
             return
         if lease is None or lease.key_id != client.key_id:
@@ -164,10 +165,10 @@ class Resumption:
         connection.close(AGAIN_CODE, "try again")
 
     def _not_found(self, connection: Connection, session_id: str, client: Client) -> None:
-        why = self.sessions.why_lost(session_id, client.key_id)
-        if why is not None:
-            self._refuse(connection, session_id, "lost", why)
-        elif self.sessions.has_ended(session_id, client.key_id):
+        found = self.sessions.known_to(client.key_id, session_id)
+        if found is not None and found.state is SessionState.LOST:
+            self._refuse(connection, session_id, "lost", found.why)
+        elif found is not None and found.has_ended:
             self._refuse(connection, session_id, "expired", "No messages are left of it.")
         else:
             self._refuse(connection, session_id, "unknown")

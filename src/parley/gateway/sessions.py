@@ -188,20 +188,10 @@ class Sessions:
         found = self._sessions.get(session_id)
         return found if found is not None and found.rebuilding is not None else None
 
-    def why_lost(self, session_id: str, key_id: str | None) -> str | None:
-        """Why the session of a client with this key was lost; None if it was not."""
+    def known_to(self, key_id: str | None, session_id: str) -> GatewaySession | None:
+        """A session, for a client with this key; None if there is none, or it is another's."""
         found = self._sessions.get(session_id)
-        if found is None or found.state is not SessionState.LOST or found.lost is None:
-            return None
-        return found.why if found.lost.key_id == key_id else None
-
-    def waits_since(self, session_id: str, key_id: str | None) -> float | None:
-        """Monotonic time at which the session of a client with this key started to move; None if it
-        does not."""
-        found = self.moving(session_id)
-        if found is None or found.lost is None or found.lost.key_id != key_id:
-            return None
-        return found.since_s
+        return found if found is not None and found.key_id == key_id else None
 
     async def find(self, session_id: str, key_id: str | None = None) -> Lease | None:
         """The lease of a session that runs or has ended; None: there is none. Waits a moment for
@@ -296,13 +286,6 @@ class Sessions:
             return False
         self._move(found, LostSession.of(found.lease), ExitStack())
         return True
-
-    def has_ended(self, session_id: str, key_id: str | None) -> bool:
-        """True if the session of a client with this key has ended and has no messages left."""
-        found = self._sessions.get(session_id)
-        if found is None or found.lost is None or not found.has_ended:
-            return False
-        return found.lost.key_id == key_id
 
     def get(self, session_id: str) -> GatewaySession | None:
         return self._sessions.get(session_id)

@@ -9,7 +9,7 @@ from fastapi import Depends, Query, Request, Security
 from msgspec import Meta
 
 from parley import logs
-from parley.gateway.http.bodies import Time
+from parley.gateway.http.bodies import Time, filled
 from parley.gateway.http.errors import problems
 from parley.gateway.http.requester import Who
 from parley.gateway.http.routing import Router
@@ -139,19 +139,8 @@ def routes(
     @router.get("/audit")
     async def audit(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Audit:
         """The audit log."""
-        return Audit(
-            entries=[
-                AuditLine(
-                    at=iso(entry.at_s),
-                    address=entry.address,
-                    who=entry.who,
-                    method=entry.method,
-                    path=entry.path,
-                    status=entry.status,
-                )
-                for entry in await state.audit(limit)
-            ]
-        )
+        entries = await state.audit(limit)
+        return Audit(entries=[filled(AuditLine, each, at=iso(each.at_s)) for each in entries])
 
     @router.get("/state", name="state")
     async def stored() -> StateReport:

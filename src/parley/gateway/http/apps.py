@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from parley.gateway.apps import App, Apps
 from parley.gateway.http.admin import admin_router
+from parley.gateway.http.bodies import filled
 from parley.gateway.http.routing import Router
 from parley.gateway.state import State
 
@@ -68,9 +69,7 @@ def routes(
     admin = admin_router(404, path="/apps", tag="apps")
 
     def describe(app: App) -> AdminAppInfo:
-        return AdminAppInfo(
-            app_id=app.app_id, name=app.name, route=app.route, enabled=app.is_enabled
-        )
+        return filled(AdminAppInfo, app, enabled=app.is_enabled)
 
     async def switch(app_id: str, is_on: bool) -> Switched:
         app = apps.find(app_id)
@@ -83,13 +82,7 @@ def routes(
     @router.get("/api/apps", name="apps")
     async def offered() -> AppList:
         """Apps that are switched on."""
-        return AppList(
-            apps=[
-                AppInfo(app_id=app.app_id, name=app.name, route=app.route)
-                for app in apps
-                if app.is_enabled
-            ]
-        )
+        return AppList(apps=[filled(AppInfo, app) for app in apps if app.is_enabled])
 
     @admin.get("")
     async def all_apps() -> AdminAppList:

@@ -24,27 +24,20 @@ from parley.errors import Forbidden, Unauthorized
 from parley.gateway.admins import Admins
 from parley.gateway.admission import Admission
 from parley.gateway.authenticator import SHARE_PREFIX, Authenticator, who
+from parley.gateway.http import pages
 from parley.gateway.http.requester import Requester, RequestHeaders
 from parley.gateway.state import AuditEntry, State
 from parley.media import decoder
 from parley.protocol.control import CONTROL_PATH, VOICE_PATH
 
-OPEN_PATHS: Final = ("/", "/health", "/ready", "/docs", "/openapi.json", "/api/token")
+OPEN_PATHS: Final = ("/", "/health", "/ready", "/openapi.json", "/api/token")
 OPEN_FOLDERS: Final = ("/static/", "/s/", f"/api/sessions/{SHARE_PREFIX}")
 """Paths that need no key on a server with keys: pages, and those that share links open."""
 
 TALKS: Final = "/v1/realtime/"
 """A client secret, which a stranger's browser has, opens these routes and WebSockets."""
 
-PAGES: Final = frozenset(
-    {
-        *("/explore", "/turnbased", "/half_duplex", "/omni", "/audio_duplex", "/realtime"),
-        *("/omni.html", "/audio_duplex.html"),
-        *("/mobile", "/mobile/", "/mobile-omni", "/mobile-omni/"),
-        *("/recordings", "/privacy", "/about", "/components", "/playground", "/api"),
-        *("/chat", "/voice", "/call", "/talk", "/video", "/duplex", "/protocol"),
-    }
-)
+PAGES: Final = frozenset({*pages.PAGES, *pages.OTHER_NAMES, "/mobile", "/mobile-omni"})
 QUIET_PATHS: Final = frozenset({"/health", "/ready", "/metrics"})
 """Asked for by machines every few seconds."""
 SHARE_TOKEN: Final = re.compile(rf"{SHARE_PREFIX}[A-Za-z0-9_=-]+")
@@ -164,4 +157,4 @@ async def note(scope: Scope, parts: AuthParts, status: int) -> None:
 
 def is_open(path: str) -> bool:
     """True if a path needs no key on a server that needs one."""
-    return path in OPEN_PATHS or path in PAGES or path == "/admin" or path.startswith(OPEN_FOLDERS)
+    return path in OPEN_PATHS or path in PAGES or path.startswith(OPEN_FOLDERS)

@@ -98,6 +98,12 @@ def structs_in(kind: Any) -> Iterator[type[msgspec.Struct]]:
         yield from structs_in(part)
 
 
+def filled(kind: type[T], source: object, /, **others: Any) -> T:
+    """An answer whose fields are the attributes of `source` of the same names, and `others`."""
+    names = [name for name in kind.__struct_fields__ if name not in others]
+    return kind(**{name: getattr(source, name) for name in names}, **others)
+
+
 def json_content(kind: Any) -> dict[str, Any]:
     """The `content` of JSON of this type."""
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=REFERENCE)

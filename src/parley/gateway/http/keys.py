@@ -25,7 +25,7 @@ from parley.gateway.authenticator import (
 )
 from parley.gateway.forward_auth import USER_PREFIX
 from parley.gateway.http.admin import admin_router
-from parley.gateway.http.bodies import JSON, Time
+from parley.gateway.http.bodies import JSON, Time, filled
 from parley.gateway.http.errors import problems
 from parley.gateway.http.requester import Who
 from parley.gateway.http.routing import Router
@@ -159,19 +159,14 @@ def routes(
 
     def describe(key: Key) -> KeyInfo:
         used = usage.today(key.id)
-        return KeyInfo(
-            id=key.id,
-            name=key.name,
+        return filled(
+            KeyInfo,
+            key,
             created_at=iso(key.created_s),
             last_used_at=None if key.last_used_s is None else iso(key.last_used_s),
             revoked_at=None if key.revoked_s is None else iso(key.revoked_s),
-            max_sessions=key.max_sessions,
-            per_minute=key.per_minute,
-            role=key.role,
             expires_at=None if key.expires_s is None else iso(key.expires_s),
             old_key_until=None if key.old_until_s is None else iso(key.old_until_s),
-            minutes_per_day=key.minutes_per_day,
-            tokens_per_day=key.tokens_per_day,
             minutes_today=round(used.seconds / 60, 2),
             tokens_today=used.tokens,
         )
@@ -191,13 +186,11 @@ def routes(
         since = datetime.fromtimestamp(clock.time() - 86_400 * (days - 1), UTC).date().isoformat()
         names = {key.id: key.name for key in await state.keys()}
         return [
-            UsageOfKey(
-                key_id=row.key_id,
+            filled(
+                UsageOfKey,
+                row,
                 name=names.get(row.key_id) or row.key_id.removeprefix(USER_PREFIX),
-                day=row.day,
-                sessions=row.sessions,
                 minutes=round(row.seconds / 60, 2),
-                tokens=row.tokens,
             )
             for row in await state.usage(since, key_id)
         ]

@@ -16,7 +16,7 @@ from parley import logs
 from parley.clock import Clock
 from parley.gateway.handover import Handover
 from parley.gateway.http.admin import ADMINS_ONLY, OPERATORS_ONLY, admin_router
-from parley.gateway.http.bodies import Time
+from parley.gateway.http.bodies import Time, filled
 from parley.gateway.http.errors import problems
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import WorkerInfo, iso, worker_info
@@ -123,18 +123,7 @@ def routes(
     @router.get("/log")
     async def log() -> Log:
         """The last warnings and errors of the gateway, deaths of its workers included."""
-        return Log(
-            lines=[
-                LogLine(
-                    at=iso(line.at_s),
-                    level=line.level,
-                    source=line.source,
-                    event=line.event,
-                    more=line.more,
-                )
-                for line in recent.lines
-            ]
-        )
+        return Log(lines=[filled(LogLine, line, at=iso(line.at_s)) for line in recent.lines])
 
     @router.get("/history")
     async def last_hour() -> LastHour:

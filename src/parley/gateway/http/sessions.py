@@ -24,7 +24,7 @@ from parley.errors import ServiceUnavailable, Unauthorized
 from parley.gateway.authenticator import Authenticator
 from parley.gateway.handover import Handover
 from parley.gateway.http.admin import ADMINS_ONLY
-from parley.gateway.http.bodies import file_body
+from parley.gateway.http.bodies import file_body, filled
 from parley.gateway.http.errors import problems, shown
 from parley.gateway.http.openai.kept_responses import owner_of_key
 from parley.gateway.http.requester import Who
@@ -56,7 +56,7 @@ from parley.gateway.recording_access import (
     RecordingAccess,
     RecordingComing,
 )
-from parley.gateway.state import Row, State
+from parley.gateway.state import State
 from parley.recording import store
 from parley.recording.layout import GB, MEDIA_TYPES, Folder, RecordingFolders, free_bytes
 from parley.recording.store import BrokenRecording, StillRecording
@@ -119,7 +119,10 @@ def routes(
             total=len(live),
             sessions=live,
             total_recordings=total,
-            recordings=[_info(row) for row in rows],
+            recordings=[
+                filled(RecordingInfo, row, session_id=row.id, key=row.key_id or None)
+                for row in rows
+            ],
         )
 
     @router.delete("/api/sessions", dependencies=[ADMINS_ONLY], responses=problems(401, 422))
@@ -318,21 +321,6 @@ def _erase(folders: RecordingFolders, ids: list[str]) -> tuple[list[str], int]:
         else:
             gone.append(one)
     return gone, running
-
-
-def _info(row: Row) -> RecordingInfo:
-    return RecordingInfo(
-        session_id=row.id,
-        app_type=row.app_type,
-        created_at=row.created_at,
-        ended_at=row.ended_at,
-        duration_s=row.duration_s,
-        title=row.title,
-        worker_id=row.worker_id,
-        pinned=row.pinned,
-        problem=row.problem,
-        key=row.key_id or None,
-    )
 
 
 def _running(folders: RecordingFolders, ids: set[str]) -> list[RunningSession]:

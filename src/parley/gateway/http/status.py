@@ -16,7 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from parley import __version__
 from parley.gateway.dispatcher import Dispatcher
-from parley.gateway.http.bodies import JSON, Time, WorkerId
+from parley.gateway.http.bodies import JSON, Time, WorkerId, filled
 from parley.gateway.http.errors import shown
 from parley.gateway.http.requester import Who, requester_of
 from parley.gateway.http.routing import QuickRoute, Router
@@ -271,20 +271,21 @@ def worker_info(worker: Worker, *, is_admin: bool) -> WorkerInfo:
     if is_admin:
         parts = urlsplit(worker.hello.url)
         address = {"url": worker.hello.url, "host": parts.hostname, "port": parts.port}
+    hello = worker.hello
     return WorkerInfo(
         worker_id=worker.worker_id,
-        index=worker.hello.index,
+        index=hello.index,
         status=worker.view,
         current_request_type=kind,
         current_task=kind,
         # Ids of running sessions would let a stranger stop them.
         current_session_id=lease.session_id if lease and is_admin else None,
-        gpu_id=worker.hello.device,
-        model=worker.hello.model,
-        version=worker.hello.version,
-        build=worker.hello.build,
-        voice_problem=worker.hello.details.get("voice_problem"),
-        slots_limit=worker.hello.details.get("slots_limit"),
+        gpu_id=hello.device,
+        model=hello.model,
+        version=hello.version,
+        build=hello.build,
+        voice_problem=hello.details.get("voice_problem"),
+        slots_limit=hello.details.get("slots_limit"),
         fast_paths=fast_paths(worker, is_admin=is_admin),
         context_pages=context_pages(worker),
         slots=worker.slots,
@@ -318,7 +319,7 @@ def fast_paths(worker: Worker, *, is_admin: bool) -> list[FastPath]:
 def context_pages(worker: Worker) -> ContextPagesInfo | None:
     """The pool that a worker's contexts share."""
     pages = None if worker.heartbeat is None else worker.heartbeat.context_pages
-    return None if pages is None else ContextPagesInfo(used=pages.used, free=pages.free)
+    return None if pages is None else filled(ContextPagesInfo, pages)
 
 
 def recording_health(metrics: Metrics, worker_pool: WorkerPool) -> RecordingHealth:
@@ -365,16 +366,15 @@ def list_sessions(sessions: Sessions, dispatcher: Dispatcher) -> list[SessionInf
 
 def _session_info(session: GatewaySession, now_s: float) -> SessionInfo:
     lease, found = session.lease, session.lost or session.lease
-    return SessionInfo(
-        session_id=session.session_id,
+    return filled(
+        SessionInfo,
+        session,
         state=session.shown,
         kind=None if found is None else found.kind,
         for_s=round(now_s - session.since_s, 1),
         worker=None if lease is None else lease.worker.worker_id,
-        key_id=None if found is None else found.key_id,
         address="" if found is None else found.address,
         is_protected=bool(found is not None and found.log_id),
-        why=session.why,
     )
 
 
