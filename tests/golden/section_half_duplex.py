@@ -12,7 +12,7 @@ from tests.golden.talking import ROW, conversation, windows_of
 
 from parley.engine.segments import Audio, Hearing, Image, Mark, Marker, Segment, Text
 from parley.engine.work import Generate, Prefill, StartSession, Window
-from parley.models.minicpmo45.audio_encoder.mel import LiveMelOptions
+from parley.models.minicpmo45.audio_encoder.mel import HOP, LiveMelOptions
 from parley.models.minicpmo45.conversation.replies import ReplyJob, WholeReplyJob
 
 
@@ -167,10 +167,10 @@ class Session:
             "mel": {
                 "chunk_count": mel.pushed_chunks,
                 "last_emitted_T": mel.next_frame,
-                "total_samples_processed": mel.pushed_samples,
+                "total_samples_processed": HOP * mel.base_frame + len(mel.samples),
                 "buffer_len": len(mel.samples),
                 "base_T": mel.base_frame,
-                "left_samples_dropped": mel.dropped_samples,
+                "left_samples_dropped": HOP * mel.base_frame,
             },
         }
         for key, value in want.items():

@@ -6,9 +6,11 @@ import numpy as np
 import torch
 from tests.golden import media, tiny
 from tests.golden.case import Case, Checker
+from tests.golden.section_prompts import in_seconds
 
 from parley.models.minicpmo45.audio_encoder.mel import (
     FIRST_LIVE_SAMPLES,
+    HOP,
     PIECE_SAMPLES,
     Floor,
     LiveMel,
@@ -18,7 +20,7 @@ from parley.models.minicpmo45.audio_encoder.mel import (
     token_count,
 )
 from parley.models.minicpmo45.config import SliceRules
-from parley.models.minicpmo45.prompt.layout import PromptSound, expand
+from parley.models.minicpmo45.prompt.layout import Part, PromptSound, expand
 
 
 def run(case: Case, check: Checker) -> None:
@@ -71,8 +73,9 @@ def _whole(case: Case, check: Checker) -> None:
     words = tiny.words(case.folder)
     count = token_count(len(clip))
     check.equal("placeholder_unk_count", count, case.json["placeholder_unk_count"])
-    for key, group in (("placeholder", None), ("placeholder_chunked", 10)):
-        prompt = expand([PromptSound(0, count, group)], words, SliceRules())
+    sound: list[Part] = [PromptSound(0, count)]
+    for key, parts in (("placeholder", sound), ("placeholder_chunked", in_seconds(sound))):
+        prompt = expand(parts, words, SliceRules())
         check.equal(key, words.decode(prompt.ids), case.json[key])
 
 
@@ -134,7 +137,7 @@ def _chunk(check: Checker, what: str, want: dict, fed: int, state: LiveMel, mel)
         "base_T": state.base_frame,
         "stable_T_global": state.base_frame + state.stable_frames,
         "buffer_len_samples": len(state.samples),
-        "left_samples_dropped": state.dropped_samples,
+        "left_samples_dropped": HOP * state.base_frame,
         "core_start": state.next_frame - state.options.core_frames,
         "core_end": state.next_frame,
         "dynamic_log_norm_used": state.floor == "dynamic",

@@ -11,7 +11,15 @@ from tests.golden.case import Case, Checker
 from parley.engine.segments import Audio, Mark, Marker, Segment, Text
 from parley.models.minicpmo45.config import SliceRules
 from parley.models.minicpmo45.prompt.inputs import Media, chat_messages, fuse
-from parley.models.minicpmo45.prompt.layout import Prompt, as_text, expand, render
+from parley.models.minicpmo45.prompt.layout import (
+    Part,
+    Prompt,
+    PromptSound,
+    answer_prompt,
+    as_text,
+    expand,
+    render,
+)
 from parley.models.minicpmo45.tokenizer import SpecialIds
 from parley.models.minicpmo45.vision_encoder.pictures import Pieces, cut
 
@@ -53,6 +61,24 @@ def has_sound(messages: list[dict[str, Any]], args: dict[str, Any]) -> bool:
     return any(isinstance(segment, Audio) for segment in segments_of(messages, args))
 
 
+def in_seconds(parts: list[Part]) -> list[Part]:
+    """Parts with a pair of audio tags for every second of sound."""
+    spread: list[Part] = []
+    for part in parts:
+        if isinstance(part, PromptSound):
+            counts = [min(10, part.tokens - done) for done in range(0, max(1, part.tokens), 10)]
+            spread += [PromptSound(part.index, count) for count in counts]
+        else:
+            spread.append(part)
+    return spread
+
+
+def truncated(prompt: Prompt, limit: int) -> Prompt:
+    """At most `limit` ids, from the left; no case cuts through a picture or a clip."""
+    kept = tuple(place for place in prompt.places if place.end <= limit)
+    return Prompt(prompt.ids[:limit], kept)
+
+
 def read(
     case: Case,
     messages: list[dict[str, Any]],
@@ -77,18 +103,20 @@ def read(
         max_slices=args.get("max_slice_nums"),
         with_id=True if numbered is None else numbered,
         pool_step=5,
-        group=10 if args.get("stream_input") else None,
     )
     if args.get("merge_audio_from_same_content") is False:
         found.clips = [[clip] for group in found.clips for clip in group]
-    parts = render(
-        listed,
-        generation_prompt=answer and not args.get("teacher_forcing"),
-        enable_thinking=args.get("enable_thinking", False),
-        use_tts_template=args.get("use_tts_template", False) or has_audio,
+    parts = render(listed)
+    if answer and not args.get("teacher_forcing"):
+        opening = answer_prompt(
+            enable_thinking=args.get("enable_thinking", False),
+            use_tts_template=args.get("use_tts_template", False) or has_audio,
+        )
+        parts.append(opening.removeprefix("<|im_end|>\n"))
+    laid_out = in_seconds(parts) if args.get("stream_input") else parts
+    prompt = truncated(
+        expand(laid_out, tiny.words(case.folder), SliceRules()), args.get("max_inp_length", 8192)
     )
-    prompt = expand(parts, tiny.words(case.folder), SliceRules())
-    prompt = prompt.truncated(args.get("max_inp_length", 8192))
     signals = found.signals()
     lengths = [piece.shape[1] for piece in tiny.sound_encoder(case.folder).pieces(signals)]
     return Request(

@@ -119,7 +119,7 @@ class LiveMel:
         samples: buffered samples, (n,).
         base_frame: index of the buffer's first frame.
         next_frame: next core frame to give out.
-        pushed_samples, pushed_chunks: counters.
+        pushed_chunks: counter.
         inner: raw log-mel of the buffer's frames that touch no edge, (M, k); the first of them is
             frame `base_frame + 2`.
     """
@@ -128,9 +128,7 @@ class LiveMel:
     samples: Samples = field(default_factory=lambda: np.zeros(0, np.float32))
     base_frame: int = 0
     next_frame: int = 0
-    pushed_samples: int = 0
     pushed_chunks: int = 0
-    dropped_samples: int = 0
     inner: Tensor | None = None
 
     @property
@@ -161,13 +159,12 @@ class LiveMel:
         """
         options = self.options
         buffer = np.concatenate([self.samples, samples])
-        base, inner, dropped = self.base_frame, self.inner, self.dropped_samples
+        base, inner = self.base_frame, self.inner
         if len(buffer) >= options.slide_at_samples:
             keep = min(RATE_HZ, len(buffer) - options.slide_by_samples)
             away = min(options.slide_by_samples, len(buffer) - keep) // HOP * HOP
             buffer = buffer[away:].copy()
             base += away // HOP
-            dropped += away
             inner = None if inner is None else inner[:, away // HOP :]
         if len(buffer) < N_FFT:
             raise ValueError(f"a live stream needs {N_FFT} samples, has {len(buffer)}")
@@ -175,9 +172,7 @@ class LiveMel:
             self,
             samples=buffer,
             base_frame=base,
-            pushed_samples=self.pushed_samples + len(samples),
             pushed_chunks=self.pushed_chunks + 1,
-            dropped_samples=dropped,
             inner=None,
         )
         log_mel, inner = _all_frames(buffer, inner, extractor)

@@ -21,7 +21,13 @@ from parley.models.minicpmo45.conversation.parts import Parts
 from parley.models.minicpmo45.conversation.prefill import PrefillJob
 from parley.models.minicpmo45.conversation.state import WAITING_FRAMES, Conversation, Frame
 from parley.models.minicpmo45.prompt.inputs import Media, samples_of
-from parley.models.minicpmo45.prompt.layout import Part, Place, Prompt, PromptSound, merge_texts
+from parley.models.minicpmo45.prompt.layout import (
+    Part,
+    Placeholder,
+    Prompt,
+    PromptSound,
+    merge_texts,
+)
 from parley.models.minicpmo45.vision_encoder.pictures import choose_grid
 
 TERMINATORS = 3
@@ -109,13 +115,13 @@ class UnitPrefillJob(PrefillJob):
                 case Image():
                     raise BadInput("A duplex system prompt cannot contain pictures.")
         ids: list[int] = []
-        places: list[Place] = []
+        places: list[Placeholder] = []
         for part in merge_texts(parts):
             if isinstance(part, str):
                 ids += self.model.tokenizer.encode(part)
             elif isinstance(part, PromptSound):
                 count = part.tokens
-                places.append(Place("audio", part.index, 0, len(ids), len(ids) + count))
+                places.append(Placeholder("audio", part.index, 0, len(ids), len(ids) + count))
                 ids += [self.model.tokenizer.ids.unk] * count
         self.prompt = Prompt(tuple(ids), tuple(places))
         self.added = len(ids)
@@ -177,7 +183,7 @@ class UnitPrefillJob(PrefillJob):
         special = self.model.tokenizer.ids
         rules, queries = self.model.config.slices, self.model.config.query_num
         ids = [special.unit]
-        places: list[Place] = []
+        places: list[Placeholder] = []
         for index, (pixels, limit) in enumerate(self.work.pictures):
             height, width = pixels.shape[:2]
             grid = choose_grid(width, height, limit or rules.max_slices, rules.resolution)
@@ -190,9 +196,9 @@ class UnitPrefillJob(PrefillJob):
                 )
                 start = len(ids) + 1
                 ids += [tags[0], *[special.unk] * queries, tags[1]]
-                places.append(Place("image", index, piece * queries, start, start + queries))
+                places.append(Placeholder("image", index, piece * queries, start, start + queries))
         if sounds:
-            places.append(Place("audio", 0, 0, len(ids), len(ids) + sounds))
+            places.append(Placeholder("audio", 0, 0, len(ids), len(ids) + sounds))
             ids += [special.unk] * sounds
         self.prompt = Prompt(tuple(ids), tuple(places))
         self.added = len(ids)

@@ -18,7 +18,7 @@ from parley.models.minicpmo45.audio_encoder.mel import RATE_HZ, Samples, token_c
 from parley.models.minicpmo45.llm.network import LanguageModel
 from parley.models.minicpmo45.prompt.layout import (
     Part,
-    Place,
+    Placeholder,
     Prompt,
     PromptMessage,
     PromptPicture,
@@ -53,14 +53,12 @@ class Media:
         """Start a group: later clips are not joined to earlier ones."""
         self.clips.append([])
 
-    def add_clip(
-        self, samples: Samples, *, pool_step: int, group: int | None = None
-    ) -> PromptSound:
+    def add_clip(self, samples: Samples, *, pool_step: int) -> PromptSound:
         if not self.clips:
             self.begin_group()
         self.clips[-1].append(samples)
         self.sounds += 1
-        return PromptSound(self.sounds - 1, token_count(len(samples), pool_step), group)
+        return PromptSound(self.sounds - 1, token_count(len(samples), pool_step))
 
     def signals(self) -> list[Samples]:
         """Input of the encoder: the clips of each group as one signal."""
@@ -81,7 +79,6 @@ def chat_messages(
     max_slices: int | None,
     with_id: bool,
     pool_step: int,
-    group: int | None = None,
 ) -> list[PromptMessage]:
     """A whole request as messages for the template.
 
@@ -116,7 +113,7 @@ def chat_messages(
             case Image():
                 parts.append(media.add_picture(segment, max_slices=max_slices, with_id=with_id))
             case Audio():
-                parts.append(media.add_clip(samples_of(segment), pool_step=pool_step, group=group))
+                parts.append(media.add_clip(samples_of(segment), pool_step=pool_step))
     close()
     return messages
 
@@ -149,7 +146,7 @@ def fuse(
 
 
 def _media_rows(
-    place: Place, pictures: Sequence[Tensor], audio: Tensor | None, heard: int
+    place: Placeholder, pictures: Sequence[Tensor], audio: Tensor | None, heard: int
 ) -> tuple[Tensor, int]:
     if place.kind == "image":
         tokens = pictures[place.index].flatten(0, 1)

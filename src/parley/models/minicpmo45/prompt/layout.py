@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from parley.errors import BadInput
 from parley.models.minicpmo45.config import SliceRules
 from parley.models.minicpmo45.tokenizer import SpecialIds, Tokenizer
 from parley.models.minicpmo45.vision_encoder.pictures import choose_grid
@@ -54,12 +53,10 @@ class PromptSound:
     Args:
         index: 0-based number among all clips of the request.
         tokens: context tokens it takes.
-        group: most tokens between one pair of audio tags; None puts all into one.
     """
 
     index: int
     tokens: int
-    group: int | None = None
 
 
 Part = str | PromptPicture | PromptSound
@@ -71,13 +68,7 @@ class PromptMessage:
     parts: tuple[Part, ...]
 
 
-def render(
-    messages: Sequence[PromptMessage],
-    *,
-    generation_prompt: bool = False,
-    enable_thinking: bool = False,
-    use_tts_template: bool = False,
-) -> list[Part]:
+def render(messages: Sequence[PromptMessage]) -> list[Part]:
     """The chat template around messages. Equal to the tokenizer's own template (model.md 3.3)."""
     last_query = len(messages) - 1
     for index in range(len(messages) - 1, -1, -1):
@@ -97,12 +88,6 @@ def render(
         else:
             out.extend(message.parts)
         out.append("<|im_end|>\n")
-    if generation_prompt:
-        out.append("<|im_start|>assistant\n")
-        if not enable_thinking:
-            out.append(NO_THOUGHT)
-        if use_tts_template:
-            out.append("<|tts_bos|>")
     return merge_texts(out)
 
 
@@ -159,7 +144,7 @@ def as_text(parts: Iterable[Part]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placeholder:
     """Ids [start, end) of a prompt stand for tokens of a medium.
 
     Args:
@@ -184,7 +169,7 @@ class Prompt:
     """Ids of a prompt and where its media are."""
 
     ids: tuple[int, ...]
-    places: tuple[Place, ...] = field(default=())
+    places: tuple[Placeholder, ...] = field(default=())
 
     def followed_by(self, other: Prompt) -> Prompt:
         shift = len(self.ids)
@@ -193,23 +178,6 @@ class Prompt:
             for place in other.places
         )
         return Prompt(self.ids + other.ids, self.places + moved)
-
-    def truncated(self, limit: int) -> Prompt:
-        """At most `limit` ids, from the left.
-
-        Raises:
-            BadInput: the cut would go through a picture or clip.
-        """
-        if len(self.ids) <= limit:
-            return self
-        for place in self.places:
-            if place.start < limit < place.end:
-                raise BadInput(
-                    f"The request has {len(self.ids)} tokens, more than the {limit} that are "
-                    "read, and the limit falls inside a picture or clip."
-                )
-        kept = tuple(place for place in self.places if place.end <= limit)
-        return Prompt(self.ids[:limit], kept)
 
 
 def expand(
@@ -226,7 +194,7 @@ def expand(
     """
     ids = tokenizer.ids
     out: list[int] = []
-    places: list[Place] = []
+    places: list[Placeholder] = []
     for part in merge_texts(parts):
         match part:
             case str():
@@ -245,7 +213,7 @@ def expand(
 def _expand_picture(
     picture: PromptPicture,
     out: list[int],
-    places: list[Place],
+    places: list[Placeholder],
     tokenizer: Tokenizer,
     rules: SliceRules,
     queries: int,
@@ -262,7 +230,7 @@ def _expand_picture(
         out.append(before)
         start = len(out)
         out.extend([ids.unk] * queries)
-        places.append(Place("image", picture.index, offset, start, len(out)))
+        places.append(Placeholder("image", picture.index, offset, start, len(out)))
         offset += queries
         out.append(after)
 
@@ -277,17 +245,11 @@ def _expand_picture(
             piece(ids.slice, ids.slice_end)
 
 
-def _expand_sound(sound: PromptSound, out: list[int], places: list[Place], ids: SpecialIds) -> None:
-    left = sound.tokens
-    offset = 0
-    while True:
-        count = left if sound.group is None else min(left, sound.group)
-        out.append(ids.audio_start)
-        start = len(out)
-        out.extend([ids.unk] * count)
-        places.append(Place("audio", sound.index, offset, start, len(out)))
-        out.append(ids.audio_end)
-        offset += count
-        left -= count
-        if left <= 0:
-            return
+def _expand_sound(
+    sound: PromptSound, out: list[int], places: list[Placeholder], ids: SpecialIds
+) -> None:
+    out.append(ids.audio_start)
+    start = len(out)
+    out.extend([ids.unk] * sound.tokens)
+    places.append(Placeholder("audio", sound.index, 0, start, len(out)))
+    out.append(ids.audio_end)
