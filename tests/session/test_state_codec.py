@@ -132,12 +132,6 @@ def test_whatever_a_recording_keeps_has_a_tag() -> None:
     assert all("parley" not in tag for tag in entries.TAGS)
 
 
-def test_an_entry_is_named_by_its_tag() -> None:
-    entry = entries.Truncated("item_1", 400.0, "Hello")
-
-    assert state_codec.to_plain(entry)[:2] == ["made", "truncated"]
-
-
 def test_a_part_of_the_state_that_is_gone_is_gone_for_the_next_worker():
     first, before = state_codec.parts({"runner": {"turn": 1, "answer": "Hel"}}, {})[::-1]
 

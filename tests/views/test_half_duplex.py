@@ -247,15 +247,6 @@ async def test_there_is_a_point_to_return_to_after_the_system_prompt(slot):
     assert (await view.rollback()).reason == "there is no point to return to"
 
 
-async def test_a_successful_turn_may_drop_the_point(slot):
-    view = HalfDuplexView(slot)
-    await take_turn(view, 1.0)
-
-    view.clear_rollback_point()
-
-    assert not await view.can_rollback()
-
-
 async def test_a_failing_prefill_leaves_the_context_as_it_was():
     model = Faulty(Parrot(1))
     async with Engine(model) as engine, await engine.take_slot() as slot:
@@ -364,11 +355,12 @@ async def test_an_answer_can_be_cut_to_what_was_heard_of_it(slot):
     assert view.kv_cache_length > before
 
 
-async def test_without_the_point_before_it_an_answer_is_not_cut(slot):
+async def test_a_turn_may_drop_the_point_without_which_it_is_not_cut(slot):
     view = HalfDuplexView(slot)
     await take_turn(view, 1.0)
     view.clear_rollback_point()
     length = view.kv_cache_length
 
+    assert not await view.can_rollback()
     assert not await view.cut_answer("You")
     assert view.kv_cache_length == length
