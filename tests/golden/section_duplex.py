@@ -75,6 +75,7 @@ class Session:
         self.dropped_units = 0
         self.dropped_tokens = 0
         self.said: list[int] = []
+        self.start, self.kind = 0, ""
         self.unread: list[tuple[str, str, dict[str, Any]]] = []
 
     def run(self) -> None:
@@ -158,6 +159,9 @@ class Session:
         self.check.equal(f"{what} success", not job.is_short, want["success"])
         if self.seen.calls:
             self.read()
+            self.start = conversation(self.model).ledger.length_tokens - job.added
+            seen, heard = job.work.pictures, spec.get("audio") is not None
+            self.kind = ("omni" if heard else "vision") if seen else "audio"
         self.fed(what, f"u{number}", want["fed"], self.seen.calls)
         length = self.model.context.lengths[ROW]
         self.check.equal(f"{what} cache", length, want["kv_cache_length"])
@@ -239,12 +243,12 @@ class Session:
         self.seen.clear()
         what = f"unit {number} finalize"
         talking.run(self.model, Finalize())
-        for unit, length, kind in self.seen.units:
+        for unit, end in self.seen.units:
             self.units.append(
                 {
                     "unit_id": len(self.units) + self.dropped_units,
-                    "length": length,
-                    "type": kind,
+                    "length": end - self.start,
+                    "type": self.kind,
                     "is_listen": unit.is_listen,
                     "generated_tokens": list(unit.tokens),
                     "generated_text": unit.text,

@@ -134,7 +134,7 @@ class Recorder(ModelObserver):
     conditions: list[Condition] = field(default_factory=list)
     blocks: list[Spoken] = field(default_factory=list)
     windows: list[VocoderWindow] = field(default_factory=list)
-    units: list[tuple[Unsettled, int, str]] = field(default_factory=list)
+    units: list[tuple[Unsettled, int]] = field(default_factory=list)
     dropped: list[tuple[int, int]] = field(default_factory=list)
 
     def clear(self) -> None:
@@ -175,9 +175,7 @@ class Recorder(ModelObserver):
         self.windows.append(window)
 
     def settled(self, conversation: Conversation, unit: Unsettled) -> None:
-        state = conversation.state
-        length = conversation.ledger.length_tokens - state.unit_start
-        self.units.append((unit, length, state.unit_kind))
+        self.units.append((unit, conversation.ledger.length_tokens))
 
     def slid(self, row: int, dropped_tokens: int, dropped_entries: int) -> None:
         self.dropped.append((dropped_tokens, dropped_entries))

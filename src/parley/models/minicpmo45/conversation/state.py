@@ -150,8 +150,6 @@ class ConversationState:
         frames: pictures that wait with them.
         live_units: units of sound so far.
         units: units so far.
-        unit_start: context length before the open unit.
-        unit_kind: what was in it.
         logits: of the unit that awaits its decision, (V,).
         history: ids that the duplex penalty sees, newest last.
         turn_ended: duplex: nothing is being said.
@@ -174,8 +172,6 @@ class ConversationState:
     frames: tuple[Frame, ...] = ()
     live_units: int = 0
     units: int = 0
-    unit_start: int = 0
-    unit_kind: str = "audio"
     logits: Tensor | None = None
     history: tuple[int, ...] = ()
     turn_ended: bool = True

@@ -49,7 +49,6 @@ class UnitPrefillJob(PrefillJob):
         self.is_short = False
         self.protects = False
         self.suffix = 0
-        self.kind = "audio"
         self._kept: tuple[Samples, tuple[Frame, ...]] | None = None
         self.is_first_sound = False
         media = Media()
@@ -159,7 +158,6 @@ class UnitPrefillJob(PrefillJob):
                 self._wait(buffer, frames)
                 return
             live, rest = buffer[:needed], buffer[needed:].copy()
-        self.kind = "omni" if frames and sound is not None else "vision" if frames else "audio"
         self._kept = (rest, ())
         self.work.pictures = frames
         self.work.live = live
@@ -226,8 +224,6 @@ class UnitPrefillJob(PrefillJob):
             ledger.append(self.added)
         assert self._kept is not None
         state.buffered, state.frames = self._kept
-        state.unit_start = ledger.length_tokens - self.added
-        state.unit_kind = self.kind
         if self.is_short:
             state.logits = None
             self.done()

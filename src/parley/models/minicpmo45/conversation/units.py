@@ -81,7 +81,7 @@ class UnitAnswerJob(ConversationJob):
 
     def _nothing(self) -> None:
         """Without a prefill the answer is to listen, and nothing is settled."""
-        self._finish(Ending.LISTEN, is_settled=True)
+        self._end(Ending.LISTEN)
 
     def _decided(self) -> None:
         state = self.conversation.state
@@ -263,24 +263,24 @@ class UnitAnswerJob(ConversationJob):
         self.terminator = self.model.tokenizer.ids.chunk_eos if self.is_explicit else None
         self._finish(Ending.CANCELLED)
 
-    def _finish(self, ending: Ending, *, is_settled: bool = False) -> None:
-        conversation = self.conversation
-        is_listen = ending is Ending.LISTEN
+    def _finish(self, ending: Ending) -> None:
         if ending is Ending.SPOKE and not self._pieces and self.text:
             self._pieces.append(OutputPiece(self.text, None))
-        if not is_settled:
-            terminator = self.terminator if self.is_explicit else None
-            conversation.state.unsettled = Unsettled(
-                terminator, tuple(self.tokens), is_listen, self.text
-            )
+        terminator = self.terminator if self.is_explicit else None
+        self.conversation.state.unsettled = Unsettled(
+            terminator, tuple(self.tokens), ending is Ending.LISTEN, self.text
+        )
+        self._end(ending)
+
+    def _end(self, ending: Ending) -> None:
         self.finish(
             GenerateResult(
                 ending,
-                "" if is_listen else self.text,
+                "" if ending is Ending.LISTEN else self.text,
                 self.end_of_turn,
                 len(self.tokens),
                 self.speech_tokens,
-                conversation.ledger.length_tokens,
+                self.conversation.ledger.length_tokens,
             )
         )
 
