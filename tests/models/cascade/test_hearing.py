@@ -24,7 +24,6 @@ from parley.media.pcm import Samples
 from parley.models.cascade.parts import OneStep
 from parley.models.cascade.recognition import Heard
 from parley.models.cascade.transcript import clean, once
-from parley.models.cascade.voice.pitch import pitch_track
 from parley.protocol.values import DuplexConfig
 from parley.turns import TurnJudges
 from parley.turns.echo import is_echo
@@ -148,17 +147,6 @@ def test_words_written_twice_are_said_once_where_there_was_no_time_for_more() ->
     assert once(doubled, 4.0) == doubled
     assert once("no no", 0.3) == "no no"
     assert once("Hello there.", 0.2) == "Hello there."
-
-
-@pytest.mark.parametrize("hertz", [110.0, 180.0, 240.0])
-def test_the_pitch_of_a_buzz_is_found(hertz: float) -> None:
-    times = np.arange(24_000) / 24_000
-    overtones = np.arange(1, 12)[:, None]
-    buzz = (np.sin(2 * np.pi * hertz * overtones * times) / overtones).sum(0)
-
-    track = pitch_track((0.2 * buzz).astype(np.float32), 24_000)
-
-    assert abs(np.median(track[5:-5]) - hertz) < 4
 
 
 def test_a_detector_continues_from_what_it_remembered():

@@ -34,8 +34,10 @@ def pitch_of(samples: np.ndarray) -> float:
 
 @pytest.mark.parametrize("hertz", [88, 102, 120, 140, 155, 170, 190, 220, 250])
 def test_an_answer_has_the_pitch_of_the_reference(speaker, hertz):
-    voice = speaker.find(buzz(hertz))
+    reference = buzz(hertz)
+    voice = speaker.find(reference)
 
+    assert pitch_of(reference.samples) == pytest.approx(hertz, abs=4)
     assert pitch_of(speaker.say(WORDS, voice)) == pytest.approx(hertz, rel=0.09)
 
 
