@@ -5,6 +5,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 from starlette.exceptions import HTTPException
@@ -344,12 +345,17 @@ async def test_odd_heads_get_their_status_and_a_reason(name: str):
     assert (answer.split()[1], words in answer) == (str(status), True), answer
 
 
-async def test_a_reader_that_stands_still_is_dropped(monkeypatch: pytest.MonkeyPatch, tmp_path):
+@pytest.fixture
+def web(tmp_path: Path) -> Path:
+    """Pages with a large file."""
+    (tmp_path / "static").mkdir()
+    (tmp_path / "static" / "large.wav").write_bytes(b"x" * (64 << 20))
+    (tmp_path / "version").write_text("0" * 16)
+    return tmp_path
+
+
+async def test_a_reader_that_stands_still_is_dropped(monkeypatch: pytest.MonkeyPatch, web: Path):
     monkeypatch.setattr(BoundedHttp, "stall_s", 0.2)
-    web = tmp_path / "web"
-    (web / "static").mkdir(parents=True)
-    (web / "static" / "large.wav").write_bytes(b"x" * (64 << 20))
-    (web / "version").write_text("0" * 16)
     async with (
         running_gateway(web=web) as gateway,
         raw_client(gateway.gateway.port) as reader,
@@ -359,11 +365,7 @@ async def test_a_reader_that_stands_still_is_dropped(monkeypatch: pytest.MonkeyP
         await until(lambda: not gateway.runtime.access.open_connections.by_address)
 
 
-async def test_unread_answers_are_memory_of_their_address(tmp_path):
-    web = tmp_path / "web"
-    (web / "static").mkdir(parents=True)
-    (web / "static" / "large.wav").write_bytes(b"x" * (64 << 20))
-    (web / "version").write_text("0" * 16)
+async def test_unread_answers_are_memory_of_their_address(web: Path):
     async with running_gateway(web=web) as gateway, AsyncExitStack() as stack:
         budget, connections = gateway.runtime.links.budget, gateway.runtime.access.open_connections
         budget.share_bytes = 1 << 20

@@ -4,7 +4,6 @@ import asyncio
 import io
 import json
 import os
-import wave
 import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,13 +12,15 @@ import httpx
 import pytest
 from tests.support.gateways import RunningGateway, running_gateway
 from tests.support.patience import HANG_S
-from tests.support.recordings import JPEG, Running, recorded
+from tests.support.recordings import JPEG, Running, recorded, tone
 
 from parley.errors import TooLarge
+from parley.media.wav import encode_wav
 from parley.recording import store
 from parley.recording.layout import RecordingFolders
 
 ADMIN = {"authorization": "Bearer the-admin"}
+WAV = encode_wav(tone(0.1, 8000))
 
 
 @pytest.fixture
@@ -33,16 +34,6 @@ async def gateway(tmp_path: Path) -> AsyncIterator[RunningGateway]:
 async def http(gateway: RunningGateway) -> AsyncIterator[httpx.AsyncClient]:
     async with gateway.http() as client:
         yield client
-
-
-def wav(seconds: float = 0.1) -> bytes:
-    buffer = io.BytesIO()
-    with wave.open(buffer, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(8000)
-        file.writeframes(b"\0\0" * round(8000 * seconds))
-    return buffer.getvalue()
 
 
 async def test_a_recording_is_read_by_its_id(http, tmp_path):
@@ -139,7 +130,7 @@ async def raw_get(
 async def test_links_are_not_followed(http, tmp_path):
     folder = recorded(tmp_path, "one")
     secret = tmp_path / "secret.wav"
-    secret.write_bytes(wav())
+    secret.write_bytes(WAV)
     (folder.path / "user_audio/evil.wav").symlink_to(secret)
     (folder.path / "linked").symlink_to(tmp_path)
     (RecordingFolders(tmp_path).root / "alias").symlink_to(tmp_path)
@@ -190,7 +181,7 @@ def test_packing_holds_one_piece_at_a_time(tmp_path):
 @pytest.mark.parametrize(
     ("content", "kind"),
     [
-        (wav(), "wav"),
+        (WAV, "wav"),
         (b"\0\0\0\x18ftypmp42" + b"\0" * 100, "mp4"),
         (b"\x1aE\xdf\xa3\x9fB\x86\x81\x01B\x82\x84webm" + b"\0" * 100, "webm"),
     ],
@@ -221,7 +212,7 @@ async def test_an_upload_of_another_kind_leaves_nothing(http, tmp_path):
     )
     nothing = await http.post("/api/sessions/one/upload-recording")
     nowhere = await http.post(
-        "/api/sessions/nobody/upload-recording", files={"file": ("x", wav(), "audio/wav")}
+        "/api/sessions/nobody/upload-recording", files={"file": ("x", WAV, "audio/wav")}
     )
 
     assert (html.status_code, html.json()["code"]) == (400, "unsupported_media_type")
@@ -234,7 +225,7 @@ async def test_an_upload_that_is_too_large_leaves_nothing(gateway, tmp_path):
     folder = recorded(tmp_path, "one")
     before = sorted(folder.files())
     with pytest.raises(TooLarge):
-        store.take_upload(folder, io.BytesIO(wav(10)), limit_bytes=1000)
+        store.take_upload(folder, io.BytesIO(WAV), limit_bytes=1000)
 
     status, _ = await raw_get(
         gateway,
