@@ -8,10 +8,9 @@ hands, so a client without the token cannot disturb a session.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -26,6 +25,7 @@ from parley.gateway.rebuilding import Rebuilding
 from parley.gateway.session_relay import AGAIN_CODE, SessionRelay
 from parley.gateway.sessions import NotYetKnown, Sessions, SessionState
 from parley.gateway.upstream import UpstreamConnection, UpstreamSettings, upstream_headers
+from parley.gateway.waits import unless
 from parley.gateway.worker_pool import Lease
 from parley.protocol import resume
 from parley.protocol.control import RESUME_STATUSES, WHY_HEADER
@@ -36,8 +36,6 @@ TAKE_OVER_S: Final = 2.0
 """Time for the previous connection to leave."""
 
 _REASONS: Final = {status: reason for reason, status in RESUME_STATUSES.items()}
-
-T = TypeVar("T")
 
 log = logs.get(__name__)
 
@@ -74,9 +72,8 @@ class Resumption:
         """
         request = await self._first(connection)
         try:
-            lease = await _unless_left(
-                connection, self.sessions.find(request.session_id, client.key_id)
-            )
+            finding = self.sessions.find(request.session_id, client.key_id)
+            lease = await unless(connection.closed, finding, _left)
         except NotYetKnown:
             self.metrics.resumption("not_yet_known")
             log.info("session_unknown", session_id=request.session_id)
@@ -100,12 +97,9 @@ class Resumption:
             lease, self.upstream_settings, dialect=lease.resume.dialect, headers=headers
         ) as upstream:
             try:
-                await _unless_left(
-                    connection,
-                    upstream.resume(
-                        resume.hash_of(request.resume_token), request.seq, request.sent
-                    ),
-                )
+                token = resume.hash_of(request.resume_token)
+                resuming = upstream.resume(token, request.seq, request.sent)
+                await unless(connection.closed, resuming, _left)
             except DialFailed as failure:
                 self._not_opened(connection, lease, failure)
                 return
@@ -184,20 +178,7 @@ class Resumption:
         connection.close(resume.REFUSED_CODE, reason)
 
 
-async def _unless_left(connection: Connection, work: Coroutine[Any, Any, T]) -> T:
-    """What comes of `work`. A client that has given up must not take its session from the
-    connection with which it has tried again meanwhile.
-
-    Raises:
-        Departed: it left.
-    """
-    working = asyncio.ensure_future(work)
-    first: set[asyncio.Future[Any]] = {working, connection.closed}
-    try:
-        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise Departed("left before its session was found")
-        return working.result()
-    finally:
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
+def _left() -> Departed:
+    """A client that has given up must not take its session from the connection with which it has
+    tried again meanwhile."""
+    return Departed("left before its session was found")

@@ -1,12 +1,15 @@
-"""Waits for a condition that changes with signals."""
+"""Waits that something else may end: for a condition that changes with signals, for work."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 from parley.gateway.signals import Signal
+
+T = TypeVar("T")
 
 
 async def wait_until(
@@ -30,3 +33,19 @@ async def wait_until(
         for stop in stops:
             stop()
     return condition()
+
+
+async def unless(
+    ended: asyncio.Future[Any], work: Coroutine[Any, Any, T], why: Callable[[], Exception]
+) -> T:
+    """The result of `work`, which is cancelled and raises `why()` when `ended` is done first."""
+    working = asyncio.ensure_future(work)
+    first: set[asyncio.Future[Any]] = {working, ended}
+    try:
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise why()
+        return working.result()
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)

@@ -12,7 +12,6 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import msgspec
 from fastapi import Request
@@ -33,6 +32,7 @@ from parley.gateway.apps import Apps
 from parley.gateway.http.requester import Requester
 from parley.gateway.large_json import read_aside
 from parley.gateway.upstream import UpstreamConnection
+from parley.gateway.waits import unless
 from parley.protocol import chat, legacy
 from parley.protocol.kinds import Kind
 from parley.settings import QueueSettings
@@ -106,17 +106,10 @@ class PendingAnswer:
     async def _next(self) -> chat.ServerMessage:
         connection = self._upstream.connection
         assert connection is not None
-        receiving = asyncio.create_task(_received(connection), name="chat answer")
         try:
-            first: set[asyncio.Future[Any]] = {receiving, self._upstream.lost}
-            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-            if not receiving.done():
-                raise WorkerLost
-            return receiving.result()
+            return await unless(self._upstream.lost, _received(connection), WorkerLost)
         except ConnectionClosed:
             raise WorkerLost from None
-        finally:
-            receiving.cancel()
 
 
 async def _received(connection: Connection) -> chat.ServerMessage:
