@@ -11,7 +11,6 @@ from tests.golden.section_mel import live_options, push_all
 from tests.support.states import layer_states
 
 from parley.models.minicpmo45.audio_encoder.mel import LiveMel, token_count
-from parley.models.minicpmo45.runtime.caches import SlotCache
 
 
 def run(case: Case, check: Checker) -> None:
@@ -82,16 +81,7 @@ def _live(case: Case, check: Checker) -> None:
     given = case.json["input"]
     sound_encoder = tiny.sound_encoder(case.folder)
     encoder = sound_encoder.encoder
-    cache = SlotCache(
-        layers=len(encoder.layers),
-        rows=1,
-        heads=encoder.heads,
-        capacity=encoder.positions,
-        head_dim=encoder.head_dim,
-        dtype=encoder.conv1.weight.dtype,
-        device=encoder.conv1.weight.device,
-        is_eight_bit=tiny.PRECISION.has_small_caches,
-    )
+    cache = encoder.make_cache(1, is_eight_bit=tiny.PRECISION.has_small_caches)
     options = live_options(given)
     stream = push_all(
         LiveMel(options), np.asarray(media.audio(given["audio"])), sound_encoder.extractor

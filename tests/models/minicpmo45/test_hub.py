@@ -21,12 +21,14 @@ from parley.models.minicpmo45.hub import (
 GB = 10**9
 
 
-class FakeHub:
+class FakeHub(HuggingFace):
     """A hub with one repository.
 
     Args:
         is_online: whether it can be asked.
     """
+
+    cache = Path()
 
     def __init__(self, cache: Path, *, is_online: bool = True, local: Path | None = None) -> None:
         self.cache = cache

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from parley import logs
 from parley.errors import SetupError
@@ -45,45 +45,19 @@ class RepositoryFile:
     size_bytes: int
 
 
-class Hub(Protocol):
-    """The part of a hub that parley uses."""
+class HuggingFace:
+    """The hub of `huggingface_hub`, what parley uses of it; `HF_ENDPOINT` and `HF_HOME` work as
+    everywhere."""
 
     @property
     def cache(self) -> Path:
         """The folder that downloads go to."""
-        ...
-
-    def cached(self, repository: str, revision: str | None) -> Path | None:
-        """The local copy; None if there is none. Sends no request."""
-        ...
-
-    def files(self, repository: str, revision: str | None) -> list[RepositoryFile] | None:
-        """The repository's files; None where the hub cannot be asked.
-
-        Raises:
-            SetupError: there is no such repository or revision.
-        """
-        ...
-
-    def fetch(self, repository: str, revision: str | None) -> Path:
-        """Bring the local copy up to date.
-
-        Raises:
-            SetupError: it cannot be fetched.
-        """
-        ...
-
-
-class HuggingFace:
-    """The hub of `huggingface_hub`; `HF_ENDPOINT` and `HF_HOME` work as everywhere."""
-
-    @property
-    def cache(self) -> Path:
         from huggingface_hub import constants
 
         return Path(constants.HF_HUB_CACHE)
 
     def cached(self, repository: str, revision: str | None) -> Path | None:
+        """The local copy; None if there is none. Sends no request."""
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -96,6 +70,11 @@ class HuggingFace:
         return Path(folder) if (Path(folder) / "config.json").is_file() else None
 
     def files(self, repository: str, revision: str | None) -> list[RepositoryFile] | None:
+        """The repository's files; None where the hub cannot be asked.
+
+        Raises:
+            SetupError: there is no such repository or revision.
+        """
         from huggingface_hub import HfApi
         from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
@@ -114,6 +93,11 @@ class HuggingFace:
         return [RepositoryFile(one.rfilename, one.size or 0) for one in info.siblings or ()]
 
     def fetch(self, repository: str, revision: str | None) -> Path:
+        """Bring the local copy up to date.
+
+        Raises:
+            SetupError: it cannot be fetched.
+        """
         from huggingface_hub import snapshot_download
         from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
 
@@ -148,7 +132,7 @@ def locate(
     revision: str | None = None,
     *,
     downloads: bool = True,
-    hub: Hub | None = None,
+    hub: HuggingFace | None = None,
 ) -> Path:
     """A folder with a checkpoint.
 

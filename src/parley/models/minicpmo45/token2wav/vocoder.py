@@ -101,20 +101,9 @@ class ClassicVocoder(Generator):
         """A stream that has not started."""
         return ClassicRow()
 
-    def source(self, pitch: Tensor, starts: Sequence[int]) -> Tensor:
-        """Excitation of frames with a pitch.
-
-        Args:
-            pitch: Hz, shape (R, T).
-            starts: number of each row's first sample in its stream.
-
-        Returns:
-            Shape (R, 480 T).
-        """
-        return self._excited(pitch, self.noise_from(starts, FRAME_SAMPLES * pitch.shape[1]))
-
-    def _excited(self, pitch: Tensor, noise: Tensor) -> Tensor:
-        """`source` with the noise of its samples, shape (R, 480 T, 9)."""
+    def source(self, pitch: Tensor, noise: Tensor) -> Tensor:
+        """Excitation (R, 480 T) of frames with a pitch in Hz (R, T), and the noise of its samples,
+        shape (R, 480 T, 9)."""
         harmonics = torch.arange(1, HARMONICS + 1, dtype=pitch.dtype, device=pitch.device)
         turns = (pitch[..., None] * harmonics / RATE_HZ) % 1
         # Order of operations as published: the phases are large, and float32 rounds them visibly.
@@ -127,12 +116,6 @@ class ClassicVocoder(Generator):
 
     def make_noise(self) -> Tensor:
         return excitation_noise()
-
-    @torch.inference_mode()
-    def whole(self, mel: Tensor) -> Tensor:
-        """Sound of complete mels, shape (R, 80, T) to (R, 480 T)."""
-        pitch = self.f0_predictor(mel)
-        return self.decode(mel, self.source(pitch, [0] * mel.shape[0]))
 
     def decode(self, mel: Tensor, source: Tensor) -> Tensor:
         """Shapes (R, 80, T) and (R, 480 T) to (R, 480 T)."""
@@ -192,7 +175,7 @@ class ClassicVocoder(Generator):
         return wave, source
 
     def _sound(self, mel: Tensor, known: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        source = self._excited(self.f0_predictor(mel), noise)
+        source = self.source(self.f0_predictor(mel), noise)
         source = torch.cat([known, source[:, known.shape[1] :]], dim=1)
         return self.decode(mel, source), source
 

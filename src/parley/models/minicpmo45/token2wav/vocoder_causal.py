@@ -177,11 +177,6 @@ class CausalVocoder(Generator):
         return uniform_noise()
 
     @torch.inference_mode()
-    def whole(self, mel: Tensor) -> Tensor:
-        """Sound of complete mels, shape (R, 80, T) to (R, 480 T)."""
-        return self.stream([self.row() for _ in range(mel.shape[0])], mel, is_last=True)[0]
-
-    @torch.inference_mode()
     def stream(
         self, rows: Sequence[CausalRow], mel: Tensor, *, is_last: bool
     ) -> tuple[Tensor, list[CausalRow]]:
