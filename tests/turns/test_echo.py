@@ -7,10 +7,10 @@ from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.turns.echo import WAITING_S, PlayedSound, likeness
 
 
-def heard(samples: np.ndarray, at_s: float) -> list[np.ndarray]:
+def heard(samples: np.ndarray, at_s: float) -> np.ndarray:
     """The microphone at that time: 384 ms that end there, 20 dB below what was played."""
     end = round(at_s * INPUT_RATE_HZ)
-    return [0.1 * samples[end - 6144 : end]]
+    return 0.1 * samples[end - 6144 : end]
 
 
 def test_a_copy_is_alike_at_any_delay_and_level_and_another_voice_is_not():
@@ -38,14 +38,14 @@ def test_an_echo_is_looked_for_where_it_can_be():
     assert not played.is_heard_in(begin, 108.0)
 
 
-def blurred(samples: np.ndarray, at_s: float, share: float) -> list[np.ndarray]:
+def blurred(samples: np.ndarray, at_s: float, share: float) -> np.ndarray:
     """As `heard`, with so much of its power from somewhere else."""
-    (echo,) = heard(samples, at_s)
+    echo = heard(samples, at_s)
     rest = np.random.default_rng(1).standard_normal(len(echo))
     # Noise that has the spectrum of the echo.
     rest = np.fft.irfft(np.fft.rfft(rest) * np.abs(np.fft.rfft(echo)), len(echo))
     rest *= np.linalg.norm(echo) / np.linalg.norm(rest)
-    return [(np.sqrt(1 - share) * echo + np.sqrt(share) * rest).astype(np.float32)]
+    return (np.sqrt(1 - share) * echo + np.sqrt(share) * rest).astype(np.float32)
 
 
 def test_what_is_only_somewhat_alike_is_an_echo_where_one_is_to_be_expected():
@@ -82,7 +82,8 @@ def test_the_first_moment_after_a_pause_has_an_echo():
         played.play(noises.pcm(talk), start_s)
         quiet = noises.room(0.5)[: 6144 - 1024]
 
-        assert played.is_heard_in([quiet, 0.1 * talk[:1024]], start_s + 0.064)
+        begin = np.concatenate([quiet, 0.1 * talk[:1024]])
+        assert played.is_heard_in(begin, start_s + 0.064)
 
 
 def test_what_was_cut_has_no_echo():

@@ -240,6 +240,24 @@ def test_a_voice_ten_db_softer_is_nobody_and_a_user_who_speaks_on_is_heard():
     assert may_be(5.5, 1600)
 
 
+def test_a_softer_voice_that_talks_on_does_not_interrupt_with_its_loudest_words():
+    voice = UserVoice(0.032)
+    for _ in range(60):
+        voice.learn(1e-3)
+    loudest = 1e-3 * 10**-0.4
+
+    assert voice.may_be(loudest, 500)
+    voice.end(1e-4, 2900, is_user=False)
+    assert voice.may_be(loudest, 500)
+    voice.end(1e-4, 200, is_user=False)
+    assert not voice.may_be(loudest, 500)
+    # The user, and one who has moved away and speaks on.
+    assert voice.may_be(1e-3 * 10**-0.25, 500)
+    assert voice.may_be(loudest, 1600)
+    voice.end(1e-3, 500, is_user=True)
+    assert voice.may_be(loudest, 500)
+
+
 def test_whose_turn_was_last_may_interrupt_also_if_a_person_before_was_louder():
     voice = UserVoice(0.032)
     for power in (1e-2,) * 200 + (1e-4,) * 200:

@@ -9,7 +9,6 @@ Source: docs/understand/interruptions.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -89,11 +88,6 @@ above it and 95 in 100 from an overdriven loudspeaker; of people who speak over 
 SPECTRA_LEAST_S: Final = 0.35
 """Shorter sounds cannot be distinguished by their spectra."""
 
-HEARD_HALVES: Final = 16
-HEARD_SHARE: Final = 0.4
-"""Of so many halves of windows in which sound was played, this share stands out where the
-microphone hears it."""
-
 KNOWN_ALIKE: Final = 0.12
 """So much more alike it has to be where the echo's level is known, and does not account for it."""
 
@@ -171,9 +165,9 @@ class PlayedSound:
                 break
         self._pieces += moved
 
-    def is_heard_in(self, heard: Sequence[Samples], at_s: float) -> bool:
-        """True if the microphone's last windows, 16 kHz, the last of which ended at `at_s`, are an
-        echo. Learns when echoes are to be expected."""
+    def is_heard_in(self, heard: Samples, at_s: float) -> bool:
+        """True if a stretch of the microphone (N,), 16 kHz, which ended at `at_s`, is an echo.
+        Learns when echoes are to be expected."""
         is_echo, delay_s = self._find(heard, at_s)
         if delay_s is not None:
             if self._once_s is not None and abs(delay_s - self._once_s) <= NEAR_S:
@@ -231,13 +225,7 @@ class PlayedSound:
         end_s = start_s + 0.032 * frames
         return held(powers_of_slow(self._between(start_s - HELD_S, end_s)), frames)
 
-    @property
-    def is_heard(self) -> bool:
-        """True if the microphone surely hears what is played: it often stood out meanwhile."""
-        halves = self._stood_out
-        return len(halves) >= HEARD_HALVES and sum(halves) >= HEARD_SHARE * len(halves)
-
-    def is_like(self, heard: Sequence[Samples], at_s: float) -> bool:
+    def is_like(self, heard: Samples, at_s: float) -> bool:
         """The same, of what `is_heard_in` will be asked about too: learns nothing."""
         return self._find(heard, at_s)[0]
 
@@ -268,15 +256,15 @@ class PlayedSound:
         halves = self._stood_out
         return len(halves) == UNHEARD_HALVES and sum(halves) <= UNHEARD_SHARE * UNHEARD_HALVES
 
-    def _find(self, heard: Sequence[Samples], at_s: float) -> tuple[bool, float | None]:
+    def _find(self, heard: Samples, at_s: float) -> tuple[bool, float | None]:
         """Is it an echo? Also returns the delay of one that was not to be expected."""
-        seconds = sum(map(len, heard)) / RATE_HZ
+        seconds = len(heard) / RATE_HZ
         longest_s = DELAY_S if self._has_reports else ECHO_S
         while self._pieces and self._pieces[0].ends_s <= at_s - longest_s - seconds:
             self._drop()
         if not self._pieces:
             return False, None
-        sound = resample(Pcm(np.concatenate(heard), RATE_HZ), ECHO_RATE_HZ).samples
+        sound = _slow(heard)
         expected = [(-NEAR_S, DELAY_S)]
         if self._delay_s is not None:
             expected.append((self._delay_s - NEAR_S, self._delay_s + NEAR_S))

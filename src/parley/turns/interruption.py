@@ -11,19 +11,13 @@ suspected, an incomplete half is examined too, where a piece of audio ends; the 
 restored afterwards.
 
 - A window counts as speech if the detector is sure enough of its second half and the window stands
-  out of the room's noise, which is learnt from the quieter windows of the last seconds: a crowd
-  that talks all the time is noise.
+  out of the room's noise, learnt from the quieter windows of the last seconds.
 - `min_speech_ms` of speech make a suspicion. With `backchannel: heed` it is an interruption
-  immediately; with `ignore`, the default, after `BACKCHANNEL_MS` of speech with pauses below
-  `PAUSE_MS`, because "mhm" and "yes" are shorter.
-- With `backchannel: words` and a matcher (`keywords.py`), the words are matched after `ASKED_MS`
-  and when the speech is over. A command interrupts immediately, and so does speech that is
-  certainly not an acknowledgement; an acknowledgement may last `LONG_ACKNOWLEDGEMENT_MS`. Before
-  that, the start of the speech is judged (`onset.py`), if it cannot be an echo.
-- Audio that resembles what was played in the last seconds is the assistant's echo (`echo.py`):
-  compared by waveform at any time, by spectrum over time before it would interrupt.
-- A speaker who is much softer than the user was in their last turn is another person
-  (`user_voice.py`).
+  immediately; with `ignore` after `BACKCHANNEL_MS` of speech with pauses below `PAUSE_MS`.
+- With `backchannel: words`, the default, the start of the speech (`onset.py`) and its words
+  (`keywords.py`) are judged.
+- The assistant's echo (`echo.py`), and a voice much softer than the user's (`user_voice.py`), do
+  not interrupt.
 
 Source: docs/understand/interruptions.md.
 """
@@ -151,6 +145,10 @@ class _Speech:
     is_suspected: bool = False
     is_interrupted: bool = False
 
+    @property
+    def power(self) -> float:
+        return self.energy / max(1, self.spoken)
+
 
 class InterruptionDetector:
     """Listens to one conversation while the assistant is heard. Not safe from two threads."""
@@ -180,8 +178,7 @@ class InterruptionDetector:
         """... and an interruption."""
         self._levels: deque[float] = deque(maxlen=round(NOISE_S * _HALVES_PER_S))
         self._played = PlayedSound()
-        self._heard: deque[Samples] = deque(maxlen=COMPARED_HALVES)
-        self._kept: deque[Samples] = deque(maxlen=round(KEPT_S * _HALVES_PER_S))
+        self._heard: deque[Samples] = deque(maxlen=round(KEPT_S * _HALVES_PER_S))
         self._voice = UserVoice(HALF_SAMPLES / RATE_HZ)
         self._was_echo = False
         self._is_sure = False
@@ -257,6 +254,9 @@ class InterruptionDetector:
     def _end_speech(self, events: list[InterruptionEvent]) -> None:
         if self._is_suspected:
             events.append(SpeechOver(self._position))
+        if self._speech is not None:
+            spoken_ms = self._speech.spoken / _SAMPLES_PER_MS
+            self._voice.end(self._speech.power, spoken_ms, is_user=self._speech.is_interrupted)
         self._speech = None
         self._counted = 0
 
@@ -265,7 +265,6 @@ class InterruptionDetector:
     ) -> None:
         level = self._level_dbfs(half)
         self._heard.append(half)
-        self._kept.append(half)
         self._position += HALF_SAMPLES
         counted, self._counted = self._counted, 0
         stands_out = self._stands_out(level)
@@ -292,7 +291,7 @@ class InterruptionDetector:
         detector, rest = self._detector, len(self._rest)
         if not self._heard or not isinstance(detector, Remembering):
             return
-        heard = np.concatenate([*self._heard, self._rest])[-COMPARED_HALVES * HALF_SAMPLES :]
+        heard = self._compared(self._rest)
         if not self._stands_out(_dbfs(_power(heard[-WINDOW_SAMPLES:]))):
             return
         kept = snapshot(detector)
@@ -300,7 +299,7 @@ class InterruptionDetector:
         restore(detector, kept)
         if probability < self._threshold:
             return
-        if self._was_echo if self._is_sure else self._played.is_like([heard], ends_s):
+        if self._was_echo if self._is_sure else self._played.is_like(heard, ends_s):
             return
         fresh = HALF_SAMPLES if self._speech is None else rest - self._counted
         self._counted = rest
@@ -400,16 +399,20 @@ class InterruptionDetector:
 
     def _said(self, speech: _Speech, *, before_ms: int) -> Samples:
         """Sound since it began, without a trailing pause; at most `KEPT_S`."""
-        last = len(self._kept) - max(0, speech.pause // HALF_SAMPLES - 1)
+        last = len(self._heard) - max(0, speech.pause // HALF_SAMPLES - 1)
         count = (self._position - speech.began) // HALF_SAMPLES + before_ms // 32
-        halves = list(self._kept)[max(0, len(self._kept) - count) : max(1, last)]
+        halves = list(self._heard)[max(0, len(self._heard) - count) : max(1, last)]
         return np.concatenate([np.empty(0, np.float32), *halves])
+
+    def _compared(self, *newest: Samples) -> Samples:
+        """The last sound, as much as is looked for in what was played."""
+        halves = list(self._heard)[-COMPARED_HALVES:]
+        return np.concatenate([*halves, *newest])[-COMPARED_HALVES * HALF_SAMPLES :]
 
     def _may_be_user(self, speech: _Speech) -> bool:
         if self._is_heeding:
             return True
-        power = speech.energy / max(1, speech.spoken)
-        return self._voice.may_be(power, speech.spoken / _SAMPLES_PER_MS)
+        return self._voice.may_be(speech.power, speech.spoken / _SAMPLES_PER_MS)
 
     def _stands_out(self, level: float) -> bool:
         """True if a window is louder than the room usually is."""
@@ -428,7 +431,7 @@ class InterruptionDetector:
         if self._is_sure:
             self._is_sure = False
             return self._was_echo
-        is_echo = self._played.is_heard_in(self._heard, ends_s)
+        is_echo = self._played.is_heard_in(self._compared(), ends_s)
         self._is_sure = self._was_echo or not is_echo
         self._was_echo = is_echo
         return is_echo

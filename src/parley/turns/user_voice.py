@@ -5,6 +5,9 @@ person in the next one. So a speaker who is much softer than the user whose turn
 does not interrupt the answer. The last speaker is the user: people who take turns at one microphone
 are each heard in their turn and may interrupt the answer to it, and so may anyone who is about as
 loud or louder. While nothing is known, anyone may.
+
+Once a softer voice has talked on, what interrupts must be louder than its loudest words, too,
+except after 1.6 s of speech.
 """
 
 from __future__ import annotations
@@ -21,11 +24,21 @@ KNOWN_S: Final = 0.8
 LAST_S: Final = 3.0
 """The level is that of the last speech of so long."""
 
-SOFTER_DB: Final = ((0.0, 6.0), (250.0, 4.5), (800.0, 4.5), (1600.0, 6.0))
+SOFTER_MS: Final = (0, 250, 800, 1600)
+SOFTER_DB: Final = (6.0, 4.5, 4.5, 6.0)
 """By milliseconds of speech: who is softer by more is not the user. On recordings of five people,
 each in another sentence than the one learnt from, one in 100 is softer than by 3 dB after 0.25 s
 and by 1.8 dB after 0.8 s; of voices 10 dB softer one in 100 is louder than by -5.8 and -7.6. Words
 begin softly; and who speaks on and on is heard if it may just be the user who has moved away."""
+
+OTHERS_MS: Final = 3000
+OTHERS_LAST: Final = 12
+"""So much softer speech makes another's level known: that of so many pieces of it."""
+
+ABOVE_OTHERS_DB: Final = 7.0
+LEAST_SOFTER_DB: Final = 2.0
+"""What is louder than others' mean by so much, or softer than the user by less, may be the user.
+Source: docs/log/conversation.md."""
 
 
 class UserVoice:
@@ -34,24 +47,35 @@ class UserVoice:
     def __init__(self, half_s: float) -> None:
         self._half_s = half_s
         self._powers: deque[float] = deque(maxlen=round(LAST_S / half_s))
-        self._best: float | None = None
+        self._others: deque[tuple[float, float]] = deque(maxlen=OTHERS_LAST)
 
     def learn(self, power: float) -> None:
         """Half a window of speech while nothing was played."""
         self._powers.append(power)
-        self._best = None
 
-    @property
-    def is_known(self) -> bool:
-        """True if enough has been heard."""
-        return len(self._powers) * self._half_s >= KNOWN_S
+    def end(self, power: float, speech_ms: float, *, is_user: bool) -> None:
+        """Somebody has spoken during an answer for `speech_ms` with this mean power."""
+        if is_user:
+            self._others.clear()
+        elif not self.may_be(power, math.inf):
+            self._others.append((power, speech_ms))
 
     def may_be(self, power: float, speech_ms: float) -> bool:
         """True if a person who has spoken for `speech_ms` with this mean power may be the user."""
-        if not self.is_known:
+        if len(self._powers) * self._half_s < KNOWN_S:
             return True
-        if self._best is None:
-            self._best = sum(self._powers) / len(self._powers)
-        times_ms, levels_db = zip(*SOFTER_DB, strict=True)
-        softer = float(np.interp(speech_ms, np.array(times_ms), np.array(levels_db)))
-        return 10 * math.log10(max(power, 1e-12) / max(self._best, 1e-12)) >= -softer
+        softer_db = np.minimum(SOFTER_DB, (*[self._others_db] * 3, math.inf))
+        return self._above_db(power) >= -float(np.interp(speech_ms, SOFTER_MS, softer_db))
+
+    @property
+    def _others_db(self) -> float:
+        """How much softer than the user is still louder than the others."""
+        spoken_ms = sum(speech_ms for _, speech_ms in self._others)
+        if spoken_ms < OTHERS_MS:
+            return math.inf
+        power = sum(power * speech_ms for power, speech_ms in self._others) / spoken_ms
+        return max(LEAST_SOFTER_DB, -self._above_db(power) - ABOVE_OTHERS_DB)
+
+    def _above_db(self, power: float) -> float:
+        usual = sum(self._powers) / len(self._powers)
+        return 10 * math.log10(max(power, 1e-12) / max(usual, 1e-12))

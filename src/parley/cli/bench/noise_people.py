@@ -54,27 +54,20 @@ def as_table(found: Sequence[NoiseRow]) -> str:
     return "\n".join(columns(table))
 
 
+@dataclass(frozen=True, slots=True)
 class _Bench:
-    def __init__(
-        self,
-        people: People,
-        detectors: DetectorFactory,
-        judges: TurnJudges,
-        options: InterruptionOptions,
-        seconds: float,
-    ) -> None:
-        self._people = people
-        self._detectors = detectors
-        self._judges = judges
-        self._options = options
-        self._seconds = seconds
+    people: People
+    detectors: DetectorFactory
+    judges: TurnJudges
+    options: InterruptionOptions
+    seconds: float
 
     def others(self) -> list[NoiseRow]:
         """A voice in the next room, while the assistant plays in headphones."""
         found = []
         for softer in (10, 20):
-            talk = _looped(self._people.others, self._seconds, SPOKEN_DBFS - softer)
-            stops = self._stops(talk + room(self._seconds))
+            talk = _looped(self.people.others, self.seconds, SPOKEN_DBFS - softer)
+            stops = self._stops(talk + room(self.seconds))
             found.append(
                 NoiseRow(f"another person, {softer} dB softer", self._rate(stops), "1 in 10 min")
             )
@@ -82,7 +75,7 @@ class _Bench:
 
     def echoes(self) -> list[NoiseRow]:
         """The assistant's own voice from a loudspeaker, with walls as loud as the straight way."""
-        played = _looped(self._people.others, self._seconds, SPOKEN_DBFS)
+        played = _looped(self.people.others, self.seconds, SPOKEN_DBFS)
         ways: dict[str, Callable[[Samples], Samples]] = {
             "clean": lambda dry: dry,
             **{f"room {rt} s": _walls(rt) for rt in (0.35, 0.6, 0.9)},
@@ -92,7 +85,7 @@ class _Bench:
         for name, way in ways.items():
             for softer, delay_s in ((10, 0.05), (20, 0.15), (30, 0.3)):
                 loud = at_level(way(played), SPOKEN_DBFS)
-                heard = echo(loud, delay_s, softer) + room(self._seconds)
+                heard = echo(loud, delay_s, softer) + room(self.seconds)
                 stops = self._stops(heard, played)
                 name_of = f"own echo, {name}, {softer} dB softer"
                 found.append(NoiseRow(name_of, self._rate(stops), "1 in 10 min"))
@@ -102,8 +95,8 @@ class _Bench:
         """Short words into an answer."""
         found = []
         for name, clips, aim in (
-            ("commands that stop it", self._people.commands, "66 of 70"),
-            ("acknowledgements that do", self._people.acknowledgements, "5 of 98"),
+            ("commands that stop it", self.people.commands, "66 of 70"),
+            ("acknowledgements that do", self.people.acknowledgements, "5 of 98"),
         ):
             if clips:
                 after = [self._onset(clip, seed) for seed, clip in enumerate(clips)]
@@ -120,9 +113,7 @@ class _Bench:
         """Sentences into an answer, in silence and over its echo."""
         found = []
         for name, softer in (("interruptions", None), ("interruptions over echo of -10 dB", 10)):
-            after = [
-                self._onset(clip, seed, softer) for seed, clip in enumerate(self._people.turns)
-            ]
+            after = [self._onset(clip, seed, softer) for seed, clip in enumerate(self.people.turns)]
             known = [ms for ms in after if ms is not None]
             times = percentiles(known)
             found.append(
@@ -132,7 +123,7 @@ class _Bench:
 
     def ends(self) -> list[NoiseRow]:
         """Sentences with a pause in the middle, and their real ends."""
-        turns = self._people.turns
+        turns = self.people.turns
         found = []
         for pause_ms in PAUSES_MS:
             paused = [with_pause(clip, pause_ms) for clip in turns]
@@ -150,11 +141,11 @@ class _Bench:
         return found
 
     def _rate(self, stops: int) -> str:
-        return f"{stops} in {self._seconds / 60:g} min"
+        return f"{stops} in {self.seconds / 60:g} min"
 
     def _detector(self) -> InterruptionDetector:
-        detector = InterruptionDetector(self._detectors(), self._options, self._judges)
-        turn = np.concatenate([np.zeros(INPUT_RATE_HZ, np.float32), *self._people.turns[:1]])
+        detector = InterruptionDetector(self.detectors(), self.options, self.judges)
+        turn = np.concatenate([np.zeros(INPUT_RATE_HZ, np.float32), *self.people.turns[:1]])
         detector.learn(Pcm(turn + room(len(turn) / INPUT_RATE_HZ), INPUT_RATE_HZ))
         return detector
 
@@ -168,7 +159,7 @@ class _Bench:
         heard = room(seconds, seed=seed)
         played = None
         if softer is not None:
-            played = _looped(self._people.others, seconds, SPOKEN_DBFS)[: len(heard)]
+            played = _looped(self.people.others, seconds, SPOKEN_DBFS)[: len(heard)]
             heard = heard + _walls(0.35)(echo(played, 0.15, softer))
         heard[begin : begin + len(clip)] += clip
         after = (end - begin for end in interrupted(self._detector(), heard, played))
@@ -180,7 +171,7 @@ class _Bench:
         sound = np.concatenate([np.zeros(lead, np.float32), clip, np.zeros(3 * lead, np.float32)])
         sound += room(len(sound) / INPUT_RATE_HZ)
         options = VadOptions()
-        finder = UtteranceFinder(self._detectors(), options, self._judges.silence(options))
+        finder = UtteranceFinder(self.detectors(), options, self.judges.silence(options))
         ends = []
         step = INPUT_RATE_HZ // 50
         for start in range(0, len(sound), step):
