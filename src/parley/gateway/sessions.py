@@ -31,6 +31,7 @@ from parley.gateway.admission import Admission
 from parley.gateway.lost_session import LostSession
 from parley.gateway.signals import Signal
 from parley.gateway.successor import ReservedSlot
+from parley.gateway.waits import wait_until
 from parley.gateway.worker_pool import Lease, Worker, WorkerPool
 from parley.protocol.control import SILENCE_LIMIT_S
 from parley.protocol.kinds import Phase
@@ -203,25 +204,36 @@ class Sessions:
         Raises:
             NotYetKnown: a moment was not enough, or the next gateway will know.
         """
-        try:
-            async with asyncio.timeout(self.hold_s):
-                while True:
-                    found = self._sessions.get(session_id)
-                    if found is not None and found.key_id == key_id:
-                        found.asked.set()
-                    lease = self.worker_pool.find_resumable(session_id)
-                    if lease is None and found is not None and found.state is SessionState.ENDED:
-                        lease = found.lease
-                    if lease is None and self._is_leaving:
-                        raise NotYetKnown
-                    left_s = self._knows_all_at - self.clock.monotonic()
-                    is_over = found is not None and found.is_over
-                    is_known = lease is not None or left_s <= 0 or is_over
-                    if is_known and (found is None or found.state is not SessionState.MOVING):
-                        return lease
-                    await self._next_change(found, left_s if left_s > 0 else None)
-        except TimeoutError:
-            raise NotYetKnown from None
+        lease: Lease | None = None
+        holds_until = asyncio.get_running_loop().time() + self.hold_s
+
+        def is_known() -> bool:
+            nonlocal lease
+            found = self._sessions.get(session_id)
+            if found is not None and found.key_id == key_id:
+                found.asked.set()
+            lease = self.worker_pool.find_resumable(session_id)
+            if lease is None and found is not None and found.state is SessionState.ENDED:
+                lease = found.lease
+            if lease is None and self._is_leaving:
+                raise NotYetKnown
+            if found is not None and found.state is SessionState.MOVING:
+                return False
+            is_over = found is not None and found.is_over
+            return lease is not None or is_over or self._knows_all_in_s <= 0
+
+        def left_s() -> float:
+            held_s = holds_until - asyncio.get_running_loop().time()
+            return min(held_s, self._knows_all_in_s) if self._knows_all_in_s > 0 else held_s
+
+        pool = self.worker_pool
+        if not await wait_until(is_known, (pool.learned, pool.ended, self.changed), left_s):
+            raise NotYetKnown
+        return lease
+
+    @property
+    def _knows_all_in_s(self) -> float:
+        return self._knows_all_at - self.clock.monotonic()
 
     # ---- what connections do ---------------------------------------------------------------
 
@@ -512,28 +524,6 @@ class Sessions:
             found.lease.release()
         found.lease, found.lost, found.has_ended = lease, None, True
         self._enter(found, SessionState.ENDED)
-
-    async def _next_change(self, found: GatewaySession | None, limit_s: float | None) -> None:
-        """Wait until a session changes its state, or a worker reports or ends one."""
-        came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def notice(*what: object) -> None:
-            if not came.done():
-                came.set_result(None)
-
-        pool = self.worker_pool
-        stops = (
-            pool.learned.listen(notice),
-            pool.ended.listen(notice),
-            self.changed.listen(notice),
-        )
-        task = None if found is None else found.rebuilding
-        first: set[asyncio.Future[None]] = {came} if task is None else {came, task}
-        try:
-            await asyncio.wait(first, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for stop in stops:
-                stop()
 
 
 def _is_of(session: GatewaySession, lease: Lease) -> bool:

@@ -13,7 +13,9 @@ T = TypeVar("T")
 
 
 async def wait_until(
-    condition: Callable[[], bool], signals: Iterable[Signal[()]], left_s: Callable[[], float]
+    condition: Callable[[], bool],
+    signals: Iterable[Signal[*tuple[Any, ...]]],
+    left_s: Callable[[], float],
 ) -> bool:
     """Wait until a condition holds, which changes only with these signals; returns whether it
     does.
@@ -22,7 +24,7 @@ async def wait_until(
         left_s: remaining time in seconds; it may change with the signals, too.
     """
     changed = asyncio.Event()
-    stops = [signal.listen(changed.set) for signal in signals]
+    stops = [signal.listen(lambda *_: changed.set()) for signal in signals]
     try:
         while not condition() and (timeout_s := left_s()) > 0:
             changed.clear()
