@@ -34,11 +34,13 @@ def random_weights() -> dict[str, torch.Tensor]:
     }
 
 
-def make(weights: dict[str, torch.Tensor], *, slots: int = 1, **changes: Any) -> MiniCPMTTS:
+def make(
+    weights: dict[str, torch.Tensor] | None = None, *, slots: int = 1, **changes: Any
+) -> MiniCPMTTS:
     columns = changes.pop("columns", None)
     is_eight_bit = changes.pop("is_eight_bit", False)
     tts = MiniCPMTTS(SpeechConfig.from_json({**RAW, **changes}))
-    tts.load_state_dict(weights)
+    tts.load_state_dict(weights or random_weights())
     tts.rebuild_buffers()
     tts.allocate(slots, columns, is_eight_bit=is_eight_bit)
     return tts

@@ -3,6 +3,7 @@
 import gc
 import weakref
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,25 +32,31 @@ def turn_windows(seed: int, count: int) -> list[VocoderWindow]:
     return TurnBuffer().add(tokens_of(seed, count), is_last=True)
 
 
-def test_turn_has_the_samples_of_the_table() -> None:
-    speech = tiny_token2wav()
+def begun(**options: Any) -> Token2Wav:
+    """With a turn begun in slot 0."""
+    speech = tiny_token2wav(**options)
     speech.begin(0, speech.prime(tiny_voice()))
-
-    waves = say(speech, 0, turn_windows(1, 60))
-
-    # The silence in front stands for what the vocoder holds back until the end.
-    assert [len(wave) for wave in waves] == [24_000, 24_000, (3 + 10) * 960 + 3_840]
-    assert waves[0][:3_840].tolist() == [0.0] * 3_840
+    return speech
 
 
-def test_oldest_build_has_no_silence_in_front() -> None:
-    speech = tiny_token2wav()
-    speech.leads_with_silence = False
-    speech.begin(0, speech.prime(tiny_voice()))
+@pytest.mark.parametrize(
+    ("tokens", "leads", "lengths"),
+    [
+        # The silence in front stands for what the vocoder holds back until the end.
+        (60, True, [24_000, 24_000, (3 + 10) * 960 + 3_840]),
+        (30, False, [24_000 - 3_840, (3 + 5) * 960 + 3_840]),
+        (4, True, [7 * 960]),
+    ],
+    ids=["several windows", "the oldest build", "a single window"],
+)
+def test_turn_has_the_samples_of_the_table(tokens: int, leads: bool, lengths: list[int]) -> None:
+    speech = begun()
+    speech.leads_with_silence = leads
 
-    waves = say(speech, 0, turn_windows(1, 30))
+    waves = say(speech, 0, turn_windows(1, tokens))
 
-    assert len(waves[0]) == 24_000 - 3_840
+    assert [len(wave) for wave in waves] == lengths
+    assert (waves[0][:3_840].tolist() == [0.0] * 3_840) == (leads and len(waves) > 1)
 
 
 def turns_with_first_windows(first_tokens: int, *, is_causal: bool) -> list[list[Wave]]:
@@ -57,8 +64,7 @@ def turns_with_first_windows(first_tokens: int, *, is_causal: bool) -> list[list
     window."""
     waves: list[list[Wave]] = []
     for buffer in (TurnBuffer(), TurnBuffer(first_tokens)):
-        speech = tiny_token2wav(is_causal=is_causal, has_all_convolutions=True)
-        speech.begin(0, speech.prime(tiny_voice()))
+        speech = begun(is_causal=is_causal, has_all_convolutions=True)
         waves.append(say(speech, 0, buffer.add(tokens_of(1, 110), is_last=True)))
     assert len(waves[1][0]) == 960 * first_tokens
     assert sum(map(len, waves[0])) == sum(map(len, waves[1]))
@@ -99,13 +105,6 @@ def test_shorter_first_window_of_the_classic_vocoder_has_level_and_spectrum_and_
         assert np.abs(band_levels_db(first) - band_levels_db(before)).max() < 1.0
     steps = np.abs(np.diff(found[seam - 240 : seam + 240]))
     assert steps.max() <= np.abs(np.diff(wanted)).max()
-
-
-def test_turn_of_a_single_window_has_no_silence_in_front() -> None:
-    speech = tiny_token2wav()
-    speech.begin(0, speech.prime(tiny_voice()))
-
-    assert [len(wave) for wave in say(speech, 0, turn_windows(1, 4))] == [7 * 960]
 
 
 def test_interrupted_turn_leaves_no_trace() -> None:
@@ -191,8 +190,7 @@ def test_slots_in_company_sound_as_they_do_alone(is_causal: bool) -> None:
 
 
 def test_units_of_a_duplex_turn() -> None:
-    speech = tiny_token2wav()
-    speech.begin(0, speech.prime(tiny_voice()))
+    speech = begun()
     buffer = UnitBuffer()
     lengths = []
     for unit, count in enumerate([18, 25, 25, 7]):
@@ -218,8 +216,7 @@ def test_files_of_the_later_kind_bring_their_own_habits() -> None:
 def test_flow_in_half_precision_says_about_the_same(dtype: torch.dtype) -> None:
     mels = []
     for each in (torch.float32, dtype):
-        speech = tiny_token2wav(dtype=each)
-        speech.begin(0, speech.prime(tiny_voice()))
+        speech = begun(dtype=each)
         say(speech, 0, turn_windows(1, 60)[:1])
         tokens = [list(range(28))]
         mels.append(speech.flow.stream(speech.memory, [0], tokens, speech.schedule, is_last=False))
@@ -303,16 +300,14 @@ def test_voice_longer_than_the_limit_is_cropped() -> None:
     ],
 )
 def test_window_the_flow_cannot_take_is_refused(window: VocoderWindow, sentence: str) -> None:
-    speech = tiny_token2wav()
-    speech.begin(0, speech.prime(tiny_voice()))
+    speech = begun()
 
     with pytest.raises(ValueError, match=sentence):
         speech.decode([0], [window])
 
 
 def test_slot_whose_turn_is_over_wants_a_new_one() -> None:
-    speech = tiny_token2wav()
-    speech.begin(0, speech.prime(tiny_voice()))
+    speech = begun()
     say(speech, 0, turn_windows(1, 4))
 
     with pytest.raises(ValueError, match="begin one first"):
@@ -320,8 +315,7 @@ def test_slot_whose_turn_is_over_wants_a_new_one() -> None:
 
 
 def test_snapshot_copies_nothing_until_something_is_overwritten() -> None:
-    speech = tiny_token2wav()
-    speech.begin(0, speech.prime(tiny_voice()))
+    speech = begun()
     plan = turn_windows(5, 400)
     say(speech, 0, plan[:6])
     snapshot = speech.snapshot(0)
@@ -337,8 +331,7 @@ def test_snapshot_copies_nothing_until_something_is_overwritten() -> None:
 
 
 def test_snapshot_that_nobody_holds_costs_nothing() -> None:
-    speech = tiny_token2wav()
-    speech.begin(0, speech.prime(tiny_voice()))
+    speech = begun()
     speech.snapshot(0)
 
     gc.collect()

@@ -14,7 +14,7 @@ import pytest
 import torch
 from tests.support.long import IS_LONG, long_only
 from tests.support.small_minicpmo import small_network
-from tests.support.tiny_decoder import make, random_weights, speak_units
+from tests.support.tiny_decoder import make, speak_units
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -317,7 +317,7 @@ def test_the_speech_decoder_says_by_the_kernel_what_it_says_without(is_eight_bit
     spoken = []
     for in_place in (False, True):
         one_head = {"num_attention_heads": 1, "num_key_value_heads": 1}
-        tts = make(random_weights(), slots=2, is_eight_bit=is_eight_bit, **one_head)
+        tts = make(slots=2, is_eight_bit=is_eight_bit, **one_head)
         tts.attention = SlotAttention() if in_place else FusedAttention()
         tts.open(0, seed=1)
         spoken.append(speak_units(tts, tts.open(1, seed=2), 3, 2))

@@ -13,17 +13,10 @@ from parley.models.minicpmo45.tts.sampling import SpeechSampling
 from parley.models.minicpmo45.tts.turns import SpokenTurn, SpokenUnits, WholeUtterance
 
 
-@pytest.fixture(scope="module")
-def weights() -> dict[str, torch.Tensor]:
-    return random_weights()
-
-
-def test_several_tokens_per_step_are_the_tokens_of_single_steps(
-    weights: dict[str, torch.Tensor],
-) -> None:
+def test_several_tokens_per_step_are_the_tokens_of_single_steps() -> None:
     spoken = []
     for tokens in (1, 5, 26, 100):
-        tts = make(weights)
+        tts = make()
         speech = WholeUtterance(tts, tts.open(0, seed=4))
         block = speech.begin(rows_of(tts, 1, 4), min_new=0, max_new=120)
         spoken.append((finish(tts, block, tokens), block.ended, tts.rows[0].position))
@@ -32,10 +25,8 @@ def test_several_tokens_per_step_are_the_tokens_of_single_steps(
     assert spoken[1:] == [spoken[0]] * 3
 
 
-def test_middle_unit_has_exactly_25_tokens_and_the_cache_keeps_step(
-    weights: dict[str, torch.Tensor],
-) -> None:
-    tts = make(weights)
+def test_middle_unit_has_exactly_25_tokens_and_the_cache_keeps_step() -> None:
+    tts = make()
     row = tts.open(0, seed=1)
     speech = SpokenUnits(tts, row)
     first = speech.begin(rows_of(tts, 1, 3), ends_turn=False)
@@ -53,8 +44,8 @@ def test_middle_unit_has_exactly_25_tokens_and_the_cache_keeps_step(
     assert tts.config.end_code not in tokens
 
 
-def test_interrupted_turn_does_not_leak_into_the_next(weights: dict[str, torch.Tensor]) -> None:
-    tts = make(weights)
+def test_interrupted_turn_does_not_leak_into_the_next() -> None:
+    tts = make()
     row = tts.open(0, seed=1)
     speech = SpokenUnits(tts, row)
     finish(tts, speech.begin(rows_of(tts, 1, 3), ends_turn=False))
@@ -62,7 +53,7 @@ def test_interrupted_turn_does_not_leak_into_the_next(weights: dict[str, torch.T
     block = speech.begin(rows_of(tts, 2, 3), ends_turn=False)
     found = finish(tts, block)
 
-    fresh = make(weights)
+    fresh = make()
     other = SpokenUnits(fresh, fresh.open(0, seed=1))
     fresh.rows[0].draws = row.draws - block.sampled
     wanted = finish(fresh, other.begin(rows_of(fresh, 2, 3), ends_turn=False))
@@ -71,16 +62,14 @@ def test_interrupted_turn_does_not_leak_into_the_next(weights: dict[str, torch.T
     assert found == wanted
 
 
-def test_end_code_as_the_very_first_sample_is_a_block_without_tokens(
-    weights: dict[str, torch.Tensor],
-) -> None:
+def test_end_code_as_the_very_first_sample_is_a_block_without_tokens() -> None:
     gain = "head_code.0.parametrizations.weight.original0"
     ended = 0
     # Of two opposite directions of the end code, one wins by far at the first sample.
     for loudness in (1000.0, -1000.0):
-        loud = weights[gain].clone()
+        loud = random_weights()[gain].clone()
         loud[-1] = loudness
-        tts = make({**weights, gain: loud})
+        tts = make({**random_weights(), gain: loud})
         speech = SpokenTurn(tts, tts.open(0, seed=0), SpeechSampling(is_greedy=True), block_limit=5)
         block = speech.begin(rows_of(tts, 1, 2), is_last=True)
         if finish(tts, block) == []:
@@ -90,8 +79,8 @@ def test_end_code_as_the_very_first_sample_is_a_block_without_tokens(
     assert ended == 1
 
 
-def test_window_keeps_the_newest_columns_only(weights: dict[str, torch.Tensor]) -> None:
-    tts = make(weights, columns=200)
+def test_window_keeps_the_newest_columns_only() -> None:
+    tts = make(columns=200)
     row = tts.open(0, seed=2)
     speech = SpokenTurn(tts, row, attention="sliding_window", window=30, block_limit=40)
 
@@ -105,10 +94,8 @@ def test_window_keeps_the_newest_columns_only(weights: dict[str, torch.Tensor]) 
     assert row.length <= tts.capacity
 
 
-def test_turn_that_outgrows_the_cache_continues_from_its_last_block(
-    weights: dict[str, torch.Tensor],
-) -> None:
-    tts = make(weights, columns=160)
+def test_turn_that_outgrows_the_cache_continues_from_its_last_block() -> None:
+    tts = make(columns=160)
     row = tts.open(0, seed=2)
     speech = SpokenUnits(tts, row)
     longest = 0
@@ -125,10 +112,8 @@ def test_turn_that_outgrows_the_cache_continues_from_its_last_block(
     assert longest == 7 + 25 + 7
 
 
-def test_yields_are_full_seconds_and_the_rest_comes_with_the_end(
-    weights: dict[str, torch.Tensor],
-) -> None:
-    tts = make(weights)
+def test_yields_are_full_seconds_and_the_rest_comes_with_the_end() -> None:
+    tts = make()
     speech = SpokenTurn(tts, tts.open(0, 3), block_limit=20)
     accepted: list[int] = []
     handed: list[int] = []
@@ -171,10 +156,10 @@ def test_configuration_we_cannot_follow_is_named(change: dict[str, Any], sentenc
     ],
 )
 def test_rotary_frequencies_are_rounded_with_the_weights_or_as_told(
-    weights: dict[str, torch.Tensor], dtype: torch.dtype, rounds: bool | None, wanted: bool
+    dtype: torch.dtype, rounds: bool | None, wanted: bool
 ) -> None:
     tts = MiniCPMTTS(SpeechConfig.from_json(RAW, rounds_rope=rounds))
-    tts.load_state_dict(weights)
+    tts.load_state_dict(random_weights())
     tts.rebuild_buffers()
     tts.to(dtype)
     tts.allocate(1)

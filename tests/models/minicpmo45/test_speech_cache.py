@@ -1,9 +1,8 @@
 """What the speech decoder remembers: checkpoints, and keys and values in 8 bits."""
 
-import pytest
 import torch
 from tests.support.states import passes_of
-from tests.support.tiny_decoder import finish, make, random_weights, rows_of, speak_units
+from tests.support.tiny_decoder import finish, make, rows_of, speak_units
 
 from parley.models.minicpmo45.tts.decoder import MiniCPMTTS
 from parley.models.minicpmo45.tts.rows import BlockRule, SpeechBlock
@@ -11,15 +10,8 @@ from parley.models.minicpmo45.tts.sampling import SpeechSampling
 from parley.models.minicpmo45.tts.turns import SpokenUnits
 
 
-@pytest.fixture(scope="module")
-def weights() -> dict[str, torch.Tensor]:
-    return random_weights()
-
-
-def test_checkpoint_copies_nothing_while_the_turn_continues(
-    weights: dict[str, torch.Tensor],
-) -> None:
-    tts = make(weights, slots=2)
+def test_checkpoint_copies_nothing_while_the_turn_continues() -> None:
+    tts = make(slots=2)
     row = tts.open(1, seed=1)
     speech = SpokenUnits(tts, row)
     finish(tts, speech.begin(rows_of(tts, 1, 3), ends_turn=False))
@@ -33,10 +25,8 @@ def test_checkpoint_copies_nothing_while_the_turn_continues(
     assert found == wanted
 
 
-def test_checkpoint_is_put_aside_when_the_next_turn_overwrites_it(
-    weights: dict[str, torch.Tensor],
-) -> None:
-    tts = make(weights)
+def test_checkpoint_is_put_aside_when_the_next_turn_overwrites_it() -> None:
+    tts = make()
     row = tts.open(0, seed=1)
     speech = SpokenUnits(tts, row)
     finish(tts, speech.begin(rows_of(tts, 1, 3), ends_turn=False))
@@ -65,8 +55,8 @@ def logits_of(tts: MiniCPMTTS) -> torch.Tensor:
     return seen[0].logits
 
 
-def test_eight_bits_take_half_and_move_logits_little(weights: dict[str, torch.Tensor]) -> None:
-    exact, small = make(weights), make(weights, is_eight_bit=True)
+def test_eight_bits_take_half_and_move_logits_little() -> None:
+    exact, small = make(), make(is_eight_bit=True)
 
     wanted, found = logits_of(exact), logits_of(small)
 
@@ -75,10 +65,8 @@ def test_eight_bits_take_half_and_move_logits_little(weights: dict[str, torch.Te
     assert 0 < (found - wanted).norm() / wanted.norm() < 0.02
 
 
-def test_a_checkpoint_of_eight_bits_brings_back_what_was_stored(
-    weights: dict[str, torch.Tensor],
-) -> None:
-    tts = make(weights, is_eight_bit=True)
+def test_a_checkpoint_of_eight_bits_brings_back_what_was_stored() -> None:
+    tts = make(is_eight_bit=True)
     row = tts.open(0, seed=4)
     first = speak_units(tts, row, 1, 1)
     row.length = 6

@@ -226,7 +226,7 @@ class Conversation:
             return
         for checkpoint in list(self._checkpoints):
             if checkpoint.heard and checkpoint.heard_copy is None and checkpoint.heard <= length:
-                checkpoint.heard_copy = audio_cache.copy_row(self.row).first(checkpoint.heard)
+                checkpoint.heard_copy = audio_cache.lift(self.row, 0, checkpoint.heard)
         audio_cache.truncate(self.row, 0)
 
     def can_roll_back(self, checkpoint: ConversationCheckpoint) -> bool:

@@ -98,9 +98,8 @@ class FusedAttention:
         elif batch.slots is not None:
             out = torch.empty_like(grouped)
             for at, slot in enumerate(batch.slots):
-                one = slice(at, at + 1)
-                found = cache.columns(layer, slice(slot, slot + 1), batch.reads)
-                out[one] = self._attend(grouped[one], *found, mask[one])
+                keys, values = cache.view(layer, slot, batch.reads)
+                out[at] = self._attend(grouped[at][None], keys[None], values[None], mask[at][None])
         else:
             out = self._attend(grouped, *cache.columns(layer, batch.rows, batch.reads), mask)
         return out.reshape(size, heads, count, width).permute(0, 2, 1, 3)

@@ -53,9 +53,6 @@ class CacheCopy:
     def length(self) -> int:
         return int(self.keys.shape[2])
 
-    def first(self, count: int) -> CacheCopy:
-        return self.part(0, count)
-
     def part(self, start: int, end: int) -> CacheCopy:
         """Positions from `start` up to `end`."""
         return self.map(lambda kept: kept[:, :, start:end])
@@ -284,12 +281,9 @@ class SlotCache:
         where = self._columns(row, 0, length)
         return self._loaded(layer, lambda kept: kept[:, where])
 
-    def columns(self, layer: int, rows: Tensor | slice | None, reads: int) -> tuple[Tensor, Tensor]:
-        """The first `reads` positions of rows (None: all), shapes (rows, K, reads, D); views for a
-        slice of one or None unless they are kept in 8 bits, or in several pages."""
-        if isinstance(rows, slice):
-            where = self._columns(rows.start, 0, reads)
-            return self._loaded(layer, lambda kept: kept[:, where][None])
+    def columns(self, layer: int, rows: Tensor | None, reads: int) -> tuple[Tensor, Tensor]:
+        """The first `reads` positions of rows (None: all), shapes (rows, K, reads, D); views for
+        None unless they are kept in 8 bits, or in pages."""
         if self.pages is None:
             chosen = slice(None) if rows is None else rows
             return self._loaded(layer, lambda kept: self._by_page(kept)[chosen, :, :reads])
