@@ -1,9 +1,8 @@
 """How the command line behaves towards shells, pipes, and people who mistype."""
 
 import importlib.metadata
+import io
 import json
-import os
-import pty
 import re
 import socket
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 from tests.support.command import run
 from tests.support.fake_server import Elsewhere, FakeServer
-from tests.support.patience import HANG_S, PROCESS_S
+from tests.support.patience import PROCESS_S
 from tests.support.recordings import recorded
 from tests.support.transcripts import find
 
@@ -34,35 +33,24 @@ def playing(request: pytest.FixtureRequest) -> Iterator[FakeServer]:
     elsewhere.close()
 
 
-def on_a_terminal(**environment: str) -> str:
-    """What a mistyped address brings to a terminal."""
-    ours, theirs = pty.openpty()
-    plain = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "parley", "chat", "Hello!", "--url", "htp://x"],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**plain, "TERM": "xterm", **environment},
-    )
-    os.close(theirs)
-    said = b""
-    while True:
-        try:
-            more = os.read(ours, 4096)
-        except OSError:  # how a terminal says that nobody writes to it any more
-            break
-        if not more:
-            break
-        said += more
-    os.close(ours)
-    assert process.wait(HANG_S) == 2
-    return said.decode()
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
-def test_errors_are_coloured_on_a_terminal_but_not_with_no_color() -> None:
-    assert "\x1b[" in on_a_terminal()
-    assert "\x1b[" not in on_a_terminal(NO_COLOR="1")
+def test_errors_are_coloured_on_a_terminal_but_not_with_no_color(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    said = []
+    for no_color in (None, "1"):
+        if no_color:
+            monkeypatch.setenv("NO_COLOR", no_color)
+        monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+        assert run("chat", "Hello!", "--url", "htp://x") == 2
+        said.append(terminal.getvalue())
+
+    assert ["\x1b[" in each for each in said] == [True, False]
 
 
 @pytest.mark.parametrize(
