@@ -62,7 +62,7 @@ def test_on_windows_a_server_is_refused_in_words_and_the_client_is_not(
 
     assert caught.value.code == 2
     assert "WSL" in capsys.readouterr().err
-    cli.build("chat")
+    cli._loaded("chat")
 
 
 @pytest.mark.parametrize(("hard", "soft_after", "warnings"), [(4096, 4096, 0), (256, 256, 1)])

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from parley import __version__
+from parley.cli import lazy
 from parley.cli.colour import say
 from parley.errors import BadInput, Forbidden, ParleyError, SetupError, Unauthorized
 from parley.importing import importing
@@ -27,8 +28,6 @@ from parley.installation import build_id, extra_for, install_command
 EXIT_RUNTIME: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
-COMPLETION: Final = "_PARLEY_COMPLETE"
-"""Set by the completion scripts that `parley --install-completion` writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     wants_details = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    chosen = next((word for word in _completed() or words if not word.startswith("-")), None)
     try:
-        build(chosen)(args=words, prog_name="parley")
+        build()(args=words, prog_name="parley")
     except SystemExit:
         raise
     except KeyboardInterrupt:
@@ -115,6 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:
         if wants_details:
             traceback.print_exc()
+        chosen = next((word for word in words if not word.startswith("-")), None)
         is_server = any(verb.name == chosen and verb.panel == SERVER for verb in VERBS)
         tell = _log if is_server and _logs_json() else _say
         sys.exit(explain(error, wants_details=wants_details, say=tell))
@@ -131,41 +130,32 @@ def _open_closed_streams() -> None:
             setattr(sys, name, nowhere)
 
 
-def build(chosen: str | None) -> typer.Typer:
-    """Build the command with the chosen verb loaded; the others only appear in the help."""
-    app = typer.Typer(
+def build() -> typer.Typer:
+    """The command; its verbs are loaded when they are called."""
+    shown = {
+        verb.name: {
+            "help": verb.summary,
+            "rich_help_panel": verb.panel,
+            "hidden": verb.alias_of is not None,
+        }
+        for verb in VERBS
+        if importlib.util.find_spec(verb.module) is not None
+    }
+    app = lazy.group(
+        shown,
+        _loaded,
+        markup="markdown",
         name="parley",
         help=_HELP,
         epilog=_EPILOG,
-        no_args_is_help=True,
-        rich_markup_mode="markdown",
         context_settings={"help_option_names": ["--help", "-h"]},
-        pretty_exceptions_enable=False,
     )
     app.callback()(_root)
-    for verb in VERBS:
-        if importlib.util.find_spec(verb.module) is None:
-            continue
-        if verb.name == chosen:
-            _add(app, verb)
-        else:
-            app.command(
-                verb.name,
-                help=verb.summary,
-                rich_help_panel=verb.panel,
-                hidden=verb.alias_of is not None,
-            )(_unchosen)
     return app
 
 
-def _completed() -> list[str]:
-    """Words typed so far when a shell asks for completions."""
-    if COMPLETION not in os.environ:
-        return []
-    return os.environ.get("_TYPER_COMPLETE_ARGS", "").split()[1:]
-
-
-def _add(app: typer.Typer, verb: Verb) -> None:
+def _loaded(name: str) -> Callable[..., Any] | typer.Typer:
+    verb = next(verb for verb in VERBS if verb.name == name)
     if verb.panel == SERVER and sys.platform == "win32":
         raise SetupError(
             "A parley server runs on Linux and macOS, not on Windows.",
@@ -177,15 +167,8 @@ def _add(app: typer.Typer, verb: Verb) -> None:
             module = importlib.import_module(verb.module)
     except ModuleNotFoundError as error:
         raise _without(error) from error
-    command: Callable[..., Any] | typer.Typer = getattr(module, verb.function, None) or module.app
-    if isinstance(command, typer.Typer):
-        app.add_typer(command, name=verb.name, rich_help_panel=verb.panel)
-    else:
-        app.command(verb.name, rich_help_panel=verb.panel)(command)
-
-
-def _unchosen() -> None:
-    raise AssertionError("only the chosen verb is called")
+    loaded: Callable[..., Any] | typer.Typer = getattr(module, verb.function, None) or module.app
+    return loaded
 
 
 def _show_version(wanted: bool) -> None:

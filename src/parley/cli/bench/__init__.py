@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import typer
-from typer.core import TyperGroup
-from typer.main import get_command
+
+from parley.cli import lazy
 
 BENCHES: Final = {
     "model": "Measure how many conversations a device can run.",
@@ -27,39 +27,14 @@ BENCHES: Final = {
 def group(package: str, benches: Mapping[str, str], description: str) -> typer.Typer:
     """A command with one verb per bench: `NAME` is the function of that name in `package.NAME`.
 
-    A bench is imported only when it is the one asked for: some need a model's packages.
-
     Args:
         benches: names, and what each measures.
     """
-
-    class Benches(TyperGroup):
-        _chosen: str | None = None
-
-        def list_commands(self, ctx: Any) -> list[str]:
-            return list(benches)
-
-        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            self._chosen = args[0] if args else None
-            return super().resolve_command(ctx, args)
-
-        def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            if cmd_name not in benches:
-                return None
-            inner = typer.Typer(add_completion=False)
-            if cmd_name == self._chosen:
-                module = importlib.import_module(f"{package}.{cmd_name}")
-                inner.command(cmd_name)(getattr(module, cmd_name))
-            else:
-                inner.command(cmd_name, help=benches[cmd_name])(_unchosen)
-            return get_command(inner)
-
-    made = typer.Typer(
-        cls=Benches,
-        no_args_is_help=True,
+    made = lazy.group(
+        {name: {"help": text} for name, text in benches.items()},
+        lambda name: getattr(importlib.import_module(f"{package}.{name}"), name),
         help=description,
         add_completion=False,
-        pretty_exceptions_enable=False,
     )
     made.callback()(_root)
     return made
@@ -67,10 +42,6 @@ def group(package: str, benches: Mapping[str, str], description: str) -> typer.T
 
 def _root() -> None:
     return
-
-
-def _unchosen() -> None:
-    raise AssertionError("only the chosen bench is called")
 
 
 app = group(__name__, BENCHES, "Run benchmarks.")

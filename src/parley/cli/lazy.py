@@ -1,0 +1,64 @@
+"""Commands with verbs that are imported only when they are the ones called: some need packages that
+are not installed everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_group
+
+
+def group(
+    verbs: Mapping[str, Mapping[str, Any]],
+    loaded: Callable[[str], Callable[..., Any] | typer.Typer],
+    *,
+    markup: Literal["markdown", "rich"] = "rich",
+    **options: Any,
+) -> typer.Typer:
+    """A command with these verbs.
+
+    Args:
+        verbs: options of each that is not loaded, as for `Typer.command`.
+        loaded: the function or the command of a verb.
+        markup: of all help texts.
+        options: as for `Typer`.
+    """
+
+    class Lazy(TyperGroup):
+        _chosen: str | None = None
+
+        def list_commands(self, ctx: Any) -> list[str]:
+            return list(verbs)
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            self._chosen = args[0] if args else None
+            return super().resolve_command(ctx, args)
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            if cmd_name not in verbs:
+                return None
+            verb = loaded(cmd_name) if cmd_name == self._chosen else None
+            inner = typer.Typer(add_completion=False, rich_markup_mode=markup)
+            inner.callback()(lambda: None)
+            if isinstance(verb, typer.Typer):
+                inner.add_typer(verb, name=cmd_name)
+            elif verb is not None:
+                inner.command(cmd_name)(verb)
+            else:
+                inner.command(cmd_name, **verbs[cmd_name])(_not_called)
+            return get_group(inner).commands[cmd_name]
+
+    return typer.Typer(
+        cls=Lazy,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=markup,
+        **options,
+    )
+
+
+def _not_called() -> None:
+    raise AssertionError("only the chosen verb is called")
