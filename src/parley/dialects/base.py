@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Literal, assert_never
 import msgspec
 
 from parley.clock import Clock, SystemClock
-from parley.dialects.events import ClientEvent, Failed, ServerEvent, SessionEnded
+from parley.dialects.events import ClientEvent, Failed, ServerEvent, SessionEnded, SessionReady
 from parley.errors import (
     BadInput,
     InvalidJson,
@@ -86,9 +86,8 @@ class Reply:
 
     Args:
         reason: said in the close frame; at most `REASON_BYTES` of it.
-        offers_resume: these messages hold the first token of a client that has just asked to be
-            able to come back (`wants_resume`); elsewhere the one that says that the session is
-            ready does.
+        offers_resume: these messages hold the first token of a client that has asked to be able to
+            come back (`wants_resume`): the session is ready, or it has asked just now.
         sound_ms: how much sound each message holds, where they are to be sent as they are played:
             the client cannot be made to drop what it has. Empty: all together.
     """
@@ -341,7 +340,8 @@ class Dialect(ABC):
             case SessionEnded():
                 return self.ending(event)
             case _:
-                return Reply(tuple(self.messages(event)))
+                is_ready = isinstance(event, SessionReady)
+                return Reply(tuple(self.messages(event)), offers_resume=is_ready)
 
     @abstractmethod
     def messages(self, event: ServerEvent) -> Sequence[msgspec.Struct]:

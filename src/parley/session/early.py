@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from parley import logs
 from parley.errors import ParleyError
 from parley.media.pcm import Pcm
 from parley.results import HeardWords
 from parley.vad import UtteranceFinder
+
+if TYPE_CHECKING:
+    from parley.session.listener import TurnTaker
 
 EARLY_MS: Final = 32
 """A pause of so long, half a window. The detector falls silent 30 to 140 ms after a word has ended,
@@ -32,23 +35,11 @@ class EarlyAnswer:
     """For one conversation; see the module's text.
 
     Args:
-        begin: the user has started to speak.
-        prepare: takes in what was said as the user's turn, and starts the answer; has to start the
-            view's work before it waits for anything else.
-        stop: the user continues.
         read: where the pause began, and the words before it; called while it lasts.
     """
 
-    def __init__(
-        self,
-        begin: Callable[[], Awaitable[None]],
-        prepare: Callable[[Pcm], Awaitable[HeardWords]],
-        stop: Callable[[], None],
-        read: Callable[[int, HeardWords], None],
-    ) -> None:
-        self._begin = begin
-        self._prepare = prepare
-        self._stop = stop
+    def __init__(self, taker: TurnTaker, read: Callable[[int, HeardWords], None]) -> None:
+        self._taker = taker
         self._read = read
         self._pause_start: int | None = None
         """Of the pause that was tried last."""
@@ -65,11 +56,13 @@ class EarlyAnswer:
         is_free = self._task is None or self._task.done()
         if is_free and not self._has_started:
             self._has_started, is_free = True, False
-            self._task = asyncio.create_task(self._try(self._begin()), name="early beginning")
+            self._task = asyncio.create_task(
+                self._try(self._taker.begin_early()), name="early beginning"
+            )
         pause_start = finder.likely_pause
         if pause_start != self._pause_start and self._pause_start is not None:
             self._pause_start = None
-            self._stop()
+            self._taker.stop_early()
         if pause_start in (None, self._pause_start) or self._times >= EARLY_MOST:
             return
         utterance = finder.likely(EARLY_MS)
@@ -92,7 +85,7 @@ class EarlyAnswer:
     async def _answer(self, pcm: Pcm, turn: int, pause_start: int | None) -> None:
         if turn != self._turn:
             return
-        words = await self._prepare(pcm)
+        words = await self._taker.answer_early(pcm)
         if words.text and pause_start is not None and pause_start == self._pause_start:
             self._read(pause_start, words)
 

@@ -76,7 +76,8 @@ class TurnTaker(Protocol):
         ...
 
     async def answer_early(self, pcm: Pcm) -> HeardWords:
-        """Prepare the answer to what will be a turn if nothing more is said; returns its words."""
+        """Prepare the answer to what will be a turn if nothing more is said; returns its words.
+        Has to start the view's work before it waits for anything else."""
         ...
 
     def stop_early(self) -> None:
@@ -115,9 +116,7 @@ class TurnListener:
         self._judges = judges
         self._silence = silence
         self._is_sequential = is_sequential
-        self._early = EarlyAnswer(
-            runner.begin_early, runner.answer_early, runner.stop_early, self._read_early
-        )
+        self._early = EarlyAnswer(runner, self._read_early)
         self.interruptions = Interruptions(session, index=index, stop=self._be_interrupted)
         self._detection: TurnDetection | None = TurnDetection()
         self._cold_start = ColdStart(guard_s)

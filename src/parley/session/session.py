@@ -28,7 +28,6 @@ from parley.dialects.events import (
     OutputDelta,
     ServerEvent,
     SessionEnded,
-    SessionReady,
     UnitDone,
 )
 from parley.errors import InferenceFailed, InvalidRequest, ParleyError, SlowClient
@@ -239,9 +238,6 @@ class Session:
         error = event.error if isinstance(event, Failed) else None
         output_ms = event.duration_ms if isinstance(event, OutputDelta) else None
         reply = self._dialect.encode(event)
-        if isinstance(event, SessionReady):
-            self._put(self._with_token(reply))
-            return
         if isinstance(event, UnitDone) and self._dialect.context_tokens is not None:
             self._watch_context(event, self._dialect.context_tokens)
         self._send(reply, SessionEnded("error", error), output_ms=output_ms)
