@@ -317,7 +317,7 @@ def test_the_speech_decoder_says_by_the_kernel_what_it_says_without(is_eight_bit
     spoken = []
     for in_place in (False, True):
         one_head = {"num_attention_heads": 1, "num_key_value_heads": 1}
-        tts = make(slots=2, is_eight_bit=is_eight_bit, **one_head)
+        tts = make(None, slots=2, is_eight_bit=is_eight_bit, **one_head)
         tts.attention = SlotAttention() if in_place else FusedAttention()
         tts.open(0, seed=1)
         spoken.append(speak_units(tts, tts.open(1, seed=2), 3, 2))
