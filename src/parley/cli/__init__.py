@@ -141,17 +141,16 @@ def build() -> typer.Typer:
         for verb in VERBS
         if importlib.util.find_spec(verb.module) is not None
     }
-    app = lazy.group(
+    return lazy.group(
         shown,
         _loaded,
         markup="markdown",
+        callback=_root,
         name="parley",
         help=_HELP,
         epilog=_EPILOG,
         context_settings={"help_option_names": ["--help", "-h"]},
     )
-    app.callback()(_root)
-    return app
 
 
 def _loaded(name: str) -> Callable[..., Any] | typer.Typer:

@@ -16,6 +16,7 @@ def group(
     loaded: Callable[[str], Callable[..., Any] | typer.Typer],
     *,
     markup: Literal["markdown", "rich"] = "rich",
+    callback: Callable[..., None] = lambda: None,
     **options: Any,
 ) -> typer.Typer:
     """A command with these verbs.
@@ -24,7 +25,7 @@ def group(
         verbs: options of each that is not loaded, as for `Typer.command`.
         loaded: the function or the command of a verb.
         markup: of all help texts.
-        options: as for `Typer`.
+        callback, options: as for `Typer`.
     """
 
     class Lazy(TyperGroup):
@@ -40,15 +41,13 @@ def group(
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
             if cmd_name not in verbs:
                 return None
-            verb = loaded(cmd_name) if cmd_name == self._chosen else None
+            verb = loaded(cmd_name) if cmd_name == self._chosen else lambda: None
             inner = typer.Typer(add_completion=False, rich_markup_mode=markup)
-            inner.callback()(lambda: None)
             if isinstance(verb, typer.Typer):
                 inner.add_typer(verb, name=cmd_name)
-            elif verb is not None:
-                inner.command(cmd_name)(verb)
             else:
-                inner.command(cmd_name, **verbs[cmd_name])(_not_called)
+                shown = {} if cmd_name == self._chosen else verbs[cmd_name]
+                inner.command(cmd_name, **shown)(verb)
             return get_group(inner).commands[cmd_name]
 
     return typer.Typer(
@@ -56,9 +55,6 @@ def group(
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=markup,
+        callback=callback,
         **options,
     )
-
-
-def _not_called() -> None:
-    raise AssertionError("only the chosen verb is called")

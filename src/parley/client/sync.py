@@ -218,9 +218,7 @@ class SyncServer:
         **attached: Unpack[chats.Attached],
     ) -> Answer:
         """One question, one answer; see `ChatClient`."""
-        client = chats.ChatClient(
-            self._url, system=system, voice=voice, speech=speech, **self._access
-        )
+        client = self._chat(system=system, voice=voice, speech=speech)
         return self._portal.run(client.ask(ask, timeout_s=timeout_s, **attached))
 
     def stream(
@@ -234,10 +232,11 @@ class SyncServer:
     ) -> Iterator[Event]:
         """One question, its answer as it is made; see `ChatClient.stream`. Leaving the loop early
         (and the iterator with it) stops the server."""
-        client = chats.ChatClient(
-            self._url, system=system, voice=voice, speech=speech, **self._access
-        )
+        client = self._chat(system=system, voice=voice, speech=speech)
         return self._portal.iterate(client.stream(ask, **attached))
+
+    def _chat(self, **options: Any) -> chats.ChatClient:
+        return chats.ChatClient(self._url, **options, **self._access)
 
     def half_duplex(self, **options: Any) -> HalfDuplexTalk:
         """A half-duplex conversation; options as in `HalfDuplexClient`."""

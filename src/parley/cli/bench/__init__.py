@@ -30,18 +30,12 @@ def group(package: str, benches: Mapping[str, str], description: str) -> typer.T
     Args:
         benches: names, and what each measures.
     """
-    made = lazy.group(
+    return lazy.group(
         {name: {"help": text} for name, text in benches.items()},
         lambda name: getattr(importlib.import_module(f"{package}.{name}"), name),
         help=description,
         add_completion=False,
     )
-    made.callback()(_root)
-    return made
-
-
-def _root() -> None:
-    return
 
 
 app = group(__name__, BENCHES, "Run benchmarks.")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, get_args
 
 import msgspec
+from pydantic import TypeAdapter, ValidationError
 
 from parley.protocol import (
     chat,
@@ -76,15 +77,13 @@ def check_of(dialect: str) -> tuple[Check, str]:
 
 
 def _published(module: str, name: str) -> Check:
-    union: Any = getattr(importlib.import_module(module), name)
-    adapter = importlib.import_module("pydantic").TypeAdapter(union)
-    invalid: type[Exception] = importlib.import_module("pydantic").ValidationError
+    adapter: TypeAdapter[Any] = TypeAdapter(getattr(importlib.import_module(module), name))
 
     def check(text: str) -> str | None:
         told = json.loads(text)
         try:
             event = adapter.validate_json(text, strict=True)
-        except invalid as error:
+        except ValidationError as error:
             return f"it is not an event of {name}: {_reason(error, told.get('type'))}"
         known = getattr(event, "type", None)
         return None if known == told.get("type") else f"it was taken for '{known}'"
