@@ -44,7 +44,7 @@ def talk(writer: LocalWriter, turns: list[str], *, takes_notes: bool = True) -> 
         history = History(
             PERSONA, (*history.lines, Line("user", text, note)), (*history.told, text)
         )
-        draft = Draft(str(note), is_over=True) if isinstance(note, notes.FixedNote) else Draft()
+        draft = Draft(note, is_over=True) if note else Draft()
         while not draft.is_over:
             draft = writer.step(0, history, draft, Rule(), 60, 0, 0)
         answers.append(draft.text)

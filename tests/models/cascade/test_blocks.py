@@ -19,8 +19,9 @@ from parley.protocol.values import AnswerFormat
 from parley.views.content import Message
 from parley.views.half_duplex import HalfDuplexView, TurnRequest
 
-NOTE = "The capital of Japan is Tokyo, of course."
-ASKED = History("Be kind.", (Line("user", "Japan?", NOTE),))
+SAID = local.FREQUENT[0]
+"""An answer whose next tokens are expected from its first one on."""
+ASKED = History("Be kind.", (Line("user", "Extension, followed by pound."),))
 
 
 class CopyingLlama:
@@ -49,9 +50,6 @@ class CopyingLlama:
         return logits[-wanted:]
 
 
-UNSEEN = History("Be kind.", (Line("user", "Extension, followed by pound."),))
-
-
 def writer(model=None, limit: int = 2048) -> LocalWriter:
     return LocalWriter(model or small_llama(), byte_tokenizer(), rows=1, limit_tokens=limit)
 
@@ -75,9 +73,9 @@ def answer(model: LocalWriter, history: History, draft: Draft | None = None, *, 
 
 
 @pytest.mark.parametrize(
-    "said", [NOTE, "The capital of Japan was Kyoto.", "I do not know.", NOTE + " Yes.", NOTE[:20]]
+    "said", [SAID, "I'm sorry, I cannot.", "I do not know.", SAID + " Yes.", SAID[:19]]
 )
-def test_an_answer_is_its_own_wherever_it_leaves_the_note(said):
+def test_an_answer_is_its_own_wherever_it_leaves_what_was_expected(said):
     made, _ = copying(said)
 
     assert answer(made, ASKED).text == said
@@ -86,14 +84,12 @@ def test_an_answer_is_its_own_wherever_it_leaves_the_note(said):
 @pytest.mark.parametrize(
     ("asked", "said", "passes"),
     [
-        # The note's 41 letters sixteen at a time.
-        (ASKED, NOTE, 3),
         # Five letters with the prompt, and the other 54 eight at a time.
-        (UNSEEN, local.FREQUENT[0], 7),
+        (ASKED, SAID, 7),
         # Sixteen letters eight at a time.
         (History("", (Line("user", "Xylophone makers unite."),)), "Xylophone makers", 2),
     ],
-    ids=["note", "frequent answer", "words of the user"],
+    ids=["frequent answer", "words of the user"],
 )
 def test_what_is_likely_to_follow_is_read_in_blocks(asked, said, passes):
     made, model = copying(said, asked)
@@ -105,10 +101,13 @@ def test_what_is_likely_to_follow_is_read_in_blocks(asked, said, passes):
 
 @pytest.fixture
 def started(monkeypatch) -> Draft:
-    """An answer that is the note so far, for a model that will continue it."""
-    monkeypatch.setattr(local, "FAITH", 1e4)
-    first = byte_tokenizer().encode(NOTE).ids[0]
-    return Draft(NOTE[0], (first,), count=1)
+    """The first letter of `SAID`, and a choice of tokens that continues it."""
+    tokens = byte_tokenizer().encode(SAID).ids
+    end = byte_tokenizer().token_to_id("<|im_end|>")
+    monkeypatch.setattr(
+        local, "choose", lambda _, *, seen, **rest: (*tokens, end)[min(len(seen), len(tokens))]
+    )
+    return Draft(SAID[0], (tokens[0],), count=1)
 
 
 def test_a_row_that_continued_and_returned_into_a_block_computes_the_same(started):
@@ -118,7 +117,7 @@ def test_a_row_that_continued_and_returned_into_a_block_computes_the_same(starte
     point = model.point(0)
     later = answer(model, ASKED, middle, most=6)
     wanted = logits_of(model)
-    assert answer(model, ASKED, later).text == NOTE
+    assert answer(model, ASKED, later).text == SAID
 
     model.rewind(0, point)
     again = middle
@@ -137,10 +136,10 @@ def logits_of(model: LocalWriter, row: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("said", [4, 8, 20, 30])
 def test_a_row_done_again_reads_the_same_blocks(started, said):
-    """Also where the answer has left its note."""
+    """Also where the answer has left what was expected."""
     model = LocalWriter(small_llama(), byte_tokenizer(), rows=2)
     quantize(model.model)
-    chosen = [*byte_tokenizer().encode(NOTE).ids[1:said], 99, 98]
+    chosen = [*byte_tokenizer().encode(SAID).ids[1:said], 99, 98]
     drafts = [started, started]
     for row, later in enumerate((False, True)):
         for token in chosen:
@@ -164,7 +163,7 @@ def test_a_row_done_again_reads_the_same_blocks(started, said):
                for portion in model._rows[0].read.portions)  # fmt: skip
 
 
-def test_a_row_that_was_elsewhere_continues_its_note(started):
+def test_a_row_that_was_elsewhere_continues_its_answer(started):
     model = writer()
     middle = answer(model, ASKED, started, most=8)
     point = model.point(0)
@@ -172,7 +171,7 @@ def test_a_row_that_was_elsewhere_continues_its_note(started):
 
     model.rewind(0, point)
 
-    assert answer(model, ASKED, middle).text == NOTE
+    assert answer(model, ASKED, middle).text == SAID
 
 
 def test_a_block_stays_within_the_context(started):
@@ -261,10 +260,10 @@ def test_a_list_without_end_is_closed_when_the_answer_is_long():
 def test_the_first_clause_of_a_frequent_answer_needs_the_prompt_alone():
     words = byte_tokenizer()
     opening = words.decode(words.encode(local.FREQUENT[0]).ids[: local.OPENING_TOKENS])
-    made, model = copying(opening + " then", UNSEEN)
+    made, model = copying(opening + " then", ASKED)
 
     # Two passes of the prompt, and a token that is chosen and not read yet.
-    draft = answer(made, UNSEEN, most=2 + local.OPENING_TOKENS + 1)
+    draft = answer(made, ASKED, most=2 + local.OPENING_TOKENS + 1)
 
     assert draft.text == opening
     assert len(draft.ids) == local.OPENING_TOKENS + 1

@@ -6,14 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from training.cascade import newcomer
 
 from parley.models import pocket_data
-from parley.models.cascade import notes, store
+from parley.models.cascade import store
 from parley.models.cascade.local import LocalWriter
-from parley.models.cascade.messages import History, Line
-from parley.models.cascade.prompt import PERSONA
-from parley.models.cascade.sampling import Rule
-from parley.models.cascade.writer import Draft
 from parley.settings import ModelSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -54,22 +51,7 @@ def talk() -> Talk:
     words = store.load_tokenizer(folder)
     writer = LocalWriter(store.load_llama(folder), words, rows=1)
 
-    def answer(turns: list[str]) -> str:
-        writer.open(0)
-        history = History(PERSONA)
-        for text in turns:
-            said = [line.text for line in history.lines if line.role == "assistant"]
-            note = notes.note_for(text, history.told, answers=said)
-            lines = (*history.lines, Line("user", text, note))
-            history = History(PERSONA, lines, (*history.told, text))
-            draft = Draft()
-            while not draft.is_over:
-                draft = writer.step(0, history, draft, Rule(), 60, 0, 0)
-            spoken = Line("assistant", draft.text, ids=draft.ids)
-            history = History(PERSONA, (*history.lines, spoken), history.told)
-        return history.lines[-1].text
-
-    return answer
+    return lambda turns: newcomer.talk(writer, turns)[-1]
 
 
 @pytest.mark.parametrize(("turns", "wanted"), NEWCOMER, ids=lambda case: str(case)[:40])

@@ -10,7 +10,7 @@ from tests.models.cascade.parts import small_cascade
 from tests.support import noises
 
 from parley.cli.bench.noises import in_room
-from parley.engine.segments import Audio
+from parley.engine.segments import Audio, Text
 from parley.engine.work import (
     Ending,
     Finalize,
@@ -225,6 +225,18 @@ def test_a_usual_question_is_answered_though_it_was_hardly_heard():
     answer = Cast(model).play(0, [StartSession("half_duplex", seed=1), *said])[-1].text
 
     assert not answer.startswith(ONCE_MORE)
+
+
+def test_a_note_ends_where_an_answer_has_to():
+    model = small_cascade(rows=1)
+    said = turn("user", Text("What is seven plus five?"), is_closed=False)
+    works: list[Work] = [StartSession("half_duplex", seed=1), said, Generate(max_new_tokens=9)]
+
+    (*_, reply) = Cast(model).play(0, works)
+
+    assert reply.text == "7 plus 5"
+    assert isinstance(reply.result, GenerateResult)
+    assert reply.result.ending is Ending.LIMIT
 
 
 def test_what_was_not_understood_is_asked_for_in_other_words_each_time():

@@ -18,7 +18,6 @@ import numpy as np
 from parley.errors import InvalidRequest
 from parley.media.pcm import Samples
 from parley.models.cascade.messages import History
-from parley.models.cascade.notes import FixedNote
 from parley.models.cascade.parts import CascadeParts, Hearing, OneStep
 from parley.models.cascade.recognition import Heard
 from parley.models.cascade.sampling import Rule
@@ -161,13 +160,14 @@ class Choices:
             NothingLeft: nothing more was written.
         """
         writer = parts.writer
-        fixed = history.lines[-1].note if history.lines and not draft.ids else None
+        note = history.lines[-1].note if history.lines and not draft.ids else None
         is_free = rule.answer_format is None and not (self.is_again and self._words)
-        if isinstance(fixed, FixedNote) and is_free:
-            count = parts.writer.count_text(fixed)
-            # One that is longer than the limit is only a note to the writer.
-            if count <= limit:
-                return Draft(str(fixed), is_over=True, count=count)
+        if note and is_free:
+            words = note.split()
+            while (count := writer.count_text(" ".join(words))) > limit and len(words) > 1:
+                words.pop()
+            text, is_limit = " ".join(words), len(words) < len(note.split())
+            return Draft(text, is_over=True, is_limit=is_limit, count=count)
         if self.is_again:
             if not self._words:
                 raise NothingLeft

@@ -1,10 +1,10 @@
 """The bundled language model as a writer: a cache per row, brought up to date by comparing tokens.
 
 Reading sixteen tokens takes hardly longer than one. So everything that a row does not hold yet is
-read in pieces as long as may be, and where an answer follows its note word for word, starts as one
-of `FREQUENT` does, repeats the user's words, or has a format that leaves no choice, its next tokens
-are read before they are chosen (`ReadTokens.run_block`): each is then chosen from what stands
-behind its predecessor, as without blocks, and the first that differs ends the block.
+read in pieces as long as may be, and where an answer starts as one of `FREQUENT` does, repeats the
+user's words, or has a format that leaves no choice, its next tokens are read before they are chosen
+(`ReadTokens.run_block`): each is then chosen from what stands behind its predecessor, as without
+blocks, and the first that differs ends the block.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TOO_MUCH = AnswerProblem(
     "The schema of the answer's format takes too much time or memory: {why}. Use a simpler one.",
 )
 BLOCK_TOKENS = 16
-"""Number of tokens that are read before they are chosen, where they are all but certain."""
+"""Number of tokens that are read before they are chosen, where a format demands them."""
 GUESSED_TOKENS = 8
 """The same where they are only likely: reading eight takes as long as reading one."""
 OPENING_TOKENS = 5
@@ -53,8 +53,6 @@ FREQUENT = (
     "All right.",
 )
 """Beginnings of half of the answers to 90 lines without a note, the most frequent first."""
-FAITH = 3.0
-"""Added to the logit of the next token of a note that is being copied."""
 TOKEN_COST, BLOCK_COST, READ_COST, READ_TOKENS = 3, 5, 5, 10
 """In hundredths of a second of one core: a token, a block, and a piece of the prompt plus one more
 per `READ_TOKENS`. Source: docs/log/pocket.md, Xeon of 2023 at 2.3 GHz."""
@@ -161,8 +159,8 @@ class LocalWriter(Writer):
 
     def cost(self, history: History, draft: Draft) -> int:
         chosen = len(draft.ids)
-        if not chosen or self._expected(history, draft.ids):
-            return 0 if chosen % BLOCK_TOKENS else BLOCK_COST
+        if not chosen:
+            return BLOCK_COST
         is_guessed = chosen % GUESSED_TOKENS > 0 and bool(self._frequent(draft.ids))
         return 0 if is_guessed else TOKEN_COST
 
@@ -195,7 +193,7 @@ class LocalWriter(Writer):
             choose, rule=rule, seed=seed, draws=draws, seen=draft.ids, banned=self._banned
         )
         if form is None:
-            token = pick(self._faithful(state.logits, history, draft))
+            token = pick(state.logits)
             return self._followed(row, history, draft, token, limit)
         limit = min(limit, FORMAT_TOKENS)
         draft = replace(draft, has_format=True)
@@ -278,8 +276,8 @@ class LocalWriter(Writer):
         )
         if not after.is_over:
             room = self.limit_tokens - state.read.length - 1
-            expected = (forced or self._expected(history, ids))[: BLOCK_TOKENS - 1]
-            expected = (expected or self._guessed(history, ids)[: GUESSED_TOKENS - 1])[:room]
+            guessed = self._guessed(history, ids)[: GUESSED_TOKENS - 1]
+            expected = (forced[: BLOCK_TOKENS - 1] or guessed)[:room]
             if state.read.expects(token):
                 state.logits = state.read.take()
             else:
@@ -305,12 +303,6 @@ class LocalWriter(Writer):
             return shown(text, is_last=is_last)
         return text if is_last else text.rstrip("\ufffd"), False
 
-    def _expected(self, history: History, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """The next tokens of the note, while the answer repeats it word for word."""
-        note = history.lines[-1].note if history.lines else None
-        copied = self._encode(note) if note and ids else ()
-        return copied[len(ids) :] if ids == copied[: len(ids)] else ()
-
     def _guessed(self, history: History, ids: tuple[int, ...]) -> tuple[int, ...]:
         """The next tokens as they may be: those of a frequent answer, or what the user said where
         it has the answer's last token."""
@@ -322,22 +314,6 @@ class LocalWriter(Writer):
         """The next tokens of the most frequent answer that starts like this."""
         wholes = (self._encode(text) for text in FREQUENT)
         return next((whole[len(ids) :] for whole in wholes if ids == whole[: len(ids)]), ())
-
-    def _faithful(self, logits: Tensor, history: History, draft: Draft) -> Tensor:
-        """While the answer repeats the note word for word, make its next token slightly likelier:
-        so rare names and long spellings are copied to the end. Its first one only of a sentence,
-        of which the rest is then read in blocks."""
-        note = history.lines[-1].note if history.lines else None
-        if not note:
-            return logits
-        ids = self._encode(note)
-        done = len(draft.ids)
-        is_answer = done > 0 or note.endswith((".", "!", "?"))
-        if not is_answer or done > len(ids) or ids[:done] != draft.ids:
-            return logits
-        leaning = logits.clone()
-        leaning[ids[done] if done < len(ids) else self._end] += FAITH
-        return leaning
 
     def _read(
         self,

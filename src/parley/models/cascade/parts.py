@@ -210,8 +210,7 @@ class CascadeParts:
                 is_unclear=last.is_unclear,
             )
             if note is None and last.is_unclear and not notes.is_expected(text, history.told):
-                said = next(one for one in NOT_CAUGHT if one not in answers[-2:])
-                note = notes.FixedNote(said)
+                note = next(one for one in NOT_CAUGHT if one not in answers[-2:])
             elif note is None and history.system == PERSONA:
                 note = notes.unknown_to_us(text, history.told, answers)
         line = replace(last, text=text, note=note, is_open=False)

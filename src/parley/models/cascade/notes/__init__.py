@@ -11,12 +11,11 @@ from parley.models.cascade.notes.knowledge import (
     stock,
 )
 from parley.models.cascade.notes.noting import is_expected, note_for, unknown_to_us
-from parley.models.cascade.notes.said import FixedNote, instead_of
+from parley.models.cascade.notes.said import instead_of
 
 __all__ = [
     "DAYS",
     "MONTHS",
-    "FixedNote",
     "capitals",
     "care_note",
     "country_names",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from parley.models.cascade.notes import danger
-from parley.models.cascade.notes.said import ASKED, FixedNote, asked_back, lowered, plainly
+from parley.models.cascade.notes.said import ASKED, asked_back, lowered, plainly
 
 LEAST: Final = 0.42
 """Probability of danger from which a sentence gets such an answer: to miss one is worse than one
@@ -88,7 +88,7 @@ _TAKES_BACK: Final = re.compile(
 
 def care_note(
     text: str, answers: Sequence[str], *, is_known: bool = False, is_unclear: bool = False
-) -> FixedNote | None:
+) -> str | None:
     """The answer to who speaks of harm or of an emergency, or just did; None to all else.
 
     Args:
@@ -109,18 +109,18 @@ def care_note(
     if odds[0] < 1 - least and not _HARMLESS.search(low):
         is_doubted = is_unclear and odds[0] > 1 - LEAST_UNCLEAR and not _PLAIN.search(low)
         if is_doubted and not has_cared and not asked_back(answers):
-            return FixedNote(f"{ASKED}{text.strip(' .?!')}?")
+            return f"{ASKED}{text.strip(' .?!')}?"
         kind = danger.KINDS[1 + int(odds[1:].argmax())]
         if kind == "emergency" and (not has_cared or odds[0] < 1 - LEAST):
-            return FixedNote(_CALL_NOW)
+            return _CALL_NOW
         if not has_cared:
-            return FixedNote(_FOR_OTHERS if kind == "other" else _HELP)
+            return _FOR_OTHERS if kind == "other" else _HELP
     elif not has_cared:
         return None
     if _METHOD.search(low):
-        return FixedNote(_NO_METHOD)
+        return _NO_METHOD
     if _TAKES_BACK.search(low):
-        return FixedNote(_TAKEN_BACK)
+        return _TAKEN_BACK
     return listening(answers) if odds[0] < 1 - least else None
 
 
@@ -129,6 +129,6 @@ def cares(answers: Sequence[str]) -> bool:
     return any(plainly(one) in _CARING for one in answers[-RECENT:])
 
 
-def listening(answers: Sequence[str]) -> FixedNote:
+def listening(answers: Sequence[str]) -> str:
     """What is said to all that follows and that no other note answers."""
-    return FixedNote(_STILL[bool(answers) and plainly(answers[-1]) == _STILL[0]])
+    return _STILL[bool(answers) and plainly(answers[-1]) == _STILL[0]]

@@ -43,7 +43,6 @@ from parley.models.cascade.notes.letters import letters_note, named_note, spelli
 from parley.models.cascade.notes.measures import measure_note
 from parley.models.cascade.notes.reckoning import compare_note, count_note, leaving_note, sum_note
 from parley.models.cascade.notes.said import (
-    FixedNote,
     asked_back,
     confirmed,
     latest,
@@ -80,7 +79,7 @@ def note_for(
     now: Now = datetime.now,
     is_word: Callable[[str], bool] | None = None,
     is_unclear: bool = False,
-) -> FixedNote | None:
+) -> str | None:
     """The note for a sentence of the user's; None when there is nothing to note.
 
     It is the whole answer, and another one than the last.
@@ -98,7 +97,7 @@ def note_for(
     if asked_back(answers):
         text = confirmed(text, earlier)
         if not text:
-            return FixedNote("I'm sorry. What did you say?")
+            return "I'm sorry. What did you say?"
     known = _known(text, earlier, seed, answers, now)
     is_known = known is not None or bool(unknown_note(lowered(latest(text))))
     careful = care_note(text, answers, is_known=is_known, is_unclear=is_unclear)
@@ -114,7 +113,7 @@ def note_for(
             found = plainly(answers[-1])
     if found is None:
         found = listening(answers) if cares(answers) else turns.listening(lowered(text), answers)
-    return None if found is None else varied(FixedNote(found), answers[-1] if answers else "")
+    return None if found is None else varied(found, answers[-1] if answers else "")
 
 
 _FAMILIAR = re.compile(
@@ -165,7 +164,7 @@ _NOT_KNOWN = (
 )
 
 
-def unknown_to_us(text: str, earlier: Sequence[str], answers: Sequence[str]) -> FixedNote | None:
+def unknown_to_us(text: str, earlier: Sequence[str], answers: Sequence[str]) -> str | None:
     """That we do not know, to a question about the world without a note: of 19 such questions the
     model says so to 17, and invents the other answers. None where words of the question were said
     before, which the model may have learnt from them."""
@@ -176,7 +175,7 @@ def unknown_to_us(text: str, earlier: Sequence[str], answers: Sequence[str]) -> 
     words = re.findall(r"\b[a-z]{4,}\b", low)
     if any(re.search(rf"\b{one}\b", before) for one in words if one not in _ASKING):
         return None
-    return FixedNote(_NOT_KNOWN[len(answers) % len(_NOT_KNOWN)])
+    return _NOT_KNOWN[len(answers) % len(_NOT_KNOWN)]
 
 
 _ASKING = frozenset("what where which when does were will many much there with from have".split())

@@ -1,4 +1,4 @@
-"""A note that is the whole answer: it is spoken word for word, without the language model."""
+"""Notes as texts: where they are looked for, and in which words they are said."""
 
 from __future__ import annotations
 
@@ -6,13 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 
 from parley.models.cascade.tables import blocks_of
-
-
-class FixedNote(str):
-    """Such a note."""
-
-    __slots__ = ()
-
 
 LONGEST = 600
 """Signs at the end of a text in which something is looked for: some patterns take time with the
@@ -84,12 +77,12 @@ def plainly(answer: str) -> str:
     return next((answer.removeprefix(one) for one in _BEFORE if answer.startswith(one)), answer)
 
 
-def varied(note: FixedNote, last: str) -> FixedNote:
+def varied(note: str, last: str) -> str:
     """The note in other words where it is what was answered last."""
     if note != plainly(last):
         return note
     used = next((place for place, one in enumerate(_BEFORE) if last.startswith(one)), -1)
-    return FixedNote(_BEFORE[(used + 1) % len(_BEFORE)] + note.removeprefix("I said: "))
+    return _BEFORE[(used + 1) % len(_BEFORE)] + note.removeprefix("I said: ")
 
 
 _NOT_KNOWN = (
