@@ -169,7 +169,7 @@ async def test_sounds_count_what_they_take_of_the_context():
         await opened.open_messages([Message("user", (sound, sound))], room=room)
 
 
-async def test_a_job_whose_session_ends_is_ended_with_it():
+async def test_a_job_whose_session_ends_is_ended_with_it(monkeypatch):
     class Slow(Decoder):
         def image(self, data, *, stop=None, **options):
             began.set()
@@ -177,8 +177,9 @@ async def test_a_job_whose_session_ends_is_ended_with_it():
             assert stopped.wait(30)
             raise InvalidPayload("killed")
 
+    monkeypatch.setattr("parley.media.decoder.shared", Slow)
     began, stopped = threading.Event(), threading.Event()
-    task = asyncio.create_task(opened.open_frames([b"x"], using=Slow()))
+    task = asyncio.create_task(opened.open_frames([b"x"]))
     await asyncio.to_thread(began.wait, 30)
 
     task.cancel()
@@ -188,7 +189,7 @@ async def test_a_job_whose_session_ends_is_ended_with_it():
     assert stopped.is_set()
 
 
-async def test_slow_files_leave_the_event_loops_own_threads_free():
+async def test_slow_files_leave_the_event_loops_own_threads_free(monkeypatch):
     began, done = threading.Event(), threading.Event()
 
     class Slow(Decoder):
@@ -196,9 +197,10 @@ async def test_slow_files_leave_the_event_loops_own_threads_free():
             began.set()
             done.wait()
 
+    monkeypatch.setattr("parley.media.decoder.shared", Slow)
     # The most that the event loop's own threads can be.
     count = min(32, (os.cpu_count() or 1) + 4)
-    slow = [asyncio.create_task(opened.open_frames([b"x"], using=Slow())) for _ in range(count)]
+    slow = [asyncio.create_task(opened.open_frames([b"x"])) for _ in range(count)]
     await asyncio.sleep(0)  # each has asked for its thread
     try:
         async with asyncio.timeout(HANG_S):

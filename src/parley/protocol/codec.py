@@ -496,12 +496,12 @@ def _from_pieces(text: LongBase64, field: str) -> bytes:
     return bytes(data)
 
 
-def pcm_bytes(text: str, *, field: str, limit_bytes: int | None = None) -> bytes:
+def pcm_bytes(text: str, *, field: str) -> bytes:
     """Base64 of raw float32 samples to bytes whose length is a multiple of 4.
 
     The caller that makes samples of them checks that they are finite.
     """
-    data = from_base64(text, field=field, limit_bytes=limit_bytes)
+    data = from_base64(text, field=field)
     if len(data) % SAMPLE_BYTES:
         raise errors.InvalidPayload(
             f"{field} has {len(data)} bytes, which is not a whole number of float32 samples.",

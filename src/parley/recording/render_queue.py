@@ -30,8 +30,7 @@ log = logs.get(__name__)
 class RenderQueue:
     """The thread that starts and supervises the processes; started by the first request."""
 
-    def __init__(self, *, limit_s: float = MAKING_LIMIT_S) -> None:
-        self._limit_s = limit_s
+    def __init__(self) -> None:
         self._waiting: queue.Queue[Folder | None] = queue.Queue(WAITING_LIMIT)
         self._queued: set[str] = set()
         self._lock = threading.Lock()
@@ -106,7 +105,7 @@ class RenderQueue:
             if self._closing.is_set():
                 process.terminate()
         try:
-            _, said = process.communicate(timeout=self._limit_s)
+            _, said = process.communicate(timeout=MAKING_LIMIT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             _, said = process.communicate()

@@ -15,7 +15,7 @@ from typing import TypeVar
 from parley.dialects.events import Clip, Content, Picture, Sound
 from parley.errors import InvalidPayload, TooLarge
 from parley.media import decoder
-from parley.media.decoder import Decoder, Stop
+from parley.media.decoder import Stop
 from parley.media.image import LIMIT_PIXELS, Pixels, check_image
 from parley.media.pcm import INPUT_RATE_HZ, Pcm, from_float32_bytes
 from parley.media.reference import MIN_S, decode_reference
@@ -53,12 +53,7 @@ def no_voices(name: str) -> Pcm | None:
 
 
 async def open_voice(
-    sound: Sound | None,
-    name: str | None,
-    *,
-    voices: Voices,
-    limit_s: float,
-    using: Decoder | None = None,
+    sound: Sound | None, name: str | None, *, voices: Voices, limit_s: float
 ) -> Pcm | None:
     """The voice a client brought, else the registered one it named; None when it did neither.
 
@@ -66,7 +61,7 @@ async def open_voice(
         InvalidPayload: it cannot be read, is too long, or there is no such voice.
     """
     if sound is not None:
-        opener = _Opener(using)
+        opener = _Opener()
         return await opener.aside(lambda: opener.reference(sound, limit_s))
     if name is None:
         return None
@@ -76,7 +71,7 @@ async def open_voice(
     return voice
 
 
-async def open_frames(files: Sequence[bytes], *, using: Decoder | None = None) -> list[Pixels]:
+async def open_frames(files: Sequence[bytes]) -> list[Pixels]:
     """Frames of a live conversation.
 
     Raises:
@@ -84,15 +79,12 @@ async def open_frames(files: Sequence[bytes], *, using: Decoder | None = None) -
     """
     if not files:
         return []
-    opener = _Opener(using)
+    opener = _Opener()
     return await opener.aside(lambda: opener.frames(files))
 
 
 async def open_messages(
-    messages: Sequence[Message[Content]],
-    *,
-    room: ContextRoom | None = None,
-    using: Decoder | None = None,
+    messages: Sequence[Message[Content]], *, room: ContextRoom | None = None
 ) -> list[content.Message]:
     """A chat history as a view takes it.
 
@@ -103,15 +95,15 @@ async def open_messages(
         InvalidPayload, TooLarge.
         ContextFull: the pictures, sounds and clips alone are more than the context takes.
     """
-    opener = _Opener(using)
+    opener = _Opener()
     return await opener.aside(lambda: opener.messages(messages, room))
 
 
 class _Opener:
     """Opens things one after the other in one thread, until its session ends."""
 
-    def __init__(self, using: Decoder | None) -> None:
-        self._decoder = using or decoder.shared()
+    def __init__(self) -> None:
+        self._decoder = decoder.shared()
         self._stop = Stop()
 
     async def aside(self, work: Callable[[], T]) -> T:

@@ -120,7 +120,7 @@ class RedisSessionLogs:
         SetupError: the address cannot be used, or the package is not installed.
     """
 
-    def __init__(self, url: str, *, keep_s: float, prefix: str = PREFIX) -> None:
+    def __init__(self, url: str, *, keep_s: float) -> None:
         try:
             import redis.asyncio as redis
             from redis.exceptions import RedisError
@@ -143,10 +143,9 @@ class RedisSessionLogs:
                 hint="It looks like rediss://host:6379/0.",
             ) from error
         parts = urlsplit(url)
-        place = f"{parts.hostname}:{parts.port}{parts.path}:{prefix}"
+        place = f"{parts.hostname}:{parts.port}{parts.path}:{PREFIX}"
         self.name = f"redis:{hashlib.sha256(place.encode()).hexdigest()[:16]}"
         self.ttl_ms = round(1000 * keep_s)
-        self._prefix = prefix
         self._writers: dict[str, _RedisWriter] = {}
         self._run_id = ""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -242,8 +241,8 @@ class RedisSessionLogs:
 
     def keys(self, log_id: str) -> tuple[str, str, str, str]:
         """Of a log: hash, entries, outputs; and the index."""
-        key = f"{self._prefix}:{log_id}"
-        return key, f"{key}:entries", f"{key}:outputs", f"{self._prefix}:index"
+        key = f"{PREFIX}:{log_id}"
+        return key, f"{key}:entries", f"{key}:outputs", f"{PREFIX}:index"
 
     async def ask(self, script: str, keys: tuple[str, ...], *arguments: str | bytes | int) -> Any:
         """Run a script.
