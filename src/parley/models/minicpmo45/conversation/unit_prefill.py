@@ -56,8 +56,6 @@ class UnitPrefillJob(PrefillJob):
             self._unit(segments, media)
         else:
             self._system(segments, media)
-        if self.result is not None:
-            return
         if not self.added:
             self.done()
             return
@@ -170,7 +168,6 @@ class UnitPrefillJob(PrefillJob):
             state = self.conversation.state
             state.buffered, state.frames = buffer, tuple(frames[-WAITING_FRAMES:])
             state.logits = None
-            self.done()
             return
         self._kept = (buffer, ())
         self.work.pictures = frames
