@@ -1,8 +1,6 @@
 import asyncio
 import functools
-import logging
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -165,56 +163,6 @@ async def test_a_very_long_line_does_not_stop_the_copying():
         await asyncio.wait_for(watching, HANG_S)
 
     assert kept.lines[-1] == (0, "after")
-
-
-def test_a_child_does_not_outlive_a_parent_that_is_killed_outright(tmp_path: Path):
-    child = tmp_path / "child.py"
-    child.write_text(
-        "import os, signal\n"
-        "from parley.executor.child import follow\n"
-        "follow(int(os.environ['PARENT']))\n"
-        "print(os.getpid(), flush=True)\n"
-        "while True: signal.pause()\n"
-    )
-    parent = tmp_path / "parent.py"
-    parent.write_text(
-        "import os, subprocess, sys\n"
-        "os.environ['PARENT'] = str(os.getpid())\n"
-        f"subprocess.Popen([sys.executable, {str(child)!r}], start_new_session=True).wait()\n"
-    )
-    process = subprocess.Popen([sys.executable, str(parent)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    pid = int(process.stdout.readline())
-
-    process.kill()
-    process.wait()
-    process.stdout.close()
-
-    assert _is_gone(pid)
-
-
-def test_a_child_leaves_unknown_settings_to_its_parent_who_has_named_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    (tmp_path / "parley.toml").write_text("[gateway]\nprot = 1\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["child", "1", "worker"])
-    monkeypatch.setenv(child.SUPERVISED_VARIABLE, "")
-    monkeypatch.setattr(child, "follow", lambda parent: None)
-    monkeypatch.setattr(runpy, "run_module", lambda *_, **__: load())
-    log = logging.getLogger("parley.settings")
-    level = log.level
-
-    load()
-    said_by_the_parent = caplog.text
-    caplog.clear()
-    try:
-        child.main()
-    finally:
-        log.setLevel(level)
-
-    assert "unknown setting 'gateway.prot'" in said_by_the_parent
-    assert caplog.text == ""
 
 
 def test_what_a_supervised_process_starts_is_not_supervised(tmp_path: Path):
