@@ -32,8 +32,8 @@ def turn_windows(seed: int, count: int) -> list[VocoderWindow]:
     return TurnBuffer().add(tokens_of(seed, count), is_last=True)
 
 
-def begun(**options: Any) -> Token2Wav:
-    """With a turn begun in slot 0."""
+def started(**options: Any) -> Token2Wav:
+    """With a turn that has started in slot 0."""
     speech = tiny_token2wav(**options)
     speech.begin(0, speech.prime(tiny_voice()))
     return speech
@@ -50,7 +50,7 @@ def begun(**options: Any) -> Token2Wav:
     ids=["several windows", "the oldest build", "a single window"],
 )
 def test_turn_has_the_samples_of_the_table(tokens: int, leads: bool, lengths: list[int]) -> None:
-    speech = begun()
+    speech = started()
     speech.leads_with_silence = leads
 
     waves = say(speech, 0, turn_windows(1, tokens))
@@ -64,7 +64,7 @@ def turns_with_first_windows(first_tokens: int, *, is_causal: bool) -> list[list
     window."""
     waves: list[list[Wave]] = []
     for buffer in (TurnBuffer(), TurnBuffer(first_tokens)):
-        speech = begun(is_causal=is_causal, has_all_convolutions=True)
+        speech = started(is_causal=is_causal, has_all_convolutions=True)
         waves.append(say(speech, 0, buffer.add(tokens_of(1, 110), is_last=True)))
     assert len(waves[1][0]) == 960 * first_tokens
     assert sum(map(len, waves[0])) == sum(map(len, waves[1]))
@@ -190,7 +190,7 @@ def test_slots_in_company_sound_as_they_do_alone(is_causal: bool) -> None:
 
 
 def test_units_of_a_duplex_turn() -> None:
-    speech = begun()
+    speech = started()
     buffer = UnitBuffer()
     lengths = []
     for unit, count in enumerate([18, 25, 25, 7]):
@@ -216,7 +216,7 @@ def test_files_of_the_later_kind_bring_their_own_habits() -> None:
 def test_flow_in_half_precision_says_about_the_same(dtype: torch.dtype) -> None:
     mels = []
     for each in (torch.float32, dtype):
-        speech = begun(dtype=each)
+        speech = started(dtype=each)
         say(speech, 0, turn_windows(1, 60)[:1])
         tokens = [list(range(28))]
         mels.append(speech.flow.stream(speech.memory, [0], tokens, speech.schedule, is_last=False))
@@ -300,14 +300,14 @@ def test_voice_longer_than_the_limit_is_cropped() -> None:
     ],
 )
 def test_window_the_flow_cannot_take_is_refused(window: VocoderWindow, sentence: str) -> None:
-    speech = begun()
+    speech = started()
 
     with pytest.raises(ValueError, match=sentence):
         speech.decode([0], [window])
 
 
 def test_slot_whose_turn_is_over_wants_a_new_one() -> None:
-    speech = begun()
+    speech = started()
     say(speech, 0, turn_windows(1, 4))
 
     with pytest.raises(ValueError, match="begin one first"):
@@ -315,7 +315,7 @@ def test_slot_whose_turn_is_over_wants_a_new_one() -> None:
 
 
 def test_snapshot_copies_nothing_until_something_is_overwritten() -> None:
-    speech = begun()
+    speech = started()
     plan = turn_windows(5, 400)
     say(speech, 0, plan[:6])
     snapshot = speech.snapshot(0)
@@ -331,7 +331,7 @@ def test_snapshot_copies_nothing_until_something_is_overwritten() -> None:
 
 
 def test_snapshot_that_nobody_holds_costs_nothing() -> None:
-    speech = begun()
+    speech = started()
     speech.snapshot(0)
 
     gc.collect()
