@@ -19,6 +19,7 @@ from pathlib import Path
 from random import Random
 
 from parley.models.cascade import notes
+from parley.models.cascade.notes import calendar, knowledge
 from parley.models.cascade.notes.knowledge import lines_of
 from parley.models.cascade.numerals import in_words
 from parley.models.cascade.prompt import PERSONA
@@ -218,12 +219,12 @@ def ask_known(r: Random, held: bool) -> list[tuple[str, str]]:
                     "(tell me|name|what are) the (days of the week|months of the year)",
                     "how many days (are in|does) {m}( have|)",
                     held=held,
-                ).format(d=r.choice(notes.DAYS + notes.MONTHS), m=r.choice(notes.MONTHS)),
+                ).format(d=r.choice(calendar.DAYS + calendar.MONTHS), m=r.choice(calendar.MONTHS)),
                 "@",
             )
         ]
     if kind in (7, 8):
-        lands = list(notes.country_names().values())
+        lands = list(knowledge.country_names().values())
         land = thing(r, lands, held=held)
         land2 = thing(r, lands, held=held)
         first = pick(
@@ -235,7 +236,7 @@ def ask_known(r: Random, held: bool) -> list[tuple[str, str]]:
             "is {t} the capital of {c}",
             held=held,
         )
-        turns = [(first.format(c=land, t=r.choice(list(notes.capitals().values()))), "@")]
+        turns = [(first.format(c=land, t=r.choice(list(knowledge.capitals().values()))), "@")]
         if r.random() < 0.3:
             turns.append(
                 (
@@ -247,7 +248,7 @@ def ask_known(r: Random, held: bool) -> list[tuple[str, str]]:
             )
         return turns
     if kind == 9:
-        word = thing(r, sorted(notes.opposites()), held=held)
+        word = thing(r, sorted(knowledge.opposites()), held=held)
         return [
             (
                 pick(
@@ -260,7 +261,7 @@ def ask_known(r: Random, held: bool) -> list[tuple[str, str]]:
             )
         ]
     if kind == 10:
-        head = thing(r, sorted(notes.definitions()), held=held)
+        head = thing(r, sorted(knowledge.definitions()), held=held)
         article = "" if head in ("love", "money", "gravity") else "a "
         return [
             (
@@ -275,7 +276,7 @@ def ask_known(r: Random, held: bool) -> list[tuple[str, str]]:
             )
         ]
     if kind in (11, 12, 13, 14):
-        keys, sentence = r.choice(notes.facts())
+        keys, sentence = r.choice(knowledge.facts())
         text = _question_for(sorted(keys), sentence, r)
         return [(text, "@")]
     form = pick(

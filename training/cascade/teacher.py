@@ -18,7 +18,7 @@ from random import Random
 
 import numpy as np
 
-from parley.models.cascade import notes
+from parley.models.cascade.notes import knowledge
 from parley.models.cascade.voice.lexicon import LetterNetwork, Lexicon
 from parley.models.cascade.voice.reading import read_out
 from training.cascade.dialogues import draw
@@ -34,13 +34,13 @@ def sentences(seed: int, common: list[str]) -> list[str]:
     if kind < 0.35:
         return [r.choice(draw(r).turns).answer]
     if kind < 0.55:
-        pool = [s for _, s in notes.facts()] + list(notes.definitions().values())
+        pool = [s for _, s in knowledge.facts()] + list(knowledge.definitions().values())
         for name in ("jokes", "poems", "riddles", "stories", "tongue_twisters"):
-            pool += notes.stock(name)
+            pool += knowledge.stock(name)
         return [r.choice(pool)]
     if kind < 0.62:
         return [
-            f"The capital of {r.choice(list(notes.country_names().values()))} is {r.choice(list(notes.capitals().values()))}."
+            f"The capital of {r.choice(list(knowledge.country_names().values()))} is {r.choice(list(knowledge.capitals().values()))}."
         ]
     if kind < 0.70:
         return [

@@ -15,14 +15,13 @@ from parley.models import pocket_data
 from parley.models.cascade.local import _unrepeated
 from parley.models.cascade.messages import History, Line
 from parley.models.cascade.notes import (
-    capitals,
     care_note,
     danger,
     is_expected,
     note_for,
-    opposites,
     unknown_to_us,
 )
+from parley.models.cascade.notes.knowledge import capitals, opposites
 from parley.models.cascade.notes.languages import language_of
 from parley.models.cascade.notes.memory import listen
 from parley.models.cascade.parts import CascadeParts

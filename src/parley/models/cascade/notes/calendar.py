@@ -58,18 +58,9 @@ def calendar_note(low: str) -> str | None:
         place = len(names) - 1 if found[1] == "last" else order.index(found[1])
         if place < len(names):
             return f"The {found[1]} {found[2]} is {names[place]}."
-    if (
-        re.search(
-            r"\b(?:name|list|tell me|say|what are|which are)\b.*\bdays of the week\b|\bdays of the "
-            r"week\b\W*$",
-            low,
-        )
-        and "how many" not in low
-    ):
-        return f"{', '.join(DAYS[:-1])} and {DAYS[-1]}."
-    if (
-        re.search(r"\b(?:name|list|tell me|say|what are|which are)\b.*\bmonths\b", low)
-        and "how many" not in low
-    ):
-        return f"{', '.join(MONTHS[:-1])} and {MONTHS[-1]}."
+    for names, wanted in ((DAYS, r"days of the week"), (MONTHS, r"months")):
+        asks = rf"\b(?:name|list|tell me|say|what are|which are)\b.*\b{wanted}\b"
+        is_all = names is DAYS and re.search(rf"\b{wanted}\b\W*$", low)
+        if (is_all or re.search(asks, low)) and "how many" not in low:
+            return f"{', '.join(names[:-1])} and {names[-1]}."
     return None

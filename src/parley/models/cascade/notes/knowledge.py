@@ -242,12 +242,8 @@ def definition_note(low: str) -> str | None:
         return None
     head = found[1].strip()
     table = definitions()
-    for one in (
-        head,
-        head.removesuffix("s"),
-        head.removesuffix("es"),
-        head.removesuffix("ies") + "y",
-    ):
+    shorter = (head.removesuffix(end) for end in ("", "s", "es"))
+    for one in (*shorter, head.removesuffix("ies") + "y"):
         if one in table:
             return table[one]
     return None

@@ -139,15 +139,8 @@ def is_expected(text: str, earlier: Sequence[str] = ()) -> bool:
     low = lowered(text)
     is_telling = told.name is not None or bool(told.facts)
     is_usual = bool(_FAMILIAR.search(low) or _MINE.search(low))
-    return (
-        is_telling
-        or is_usual
-        or _known(text, earlier, 0, (), datetime.now)
-        not in (
-            None,
-            NOT_TOLD,
-        )
-    )
+    known = _known(text, earlier, 0, (), datetime.now)
+    return is_telling or is_usual or known not in (None, NOT_TOLD)
 
 
 _OF_THE_WORLD = re.compile(
@@ -382,26 +375,25 @@ def _mended(text: str, is_word: Callable[[str], bool]) -> str:
 
 def stock_note(low: str, earlier: Sequence[str], seed: int) -> str | None:
     """A joke, poem, riddle, story or tongue twister; another one than before."""
+    words = len(low.split())
     for name, pattern in _STOCKS.items():
-        if re.search(pattern, low) and (_WANTS.search(low) or len(low.split()) <= 3):
+        if re.search(pattern, low) and (_WANTS.search(low) or words <= 3):
             if re.search(r"\bwhat(?:'s| is)? an? \w+(?: is)?\W*$|\bdefine\b|\bexplain\b", low):
                 return None
-            asked = sum(bool(re.search(pattern, one.lower())) for one in earlier)
-            return _drawn(name, low, seed + asked)
-    if (
-        re.search(r"\b(?:another|one (?:more|about)|again)\b", low)
-        and len(low.split()) <= 5
-        and earlier
-    ):
-        return _stock_again(low, earlier, seed)
+            return _drawn(name, low, earlier, seed)
+    if words <= 5 and re.search(r"\b(?:another|one (?:more|about)|again)\b", low):
+        for back, before in enumerate(reversed(earlier[-3:])):
+            for name, pattern in _STOCKS.items():
+                if re.search(pattern, before.lower()):
+                    return _drawn(name, low, earlier, seed + back)
     return None
 
 
-def _drawn(name: str, low: str, place: int) -> str:
+def _drawn(name: str, low: str, earlier: Sequence[str], seed: int) -> str:
     """An entry of the stock, or something of its kind about what was named."""
-    made = {"stories": lambda: turns.tale(low, place), "poems": lambda: turns.poem(low)}
-    about = made[name]() if name in made else None
-    if about:
+    place = seed + sum(bool(re.search(_STOCKS[name], one.lower())) for one in earlier)
+    about = turns.tale(low, place) if name == "stories" else None
+    if about or (name == "poems" and (about := turns.poem(low))):
         return about
     entries = stock(name)
     entry = entries[place % len(entries)]
@@ -412,14 +404,3 @@ def _drawn(name: str, low: str, place: int) -> str:
         fitting = [one for one in entries if topic[1] in one.lower()]
         return fitting[0] if fitting else f"I know no joke about that, but this one: {entry}"
     return entry
-
-
-def _stock_again(low: str, earlier: Sequence[str], seed: int) -> str | None:
-    for back, before in enumerate(reversed(earlier)):
-        for name, pattern in _STOCKS.items():
-            if re.search(pattern, before.lower()):
-                asked = sum(bool(re.search(pattern, one.lower())) for one in earlier)
-                return _drawn(name, low, seed + asked + back)
-        if back >= 2:
-            return None
-    return None

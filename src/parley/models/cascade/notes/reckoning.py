@@ -27,26 +27,19 @@ _PART = re.compile(
     rf"\s*(plus|\+|added to|minus|-|–|take away|times|multiplied by|x|\*|×|divided by|/"
     rf"|÷)\s*{_NUMBER}"
 )
-_FORMS = (
-    (re.compile(rf"\b(?:add|sum of)\s+{_NUMBER} (?:and|to|plus) {_NUMBER}"), "+", False),
-    (re.compile(rf"\bhow much (?:is|are) {_NUMBER} and {_NUMBER}"), "+", False),
-    (
-        re.compile(
-            rf"\bwhat(?:'s| is| do| does)? {_NUMBER} and {_NUMBER}(?: make| together| add)?"
-        ),
-        "+",
-        False,
-    ),
-    (re.compile(rf"\b(?:subtract|take(?: away)?)\s+{_NUMBER} (?:away )?from {_NUMBER}"), "-", True),
-    (re.compile(rf"\bdifference between {_NUMBER} and {_NUMBER}"), "-", False),
-    (re.compile(rf"\b{_NUMBER} from {_NUMBER}\b"), "-", True),
-    (
-        re.compile(rf"\b(?:multiply|product of) {_NUMBER} (?:by|and|with|times) {_NUMBER}"),
-        "*",
-        False,
-    ),
-    (re.compile(rf"\bdivide {_NUMBER} by {_NUMBER}"), "/", False),
+_FORMS = tuple(
+    (re.compile(pattern.replace("N", _NUMBER)), operator, is_swapped)
+    for pattern, operator, is_swapped in (
+        (r"\b(?:add|sum of)\s+N (?:and|to|plus) N", "+", False),
+        (r"\b(?:how much|what)(?:'s| is| are| do| does)? N and N", "+", False),
+        (r"\b(?:subtract|take(?: away)?)\s+N (?:away )?from N", "-", True),
+        (r"\bdifference between N and N", "-", False),
+        (r"\bN from N\b", "-", True),
+        (r"\b(?:multiply|product of) N (?:by|and|with|times) N", "*", False),
+        (r"\bdivide N by N", "/", False),
+    )
 )
+"""`is_swapped`: the second number comes first."""
 _SINGLE: tuple[tuple[re.Pattern[str], str, Callable[[float], float]], ...] = (
     (re.compile(rf"\b(?:double|twice)(?: of)? {_NUMBER}"), "Double {} is {}.", lambda v: 2 * v),
     (re.compile(rf"\b(?:half|the half)(?: of)? {_NUMBER}"), "Half of {} is {}.", lambda v: v / 2),

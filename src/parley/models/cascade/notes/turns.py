@@ -118,7 +118,7 @@ def _of_riddle(low: str, answers: Sequence[str]) -> str | None:
     key = solution.lower().split()[-1]
     if re.search(rf"\b{re.escape(key)}s?\b", low):
         return f"Yes, that's it! {solution}."
-    if _GIVES_UP.search(low):
+    if _GIVES_UP.search(low) or re.match(r"^\W*(?:no|nope)\W*$", low):
         return f"The answer is: {solution[0].lower()}{solution[1:]}."
     if re.search(r"\b(?:hints?|clues?|help)\b", low) and len(low.split()) <= 7:
         return f"It is a word of {len(key)} letters, and the first one is {key[0]}."
@@ -126,8 +126,6 @@ def _of_riddle(low: str, answers: Sequence[str]) -> str | None:
         r"^\W*(?:is it|maybe|perhaps|an?|the|your|my|it's|it is|i (?:think|guess|say))\b", low
     ):
         return _WRONG[answers[-1] == _WRONG[0]]
-    if re.match(r"^\W*(?:no|nope)\W*$", low):
-        return f"The answer is: {solution[0].lower()}{solution[1:]}."
     if re.match(r"^\W*(?:yes|yeah|i do|maybe)\W*$", low):
         return "Then tell me!"
     return None
