@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from parley.settings import Settings, load
+from parley.settings.tree import leaves
 
 Config = Annotated[Path | None, typer.Option(help="Settings file (TOML).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -22,100 +23,93 @@ Reader = functools.partial[Settings]
 
 
 class Flag(NamedTuple):
-    """A flag; a switch, if `kind` is bool, that only switches on unless `names` has `/--no-…`."""
+    """The flag of a setting; a switch only switches on unless `names` has `/--no-…`."""
 
     names: str
-    kind: type
     help: str
     least: int | None = None
 
 
 FLAGS: Final = {
     "gateway.http": Flag(
-        "--http", bool, "Plain HTTP; browsers then allow the microphone on localhost only."
+        "--http", "Plain HTTP; browsers then allow the microphone on localhost only."
     ),
-    "gateway.port": Flag("--port", int, "Listen port; 0 picks a free one."),
-    "gateway.host": Flag("--host", str, "Listen address."),
+    "gateway.port": Flag("--port", "Listen port; 0 picks a free one."),
+    "gateway.host": Flag("--host", "Listen address."),
     "gateway.ssl_certfile": Flag(
-        "--ssl-certfile", Path, "Certificate; created on first start if missing."
+        "--ssl-certfile", "Certificate; created on first start if missing."
     ),
-    "gateway.ssl_keyfile": Flag("--ssl-keyfile", Path, "Private key of the certificate."),
-    "gateway.lang": Flag("--lang", str, "Initial language of the pages: zh or en."),
+    "gateway.ssl_keyfile": Flag("--ssl-keyfile", "Private key of the certificate."),
+    "gateway.lang": Flag("--lang", "Initial language of the pages: zh or en."),
     "gateway.drain_timeout_s": Flag(
         "--drain-timeout",
-        float,
         "Seconds for which running sessions may continue after SIGTERM; default 0.",
     ),
-    "queue.max_size": Flag("--max-queue-size", int, "Maximum number of clients in the queue."),
-    "queue.request_timeout_s": Flag(
-        "--timeout", float, "Seconds after which POST /api/chat fails."
-    ),
-    "limits.pause_s": Flag("--pause-timeout", float, "Seconds a duplex session may stay paused."),
+    "queue.max_size": Flag("--max-queue-size", "Maximum number of clients in the queue."),
+    "queue.request_timeout_s": Flag("--timeout", "Seconds after which POST /api/chat fails."),
+    "limits.pause_s": Flag("--pause-timeout", "Seconds a duplex session may stay paused."),
     "workers": Flag(
-        "--workers", int, "Number of worker processes; default one per GPU, or one.", least=1
+        "--workers", "Number of worker processes; default one per GPU, or one.", least=1
     ),
-    "executor": Flag("--executor", str, "Where workers run: local, or ray (a cluster)."),
+    "executor": Flag("--executor", "Where workers run: local, or ray (a cluster)."),
     "ray.address": Flag(
-        "--ray-address",
-        str,
-        "Ray cluster: host:port, auto, or local (start one on this machine).",
+        "--ray-address", "Ray cluster: host:port, auto, or local (start one on this machine)."
     ),
     "worker.gateway_url": Flag(
-        "--gateway", str, "Gateway to connect to: wss://host:port, or ws:// without TLS."
+        "--gateway", "Gateway to connect to: wss://host:port, or ws:// without TLS."
     ),
     "worker.gateway_fingerprint": Flag(
-        "--fingerprint", str, "Fingerprint of the gateway's certificate, as the gateway prints it."
+        "--fingerprint", "Fingerprint of the gateway's certificate, as the gateway prints it."
     ),
     "worker.gateway_ca": Flag(
-        "--ca", Path, "The gateway's certificate, or the authority that signed it (PEM)."
+        "--ca", "The gateway's certificate, or the authority that signed it (PEM)."
     ),
     "worker.http": Flag(
         "--http/--no-http",
-        bool,
         "Accept sessions from the gateway without TLS; default: on loopback only.",
     ),
-    "worker.port": Flag("--port", int, "Listen port; default 8007, or any free port on loopback."),
-    "worker.host": Flag("--host", str, "Listen address."),
+    "worker.port": Flag("--port", "Listen port; default 8007, or any free port on loopback."),
+    "worker.host": Flag("--host", "Listen address."),
     "worker.advertise_url": Flag(
-        "--advertise", str, "Address at which the gateway reaches this worker; default host:port."
+        "--advertise", "Address at which the gateway reaches this worker; default host:port."
     ),
-    "worker.index": Flag("--worker-index", int, "Number of this worker on its machine.", least=0),
-    "worker.vad": Flag("--vad", str, "Voice detector: silero or energy."),
+    "worker.index": Flag("--worker-index", "Number of this worker on its machine.", least=0),
+    "worker.vad": Flag("--vad", "Voice detector: silero or energy."),
     "worker.drain_timeout_s": Flag(
         "--drain-timeout",
-        float,
         "Seconds for which running sessions may continue after SIGTERM; default 0.",
     ),
-    "model.name": Flag("--model", str, "Model name, checkpoint folder or hub id."),
-    "model.slots": Flag("--slots", str, "Concurrent conversations per worker, or auto."),
-    "model.device": Flag("--device", str, "auto, cpu, cuda or cuda:N."),
-    "model.compile": Flag("--compile/--no-compile", bool, "Capture steps as CUDA graphs on a GPU."),
-    "model.random_weights": Flag("--random-weights", bool, "Full-size model without a checkpoint."),
+    "model.name": Flag("--model", "Model name, checkpoint folder or hub id."),
+    "model.slots": Flag("--slots", "Concurrent conversations per worker, or auto."),
+    "model.device": Flag("--device", "auto, cpu, cuda or cuda:N."),
+    "model.compile": Flag("--compile/--no-compile", "Capture steps as CUDA graphs on a GPU."),
+    "model.random_weights": Flag("--random-weights", "Full-size model without a checkpoint."),
     "model.llm": Flag(
-        "--llm", str, "With --model cascade: address of an OpenAI-compatible API, folder or hub id."
+        "--llm", "With --model cascade: address of an OpenAI-compatible API, folder or hub id."
     ),
-    "model.llm_model": Flag("--llm-model", str, "Name of the model at the address of --llm."),
-    "model.asr": Flag("--asr", str, "With --model cascade: folder or hub id of a Whisper."),
+    "model.llm_model": Flag("--llm-model", "Name of the model at the address of --llm."),
+    "model.asr": Flag("--asr", "With --model cascade: folder or hub id of a Whisper."),
     "model.tts": Flag(
-        "--tts",
-        str,
-        "With --model cascade: address of an API with /audio/speech, or an ONNX voice.",
+        "--tts", "With --model cascade: address of an API with /audio/speech, or an ONNX voice."
     ),
     "storage.data_dir": Flag(
-        "--data-dir", Path, "Folder for recordings, voices and state; created if missing."
+        "--data-dir", "Folder for recordings, voices and state; created if missing."
     ),
-    "log.level": Flag("--log-level", str, "debug, info, warning or error."),
+    "log.level": Flag("--log-level", "debug, info, warning or error."),
     "log.format": Flag(
-        "--log-format", str, "json (one object per line), text, or auto (text on a terminal)."
+        "--log-format", "json (one object per line), text, or auto (text on a terminal)."
     ),
 }
+
+
+TYPES: Final = {name: field.annotation for name, field in leaves()}
 
 
 def sets(*settings: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorator for verbs whose first parameter is a `Reader`; adds `--config` and the flags of
     these settings."""
     flags = {name: FLAGS[name] for name in settings}
-    added = [option(name.replace(".", "__"), *_typed(flag)) for name, flag in flags.items()]
+    added = [option(name.replace(".", "__"), *_typed(name, flag)) for name, flag in flags.items()]
 
     def decorated(verb: Callable[..., None]) -> Callable[..., None]:
         def run(*, config: Path | None, **given: Any) -> None:
@@ -133,12 +127,13 @@ def sets(*settings: str) -> Callable[[Callable[..., None]], Callable[..., None]]
     return decorated
 
 
-def _typed(flag: Flag) -> tuple[Any, Any]:
+def _typed(name: str, flag: Flag) -> tuple[Any, Any]:
     """Annotation and default of the flag's parameter."""
+    kind: Any = next((k for k in (bool, int, float, Path) if TYPES[name] in (k, k | None)), str)
     wanted = typer.Option(flag.names, help=flag.help, min=flag.least)
-    if flag.kind is bool and "/" not in flag.names:
+    if kind is bool and "/" not in flag.names:
         return Annotated[bool, wanted], False
-    return Annotated[flag.kind | None, wanted], None
+    return Annotated[kind | None, wanted], None
 
 
 def option(name: str, annotation: Any, default: Any) -> Parameter:
