@@ -28,7 +28,7 @@ from parley.models.cascade.model import Cascade
 from parley.models.cascade.others import load_causal, load_whisper
 from parley.models.cascade.parts import Recogniser, Speaker, Vision
 from parley.models.cascade.remote import RemoteSpeaker, RemoteWriter, check
-from parley.models.cascade.vision.looking import OwnVision
+from parley.models.cascade.vision.photographs import Photographs
 from parley.models.cascade.voice.speaker import OwnSpeaker
 from parley.models.cascade.writer import Writer
 from parley.models.plan import ModelPlan
@@ -224,7 +224,7 @@ def find_speaker(settings: ModelSettings, folder: Path | None) -> Speaker | None
 
 def find_vision(folder: Path | None) -> Vision | None:
     """The vision part; None if none is installed."""
-    return OwnVision(folder) if folder and list(folder.glob("eyes-*.safetensors")) else None
+    return Photographs(folder) if folder and list(folder.glob("eyes-*.safetensors")) else None
 
 
 def find_detector() -> DetectorFactory:

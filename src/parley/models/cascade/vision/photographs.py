@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from parley.media.image import Pixels
 from parley.models.cascade import store
+from parley.models.cascade.vision import drawings
 
 SIZE = 224
 CROP = 0.875
@@ -51,7 +52,7 @@ def padded(x: Tensor, kernel: int, stride: int) -> Tensor:
 
 
 class Photographs:
-    """The classifier and its words.
+    """The bundled vision: the classifier and its words, and drawings by rule.
 
     Args:
         folder: holds `eyes-*.safetensors` and `eyes.txt`, one name per class.
@@ -92,6 +93,11 @@ class Photographs:
         bias = self._weights[name + ".bias"]
         y = functional.conv2d(padded(x, kernel, stride), weight, bias, stride, groups=groups)
         return functional.relu6(y) if is_bounded else y
+
+    def look(self, pixels: Pixels) -> str:
+        """Describe a picture (H, W, 3): a drawing thing by thing, or anything by its class."""
+        things = drawings.things_in(pixels)
+        return self.describe(pixels) if things is None else drawings.describe(things)
 
     def describe(self, pixels: Pixels) -> str:
         """A sentence that expresses its certainty."""
