@@ -37,7 +37,16 @@ class Request:
     def embeds(self, case: Case, *, chunked: bool = True) -> torch.Tensor:
         sound_encoder = tiny.sound_encoder(case.folder)
         audio = sound_encoder.hear(self.signals, chunked=chunked) if self.signals else None
-        pictures = tiny.picture_encoder(case.folder).look(self.pieces)
+        encoder = tiny.picture_encoder(case.folder)
+        pictures = [
+            torch.cat(
+                [
+                    encoder.tokens([patch], size)
+                    for patch, size in zip(one.patches, one.sizes, strict=True)
+                ]
+            )
+            for one in self.pieces
+        ]
         return fuse(tiny.network(case.folder).llm, self.prompt, pictures, audio)
 
 

@@ -26,10 +26,16 @@ def run(case: Case, check: Checker) -> None:
 
 def _outputs(case: Case, check: Checker, pictures: list[Pieces]) -> None:
     picture_encoder = tiny.picture_encoder(case.folder)
-    patches = [piece for picture in pictures for piece in picture.patches]
-    sizes = [size for picture in pictures for size in picture.sizes]
-    features = picture_encoder.features(patches, sizes)
-    tokens = picture_encoder.resampler(features, sizes)
+    pieces = [
+        one for picture in pictures for one in zip(picture.patches, picture.sizes, strict=True)
+    ]
+    features = [picture_encoder.features([patch], size) for patch, size in pieces]
+    tokens = torch.cat(
+        [
+            picture_encoder.resampler(one, size)
+            for one, (_, size) in zip(features, pieces, strict=True)
+        ]
+    )
     check.summary("resampler", tokens, case.json["resampler"])
     for key, want in case.arrays.items():
         if key == "tgt_sizes":
@@ -37,13 +43,11 @@ def _outputs(case: Case, check: Checker, pictures: list[Pieces]) -> None:
         if key == "resampler_full":
             check.close(key, tokens, want)
         elif key == "vpm_full":
-            check.close(key, features[0, : sizes[0][0] * sizes[0][1]], want)
+            check.close(key, features[0][0], want)
         elif found := re.fullmatch(r"resampler_every(\d+)", key):
             check.close(key, tokens[:, :: int(found[1])], want)
         elif found := re.fullmatch(r"vpm_slice(\d+)_every(\d+)", key):
-            index = int(found[1])
-            valid = features[index, : sizes[index][0] * sizes[index][1]]
-            check.close(key, valid[:: int(found[2])], want)
+            check.close(key, features[int(found[1])][0, :: int(found[2])], want)
         else:
             check.note(f"unknown array {key}")
 
@@ -54,17 +58,17 @@ def _layers(case: Case, check: Checker, pictures: list[Pieces]) -> None:
     step = _step(case)
     pixels = torch.from_numpy(picture.patches[0])[None].to(tiny.PRECISION.device)
     with layer_states(picture_encoder.tower.encoder.layers) as states:
-        features = picture_encoder.tower(pixels, picture.sizes)
+        features = picture_encoder.tower(pixels, picture.sizes[0])
     check.close("emb", states[0][0, ::step], case.arrays["emb"])
     for index, state in enumerate(states[1:]):
         if f"layer{index}" in case.arrays:
             check.close(f"layer{index}", state[0, ::step], case.arrays[f"layer{index}"])
     resampler = picture_encoder.resampler
     check.close("kv_proj", resampler.kv_proj(features)[0, ::step], case.arrays["kv_proj"])
-    attended = resampler.attention(features, picture.sizes)[0]
+    attended = resampler.attention(features, picture.sizes[0])[0]
     every = attended.shape[0] // case.arrays["resampler_attn"].shape[0]
     check.close("resampler_attn", attended[::every], case.arrays["resampler_attn"])
-    out = resampler(features, picture.sizes)[0]
+    out = resampler(features, picture.sizes[0])[0]
     check.close("out", out[::every], case.arrays["out"])
 
 

@@ -226,7 +226,7 @@ class UnitSteps:
         )
         with unseen():
             # Positions are worked out with the first picture of a size and kept.
-            encoder.resampler(encoder.features(pieces.patches, pieces.sizes), pieces.sizes)
+            encoder.resampler(encoder.features(pieces.patches, pieces.sizes[0]), pieces.sizes[0])
         return lambda: encoder.tokens(list(pieces.patches) * rows, pieces.sizes[0])
 
     def hear(self, rows: int) -> Run:

@@ -255,7 +255,8 @@ def _picture(network: weights.Network, sizes: Sizes) -> Tensor:
     rows = np.linspace(0, 255, 270)[:, None, None]
     pixels = np.broadcast_to(rows, (270, 480, 3)).astype(np.uint8)
     encoder = PictureEncoder(network.vpm, network.resampler, batch=sizes.config.vision_batch)
-    return encoder.look([cut(pixels, 1, sizes.config.slices)])[0]
+    pieces = cut(pixels, 1, sizes.config.slices)
+    return encoder.tokens(pieces.patches, pieces.sizes[0])
 
 
 def _speech(network: weights.Network, sizes: Sizes) -> Tensor:

@@ -142,7 +142,7 @@ class MiniCPMOConfig:
         language, vision, audio: what the parts are built from.
         tts: the raw `tts_config` object; the speech decoder reads its own fields.
         query_num: tokens per image piece.
-        vision_batch: pieces per forward of the vision tower; also decides padding.
+        vision_batch: pieces per forward of the vision tower.
         drop_vision_last_layer: build one vision layer less.
         pool_step: encoder frames averaged into one audio token.
         audio_chunk_s: look-ahead-free chunk of the offline audio mask.

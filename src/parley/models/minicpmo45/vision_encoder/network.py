@@ -5,8 +5,8 @@ embedding (NaViT style: the table is read at the place a patch has relative to t
 in the absence of a pooling head, and in the resampler, a perceiver that turns any number of patches
 into `query_num` tokens.
 
-Shapes: `B` pieces, `L` patches of a piece (rows * columns), `Dv` vision width, `H` width of the
-language model, `P` patch side in pixels. Source: model.md 5.
+Shapes: `B` pieces of one size, `L` patches of a piece (rows * columns), `Dv` vision width, `H`
+width of the language model, `P` patch side in pixels. Source: model.md 5.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from torch.nn import functional as F
 from parley.models.minicpmo45.config import VisionConfig
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.runtime.layers import activation
-from parley.models.minicpmo45.vision_encoder.pictures import Pieces
 
 CAPTURED_PIECES: Final = 2
 """Forwards of more pieces keep a card busy for longer than the host takes to launch them (10 ms of
@@ -61,11 +60,7 @@ class VisionAttention(nn.Module):
         self.q_proj = nn.Linear(width, width)
         self.out_proj = nn.Linear(width, width)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Args:
-        mask: (B, 1, L, L), added to the scores; None: no piece is padded.
-        """
-
+    def forward(self, x: Tensor) -> Tensor:
         def split(projected: Tensor) -> Tensor:
             return projected.view(*projected.shape[:2], self.heads, self.head_dim).transpose(1, 2)
 
@@ -73,7 +68,6 @@ class VisionAttention(nn.Module):
             split(self.q_proj(x)),
             split(self.k_proj(x)),
             split(self.v_proj(x)),
-            attn_mask=mask,
             scale=self.head_dim**-0.5,
         )
         return self.out_proj(mixed.transpose(1, 2).reshape(x.shape))
@@ -99,8 +93,8 @@ class VisionLayer(nn.Module):
         self.layer_norm2 = nn.LayerNorm(width, eps=eps)
         self.mlp = VisionMlp(config)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        x = x + self.self_attn(self.layer_norm1(x), mask)
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.self_attn(self.layer_norm1(x))
         return x + self.mlp(self.layer_norm2(x))
 
 
@@ -133,22 +127,13 @@ class VisionTower(nn.Module):
         self.table_side = config.image_size // config.patch_size
         self._kept_places: dict[tuple[int, int, torch.device], Tensor] = {}
 
-    def embed(self, pixels: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
-        """Padded pixels (B, 3, P, Lmax * P) to patch plus position embeddings (B, Lmax, Dv)."""
+    def embed(self, pixels: Tensor, size: tuple[int, int]) -> Tensor:
+        """Pixels (B, 3, P, L * P) to patch plus position embeddings (B, L, Dv)."""
         weight = self.embeddings.patch_embedding.weight
         patches = self.embeddings.patch_embedding(pixels.to(weight.dtype))
         # Dense rows of a patch: every layer's sums and norms would copy strided ones.
         patches = patches.flatten(2).transpose(1, 2).contiguous()
-        rows, columns = sizes[0]
-        if len(set(sizes)) == 1 and patches.shape[1] == rows * columns:
-            ids = self._places((rows, columns), patches.device)
-        else:
-            # Padded places get id 0; they are masked later.
-            ids = torch.zeros(patches.shape[:2], dtype=torch.int64)
-            for index, (rows, columns) in enumerate(sizes):
-                ids[index, : rows * columns] = patch_positions(rows, columns, self.table_side)
-            ids = ids.to(patches.device)
-        return patches + self.embeddings.position_embedding(ids)
+        return patches + self.embeddings.position_embedding(self._places(size, patches.device))
 
     def _places(self, size: tuple[int, int], device: torch.device) -> Tensor:
         """`patch_positions` on the device, kept there."""
@@ -159,25 +144,12 @@ class VisionTower(nn.Module):
             self._kept_places[key] = patch_positions(*size, self.table_side).to(device)
         return self._kept_places[key]
 
-    def forward(self, pixels: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
-        """Features after the final norm, (B, Lmax, Dv); padded places are undefined."""
-        x = self.embed(pixels, sizes)
-        mask = _padding_mask(sizes, x)
+    def forward(self, pixels: Tensor, size: tuple[int, int]) -> Tensor:
+        """Features after the final norm, (B, L, Dv)."""
+        x = self.embed(pixels, size)
         for layer in self.encoder.layers:
-            x = layer(x, mask)
+            x = layer(x)
         return self.post_layernorm(x)
-
-
-def _padding_mask(sizes: Sequence[tuple[int, int]], x: Tensor) -> Tensor | None:
-    counts = [rows * columns for rows, columns in sizes]
-    longest = x.shape[1]
-    if all(count == longest for count in counts):
-        return None
-    places = torch.arange(longest, device=x.device)
-    padded = places[None, :] >= torch.tensor(counts, device=x.device)[:, None]
-    mask = torch.zeros(padded.shape, dtype=x.dtype, device=x.device)
-    mask.masked_fill_(padded, torch.finfo(x.dtype).min)
-    return mask[:, None, None, :].expand(-1, 1, longest, -1)
 
 
 class Resampler(nn.Module):
@@ -200,37 +172,28 @@ class Resampler(nn.Module):
         self.heads = heads
         self._positions: dict[tuple[int, int, torch.device], Tensor] = {}
 
-    def attention(self, features: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
-        """Features (B, Lmax, Dv) to attended queries (B, query_num, H), before the last norm."""
+    def attention(self, features: Tensor, size: tuple[int, int]) -> Tensor:
+        """Features (B, L, Dv) to attended queries (B, query_num, H), before the last norm."""
         keyed = self.ln_kv(self.kv_proj(features))
-        batch, longest, width = keyed.shape
-        positions = torch.zeros(batch, longest, width, dtype=keyed.dtype, device=keyed.device)
-        for index, (rows, columns) in enumerate(sizes):
-            positions[index, : rows * columns] = self._position(rows, columns, keyed)
+        batch, _, width = keyed.shape
         weights = self.attn.in_proj_weight.chunk(3)
         biases = self.attn.in_proj_bias.chunk(3)
         query = F.linear(self.ln_q(self.query), weights[0], biases[0])
-        keys = F.linear(keyed + positions, weights[1], biases[1])
+        keys = F.linear(keyed + self._position(*size, keyed), weights[1], biases[1])
         values = F.linear(keyed, weights[2], biases[2])
 
         def split(x: Tensor) -> Tensor:
             return x.reshape(x.shape[0], x.shape[1], self.heads, -1).transpose(1, 2)
 
-        counts = [rows * columns for rows, columns in sizes]
-        mask = None
-        if any(count != longest for count in counts):
-            places = torch.arange(longest, device=keyed.device)
-            visible = places[None, :] < torch.tensor(counts, device=keyed.device)[:, None]
-            mask = visible[:, None, None, :]
         attended = F.scaled_dot_product_attention(
-            split(query[None]).expand(batch, -1, -1, -1), split(keys), split(values), attn_mask=mask
+            split(query[None]).expand(batch, -1, -1, -1), split(keys), split(values)
         )
         attended = attended.transpose(1, 2).reshape(batch, -1, width)
         return self.attn.out_proj(attended)
 
-    def forward(self, features: Tensor, sizes: Sequence[tuple[int, int]]) -> Tensor:
+    def forward(self, features: Tensor, size: tuple[int, int]) -> Tensor:
         """Context tokens (B, query_num, H)."""
-        return self.ln_post(self.attention(features, sizes)) @ self.proj
+        return self.ln_post(self.attention(features, size)) @ self.proj
 
     def _position(self, rows: int, columns: int, like: Tensor) -> Tensor:
         """Sines and cosines of the column, then of the row; (rows * columns, H)."""
@@ -256,7 +219,7 @@ def _grid_positions(rows: int, columns: int, width: int) -> Tensor:
 
 
 class PictureEncoder:
-    """Pieces of any number of pictures to context tokens, in one go.
+    """Pieces of any number of pictures to context tokens; those of one size in one go.
 
     Args:
         batch: most pieces of a forward.
@@ -276,14 +239,12 @@ class PictureEncoder:
         self.batch = batch
         self._graphs = graphs or GraphRunner(tower.post_layernorm.weight.device)
 
-    def features(
-        self, patches: Sequence[npt.NDArray[np.float32]], sizes: Sequence[tuple[int, int]]
-    ) -> Tensor:
-        """Tower output (B, Lmax, Dv); groups of `batch` pieces, all padded to one length."""
+    def features(self, patches: Sequence[npt.NDArray[np.float32]], size: tuple[int, int]) -> Tensor:
+        """Tower output (B, L, Dv) of pieces of one size, in groups of `batch` pieces."""
         weight = self.tower.post_layernorm.weight
         pixels = _laid_out(patches).to(weight.device, weight.dtype)
         groups = [
-            self.tower(pixels[first : first + self.batch], sizes[first : first + self.batch])
+            self.tower(pixels[first : first + self.batch], size)
             for first in range(0, len(patches), self.batch)
         ]
         return groups[0] if len(groups) == 1 else torch.cat(groups)
@@ -291,8 +252,7 @@ class PictureEncoder:
     def tokens(self, patches: Sequence[npt.NDArray[np.float32]], size: tuple[int, int]) -> Tensor:
         """Tokens (B, query_num, H) of pieces of one size."""
         if len(patches) > CAPTURED_PIECES or not self._graphs.is_active:
-            sizes = [size] * len(patches)
-            return self.resampler(self.features(patches, sizes), sizes)
+            return self.resampler(self.features(patches, size), size)
         return self._step(_laid_out(patches), size)
 
     def capture(self, sizes: Iterable[tuple[int, int]]) -> None:
@@ -309,29 +269,14 @@ class PictureEncoder:
     def _step(self, pixels: Tensor, size: tuple[int, int]) -> Tensor:
         """Tokens of pieces (B, 3, P, L * P) of one size."""
         weight = self.tower.post_layernorm.weight
-        sizes = [size] * pixels.shape[0]
 
         def run(pixels: Tensor) -> tuple[Tensor, ...]:
-            return (self.resampler(self.tower(pixels.to(weight.dtype), sizes), sizes),)
+            return (self.resampler(self.tower(pixels.to(weight.dtype), size), size),)
 
-        (tokens,) = self._graphs.run("picture", (len(sizes), size), run, [pixels])
+        (tokens,) = self._graphs.run("picture", (pixels.shape[0], size), run, [pixels])
         return tokens
-
-    def look(self, pictures: Sequence[Pieces]) -> list[Tensor]:
-        """Per picture a tensor (pieces, query_num, H)."""
-        if not pictures:
-            return []
-        patches = [piece for picture in pictures for piece in picture.patches]
-        sizes = [size for picture in pictures for size in picture.sizes]
-        tokens = self.resampler(self.features(patches, sizes), sizes)
-        return list(tokens.split([picture.count for picture in pictures]))
 
 
 def _laid_out(patches: Sequence[npt.NDArray[np.float32]]) -> Tensor:
-    """Pieces (3, P, L * P) as one tensor (B, 3, P, Lmax * P), padded with zeros."""
-    side = patches[0].shape[1]
-    longest = max(piece.shape[2] for piece in patches)
-    pixels = torch.zeros(len(patches), 3, side, longest, dtype=torch.float32)
-    for index, piece in enumerate(patches):
-        pixels[index, :, :, : piece.shape[2]] = torch.from_numpy(piece)
-    return pixels
+    """Pieces (3, P, L * P) of one size as one tensor (B, 3, P, L * P)."""
+    return torch.from_numpy(np.stack(patches))
