@@ -207,7 +207,7 @@ const scenarios = {
       );
     }
     const chunk = wire.sent.find(({ message }) => message.type === 'audio_chunk');
-    assert.equal(Buffer.from(chunk.message.audio_base64, 'base64').length, 8000 * 4);
+    assert.equal(Buffer.from(chunk.message.audio_base64, 'base64').length, 1600 * 4);
     const line = await page.locator('p-transcript .assistant .said').first().textContent();
     assert.ok(line.length > 5);
     return `start to listening ${toListeningMs} ms`;

@@ -384,10 +384,11 @@ test('a unit that is dropped hands its request for silence on, in a binary messa
   socket.accept();
   socket.say({ type: 'queue_done' }, { type: 'prepared', session_id: 'd', audio_format: SAMPLES });
   socket.bufferedAmount = 1e6;
-  client.sendUnitOf({ audio: HEARD, forceListen: true });
-  for (let i = 0; i < 2; i++) client.sendUnitOf({ audio: HEARD });
+  const audio = new Float32Array(16000);
+  client.sendUnitOf({ audio, forceListen: true });
+  for (let i = 0; i < 2; i++) client.sendUnitOf({ audio });
   socket.bufferedAmount = 0;
-  client.sendUnitOf({ audio: HEARD });
+  client.sendUnitOf({ audio });
 
   const units = socket.sent.slice(1).map((frame) => opened(frame)[0].force_listen ?? false);
   assert.deepEqual(units, [true, false, false]);
@@ -523,11 +524,11 @@ test('what is said while the call is away is kept, and sent whole when it is bac
   const post = (_, message) => sent.push(message.number);
   const unit = (number) => ({ type: 'audio_chunk', audio_base64: 'AAAA', number });
   let dropped = 0;
-  for (let number = 0; number < 12; number++) dropped += backlog.push(unit(number), 0, null, post);
+  for (let number = 0; number < 12; number++) dropped += backlog.push(unit(number), 1000, 0, null, post);
   const socket = { bufferedAmount: 1e9 };
-  dropped += backlog.push(unit(12), 0, socket, post);
+  dropped += backlog.push(unit(12), 1000, 0, socket, post);
   socket.bufferedAmount = 0;
-  dropped += backlog.push(unit(13), 0, socket, post);
+  dropped += backlog.push(unit(13), 1000, 0, socket, post);
 
   assert.equal(dropped, 0);
   assert.deepEqual(
@@ -545,9 +546,9 @@ test('a slow network loses old units and keeps the request to be silent', () => 
   socket.accept();
   socket.say({ type: 'queue_done' }, { type: 'prepared', session_id: 'adx_1', prompt_length: 1 });
   socket.bufferedAmount = 1e9;
-  for (let i = 0; i < 4; i++) client.sendUnitOf({ audio: new Float32Array(16).fill(i), forceListen: i === 0 });
+  for (let i = 0; i < 4; i++) client.sendUnitOf({ audio: new Float32Array(16000).fill(i), forceListen: i === 0 });
   socket.bufferedAmount = 0;
-  client.sendUnitOf({ audio: new Float32Array(16).fill(9) });
+  client.sendUnitOf({ audio: new Float32Array(16000).fill(9) });
 
   const units = socket.sent.filter((message) => message.type === 'audio_chunk');
   assert.deepEqual(

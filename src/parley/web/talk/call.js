@@ -55,8 +55,6 @@ export class Call extends CallKind {
   micLevel = 0;
   /** True if the page is hidden. */
   isAway = () => false;
-  /** Seconds in one unit. */
-  unitS = 1;
   /** @type {Blob | null} */
   recorded = null;
   #kept = new KeptCall();
@@ -288,9 +286,9 @@ export class Call extends CallKind {
     this.#watch();
   }
 
-  /** @param {number} dropped units given up so far */
+  /** @param {number} dropped seconds given up so far */
   #onDropped(dropped) {
-    this.set({ trouble: { kind: 'network', dropped: dropped * this.unitS } });
+    this.set({ trouble: { kind: 'network', dropped } });
     this.clearTimer(this.#timers.slow);
     this.#timers.slow = this.setTimer(() => {
       if (this.state.trouble?.kind === 'network') this.dismissTrouble();

@@ -29,7 +29,6 @@ const RESUME_AFTER_MS = 800;
 export class HalfDuplexCall extends Call {
   /** @type {HalfDuplexClient | null} */
   client = null;
-  unitS = 0.5;
   lastSentAt = 0;
   metrics = { turns: 0, speechMs: 0 };
   #isSending = false;
@@ -153,7 +152,7 @@ export class HalfDuplexCall extends Call {
   hold(on) {
     if (!this.order?.isPushToTalk || !this.isLive || on === this.#isHeld) return;
     this.#isHeld = on;
-    this.#trailing = on ? 0 : Math.ceil((this.order.trailingMs ?? 0) / (this.unitS * 1000));
+    this.#trailing = on ? 0 : Math.ceil(((this.order.trailingMs ?? 0) * 16) / UNIT_SAMPLES);
     this.rig.mute(!on || this.state.isMuted);
     this.dispatchEvent(new CustomEvent('change', { detail: this.state }));
   }

@@ -1,12 +1,13 @@
 export class Backlog {
     /**
      * @param {any} message a unit
+     * @param {number} ms how long it is
      * @param {number} now ms
      * @param {{bufferedAmount: number} | null} socket null: there is none now
      * @param {(frame: string | Uint8Array, message: any) => void} post
-     * @returns {number} units given up
+     * @returns {number} ms given up
      */
-    push(message: any, now: number, socket: {
+    push(message: any, ms: number, now: number, socket: {
         bufferedAmount: number;
     } | null, post: (frame: string | Uint8Array, message: any) => void): number;
     clear(): void;

@@ -75,8 +75,9 @@ export class Connection extends EventTarget {
     /**
      * A unit of live sound: late sound is worth nothing, so while the network is behind the oldest goes.
      * @param {any} message
+     * @param {Float32Array} audio what it holds, 16 kHz
      */
-    sendUnit(message: any): void;
+    sendUnit(message: any, audio: Float32Array): void;
     /**
      * End on purpose: say so, wait for the answer, close.
      * @param {object | null} message the dialect's word for it; null where it has none

@@ -1,7 +1,7 @@
 /** @typedef {import('./protocol.js').half_duplex.HalfDuplexPrepare} Prepare */
 /** @typedef {import('./protocol.js').half_duplex.ServerMessage} ServerMessage */
-/** What the protocol asks for: half a second at 16 kHz. */
-export const UNIT_SAMPLES: 8000;
+/** A tenth of a second at 16 kHz: the server may notice the end of a turn within it. */
+export const UNIT_SAMPLES: 1600;
 export class HalfDuplexClient extends LegacyConnection {
     /**
      * @param {Omit<Prepare, 'type'>} options

@@ -1,17 +1,17 @@
 /**
- * Units of live sound that cannot leave yet: the newest few on a slow network, because late sound is worth
+ * Live sound that cannot leave yet: the newest seconds on a slow network, because late sound is worth
  * nothing; while the call is away all that is said, up to the window in which it may come back.
  */
 
 import { pack } from './sound.js';
 
-/** What may wait in the socket before units are held back, and how many are held: on a line, and without one. */
-const BUFFER_UNITS = 3;
-const HELD_UNITS = 2;
-const AWAY_UNITS = 30;
+/** What may wait in the socket before sound is held back, and what is held: on a line, and without one. */
+const BUFFER_MS = 3000;
+const HELD_MS = 2000;
+const AWAY_MS = 30_000;
 
 export class Backlog {
-  /** @type {{frame: string | Uint8Array, message: any}[]} */
+  /** @type {{frame: string | Uint8Array, message: any, ms: number}[]} */
   #units = [];
   /** Since when something waits; null: nothing does. @type {number | null} */
   #since = null;
@@ -19,28 +19,30 @@ export class Backlog {
 
   /**
    * @param {any} message a unit
+   * @param {number} ms how long it is
    * @param {number} now ms
    * @param {{bufferedAmount: number} | null} socket null: there is none now
    * @param {(frame: string | Uint8Array, message: any) => void} post
-   * @returns {number} units given up
+   * @returns {number} ms given up
    */
-  push(message, now, socket, post) {
+  push(message, ms, now, socket, post) {
     const frame = pack(message);
-    this.#units.push({ frame, message });
-    const limit = frame.length * BUFFER_UNITS;
+    this.#units.push({ frame, message, ms });
+    const limit = (frame.length * BUFFER_MS) / ms;
     for (let next = this.#units[0]; next && socket && socket.bufferedAmount < limit; next = this.#units[0]) {
       this.#units.shift();
       post(next.frame, next.message);
     }
     this.#since = this.#units.length === 0 ? null : (this.#since ?? now);
     // What was said while the call was away is sent whole, however slowly it leaves.
-    this.#isAway = socket === null || (this.#isAway && this.#units.length > HELD_UNITS);
-    let dropped = 0;
-    while (this.#units.length > (this.#isAway ? AWAY_UNITS : HELD_UNITS)) {
-      this.#drop();
-      dropped++;
-    }
-    return dropped;
+    this.#isAway = socket === null || (this.#isAway && this.#heldMs() > HELD_MS);
+    const before = this.#heldMs();
+    while (this.#heldMs() > (this.#isAway ? AWAY_MS : HELD_MS)) this.#drop();
+    return before - this.#heldMs();
+  }
+
+  #heldMs() {
+    return this.#units.reduce((sum, { ms }) => sum + ms, 0);
   }
 
   #drop() {

@@ -8,7 +8,7 @@
  *   ready    {sessionId, recordingId}       the conversation may begin
  *   returned {awayMs}                       the session was resumed over another connection
  *   trouble  {code, sentence}               something failed, the conversation continues
- *   dropped  number                         units given up so far because the network is too slow
+ *   dropped  number                         seconds given up so far because the network is too slow
  *   ended    Ending                         exactly once
  *   wire     {out: boolean, message}        every message, for those who watch
  * and what the dialect adds.
@@ -383,13 +383,17 @@ export class Connection extends EventTarget {
   /**
    * A unit of live sound: late sound is worth nothing, so while the network is behind the oldest goes.
    * @param {any} message
+   * @param {Float32Array} audio what it holds, 16 kHz
    */
-  sendUnit(message) {
+  sendUnit(message, audio) {
     const isAway = this.phase === 'returning';
     if (!this.isOpen && !isAway) return;
     const post = this.#post.bind(this);
-    const dropped = this.#backlog.push(message, this.now(), isAway ? null : this.#socket, post);
-    for (let i = 0; i < dropped; i++) this.emit('dropped', ++this.dropped);
+    const ms = audio.length / 16;
+    const droppedMs = this.#backlog.push(message, ms, this.now(), isAway ? null : this.#socket, post);
+    if (droppedMs === 0) return;
+    this.dropped = Math.round(1000 * this.dropped + droppedMs) / 1000;
+    this.emit('dropped', this.dropped);
   }
 
   /**

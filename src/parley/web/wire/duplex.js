@@ -121,7 +121,7 @@ export class DuplexClient extends LegacyConnection {
     if (frames?.length) message.frame_base64_list = frames;
     if (forceListen) message.force_listen = true;
     if (slices) message.max_slice_nums = slices;
-    this.sendUnit(message);
+    this.sendUnit(message, audio);
   }
 
   pause() {

@@ -12,8 +12,8 @@ import { LegacyConnection } from './legacy.js';
 /** @typedef {import('./protocol.js').half_duplex.HalfDuplexPrepare} Prepare */
 /** @typedef {import('./protocol.js').half_duplex.ServerMessage} ServerMessage */
 
-/** What the protocol asks for: half a second at 16 kHz. */
-export const UNIT_SAMPLES = 8000;
+/** A tenth of a second at 16 kHz: the server may notice the end of a turn within it. */
+export const UNIT_SAMPLES = 1600;
 
 export class HalfDuplexClient extends LegacyConnection {
   /**
@@ -70,7 +70,7 @@ export class HalfDuplexClient extends LegacyConnection {
   /** @param {Float32Array} audio */
   sendAudio(audio) {
     if (!this.takesUnits) return;
-    this.sendUnit({ type: 'audio_chunk', audio_base64: this.sound.out(audio), ...this.sound.told });
+    this.sendUnit({ type: 'audio_chunk', audio_base64: this.sound.out(audio), ...this.sound.told }, audio);
   }
 
   end() {

@@ -142,7 +142,7 @@ export class RealtimeClient extends Connection {
     if (frames?.length) message.video_frames = frames;
     if (forceListen) message.force_listen = true;
     if (slices) message.max_slice_nums = slices;
-    this.sendUnit(message);
+    this.sendUnit(message, audio);
   }
 
   pause() {}

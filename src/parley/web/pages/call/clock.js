@@ -36,7 +36,7 @@ function duplexMetrics({ metrics: now, state }, used, answerMs) {
     { name: 'gaps', value: now.gaps, is: now.gaps ? 'poor' : 'good' },
     { name: 'shift', value: now.shiftMs, unit: 'ms', is: grade(now.shiftMs, 1, 200) },
     { name: 'drift', value: now.driftMs, unit: 'ms', is: grade(drift, 50, 200) },
-    { name: 'dropped', value: now.dropped, is: now.dropped ? 'poor' : 'good' },
+    { name: 'dropped', value: Math.ceil(now.dropped), is: now.dropped ? 'poor' : 'good' },
   ]);
 }
 

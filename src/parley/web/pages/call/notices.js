@@ -31,7 +31,10 @@ function troubleNotice(page) {
   }
   if (phase === 'ended') return null;
   if (trouble?.kind === 'network') {
-    return notice('warn', 'network.slow', 'network.slow_fix', { values: { dropped: trouble.dropped }, onClose });
+    return notice('warn', 'network.slow', 'network.slow_fix', {
+      values: { dropped: Math.ceil(trouble.dropped) },
+      onClose,
+    });
   }
   return trouble ? notice('warn', 'trouble.server', undefined, { said: trouble.sentence, onClose }) : null;
 }
