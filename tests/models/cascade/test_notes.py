@@ -54,6 +54,7 @@ def test_what_is_said_has_the_note_it_deserves(said, note):
     [
         ("wat is the captial of germny", "The capital of Germany is Berlin."),
         ("how mny legs dos a spidr have", "A spider has eight legs."),
+        ("waht sound does a cow make", "A cow says moo."),
         ("whats the oposite of big", "The opposite of big is small."),
         ("My friend Germny is here.", None),
     ],

@@ -309,12 +309,15 @@ _AND = re.compile(
 def _replaced(text: str, earlier: Sequence[str], note: Callable[[str], str | None]) -> str | None:
     """`And of Spain?` after `What is the capital of France?`, `No, I meant Peru.`, `And in an
     hour?`: the note for the question before with these words, in place of some of its own."""
-    found = _AND.match(as_digits(text))
-    asked = next((one for one in reversed(earlier[-3:]) if not _AND.match(as_digits(one))), None)
+    plain = [as_digits(one).replace("%", " percent") for one in (*earlier[-3:], text)]
+    found = _AND.match(plain.pop())
+    asked = next((one for one in reversed(plain) if not _AND.match(one)), None)
     if not found or asked is None or len(found["new"].split()) > 4:
         return None
-    new, words = found["new"].split(), as_digits(asked).strip(" ?.!").split()
-    has_digit = any(map(str.isdigit, found["new"]))
+    new, words = found["new"].split(), asked.strip(" ?.!").split()
+    numbers = re.findall(r"\d+", found["new"])
+    # A number takes the place of one, if there is one.
+    has_digit = bool(numbers and re.search(r"\d", asked))
     spans = [(at, size) for size in (1, 2, 3) for at in range(len(words) - size, 0, -1)]
 
     def likeness(span: tuple[int, int]) -> tuple[int, int]:
@@ -331,7 +334,11 @@ def _replaced(text: str, earlier: Sequence[str], note: Callable[[str], str | Non
     for question in [(*words, found["tail"])] * is_more + questions:
         told = note(" ".join(question) + "?")
         is_other = is_more and told != before and question[:-1] == tuple(words)
-        if told and (is_other or re.search(rf"\b{re.escape(new[-1][:4])}", told.lower())):
+        if (
+            told
+            and all(one in told for one in numbers)
+            and (is_other or re.search(rf"\b{re.escape(new[-1][:4])}", told.lower()))
+        ):
             return told
     return None
 
@@ -364,11 +371,11 @@ def _mended(text: str, is_word: Callable[[str], bool]) -> str:
         if is_word(word) or word in vocabulary():
             return word
         near = sorted(
-            {one for one in slips(word) if one in vocabulary()},
-            key=lambda one: (one[0] != word[0], -len(one)),
+            (one[0] != word[0], sorted(one) != sorted(word), -len(one), one)
+            for one in {*slips(word)} & vocabulary()
         )
-        is_clear = len(near) < 2 or len(near[0]) > len(near[1]) or near[1][0] != word[0]
-        return near[0] if near and is_clear else word
+        is_clear = near and (len(near) < 2 or near[0][:3] < near[1][:3])
+        return near[0][3] if is_clear else word
 
     return re.sub(rf"\b[a-z]{{3,{SLIP_LETTERS}}}\b", mend, text)
 
