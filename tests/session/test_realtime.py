@@ -51,6 +51,8 @@ async def test_every_append_is_answered_by_exactly_one_response():
         assert talk.socket.sent[0]["session_id"] == "rt_1"
         assert talk.socket.sent[0]["prompt_length"] > 0
         assert len(answers) == 9
+        times = [(m.pop("wall_clock_ms"), m.pop("server_send_ts")) for m in answers]
+        assert all(wall_ms > 0 and sent_s > 1e9 for wall_ms, sent_s in times)
         assert answers[0] == {
             "type": "response.listen",
             "kv_cache_length": answers[0]["kv_cache_length"],

@@ -317,7 +317,7 @@ const scenarios = {
     assert.match(await page.locator('.chip:has(p-rings)').textContent(), / left Memory: \d+ %$/);
     await hangUp(page);
     const units = wire.sent.filter(({ message }) => message.type === 'input_audio_buffer.append');
-    assert.ok(units.every(({ message }) => Buffer.from(message.audio, 'base64').length === 64000));
+    assert.ok(units.every(({ message }) => Buffer.from(message.audio, 'base64').length === 6400));
     assert.ok(forced.length <= 1);
     assert.equal(wire.sent.filter(({ message }) => message.force_listen).length, 1);
     await wire.ends('session.closed');
@@ -454,8 +454,9 @@ const scenarios = {
       .filter(({ message }) => message.type === 'input_audio_buffer.append')
       .map(({ message }) => message);
     const frames = units.filter((unit) => unit.video_frames?.length === 1);
-    // A unit does not wait for a picture that is late, as on a busy machine.
-    assert.ok(frames.length >= units.length / 2, `${frames.length} of ${units.length} units carry a picture`);
+    // The end of a second carries a picture, and does not wait for one that is late, as on a busy machine.
+    const seconds = Math.floor(units.length / 10);
+    assert.ok(frames.length >= seconds / 2 && frames.length <= seconds, `${frames.length} pictures in ${seconds} s`);
     const jpeg = Buffer.from(frames[0].video_frames[0], 'base64');
     assert.deepEqual([...jpeg.subarray(0, 2)], [0xff, 0xd8]);
     assert.equal(units.at(-1).max_slice_nums, 2);
@@ -994,6 +995,7 @@ const scenarios = {
         if (message.type === 'session.update') say({ type: 'session.created', session_id: 'rt_1', prompt_length: 1 });
         if (message.type === 'input_audio_buffer.append') {
           units.push(message);
+          if (units.length % 10) return;
           say(
             units.some(({ force_listen: forced }) => forced)
               ? { type: 'response.listen', kv_cache_length: 11 }

@@ -49,7 +49,7 @@ async function madeUp(page, { onUnit = (say) => say(listening), onStart = () => 
   const calls = [];
   await page.routeWebSocket(/\/v1\/realtime/, (socket) => {
     const say = (message) => socket.send(JSON.stringify(message));
-    const call = { units: 0, say, socket, updates: [] };
+    const call = { pieces: 0, say, socket, updates: [] };
     calls.push(call);
     say({ type: 'session.queue_done' });
     socket.onMessage((text) => {
@@ -59,7 +59,9 @@ async function madeUp(page, { onUnit = (say) => say(listening), onStart = () => 
         say({ type: 'session.created', session_id: `rt_${calls.length}`, prompt_length: 1 });
         onStart(say, calls.length);
       }
-      if (message.type === 'input_audio_buffer.append') onUnit(say, ++call.units, calls.length);
+      if (message.type === 'input_audio_buffer.append' && ++call.pieces % 10 === 0) {
+        onUnit(say, call.pieces / 10, calls.length);
+      }
       if (message.type === 'session.close') say({ type: 'session.closed', reason: 'stopped' });
     });
   });
@@ -420,7 +422,7 @@ export const callScenarios = {
     await putForward(12);
     await until(page, () => document.querySelector('p-transcript').textContent.includes('reconnected'));
     await phase(page, 'live');
-    await eventually(() => calls[1].units >= 4, 'four units of the second call');
+    await eventually(() => calls[1].pieces >= 40, 'four units of the second call');
     await until(page, () => /in time|^Slow/.test(document.querySelector('p-signal').textContent));
     await hangUp(page);
     assert.ok(await page.locator('p-signal').isHidden());

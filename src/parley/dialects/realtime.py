@@ -133,10 +133,11 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
                 return (realtime.SessionCreated(prompt_length=event.prompt_tokens, **ready),)
             case events.UnitDone():
                 if not event.result.is_listen:
-                    return self._deltas(event.result)
+                    return self._deltas(event)
                 self._is_in_turn = False
                 self.sound.forget()
-                return (realtime.Listen(kv_cache_length=event.result.context_tokens),)
+                tokens = event.result.context_tokens
+                return (realtime.Listen(kv_cache_length=tokens, **self._times(event)),)
             case events.TurnTranscribed(text=str() as text):
                 if not self._wants_transcript:
                     return ()
@@ -152,8 +153,15 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
                 # Requests, turns, pauses: this dialect has no such words.
                 return ()
 
-    def _deltas(self, unit: UnitResult) -> list[realtime.AudioDelta]:
+    def _times(self, event: events.UnitDone) -> dict[str, float]:
+        return {
+            "wall_clock_ms": round(event.wall_ms, 1),
+            "server_send_ts": self.context.clock.time(),
+        }
+
+    def _deltas(self, event: events.UnitDone) -> list[realtime.AudioDelta]:
         """What was said in a unit; where its sound is longer than a second, in several deltas."""
+        unit = event.result
         pcm = unit.pcm if unit.pcm or self.extensions else self._pause(unit)
         sounds = self.sound.seconds(pcm, ends=unit.end_of_turn)
         self._is_in_turn = not unit.end_of_turn
@@ -163,6 +171,7 @@ class RealtimeDialect(SoundDialect, RealtimeCallDialect):
                 audio=sound,
                 end_of_turn=unit.end_of_turn and index == len(sounds) - 1,
                 kv_cache_length=unit.context_tokens,
+                **self._times(event),
             )
             for index, sound in enumerate(sounds)
         ]

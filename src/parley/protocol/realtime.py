@@ -172,18 +172,22 @@ class SessionCreated(Wire, tag="session.created"):
 
 class AudioDelta(Wire, tag="response.output_audio.delta"):
     """The model speaks. `audio`: base64 float32 PCM, 24 kHz mono, at most a second. With extensions
-    it is empty while text runs ahead."""
+    it is empty while text runs ahead. The others as in `duplex.Result`."""
 
     text: str
     audio: str
     end_of_turn: bool
     kv_cache_length: int
+    wall_clock_ms: Annotated[float | UnsetType, EXTENSION] = UNSET
+    server_send_ts: Annotated[float | UnsetType, EXTENSION] = UNSET
 
 
 class Listen(Wire, tag="response.listen"):
-    """The model listens."""
+    """The model listens. The others as in `duplex.Result`."""
 
     kv_cache_length: int
+    wall_clock_ms: Annotated[float | UnsetType, EXTENSION] = UNSET
+    server_send_ts: Annotated[float | UnsetType, EXTENSION] = UNSET
 
 
 class ResponseInterruption(legacy.InterruptionFields, tag="response.interruption"):

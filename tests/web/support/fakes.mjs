@@ -110,6 +110,9 @@ export class FakeRig extends EventTarget {
   unit(value = 0.1) {
     this.onUnit?.(new Float32Array(this.unitSamples).fill(value), false);
   }
+  second(value) {
+    for (let from = 0; from < 16000; from += this.unitSamples) this.unit(value);
+  }
   emit(type, detail) {
     this.dispatchEvent(new CustomEvent(type, { detail }));
   }

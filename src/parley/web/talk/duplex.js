@@ -1,5 +1,7 @@
 /**
- * A call in full duplex: one unit per second each way, both may speak at any time.
+ * A call in full duplex: an answer per second, both may speak at any time. The microphone's sound leaves in
+ * pieces of a tenth of a second, so that the server hears at once that someone interrupts or has finished;
+ * a file's leaves in whole seconds.
  *
  * Turns: the first speaking unit after listening, or after a unit marked as last, begins one. When the
  * model listens again without having ended its turn it was interrupted: what waits for playback is
@@ -37,6 +39,7 @@ import { QualityMeter } from './quality.js';
  *   the person has set it
  */
 
+const PIECES = 10;
 /** What a turn waits where nothing else was said. */
 const DELAY_MS = 200;
 /** Seconds that can be in flight; more than that a server has dropped. */
@@ -63,7 +66,10 @@ export class DuplexCall extends Call {
   #forceNext = false;
   #turnFirstAt = 0;
   #firstTransit = NaN;
-  /** When units that are not answered yet were sent. @type {number[]} */
+  #leastTransit = Infinity;
+  /** Pieces of the microphone's second that have been sent. */
+  #pieces = 0;
+  /** When seconds that are not answered yet were sent. @type {number[]} */
   #sentAt = [];
   #answeredAt = 0;
   #droppedBefore = 0;
@@ -130,7 +136,7 @@ export class DuplexCall extends Call {
       this.#tick();
       return;
     }
-    this.rig.capture(UNIT_SAMPLES, (audio, final) => {
+    this.rig.capture(this.order?.feed ? UNIT_SAMPLES : UNIT_SAMPLES / PIECES, (audio, final) => {
       if (!final && this.isLive) this.#unit(audio);
       else this.rig.recycle(audio);
     });
@@ -156,18 +162,22 @@ export class DuplexCall extends Call {
     const audio = taken?.audio ?? mic;
     if (!audio) return;
     if (feed && !taken && sound === 'file') return;
-    const picture = taken?.frame !== undefined ? Promise.resolve(taken.frame) : (frame?.() ?? Promise.resolve(null));
+    this.#pieces = (this.#pieces + audio.length / (UNIT_SAMPLES / PIECES)) % PIECES;
+    const endsSecond = this.#pieces === 0;
+    const seen = endsSecond ? frame?.() : null;
+    const picture = taken?.frame !== undefined ? Promise.resolve(taken.frame) : (seen ?? Promise.resolve(null));
     this.#outbox = this.#outbox.then(async () => {
       // A camera that does not answer must not hold the voice back.
       const image = await picture.catch(() => null);
       if (!this.isLive) return;
       const forceListen = this.state.isForcingListen || this.#forceNext;
       this.#forceNext = false;
+      this.client?.sendUnitOf({ audio, frames: image ? [image] : undefined, forceListen, slices: slices?.() });
+      if (mic) this.rig.recycle(mic);
+      if (!endsSecond) return;
       this.#sentAt.push(this.now());
       if (this.#sentAt.length > SENT_LIMIT) this.#sentAt.shift();
       this.metrics.units++;
-      this.client?.sendUnitOf({ audio, frames: image ? [image] : undefined, forceListen, slices: slices?.() });
-      if (mic) this.rig.recycle(mic);
       this.dispatchEvent(
         new CustomEvent('unit', { detail: { index: this.metrics.units, frame: image, levels: taken?.levels ?? null } }),
       );
@@ -227,7 +237,16 @@ export class DuplexCall extends Call {
     const { metrics } = this;
     const sentAt = this.#sentAt.shift();
     this.#answeredAt = this.now();
-    metrics.responseMs = sentAt === undefined ? null : this.now() - sentAt;
+    let lateMs = 0;
+    if (costs.sentAt) {
+      const transit = Date.now() - costs.sentAt * 1000;
+      if (Number.isNaN(this.#firstTransit)) this.#firstTransit = transit;
+      this.#leastTransit = Math.min(this.#leastTransit, transit);
+      metrics.driftMs = transit - this.#firstTransit;
+      lateMs = transit - this.#leastTransit;
+    }
+    if (costs.wallMs) metrics.responseMs = costs.wallMs + lateMs;
+    else metrics.responseMs = sentAt === undefined ? null : this.now() - sentAt;
     if (metrics.responseMs !== null) {
       this.#quality.answered(metrics.responseMs);
       this.#headStart.answered(metrics.responseMs);
@@ -235,11 +254,6 @@ export class DuplexCall extends Call {
     metrics.contextTokens = contextTokens;
     metrics.costMs = costs.wallMs ?? costs.allMs ?? null;
     metrics.slices = costs.slices ?? metrics.slices;
-    if (costs.sentAt) {
-      const transit = Date.now() - costs.sentAt * 1000;
-      if (Number.isNaN(this.#firstTransit)) this.#firstTransit = transit;
-      metrics.driftMs = transit - this.#firstTransit;
-    }
     this.dispatchEvent(new CustomEvent('metrics', { detail: { ...metrics, isSpeaking } }));
   }
 

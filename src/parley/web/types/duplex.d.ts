@@ -2,7 +2,7 @@
 /** @typedef {import('./protocol.js').duplex.ServerMessage} ServerMessage */
 /**
  * @typedef {object} Unit
- * @property {Float32Array} audio 16 kHz, normally 16000 samples
+ * @property {Float32Array} audio 16 kHz, at most 16000 samples
  * @property {string[]} [frames] base64 JPEG
  * @property {boolean} [forceListen]
  * @property {number} [slices] 1 to 9
@@ -22,6 +22,7 @@
  */
 /** @template M @template {keyof M} F @typedef {Omit<M, F> & Record<F, string | Uint8Array>} WithSound */
 export const UNIT_SAMPLES: 16000;
+export function costsOf(message: any): Costs;
 /** Tokens a context can hold. Source: service.md 4.5. */
 export const CONTEXT_TOKENS: 8192;
 export class DuplexClient extends LegacyConnection {
@@ -50,7 +51,7 @@ export type Prepare = import("./protocol.js").duplex.Prepare;
 export type ServerMessage = import("./protocol.js").duplex.ServerMessage;
 export type Unit = {
     /**
-     * 16 kHz, normally 16000 samples
+     * 16 kHz, at most 16000 samples
      */
     audio: Float32Array;
     /**

@@ -1,5 +1,5 @@
 /**
- * The duplex dialect: one unit per second each way, with a pause.
+ * The duplex dialect: sound in pieces of up to a second, a result per second, and a pause.
  *
  * `DuplexClient` and `RealtimeClient` are two ways to say the same and share their events:
  *   listen  {contextTokens, costs}
@@ -15,7 +15,7 @@ import { LegacyConnection } from './legacy.js';
 /** @typedef {import('./protocol.js').duplex.ServerMessage} ServerMessage */
 /**
  * @typedef {object} Unit
- * @property {Float32Array} audio 16 kHz, normally 16000 samples
+ * @property {Float32Array} audio 16 kHz, at most 16000 samples
  * @property {string[]} [frames] base64 JPEG
  * @property {boolean} [forceListen]
  * @property {number} [slices] 1 to 9
@@ -37,6 +37,16 @@ import { LegacyConnection } from './legacy.js';
 /** @template M @template {keyof M} F @typedef {Omit<M, F> & Record<F, string | Uint8Array>} WithSound */
 
 export const UNIT_SAMPLES = 16000;
+
+/** What a unit cost. @param {any} message @returns {Costs} */
+export const costsOf = (message) => ({
+  allMs: message.cost_all_ms,
+  wallMs: message.wall_clock_ms,
+  sentAt: message.server_send_ts,
+  slices: message.vision_slices,
+  visionTokens: message.vision_tokens,
+});
+
 /** Tokens a context can hold. Source: service.md 4.5. */
 export const CONTEXT_TOKENS = 8192;
 
@@ -82,13 +92,7 @@ export class DuplexClient extends LegacyConnection {
         this.prepared({ ...message, session_id: message.session_id || this.ownId });
         break;
       case 'result': {
-        const costs = {
-          allMs: message.cost_all_ms,
-          wallMs: message.wall_clock_ms,
-          sentAt: message.server_send_ts,
-          slices: message.vision_slices,
-          visionTokens: message.vision_tokens,
-        };
+        const costs = costsOf(message);
         const contextTokens = message.kv_cache_length;
         if (message.is_listen) this.emit('listen', { contextTokens, costs });
         else

@@ -740,18 +740,22 @@ export namespace realtime {
     accepts?: string[];
     audio_format?: AudioFormat;
   }
-  /** The model speaks. `audio`: base64 float32 PCM, 24 kHz mono, at most a second. With extensions it is empty while text runs ahead. */
+  /** The model speaks. `audio`: base64 float32 PCM, 24 kHz mono, at most a second. With extensions it is empty while text runs ahead. The others as in `duplex.Result`. */
   interface AudioDelta {
     type: "response.output_audio.delta";
     text: string;
     audio: string;
     end_of_turn: boolean;
     kv_cache_length: number;
+    wall_clock_ms?: number;
+    server_send_ts?: number;
   }
-  /** The model listens. */
+  /** The model listens. The others as in `duplex.Result`. */
   interface Listen {
     type: "response.listen";
     kv_cache_length: number;
+    wall_clock_ms?: number;
+    server_send_ts?: number;
   }
   /** Only where the session asked for `transcribe` and the model writes down what it hears: what the user said. `item_id` is new for each. */
   interface InputTranscriptionCompleted {

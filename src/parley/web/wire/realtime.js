@@ -2,6 +2,7 @@
 
 import { socketUrl } from './address.js';
 import { Connection } from './connection.js';
+import { costsOf } from './duplex.js';
 import { placeOf } from './place.js';
 
 /** @typedef {import('./protocol.js').realtime.ServerMessage} ServerMessage */
@@ -60,7 +61,7 @@ export class RealtimeClient extends Connection {
         this.ready({ sessionId: message.session_id, recordingId: message.recording_session_id });
         break;
       case 'response.listen':
-        this.emit('listen', { contextTokens: message.kv_cache_length, costs: {} });
+        this.emit('listen', { contextTokens: message.kv_cache_length, costs: costsOf(message) });
         break;
       case 'response.output_audio.delta':
         this.emit('speak', {
@@ -68,7 +69,7 @@ export class RealtimeClient extends Connection {
           audio: this.sound.come(message.audio),
           isLast: message.end_of_turn,
           contextTokens: message.kv_cache_length,
-          costs: {},
+          costs: costsOf(message),
         });
         break;
       case 'response.interruption':
