@@ -619,6 +619,18 @@ async def test_what_a_client_says_that_came_back_meanwhile_is_for_the_next_worke
         assert not reading.done()
 
 
+async def test_nothing_follows_the_last_word():
+    async with logged() as (bench, _):
+        for _ in range(2 * INPUT_ACK_EVERY):
+            bench.first.say({"type": "sound"})
+            await bench.socket.receive()
+            bench.socket.handled()
+        words = bench.socket.send(message("the end"))
+        await asyncio.gather(words, bench.socket.close(1000, "done"))
+
+        assert bench.first.sent[-1]["text"] == "the end"
+
+
 async def test_messages_count_as_received_only_with_the_state_that_follows_them():
     async with logged() as (bench, logs):
         before = bench.log.stored_received

@@ -441,7 +441,8 @@ class ResumableSocket:
                         log.acknowledge(seq)
                     self._changed.set()
                 safe = min(self._received, log.stored_received)
-                if safe - self._told >= INPUT_ACK_EVERY:
+                # Nothing follows a dialect's last word.
+                if self._closing is None and safe - self._told >= INPUT_ACK_EVERY:
                     self._told = safe
                     await self._send_to(attached.socket, _text(InputAck(received=self._told)))
                 if self._closing is not None and not log.waiting_bytes:

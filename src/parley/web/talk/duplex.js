@@ -1,6 +1,6 @@
 /**
  * A call in full duplex: an answer per second, both may speak at any time. The microphone's sound leaves in
- * pieces of a tenth of a second, so that the server hears at once that someone interrupts or has finished;
+ * pieces of a tenth of a second, so that the server soon hears that someone interrupts or has finished;
  * a file's leaves in whole seconds.
  *
  * Turns: the first speaking unit after listening, or after a unit marked as last, begins one. When the
