@@ -55,7 +55,7 @@ def assert_same_bits(mine: list[Outcome], theirs: list[Outcome]) -> None:
     assert len(mine) == len(theirs)
     for found, wanted in zip(mine, theirs, strict=True):
         assert found.text == wanted.text
-        # In about one of fifty processes some samples differ in their last bit, pages or not.
+        # In about one of fifty processes some samples differ in their last bit.
         np.testing.assert_allclose(found.samples, wanted.samples, rtol=0, atol=1e-6)
 
 
