@@ -13,16 +13,9 @@ from tests.support.small_minicpmo import decoded, small_model
 
 from parley.engine.segments import Audio
 from parley.engine.work import Generate, StartSession, Work
-from parley.models.minicpmo45.conversation import prefill
 from parley.models.minicpmo45.model import MiniCPMO45
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _voices_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many steps an opening takes must not depend on how busy the machine is."""
-    monkeypatch.setattr(prefill, "VOICE_WAIT_S", 60.0)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("voices_are_waited_for")]
 
 
 class TestSmallMiniCPMO(ModelContract):
