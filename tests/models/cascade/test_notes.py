@@ -357,6 +357,12 @@ def test_a_long_text_takes_no_longer_than_its_end(piece):
     )
 
 
+def test_a_question_after_a_long_one_takes_no_longer_for_it():
+    before = "What is the capital of " + "France " * 3000
+
+    assert takes_less_than(0.4, lambda: note_for("And of Spain?", [before], answers=["Paris."]))
+
+
 def test_what_is_asked_at_the_end_of_a_long_text_is_answered():
     story = "We went to the sea and ate fish and it rained. " * 40
     asked_for_help = note_for("I want to kill myself. " + story)

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from random import Random
+from typing import Final
 
 from parley.models.cascade.notes import memory, turns
 from parley.models.cascade.notes.calendar import calendar_note
@@ -221,13 +222,14 @@ def _known(
     if found is None and told is not None:
         return NOT_TOLD
     if found is None:
+        before = memory.listen(earlier)
         found = _replaced(
             text,
             earlier,
             lambda asked: (
                 clock_note(asked, now)
                 or measure_note(asked)
-                or memory.recall(asked, memory.listen(earlier))
+                or memory.recall(asked, before)
                 or _plain(asked, earlier, seed)
             ),
         )
@@ -306,6 +308,10 @@ _AND = re.compile(
 )
 
 
+LONGEST_ASKED: Final = 24
+"""Words of a question that is asked again with others: a note is looked for three times a word."""
+
+
 def _replaced(text: str, earlier: Sequence[str], note: Callable[[str], str | None]) -> str | None:
     """`And of Spain?` after `What is the capital of France?`, `No, I meant Peru.`, `And in an
     hour?`: the note for the question before with these words, in place of some of its own."""
@@ -315,6 +321,8 @@ def _replaced(text: str, earlier: Sequence[str], note: Callable[[str], str | Non
     if not found or asked is None or len(found["new"].split()) > 4:
         return None
     new, words = found["new"].split(), asked.strip(" ?.!").split()
+    if len(words) > LONGEST_ASKED:
+        return None
     numbers = re.findall(r"\d+", found["new"])
     # A number takes the place of one, if there is one.
     has_digit = bool(numbers and re.search(r"\d", asked))
