@@ -537,6 +537,21 @@ test('what is said while the call is away is kept, and sent whole when it is bac
   );
 });
 
+test('a picture in one piece does not let late sound pile up in the socket', () => {
+  const backlog = new Backlog();
+  const sent = [];
+  const push = (number, bufferedAmount) => {
+    const frames = number % 10 === 9 ? ['A'.repeat(10_000)] : [];
+    const unit = { type: 'audio_chunk', audio_base64: 'AAAA', frame_base64_list: frames };
+    return backlog.push(unit, 100, 0, { bufferedAmount }, () => sent.push(number));
+  };
+  for (let number = 0; number < 20; number++) push(number, 0);
+  assert.equal(sent.length, 20);
+
+  for (let number = 20; number < 30; number++) push(number, 50_000);
+  assert.equal(sent.length, 20, 'three seconds are 31 KB');
+});
+
 test('a slow network loses old units and keeps the request to be silent', () => {
   const { sockets, connection } = surroundings();
   const client = new DuplexClient({ instructions: 'x' }, 'audio', connection);

@@ -9,10 +9,17 @@ import { pack } from './sound.js';
 const BUFFER_MS = 3000;
 const HELD_MS = 2000;
 const AWAY_MS = 30_000;
+/** The sizes of so much sound say how many bytes a second takes: one piece of it has a picture. */
+const MEASURED_MS = 1000;
+
+/** @param {{ms: number}[]} pieces */
+const msOf = (pieces) => pieces.reduce((sum, { ms }) => sum + ms, 0);
 
 export class Backlog {
   /** @type {{frame: string | Uint8Array, message: any, ms: number}[]} */
   #units = [];
+  /** Of the last second of sound, oldest first. @type {{size: number, ms: number}[]} */
+  #sizes = [];
   /** Since when something waits; null: nothing does. @type {number | null} */
   #since = null;
   #isAway = false;
@@ -28,21 +35,24 @@ export class Backlog {
   push(message, ms, now, socket, post) {
     const frame = pack(message);
     this.#units.push({ frame, message, ms });
-    const limit = (frame.length * BUFFER_MS) / ms;
+    const limit = this.#bytesPerMs(frame.length, ms) * BUFFER_MS;
     for (let next = this.#units[0]; next && socket && socket.bufferedAmount < limit; next = this.#units[0]) {
       this.#units.shift();
       post(next.frame, next.message);
     }
     this.#since = this.#units.length === 0 ? null : (this.#since ?? now);
     // What was said while the call was away is sent whole, however slowly it leaves.
-    this.#isAway = socket === null || (this.#isAway && this.#heldMs() > HELD_MS);
-    const before = this.#heldMs();
-    while (this.#heldMs() > (this.#isAway ? AWAY_MS : HELD_MS)) this.#drop();
-    return before - this.#heldMs();
+    const before = msOf(this.#units);
+    this.#isAway = socket === null || (this.#isAway && before > HELD_MS);
+    while (msOf(this.#units) > (this.#isAway ? AWAY_MS : HELD_MS)) this.#drop();
+    return before - msOf(this.#units);
   }
 
-  #heldMs() {
-    return this.#units.reduce((sum, { ms }) => sum + ms, 0);
+  /** @param {number} size of the newest unit @param {number} ms */
+  #bytesPerMs(size, ms) {
+    this.#sizes.push({ size, ms });
+    while (msOf(this.#sizes.slice(1)) >= MEASURED_MS) this.#sizes.shift();
+    return this.#sizes.reduce((sum, one) => sum + one.size, 0) / msOf(this.#sizes);
   }
 
   #drop() {
