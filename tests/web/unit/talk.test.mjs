@@ -692,6 +692,16 @@ test('on an even line a turn is heard sooner; after a hole nothing is taken on t
   assert.equal(start.ms(200), 40);
 });
 
+test('a clock that is set spoils the sign of quality for half a minute, not for ever', async () => {
+  const { talk, socket, words } = await call('duplex');
+  const listen = (agoS) => ({ ...words.listen(), wall_clock_ms: 90, server_send_ts: Date.now() / 1000 - agoS });
+  socket.say(listen(0));
+  socket.say(listen(60));
+  assert.ok(talk.metrics.responseMs > 50_000);
+  for (let i = 0; i < 30; i++) socket.say(listen(60));
+  assert.ok(talk.metrics.responseMs < 5000);
+});
+
 test('who has set the wait gets it', async () => {
   for (const [isFixed, wait] of [
     [false, 40],

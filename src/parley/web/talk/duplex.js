@@ -39,11 +39,14 @@ import { QualityMeter } from './quality.js';
  *   the person has set it
  */
 
+/** Messages that a second of the microphone's sound makes. */
 const PIECES = 10;
 /** What a turn waits where nothing else was said. */
 const DELAY_MS = 200;
 /** Seconds that can be in flight; more than that a server has dropped. */
 const SENT_LIMIT = 30;
+/** Answers that say how quick the line is: a clock that is set has no effect beyond them. */
+const TRANSITS = 30;
 
 /** Words without an answer for so long were not for the assistant. */
 const DUE_MS = 3000;
@@ -66,7 +69,8 @@ export class DuplexCall extends Call {
   #forceNext = false;
   #turnFirstAt = 0;
   #firstTransit = NaN;
-  #leastTransit = Infinity;
+  /** From the server's clock to ours, of the last answers, in ms. @type {number[]} */
+  #transits = [];
   /** Pieces of the microphone's second that have been sent. */
   #pieces = 0;
   /** When seconds that are not answered yet were sent. @type {number[]} */
@@ -114,12 +118,12 @@ export class DuplexCall extends Call {
 
   onReady() {
     this.#isServerPaused = false;
-    this.#sentAt.length = 0;
+    this.#sentAt.length = this.#transits.length = 0;
     this.#feed();
   }
 
   onReturned() {
-    this.#sentAt.length = 0;
+    this.#sentAt.length = this.#transits.length = 0;
   }
 
   onCut() {
@@ -165,10 +169,10 @@ export class DuplexCall extends Call {
     this.#pieces = (this.#pieces + audio.length / (UNIT_SAMPLES / PIECES)) % PIECES;
     const endsSecond = this.#pieces === 0;
     const seen = endsSecond ? frame?.() : null;
-    const picture = taken?.frame !== undefined ? Promise.resolve(taken.frame) : (seen ?? Promise.resolve(null));
+    const picture = Promise.resolve(taken?.frame === undefined ? seen : taken.frame);
     this.#outbox = this.#outbox.then(async () => {
       // A camera that does not answer must not hold the voice back.
-      const image = await picture.catch(() => null);
+      const image = (await picture.catch(() => null)) ?? null;
       if (!this.isLive) return;
       const forceListen = this.state.isForcingListen || this.#forceNext;
       this.#forceNext = false;
@@ -237,14 +241,7 @@ export class DuplexCall extends Call {
     const { metrics } = this;
     const sentAt = this.#sentAt.shift();
     this.#answeredAt = this.now();
-    let lateMs = 0;
-    if (costs.sentAt) {
-      const transit = Date.now() - costs.sentAt * 1000;
-      if (Number.isNaN(this.#firstTransit)) this.#firstTransit = transit;
-      this.#leastTransit = Math.min(this.#leastTransit, transit);
-      metrics.driftMs = transit - this.#firstTransit;
-      lateMs = transit - this.#leastTransit;
-    }
+    const lateMs = costs.sentAt ? this.#lateMs(Date.now() - costs.sentAt * 1000) : 0;
     if (costs.wallMs) metrics.responseMs = costs.wallMs + lateMs;
     else metrics.responseMs = sentAt === undefined ? null : this.now() - sentAt;
     if (metrics.responseMs !== null) {
@@ -255,6 +252,15 @@ export class DuplexCall extends Call {
     metrics.costMs = costs.wallMs ?? costs.allMs ?? null;
     metrics.slices = costs.slices ?? metrics.slices;
     this.dispatchEvent(new CustomEvent('metrics', { detail: { ...metrics, isSpeaking } }));
+  }
+
+  /** How much longer than the quickest of the last answers one was under way. @param {number} transit */
+  #lateMs(transit) {
+    if (Number.isNaN(this.#firstTransit)) this.#firstTransit = transit;
+    this.metrics.driftMs = transit - this.#firstTransit;
+    this.#transits.push(transit);
+    if (this.#transits.length > TRANSITS) this.#transits.shift();
+    return transit - Math.min(...this.#transits);
   }
 
   /** @param {import('./state.js').Activity} activity */
