@@ -172,7 +172,7 @@ class SessionCreated(Wire, tag="session.created"):
 
 class AudioDelta(Wire, tag="response.output_audio.delta"):
     """The model speaks. `audio`: base64 float32 PCM, 24 kHz mono, at most a second. With extensions
-    it is empty while text runs ahead. The others as in `duplex.Result`."""
+    it is empty while text runs ahead. Optional fields: see `duplex.Result`."""
 
     text: str
     audio: str
@@ -183,7 +183,7 @@ class AudioDelta(Wire, tag="response.output_audio.delta"):
 
 
 class Listen(Wire, tag="response.listen"):
-    """The model listens. The others as in `duplex.Result`."""
+    """The model listens. Optional fields: see `duplex.Result`."""
 
     kv_cache_length: int
     wall_clock_ms: Annotated[float | UnsetType, EXTENSION] = UNSET

@@ -69,7 +69,7 @@ export class DuplexCall extends Call {
   #forceNext = false;
   #turnFirstAt = 0;
   #firstTransit = NaN;
-  /** From the server's clock to ours, of the last answers, in ms. @type {number[]} */
+  /** Our clock less the server's, for each of the last answers, in ms. @type {number[]} */
   #transits = [];
   /** Pieces of the microphone's second that have been sent. */
   #pieces = 0;
@@ -254,7 +254,7 @@ export class DuplexCall extends Call {
     this.dispatchEvent(new CustomEvent('metrics', { detail: { ...metrics, isSpeaking } }));
   }
 
-  /** How much longer than the quickest of the last answers one was under way. @param {number} transit */
+  /** How much longer one answer took on the line than the quickest of the last ones. @param {number} transit */
   #lateMs(transit) {
     if (Number.isNaN(this.#firstTransit)) this.#firstTransit = transit;
     this.metrics.driftMs = transit - this.#firstTransit;

@@ -740,7 +740,7 @@ export namespace realtime {
     accepts?: string[];
     audio_format?: AudioFormat;
   }
-  /** The model speaks. `audio`: base64 float32 PCM, 24 kHz mono, at most a second. With extensions it is empty while text runs ahead. The others as in `duplex.Result`. */
+  /** The model speaks. `audio`: base64 float32 PCM, 24 kHz mono, at most a second. With extensions it is empty while text runs ahead. Optional fields: see `duplex.Result`. */
   interface AudioDelta {
     type: "response.output_audio.delta";
     text: string;
@@ -750,7 +750,7 @@ export namespace realtime {
     wall_clock_ms?: number;
     server_send_ts?: number;
   }
-  /** The model listens. The others as in `duplex.Result`. */
+  /** The model listens. Optional fields: see `duplex.Result`. */
   interface Listen {
     type: "response.listen";
     kv_cache_length: number;

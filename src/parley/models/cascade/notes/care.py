@@ -19,7 +19,8 @@ LEAST_KNOWN: Final = 0.8
 LEAST_PLAIN: Final = 0.28
 """The same of sentences with plain words of it, and of what follows such an answer."""
 LEAST_UNCLEAR: Final = 0.8
-"""The same of a sentence that was hardly heard; below it, users are asked whether they said it."""
+"""The same of a sentence of which the recogniser was unsure; below it, users are asked whether they
+said it."""
 RECENT: Final = 4
 """Number of answers after which a conversation is an ordinary one again."""
 _PLAIN: Final = re.compile(
