@@ -14,7 +14,6 @@ from parley.dialects.base import Dialect, Reply
 from parley.errors import BadInput
 from parley.protocol import chat, codec, duplex, half_duplex, realtime
 from parley.protocol.kinds import Phase
-from parley.protocol.values import Base64Image
 
 TALKS = read_all()
 
@@ -48,40 +47,10 @@ def phase_after(phase: Phase, dialect: Dialect, type_name: str) -> Phase:
     return Phase(PHASE_AFTER.get(type_name, phase))
 
 
-def open_payloads(message: Any, *, extensions: bool) -> None:
-    """Decode what a session would decode."""
-    match message:
-        case half_duplex.HalfDuplexAudioChunk():
-            message.audio_bytes()
-        case duplex.AudioChunk():
-            message.audio_bytes()
-            message.frame_bytes()
-        case realtime.Append():
-            least = realtime.CHUNK_LEAST_SAMPLES if extensions else realtime.APPEND_LEAST_SAMPLES
-            message.audio_bytes(least)
-            message.frame_bytes()
-        case duplex.VideoFrame():
-            message.frame_bytes()
-        case half_duplex.HalfDuplexPrepare() | duplex.Prepare():
-            message.voice_bytes()
-        case realtime.SessionUpdate(session=session):
-            session.tts_voice_bytes()
-        case chat.Request():
-            for each in message.messages:
-                for part in each.parts:
-                    if isinstance(part, Base64Image):
-                        part.file_bytes()
-        case _:
-            pass
-
-
 def react(dialect: Dialect, phase: Phase, line: Line) -> Reply | None:
     """What the protocol answers to a client's frame; None when it is fine."""
     try:
-        message = decode_client(dialect, line.raw)
-        name = message.__struct_config__.tag or "request"
-        dialect.check(phase, name)
-        open_payloads(message, extensions=dialect.extensions)
+        dialect.decode(line.raw, phase)
     except BadInput as error:
         return dialect.answer(error)
     return None
