@@ -1,6 +1,7 @@
 """What a gateway knows of sessions without a connection, above all just after it has started."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
@@ -127,6 +128,17 @@ async def test_a_session_is_unknown_only_when_its_window_must_be_over(young: You
     young.clock.advance(2.0)
 
     assert await young.kept.find("call") is None
+
+
+async def test_the_moment_in_which_all_is_known_is_not_waited_in(
+    young: Young, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    young.kept.hold_s = 1e6
+    moments = itertools.chain([WINDOW_S - 1e-6], itertools.repeat(WINDOW_S))
+    monkeypatch.setattr(young.clock, "monotonic", lambda: next(moments))
+
+    async with asyncio.timeout(HANG_S):
+        assert await young.kept.find("call") is None
 
 
 async def test_a_worker_may_bring_a_session_late(young: Young) -> None:

@@ -222,28 +222,30 @@ NEXT = sound(speak(1.0), silence(1.0))
 
 
 @pytest.mark.parametrize(
-    ("during", "after", "heard_ms"),
+    ("during", "after", "heard_ms", "chunk_s"),
     [
         # Speech is heard when the guard is over, unless it was over by then.
-        (sound(speak(1.0), silence(1.0)), None, 1000),
-        (sound(speak(0.2), silence(1.8)), NEXT, 1000),
-        (sound(speak(0.4), silence(1.6)), NEXT, 1000),
+        (sound(speak(1.0), silence(1.0)), None, 1000, 0.5),
+        (sound(speak(0.2), silence(1.8)), NEXT, 1000, 0.5),
+        (sound(speak(0.4), silence(1.6)), NEXT, 1000, 0.5),
         # It pauses at the end of the guard, and resumes: heard whole.
-        (sound(speak(0.4), silence(0.3), speak(0.5), silence(1.0)), None, 1200),
+        (sound(speak(0.4), silence(0.3), speak(0.5), silence(1.0)), None, 1200, 0.5),
+        # The same as one piece of sound.
+        (sound(speak(0.4), silence(0.3), speak(0.5), silence(1.0)), None, 1200, 3.0),
         # A microphone that opens.
-        (sound(silence(0.1), click(), silence(1.5)), NEXT, 1000),
+        (sound(silence(0.1), click(), silence(1.5)), NEXT, 1000, 0.5),
         # The first words come after it.
-        (None, sound(speak(0.4), silence(1.2)), 400),
+        (None, sound(speak(0.4), silence(1.2)), 400, 0.5),
     ],
 )
 async def test_what_is_heard_of_the_cold_start_guard(
-    during: Pcm | None, after: Pcm | None, heard_ms: int
+    during: Pcm | None, after: Pcm | None, heard_ms: int, chunk_s: float
 ):
     clock = ManualClock()
     async with worker_harness(clock=clock, guard_s=0.5) as harness:
         talk = await prepared(harness)
         if during is not None:
-            feed(talk, during)
+            feed(talk, during, chunk_s)
             await talk.drained()
         assert talk.types == ["prepared"]
         await harness.pass_time(0.5, due="guard")

@@ -223,8 +223,10 @@ class Sessions:
             return lease is not None or is_over or self._knows_all_in_s <= 0
 
         def left_s() -> float:
+            found = self._sessions.get(session_id)
             held_s = holds_until - asyncio.get_running_loop().time()
-            return min(held_s, self._knows_all_in_s) if self._knows_all_in_s > 0 else held_s
+            is_moving = found is not None and found.state is SessionState.MOVING
+            return held_s if is_moving else min(held_s, self._knows_all_in_s)
 
         pool = self.worker_pool
         if not await wait_until(is_known, (pool.learned, pool.ended, self.changed), left_s):

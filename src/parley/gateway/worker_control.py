@@ -85,7 +85,8 @@ class WorkerControl:
         finally:
             connection.close()
             if worker is not None and worker.connection is connection and worker.is_connected:
-                log.warning("control_socket_lost", worker=worker.worker_id)
+                if not self.is_over:
+                    log.warning("control_socket_lost", worker=worker.worker_id)
                 self.worker_pool.disconnected(worker)
                 await self._look_after(worker)
         await asyncio.wait({connection.gone})
