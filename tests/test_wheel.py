@@ -152,5 +152,5 @@ def test_the_client_alone_is_small_and_typed(
     assert "Hello" in said
     (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
     names = {path.name for path in site.iterdir()}
-    assert not names & {"torch", "fastapi", "uvicorn", "onnxruntime", "transformers"}
+    assert not names & {"torch", "starlette", "uvicorn", "onnxruntime", "transformers"}
     assert (site / "parley" / "py.typed").is_file()

@@ -26,7 +26,6 @@ EXTRA_OF: Final = {
     "aiosqlite": "server",
     "av": "worker",
     "cryptography": "server",
-    "fastapi": "server",
     "httptools": "server",
     "huggingface_hub": "worker",
     "onnxruntime": "worker",

@@ -31,7 +31,7 @@ def test_help_and_client_verbs_import_no_torch_and_no_server() -> None:
         "import sys\n"
         "from parley import cli\n"
         "cli.build(); [cli._loaded(name) for name in ('chat', 'talk', 'doctor')]\n"
-        "heavy = {'torch', 'transformers', 'onnxruntime', 'fastapi', 'uvicorn'}\n"
+        "heavy = {'torch', 'transformers', 'onnxruntime', 'starlette', 'uvicorn'}\n"
         "found = heavy & set(sys.modules)\n"
         "sys.exit(', '.join(found) if found else 0)\n"
     )

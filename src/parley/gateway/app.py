@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import WebSocketRoute
+from starlette.routing import BaseRoute, Mount, WebSocketRoute
+from starlette.routing import Router as Lifespan
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from parley import __version__, logs
+from parley import logs
 from parley.errors import SetupError
 from parley.gateway.http import (
     admin,
@@ -45,107 +45,87 @@ from parley.gateway.http.openai import realtime as openai_realtime
 from parley.gateway.http.openai import responses as openai_responses
 from parley.gateway.http.openai import speech as openai_speech
 from parley.gateway.http.openai import transcriptions as openai_transcriptions
-from parley.gateway.http.openai.completions import Completion
 from parley.gateway.http.openai.kept_responses import KeptResponses
-from parley.gateway.http.openai.response_request import ResponseRequest
 from parley.gateway.http.openai.sources import Sources
 from parley.gateway.http.openai.voices import VoiceNames
 from parley.gateway.http.routing import Router, RouteTable
+from parley.gateway.metrics import Metrics
 from parley.gateway.parts import MIB
 from parley.gateway.runtime import GatewayRuntime
-from parley.protocol import chat as chat_protocol
 from parley.protocol.control import CONTROL_PATH
 from parley.settings import Settings
 
-DESCRIPTION = """One model, three ways to talk to it, many people.
 
-Conversations happen on WebSockets (`/ws/chat`, `/ws/half_duplex/{session_id}`,
-`/ws/duplex/{session_id}`, `/v1/realtime`); what is listed here is everything around them. The
-clients of OpenAI find what they know below `/v1/`."""
-
-BODIES: Final = (
-    chat_protocol.Request,
-    Completion,
-    ResponseRequest,
-    openai_speech.SpeechRequest,
-)
-"""Bodies that routes decode themselves, so that FastAPI does not see their types."""
-
-
-def make_app(
-    settings: Settings,
-    *,
-    make_runtime: Callable[[Settings], GatewayRuntime],
-    web: Path,
-) -> FastAPI:
-    """The application. Its runtime is built when the server starts and is then
-    `app.state.runtime`.
+class GatewayApp:
+    """The application. Its runtime is built when the server starts.
 
     Args:
         web: folder of the made pages; it need not exist.
+
+    Attributes:
+        runtime: None until the server starts.
+        setup_error: why it could not start.
+        routes: all that it serves.
     """
-    files = WebFiles(web) if web.is_dir() else None
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        make_runtime: Callable[[Settings], GatewayRuntime],
+        web: Path,
+    ) -> None:
+        self.runtime: GatewayRuntime | None = None
+        self.setup_error: SetupError | None = None
+        self.routes: list[BaseRoute] = []
+        self._settings = settings
+        self._make_runtime = make_runtime
+        self._files = WebFiles(web) if web.is_dir() else None
+        self._exchanges = Exchanges(
+            lifespan=Lifespan(lifespan=self._running).lifespan,
+            failures=errors.Failures(self._find_metrics, self._find_missing),
+            body_limits=_body_limits(settings),
+            logs_access=settings.log.access,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._exchanges(scope, receive, send)
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
-        runtime = make_runtime(settings)
-        app.state.runtime = runtime
+    async def _running(self, _: object) -> AsyncIterator[Mapping[str, Any]]:
+        runtime = self.runtime = self._make_runtime(self._settings)
         try:
             with logs.keeping_recent(operations.LINES_KEPT) as recent:
-                _add_routes(app, runtime, files, recent)
-                routes = RouteTable(app.router)
-                exchanges.open(routes, _auth_parts(runtime), runtime.links.budget)
+                self.routes = _routes(runtime, self._files, recent)
+                table = RouteTable(self.routes, _no_such_route)
+                self._exchanges.open(table, _auth_parts(runtime), runtime.links.budget)
                 async with runtime.run() as state:
                     yield state
         except SetupError as error:
             # uvicorn only logs that it failed; our caller reports why.
-            app.state.setup_error = error
+            self.setup_error = error
             raise
 
-    app = FastAPI(
-        title="parley",
-        version=__version__,
-        description=DESCRIPTION,
-        lifespan=lifespan,
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        # parley traces sessions itself; FastAPI would look at the environment for each request.
-        telemetry={"tracing": False, "metrics": False, "logs": False},
-    )
+    def _find_metrics(self) -> Metrics:
+        assert self.runtime is not None
+        return self.runtime.monitoring.metrics
+
+    def _find_missing(self, request: Request) -> Response | None:
+        return pages.missing_page(self._files, request)
+
+
+def _body_limits(settings: Settings) -> BodyLimits:
+    chat_bytes = int(settings.limits.chat_frame_mb * MIB)
     limits = {
-        "/api/chat": int(settings.limits.chat_frame_mb * MIB),
-        openai_chat.PATH: int(settings.limits.chat_frame_mb * MIB),
-        openai_responses.PATH: int(settings.limits.chat_frame_mb * MIB),
+        "/api/chat": chat_bytes,
+        openai_chat.PATH: chat_bytes,
+        openai_responses.PATH: chat_bytes,
         openai_transcriptions.PATH: openai_transcriptions.BODY_BYTES,
         "/api/assets/ref_audio": voices.BODY_BYTES,
         "/api/sessions/*/upload-recording": sessions.BODY_BYTES,
         "/api/_debug/record_trace": traces.BODY_BYTES,
     }
-
-    def find_runtime() -> GatewayRuntime:
-        runtime: GatewayRuntime = app.state.runtime
-        return runtime
-
-    def find_missing(request: Request) -> Response | None:
-        return pages.missing_page(files, request)
-
-    app.router.default = _no_such_route
-    openapi.install(
-        app,
-        structs=BODIES,
-        needs_key=settings.security.needs_key,
-        has_admin_token=bool(settings.security.admin_token),
-    )
-    exchanges = Exchanges(
-        lifespan=app.router,
-        failures=errors.Failures(lambda: find_runtime().monitoring.metrics, find_missing),
-        body_limits=BodyLimits(limits, ["/api/sessions/*/upload-recording"]),
-        logs_access=settings.log.access,
-    )
-    # In place of FastAPI's five layers, whose work it does.
-    app.middleware_stack = exchanges
-    return app
+    return BodyLimits(limits, ["/api/sessions/*/upload-recording"])
 
 
 def _auth_parts(runtime: GatewayRuntime) -> auth.AuthParts:
@@ -158,23 +138,25 @@ def _auth_parts(runtime: GatewayRuntime) -> auth.AuthParts:
     )
 
 
-def _add_routes(
-    app: FastAPI, runtime: GatewayRuntime, files: WebFiles | None, recent: logs.Recent
-) -> None:
-    if files is not None:
-        app.mount("/static", files, name="static")
-    for router in (
+def _routes(
+    runtime: GatewayRuntime, files: WebFiles | None, recent: logs.Recent
+) -> list[BaseRoute]:
+    routers = [
         *_public_routers(runtime, files),
         *_chat_routers(runtime),
         *_data_routers(runtime, recent),
-    ):
-        # `include_router` would build every route a second time, when it is first looked for.
-        app.router.routes.extend(router.routes)
+    ]
+    described = [route for router in routers for route in router.routes]
+    document = openapi.routes(described, runtime.settings.security)
+    routes: list[BaseRoute] = [*described, *document.routes]
+    if files is not None:
+        routes.append(Mount("/static", files))
     for path in runtime.dialects.paths:
         # Ids with slashes come here too, to be refused with a close code like other strange ones.
         route = path.replace("{session_id}", "{session_id:path}")
-        app.router.routes.append(WebSocketRoute(route, _socket(runtime, path)))
-    app.router.routes.append(WebSocketRoute(CONTROL_PATH, runtime.serving.worker_control.serve))
+        routes.append(WebSocketRoute(route, _socket(runtime, path)))
+    routes.append(WebSocketRoute(CONTROL_PATH, runtime.serving.worker_control.serve))
+    return routes
 
 
 def _public_routers(runtime: GatewayRuntime, files: WebFiles | None) -> list[Router]:

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
-from fastapi import FastAPI
 
 from parley import logs
 from parley.clock import SystemClock
 from parley.errors import SetupError
-from parley.gateway.app import make_app
+from parley.gateway.app import GatewayApp
 from parley.gateway.http.pages import MADE
 from parley.gateway.leadership import Leadership, RedisStore
 from parley.gateway.reload import Reloaded, changed, taken_over
@@ -63,7 +62,7 @@ class Gateway:
         def make(settings: Settings) -> GatewayRuntime:
             return make_runtime(settings, reload=self.reload)
 
-        self.app: FastAPI = make_app(settings, make_runtime=make, web=web)
+        self.app = GatewayApp(settings, make_runtime=make, web=web)
         self._server = _Server(self._config(), drain=self._drain)
         self._internal: asyncio.Server | None = None
         self._drain_s = 0.0
@@ -92,8 +91,8 @@ class Gateway:
     @property
     def runtime(self) -> GatewayRuntime:
         """Available once the server has started."""
-        runtime: GatewayRuntime = self.app.state.runtime
-        return runtime
+        assert self.app.runtime is not None
+        return self.app.runtime
 
     async def serve(self, started: Callable[[], Any] | None = None) -> None:
         """Serve until stopped; where there are several gateways, once this one is to be active.
@@ -181,7 +180,7 @@ class Gateway:
         sessions run; no connection is closed. If the settings cannot be read, the old ones stay in
         force."""
         has_certificate = self.reload_certificate()
-        runtime: GatewayRuntime | None = getattr(self.app.state, "runtime", None)
+        runtime = self.app.runtime
         if self._reread is None or self._as_read is None or runtime is None:
             return Reloaded(applied=[], needs_restart=[], certificate=has_certificate)
         try:
@@ -325,20 +324,19 @@ class _Server(uvicorn.Server):
         self._drain = drain
 
     async def serve_until_told(self, sockets: list[socket.socket]) -> None:
-        app: Any = self.config.app
+        app: GatewayApp = self.config.app  # type: ignore[assignment]
 
         def is_news(record: logging.LogRecord) -> bool:
             # Whoever started us says it in a sentence; uvicorn would show where it arose.
-            return getattr(app.state, "setup_error", None) is None
+            return app.setup_error is None
 
         logger = logging.getLogger("uvicorn.error")
         logger.addFilter(is_news)
         try:
             await self._serve(sockets)
         except SystemExit as error:
-            known: SetupError | None = getattr(app.state, "setup_error", None)
             unknown = SetupError("The gateway could not start; the log says why.")
-            raise known or unknown from error
+            raise app.setup_error or unknown from error
         finally:
             logger.removeFilter(is_news)
 

@@ -202,10 +202,12 @@ class Converter(Generic[T]):
 
     Args:
         kind: a Struct, or whatever else msgspec takes.
+        is_text: numbers and booleans may come as text.
     """
 
-    def __init__(self, kind: type[T]) -> None:
+    def __init__(self, kind: type[T], *, is_text: bool = False) -> None:
         self._kind = kind
+        self._is_text = is_text
         msgspec.json.Decoder(kind)
 
     def convert(self, value: object) -> T:
@@ -214,7 +216,7 @@ class Converter(Generic[T]):
         Raises:
             msgspec.ValidationError: it does not fit.
         """
-        return msgspec.convert(value, self._kind)
+        return msgspec.convert(value, self._kind, strict=not self._is_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +231,7 @@ class Shape:
         lifts: fields that `adjust` changes although they fit as they are.
         usual: fields whose absence `adjust` looks at.
         as_is: fields that are taken as they came, with their nulls.
+        is_text: numbers and booleans may come as text, as in the query of a URL.
         failed: the error for a wrong value at `field` (a dotted path), given the sentence.
         absent: the error for a required field that is not there.
     """
@@ -240,6 +243,7 @@ class Shape:
     lifts: frozenset[str] = frozenset()
     usual: frozenset[str] = frozenset()
     as_is: frozenset[str] = frozenset()
+    is_text: bool = False
     failed: Callable[[str, str], errors.BadInput] = lambda sentence, where: errors.InvalidPayload(
         sentence, field=where
     )
@@ -250,7 +254,7 @@ class Shape:
     """Fields with which a message is not decoded straight into the struct."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "converter", Converter(self.struct))
+        object.__setattr__(self, "converter", Converter(self.struct, is_text=self.is_text))
         object.__setattr__(self, "decoder", msgspec.json.Decoder(self.struct))
         others = (name for names in self.aliases.values() for name in names)
         object.__setattr__(self, "indirect", self.lifts.union(others))
@@ -403,6 +407,9 @@ def _explain(sentence: str, shape: Shape, given: Any) -> errors.BadInput:
     missing = _MISSING.match(what)
     if missing:
         return shape.absent(f"{where}.{missing['name']}" if where else missing["name"])
+    if shape.is_text:
+        # All that comes is text; what it says is shown below.
+        what = what.removesuffix(", got `str`")
     plain = what.replace("`", "")
     plain = plain[:1].lower() + plain[1:]
     if what.startswith("Expected") and ", got" not in what:

@@ -1,60 +1,27 @@
-"""Routes for admins only, and `/api/admin`: the audit log and deleting old recordings."""
+"""`/api/admin`: the audit log and deleting old recordings."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import Depends, Query, Request, Security
 from msgspec import Meta
 
-from parley import logs
 from parley.gateway.http.bodies import Time, filled
-from parley.gateway.http.errors import problems
-from parley.gateway.http.requester import Who
 from parley.gateway.http.routing import Router
-from parley.gateway.http.schemes import ADMIN_TOKEN, BEARER
 from parley.gateway.http.status import iso
 from parley.gateway.maintenance import Maintenance
-from parley.gateway.state import State
+from parley.gateway.state import Role, State
 from parley.library.presets import Presets
 from parley.library.voices import VoiceLibrary
 
-log = logs.get(__name__)
-
-
-def _only(*, also_operators: bool) -> Any:
-    async def check(
-        request: Request,
-        who: Who,
-        # For the document; `Admins` reads the headers.
-        _token: Annotated[object, Security(ADMIN_TOKEN)],
-        _bearer: Annotated[object, Security(BEARER)],
-    ) -> None:
-        who.check_role(also_operators=also_operators)
-        # `auth.note` writes the audit entry, with the answer's status.
-        request.state.is_audited = True
-        log.info("admin", method=request.method, path=request.url.path, address=who.peer)
-
-    return Depends(check)
-
-
-ADMINS_ONLY: Final = _only(also_operators=False)
-"""Dependency of a route that only admins may call; its calls are audited."""
-OPERATORS_ONLY: Final = _only(also_operators=True)
-"""The same, also for keys with the role `operate`."""
-
 
 def admin_router(
-    *statuses: int, path: str = "", tag: str = "admin", only: Any = ADMINS_ONLY
+    path: str = "", *, tag: str = "admin", role: Role = "admin", errors: Iterable[int] = ()
 ) -> Router:
-    """Routes below `/api/admin`, all of them for admins; `statuses`: of their other errors."""
-    return Router(
-        prefix=f"/api/admin{path}",
-        tags=[tag],
-        dependencies=[only],
-        responses=problems(401, *statuses),
-    )
+    """Routes below `/api/admin`."""
+    return Router(f"/api/admin{path}", tag=tag, role=role, errors=errors)
 
 
 class AuditLine(msgspec.Struct, kw_only=True):
@@ -134,10 +101,10 @@ def routes(
     state: State,
     voices: VoiceLibrary,
 ) -> Router:
-    router = admin_router(422)
+    router = admin_router(errors=(422,))
 
     @router.get("/audit")
-    async def audit(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Audit:
+    async def audit(limit: Annotated[int, Meta(ge=1, le=1000)] = 100) -> Audit:
         """The audit log."""
         entries = await state.audit(limit)
         return Audit(entries=[filled(AuditLine, each, at=iso(each.at_s)) for each in entries])

@@ -65,8 +65,8 @@ def routes(
     apps: Apps,
     state: State,
 ) -> Router:
-    router = Router(tags=["apps"])
-    admin = admin_router(404, path="/apps", tag="apps")
+    router = Router(tag="apps")
+    admin = admin_router("/apps", tag="apps", errors=(404,))
 
     def describe(app: App) -> AdminAppInfo:
         return filled(AdminAppInfo, app, enabled=app.is_enabled)

@@ -1,18 +1,14 @@
-"""Request bodies and answers: msgspec structs, read, written and described in `/openapi.json`.
-
-FastAPI knows pydantic's models only. `routing.LateRoute` gives it plain functions instead, whose
-bodies are read by `reader` and whose answers are encoded already.
-"""
+"""Request bodies, parameters and answers: msgspec structs, how they are read and described."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from inspect import cleandoc
 from typing import Annotated, Any, Final, TypeVar, get_args
 
 import msgspec
-from fastapi import Request
 from msgspec import Meta
+from starlette.requests import Request
 
 from parley.errors import BadInput, InvalidRequest
 from parley.gateway.large_json import read_aside
@@ -41,14 +37,18 @@ EVENTS: Final[dict[str, Any]] = {
 """Content of an answer that comes as server-sent events."""
 
 
-class WrongBody(BadInput):
-    """A JSON body that is not what its route takes."""
+class WrongField(BadInput):
+    """A JSON body, or a part of the path or the query, that is not what its route takes."""
 
     http_status = 422
 
 
-def _missing(field: str) -> WrongBody:
-    return WrongBody(f"{field} is required.", field=field)
+def _wrong(sentence: str, field: str) -> WrongField:
+    return WrongField(sentence, field=field)
+
+
+def _missing(field: str) -> WrongField:
+    return WrongField(f"{field} is required.", field=field)
 
 
 async def read_body(request: Request) -> bytearray:
@@ -69,11 +69,9 @@ async def read_body(request: Request) -> bytearray:
 
 
 def reader(struct: type[T], *, is_optional: bool) -> Callable[[Request], Awaitable[T | None]]:
-    """A dependency: the JSON body of a request, parsed in a thread if it is large; None for an
-    empty one that is optional. It raises BadInput for what is not such a body."""
-    shape = codec.Shape(
-        struct, failed=lambda sentence, field: WrongBody(sentence, field=field), absent=_missing
-    )
+    """Reads the JSON body of a request, parsed in a thread if it is large; None for an empty one
+    that is optional. It raises BadInput for what is not such a body."""
+    shape = codec.Shape(struct, failed=_wrong, absent=_missing)
 
     async def read(request: Request) -> T | None:
         raw = bytes(await read_body(request))
@@ -82,7 +80,7 @@ def reader(struct: type[T], *, is_optional: bool) -> Callable[[Request], Awaitab
         # Other types are those that pages of other sites can send without being asked first.
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != JSON and not (kind.startswith("application/") and kind.endswith("+json")):
-            raise WrongBody(f"The content-type must be {JSON}, got {kind[:100] or 'none'}.")
+            raise WrongField(f"The content-type must be {JSON}, got {kind[:100] or 'none'}.")
         value = await read_aside(len(raw), lambda: codec.parse(raw))
         body: T = codec.converted(value, shape)
         return body
@@ -90,12 +88,28 @@ def reader(struct: type[T], *, is_optional: bool) -> Callable[[Request], Awaitab
     return read
 
 
-def structs_in(kind: Any) -> Iterator[type[msgspec.Struct]]:
-    """The structs that a type names: itself, or in its arguments."""
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        yield kind
-    for part in get_args(kind):
-        yield from structs_in(part)
+def parameter_reader(
+    struct: type[msgspec.Struct], in_path: Collection[str]
+) -> Callable[[Request], dict[str, Any]]:
+    """Reads the fields of `struct` from the path and the query of a request. It raises BadInput for
+    those that do not fit."""
+    shape = codec.Shape(struct, is_text=True, failed=_wrong, absent=_missing)
+    in_query = [name for name in struct.__struct_fields__ if name not in in_path]
+
+    def read(request: Request) -> dict[str, Any]:
+        asked = request.query_params if in_query else {}
+        given = {name: asked[name] for name in in_query if name in asked}
+        return msgspec.structs.asdict(codec.converted(request.path_params | given, shape))
+
+    return read
+
+
+def struct_in(kind: Any) -> type[msgspec.Struct] | None:
+    """The struct that a parameter's type names: itself, or in a union with None."""
+    for one in (kind, *get_args(kind)):
+        if isinstance(one, type) and issubclass(one, msgspec.Struct):
+            return one
+    return None
 
 
 def filled(kind: type[T], source: object, /, **others: Any) -> T:
@@ -104,10 +118,7 @@ def filled(kind: type[T], source: object, /, **others: Any) -> T:
     return kind(**{name: getattr(source, name) for name in names}, **others)
 
 
-def json_content(kind: Any) -> dict[str, Any]:
-    """The `content` of JSON of this type."""
-    (schema,), _ = msgspec.json.schema_components([kind], ref_template=REFERENCE)
-    return {JSON: {"schema": schema}}
+# ---- descriptions for `/openapi.json`; a schema may be named by its type --------------------
 
 
 def json_body(
@@ -117,24 +128,21 @@ def json_body(
     description: str = "",
     is_required: bool = True,
 ) -> dict[str, Any]:
-    """The `openapi_extra` of a route that reads `struct`; None: any object. Structs that no route
-    takes as a parameter are named in `openapi.install`."""
-    schema = {"type": "object", "description": description}
-    if struct is not None:
-        schema = {"$ref": REFERENCE.format(name=struct.__name__)}
+    """A body of JSON; `struct` None: any object."""
+    schema = struct or {"type": "object", "description": description}
     content = {"schema": schema} | ({} if example is None else {"example": example})
-    return _body(JSON, content, is_required=is_required)
+    return {"required": is_required, "content": {JSON: content}}
 
 
 def file_body(description: str, struct: type[msgspec.Struct] | None = None) -> dict[str, Any]:
-    """The `openapi_extra` of a route that reads a form: the field `file`, and those of `struct`."""
+    """A form: the field `file`, and those of `struct`."""
     file = {"type": "string", "format": "binary", "description": description}
     form: dict[str, Any] = {"type": "object", "properties": {}, "required": []}
     if struct is not None:
-        form |= components([struct])[struct.__name__]
+        form |= schemas([struct])[1][struct.__name__]
     form["properties"] = {"file": file, **form["properties"]}
     form["required"] = ["file", *form["required"]]
-    return _body("multipart/form-data", {"schema": form})
+    return {"required": True, "content": {"multipart/form-data": {"schema": form}}}
 
 
 def answer(
@@ -143,7 +151,7 @@ def answer(
     *,
     content: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """An answer that no model describes.
+    """An answer that no type describes.
 
     Args:
         example: of the JSON answer; its fields are always there.
@@ -156,16 +164,15 @@ def answer(
     return {"description": description, "content": told}
 
 
-def components(structs: Collection[type[msgspec.Struct]]) -> dict[str, Any]:
-    """Schemas of structs, and of those inside them, by name."""
-    _, schemas = msgspec.json.schema_components(structs, ref_template=REFERENCE)
-    for schema in schemas.values():
+def shown(example: Any, kind: Any = dict[str, Any]) -> dict[str, Any]:
+    """An answer of JSON by what it looks like."""
+    return {"content": {JSON: {"schema": kind, "example": example}}}
+
+
+def schemas(kinds: Iterable[Any]) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
+    """Schemas of types, and by name those of the structs in them."""
+    found, structs = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
+    for schema in structs.values():
         if "description" in schema:
             schema["description"] = cleandoc(schema["description"])
-    return schemas
-
-
-def _body(
-    media_type: str, content: Mapping[str, Any], *, is_required: bool = True
-) -> dict[str, Any]:
-    return {"requestBody": {"required": is_required, "content": {media_type: content}}}
+    return found, structs

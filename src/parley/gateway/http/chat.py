@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 import msgspec
-from fastapi import Request
-from fastapi.responses import JSONResponse, Response
 from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from parley.errors import InferenceFailed, ParleyError, WorkerLost
 from parley.gateway.http.bodies import json_body, read_body
 from parley.gateway.http.chat_forwarder import ChatForwarder, WorkerRefused
-from parley.gateway.http.errors import problem, problems
+from parley.gateway.http.errors import problem
 from parley.gateway.http.routing import Router
 from parley.gateway.large_json import READ_ON_LOOP_BYTES, read_aside
 from parley.gateway.metrics import Metrics
@@ -106,13 +106,13 @@ def written(answer: ChatResponse) -> Response:
 
 
 def routes(*, forwarder: ChatForwarder, metrics: Metrics) -> Router:
-    router = Router(tags=["chat"])
+    router = Router(tag="chat")
 
     @router.post(
         "/api/chat",
-        responses=problems(400, 403, 413, 429, 502, 503, 504),
-        openapi_extra=json_body(chat.Request, EXAMPLE),
-        response_model=ChatResponse,
+        errors=(400, 403, 413, 429, 502, 503, 504),
+        body=json_body(chat.Request, EXAMPLE),
+        answer=ChatResponse,
     )
     async def ask(request: Request) -> Response:
         """Ask once; the answer comes whole. Waits in the queue; hanging up cancels."""

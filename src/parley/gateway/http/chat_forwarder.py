@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import msgspec
-from fastapi import Request
+from starlette.requests import Request
 
 from parley import logs
 from parley.clock import Clock

@@ -13,12 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, Response
 from msgspec import Meta
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from parley import logs
 from parley.errors import ParleyError
@@ -72,8 +70,6 @@ class OpenAIError(msgspec.Struct, kw_only=True):
 
 
 OPENAI_PREFIX: Final = "/v1/"
-PLACES: Final = ("body", "query", "path")
-"""Prefix of the validator for a field's location; its name follows."""
 REQUEST_ID: Final = b"x-request-id"
 """Header of every answer: SDKs show it as `_request_id`, and the log has it as `request_id`."""
 
@@ -121,16 +117,6 @@ def retry_after(status: int, retry_after_s: int | None) -> dict[str, str] | None
     if status not in RETRY_AFTER_S:
         return None
     return {"retry-after": str(retry_after_s or RETRY_AFTER_S[status])}
-
-
-def shown(example: Any, media_type: str = "application/json") -> dict[str, Any]:
-    """The `content` of an answer without a model: what it looks like."""
-    return {"content": {media_type: {"example": example}}}
-
-
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that may fail so; `openapi.py` describes them."""
-    return {status: {} for status in statuses}
 
 
 def problem(
@@ -205,8 +191,6 @@ class Failures:
                 return self.refusal(request.url.path, error)
             case HTTPException():
                 return self._answer_http(request, error)
-            case RequestValidationError():
-                return _answer_invalid(request, error)
             case ClientDisconnect() | Departed():
                 # Nobody reads it; it keeps the log honest.
                 return Response(status_code=CLIENT_CLOSED_STATUS)
@@ -262,13 +246,6 @@ class Failures:
         sentence = "is full" if status == 507 else "cannot be written to at present"
         detail = f"The server's disk {sentence}; nothing was changed."
         return refusal(request.url.path, status, detail, code)
-
-
-def _answer_invalid(request: Request, error: RequestValidationError) -> Response:
-    first = error.errors()[0] if error.errors() else {"loc": (), "msg": "Invalid."}
-    where = ".".join(str(part) for part in first["loc"] if part not in PLACES)
-    sentence = f"{where}: {first['msg']}" if where else str(first["msg"])
-    return refusal(request.url.path, 422, sentence, field=where or None)
 
 
 def _id_of(request: Request) -> str:

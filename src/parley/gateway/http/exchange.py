@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from typing import Final
 
-from fastapi import HTTPException
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 

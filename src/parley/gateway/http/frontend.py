@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
-from fastapi import Request, Response
 from msgspec import UNSET, Meta, UnsetType
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from parley import logs
 from parley.errors import BadInput
 from parley.gateway.http.bodies import JSON
-from parley.gateway.http.errors import problems
-from parley.gateway.http.routing import QuickRoute, Router
+from parley.gateway.http.routing import Router
 from parley.library.voices import RegisteredVoice, default_voice_path, read_voice
 from parley.media.pcm import to_float32_bytes
 from parley.settings import GatewaySettings, LimitSettings, ModelSettings, StorageSettings
@@ -83,8 +82,7 @@ def routes(
     model: ModelSettings,
     storage: StorageSettings,
 ) -> Router:
-    router = Router(tags=["pages"])
-    quick = Router(tags=["pages"], route_class=QuickRoute)
+    router = Router(tag="pages")
     default_voice: list[VoiceInfo] = []
 
     told = msgspec.json.encode(
@@ -102,12 +100,12 @@ def routes(
         )
     )
 
-    @quick.get("/api/frontend_defaults", response_model=Defaults)
-    async def defaults(request: Request) -> Response:
+    @router.get("/api/frontend_defaults", answer=Defaults)
+    async def defaults() -> Response:
         """What pages need before a session: the model, its limits, and what is recorded."""
         return Response(told, media_type=JSON)
 
-    @router.get("/api/default_ref_audio", responses=problems(404))
+    @router.get("/api/default_ref_audio", errors=(404,))
     async def voice() -> VoiceInfo:
         """The voice that pages offer to people who bring none: the configured one, else the
         checkpoint's, else the one that comes with parley. 404 when it cannot be read."""
@@ -123,5 +121,4 @@ def routes(
             default_voice[:] = [describe(read)]
         return default_voice[0]
 
-    router.routes.extend(quick.routes)
     return router

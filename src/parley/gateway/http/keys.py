@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 import msgspec
-from fastapi import Query, Request, Response
 from msgspec import Meta
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from parley.clock import Clock
 from parley.errors import Unauthorized
@@ -26,8 +27,7 @@ from parley.gateway.authenticator import (
 from parley.gateway.forward_auth import USER_PREFIX
 from parley.gateway.http.admin import admin_router
 from parley.gateway.http.bodies import JSON, Time, filled
-from parley.gateway.http.errors import problems
-from parley.gateway.http.requester import Who
+from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import iso
 from parley.gateway.maintenance import Maintenance
@@ -154,8 +154,8 @@ def routes(
     state: State,
     usage: KeyUsage,
 ) -> Router:
-    router = Router(tags=["keys"])
-    admin = admin_router(404, 422, path="/keys", tag="keys")
+    router = Router(tag="keys")
+    admin = admin_router("/keys", tag="keys", errors=(404, 422))
 
     def describe(key: Key) -> KeyInfo:
         used = usage.today(key.id)
@@ -197,25 +197,29 @@ def routes(
 
     @admin.get(
         "/usage",
-        response_model=UsageReport,
-        responses={200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
+        answer={
+            "content": {
+                JSON: {"schema": UsageReport},
+                "text/csv": {"schema": {"type": "string"}},
+            }
+        },
     )
     async def used(
-        days: Annotated[int, Query(ge=1, le=3660)] = 31,
-        format: Annotated[Literal["json", "csv"], Query()] = "json",
+        days: Annotated[int, Meta(ge=1, le=3660)] = 31,
+        format: Literal["json", "csv"] = "json",
     ) -> UsageReport | Response:
         """Usage of all keys by day, ended sessions only; also as CSV."""
         rows = await report(days)
         return UsageReport(usage=rows) if format == "json" else as_csv(rows)
 
-    @router.get("/api/usage", responses=problems(401, 422))
-    async def own(who: Who, days: Annotated[int, Query(ge=1, le=3660)] = 31) -> UsageReport:
+    @router.get("/api/usage", errors=(422,))
+    async def own(who: Requester, days: Annotated[int, Meta(ge=1, le=3660)] = 31) -> UsageReport:
         """Usage of the caller's own key by day."""
         if who.key_id is None:
             raise Unauthorized("A key is required.")
         return UsageReport(usage=await report(days, who.key_id))
 
-    @admin.post("", status_code=201)
+    @admin.post("", status=201)
     async def make(new: NewKey) -> MadeKey:
         """Make a key. Only its hash is stored: a lost key cannot be shown again."""
         secret = make_key()
@@ -265,8 +269,8 @@ def routes(
         await reload()
         return Revoked()
 
-    @router.post("/api/token", response_model=Token, responses=problems(401, 403))
-    async def token(request: Request, who: Who) -> Response:
+    @router.post("/api/token", answer=Token, errors=(403,))
+    async def token(request: Request, who: Requester) -> Response:
         """A short-lived token for a browser, in exchange for a key."""
         admission.check_origin(request.headers)
         if who.is_anonymous:

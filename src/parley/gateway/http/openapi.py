@@ -1,25 +1,29 @@
-"""`/openapi.json`: FastAPI's document, completed with what applies to every operation.
+"""`/openapi.json`: what the routes declare, completed with what applies to every operation.
 
-Examples are written once, at the fields of the models; here they are put together, so that every
-body and every answer is shown whole. Errors that come from the middlewares in front of the
-routes are added here, because no route knows of them.
+Examples are written once, at the fields of the structs; here they are put together, so that every
+body and every answer is shown whole. Errors that come from what is in front of the routes are added
+here, because no route knows of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
+from inspect import getdoc
 from typing import Any, Final
 
 import msgspec
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from parley import __version__
+from parley.gateway.authenticator import COOKIE, KEY_PREFIX, SESSION_PREFIX
 from parley.gateway.http.auth import is_open
-from parley.gateway.http.bodies import JSON, components
+from parley.gateway.http.bodies import JSON, schemas
 from parley.gateway.http.errors import (
     OPENAI_PREFIX,
     RETRY_AFTER_S,
@@ -27,13 +31,60 @@ from parley.gateway.http.errors import (
     OpenAIError,
     openai_type,
 )
-from parley.gateway.http.routing import LateRoute
-from parley.gateway.http.schemes import BEARER, CALLERS
+from parley.gateway.http.routing import Route, Router
+from parley.settings import SecuritySettings
 
 PATH: Final = "/openapi.json"
 PROBLEM: Final = {"$ref": "#/components/schemas/ErrorDetail"}
 OPENAI_PROBLEM: Final = {"$ref": "#/components/schemas/OpenAIError"}
+VERSION: Final = "3.1.0"
+INFO: Final = {
+    "title": "parley",
+    "version": __version__,
+    "description": """One model, three ways to talk to it, many people.
 
+Conversations happen on WebSockets (`/ws/chat`, `/ws/half_duplex/{session_id}`,
+`/ws/duplex/{session_id}`, `/v1/realtime`); what is listed here is everything around them. The
+clients of OpenAI find what they know below `/v1/`.""",
+}
+
+ADMINS: Final[dict[str, dict[str, Any]]] = {
+    "adminToken": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Admin-Token",
+        "description": "The admin token. Until the server has one, admins are those who sit at it.",
+    },
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": f"A key (`{KEY_PREFIX}…`), the token of a browser (`{SESSION_PREFIX}…`), "
+        "or the admin token.",
+    },
+}
+CALLERS: Final[dict[str, dict[str, Any]]] = {
+    "bearer": ADMINS["bearer"],
+    "apiKey": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Api-Key",
+        "description": f"A key (`{KEY_PREFIX}…`).",
+    },
+    "queryToken": {
+        "type": "apiKey",
+        "in": "query",
+        "name": "token",
+        "description": "A key or the token of a browser, never the admin's: addresses are logged.",
+    },
+    "cookie": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": COOKIE,
+        "description": f"The token of a browser (`{SESSION_PREFIX}…`), set by `POST /api/token`.",
+    },
+}
+"""How callers of operations for admins, and of others, show who they are; by what is accepted,
+`authenticator.py` and `admission.py` decide."""
 
 ALWAYS: Final = {
     "401": "A key or token is missing or invalid.",
@@ -62,7 +113,7 @@ PROBLEMS: Final[dict[str, tuple[str, str]]] = {
     "404": ("not_found", "There is no such recording."),
     "409": ("conflict", "The session still runs."),
     "413": ("too_large", "The body may have 1048576 bytes."),
-    "422": ("invalid_request", "comment: Field required"),
+    "422": ("invalid_request", "comment is required."),
     "429": ("rate_limited", "This key allows 60 requests per minute."),
     "502": ("worker_lost", "The worker was lost."),
     "503": ("service_unavailable", "No worker is available."),
@@ -82,103 +133,130 @@ class NoExample(ValueError):
     """A field that nothing can be shown for."""
 
 
-def install(
-    app: FastAPI,
-    *,
-    structs: Collection[type[msgspec.Struct]],
-    needs_key: bool,
-    has_admin_token: bool,
-) -> None:
-    """Serve the completed document of a server that is protected like this.
-
-    It is made when it is first asked for, which takes a third of a second of processor time: in
-    steps and in a thread, because sessions continue meanwhile.
-
-    Args:
-        structs: those that routes name as their bodies.
-    """
+def routes(described: Sequence[Route], security: SecuritySettings) -> Router:
+    """The route of the document, which is made in a thread when it is first requested."""
+    router = Router(is_documented=False)
     making = asyncio.Lock()
-
-    def document() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = complete(
-                get_openapi(
-                    title=app.title,
-                    version=app.version,
-                    description=app.description,
-                    routes=app.routes,
-                ),
-                components({ErrorDetail, OpenAIError, *structs, *_structs_of(app)}),
-            )
-            secure(app.openapi_schema, needs_key=needs_key, has_admin_token=has_admin_token)
-        return app.openapi_schema
-
     made: list[bytes] = []
 
-    async def served(request: Request) -> Response:
+    def make() -> bytes:
+        document = document_of([route for route in described if route.include_in_schema])
+        secure(document, security)
+        return msgspec.json.encode(document)
+
+    @router.get(PATH)
+    async def document(request: Request) -> Response:
         async with making:
             if not made:
-                for route in app.routes:
-                    if isinstance(route, LateRoute):
-                        route.examine()
-                        await asyncio.sleep(0)
-                made.append(await asyncio.to_thread(lambda: bytes(JSONResponse(document()).body)))
+                made.append(await asyncio.to_thread(make))
         return Response(made[0], media_type=JSON)
 
-    app.openapi = document  # type: ignore[method-assign]
-    app.add_route(PATH, served, include_in_schema=False)
+    return router
 
 
-def _structs_of(app: FastAPI) -> Iterator[type[msgspec.Struct]]:
-    for route in app.routes:
-        if isinstance(route, LateRoute):
-            route.examine()
-            yield from route.structs
-
-
-def complete(document: dict[str, Any], structs: Mapping[str, Any]) -> dict[str, Any]:
-    """Add schemas of structs, examples, common errors and our error shape, in place."""
-    schemas = document["components"]["schemas"] = dict(sorted(structs.items()))
+def document_of(routes: Sequence[Route]) -> dict[str, Any]:
+    """The document of these routes; `secure` adds who may call them."""
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path_format, {})[route.method.lower()] = _operation(route)
+    document = {"openapi": VERSION, "info": INFO, "paths": paths}
+    contents = [one for _, operation in operations(document) for one in _contents(operation)]
+    structs = _name_types([one for one in contents if not isinstance(one["schema"], dict)])
     for path, operation in operations(document):
-        answers = operation["responses"]
-        common = {**ALWAYS, **(WITH_BODY if "requestBody" in operation else {})}
-        for status in common:
-            answers.setdefault(status, {})
-        if "security" in operation:
-            # For admins or operators: a key of another role is valid, and opens nothing here.
-            answers.setdefault("403", {})
-        if path.startswith(OPENAI_PREFIX):
-            answers.pop("422", None)
-            answers.setdefault("400", {})
-        if "422" in answers and "requestBody" in operation:
-            # A body that is not text is refused before fields are checked.
-            answers.setdefault("400", {})
-        for status, answer in answers.items():
-            if status in PROBLEMS and not _has_own_schema(answer):
-                _describe_problem(path, status, answer)
-        for content in _contents(operation):
-            if "example" not in content and "schema" in content:
-                # A field without an example is found by a test; readers still get the rest.
-                with contextlib.suppress(NoExample):
-                    content["example"] = example_of(content["schema"], schemas)
-        operation["responses"] = dict(sorted(answers.items()))
-    return document
+        _complete(path, operation)
+    for content in contents:
+        if "example" not in content:
+            # A field without an example is found by a test; readers still get the rest.
+            with contextlib.suppress(NoExample):
+                content["example"] = example_of(content["schema"], structs)
+    return document | {"components": {"schemas": structs}}
 
 
-def secure(document: dict[str, Any], *, needs_key: bool, has_admin_token: bool) -> None:
+def _operation(route: Route) -> dict[str, Any]:
+    """What a route declares; schemas are types still."""
+    name = re.sub(r"\W", "_", f"{route.name}{route.path_format}")
+    operation: dict[str, Any] = {
+        "tags": [route.tag],
+        "summary": route.name.replace("_", " ").title(),
+        "description": getdoc(route.endpoint),
+        "operationId": f"{name}_{route.method.lower()}",
+        "responses": {
+            str(status): _answer(status, declared, is_success=status == route.status)
+            for status, declared in route.answers.items()
+        },
+    }
+    if route.role is not None:
+        operation["security"] = [{name: []} for name in ADMINS]
+    if route.parameters is not None:
+        operation["parameters"] = _parameters(route, route.parameters)
+    if route.body is not None:
+        operation["requestBody"] = route.body
+    # Completed in place, which must not reach what other gateways of this process declare.
+    return copy.deepcopy(operation)
+
+
+def _answer(status: int, declared: Any, *, is_success: bool) -> dict[str, Any]:
+    told = {"description": "Successful Response" if is_success else HTTPStatus(status).phrase}
+    if isinstance(declared, dict):
+        return told | declared
+    if isinstance(declared, type) and issubclass(declared, Response):
+        return told
+    return told | {"content": {JSON: {"schema": declared}}}
+
+
+def _parameters(route: Route, struct: type[msgspec.Struct]) -> list[dict[str, Any]]:
+    fields = schemas([struct])[1][struct.__name__]
+    return [
+        {
+            "name": name,
+            "in": "path" if name in route.param_convertors else "query",
+            "required": name in fields["required"],
+            "schema": schema,
+        }
+        for name, schema in fields["properties"].items()
+    ]
+
+
+def _name_types(contents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Replace types by their schemas, in place; returns the structs', by name."""
+    found, structs = schemas([ErrorDetail, OpenAIError, *(one["schema"] for one in contents)])
+    for content, schema in zip(contents, found[2:], strict=True):
+        content["schema"] = schema
+    return dict(sorted(structs.items()))
+
+
+def _complete(path: str, operation: dict[str, Any]) -> None:
+    """Add common errors and the shape of errors, in place."""
+    answers = operation["responses"]
+    for status in {**ALWAYS, **(WITH_BODY if "requestBody" in operation else {})}:
+        answers.setdefault(status, {})
+    if "security" in operation:
+        # For admins or operators: a key of another role is valid, and opens nothing here.
+        answers.setdefault("403", {})
+    if path.startswith(OPENAI_PREFIX):
+        answers.pop("422", None)
+        answers.setdefault("400", {})
+    if "422" in answers and "requestBody" in operation:
+        # A body that is not text is refused before fields are checked.
+        answers.setdefault("400", {})
+    for status, answer in answers.items():
+        if status in PROBLEMS and "content" not in answer:
+            _describe_problem(path, status, answer)
+    operation["responses"] = dict(sorted(answers.items()))
+
+
+def secure(document: dict[str, Any], security: SecuritySettings) -> None:
     """Add to every operation who may call it, in place; `{}`: any client. Those for
     admins have said it themselves."""
-    schemes = document["components"].setdefault("securitySchemes", {})
-    schemes.update(CALLERS)
-    for path, methods in document["paths"].items():
-        for operation in methods.values():
-            if "security" in operation:
-                is_free = not has_admin_token
-            else:
-                is_free = is_open(path) or not needs_key
-                operation["security"] = [{name: []} for name in (BEARER.scheme_name, *CALLERS)]
-            if is_free:
-                operation["security"].insert(0, {})
+    document["components"]["securitySchemes"] = {**ADMINS, **CALLERS}
+    for path, operation in operations(document):
+        if "security" in operation:
+            is_free = not security.admin_token
+        else:
+            is_free = is_open(path) or not security.needs_key
+            operation["security"] = [{name: []} for name in CALLERS]
+        if is_free:
+            operation["security"].insert(0, {})
 
 
 def operations(document: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -225,12 +303,6 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str 
         case {"type": "integer" | "number"}:
             return schema.get("minimum", 1)
     raise NoExample(f"{name} has no example")
-
-
-def _has_own_schema(answer: Mapping[str, Any]) -> bool:
-    """True if a route has described such an answer, as `/ready` does its 503."""
-    schema = answer.get("content", {}).get(JSON, {}).get("schema", {})
-    return "$ref" in schema and not schema["$ref"].endswith("/HTTPValidationError")
 
 
 def _describe_problem(path: str, status: str, answer: dict[str, Any]) -> None:

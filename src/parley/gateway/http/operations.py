@@ -15,9 +15,8 @@ from starlette.exceptions import HTTPException
 from parley import logs
 from parley.clock import Clock
 from parley.gateway.handover import Handover
-from parley.gateway.http.admin import ADMINS_ONLY, OPERATORS_ONLY, admin_router
+from parley.gateway.http.admin import admin_router
 from parley.gateway.http.bodies import Time, filled
-from parley.gateway.http.errors import problems
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import WorkerInfo, iso, worker_info
 from parley.gateway.metrics_history import MetricsHistory
@@ -111,7 +110,7 @@ def routes(
     worker_control: WorkerControl,
     worker_pool: WorkerPool,
 ) -> Router:
-    router = admin_router(only=OPERATORS_ONLY)
+    router = admin_router(role="operate")
     disk = _DiskReport(clock, folders, storage)
 
     def known(worker_id: str) -> Worker:
@@ -138,7 +137,7 @@ def routes(
         report = await disk.read()
         return msgspec.structs.replace(report, waiting_on_workers=handover.waiting)
 
-    @router.put("/workers/{worker_id}", responses=problems(404, 422))
+    @router.put("/workers/{worker_id}", errors=(404, 422))
     async def drain(worker_id: str, order: DrainOrder) -> WorkerInfo:
         """Stop giving new work to a worker, or start again. Sessions that can be resumed move
         to other workers where there are slots; all others continue."""
@@ -148,7 +147,7 @@ def routes(
             moving.begin(worker)
         return worker_info(worker, is_admin=True)
 
-    @router.post("/workers/{worker_id}/restart", responses=problems(404, 422))
+    @router.post("/workers/{worker_id}/restart", errors=(404, 422))
     async def restart(worker_id: str, order: RestartOrder | None = None) -> Restarted:
         """End a worker and the sessions that cannot move; its executor starts it again."""
         worker = known(worker_id)
@@ -157,7 +156,7 @@ def routes(
         worker_control.restart(worker, (order or RestartOrder()).grace_s)
         return Restarted()
 
-    @router.post("/reload", dependencies=[ADMINS_ONLY])
+    @router.post("/reload", role="admin")
     async def reload_settings() -> Reloaded:
         """Read settings and certificate again, as SIGHUP does; sessions continue."""
         return reload()

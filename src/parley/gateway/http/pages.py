@@ -8,14 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from fastapi import Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from parley.gateway.apps import Apps
 from parley.gateway.handover import Handover
 from parley.gateway.http.files import WebFiles
-from parley.gateway.http.routing import QuickRoute, Router
+from parley.gateway.http.routing import Router
 from parley.gateway.recording_access import RecordingAccess
 
 MADE: Final = Path(__file__).parents[2] / "pages"
@@ -83,7 +83,7 @@ def routes(
     recordings: RecordingAccess,
 ) -> Router:
     """The routes. `files` is None where the pages are not installed."""
-    router = Router(include_in_schema=False, route_class=QuickRoute)
+    router = Router(is_documented=False)
 
     def is_there(name: str) -> bool:
         return files is not None and files.has(name)
@@ -118,10 +118,9 @@ def routes(
                 return RedirectResponse(f"{path.strip('/')}/", 307)
 
     @router.get("/s/{session_id}")
-    async def replay(request: Request) -> Response:
+    async def replay(request: Request, session_id: str) -> Response:
         # An id, or the token of a share link; the page says itself what it opens, or that it is
         # gone: people come here by links that have run out, and seconds after a call.
-        session_id = request.path_params["session_id"]
         if await handover.bring(session_id):
             return served("replay", request, 503)
         is_there = recordings.exists(session_id)

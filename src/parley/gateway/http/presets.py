@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from parley import logs
 from parley.errors import BadInput
-from parley.gateway.http.errors import problems, shown
+from parley.gateway.http.bodies import shown
 from parley.gateway.http.routing import Router
 from parley.library.presets import Preset, Presets, duration_s, read_sound
 from parley.media.pcm import to_float32_bytes
@@ -29,6 +29,10 @@ PRESET_EXAMPLE: Final = {
     "system_prompt": "You are a guide in a museum. Keep it short.",
     "ref_audio": {"name": "anna", "duration": 4.2, "path": "anna.wav", "data": None},
 }
+
+
+Listed = dict[str, list[dict[str, Any]]] | list[dict[str, Any]]
+"""Descriptions of presets by mode, or of all."""
 
 
 class PresetSound(msgspec.Struct, kw_only=True):
@@ -50,22 +54,22 @@ def routes(
     *,
     presets: Presets,
 ) -> Router:
-    router = Router(tags=["pages"])
+    router = Router(tag="pages")
 
     @router.get(
         "/api/presets",
         name="presets",
-        responses={200: shown({"turnbased": [PRESET_EXAMPLE]}), **problems(422)},
+        answer=shown({"turnbased": [PRESET_EXAMPLE]}, Listed),
     )
     async def by_mode(
         format: Literal["modes", "list"] = "modes",
-    ) -> dict[str, list[dict[str, Any]]] | list[dict[str, Any]]:
+    ) -> Listed:
         """Presets by mode, in order, without their sounds; `?format=list` returns one flat list."""
         return await asyncio.to_thread(_listed, presets, format)
 
     @router.get(
         "/api/presets/{mode}/{preset_id}/audio",
-        responses=problems(404),
+        errors=(404,),
     )
     async def sounds(mode: str, preset_id: str) -> PresetSounds:
         """The sounds of one preset."""
@@ -81,9 +85,7 @@ def routes(
     return router
 
 
-def _listed(
-    presets: Presets, format: str
-) -> dict[str, list[dict[str, Any]]] | list[dict[str, Any]]:
+def _listed(presets: Presets, format: str) -> Listed:
     by_mode: dict[str, list[dict[str, Any]]] = {
         mode: [_described(preset) for preset in found] for mode, found in presets.list().items()
     }

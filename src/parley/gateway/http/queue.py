@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from fastapi import Request, Response
 from msgspec import Meta
+from starlette.responses import Response
 
 from parley.errors import InvalidConfig
 from parley.gateway.dispatcher import Dispatcher
-from parley.gateway.http.admin import ADMINS_ONLY
 from parley.gateway.http.bodies import JSON, Time
-from parley.gateway.http.errors import problems
-from parley.gateway.http.requester import Who, requester_of
-from parley.gateway.http.routing import QuickRoute, Router
+from parley.gateway.http.requester import Requester
+from parley.gateway.http.routing import Router
 from parley.gateway.http.status import RunningTask, iso, running_tasks
 from parley.gateway.maintenance import Maintenance
 from parley.gateway.queue import Ticket
@@ -105,8 +103,7 @@ def routes(
     maintenance: Maintenance,
 ) -> Router:
     clock, eta, queue = dispatcher.clock, dispatcher.eta, dispatcher.queue
-    router = Router(tags=["queue"])
-    quick = Router(tags=["queue"], route_class=QuickRoute)
+    router = Router(tag="queue")
 
     def info(ticket: Ticket, *, is_admin: bool, is_known: bool = False) -> TicketInfo:
         return TicketInfo(
@@ -156,15 +153,14 @@ def routes(
 
     for_strangers = Seldom(clock, lambda: whole(is_admin=False))
 
-    @quick.get("/api/queue", name="queue", response_model=QueueInfo)
-    async def tickets(request: Request) -> Response:
+    @router.get("/api/queue", name="queue", answer=QueueInfo)
+    async def tickets(who: Requester) -> Response:
         """Waiting tickets in order, and running tasks. Ids of tickets are for operators only;
         others get an answer up to four seconds old if it is requested very often."""
-        is_operator = (await requester_of(request)).is_operator
-        return whole(is_admin=True) if is_operator else for_strangers.get()
+        return whole(is_admin=True) if who.is_operator else for_strangers.get()
 
     @router.get("/api/queue/{ticket_id}")
-    async def ticket(ticket_id: str, who: Who) -> TicketFound:
+    async def ticket(ticket_id: str, who: Requester) -> TicketFound:
         """One ticket, if it still waits."""
         dispatcher.refresh()
         found = queue.find(ticket_id)
@@ -186,8 +182,8 @@ def routes(
 
     @router.put(
         "/api/config/eta",
-        responses=problems(400, 401, 422),
-        dependencies=[ADMINS_ONLY],
+        errors=(400, 422),
+        role="admin",
     )
     async def change_eta(change: EtaChange) -> EtaInfo:
         """Change baselines or the average's settings; they outlast restarts."""
@@ -208,5 +204,4 @@ def routes(
         dispatcher.run()
         return eta_info()
 
-    router.routes.extend(quick.routes)
     return router

@@ -1,15 +1,11 @@
-"""The client that sent an HTTP request: a typed dependency of routes.
-
-`auth.check` identifies it before any route runs.
-"""
+"""The client that sent an HTTP request; `auth.check` identifies it before any route runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, Request
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
@@ -117,12 +113,3 @@ class Requester:
             raise Unauthorized(self.admins.requirement)
         role = "operate" if also_operators else "admin"
         raise Forbidden(f"This request needs a key with the role '{role}' in a header.")
-
-
-async def requester_of(request: Request) -> Requester:
-    found: Requester = request.state.requester
-    return found
-
-
-Who = Annotated[Requester, Depends(requester_of)]
-"""The parameter of a route that needs its client."""

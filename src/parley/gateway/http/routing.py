@@ -1,202 +1,212 @@
-"""Routes that FastAPI analyses at their first request, and a table that finds them.
+"""Routes, each declared once by its function, and a table that finds them.
 
-Examining a route (its function's signature, a schema of every documented answer) would take most of
-a gateway's start, and few routes are ever used. Starlette's search compares a path with each route
-in turn, twice for a path that does not exist: a millisecond of processor for a stranger's 404.
+A route's function names what it needs of a request: the `Request` itself, its `Requester`, a struct
+(the JSON body), and by their names parts of the path and of the query, which msgspec checks. What
+it returns is a response, or is sent as JSON. `/openapi.json` is made of the same declarations
+(`openapi.py`).
+
+Starlette's search compares a path with each route in turn, twice for a path that does not exist: a
+millisecond of processor for a stranger's 404. `RouteTable` looks the path up instead.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable, Collection
-from typing import Annotated, Any, get_type_hints
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar, get_type_hints
 
 import msgspec
-from fastapi import APIRouter, Depends, Request, Response
-from fastapi.datastructures import DefaultPlaceholder
-from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
-from fastapi.routing import APIRoute
 from starlette.datastructures import URL
-from starlette.responses import RedirectResponse
-from starlette.routing import BaseRoute, Match, compile_path
-from starlette.types import Receive, Scope, Send
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Match
+from starlette.routing import Route as StarletteRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from parley.gateway.http.bodies import JSON, json_body, json_content, reader, structs_in
-from parley.importing import without
+from parley import logs
+from parley.gateway.http.bodies import JSON, json_body, parameter_reader, reader, struct_in
+from parley.gateway.http.requester import Requester
+from parley.gateway.state import Role
+
+log = logs.get(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+GIVEN: Final[dict[Any, Callable[[Request], Any]]] = {
+    Request: lambda request: request,
+    Requester: lambda request: request.scope["state"]["requester"],
+}
+"""Parameters that functions name by their types."""
 
 
-class LateRoute(APIRoute):
-    """A route of which only path and methods are known until its first request, or until another
-    attribute is read. A wrong declaration shows only then."""
+class Route(StarletteRoute):
+    """One operation.
+
+    Args:
+        name: its name in `/openapi.json`; default: the function's.
+        role: the role that callers need; what they do is audited.
+        status: of what is returned and is not a response.
+        answer: the content of the answer, where the function returns a response: a type, or the
+            description of the answer.
+        errors: statuses of other answers that have the common shape of errors.
+        others: answers of any other shape, by status.
+        body: description of a body that the function reads itself.
+    """
 
     def __init__(
         self,
+        method: str,
         path: str,
-        endpoint: Callable[..., Any],
+        function: Callable[..., Any],
         *,
-        methods: Collection[str] | None = None,
-        **options: Any,
+        tag: str = "",
+        name: str | None = None,
+        role: Role | None = None,
+        status: int = 200,
+        answer: Any = None,
+        errors: Iterable[int] = (),
+        others: Mapping[int, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        is_documented: bool = True,
     ) -> None:
-        # What `matches` reads.
-        self.path_regex, self.path_format, self.param_convertors = compile_path(path)
-        self.endpoint = endpoint
-        self.methods = {method.upper() for method in methods or ["GET"]}
-        self._declared: dict[str, Any] | None = {"path": path, **options}
-        self.structs: set[type[msgspec.Struct]] = set()
-        """Structs that its description names, once it is examined."""
+        super().__init__(path, function, name=name, include_in_schema=is_documented)
+        self.methods = {method}
+        self.method, self.tag, self.role, self.status = method, tag, role, status
+        self.body = body
+        self.parameters: type[msgspec.Struct] | None = None
+        hints = get_type_hints(function, include_extras=True)
+        self.answers: dict[int, Any] = {status: hints["return"] if answer is None else answer}
+        self._read_signature(inspect.signature(function), hints)
+        self.answers |= {**{each: {} for each in errors}, **(others or {})}
 
-    def examine(self) -> None:
-        """Do what was put off; a second time does nothing."""
-        declared, self._declared = self._declared, None
-        if declared is not None:
-            # Of each field FastAPI asks whether it is a model of pydantic's first version;
-            # importing that version takes longer than everything else here.
-            with without("pydantic.v1"):
-                endpoint = self._without_structs(declared)
-                super().__init__(endpoint=endpoint, methods=self.methods, **declared)
-
-    def _without_structs(self, declared: dict[str, Any]) -> Callable[..., Any]:
-        """The route's function as FastAPI can call it, which knows no structs; `declared` gets what
-        it would say of them."""
-        endpoint, signature = self.endpoint, inspect.signature(self.endpoint)
-        hints = get_type_hints(endpoint, include_extras=True)
-        responses = declared["responses"] = dict(declared.get("responses") or {})
-        parameters = [
-            one.replace(annotation=self._injected(one, hints.get(one.name), declared))
-            for one in signature.parameters.values()
-        ]
-        status = declared.get("status_code") or 200
-        answer = declared.get("response_model")
-        if isinstance(answer, DefaultPlaceholder):
-            answer = hints.get("return")
-        is_struct = any(structs_in(answer))
-        if is_struct:
-            declared["response_model"] = None
-            responses[status] = {"model": answer} | responses.get(status, {})
-        for code, response in responses.items():
-            responses[code] = self._described(response)
-
-        @functools.wraps(endpoint)
-        async def encoded(*args: Any, **named: Any) -> Any:
-            answer = await endpoint(*args, **named)
-            if not is_struct or isinstance(answer, Response):
-                return answer
-            return Response(msgspec.json.encode(answer), status, media_type=JSON)
-
-        encoded.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        return encoded
-
-    def _injected(self, parameter: inspect.Parameter, kind: Any, declared: dict[str, Any]) -> Any:
-        """A parameter's type; a struct is read from the body by a dependency."""
-        for body in structs_in(kind):
-            is_optional = parameter.default is not parameter.empty
-            self.structs.add(body)
-            declared["openapi_extra"] = json_body(body, is_required=not is_optional)
-            declared["responses"].setdefault(422, {})
-            return Annotated[kind, Depends(reader(body, is_optional=is_optional))]
-        return kind
-
-    def _described(self, response: dict[str, Any]) -> dict[str, Any]:
-        """A declared answer with the content that its struct describes."""
-        response = dict(response)
-        if found := set(structs_in(response.get("model"))):
-            self.structs |= found
-            content = json_content(response.pop("model"))
-            response["content"] = content | response.get("content", {})
-        return response
-
-    def __getattr__(self, name: str) -> Any:
-        """An attribute that is not there yet, as none of FastAPI's other ones is."""
-        if self.__dict__.get("_declared") is None:
-            raise AttributeError(name=name, obj=self)
-        self.examine()
-        return getattr(self, name)
-
-
-class Router(APIRouter):
-    """FastAPI's, with routes that are examined late."""
-
-    def __init__(self, *, route_class: type[LateRoute] = LateRoute, **options: Any) -> None:
-        super().__init__(route_class=route_class, **options)
-
-
-class QuickRoute(LateRoute):
-    """A route for frequent requests. Its function receives the request only and returns the
-    finished response, which saves half of what FastAPI costs; FastAPI still documents it."""
+    def _read_signature(self, signature: inspect.Signature, hints: Mapping[str, Any]) -> None:
+        self._given: dict[str, Callable[[Request], Any]] = {}
+        self._read_parameters: Callable[[Request], dict[str, Any]] | None = None
+        self._read_body: Callable[[Request], Any] | None = None
+        fields: list[Any] = []
+        for name, one in signature.parameters.items():
+            kind, is_optional = hints[name], one.default is not one.empty
+            if isinstance(kind, type) and kind in GIVEN:
+                self._given[name] = GIVEN[kind]
+            elif struct := struct_in(kind):
+                self.body = json_body(struct, is_required=not is_optional)
+                self._body_name, self._read_body = name, reader(struct, is_optional=is_optional)
+            else:
+                fields.append((name, kind, one.default) if is_optional else (name, kind))
+        if fields:
+            self.parameters = msgspec.defstruct(self.name, fields, kw_only=True)
+            self._read_parameters = parameter_reader(self.parameters, self.param_convertors)
+        if self._read_body or any(name not in self.param_convertors for name, *_ in fields):
+            self.answers[422] = {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] not in (self.methods or ()):
-            await super().handle(scope, receive, send)
-            return
-        response = await self.endpoint(Request(scope, receive, send))
-        await response(scope, receive, send)
+        """Answer a request to this path."""
+        if scope["method"] != self.method:
+            raise HTTPException(405)
+        answer = await self._answer(Request(scope, receive, send))
+        await answer(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        if self.role is not None:
+            _admit(request, self.role)
+        given = {name: read(request) for name, read in self._given.items()}
+        if self._read_parameters is not None:
+            given |= self._read_parameters(request)
+        if self._read_body is not None:
+            given[self._body_name] = await self._read_body(request)
+        answer = await self.endpoint(**given)
+        if isinstance(answer, Response):
+            return answer
+        return Response(msgspec.json.encode(answer), self.status, media_type=JSON)
+
+
+def _admit(request: Request, role: Role) -> None:
+    """Refuse callers without the role; `auth.note` writes the audit entry, with the answer's
+    status."""
+    requester: Requester = request.state.requester
+    requester.check_role(also_operators=role == "operate")
+    request.state.is_audited = True
+    log.info("admin", method=request.method, path=request.url.path, address=requester.peer)
+
+
+class Router:
+    """Routes that have something in common: options of `Route`, and the start of their paths."""
+
+    def __init__(self, prefix: str = "", **common: Any) -> None:
+        self.routes: list[Route] = []
+        self._prefix, self._common = prefix, common
+
+    def add(self, method: str, path: str, **options: Any) -> Callable[[F], F]:
+        """The decorated function serves the path. Options: those of `Route`; errors are added to
+        the common ones."""
+        errors = (*self._common.get("errors", ()), *options.get("errors", ()))
+        options = {**self._common, **options, "errors": errors}
+
+        def added(function: F) -> F:
+            self.routes.append(Route(method, self._prefix + path, function, **options))
+            return function
+
+        return added
+
+    def get(self, path: str, **options: Any) -> Callable[[F], F]:
+        return self.add("GET", path, **options)
+
+    def post(self, path: str, **options: Any) -> Callable[[F], F]:
+        return self.add("POST", path, **options)
+
+    def put(self, path: str, **options: Any) -> Callable[[F], F]:
+        return self.add("PUT", path, **options)
+
+    def delete(self, path: str, **options: Any) -> Callable[[F], F]:
+        return self.add("DELETE", path, **options)
 
 
 class RouteTable:
-    """ASGI application in front of a router: tries only routes whose path can match."""
+    """ASGI application that tries only routes whose path can match.
 
-    def __init__(self, router: APIRouter) -> None:
-        self._router = router
-        self._quick: dict[str, QuickRoute] = {}
-        """Routes that are the only one of their path."""
-        self._exact: dict[str, list[tuple[int, BaseRoute]]] = {}
-        self._open: dict[str, list[tuple[int, BaseRoute]]] = {}
+    Args:
+        default: serves all other paths.
+    """
+
+    def __init__(self, routes: Iterable[BaseRoute], default: ASGIApp) -> None:
+        self._default = default
+        self._exact: dict[str, list[BaseRoute]] = {}
+        self._open: dict[str, list[BaseRoute]] = {}
         """Routes with parameters, by the first part of their path, which never is one."""
-        for order, route in enumerate(router.routes):
-            path: str = getattr(route, "path_format", "") or getattr(route, "path", "")
+        for route in routes:
+            path: str = getattr(route, "path_format", "")
             kept, key = (self._open, _first(path)) if "{" in path else (self._exact, path)
-            kept.setdefault(key, []).append((order, route))
-        for path, routes in self._exact.items():
-            others: list[Any] = [route for _, route in self._open.get(_first(path), ())]
-            is_only = not any(other.path_regex.match(path) for other in others)
-            match routes:
-                case [(_, QuickRoute() as only)] if is_only:
-                    self._quick[path] = only
+            kept.setdefault(key, []).append(route)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        quick = self._quick.get(scope["path"])
-        if quick is not None and scope["type"] == "http":
-            await quick.handle(scope, receive, send)
-            return
-        if scope["type"] == "lifespan":
-            await self._router.app(scope, receive, send)
-            return
-        scope.setdefault("router", self._router)
-        route = self._find(scope)
-        if route is not None:
-            # FastAPI closes the files of a form with it.
-            await AsyncExitStackMiddleware(route.handle)(scope, receive, send)
-            return
         path = scope["path"]
+        if (route := self._find(scope)) is not None:
+            await route.handle(scope, receive, send)
+            return
         other = {**scope, "path": path.rstrip("/") if path.endswith("/") else f"{path}/"}
         if scope["type"] == "http" and self._find(other) is not None:
             await RedirectResponse(str(URL(scope=other)))(scope, receive, send)
         else:
-            await self._router.default(scope, receive, send)
+            await self._default(scope, receive, send)
 
     def _find(self, scope: Scope) -> BaseRoute | None:
         """The first route that matches, or else the first one of the path, which refuses the
         method."""
-        partial: tuple[BaseRoute, Scope] | None = None
-        for route in self._candidates(scope):
+        path: str = scope["path"]
+        candidates: list[BaseRoute] = [
+            *self._exact.get(path, ()),
+            *self._open.get(_first(path), ()),
+        ]
+        partial = None
+        for route in candidates:
             match, found = route.matches(scope)
             if match is Match.FULL:
                 scope.update(found)
                 return route
-            if match is Match.PARTIAL and partial is None:
-                partial = route, found
-        if partial is None:
-            return None
-        scope.update(partial[1])
-        return partial[0]
-
-    def _candidates(self, scope: Scope) -> list[BaseRoute]:
-        """Routes that may match, in their order."""
-        path, root = scope["path"], scope.get("root_path", "")
-        path = path[len(root) :] if path.startswith(f"{root}/") else path
-        found = [*self._open.get(_first(path), ()), *self._exact.get(path, ())]
-        return [route for _, route in sorted(found, key=lambda one: one[0])]
+            if match is Match.PARTIAL:
+                partial = partial or route
+        return partial
 
 
 def _first(path: str) -> str:

@@ -13,21 +13,20 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import Depends, Query, Request
-from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from msgspec import Meta
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from parley.clock import Clock
 from parley.errors import ServiceUnavailable, Unauthorized
 from parley.gateway.authenticator import Authenticator
 from parley.gateway.handover import Handover
-from parley.gateway.http.admin import ADMINS_ONLY
-from parley.gateway.http.bodies import file_body, filled
-from parley.gateway.http.errors import problems, shown
+from parley.gateway.http.bodies import JSON, file_body, filled, shown
 from parley.gateway.http.openai.kept_responses import owner_of_key
-from parley.gateway.http.requester import Who
+from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
 from parley.gateway.http.session_schemas import (
     META_EXAMPLE,
@@ -91,24 +90,21 @@ def routes(
     state: State,
     storage: StorageSettings,
 ) -> Router:
-    async def bring(request: Request) -> None:
-        # It may still lie on the worker that recorded it.
-        recording_id = request.path_params.get("session_id")
-        if recording_id and await handover.bring(recording_id):
-            raise RecordingComing
-
-    router = Router(tags=["sessions"], dependencies=[Depends(bring)])
+    router = Router(tag="sessions")
     downloads = Transfers("downloads", DOWNLOADS_AT_ONCE, each=DOWNLOADS_EACH)
     uploads = Transfers("uploads", UPLOADS_AT_ONCE, each=UPLOADS_EACH)
 
-    def find(id_or_token: str, *, to_change: bool = False) -> Found:
+    async def find(id_or_token: str, *, to_change: bool = False) -> Found:
+        # It may still lie on the worker that recorded it.
+        if await handover.bring(id_or_token):
+            raise RecordingComing
         return recordings.find(id_or_token, to_change=to_change)
 
-    @router.get("/api/sessions", dependencies=[ADMINS_ONLY], responses=problems(401, 422))
+    @router.get("/api/sessions", role="admin", errors=(422,))
     async def sessions(
-        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-        offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
-        key: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
+        limit: Annotated[int, Meta(ge=1, le=1000)] = 100,
+        offset: Annotated[int, Meta(ge=0, le=10_000_000)] = 0,
+        key: Annotated[str, Meta(min_length=1, max_length=200)] | None = None,
     ) -> SessionList:
         """Running recordings, and a page of all, or of those of one key or signed-in user."""
         await maintenance.refresh_index()
@@ -125,8 +121,8 @@ def routes(
             ],
         )
 
-    @router.delete("/api/sessions", dependencies=[ADMINS_ONLY], responses=problems(401, 422))
-    async def erase(key: Annotated[str, Query(min_length=1, max_length=200)]) -> Erased:
+    @router.delete("/api/sessions", role="admin", errors=(422,))
+    async def erase(key: Annotated[str, Meta(min_length=1, max_length=200)]) -> Erased:
         """Delete all recordings and kept responses of a key or signed-in user, pinned ones
         included. Revoke the key first, so that no session starts meanwhile."""
         await maintenance.refresh_index()
@@ -144,11 +140,12 @@ def routes(
 
     @router.get(
         "/api/sessions/{session_id}",
-        responses={200: shown(META_EXAMPLE), **problems(403, 404)},
+        answer=shown(META_EXAMPLE),
+        errors=(403, 404),
     )
     async def session(session_id: str) -> dict[str, Any]:
         """A recording's `meta.json`, its type, and the progress of its replay."""
-        found = find(session_id)
+        found = await find(session_id)
         try:
             meta = await asyncio.to_thread(store.describe, found.folder)
         except BrokenRecording:
@@ -158,19 +155,18 @@ def routes(
 
     @router.get(
         "/api/sessions/{session_id}/recording",
-        response_model=dict[str, Any],
-        responses={
-            200: shown(TIMELINE_EXAMPLE),
+        answer=shown(TIMELINE_EXAMPLE),
+        others={
             202: {
                 "description": "The session still runs.",
-                "model": StillRuns,
-            },
-            **problems(403, 404),
+                "content": {JSON: {"schema": StillRuns}},
+            }
         },
+        errors=(403, 404),
     )
     async def recording(session_id: str) -> Response:
         """The timeline: units for duplex, turns for the others."""
-        found = find(session_id)
+        found = await find(session_id)
         try:
             timeline = await asyncio.to_thread(store.read_recording, found.folder)
         except BrokenRecording:
@@ -180,20 +176,19 @@ def routes(
         timeline.session_id = found.name
         return Response(msgspec.json.encode(timeline), media_type="application/json")
 
-    @router.head("/api/sessions/{session_id}/assets/{path:path}", include_in_schema=False)
+    @router.add("HEAD", "/api/sessions/{session_id}/assets/{path:path}", is_documented=False)
     @router.get(
         "/api/sessions/{session_id}/assets/{path:path}",
-        response_class=FileResponse,
-        responses={
-            200: {"content": {"audio/wav": {}, "image/jpeg": {}, "video/mp4": {}}},
+        answer={"content": {"audio/wav": {}, "image/jpeg": {}, "video/mp4": {}}},
+        others={
             206: {"description": "The part that `Range` asks for."},
             416: {"description": "There is no such part."},
-            **problems(400, 403, 404),
         },
+        errors=(400, 403, 404),
     )
     async def asset(session_id: str, path: str) -> Response:
         """A sound, an image or a video of a recording."""
-        found = find(session_id)
+        found = await find(session_id)
         try:
             file = await asyncio.to_thread(found.folder.asset, path)
         except FileNotFoundError:
@@ -202,12 +197,12 @@ def routes(
 
     @router.get(
         "/api/sessions/{session_id}/download",
-        response_class=StreamingResponse,
-        responses={200: {"content": {"application/zip": {}}}, **problems(403, 404, 429, 503)},
+        answer={"content": {"application/zip": {}}},
+        errors=(403, 404, 429, 503),
     )
-    async def download(session_id: str, who: Who) -> Response:
+    async def download(session_id: str, who: Requester) -> Response:
         """Everything of a recording as one ZIP file, streamed."""
-        found = find(session_id)
+        found = await find(session_id)
         name = found.folder.recording_id if found.shown_id is None else "recording"
         return _Download(
             downloads,
@@ -222,14 +217,14 @@ def routes(
 
     @router.post(
         "/api/sessions/{session_id}/upload-recording",
-        responses=problems(400, 403, 404, 413, 422, 429, 503, 507),
-        openapi_extra=file_body("WebM, MP4 or WAV; at most 200 MB"),
+        errors=(400, 403, 404, 413, 422, 429, 503, 507),
+        body=file_body("WebM, MP4 or WAV; at most 200 MB"),
     )
-    async def upload(session_id: str, request: Request, who: Who) -> Uploaded:
+    async def upload(session_id: str, request: Request, who: Requester) -> Uploaded:
         """Add what a browser recorded. The file's content says what it is, not its name."""
         # The body is received only now that it has a use, and few at a time: it goes through a
         # temporary file.
-        found = find(session_id, to_change=True)
+        found = await find(session_id, to_change=True)
         limit = storage.min_free_gb * GB
         if await asyncio.to_thread(free_bytes, found.folder.path) < limit:
             raise ServiceUnavailable("The server's disk has too little free space for uploads.")
@@ -243,37 +238,33 @@ def routes(
             kept = await asyncio.to_thread(store.take_upload, found.folder, file.file)
         return Uploaded(path=kept.name, size_bytes=kept.stat().st_size)
 
-    @router.post(
-        "/api/sessions/{session_id}/comment", responses=problems(400, 403, 404, 413, 422, 503, 507)
-    )
+    @router.post("/api/sessions/{session_id}/comment", errors=(400, 403, 404, 413, 422, 503, 507))
     async def comment(session_id: str, comment: Comment) -> Commented:
         """Set the comment, or remove it with an empty one."""
-        found = find(session_id, to_change=True)
+        found = await find(session_id, to_change=True)
         await asyncio.to_thread(store.write_comment, found.folder, comment.comment)
         return Commented(len=len(comment.comment))
 
-    @router.get("/api/sessions/{session_id}/comment", responses=problems(403, 404))
+    @router.get("/api/sessions/{session_id}/comment", errors=(403, 404))
     async def read_comment(session_id: str) -> Comment:
         """The comment, "" when there is none."""
-        found = find(session_id)
+        found = await find(session_id)
         return Comment(comment=await asyncio.to_thread(store.read_comment, found.folder))
 
-    @router.post("/api/sessions/{session_id}/share", responses=problems(403, 404, 422))
+    @router.post("/api/sessions/{session_id}/share", errors=(403, 404, 422))
     async def share(session_id: str, order: ShareOrder) -> ShareLink:
         """Make a link that shows the recording, can expire and does not contain its id."""
-        found = find(session_id, to_change=True)
+        found = await find(session_id, to_change=True)
         token = authenticator.share_token(found.folder.recording_id, order.expires_in_s)
         until = None if order.expires_in_s is None else clock.time() + order.expires_in_s
         return ShareLink(
             token=token, path=f"/s/{token}", expires_at=None if until is None else iso(until)
         )
 
-    @router.post(
-        "/api/sessions/{session_id}/replay", status_code=202, responses=problems(403, 404, 409, 503)
-    )
+    @router.post("/api/sessions/{session_id}/replay", status=202, errors=(403, 404, 409, 503))
     async def replay(session_id: str) -> ReplayState:
         """Have the merged replay made (again)."""
-        found = find(session_id, to_change=True)
+        found = await find(session_id, to_change=True)
         if await asyncio.to_thread(found.folder.is_live):
             raise StillRecording
         if not await asyncio.to_thread(recordings.make_replay, found.folder):
@@ -282,24 +273,24 @@ def routes(
 
     @router.put(
         "/api/sessions/{session_id}/pin",
-        dependencies=[ADMINS_ONLY],
-        responses=problems(401, 404, 422),
+        role="admin",
+        errors=(404, 422),
     )
     async def pin(session_id: str, order: Pin) -> Pin:
         """Keep a recording whatever its age, or stop keeping it."""
-        found = find(session_id, to_change=True)
+        found = await find(session_id, to_change=True)
         await asyncio.to_thread(store.pin, found.folder, order.pinned)
         await state.forget([found.folder.recording_id])
         return order
 
-    @router.delete("/api/sessions/{session_id}", responses=problems(401, 403, 404, 409))
-    async def delete(session_id: str, request: Request, who: Who) -> Deleted:
+    @router.delete("/api/sessions/{session_id}", errors=(403, 404, 409))
+    async def delete(session_id: str, request: Request, who: Requester) -> Deleted:
         """Delete a recording. Takes a key, an admin, or an id too long to be guessed: only the
         session's client has it, and share links have ids of their own."""
         if who.is_anonymous and not (who.is_admin or is_long(session_id)):
             raise Unauthorized
         request.state.is_audited = who.is_admin
-        found = find(session_id, to_change=True)
+        found = await find(session_id, to_change=True)
         await asyncio.to_thread(store.delete, found.folder)
         await state.forget([found.folder.recording_id])
         await state.forget_responses_of([found.folder.recording_id])

@@ -9,17 +9,15 @@ from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
-from fastapi import Request, Response
-from fastapi.responses import PlainTextResponse
 from msgspec import Meta
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import Response
 
 from parley import __version__
 from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.http.bodies import JSON, Time, WorkerId, filled
-from parley.gateway.http.errors import shown
-from parley.gateway.http.requester import Who, requester_of
-from parley.gateway.http.routing import QuickRoute, Router
+from parley.gateway.http.requester import Requester
+from parley.gateway.http.routing import Router
 from parley.gateway.metrics import Metrics
 from parley.gateway.rates import Seldom
 from parley.gateway.sessions import GatewaySession, Sessions, SessionState
@@ -409,11 +407,10 @@ def routes(
     supervisor: Supervisor,
 ) -> Router:
     clock, worker_pool, queue = dispatcher.clock, dispatcher.worker_pool, dispatcher.queue
-    router = Router(tags=["status"])
-    quick = Router(tags=["status"], route_class=QuickRoute)
+    router = Router(tag="status")
 
-    @quick.get("/health", response_model=Health, responses={503: {"model": Health}})
-    async def health(request: Request) -> Response:
+    @router.get("/health", answer=Health, others={503: Health})
+    async def health() -> Response:
         """The gateway is alive and all its background tasks run. For workers see `/status`."""
         failing = sorted(supervisor.failing)
         health = Health(
@@ -425,8 +422,8 @@ def routes(
         )
         return _answer(health, is_well=not failing)
 
-    @quick.get("/ready", response_model=Readiness, responses={503: {"model": Readiness}})
-    async def ready(request: Request) -> Response:
+    @router.get("/ready", answer=Readiness, others={503: Readiness})
+    async def ready() -> Response:
         """For load balancers: a new session would be served, i.e. a worker is there, perhaps busy,
         the queue has room, and the server does not shut down."""
         why = _not_ready(dispatcher, is_closing=closing.done())
@@ -467,21 +464,20 @@ def routes(
 
     for_strangers = Seldom(clock, lambda: status_for(admin=False))
 
-    @quick.get("/status", response_model=Status)
-    async def status(request: Request) -> Response:
+    @router.get("/status", answer=Status)
+    async def status(who: Requester) -> Response:
         """Workers by state, the queue, and what runs; for clients other than operators up to four
         seconds old if it is requested very often."""
-        is_operator = (await requester_of(request)).is_operator
-        return status_for(admin=True) if is_operator else for_strangers.get()
+        return status_for(admin=True) if who.is_operator else for_strangers.get()
 
     @router.get("/workers")
-    async def workers(who: Who) -> Workers:
+    async def workers(who: Requester) -> Workers:
         """All workers; their addresses for admins only."""
         admin = who.is_operator
         listed = [worker_info(worker, is_admin=admin) for worker in worker_pool]
         return Workers(total=len(listed), workers=listed)
 
-    @router.get("/cache", include_in_schema=False)
+    @router.get("/cache", is_documented=False)
     @router.get("/api/cache")
     async def cache() -> Caches:
         """Tokens in each worker's contexts."""
@@ -498,17 +494,22 @@ def routes(
 
     metrics_page = Seldom(clock, metrics.page)
 
-    @quick.get(
+    @router.get(
         "/metrics",
         name="metrics",
-        response_class=PlainTextResponse,
-        responses={200: shown("parley_queue_length 0.0\n", "text/plain")},
+        answer={
+            "content": {
+                "text/plain": {
+                    "schema": {"type": "string"},
+                    "example": "parley_queue_length 0.0\n",
+                }
+            }
+        },
     )
-    async def exposition(request: Request) -> Response:
+    async def exposition() -> Response:
         """Metrics for Prometheus; up to four seconds old if they are requested very often."""
         return Response(metrics_page.get(), media_type=CONTENT_TYPE_LATEST)
 
-    router.routes.extend(quick.routes)
     return router
 
 

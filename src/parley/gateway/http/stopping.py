@@ -9,15 +9,14 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal
 
 import msgspec
-from fastapi import Path
-from fastapi.responses import JSONResponse
 from msgspec import Meta
+from starlette.responses import JSONResponse
 
 from parley.errors import RateLimited
 from parley.gateway.admission import is_loopback
 from parley.gateway.dispatcher import Dispatcher
-from parley.gateway.http.errors import problem, problems
-from parley.gateway.http.requester import Requester, Who
+from parley.gateway.http.errors import problem
+from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
 from parley.gateway.lost_session import LostSession
 from parley.gateway.queue import Ticket
@@ -57,7 +56,7 @@ def routes(
     worker_control: WorkerControl,
 ) -> Router:
     queue, worker_pool = dispatcher.queue, dispatcher.worker_pool
-    router = Router(responses=problems(404, 422, 429))
+    router = Router(errors=(404, 422, 429))
 
     def check_room(who: Requester) -> None:
         if not failed_stops.has_room(who.network):
@@ -69,8 +68,8 @@ def routes(
         failed_stops.take(who.network)
         return problem(404, "No such session is running.", success=False)
 
-    @router.post("/api/half_duplex/stop", tags=["half-duplex"], response_model=StopAnswer)
-    async def stop(order: StopRequest, who: Who) -> StopAnswer | JSONResponse:
+    @router.post("/api/half_duplex/stop", tag="half-duplex", answer=StopAnswer)
+    async def stop(order: StopRequest, who: Requester) -> StopAnswer | JSONResponse:
         """Stop one half-duplex session, whatever it does: a waiting one leaves the queue, a
         generating one ends its turn at the next token. For callers that know the session's id and
         show the same key; for a session without a key, from the same address, or from anywhere
@@ -94,9 +93,9 @@ def routes(
             words = "The session was stopped." if stopped else "The session was over already."
         return StopAnswer(success=stopped, message=words)
 
-    @router.post("/api/sessions/{session_id}/end", tags=["sessions"], response_model=StopAnswer)
+    @router.post("/api/sessions/{session_id}/end", tag="sessions", answer=StopAnswer)
     async def end(
-        session_id: Annotated[str, Path(pattern=SESSION_ID)], who: Who
+        session_id: Annotated[str, Meta(pattern=SESSION_ID)], who: Requester
     ) -> StopAnswer | JSONResponse:
         """End a session that was started with `resume: true`, of any kind, connected or not: for
         clients that lost their connection and will not come back. Callers may do this under the

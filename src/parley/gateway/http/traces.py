@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from fastapi import Request
-from fastapi.responses import Response
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from parley import logs
 from parley.clock import Clock
 from parley.errors import ServiceUnavailable
 from parley.gateway.admission import Admission
 from parley.gateway.http.bodies import json_body
-from parley.gateway.http.errors import problems
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import iso
 from parley.protocol import codec
@@ -77,14 +75,14 @@ def routes(
     log_settings: LogSettings,
     storage: StorageSettings,
 ) -> Router:
-    router = Router(tags=["pages"])
+    router = Router(tag="pages")
     kept = TraceFile(storage.data_dir / FILE_NAME)
 
     @router.post(
         "/api/_debug/record_trace",
-        responses=problems(400, 403, 413, 422, 503),
-        openapi_extra=json_body(None, EXAMPLE, description="anything, at most 64 KiB"),
-        response_model=Kept,
+        errors=(400, 403, 413, 422, 503),
+        body=json_body(None, EXAMPLE, description="anything, at most 64 KiB"),
+        answer=Kept,
     )
     async def record_trace(request: Request) -> Kept | Response:
         """Write down what a recorder of a page saw, for finding faults. 403 unless the

@@ -6,16 +6,15 @@ import asyncio
 from typing import Annotated, Final
 
 import msgspec
-from fastapi import Query, Request, Response
 from msgspec import Meta
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from parley.errors import ServiceUnavailable
-from parley.gateway.http.admin import ADMINS_ONLY
 from parley.gateway.http.bodies import Time
-from parley.gateway.http.errors import problems
 from parley.gateway.http.frontend import VoiceInfo, describe
-from parley.gateway.http.requester import Who
+from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
 from parley.library.voices import LIMIT_BYTES, RegisteredVoice, VoiceLibrary, VoiceUser
 from parley.media.wav import encode_wav
@@ -92,18 +91,18 @@ def routes(
     library: VoiceLibrary,
     storage: StorageSettings,
 ) -> Router:
-    router = Router(prefix="/api/assets/ref_audio", tags=["voices"])
+    router = Router("/api/assets/ref_audio", tag="voices")
     adding = asyncio.Semaphore(2)
 
     @router.get("")
-    async def voices(who: Who) -> VoiceList:
+    async def voices(who: Requester) -> VoiceList:
         """The registered voices that the caller may see."""
         cards = await asyncio.to_thread(library.list, who.voice_user)
         listed = msgspec.convert(cards, list[VoiceListed], from_attributes=True)
         return VoiceList(total=len(listed), ref_audios=listed)
 
-    @router.post("", responses=problems(400, 409, 413, 422, 503, 507))
-    async def add(new: NewVoice, who: Who) -> VoiceAdded:
+    @router.post("", errors=(400, 409, 413, 422, 503, 507))
+    async def add(new: NewVoice, who: Requester) -> VoiceAdded:
         """Register a voice; it is kept as 16 kHz mono WAV, for its owner only."""
         limit = storage.min_free_gb * GB
         if await asyncio.to_thread(free_bytes, storage.data_dir) < limit:
@@ -116,15 +115,15 @@ def routes(
             card = await asyncio.to_thread(library.add, new.name, data, who.voice_user)
         return VoiceAdded(id=card.id, name=card.name, message="The voice is registered.")
 
-    @router.delete("", dependencies=[ADMINS_ONLY], responses=problems(401, 422))
-    async def erase(key: Annotated[str, Query(min_length=1, max_length=200)]) -> VoicesErased:
+    @router.delete("", role="admin", errors=(422,))
+    async def erase(key: Annotated[str, Meta(min_length=1, max_length=200)]) -> VoicesErased:
         """Delete all voices that a key or signed-in user has registered."""
         return VoicesErased(
             voices=await asyncio.to_thread(library.remove_all, VoiceUser(key_id=key))
         )
 
-    @router.get("/{voice_id}", responses=problems(404))
-    async def voice(voice_id: str, who: Who) -> VoiceInfo:
+    @router.get("/{voice_id}", errors=(404,))
+    async def voice(voice_id: str, who: Requester) -> VoiceInfo:
         """A voice with its sound, base64 float32 at 16 kHz."""
         card = await asyncio.to_thread(library.card, voice_id, who.voice_user)
         pcm = await asyncio.to_thread(library.find, voice_id) if card else None
@@ -134,8 +133,8 @@ def routes(
 
     @router.put(
         "/{voice_id}/published",
-        dependencies=[ADMINS_ONLY],
-        responses=problems(401, 404, 422),
+        role="admin",
+        errors=(404, 422),
     )
     async def publish(voice_id: str, order: Publication) -> Publication:
         """Let all clients list, hear and use a voice, or only its owner."""
@@ -143,8 +142,8 @@ def routes(
             raise HTTPException(404, "There is no such voice.")
         return order
 
-    @router.delete("/{voice_id}", responses=problems(404))
-    async def remove(voice_id: str, request: Request, who: Who) -> VoiceRemoved:
+    @router.delete("/{voice_id}", errors=(404,))
+    async def remove(voice_id: str, request: Request, who: Requester) -> VoiceRemoved:
         """Delete a voice: its owner, or an admin."""
         user = who.voice_user
         request.state.is_audited = user.is_admin
@@ -158,10 +157,10 @@ def routes(
 def worker_routes(*, library: VoiceLibrary) -> Router:
     """What workers with a data folder of their own ask for. Not for clients: `auth.check`
     checks the worker secret before."""
-    router = Router(include_in_schema=False)
+    router = Router(is_documented=False)
 
     @router.get(VOICE_PATH)
-    async def voice(request: Request, name: Annotated[str, Query(max_length=500)]) -> Response:
+    async def voice(request: Request, name: Annotated[str, Meta(max_length=500)]) -> Response:
         """A registered voice that a session's client may use, as 32 bit WAV."""
         user = VoiceUser.named(request.headers.get(CALLER_HEADER, ""))
         pcm = await asyncio.to_thread(library.find, name, user)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from fastapi import Request
+from starlette.requests import Request
 
 from parley.errors import InvalidRequest
 from parley.gateway.http.chat_forwarder import ChatForwarder, PendingAnswer, WorkerRefused

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fastapi import Request
+from starlette.requests import Request
 
 from parley import logs
 from parley.errors import ParleyError, TooManySessions

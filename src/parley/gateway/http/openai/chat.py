@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
 
 import msgspec
-from fastapi import Request
-from fastapi.responses import JSONResponse, Response
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from parley.gateway.http.bodies import json_body, read_body
 from parley.gateway.http.chat_forwarder import ChatForwarder
-from parley.gateway.http.errors import problems
 from parley.gateway.http.openai import completions, docs
 from parley.gateway.http.openai.answering import (
     AnswerBegun,
@@ -196,16 +195,13 @@ def routes(
     sources: Sources,
     voices: VoiceNames,
 ) -> Router:
-    router = Router(tags=["openai"])
+    router = Router(tag="openai")
 
     @router.post(
         PATH,
-        responses={
-            200: docs.COMPLETION_ANSWER,
-            **problems(400, 403, 413, 429, 502, 503, 504),
-        },
-        openapi_extra=json_body(Completion, EXAMPLE),
-        response_class=Response,
+        answer=docs.COMPLETION_ANSWER,
+        errors=(400, 403, 413, 429, 502, 503, 504),
+        body=json_body(Completion, EXAMPLE),
     )
     async def complete(request: Request) -> Response:
         """Answer a conversation; with `stream` as server-sent events. Waits in the queue; hanging

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
-from fastapi import Request
+from starlette.requests import Request
 
 from parley import logs
 from parley.errors import InvalidRequest, ParleyError, TooLarge

@@ -10,7 +10,6 @@ from msgspec import Meta
 
 from parley.clock import Clock
 from parley.errors import ParleyError
-from parley.gateway.http.errors import problems
 from parley.gateway.http.routing import Router
 from parley.gateway.worker_pool import Worker, WorkerPool
 from parley.protocol.control import Ability
@@ -106,14 +105,14 @@ class ModelList:
 
 
 def routes(*, models: ModelList) -> Router:
-    router = Router(prefix="/v1/models", tags=["openai"])
+    router = Router("/v1/models", tag="openai")
 
     @router.get("")
     async def listed() -> ModelCards:
         """The models that are loaded now, with their abilities."""
         return ModelCards(data=models.cards())
 
-    @router.get("/{model_id:path}", responses=problems(404))
+    @router.get("/{model_id:path}", errors=(404,))
     async def one(model_id: str) -> ModelCard:
         """A model that is loaded now; by any other name, which requests may use too, the one that
         answers them."""

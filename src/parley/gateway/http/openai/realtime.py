@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import Request
 from msgspec import Meta
+from starlette.requests import Request
 
 from parley import __version__
 from parley.clock import Clock
@@ -17,10 +17,9 @@ from parley.dialects.registry import DialectRegistry
 from parley.errors import InvalidRequest
 from parley.gateway.admission import Admission
 from parley.gateway.authenticator import Authenticator
-from parley.gateway.http.errors import problems
 from parley.gateway.http.openai.models import ModelCard, ModelList
 from parley.gateway.http.openai.voices import VoiceNames
-from parley.gateway.http.requester import Who
+from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
 from parley.gateway.worker_pool import WorkerPool
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ
@@ -127,7 +126,7 @@ def routes(
     worker_pool: WorkerPool,
 ) -> Router:
     """Routes around realtime sessions."""
-    router = Router(prefix="/v1/realtime", tags=["openai"])
+    router = Router("/v1/realtime", tag="openai")
 
     @router.get("/capabilities")
     async def capabilities() -> Capabilities:
@@ -164,8 +163,8 @@ def routes(
             transcripts=bool(workers) and models.can("transcription"),
         )
 
-    @router.post("/client_secrets", responses=problems(400, 403, 413))
-    async def client_secret(order: SecretOrder, request: Request, who: Who) -> ClientSecret:
+    @router.post("/client_secrets", errors=(400, 403, 413))
+    async def client_secret(order: SecretOrder, request: Request, who: Requester) -> ClientSecret:
         """A short-lived key that opens sessions in the caller's name, to be given to a browser."""
         admission.check_origin(request.headers)
         now_s, seconds = clock.time(), order.expires_after.seconds

@@ -11,16 +11,16 @@ import contextlib
 import secrets
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import Query, Request
-from fastapi.responses import Response
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
 
 from parley.errors import InvalidRequest, ParleyError
 from parley.gateway.http.bodies import JSON, json_body, read_body
 from parley.gateway.http.chat_forwarder import ChatForwarder
-from parley.gateway.http.errors import problems
 from parley.gateway.http.openai import docs, response_request
 from parley.gateway.http.openai.answering import (
     AnswerCall,
@@ -137,7 +137,7 @@ def routes(
     models: ModelList,
     sources: Sources,
 ) -> Router:
-    router = Router(tags=["openai"])
+    router = Router(tag="openai")
     runs = BackgroundRuns()
 
     async def find(request: Request, response_id: str) -> KeptBody:
@@ -146,14 +146,11 @@ def routes(
 
     @router.post(
         PATH,
-        responses={
-            200: docs.RESPONSE_ANSWER,
-            **problems(400, 403, 413, 429, 502, 503, 504),
-        },
-        openapi_extra=json_body(
+        answer=docs.RESPONSE_ANSWER,
+        errors=(400, 403, 413, 429, 502, 503, 504),
+        body=json_body(
             ResponseRequest, {"model": "pocket", "input": "What is the capital of Italy?"}
         ),
-        response_class=Response,
     )
     async def respond(request: Request) -> Response:
         """Answer; with `stream` as server-sent events. Waits in the queue; hanging up cancels. Any
@@ -208,14 +205,14 @@ def routes(
 
     @router.get(
         PATH + "/{response_id}",
-        responses={200: docs.RESPONSE_ANSWER, **problems(404)},
-        response_class=Response,
+        answer=docs.RESPONSE_ANSWER,
+        errors=(404,),
     )
     async def retrieve(
         request: Request,
         response_id: str,
         stream: bool = False,
-        starting_after: int | None = Query(None, ge=0),
+        starting_after: Annotated[int, Meta(ge=0)] | None = None,
     ) -> Response:
         """A stored response; with `stream` its events, after `starting_after`."""
         found = await find(request, response_id)
@@ -234,7 +231,8 @@ def routes(
 
     @router.delete(
         PATH + "/{response_id}",
-        responses={200: docs.DELETED_RESPONSE, **problems(403, 404)},
+        answer=docs.DELETED_RESPONSE,
+        errors=(403, 404),
     )
     async def delete(request: Request, response_id: str) -> dict[str, Any]:
         """Delete a stored response, or end and forget one that runs. Its recording stays."""
@@ -246,8 +244,8 @@ def routes(
 
     @router.post(
         PATH + "/{response_id}/cancel",
-        responses={200: docs.RESPONSE_ANSWER, **problems(400, 403, 404)},
-        response_class=Response,
+        answer=docs.RESPONSE_ANSWER,
+        errors=(400, 403, 404),
     )
     async def cancel(request: Request, response_id: str) -> Response:
         """End a response that runs in the background; one that has ended is returned as it is.
@@ -266,14 +264,14 @@ def routes(
 
     @router.get(
         PATH + "/{response_id}/input_items",
-        responses={200: docs.INPUT_ITEMS, **problems(400, 404)},
-        response_class=Response,
+        answer=docs.INPUT_ITEMS,
+        errors=(400, 404),
     )
     async def input_items(
         request: Request,
         response_id: str,
         after: str | None = None,
-        limit: int = Query(20, ge=1, le=100),
+        limit: Annotated[int, Meta(ge=1, le=100)] = 20,
         order: Literal["asc", "desc"] = "desc",
     ) -> Response:
         """The input items of a stored response, newest first."""

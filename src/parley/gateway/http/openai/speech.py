@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import Request
-from fastapi.responses import Response
 from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
 
 from parley.errors import InvalidRequest
 from parley.gateway.http.bodies import json_body, read_body
 from parley.gateway.http.chat_forwarder import ChatForwarder, PendingAnswer
-from parley.gateway.http.errors import problems
 from parley.gateway.http.openai import docs
 from parley.gateway.http.openai.answering import sound_of
 from parley.gateway.http.openai.completions import object_in, refused
@@ -74,12 +73,13 @@ def read(raw: bytes | bytearray) -> SpeechRequest:
 def routes(
     *, forwarder: ChatForwarder, metrics: Metrics, models: ModelList, voices: VoiceNames
 ) -> Router:
-    router = Router(tags=["openai"])
+    router = Router(tag="openai")
 
     @router.post(
         PATH,
-        responses={200: docs.SPEECH_ANSWER, **problems(400, 403, 413, 429, 502, 503, 504)},
-        openapi_extra=json_body(
+        answer=docs.SPEECH_ANSWER,
+        errors=(400, 403, 413, 429, 502, 503, 504),
+        body=json_body(
             SpeechRequest,
             {
                 "model": "pocket",
@@ -88,7 +88,6 @@ def routes(
                 "response_format": "wav",
             },
         ),
-        response_class=Response,
     )
     async def speak(request: Request) -> Response:
         """Say a text; the sound comes while it is made. 400 where the model cannot read aloud."""

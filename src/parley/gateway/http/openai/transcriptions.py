@@ -17,21 +17,20 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from msgspec import Meta
 from starlette.datastructures import FormData, UploadFile
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from parley.errors import InvalidRequest
 from parley.gateway.http.bodies import file_body
 from parley.gateway.http.chat_forwarder import ChatForwarder
-from parley.gateway.http.errors import problems
 from parley.gateway.http.openai import docs
 from parley.gateway.http.openai.completions import MOST_TOKENS, refused
 from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.sources import pcm_of
 from parley.gateway.http.openai.stream import EVENTS, PiecesResponse, event
-from parley.gateway.http.requester import Who
+from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
 from parley.gateway.http.transfers import Transfers
 from parley.gateway.metrics import Metrics
@@ -155,21 +154,16 @@ def _is_temperature(text: str) -> bool:
 
 
 def routes(*, forwarder: ChatForwarder, metrics: Metrics, models: ModelList) -> Router:
-    router = Router(tags=["openai"])
+    router = Router(tag="openai")
     uploads = Transfers("uploads", UPLOADS_AT_ONCE, each=UPLOADS_EACH)
 
     @router.post(
         PATH,
-        responses={
-            200: docs.TRANSCRIPTION_ANSWER,
-            **problems(400, 403, 413, 429, 502, 503, 504),
-        },
-        openapi_extra=file_body(
-            "a sound file of any common format, at most 25 MB", TranscriptionRequest
-        ),
-        response_class=Response,
+        answer=docs.TRANSCRIPTION_ANSWER,
+        errors=(400, 403, 413, 429, 502, 503, 504),
+        body=file_body("a sound file of any common format, at most 25 MB", TranscriptionRequest),
     )
-    async def transcribe(request: Request, who: Who) -> Response:
+    async def transcribe(request: Request, who: Requester) -> Response:
         """Write down what is said. 400 where the model that is loaded cannot."""
         forwarder.check(request)
         if not models.can("transcription"):

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import Request
+from starlette.requests import Request
 
 from parley.errors import InvalidRequest
 from parley.library.voices import VoiceLibrary, VoiceUser
