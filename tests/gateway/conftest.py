@@ -5,10 +5,7 @@ import httpx
 import pytest
 import uvloop
 from tests.support.gateways import RunningGateway, running_gateway
-from tests.support.patience import HANG_S
 from tests.support.stand_in_worker import StandInWorker
-
-from parley.gateway import acquisition
 
 
 def pytest_asyncio_loop_factories(
@@ -16,13 +13,6 @@ def pytest_asyncio_loop_factories(
 ) -> Mapping[str, Callable[[], uvloop.Loop]] | None:
     """The loop that the gateway runs on: its transports buffer and pause in their own way."""
     return {"uvloop": uvloop.new_event_loop}
-
-
-@pytest.fixture(autouse=True)
-def no_client_waits_for_a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that is reached half a second late, because other tests compute, puts no client's
-    `queued` before the message that a test expects."""
-    monkeypatch.setattr(acquisition, "QUIET_S", HANG_S)
 
 
 @pytest.fixture
