@@ -3,7 +3,7 @@
 The questions are spoken by espeak-ng, whose voices had no part in the training.
 """
 
-import asyncio
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 from tests.support import speech
-from tests.support.processes import Process, running
+from tests.support.processes import running
 from tests.support.talking import b64, end_of, hear, heard, say
 from websockets.asyncio.client import ClientConnection, connect
 
-from parley.client import DuplexClient, HalfDuplexClient, RealtimeClient
-from parley.client.events import Event, Piece, Speaking, Transcript, TurnDone
+from parley.client import DuplexClient, RealtimeClient
+from parley.client.events import Listening, Problem, Speaking, Transcript
 from parley.media.image import encode_jpeg
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, join
-from parley.protocol.half_duplex import Config
-from parley.protocol.values import TurnGeneration
+from parley.protocol.values import DuplexConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -35,11 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     flags = ("--http", "--host", "127.0.0.1", "--port", "0")
     with running(tmp_path_factory.mktemp("pocket"), "serve", *flags) as process:
         process.line_with("ready after")
-        yield websocket_address(process)
-
-
-def websocket_address(process: Process) -> str:
-    return "ws" + process.url.removeprefix("http")
+        yield "ws" + process.url.removeprefix("http")
 
 
 def is_sound(pcm: Pcm) -> bool:
@@ -101,214 +96,171 @@ async def test_a_drawing_is_seen(server: str) -> None:
     assert code == 1000
 
 
-async def spoken_turn(socket: ClientConnection, words: str) -> tuple[str, Pcm]:
+async def test_the_printed_chat_example_is_greeted_aloud(server: str) -> None:
+    """Of the requirement text on chat, word by word."""
+    reference = b64(speech.say("Good morning. This is what I sound like."))
+    system = [
+        {"type": "text", "text": "Mimic the voice from the audio sample."},
+        {"type": "audio", "data": reference},
+        {"type": "text", "text": "You are a helpful assistant. Reply naturally."},
+    ]
+    async with connect(f"{server}/ws/chat", max_size=None) as socket:
+        await say(
+            socket,
+            messages=[
+                {"role": "system", "content": system},
+                {"role": "user", "content": "Hello!"},
+            ],
+            streaming=True,
+            generation={"max_new_tokens": 256, "temperature": 0.7},
+            tts={"enabled": True, "mode": "audio_assistant", "ref_audio_data": reference},
+        )
+        messages, _ = await end_of(socket)
+
+    assert messages[-1]["type"] == "done", messages[-1]
+    greeting = r"\b(hello|hi|good (day|morning|evening|afternoon))\b"
+    assert re.search(greeting, messages[-1]["text"].lower())
+    sounds = [heard(m, "audio_data") for m in messages if m["type"] == "chunk"]
+    assert sum(map(len, sounds)) > OUTPUT_RATE_HZ / 2
+
+
+async def turn(socket: ClientConnection, transcript: str | None = None) -> str:
+    """The answer to a turn, which is said aloud.
+
+    Args:
+        transcript: part of what the user was heard to say; None: nothing was said.
+    """
+    pieces: list[Pcm] = []
+    told = []
+    while (message := await hear(socket))["type"] != "turn_done":
+        assert message["type"] != "error", message
+        if message["type"] == "chunk" and message.get("audio_data"):
+            pieces.append(heard(message, "audio_data"))
+        if message["type"] == "input_transcript":
+            told.append(message["text"])
+    assert is_sound(join(pieces, OUTPUT_RATE_HZ))
+    assert len(told) == (transcript is not None)
+    assert transcript is None or transcript in told[0]
+    return str(message["text"])
+
+
+async def spoken_turn(socket: ClientConnection, words: str, transcript: str) -> str:
     """Say `words` into a half-duplex session and take the answer."""
     wave = join([QUIET, speech.say(words, VOICE), QUIET, QUIET], INPUT_RATE_HZ)
     for start in range(0, len(wave), SECOND // 2):
         chunk = wave.slice(start, start + SECOND // 2)
         await say(socket, type="audio_chunk", audio_base64=b64(chunk))
-    pieces: list[Pcm] = []
-    while (message := await hear(socket))["type"] != "turn_done":
-        assert message["type"] != "error", message
-        if message["type"] == "chunk" and message.get("audio_data"):
-            pieces.append(heard(message, "audio_data"))
-    return message["text"], join(pieces, OUTPUT_RATE_HZ)
+    return await turn(socket, transcript)
 
 
-async def test_half_duplex_remembers_a_name_over_three_turns(server: str) -> None:
-    async with connect(f"{server}/ws/half_duplex/hdx_pocket", max_size=None) as socket:
+async def test_half_duplex_reads_hears_and_remembers_a_name(server: str) -> None:
+    async with connect(f"{server}/ws/half_duplex/hdx_pocket?extensions=true") as socket:
         await admitted(socket)
-        await say(socket, type="prepare", config={"generation": {"do_sample": False}})
+        config = {"generation": {"do_sample": False}, "transcribe": True}
+        await say(socket, type="prepare", config=config)
         assert (await hear(socket))["type"] == "prepared"
-        met, first = await spoken_turn(socket, "My name is Thomas.")
-        fact, second = await spoken_turn(socket, "What is the capital of France?")
-        known, third = await spoken_turn(socket, "What is my name?")
+        await say(socket, type="input_text", text="What is the capital of Portugal?")
+        written = await turn(socket)
+        met = await spoken_turn(socket, "My name is Thomas.", "name is")
+        fact = await spoken_turn(socket, "What is the capital of France?", "What is the capital")
+        known = await spoken_turn(socket, "What is my name?", "my name")
         await say(socket, type="stop")
         _, code = await end_of(socket)
 
+    assert "Lisbon" in written
     assert "Thomas" in met
     assert "Paris" in fact
     assert "Thomas" in known
-    assert all(is_sound(sound) for sound in (first, second, third))
     assert code == 1000
 
 
 class Call:
-    """A full-duplex session in either dialect, unit by unit."""
+    """A call by one of the clients, unit by unit."""
 
-    def __init__(self, socket: ClientConnection, dialect: str) -> None:
-        self.socket = socket
-        self.dialect = dialect
+    def __init__(self, talk: DuplexClient | RealtimeClient) -> None:
+        self.talk = talk
+        self.told: list[str] = []
 
-    async def begin(self) -> None:
-        await admitted(self.socket)
-        if self.dialect == "duplex":
-            await say(self.socket, type="prepare", system_prompt="You are a helpful assistant.")
-        else:
-            session = {"instructions": "You are a helpful assistant."}
-            await say(self.socket, type="session.update", session=session)
-        assert (await hear(self.socket))["type"] in ("prepared", "session.created")
+    async def unit(
+        self, pcm: Pcm = QUIET, *, frames: tuple[bytes, ...] = (), is_forced: bool = False
+    ) -> Listening | Speaking:
+        """Send one second; what it came to. What was heard to be said is `told`."""
+        self.talk.send_unit(pcm, frames=frames, force_listen=is_forced)
+        async for event in self.talk:
+            match event:
+                case Listening() | Speaking():
+                    return event
+                case Transcript(text=text):
+                    self.told.append(text)
+                case Problem():
+                    raise AssertionError(event)
+        raise AssertionError("the call has ended")
 
-    async def unit(self, pcm: Pcm, *, is_forced: bool = False) -> dict[str, Any]:
-        """Send one second; what it came to as `is_listen`, `text`, `sound`, `ends`."""
-        if self.dialect == "duplex":
-            message = {"type": "audio_chunk", "audio_base64": b64(pcm)}
-        else:
-            message = {"type": "input_audio_buffer.append", "audio": b64(pcm)}
-        await say(self.socket, **message, force_listen=is_forced)
-        message = await hear(self.socket)
-        while message["type"] not in ("result", "response.listen", "response.output_audio.delta"):
-            assert message["type"] != "error", message
-            message = await hear(self.socket)
-        field = "audio_data" if self.dialect == "duplex" else "audio"
-        return {
-            "is_listen": message.get("is_listen", message["type"] == "response.listen"),
-            "text": message.get("text", ""),
-            "sound": heard(message, field) if message.get(field) else Pcm.silence(0, 24_000),
-            "ends": message.get("end_of_turn", False),
-        }
-
-    async def say(self, words: str) -> list[dict[str, Any]]:
+    async def say(self, words: str) -> list[Listening | Speaking]:
         """Speak `words`, beginning a tenth into a unit."""
         lead = Pcm.silence(SECOND // 10, INPUT_RATE_HZ)
         wave = join([lead, speech.say(words, VOICE)], INPUT_RATE_HZ)
         wave = join([wave, Pcm.silence(-len(wave) % SECOND, INPUT_RATE_HZ)], INPUT_RATE_HZ)
         return [await self.unit(wave.slice(at, at + SECOND)) for at in range(0, len(wave), SECOND)]
 
-    async def wait(self, units: int) -> list[dict[str, Any]]:
-        return [await self.unit(QUIET) for _ in range(units)]
-
-    async def answer(self, words: str) -> str:
-        """Ask, and listen to the answer to its end."""
-        units = await self.say(words)
-        while not units[-1]["ends"]:
-            assert len(units) < 14, units
-            units += await self.wait(1)
-        spoken = [unit for unit in units if not unit["is_listen"]]
-        assert is_sound(join([unit["sound"] for unit in spoken], OUTPUT_RATE_HZ))
-        return "".join(unit["text"] for unit in spoken).strip()
-
-    async def end(self) -> None:
-        await say(self.socket, type="stop" if self.dialect == "duplex" else "session.close")
-        _, code = await end_of(self.socket)
-        assert code == 1000
-
-
-LIVE = {"duplex": "/ws/duplex/omni_pocket", "realtime": "/v1/realtime?mode=audio"}
-
-
-@pytest.mark.parametrize("kind", LIVE)
-async def test_a_call_is_answered_and_can_be_interrupted(server: str, kind: str) -> None:
-    async with connect(server + LIVE[kind], max_size=None) as socket:
-        call = Call(socket, kind)
-        await call.begin()
-        waited = await call.wait(3)
-        answer = await call.answer("What is the capital of Spain?")
-        await call.wait(1)
-        counted = await call.say("Count to twenty.")
-        while counted[-1]["is_listen"]:
-            assert len(counted) < 6, counted
-            counted += await call.wait(1)
-        over = await call.say("Stop talking, please.")
-        after = await call.wait(1)
-        await call.end()
-
-    assert all(unit["is_listen"] for unit in waited)
-    assert "Madrid" in answer
-    said = "".join(unit["text"] for unit in counted + over + after)
-    assert "twenty" not in said.lower(), said
-
-
-async def test_a_unit_that_must_listen_listens(server: str) -> None:
-    """An answer that has started falls silent for the units in which listening is ordered."""
-    async with connect(server + LIVE["duplex"], max_size=None) as socket:
-        call = Call(socket, "duplex")
-        await call.begin()
-        await call.wait(3)
-        units = await call.say("What is the capital of Italy?")
-        while units[-1]["is_listen"]:
+    async def begun(self, units: list[Listening | Speaking]) -> list[Listening | Speaking]:
+        """With those until the answer begins."""
+        while isinstance(units[-1], Listening):
             assert len(units) < 6, units
-            units += await call.wait(1)
-        forced = [await call.unit(QUIET, is_forced=True) for _ in range(2)]
-        await call.end()
+            units.append(await self.unit())
+        return units
 
-    assert all(unit["is_listen"] and not len(unit["sound"]) for unit in forced)
-
-
-# The Python clients: what is written into a call is answered aloud, what is said is written down.
-
-
-def http(server: str) -> str:
-    return "http" + server.removeprefix("ws")
-
-
-def words_of(events: list[Event]) -> str:
-    return "".join(event.text for event in events if isinstance(event, Piece | Speaking | TurnDone))
+    async def answer(self, units: list[Listening | Speaking]) -> str:
+        """Listen to an answer to its end."""
+        units = await self.begun(units)
+        while not (isinstance(units[-1], Speaking) and units[-1].end_of_turn):
+            assert len(units) < 14, units
+            units.append(await self.unit())
+        sounds = [unit.sound for unit in units if isinstance(unit, Speaking) and unit.sound]
+        assert is_sound(join(sounds, OUTPUT_RATE_HZ))
+        return text_of(units)
 
 
-def is_aloud(events: list[Event]) -> bool:
-    sounds = [event.sound for event in events if isinstance(event, Piece | Speaking)]
-    spoken = join([sound for sound in sounds if sound is not None], OUTPUT_RATE_HZ)
-    return len(spoken) > 0 and is_sound(spoken)
-
-
-async def turn(talk: HalfDuplexClient) -> list[Event]:
-    events: list[Event] = []
-    async with asyncio.timeout(120):
-        async for event in talk:
-            events.append(event)
-            if isinstance(event, TurnDone):
-                break
-    return events
-
-
-async def test_what_is_written_and_said_in_half_duplex_is_answered(server: str) -> None:
-    config = Config(transcribe=True, generation=TurnGeneration(temperature=0))
-    async with HalfDuplexClient(http(server), config=config, record=False) as talk:
-        await talk.ready(timeout_s=60)
-        talk.write("What is the capital of Portugal?")
-        written = await turn(talk)
-        said = asyncio.create_task(talk.say(speech.say("What is the capital of France?", "en-us")))
-        spoken = await turn(talk)
-        await said
-
-    assert "Lisbon" in words_of(written)
-    assert is_aloud(written)
-    assert not any(isinstance(event, Transcript) for event in written)
-    assert is_aloud(spoken)
-    (heard,) = [event.text for event in spoken if isinstance(event, Transcript)]
-    assert "What is the capital" in heard
+def text_of(units: list[Listening | Speaking]) -> str:
+    return "".join(unit.text for unit in units if isinstance(unit, Speaking))
 
 
 @pytest.mark.parametrize("kind", [DuplexClient, RealtimeClient])
-async def test_what_is_written_and_said_in_a_call_is_answered(
+async def test_a_call_reads_hears_and_can_be_interrupted(
     server: str, kind: type[DuplexClient] | type[RealtimeClient]
 ) -> None:
-    async with kind(http(server), transcribe=True, record=False) as talk:
+    async with kind("http" + server.removeprefix("ws"), transcribe=True, record=False) as talk:
         await talk.ready(timeout_s=60)
-        written = await answer(talk, "What is the capital of Portugal?", None)
-        spoken = await answer(talk, "", speech.say("What is the capital of France?", "en-us"))
+        call = Call(talk)
+        waited = [await call.unit() for _ in range(3)]
+        talk.write("What is the capital of Portugal?")
+        written = await call.answer([await call.unit()])
+        assert call.told == []
+        spoken = await call.answer(await call.say("What is the capital of Spain?"))
+        (told,) = call.told
+        await call.unit()
+        counted = await call.begun(await call.say("Count to twenty."))
+        counted += [*await call.say("Stop talking, please."), await call.unit()]
 
-    assert "Lisbon" in words_of(written)
-    assert is_aloud(written)
-    assert "Paris" in words_of(spoken)
-    (heard,) = [event.text for event in spoken if isinstance(event, Transcript)]
+    assert all(isinstance(unit, Listening) for unit in waited)
+    assert "Lisbon" in written
+    assert "Madrid" in spoken
     # The recogniser is small: one of the short words between may be another.
-    assert "capital" in heard
-    assert "France" in heard
+    assert "capital" in told
+    assert "Spain" in told
+    assert "twenty" not in text_of(counted).lower(), counted
 
 
-async def answer(talk: DuplexClient | RealtimeClient, text: str, pcm: Pcm | None) -> list[Event]:
-    """What comes until the assistant has spoken to its end."""
-    if text:
-        talk.write(text)
-    silence = Pcm.silence(1600, 16_000)
-    saying = asyncio.create_task(talk.say(silence if pcm is None else pcm))
-    events: list[Event] = []
-    async with asyncio.timeout(120):
-        async for event in talk:
-            events.append(event)
-            if isinstance(event, Speaking) and event.end_of_turn:
-                break
-    await saying
-    return events
+async def test_units_listen_where_they_must_and_may_be_pictures_only(server: str) -> None:
+    """An answer that has started falls silent for the units in which listening is ordered."""
+    config = DuplexConfig(force_listen_count=0)
+    async with DuplexClient("http" + server.removeprefix("ws"), video=True, config=config) as talk:
+        await talk.ready(timeout_s=60)
+        call = Call(talk)
+        frame = encode_jpeg(np.full((48, 64, 3), 90, np.uint8))
+        seen = await call.unit(Pcm.silence(0, INPUT_RATE_HZ), frames=(frame,))
+        await call.begun(await call.say("What is the capital of Italy?"))
+        forced = [await call.unit(is_forced=True) for _ in range(2)]
+
+    assert isinstance(seen, Listening)
+    assert all(isinstance(unit, Listening) for unit in forced)
