@@ -198,25 +198,25 @@ def test_talk_speaks_in_units_when_both_may_speak(
     assert server.paths[0].startswith(path)
 
 
-async def test_a_duplex_file_holds_its_next_sentence_until_the_last_one_is_answered() -> None:
+async def test_a_duplex_file_holds_its_next_sentence_until_the_last_one_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("parley.cli.talk.PAUSE_S", 0.09)
     sent: list[bool] = []
 
     class Client(DuplexClient):
-        chunk_samples = 1600
-
-        def send_unit(self, pcm: Pcm, **options: Any) -> None:
+        def send_chunk(self, pcm: Pcm) -> None:
             sent.append(bool(abs(pcm.samples).max() > 0.1))
 
         async def stop(self) -> None:
             self.phase = "closed"
 
-    # Between the sentences there is one silent unit, and no more.
+    # Between the sentences there is one silent chunk, and no more.
     gap = Pcm.silence(1600, 16_000)
     client = Client("http://localhost:1")
     talk = TalkLoop(
-        client, sound=join([gap, tone(0.1), gap, tone(0.1), gap], 16_000), frames=[], tail_s=5.0,
-        plays=False,
-    )  # fmt: skip
+        client, sound=join([gap, tone(0.1), gap, tone(0.1), gap], 16_000), tail_s=5.0, plays=False
+    )
     speaking = asyncio.create_task(talk._speak(FileSource(talk._spoken(), 1600)))
     while len(sent) < 5:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
@@ -234,17 +234,15 @@ async def test_talk_waits_for_every_answer_after_an_outage(monkeypatch: pytest.M
     monkeypatch.setattr("parley.cli.talk.ANSWER_S", 2.0)
 
     class Client(HalfDuplexClient):
-        may_send = is_my_turn = True
+        is_my_turn = True
 
-        def send_audio(self, pcm: Pcm) -> None:
+        def send_chunk(self, pcm: Pcm) -> None:
             pass
 
         async def stop(self) -> None:
             self.phase = "closed"
 
-    talk = TalkLoop(
-        Client("http://localhost:1"), sound=tone(0.1), frames=[], tail_s=5.0, plays=False
-    )
+    talk = TalkLoop(Client("http://localhost:1"), sound=tone(0.1), tail_s=5.0, plays=False)
     talk._show(Reconnected(28.0))
     speaking = asyncio.create_task(talk._speak(FileSource(talk._spoken(), 1600)))
     await asyncio.sleep(0.15)
@@ -299,13 +297,13 @@ def fake_library() -> tuple[Any, list[FakeStream]]:
 
 async def test_the_microphone_keeps_the_newest_chunks() -> None:
     library, (streams) = fake_library()
-    with devices.Microphone(4, library) as microphone:
+    with devices.Microphone(1600, library) as microphone:
         capture = streams[0].options["callback"]
-        for number in range(devices.QUEUE_CHUNKS + 2):
-            capture(np.full((4, 1), number, np.float32), 4, None, None)
+        for number in range(42):
+            capture(np.full((1600, 1), number, np.float32), 1600, None, None)
         first = await microphone.chunk()
 
-    assert first.samples.tolist() == [2.0] * 4
+    assert (first.samples == 2.0).all()
     assert not streams[0].is_open
 
 

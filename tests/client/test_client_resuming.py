@@ -37,7 +37,7 @@ def words(frames: list[str | bytes]) -> str:
 
 async def test_what_a_second_cut_leaves_unsent_is_sent_over_the_third_connection() -> None:
     sockets = [FragileSocket(3), FragileSocket(1), FragileSocket(9)]
-    link = Link(sockets[0], live_limit=4)
+    link = Link(sockets[0], live_s=4.0)
     sent = link.sent = SentMessages()
     for word in "abcde":
         link.post(InputText(text=word))
@@ -58,11 +58,11 @@ async def test_what_a_second_cut_leaves_unsent_is_sent_over_the_third_connection
 
 async def test_what_is_said_without_a_connection_is_sent_after_it() -> None:
     broken, good = FragileSocket(0), FragileSocket(99)
-    link = Link(broken, live_limit=2)
+    link = Link(broken, live_s=2.0)
     sent = link.sent = SentMessages()
     said = "a b c d e f g h"
     for word in said.split():
-        assert link.post_live(InputText(text=word)) is None
+        assert link.post_live(InputText(text=word), 1.0) == []
         await link.flush()
     assert broken.taken == []
 
@@ -79,10 +79,10 @@ async def test_a_long_time_without_a_connection_keeps_the_newest(
 ) -> None:
     monkeypatch.setattr("parley.client.connection.AWAY_BYTES", 200)
     broken, good = FragileSocket(0), FragileSocket(99)
-    link = Link(broken, live_limit=2)
+    link = Link(broken, live_s=2.0)
     sent = link.sent = SentMessages()
     for word in "abcdefghijklmnop":
-        link.post_live(InputText(text=word))
+        link.post_live(InputText(text=word), 1.0)
         await link.flush()
 
     await link.move(good, sent.take_again(0))

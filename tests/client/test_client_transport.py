@@ -16,7 +16,7 @@ import parley
 from parley.client.access import Access, SocketClosed
 from parley.client.events import Ready
 from parley.errors import NotReady, QueueFull, TimedOut
-from parley.media.pcm import Pcm, to_float32_bytes
+from parley.media.pcm import Pcm, join, to_float32_bytes
 from parley.protocol import codec
 
 LOUD = Pcm(0.3 * np.sin(np.arange(8_000) * 0.1, dtype=np.float32), 16_000)
@@ -112,7 +112,7 @@ async def test_what_is_said_gets_its_answer_although_nobody_iterated_meanwhile()
     assert turn.sound.duration_s == pytest.approx(0.1)
     assert rest == []
     chunks = [message for message in script.heard if message["type"] == "audio_chunk"]
-    assert [is_silent(each) for each in chunks] == [True, False, True, True]
+    assert [is_silent(each) for each in chunks] == 5 * [True] + 5 * [False] + 2 * [True]
 
 
 async def test_it_may_be_said_while_another_task_iterates() -> None:
@@ -179,15 +179,15 @@ async def test_between_what_is_said_a_duplex_session_gets_silence_and_pictures()
 
     async with parley.DuplexClient("https://a.test", transport=script) as talk:
         talk.show(b"\xff\xd8jpeg")
-        await talk.say(LOUD)
+        await talk.say(join([LOUD, LOUD, LOUD], 16_000))
         async for turn in talk.turns():
             assert turn.text == "Hello."
             await talk.stop()
 
-    units = [message for message in script.heard if message["type"] == "audio_chunk"]
-    assert not is_silent(units[0])
-    assert is_silent(units[1])
-    assert all(unit["frame_base64_list"] for unit in units)
+    chunks = [message for message in script.heard if message["type"] == "audio_chunk"]
+    assert [is_silent(each) for each in chunks[:16]] == 15 * [False] + [True]
+    with_pictures = [at for at, each in enumerate(chunks) if each["frame_base64_list"]]
+    assert with_pictures == [0, 10]
 
 
 def result(is_listen: bool, text: str, *, is_last: bool = False) -> Message:

@@ -108,7 +108,7 @@ class PatientClient(HalfDuplexClient):
     """Keeps the sound of a whole turn for as long as there is no connection: live sound that waits
     is dropped by design, and what was not heard cannot be compared."""
 
-    _live_limit = 64
+    _live_s = 30.0
 
 
 async def _turns(client: LiveClient, seen: Seen) -> None:
@@ -167,7 +167,7 @@ class WireClient(LiveClient):
     def say(self, message: dict[str, Any]) -> None:
         self._active("message").post(_struct(message))
 
-    def _send_live(self, chunk: object) -> None:
+    def send_chunk(self, pcm: object) -> None:
         raise NotImplementedError("This client sends messages.")
 
     async def close(self) -> None:

@@ -26,9 +26,9 @@ from parley.media.resample import resample
 from parley.protocol.half_duplex import Config
 from parley.protocol.values import DEFAULT_SYSTEM_PROMPT, InterruptionOptions
 
-HALF_DUPLEX_CHUNK: Final = INPUT_RATE_HZ // 10
-"""Shorter than the published half second: the server hears sooner that the user has finished."""
 POLL_S: Final = 0.1
+PAUSE_S: Final = 0.9
+"""A pause of a file in a duplex call that is between two sentences."""
 ANSWER_S: Final = 5.0
 """In a duplex call, a file waits this long for an answer before it speaks its next sentence."""
 SILENCE_DBFS: Final = -50.0
@@ -102,13 +102,15 @@ def talk(
         spoken = files.sound(file, limit_s=files.SPOKEN_LIMIT_S)
     sound = None if spoken is None else resample(spoken, INPUT_RATE_HZ)
     reference = files.voice(voice) if voice else None
-    frames = [files.picture(frame)] if frame else []
+    picture = files.picture(frame) if frame else None
     if save is not None:
         files.check_writable(save)
     address, access = server
     config = Config(interruption=InterruptionOptions(mode=interrupt), transcribe=transcribe)
     client = _client(address, access, duplex, realtime, frame, system, reference, config)
-    conversation = TalkLoop(client, sound=sound, frames=frames, tail_s=tail, plays=has_output())
+    if isinstance(client, UnitClient) and picture is not None:
+        client.show(picture)
+    conversation = TalkLoop(client, sound=sound, tail_s=tail, plays=has_output())
     try:
         asyncio.run(conversation.run())
     except KeyboardInterrupt:
@@ -202,14 +204,12 @@ class TalkLoop:
         client: LiveClient,
         *,
         sound: Pcm | None,
-        frames: list[bytes],
         tail_s: float,
         plays: bool,
         screen: Screen | None = None,
     ) -> None:
         self._client = client
         self._sound = sound
-        self._frames = frames
         self._tail_s = tail_s
         self._plays = plays
         self._speaker: Loudspeaker | None = None
@@ -231,8 +231,7 @@ class TalkLoop:
             SetupError: no microphone.
             ParleyError: the server refused, failed or vanished.
         """
-        is_half_duplex = isinstance(self._client, HalfDuplexClient)
-        samples = HALF_DUPLEX_CHUNK if is_half_duplex else self._client.chunk_samples
+        samples = self._client.chunk_samples
         with ExitStack() as devices:
             # Before connecting: without a microphone there is no reason to stand in the queue.
             microphone = devices.enter_context(Microphone(samples)) if self._sound is None else None
@@ -281,7 +280,7 @@ class TalkLoop:
             else:
                 pcm = await source.chunk()
             try:
-                self._send(pcm)
+                self._client.send_chunk(pcm)
             except NotReady:
                 return  # The session has ended; the listening side says how.
             if self._is_speech(pcm):
@@ -307,7 +306,7 @@ class TalkLoop:
         """True between two sentences of a duplex file, until the first one has been answered."""
         if isinstance(self._client, HalfDuplexClient) or not self._last_word_s:
             return False
-        has_paused = now_s - self._last_word_s > 0.9 * self._client.chunk_samples / INPUT_RATE_HZ
+        has_paused = now_s - self._last_word_s > PAUSE_S
         is_late = now_s - max(self._last_word_s, self._heard_until_s) > ANSWER_S
         is_heard = self._is_answered and now_s > self._heard_until_s
         return has_paused and not is_heard and not is_late
@@ -323,14 +322,6 @@ class TalkLoop:
 
     def _is_my_turn(self) -> bool:
         return not isinstance(self._client, HalfDuplexClient) or self._client.is_my_turn
-
-    def _send(self, pcm: Pcm) -> None:
-        match self._client:
-            case HalfDuplexClient() as client:
-                if client.may_send:
-                    client.send_audio(pcm)
-            case UnitClient() as client:
-                client.send_unit(pcm, frames=self._frames)
 
     def _heard(self, sound: Pcm | None) -> None:
         if sound is None:

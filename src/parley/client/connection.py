@@ -49,6 +49,8 @@ GOODBYE_S: Final = 2.0
 """Time limit for closing a connection."""
 
 CONTROL_LIMIT: Final = 64
+LIVE_S: Final = 3.0
+"""Of live sound that may wait for a slow network."""
 AWAY_BYTES: Final = 8 << 20
 """Most that is kept of what is said while there is no connection, about a minute and a half of
 sound; the oldest goes first."""
@@ -161,11 +163,11 @@ class Link:
     """An open connection with its send queues. Open with `await Link.open(…)`; `close` is safe to
     repeat."""
 
-    def __init__(self, socket: Socket, live_limit: int) -> None:
+    def __init__(self, socket: Socket, live_s: float) -> None:
         self._socket = socket
         self._control: deque[str] = deque()
-        self._live: deque[Outgoing] = deque()
-        self._live_limit = live_limit
+        self._live: deque[tuple[Outgoing, float]] = deque()
+        self._live_s = live_s
         self._something = asyncio.Event()
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -184,14 +186,14 @@ class Link:
         self._sender = asyncio.create_task(self._send(), name="parley-client-sender")
 
     @classmethod
-    async def open(cls, access: Access, path: str, *, live_limit: int = 4) -> Link:
+    async def open(cls, access: Access, path: str, *, live_s: float = LIVE_S) -> Link:
         """Connect once.
 
         Raises:
             Unreachable: no server there, an untrusted certificate, or no such address.
             ParleyError: the server refused; the class says why.
         """
-        return cls(await open_socket(access, path), live_limit)
+        return cls(await open_socket(access, path), live_s)
 
     async def move(self, socket: Socket, again: Sequence[str | bytes]) -> None:
         """Continue over another socket: send `again`, then what the previous connection did not
@@ -223,23 +225,26 @@ class Link:
         self._control.append(codec.encode(message))
         self._wake()
 
-    def post_live(self, message: Outgoing) -> Outgoing | None:
-        """Send live audio; returns the oldest queued message if it was dropped. While a session
-        that can be resumed has no connection, everything is kept, up to `AWAY_BYTES`.
+    def post_live(self, message: Outgoing, seconds: float) -> list[Outgoing]:
+        """Send so much live audio; returns the oldest queued messages if they were dropped. While
+        a session that can be resumed has no connection, everything is kept, up to `AWAY_BYTES`.
 
         Raises:
             ConnectionLost: the socket is gone.
         """
         if self._is_lost:
             raise self._lost()
-        self._live.append(message)
+        self._live.append((message, seconds))
+        dropped: list[Outgoing] = []
         if self._is_away:
             self._keep_live()
-            return None
-        dropped = None
-        if len(self._live) > self._live_limit:
-            dropped = self._live.popleft()
-            self.dropped += 1
+            return dropped
+        waiting_s = sum(length_s for _, length_s in self._live)
+        while waiting_s > self._live_s and len(self._live) > 1:
+            oldest, length_s = self._live.popleft()
+            waiting_s -= length_s
+            dropped.append(oldest)
+        self.dropped += len(dropped)
         self._wake()
         return dropped
 
@@ -251,7 +256,8 @@ class Link:
     def amend_next(self, change: Callable[[Any], Outgoing]) -> None:
         """Change the next live message, e.g. to keep a flag of a dropped one."""
         if self._live:
-            self._live[0] = change(self._live[0])
+            message, seconds = self._live[0]
+            self._live[0] = change(message), seconds
 
     async def receive(self) -> str | bytes:
         """Receive the next message.
@@ -314,7 +320,7 @@ class Link:
             frame = self._meanwhile.popleft()
             self._meanwhile_bytes -= len(frame)
         elif self._live:
-            frame = self.frame(self._live.popleft())
+            frame = self.frame(self._live.popleft()[0])
         else:
             return None
         if self.sent is not None:
@@ -329,7 +335,7 @@ class Link:
     def _keep_live(self) -> None:
         """Keeps sound while there is no connection and sends it afterwards."""
         while self._live:
-            frame = self.frame(self._live.popleft())
+            frame = self.frame(self._live.popleft()[0])
             self._meanwhile.append(frame)
             self._meanwhile_bytes += len(frame)
         while self._meanwhile_bytes > AWAY_BYTES:

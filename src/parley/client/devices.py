@@ -24,7 +24,7 @@ from parley.errors import SetupError
 from parley.installation import install_command
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Pcm, Samples
 
-QUEUE_CHUNKS: Final = 8
+QUEUE_S: Final = 4.0
 
 
 def sound_library() -> ModuleType:
@@ -92,7 +92,8 @@ class Microphone:
     def __init__(self, chunk_samples: int, library: ModuleType | None = None) -> None:
         self._library = library or sound_library()
         self._chunk_samples = chunk_samples
-        self._chunks: deque[Pcm] = deque(maxlen=QUEUE_CHUNKS)
+        most = round(QUEUE_S * INPUT_RATE_HZ / chunk_samples)
+        self._chunks: deque[Pcm] = deque(maxlen=most)
         self._more = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 

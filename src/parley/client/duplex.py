@@ -9,10 +9,11 @@ async with DuplexClient("https://localhost:8006", video=False) as talk:
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final, Unpack
+from typing import Any, Final, Unpack
 
 import msgspec
 
@@ -34,7 +35,8 @@ from parley.protocol.values import (
     InterruptionOptions,
 )
 
-_SILENCE: Final = Pcm.silence(INPUT_RATE_HZ, INPUT_RATE_HZ)
+PICTURES_MS: Final = 1000
+"""Sound between the same pictures."""
 
 
 class UnitOptions(AccessOptions, total=False):
@@ -69,11 +71,10 @@ class UnitClient(LiveClient):
 
     session_id: str | None = None
 
-    chunk_samples: ClassVar[int] = INPUT_RATE_HZ
-    _live_limit = 3
-    _sent_s: float | None = None
     _speaking: asyncio.Task[None] | None = None
     _frames: tuple[bytes, ...] = ()
+    _unseen_ms = math.inf
+    """Sound that was sent since the pictures were."""
 
     def __init__(
         self,
@@ -107,9 +108,8 @@ class UnitClient(LiveClient):
         }
 
     async def say(self, pcm: Pcm) -> None:
-        """Say something, in units of one second in real time; returns when the last one has left.
-        From the first call on silence is sent in between, as a microphone would: the model needs a
-        unit per second to answer in.
+        """Say something in real time; returns when the last of it has left. From the first call on
+        silence is sent in between, as a microphone would: the model answers in units of a second.
 
         Waits for the session to be ready; may be called while another task iterates, and before
         any task does.
@@ -120,15 +120,15 @@ class UnitClient(LiveClient):
         async with self._listening():
             await self._until_active()
             if self._speaking is None:
-                self._units: deque[tuple[Pcm, asyncio.Future[None]]] = deque()
+                self._chunks: deque[tuple[Pcm, asyncio.Future[None]]] = deque()
                 self._speaking = asyncio.create_task(self._speak(), name="parley-client-speaker")
             sound = heard(pcm)
             sent: asyncio.Future[None] | None = None
-            for start in range(0, len(sound), INPUT_RATE_HZ):
-                unit = sound.slice(start, start + INPUT_RATE_HZ)
-                missing = Pcm.silence(INPUT_RATE_HZ - len(unit), INPUT_RATE_HZ)
+            for start in range(0, len(sound), self.chunk_samples):
+                chunk = sound.slice(start, start + self.chunk_samples)
+                missing = Pcm.silence(self.chunk_samples - len(chunk), INPUT_RATE_HZ)
                 sent = asyncio.get_running_loop().create_future()
-                self._units.append((join([unit, missing], INPUT_RATE_HZ), sent))
+                self._chunks.append((join([chunk, missing], INPUT_RATE_HZ), sent))
             if sent is not None:
                 await asyncio.wait({sent, self._speaking}, return_when=asyncio.FIRST_COMPLETED)
             if sent is not None and not sent.done():
@@ -136,12 +136,14 @@ class UnitClient(LiveClient):
                 raise NotReady("sound", self.phase)
 
     def show(self, *frames: bytes) -> None:
-        """Send these pictures (up to four JPEG, PNG or WebP files) with every unit that `say` and
-        `send_from` send from now on; none: no more."""
-        self._frames = frames
+        """Send these pictures (up to four JPEG, PNG or WebP files) with every second of what `say`
+        and `send_from` send from now on; none: no more."""
+        self._frames, self._unseen_ms = frames, math.inf
 
-    def _send_live(self, chunk: Pcm) -> None:
-        self.send_unit(chunk, frames=self._frames)
+    def send_chunk(self, pcm: Pcm) -> None:
+        is_due = self._unseen_ms >= PICTURES_MS
+        self._unseen_ms = pcm.duration_ms + (0.0 if is_due else self._unseen_ms)
+        self.send_unit(pcm, frames=self._frames if is_due else ())
 
     async def close(self) -> None:
         if self._speaking is not None:
@@ -150,14 +152,15 @@ class UnitClient(LiveClient):
         await super().close()
 
     async def _speak(self) -> None:
-        """One unit per second, until the session ends."""
-        pace = Pace(1.0)
+        """One chunk after the other, until the session ends."""
+        pace = Pace(self.chunk_samples / INPUT_RATE_HZ)
+        silence = Pcm.silence(self.chunk_samples, INPUT_RATE_HZ)
         while True:
             await pace.next()
             if self.phase != "active" or self._leaving:
                 return
-            unit, sent = self._units.popleft() if self._units else (_SILENCE, None)
-            self.send_unit(unit, frames=self._frames)
+            chunk, sent = self._chunks.popleft() if self._chunks else (silence, None)
+            self.send_chunk(chunk)
             if sent is not None and not sent.done():
                 sent.set_result(None)
 
@@ -169,13 +172,14 @@ class UnitClient(LiveClient):
         force_listen: bool = False,
         max_slice_nums: int | None = None,
     ) -> None:
-        """Send one unit, normally one second.
+        """Send sound for a unit, or for a part of one: the server cuts units of a second, or where
+        the user pauses.
 
-        When the network cannot keep up, the oldest waiting unit is dropped (`dropped`); a
+        When the network cannot keep up, the oldest that waits is dropped (`dropped`); a
         `force_listen` it carried moves to the next.
 
         Args:
-            pcm: sound of any rate.
+            pcm: sound of any rate, a second at most.
             frames: up to four JPEG (or PNG, WebP) files.
             force_listen: this unit must end in listening; interrupts speech.
             max_slice_nums: image slices for this unit, 1 to 9.
@@ -191,10 +195,9 @@ class UnitClient(LiveClient):
             max_slice_nums,
         )
         link = self._active("unit")
-        dropped = link.post_live(unit)
-        if getattr(dropped, "force_listen", False):
+        dropped = link.post_live(unit, pcm.duration_s)
+        if any(getattr(message, "force_listen", False) for message in dropped):
             link.amend_next(lambda kept: msgspec.structs.replace(kept, force_listen=True))
-        self._sent_s = self._clock.monotonic()
 
     def _unit(
         self, audio: str, frames: tuple[str, ...], force_listen: bool, slices: int | None
@@ -210,14 +213,14 @@ class UnitClient(LiveClient):
                 tokens = message.prompt_length
                 return Ready(self.session_id or "", recording_id, prompt_tokens=tokens)
             case wire.Result(is_listen=True) | realtime.Listen():
-                return Listening(message.kv_cache_length, self._latency_ms())
+                return Listening(message.kv_cache_length, _latency_ms(message))
             case wire.Result(audio_data=sound) | realtime.AudioDelta(audio=sound):
                 return Speaking(
                     message.text,
                     self._sound.come_in(sound),
                     message.end_of_turn,
                     message.kv_cache_length,
-                    self._latency_ms(),
+                    _latency_ms(message),
                 )
             case wire.DuplexPaused(timeout=timeout_s):
                 return Paused(timeout_s)
@@ -232,10 +235,9 @@ class UnitClient(LiveClient):
             case _:
                 return super()._translate(message)
 
-    def _latency_ms(self) -> float | None:
-        if self._sent_s is None:
-            return None
-        return 1000 * (self._clock.monotonic() - self._sent_s)
+
+def _latency_ms(message: wire.Result | realtime.Listen | realtime.AudioDelta) -> float | None:
+    return None if message.wall_clock_ms is msgspec.UNSET else message.wall_clock_ms
 
 
 class DuplexClient(UnitClient):

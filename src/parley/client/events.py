@@ -119,7 +119,8 @@ class TurnDone:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Duplex: the model listened. `latency_ms`: since the newest unit left here."""
+    """Duplex: the model listened. `latency_ms`: the server had the whole unit for so long; None:
+    it does not say."""
 
     context_tokens: int
     latency_ms: float | None

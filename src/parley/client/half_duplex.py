@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import Any, ClassVar, Final, Unpack
+from typing import Any, Final, Unpack
 
 import msgspec
 
@@ -26,7 +26,8 @@ from parley.protocol.codec import check_session_id
 from parley.protocol.half_duplex import Config
 from parley.protocol.values import PUBLISHED_FORMAT, AudioFormat
 
-CHUNK_S: Final = 0.5
+OPENING_S: Final = 0.5
+"""The server does not listen to the click of a microphone that opens."""
 SETTLE_S: Final = 5.0
 """How long `say` sends silence until the server detects the end of the turn."""
 SILENCE_DBFS: Final = -50.0
@@ -51,10 +52,8 @@ class HalfDuplexClient(LiveClient):
             `parley.client.sound.fitting`).
     """
 
-    chunk_samples: ClassVar[int] = INPUT_RATE_HZ // 2
     _messages = wire
     _sound_fields = ("audio_base64", "audio_data")
-    _live_limit = 8
     _error_ends = True
     _closing = legacy.Stop()
 
@@ -120,10 +119,11 @@ class HalfDuplexClient(LiveClient):
         async with self._listening():
             await self._until_active()
             if not self._has_spoken:
-                # The server does not listen to the click of a microphone that opens.
-                rest = join([Pcm.silence(self.chunk_samples, INPUT_RATE_HZ), rest], INPUT_RATE_HZ)
+                opening = Pcm.silence(round(OPENING_S * INPUT_RATE_HZ), INPUT_RATE_HZ)
+                rest = join([opening, rest], INPUT_RATE_HZ)
                 self._has_spoken = True
-            pace = Pace(CHUNK_S)
+            chunk_s = self.chunk_samples / INPUT_RATE_HZ
+            pace = Pace(chunk_s)
             answered = self._utterances
             quiet_s = 0.0
             while quiet_s < SETTLE_S:
@@ -137,14 +137,14 @@ class HalfDuplexClient(LiveClient):
                 if level_dbfs(chunk) > SILENCE_DBFS:
                     answered, quiet_s = self._utterances, 0.0
                 elif not len(rest):
-                    quiet_s += CHUNK_S
+                    quiet_s += chunk_s
                 missing = self.chunk_samples - len(chunk)
                 self.send_audio(join([chunk, Pcm.silence(missing, INPUT_RATE_HZ)], INPUT_RATE_HZ))
             return False
 
-    def _send_live(self, chunk: Pcm) -> None:
+    def send_chunk(self, pcm: Pcm) -> None:
         if self.may_send:
-            self.send_audio(chunk)
+            self.send_audio(pcm)
 
     async def _my_turn(self) -> None:
         """Within `_listening`: wait while an answer is made and played."""
@@ -155,8 +155,8 @@ class HalfDuplexClient(LiveClient):
                 await asyncio.sleep(max(0.0, self._quiet_until_s - self._clock.monotonic()))
 
     def send_audio(self, pcm: Pcm) -> None:
-        """Send about half a second of microphone; any rate. Oldest sound is dropped when the
-        network cannot keep up (`dropped`).
+        """Send sound of any length and rate, also while it is not our turn. The oldest that waits
+        is dropped if the network cannot keep up (`dropped`).
 
         Raises:
             NotReady: before `Ready`.
@@ -165,7 +165,7 @@ class HalfDuplexClient(LiveClient):
         chunk = wire.HalfDuplexAudioChunk(
             audio_base64=self._sound.out(pcm), playback=self._playback()
         )
-        self._active("audio_chunk").post_live(chunk)
+        self._active("audio_chunk").post_live(chunk, pcm.duration_s)
 
     @property
     def is_my_turn(self) -> bool:

@@ -30,13 +30,13 @@ from parley.client.access import (
     Unreachable,
     as_error,
 )
-from parley.client.connection import Link, Outgoing, open_socket
+from parley.client.connection import LIVE_S, Link, Outgoing, open_socket
 from parley.client.pace import Collected
 from parley.client.resuming import FINAL_CODES, Returning, end_session, resume_path
 from parley.client.sound import ClientSound, file_out
 from parley.clock import Clock, SystemClock
 from parley.errors import NotReady, ParleyError, Refused, SetupError, TimedOut, UnknownEvent
-from parley.media.pcm import Pcm
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
 from parley.protocol import legacy, realtime
 from parley.protocol.values import PlaybackReport
 
@@ -84,8 +84,9 @@ def _waiting(message: Any) -> events.Waiting:
 class LiveClient(ABC):
     """A live conversation. Use one of the subclasses."""
 
-    chunk_samples: ClassVar[int]
-    """Samples at 16 kHz that are sent at a time: what a microphone should deliver."""
+    chunk_samples: ClassVar[int] = INPUT_RATE_HZ // 10
+    """Samples at 16 kHz that are sent at a time: what a microphone should deliver. A tenth of a
+    second: the server soon hears that the user has finished, or interrupts."""
 
     _messages: ModuleType
     """The module of `parley.protocol` that has the messages of this dialect."""
@@ -93,7 +94,7 @@ class LiveClient(ABC):
     """The message that prepares the session."""
     _closing: Outgoing | None = None
     """The message that asks for the end; None: the dialect has none."""
-    _live_limit = 4
+    _live_s = LIVE_S
     _sound_fields: ClassVar[tuple[str, str]]
     """Fields with sound in this dialect's messages: the client's, the server's."""
     _error_ends = False
@@ -185,10 +186,17 @@ class LiveClient(ABC):
         async for chunk in source:
             if self.phase != "active":
                 return
-            self._send_live(chunk)
+            self.send_chunk(chunk)
 
     @abstractmethod
-    def _send_live(self, chunk: Pcm) -> None: ...
+    def send_chunk(self, pcm: Pcm) -> None:
+        """Send the next sound of a microphone, normally `chunk_samples` of it; the oldest that
+        waits is dropped if the network cannot keep up (`dropped`).
+
+        Raises:
+            NotReady: before `Ready`.
+            ConnectionLost: the connection is gone.
+        """
 
     async def ready(self, *, timeout_s: float | None = None) -> events.Ready:
         """Wait until the session is prepared, letting queue events pass.
@@ -330,7 +338,7 @@ class LiveClient(ABC):
         self._was_opened = True
         while True:
             try:
-                self._link = await Link.open(self._access, self._path, live_limit=self._live_limit)
+                self._link = await Link.open(self._access, self._path, live_s=self._live_s)
                 self._link.frame = self._sound.frame
                 if self._returning is not None:
                     # Numbers start over with each session.

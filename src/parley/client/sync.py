@@ -168,7 +168,7 @@ class UnitTalk(Talk):
     def send_unit(
         self, pcm: Pcm, *, frames: Sequence[bytes] = (), force_listen: bool = False
     ) -> None:
-        """One second of sound, with up to four frames."""
+        """Sound of a second at most, with up to four frames."""
         self._portal.run(
             _called(lambda: self._client.send_unit(pcm, frames=frames, force_listen=force_listen))
         )

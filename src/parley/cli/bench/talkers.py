@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from parley.client.access import Access, AccessOptions
-from parley.client.duplex import DuplexClient, UnitClient
+from parley.client.duplex import DuplexClient
 from parley.client.events import (
     Assigned,
     Ended,
@@ -65,9 +65,7 @@ class Talker(LiveClient):
     """Type of the message after which the session is configured; None: immediately."""
     confirmation: ClassVar[str]
     """Type of the message that says that it was."""
-    chunk_samples: ClassVar[int] = INPUT_RATE_HZ // 10
     _sound_fields = ("audio", "audio")
-    _live_limit = 64
 
     def __init__(self, url: str, access: AccessOptions, interruption: InterruptionOptions) -> None:
         super().__init__(Access(url, **access), self.path, resume=False)
@@ -79,12 +77,8 @@ class Talker(LiveClient):
             self.phase = "connected"
             self._connected().post(self._opening)
 
-    def send_audio(self, pcm: Pcm) -> None:
-        """Send the next sound, at 16 kHz, of any length."""
-        self._active("sound").post_live(self.append(pcm))
-
-    def _send_live(self, chunk: Pcm) -> None:
-        self.send_audio(chunk)
+    def send_chunk(self, pcm: Pcm) -> None:
+        self._active("sound").post_live(self.append(pcm), pcm.duration_s)
 
     def _decode(self, frame: str | bytes) -> Any:
         return json.loads(frame)
@@ -261,8 +255,7 @@ def client_of(
 
 
 def send(client: LiveClient, pcm: Pcm) -> None:
-    match client:
-        case HalfDuplexClient() | Talker():
-            client.send_audio(pcm)
-        case UnitClient():
-            client.send_unit(pcm)
+    if isinstance(client, HalfDuplexClient):
+        client.send_audio(pcm)
+    else:
+        client.send_chunk(pcm)
