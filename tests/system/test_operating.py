@@ -90,8 +90,13 @@ def test_a_second_signal_ends_a_drain_and_every_process_with_it(tmp_path: Path) 
             server.send(signal.SIGTERM)
             code = server.popen.wait(HANG_S)
         _, alive = psutil.wait_procs(children, HANG_S)
+        server.line_with("ended after")
+        said = "".join(server.seen)
 
     assert (code, alive) == (0, [])
+    # At once, and nothing is wrong: a worker whose socket we closed is not lost.
+    for fault in ("graceful shutdown exceeded", "control_socket_lost", "worker_lost"):
+        assert fault not in said
 
 
 def test_a_drained_serve_lets_a_call_end_and_its_processes_end_then(tmp_path: Path) -> None:

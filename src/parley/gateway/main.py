@@ -272,7 +272,9 @@ class Gateway:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        for connection in list(self.runtime.serving.connection_handler.live):
+        serving = self.runtime.serving
+        serving.worker_control.is_over = True
+        for connection in list(serving.connection_handler.live):
             connection.cancel()
 
     def _certificate(self) -> dict[str, Any]:

@@ -187,7 +187,6 @@ class GatewayRuntime:
         if late:
             log.warning("sessions_cut_off", sessions=len(late))
             await asyncio.wait(late, timeout=5.0)
-        serving.worker_control.is_over = True
 
     async def _drain(self, limit_s: float, *, keep: bool) -> None:
         """Wait at most `limit_s` until no session runs, or with `keep` only sessions that can be

@@ -144,11 +144,6 @@ class WorkerControl:
             if worker.is_connected:
                 self._send(worker, control.ChangeLimits(limits))
 
-    def leave(self, grace_s: float) -> None:
-        """Ask all workers to finish."""
-        for worker in self.worker_pool:
-            self._send(worker, control.Leave(grace_s))
-
     def restart(self, worker: Worker, grace_s: float) -> None:
         """Ask one worker to finish; its supervisor starts it again. Its calls move if there is
         another worker."""

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import (
+    ConnectionClosedOK,
     InvalidHandshake,
     InvalidStatus,
     InvalidURI,
@@ -235,7 +236,8 @@ class ControlLink:
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()
+                with contextlib.suppress(ConnectionClosedOK):  # while something was being sent
+                    task.result()
         finally:
             self._socket = None
             for task in tasks:
