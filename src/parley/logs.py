@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TextIO
+from typing import Any, Final, Literal, TextIO
 
 import structlog
 
@@ -43,6 +43,25 @@ def _for_terminals(
 
 def _typed(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
+
+
+COMPLAIN_EVERY_S: Final = 60.0
+"""An unchanged complaint is repeated at this interval."""
+
+
+class Complaints:
+    """What is wrong for long, and noticed again and again, is said once, and then once a minute."""
+
+    def __init__(self) -> None:
+        self._newest = ""
+        self._due_s = float("-inf")
+
+    def is_news(self, what: str, now_s: float) -> bool:
+        """True if this is to be said now."""
+        is_news = what != self._newest or now_s >= self._due_s
+        if is_news:
+            self._newest, self._due_s = what, now_s + COMPLAIN_EVERY_S
+        return is_news
 
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}

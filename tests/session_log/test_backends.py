@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from tests.support.patience import HANG_S
 from tests.support.redis_server import RedisServer, redis_server
 
@@ -358,13 +359,36 @@ async def test_a_redis_that_restarted_empty_is_sent_everything_again(server: Red
     writer = stored.create(logged())
     await append(writer, update(b"head", whole=True))
     server.kill()
-    assert await append(writer, update(b"lost")) == "unavailable"
+    with capture_logs() as lines:
+        assert await append(writer, update(b"lost")) == "unavailable"
+        assert await append(stored.create(logged()), update(b"new")) == "unavailable"
+        assert await stored.stored() == []
+    (line,) = lines
+    assert (line["event"], "hint" in line) == ("session_log_unavailable", True)
     server.start()
 
     assert await append(writer, update(b"head", b"lost", whole=True)) == "stored"
     contents, _ = await stored.take_over("lease/1", logged(pid=2))
 
     assert list(split_entries(contents.entries)) == [b"head", b"lost"]
+    await stored.close()
+
+
+async def test_a_full_redis_is_not_sent_everything_every_second(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.session_log.redis_logs.RETURNS_S", 0.0)
+    stored = RedisSessionLogs(server.url, keep_s=60.0)
+    writer = stored.create(logged())
+    await append(writer, update(b"head", whole=True))
+    await stored.redis.config_set("maxmemory", 1)
+
+    assert await append(writer, update(b"more")) == "full"
+    with pytest.raises(LogUnreadable) as told:
+        await stored.take_over("lease/1", logged(pid=2))
+    await stored.redis.config_set("maxmemory", 0)
+
+    assert str(told.value) == "The log of the session cannot be read.", "nothing of our insides"
     await stored.close()
 
 

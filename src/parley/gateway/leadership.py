@@ -25,7 +25,6 @@ ANSWER_SHARE: Final = 0.25
 """Share of the lifetime within which the store must answer."""
 DOUBT_SHARE: Final = 0.6
 """With less than this share of the lifetime left, the next check might come too late."""
-COMPLAIN_EVERY_S: Final = 60.0
 
 HOLD: Final = """
 local holder = redis.call('get', KEYS[1])
@@ -138,7 +137,7 @@ class Leadership:
         self.leader = ""
         self.in_doubt = False
         self._valid_until = float("-inf")
-        self._complained_at = float("-inf")
+        self._complaints = logs.Complaints()
 
     @property
     def is_held(self) -> bool:
@@ -196,16 +195,13 @@ class Leadership:
         try:
             leader = await self._store.hold(self.name, self._ttl_s, limit_s=self._margin_s)
         except StoreUnreachable as error:
-            self._complain(str(error))
+            if self._complaints.is_news("unreachable", asked_at):
+                log.warning(
+                    "leadership_store_unreachable", why=str(error), hint="Is the Redis running?"
+                )
             return False
         if leader != self.leader:
             log.info("active_gateway", leader=leader)
         self.leader = leader
         self._valid_until = asked_at + self._ttl_s if leader == self.name else float("-inf")
         return True
-
-    def _complain(self, why: str) -> None:
-        now = self._clock.monotonic()
-        if now - self._complained_at >= COMPLAIN_EVERY_S:
-            self._complained_at = now
-            log.warning("leadership_store_unreachable", why=why, hint="Is the Redis running?")

@@ -123,7 +123,7 @@ class RedisSessionLogs:
     def __init__(self, url: str, *, keep_s: float) -> None:
         try:
             import redis.asyncio as redis
-            from redis.exceptions import RedisError
+            from redis.exceptions import OutOfMemoryError, RedisError
         except ModuleNotFoundError:
             raise SetupError(
                 "The package 'redis' is not installed.",
@@ -135,6 +135,7 @@ class RedisSessionLogs:
                 hint="Use rediss:// (TLS).",
             )
         self.failures: tuple[type[Exception], ...] = (RedisError, OSError, TimeoutError)
+        self.full: type[Exception] = OutOfMemoryError
         try:
             self.redis: Any = redis.Redis.from_url(url)
         except ValueError as error:
@@ -150,6 +151,7 @@ class RedisSessionLogs:
         self._run_id = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._refreshing: asyncio.Task[None] | None = None
+        self._complaints = logs.Complaints()
 
     def create(self, session: LoggedSession) -> SessionLogWriter:
         return _RedisWriter(self, session, epoch=1)
@@ -187,7 +189,8 @@ class RedisSessionLogs:
                 tuple(_output_decoder.decode(_fields(each)[b"o"]) for each in outputs),
             )
         except self.failures as error:
-            raise LogUnreadable(f"The log of the session cannot be read: {error}") from None
+            self.complain(error)
+            raise LogUnreadable("The log of the session cannot be read.") from None
         except msgspec.MsgspecError:
             raise LogUnreadable("The log of the session is damaged.") from None
         return contents, int(epoch)
@@ -214,7 +217,7 @@ class RedisSessionLogs:
         try:
             return await self._stored()
         except self.failures as error:
-            _log.warning("session_logs_not_listed", why=str(error))
+            self.complain(error)
             return []
 
     async def drop(self, log_id: str) -> None:
@@ -264,6 +267,17 @@ class RedisSessionLogs:
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(logs.report_failure)
         return task
+
+    def complain(self, error: Exception) -> None:
+        """Say that Redis does not do what it is asked: once for all sessions."""
+        why = f"{type(error).__name__}: {error}"[:200]
+        if self._complaints.is_news(type(error).__name__, time.monotonic()):
+            _log.warning(
+                "session_log_unavailable",
+                why=why,
+                hint="Sessions continue, but cannot survive their worker. Does the Redis of "
+                "storage.session_logs run, with this password and enough maxmemory?",
+            )
 
     def forget(self, writer: _RedisWriter) -> None:
         self._writers.pop(writer.log_id, None)
@@ -371,11 +385,8 @@ class _RedisWriter:
                 *pairs,
             )
         except owner.failures as error:
-            if "OOM" in str(error):
-                done("full")
-                return
-            _log.warning("session_log_unavailable", why=f"{type(error).__name__}: {error}"[:200])
-            done("unavailable")
+            owner.complain(error)
+            done("full" if isinstance(error, owner.full) else "unavailable")
             return
         match result:
             case b"stored":

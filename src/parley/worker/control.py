@@ -57,9 +57,6 @@ KEEPING_RETRY_S = 0.5
 
 OPEN_LIMIT_S = 5.0
 
-COMPLAIN_EVERY_S: Final = 60.0
-"""An unchanged reason why the gateway cannot be reached is repeated at this interval."""
-
 STANDBY_RETRY_S: Final = 0.5
 """A gateway that stands by is asked this often whether it is the active one now."""
 
@@ -142,8 +139,7 @@ class ControlLink:
         self._headers = {SECRET_HEADER: secret} if secret else {}
         self._trust = trust or GatewayTrust(gateway_url)
         self._welcomed = welcomed
-        self._complaint = ""
-        self._complained_at = float("-inf")
+        self._complaints = logs.Complaints()
         self.tls: ssl.SSLContext | None = None
         """Trust in the gateway at the last connection."""
         self.connected_at = float("-inf")
@@ -191,19 +187,17 @@ class ControlLink:
             backoff.last_s = KEEPING_RETRY_S if self._reporter.is_looked_for else LAST_RETRY_S
             await asyncio.sleep(backoff.take() * random.uniform(0.8, 1.2))
 
+    def _is_news(self, what: str) -> bool:
+        return self._complaints.is_news(what, asyncio.get_running_loop().time())
+
     def _note_standby(self) -> None:
-        if self._complaint != STANDBY_HEADER:
-            self._complaint = STANDBY_HEADER
+        if self._is_news(STANDBY_HEADER):
             _log.info("gateway_standing_by", url=self._url)
 
     def _complain(self, error: BaseException, retry_s: float) -> None:
-        """Say what is wrong and what to do: once per reason, then once a minute."""
-        why, now = _why(error), asyncio.get_running_loop().time()
-        is_news = why != self._complaint or now - self._complained_at >= COMPLAIN_EVERY_S
-        if is_news:
-            self._complaint, self._complained_at = why, now
-        advice = remedy(error, self._trust)
-        (_log.warning if is_news else _log.debug)(
+        """Say what is wrong and what to do."""
+        why, advice = _why(error), remedy(error, self._trust)
+        (_log.warning if self._is_news(why) else _log.debug)(
             "gateway_unreachable",
             url=self._url,
             why=why,
@@ -276,7 +270,7 @@ class ControlLink:
     def _obey(self, order: ToWorker) -> None:
         match order:
             case Welcome():
-                self._complaint = ""
+                self._complaints = logs.Complaints()
                 _log.info("gateway_welcomed", version=order.gateway_version)
                 self._welcomed(order)
             case StopTurn():
