@@ -20,7 +20,8 @@ from tools.pages import (
     without_comments,
 )
 
-from parley.gateway.http.pages import MISSING, PAGES
+from parley.gateway.http.errors import MISSING
+from parley.gateway.http.pages import PAGES
 
 NODE = shutil.which("node")
 

@@ -1,5 +1,5 @@
-"""Groups of a gateway's parts. Each is built from the settings and what was built before it; routes
-and parts receive the single parts that they use, never a group.
+"""Groups of a gateway's parts. Each is built from the settings and what was built before it; parts
+receive the single parts that they use, routes the whole runtime.
 """
 
 from __future__ import annotations

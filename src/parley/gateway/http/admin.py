@@ -11,10 +11,8 @@ from msgspec import Meta
 from parley.gateway.http.bodies import Time, filled
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import iso
-from parley.gateway.maintenance import Maintenance
-from parley.gateway.state import Role, State
-from parley.library.presets import Presets
-from parley.library.voices import VoiceLibrary
+from parley.gateway.runtime import GatewayRuntime
+from parley.gateway.state import Role
 
 
 def admin_router(
@@ -94,13 +92,9 @@ class CleanReport(msgspec.Struct, kw_only=True):
     victims: list[RemovedRecording]
 
 
-def routes(
-    *,
-    maintenance: Maintenance,
-    presets: Presets,
-    state: State,
-    voices: VoiceLibrary,
-) -> Router:
+def routes(runtime: GatewayRuntime) -> Router:
+    stores = runtime.stores
+    maintenance, state = stores.maintenance, stores.state
     router = admin_router(errors=(422,))
 
     @router.get("/audit")
@@ -113,7 +107,7 @@ def routes(
     async def stored() -> StateReport:
         """Stored files that were found broken, and the last cleaning-up of recordings."""
         return StateReport(
-            problems=[*state.problems, *voices.problems, *presets.problems],
+            problems=[*state.problems, *stores.voices.problems, *stores.presets.problems],
             last_clean=await state.fact("retention.last"),
         )
 

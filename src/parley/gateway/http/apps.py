@@ -8,11 +8,11 @@ import msgspec
 from msgspec import Meta
 from starlette.exceptions import HTTPException
 
-from parley.gateway.apps import App, Apps
+from parley.gateway.apps import App
 from parley.gateway.http.admin import admin_router
 from parley.gateway.http.bodies import filled
 from parley.gateway.http.routing import Router
-from parley.gateway.state import State
+from parley.gateway.runtime import GatewayRuntime
 
 
 class AppInfo(msgspec.Struct, kw_only=True):
@@ -60,11 +60,8 @@ class Switched(msgspec.Struct, kw_only=True):
     app: AdminAppInfo
 
 
-def routes(
-    *,
-    apps: Apps,
-    state: State,
-) -> Router:
+def routes(runtime: GatewayRuntime) -> Router:
+    apps, state = runtime.access.apps, runtime.stores.state
     router = Router(tag="apps")
     admin = admin_router("/apps", tag="apps", errors=(404,))
 

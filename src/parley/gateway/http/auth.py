@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote_plus
 
 from starlette.types import Scope
 
 from parley import logs
-from parley.clock import Clock
 from parley.errors import Forbidden, Unauthorized
-from parley.gateway.admins import Admins
-from parley.gateway.admission import Admission
-from parley.gateway.authenticator import SHARE_PREFIX, Authenticator, who
+from parley.gateway.authenticator import SHARE_PREFIX, who
 from parley.gateway.http import pages
 from parley.gateway.http.requester import Requester, RequestHeaders
-from parley.gateway.state import AuditEntry, State
+from parley.gateway.parts import AccessControl
+from parley.gateway.runtime import GatewayRuntime
+from parley.gateway.state import AuditEntry
 from parley.media import decoder
 from parley.protocol.control import CONTROL_PATH, VOICE_PATH
 
@@ -48,19 +46,8 @@ READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 log = logs.get(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class AuthParts:
-    """The parts of the running gateway that the checks use."""
-
-    admission: Admission
-    admins: Admins
-    authenticator: Authenticator
-    clock: Clock
-    state: State
-
-
-def check(scope: Scope, parts: AuthParts) -> None:
-    """Identify who sent a request, for routes (`Who`), and count it.
+def check(scope: Scope, access: AccessControl) -> None:
+    """Identify who sent a request, for routes, and count it.
 
     Raises:
         ParleyError: it may not be sent.
@@ -68,30 +55,29 @@ def check(scope: Scope, parts: AuthParts) -> None:
     headers, path, peer = scope["state"]["headers"], scope["path"], peer_of(scope)
     if path == VOICE_PATH:
         # Workers may know us by any name their operator chose.
-        parts.admission.check_worker(peer, headers)
+        access.admission.check_worker(peer, headers)
         return
     if path not in ("/health", "/ready"):
-        parts.admission.check_host(headers)
+        access.admission.check_host(headers)
     requester = Requester(
-        caller=parts.authenticator.identify(headers, _token(scope), peer=peer),
-        address=parts.admission.address_of(peer, headers),
+        caller=access.authenticator.identify(headers, _token(scope), peer=peer),
+        address=access.admission.address_of(peer, headers),
         peer=peer,
         headers=headers,
-        admins=parts.admins,
-        authenticator=parts.authenticator,
+        access=access,
     )
     scope["state"]["requester"] = requester
-    must_show = parts.authenticator.needs_key and not is_open(path)
+    must_show = access.authenticator.needs_key and not is_open(path)
     # Admins without a token are known by where they sit.
     if must_show and requester.is_anonymous and not requester.is_admin:
         raise Unauthorized("A key is required.")
     if requester.caller.only_talks and not (path.startswith(TALKS) or is_open(path)):
         raise Forbidden("A client secret opens realtime sessions only. Use a key here.")
     decoder.owner.set(requester.network)
-    parts.authenticator.count(requester.caller, None if is_open(path) else requester.address)
+    access.authenticator.count(requester.caller, None if is_open(path) else requester.address)
 
 
-def check_socket(scope: Scope, parts: AuthParts) -> None:
+def check_socket(scope: Scope, access: AccessControl) -> None:
     """Check a WebSocket before a route sees it.
 
     Raises:
@@ -100,14 +86,14 @@ def check_socket(scope: Scope, parts: AuthParts) -> None:
     headers = RequestHeaders(scope)
     if scope["path"] == CONTROL_PATH:
         # Workers may know us by any name their operator chose.
-        parts.admission.check_worker(peer_of(scope), headers)
+        access.admission.check_worker(peer_of(scope), headers)
         return
-    parts.admission.check_host(headers)
-    parts.admission.check_origin(headers)
+    access.admission.check_host(headers)
+    access.admission.check_origin(headers)
     if "origin" in headers:
         return
-    caller = parts.authenticator.identify(headers, _token(scope), peer=peer_of(scope))
-    if parts.authenticator.needs_key and caller.kind == "anonymous":
+    caller = access.authenticator.identify(headers, _token(scope), peer=peer_of(scope))
+    if access.authenticator.needs_key and caller.kind == "anonymous":
         raise Unauthorized("A key is required.")
 
 
@@ -120,7 +106,7 @@ def peer_of(scope: Scope) -> str | None:
     return scope["client"][0] if scope.get("client") else None
 
 
-def log_access(scope: Scope, parts: AuthParts, status: int, took_s: float) -> None:
+def log_access(scope: Scope, access: AccessControl, status: int, took_s: float) -> None:
     requester: Requester | None = scope.get("state", {}).get("requester")
     key = None if requester is None else requester.key_id
     log.info(
@@ -130,18 +116,18 @@ def log_access(scope: Scope, parts: AuthParts, status: int, took_s: float) -> No
         path=SHARE_TOKEN.sub(f"{SHARE_PREFIX}…", scope["path"]),
         status=status,
         took_ms=round(1000 * took_s, 1),
-        client=parts.admission.address_of(peer_of(scope), scope["state"]["headers"]),
+        client=access.admission.address_of(peer_of(scope), scope["state"]["headers"]),
         **({"key": key} if key else {}),
     )
 
 
-async def note(scope: Scope, parts: AuthParts, status: int) -> None:
+async def note(scope: Scope, runtime: GatewayRuntime, status: int) -> None:
     """Write an audit entry for what an admin did, and not only read."""
     if not scope["state"].get("is_audited") or scope["method"] in READING:
         return
     requester: Requester = scope["state"]["requester"]
     entry = AuditEntry(
-        at_s=parts.clock.time(),
+        at_s=runtime.clock.time(),
         address=requester.address,
         who=who(requester.caller),
         method=scope["method"],
@@ -149,7 +135,7 @@ async def note(scope: Scope, parts: AuthParts, status: int) -> None:
         status=status,
     )
     try:
-        await parts.state.note(entry)
+        await runtime.stores.state.note(entry)
     except sqlite3.Error as error:
         # The action is done and logged; only its audit entry cannot be written.
         log.error("audit_entry_lost", path=entry.path, why=str(error))

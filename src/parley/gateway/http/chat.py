@@ -18,7 +18,6 @@ from parley.gateway.http.chat_forwarder import ChatForwarder, WorkerRefused
 from parley.gateway.http.errors import problem
 from parley.gateway.http.routing import Router
 from parley.gateway.large_json import READ_ON_LOOP_BYTES, read_aside
-from parley.gateway.metrics import Metrics
 from parley.protocol import chat, codec
 from parley.transport import Message
 
@@ -105,7 +104,7 @@ def written(answer: ChatResponse) -> Response:
     return Response(text, media_type="application/json")
 
 
-def routes(*, forwarder: ChatForwarder, metrics: Metrics) -> Router:
+def routes(forwarder: ChatForwarder) -> Router:
     router = Router(tag="chat")
 
     @router.post(
@@ -133,7 +132,7 @@ def routes(*, forwarder: ChatForwarder, metrics: Metrics) -> Router:
                         )
                     )
             except (WorkerRefused, WorkerLost, InferenceFailed) as error:
-                metrics.error(error.code)
+                forwarder.metrics.error(error.code)
                 status = error.http_status if isinstance(error, WorkerRefused) else 502
                 return _refusal(status, error)
 

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -26,16 +25,14 @@ from parley.errors import (
     TimedOut,
     WorkerLost,
 )
-from parley.gateway.acquisition import Acquisition, Client, ClientWatch, Departed, TicketCancelled
-from parley.gateway.admission import Admission
-from parley.gateway.apps import Apps
+from parley.gateway.acquisition import Client, ClientWatch, Departed, TicketCancelled
 from parley.gateway.http.requester import Requester
 from parley.gateway.large_json import read_aside
+from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.upstream import UpstreamConnection
 from parley.gateway.waits import unless
 from parley.protocol import chat, legacy
 from parley.protocol.kinds import Kind
-from parley.settings import QueueSettings
 from parley.transport import Connection, ConnectionClosed, Message
 
 BAD_INPUT_CODES = frozenset(
@@ -121,19 +118,16 @@ def _read(message: Message) -> chat.ServerMessage:
     return chat.decode_server(message.payload())
 
 
-@dataclass(frozen=True, slots=True)
 class ChatForwarder:
-    """Brings chat requests to workers.
+    """Brings chat requests to workers."""
 
-    Args:
-        closing: done when the server shuts down.
-    """
-
-    acquisition: Acquisition
-    admission: Admission
-    apps: Apps
-    closing: asyncio.Future[None]
-    queue_settings: QueueSettings
+    def __init__(self, runtime: GatewayRuntime) -> None:
+        self.acquisition = runtime.serving.acquisition
+        self.admission = runtime.access.admission
+        self.apps = runtime.access.apps
+        self.closing = runtime.closing
+        self.metrics = runtime.monitoring.metrics
+        self.queue_settings = runtime.settings.queue
 
     @property
     def clock(self) -> Clock:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -22,6 +22,7 @@ from parley import logs
 from parley.errors import ParleyError
 from parley.gateway.acquisition import Departed
 from parley.gateway.http import absent
+from parley.gateway.http.files import WebFiles
 from parley.gateway.metrics import Metrics
 from parley.protocol.openai import code_of
 
@@ -132,6 +133,8 @@ def problem(
     return JSONResponse(body, status, headers=retry_after(status, retry_after_s))
 
 
+MISSING: Final = "404"
+"""The page for unknown addresses."""
 NOWHERE: Final = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -172,17 +175,12 @@ class Failures:
     """Turns what routes raise into answers in our shape, and counts it.
 
     Args:
-        find_metrics: called once the gateway runs.
-        find_missing: the page for people at an address where nothing is, if there is one.
+        files: the pages; one is for people at an address where nothing is.
     """
 
-    def __init__(
-        self,
-        find_metrics: Callable[[], Metrics],
-        find_missing: Callable[[Request], Response | None],
-    ) -> None:
-        self._find_metrics = find_metrics
-        self._find_missing = find_missing
+    def __init__(self, metrics: Metrics, files: WebFiles | None) -> None:
+        self._metrics = metrics
+        self._files = files
 
     def answer(self, request: Request, error: Exception) -> Response:
         """The answer to a request that failed before its answer began."""
@@ -203,7 +201,7 @@ class Failures:
 
     def refusal(self, path: str, error: ParleyError) -> Response:
         """A refusal in the shape of the clients of `path`."""
-        self._find_metrics().error(error.code)
+        self._metrics.error(error.code)
         return refusal(
             path,
             error.http_status,
@@ -221,11 +219,13 @@ class Failures:
             request_id=_id_of(request),
             exc_info=error,
         )
-        self._find_metrics().error("internal_error")
+        self._metrics.error("internal_error")
 
     def _answer_http(self, request: Request, error: HTTPException) -> Response:
         if error.status_code == 404 and _is_reader(request):
-            return self._find_missing(request) or HTMLResponse(NOWHERE, 404)
+            if self._files is not None and self._files.has(MISSING):
+                return self._files.page(MISSING, request.scope, 404)
+            return HTMLResponse(NOWHERE, 404)
         path, detail = request.url.path, str(error.detail)
         # A path with an id takes names of things that are not there.
         is_unknown = (error.status_code, detail) in (
@@ -242,7 +242,7 @@ class Failures:
         """A full or failing disk is a temporary fault of this server."""
         log.error("storage_failed", path=request.url.path, why=str(error))
         code = "insufficient_storage" if status == 507 else "storage_unavailable"
-        self._find_metrics().error(code)
+        self._metrics.error(code)
         sentence = "is full" if status == 507 else "cannot be written to at present"
         detail = f"The server's disk {sentence}; nothing was changed."
         return refusal(request.url.path, status, detail, code)

@@ -22,7 +22,7 @@ from parley.errors import ParleyError, ServiceUnavailable
 from parley.gateway.http import absent, auth, security
 from parley.gateway.http.errors import OPENAI_PREFIX, REQUEST_ID, Failures
 from parley.gateway.http.requester import RequestHeaders
-from parley.transport import Budget
+from parley.gateway.runtime import GatewayRuntime
 
 ANSWER_HEAD: Final = ("/static/", "/api/sessions/")
 """Routes that answer HEAD themselves, without reading the file."""
@@ -58,47 +58,40 @@ class Exchanges:
     """ASGI application in front of the routes.
 
     Args:
-        lifespan: application that starts and ends what the routes need.
-        logs_access: whether each exchange gets a line in the log.
+        failures: makes the answers to requests that fail.
     """
 
     def __init__(
-        self, *, lifespan: ASGIApp, failures: Failures, body_limits: BodyLimits, logs_access: bool
+        self,
+        routes: ASGIApp,
+        runtime: GatewayRuntime,
+        *,
+        failures: Failures,
+        body_limits: BodyLimits,
     ) -> None:
-        self._lifespan = lifespan
+        self._routes = routes
+        self._runtime = runtime
         self._failures = failures
         self._body_limits = body_limits
-        self._logs_access = logs_access
-
-    def open(self, routes: ASGIApp, parts: auth.AuthParts, budget: Budget) -> None:
-        """Serve these routes with the parts of the gateway that now runs.
-
-        Args:
-            budget: memory for the bodies of all requests.
-        """
-        self._routes, self._parts, self._budget = routes, parts, budget
+        self._logs_access = runtime.settings.log.access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._lifespan(scope, receive, send)
-            return
         if scope["type"] == "websocket":
-            await self._serve_socket(self._parts, scope, receive, send)
+            await self._serve_socket(scope, receive, send)
             return
-        exchange = _Exchange(scope, receive, send, parts=self._parts, budget=self._budget)
+        exchange = _Exchange(scope, receive, send, runtime=self._runtime)
         with logs.bind_request(exchange.id):
             try:
                 await self._serve(exchange)
             finally:
                 await exchange.end()
                 if self._logs_access and scope["path"] not in auth.QUIET_PATHS:
-                    auth.log_access(scope, self._parts, exchange.status or 500, exchange.took_s)
+                    status, access = exchange.status or 500, self._runtime.access
+                    auth.log_access(scope, access, status, exchange.took_s)
 
-    async def _serve_socket(
-        self, parts: auth.AuthParts, scope: Scope, receive: Receive, send: Send
-    ) -> None:
+    async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            auth.check_socket(scope, parts)
+            auth.check_socket(scope, self._runtime.access)
         except ParleyError as error:
             # The realtime dialect of the requirement texts is below `/v1/`, too, so the refusal has
             # our shape there.
@@ -110,7 +103,7 @@ class Exchanges:
         scope = exchange.scope
         try:
             exchange.check_body(self._body_limits)
-            auth.check(scope, exchange.parts)
+            auth.check(scope, self._runtime.access)
             await self._routes(scope, exchange.receive, exchange.send)
         except Exception as error:
             request = Request(scope, exchange.receive)
@@ -131,15 +124,15 @@ class _Exchange:
     """
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, *, parts: auth.AuthParts, budget: Budget
+        self, scope: Scope, receive: Receive, send: Send, *, runtime: GatewayRuntime
     ) -> None:
         # Not from the system: reading its random numbers lets other threads have the interpreter.
         self.id = f"req_{_ids.getrandbits(128):032x}"
-        self.parts = parts
+        self._runtime = runtime
         self.status = 0
-        self._began_s = parts.clock.monotonic()
+        self._began_s = runtime.clock.monotonic()
         self._receive, self._send = receive, send
-        self._budget = budget
+        self._budget = runtime.links.budget
         self._received = self._claimed = self._more = 0
         self._owner = ""
         self._limit, self._is_held = DEFAULT_BODY_BYTES, True
@@ -153,7 +146,7 @@ class _Exchange:
 
     @property
     def took_s(self) -> float:
-        return self.parts.clock.monotonic() - self._began_s
+        return self._runtime.clock.monotonic() - self._began_s
 
     def check_body(self, limits: BodyLimits) -> None:
         """Refuse a body that is too large by its own account.
@@ -184,7 +177,7 @@ class _Exchange:
     def _take(self, size_bytes: int) -> None:
         if not self._owner:
             peer = auth.peer_of(self.scope)
-            self._owner = self.parts.admission.owner_of(peer, self.headers)
+            self._owner = self._runtime.access.admission.owner_of(peer, self.headers)
         if not self._budget.take(size_bytes, self._owner):
             raise ServiceUnavailable("Other large requests use all memory: try again later.")
 
@@ -220,14 +213,16 @@ class _Exchange:
         message["headers"] = security.completed(path, message["headers"], more)
         if path.startswith("/static/"):
             answer = MutableHeaders(raw=message["headers"])
-            security.let_pages_read(answer, self.headers.get("origin"), self.parts.admission)
+            security.let_pages_read(
+                answer, self.headers.get("origin"), self._runtime.access.admission
+            )
         # First, so that a client that has its answer finds it in the audit log.
-        await auth.note(self.scope, self.parts, self.status)
+        await auth.note(self.scope, self._runtime, self.status)
 
     async def end(self) -> None:
         """Give back what was taken; an answer that never began is noted as failed."""
         if not self.status:
-            await auth.note(self.scope, self.parts, 500)
+            await auth.note(self.scope, self._runtime, 500)
         if self._claimed or self._more:
             self._budget.give(self._claimed + self._more, self._owner)
 

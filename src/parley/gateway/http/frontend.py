@@ -16,9 +16,9 @@ from parley import logs
 from parley.errors import BadInput
 from parley.gateway.http.bodies import JSON
 from parley.gateway.http.routing import Router
+from parley.gateway.runtime import GatewayRuntime
 from parley.library.voices import RegisteredVoice, default_voice_path, read_voice
 from parley.media.pcm import to_float32_bytes
-from parley.settings import GatewaySettings, LimitSettings, ModelSettings, StorageSettings
 
 log = logs.get(__name__)
 
@@ -75,28 +75,24 @@ def describe(voice: RegisteredVoice) -> VoiceInfo:
     )
 
 
-def routes(
-    *,
-    gateway: GatewaySettings,
-    limits: LimitSettings,
-    model: ModelSettings,
-    storage: StorageSettings,
-) -> Router:
+def routes(runtime: GatewayRuntime) -> Router:
+    settings = runtime.settings
+    limits, model = settings.limits, settings.model
     router = Router(tag="pages")
     default_voice: list[VoiceInfo] = []
 
     told = msgspec.json.encode(
         Defaults(
-            playback_delay_ms=gateway.playback_delay_ms,
-            default_lang=gateway.lang or UNSET,
-            api_hosts=list(gateway.api_hosts),
+            playback_delay_ms=settings.gateway.playback_delay_ms,
+            default_lang=settings.gateway.lang or UNSET,
+            api_hosts=list(settings.gateway.api_hosts),
             model=Path(model.name).name,
             session_limits_s={
                 "audio": limits.realtime_audio_s,
                 "video": limits.realtime_video_s,
             },
-            recording=storage.recording,
-            retention_days=storage.retention_days,
+            recording=settings.storage.recording,
+            retention_days=settings.storage.retention_days,
         )
     )
 

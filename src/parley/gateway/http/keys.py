@@ -14,13 +14,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from parley.clock import Clock
 from parley.errors import Unauthorized
-from parley.gateway.admission import Admission
 from parley.gateway.authenticator import (
     COOKIE,
     SESSION_S,
-    Authenticator,
     hash_key,
     make_key,
 )
@@ -30,10 +27,8 @@ from parley.gateway.http.bodies import JSON, Time, filled
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import iso
-from parley.gateway.maintenance import Maintenance
-from parley.gateway.state import Key, Role, State
-from parley.gateway.usage import KeyUsage
-from parley.settings import GatewaySettings
+from parley.gateway.runtime import GatewayRuntime
+from parley.gateway.state import Key, Role
 
 
 class KeyInfo(msgspec.Struct, kw_only=True):
@@ -144,21 +139,15 @@ class Token(msgspec.Struct, kw_only=True):
     expires_in_s: Annotated[float, Meta(examples=[900.0])]
 
 
-def routes(
-    *,
-    admission: Admission,
-    authenticator: Authenticator,
-    clock: Clock,
-    gateway: GatewaySettings,
-    maintenance: Maintenance,
-    state: State,
-    usage: KeyUsage,
-) -> Router:
+def routes(runtime: GatewayRuntime) -> Router:
+    access, clock, gateway = runtime.access, runtime.clock, runtime.settings.gateway
+    admission, authenticator = access.admission, access.authenticator
+    maintenance, state = runtime.stores.maintenance, runtime.stores.state
     router = Router(tag="keys")
     admin = admin_router("/keys", tag="keys", errors=(404, 422))
 
     def describe(key: Key) -> KeyInfo:
-        used = usage.today(key.id)
+        used = access.usage.today(key.id)
         return filled(
             KeyInfo,
             key,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable
 from typing import Annotated, Final
 
 import msgspec
@@ -14,16 +13,13 @@ from starlette.exceptions import HTTPException
 
 from parley import logs
 from parley.clock import Clock
-from parley.gateway.handover import Handover
 from parley.gateway.http.admin import admin_router
 from parley.gateway.http.bodies import Time, filled
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import WorkerInfo, iso, worker_info
-from parley.gateway.metrics_history import MetricsHistory
-from parley.gateway.moving import Moving
 from parley.gateway.reload import Reloaded
-from parley.gateway.worker_control import WorkerControl
-from parley.gateway.worker_pool import Worker, WorkerPool
+from parley.gateway.runtime import GatewayRuntime
+from parley.gateway.worker_pool import Worker
 from parley.recording.layout import GB, RecordingFolders
 from parley.settings import StorageSettings
 
@@ -97,21 +93,11 @@ class Restarted(msgspec.Struct, kw_only=True):
     success: bool = True
 
 
-def routes(
-    *,
-    clock: Clock,
-    folders: RecordingFolders,
-    handover: Handover,
-    history: MetricsHistory,
-    moving: Moving,
-    recent: logs.Recent,
-    reload: Callable[[], Reloaded],
-    storage: StorageSettings,
-    worker_control: WorkerControl,
-    worker_pool: WorkerPool,
-) -> Router:
+def routes(runtime: GatewayRuntime, recent: logs.Recent) -> Router:
+    history, moving = runtime.monitoring.metrics_history, runtime.serving.moving
+    worker_control, worker_pool = runtime.serving.worker_control, runtime.dispatcher.worker_pool
     router = admin_router(role="operate")
-    disk = _DiskReport(clock, folders, storage)
+    disk = _DiskReport(runtime.clock, runtime.stores.folders, runtime.settings.storage)
 
     def known(worker_id: str) -> Worker:
         worker = worker_pool.find(worker_id)
@@ -135,7 +121,7 @@ def routes(
     async def room() -> Disk:
         """Free space, and the size of recordings; counted at most once a minute."""
         report = await disk.read()
-        return msgspec.structs.replace(report, waiting_on_workers=handover.waiting)
+        return msgspec.structs.replace(report, waiting_on_workers=runtime.stores.handover.waiting)
 
     @router.put("/workers/{worker_id}", errors=(404, 422))
     async def drain(worker_id: str, order: DrainOrder) -> WorkerInfo:
@@ -159,7 +145,7 @@ def routes(
     @router.post("/reload", role="admin")
     async def reload_settings() -> Reloaded:
         """Read settings and certificate again, as SIGHUP does; sessions continue."""
-        return reload()
+        return runtime.reload()
 
     return router
 

@@ -12,11 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from parley.gateway.apps import Apps
-from parley.gateway.handover import Handover
 from parley.gateway.http.files import WebFiles
 from parley.gateway.http.routing import Router
-from parley.gateway.recording_access import RecordingAccess
+from parley.gateway.runtime import GatewayRuntime
 
 MADE: Final = Path(__file__).parents[2] / "pages"
 """What `tools/pages.py` makes: when the wheel is built, and in a clone by `make serve`."""
@@ -56,8 +54,6 @@ OTHER_NAMES: Final = {
 }
 """Addresses that people try → the page they mean."""
 
-MISSING: Final = "404"
-
 INDEX: Final = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><title>parley</title></head>
@@ -75,14 +71,9 @@ In a clone, <code>make pages</code> makes them.</p>
 """
 
 
-def routes(
-    *,
-    apps: Apps,
-    files: WebFiles | None,
-    handover: Handover,
-    recordings: RecordingAccess,
-) -> Router:
+def routes(runtime: GatewayRuntime, files: WebFiles | None) -> Router:
     """The routes. `files` is None where the pages are not installed."""
+    apps, stores = runtime.access.apps, runtime.stores
     router = Router(is_documented=False)
 
     def is_there(name: str) -> bool:
@@ -121,9 +112,9 @@ def routes(
     async def replay(request: Request, session_id: str) -> Response:
         # An id, or the token of a share link; the page says itself what it opens, or that it is
         # gone: people come here by links that have run out, and seconds after a call.
-        if await handover.bring(session_id):
+        if await stores.handover.bring(session_id):
             return served("replay", request, 503)
-        is_there = recordings.exists(session_id)
+        is_there = stores.recordings.exists(session_id)
         return served("replay", request, 200 if is_there else 404)
 
     def add_other_name(path: str, page: str) -> None:
@@ -138,10 +129,3 @@ def routes(
     for path, page in OTHER_NAMES.items():
         add_other_name(path, page)
     return router
-
-
-def missing_page(files: WebFiles | None, request: Request) -> Response | None:
-    """The page for unknown addresses; None if the pages are not installed."""
-    if files is None or not files.has(MISSING):
-        return None
-    return files.page(MISSING, request.scope, 404)

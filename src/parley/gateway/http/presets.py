@@ -15,6 +15,7 @@ from parley import logs
 from parley.errors import BadInput
 from parley.gateway.http.bodies import shown
 from parley.gateway.http.routing import Router
+from parley.gateway.runtime import GatewayRuntime
 from parley.library.presets import Preset, Presets, duration_s, read_sound
 from parley.media.pcm import to_float32_bytes
 
@@ -50,10 +51,8 @@ class PresetSounds(msgspec.Struct, kw_only=True):
     ref_audio: PresetSound | UnsetType = UNSET
 
 
-def routes(
-    *,
-    presets: Presets,
-) -> Router:
+def routes(runtime: GatewayRuntime) -> Router:
+    presets = runtime.stores.presets
     router = Router(tag="pages")
 
     @router.get(

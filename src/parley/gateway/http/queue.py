@@ -9,14 +9,13 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from parley.errors import InvalidConfig
-from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.http.bodies import JSON, Time
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import RunningTask, iso, running_tasks
-from parley.gateway.maintenance import Maintenance
 from parley.gateway.queue import Ticket
 from parley.gateway.rates import Seldom
+from parley.gateway.runtime import GatewayRuntime
 from parley.protocol.kinds import Kind
 
 
@@ -97,11 +96,8 @@ class EtaChange(msgspec.Struct, kw_only=True):
     eta_ema_min_samples: Annotated[int, Meta(ge=1)] | None = None
 
 
-def routes(
-    *,
-    dispatcher: Dispatcher,
-    maintenance: Maintenance,
-) -> Router:
+def routes(runtime: GatewayRuntime) -> Router:
+    dispatcher, maintenance = runtime.dispatcher, runtime.stores.maintenance
     clock, eta, queue = dispatcher.clock, dispatcher.eta, dispatcher.queue
     router = Router(tag="queue")
 

@@ -10,8 +10,8 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from parley.errors import Forbidden, Unauthorized
-from parley.gateway.admins import Admins
-from parley.gateway.authenticator import Authenticator, Caller, caller_word
+from parley.gateway.authenticator import Caller, caller_word
+from parley.gateway.parts import AccessControl
 from parley.gateway.state import Key, Role
 from parley.library.voices import VoiceUser
 from parley.protocol.networks import network_of
@@ -52,8 +52,7 @@ class Requester:
     address: str
     peer: str | None
     headers: Mapping[str, str]
-    admins: Admins
-    authenticator: Authenticator
+    access: AccessControl
 
     @property
     def key(self) -> Key | None:
@@ -70,7 +69,7 @@ class Requester:
 
     @property
     def role(self) -> Role:
-        return self.admins.role_of(self.peer, self.headers)
+        return self.access.admins.role_of(self.peer, self.headers)
 
     @property
     def is_admin(self) -> bool:
@@ -89,7 +88,7 @@ class Requester:
     @property
     def pseudonym(self) -> str:
         """Stands for the network in what is stored."""
-        return self.authenticator.pseudonym(self.network)
+        return self.access.authenticator.pseudonym(self.network)
 
     @property
     def word(self) -> str:
@@ -110,6 +109,6 @@ class Requester:
         if self.role in ("admin", "operate" if also_operators else "admin"):
             return
         if self.is_anonymous:
-            raise Unauthorized(self.admins.requirement)
+            raise Unauthorized(self.access.admins.requirement)
         role = "operate" if also_operators else "admin"
         raise Forbidden(f"This request needs a key with the role '{role}' in a header.")

@@ -20,10 +20,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from parley.clock import Clock
 from parley.errors import ServiceUnavailable, Unauthorized
-from parley.gateway.authenticator import Authenticator
-from parley.gateway.handover import Handover
 from parley.gateway.http.bodies import JSON, file_body, filled, shown
 from parley.gateway.http.openai.kept_responses import owner_of_key
 from parley.gateway.http.requester import Requester
@@ -48,18 +45,15 @@ from parley.gateway.http.session_schemas import (
 from parley.gateway.http.status import iso
 from parley.gateway.http.stopping import is_long
 from parley.gateway.http.transfers import Transfers
-from parley.gateway.maintenance import Maintenance
 from parley.gateway.recording_access import (
     Found,
     NoRecording,
-    RecordingAccess,
     RecordingComing,
 )
-from parley.gateway.state import State
+from parley.gateway.runtime import GatewayRuntime
 from parley.recording import store
 from parley.recording.layout import GB, MEDIA_TYPES, Folder, RecordingFolders, free_bytes
 from parley.recording.store import BrokenRecording, StillRecording
-from parley.settings import StorageSettings
 
 BODY_BYTES: Final = store.UPLOAD_BYTES + 64 * 1024
 """The file and the multipart envelope around it."""
@@ -79,17 +73,11 @@ ASSET_HEADERS: Final = {
 }
 
 
-def routes(
-    *,
-    authenticator: Authenticator,
-    clock: Clock,
-    folders: RecordingFolders,
-    handover: Handover,
-    maintenance: Maintenance,
-    recordings: RecordingAccess,
-    state: State,
-    storage: StorageSettings,
-) -> Router:
+def routes(runtime: GatewayRuntime) -> Router:
+    authenticator, clock = runtime.access.authenticator, runtime.clock
+    stores, storage = runtime.stores, runtime.settings.storage
+    folders, handover, state = stores.folders, stores.handover, stores.state
+    maintenance, recordings = stores.maintenance, stores.recordings
     router = Router(tag="sessions")
     downloads = Transfers("downloads", DOWNLOADS_AT_ONCE, each=DOWNLOADS_EACH)
     uploads = Transfers("uploads", UPLOADS_AT_ONCE, each=UPLOADS_EACH)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
@@ -20,12 +19,11 @@ from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
 from parley.gateway.metrics import Metrics
 from parley.gateway.rates import Seldom
+from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.sessions import GatewaySession, Sessions, SessionState
-from parley.gateway.supervisor import Supervisor
 from parley.gateway.tls import own_fingerprint
 from parley.gateway.worker_pool import Worker, WorkerPool
 from parley.installation import build_id
-from parley.settings import GatewaySettings
 
 READY_AGAIN_S: Final = 5
 """`Retry-After` of a server that is not ready, or fails."""
@@ -397,15 +395,10 @@ def _not_ready(dispatcher: Dispatcher, *, is_closing: bool) -> str:
     return ""
 
 
-def routes(
-    *,
-    closing: asyncio.Future[None],
-    dispatcher: Dispatcher,
-    gateway: GatewaySettings,
-    metrics: Metrics,
-    sessions: Sessions,
-    supervisor: Supervisor,
-) -> Router:
+def routes(runtime: GatewayRuntime) -> Router:
+    dispatcher, sessions = runtime.dispatcher, runtime.sessions
+    metrics, supervisor = runtime.monitoring.metrics, runtime.monitoring.supervisor
+    gateway = runtime.settings.gateway
     clock, worker_pool, queue = dispatcher.clock, dispatcher.worker_pool, dispatcher.queue
     router = Router(tag="status")
 
@@ -426,7 +419,7 @@ def routes(
     async def ready() -> Response:
         """For load balancers: a new session would be served, i.e. a worker is there, perhaps busy,
         the queue has room, and the server does not shut down."""
-        why = _not_ready(dispatcher, is_closing=closing.done())
+        why = _not_ready(dispatcher, is_closing=runtime.closing.done())
         return _answer(Readiness(ready=not why, why=why), is_well=not why)
 
     def status_for(*, admin: bool) -> Response:

@@ -14,15 +14,12 @@ from starlette.responses import JSONResponse
 
 from parley.errors import RateLimited
 from parley.gateway.admission import is_loopback
-from parley.gateway.dispatcher import Dispatcher
 from parley.gateway.http.errors import problem
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
 from parley.gateway.lost_session import LostSession
 from parley.gateway.queue import Ticket
-from parley.gateway.rates import RateLimit
-from parley.gateway.sessions import Sessions
-from parley.gateway.worker_control import WorkerControl
+from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.worker_pool import Lease
 from parley.protocol.kinds import Kind
 from parley.protocol.networks import network_of
@@ -48,13 +45,10 @@ class StopAnswer(msgspec.Struct, kw_only=True):
     message: Annotated[str, Meta(examples=["The session was stopped."])]
 
 
-def routes(
-    *,
-    dispatcher: Dispatcher,
-    failed_stops: RateLimit,
-    sessions: Sessions,
-    worker_control: WorkerControl,
-) -> Router:
+def routes(runtime: GatewayRuntime) -> Router:
+    failed_stops, sessions = runtime.access.failed_stops, runtime.sessions
+    worker_control = runtime.serving.worker_control
+    dispatcher = runtime.dispatcher
     queue, worker_pool = dispatcher.queue, dispatcher.worker_pool
     router = Router(errors=(404, 422, 429))
 

@@ -17,14 +17,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from parley import logs
-from parley.clock import Clock
 from parley.errors import ServiceUnavailable
-from parley.gateway.admission import Admission
 from parley.gateway.http.bodies import json_body
 from parley.gateway.http.routing import Router
 from parley.gateway.http.status import iso
+from parley.gateway.runtime import GatewayRuntime
 from parley.protocol import codec
-from parley.settings import LogSettings, StorageSettings
 
 BODY_BYTES: Final = 64 * 1024
 FILE_BYTES: Final = 5_000_000
@@ -68,15 +66,10 @@ class TraceFile:
 EXAMPLE: Final = {"page": "/mobile/", "event": "track ended", "at_ms": 1834}
 
 
-def routes(
-    *,
-    admission: Admission,
-    clock: Clock,
-    log_settings: LogSettings,
-    storage: StorageSettings,
-) -> Router:
+def routes(runtime: GatewayRuntime) -> Router:
+    admission, settings = runtime.access.admission, runtime.settings
     router = Router(tag="pages")
-    kept = TraceFile(storage.data_dir / FILE_NAME)
+    kept = TraceFile(settings.storage.data_dir / FILE_NAME)
 
     @router.post(
         "/api/_debug/record_trace",
@@ -87,7 +80,7 @@ def routes(
     async def record_trace(request: Request) -> Kept | Response:
         """Write down what a recorder of a page saw, for finding faults. 403 unless the
         server's `log.client_traces` is on."""
-        if not log_settings.client_traces:
+        if not settings.log.client_traces:
             raise HTTPException(403, "This server does not accept traces.")
         admission.check_origin(request.headers)
         try:
@@ -97,7 +90,7 @@ def routes(
         if not isinstance(trace, dict):
             raise HTTPException(422, "A trace must be a JSON object.")
         try:
-            await asyncio.to_thread(kept.append, {"at": iso(clock.time()), "trace": trace})
+            await asyncio.to_thread(kept.append, {"at": iso(runtime.clock.time()), "trace": trace})
         except OSError as error:
             log.error("trace_write_failed", why=str(error))
             raise ServiceUnavailable("The trace cannot be written at present.") from None

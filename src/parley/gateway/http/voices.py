@@ -16,12 +16,12 @@ from parley.gateway.http.bodies import Time
 from parley.gateway.http.frontend import VoiceInfo, describe
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
-from parley.library.voices import LIMIT_BYTES, RegisteredVoice, VoiceLibrary, VoiceUser
+from parley.gateway.runtime import GatewayRuntime
+from parley.library.voices import LIMIT_BYTES, RegisteredVoice, VoiceUser
 from parley.media.wav import encode_wav
 from parley.protocol import codec
 from parley.protocol.control import CALLER_HEADER, VOICE_PATH
 from parley.recording.layout import GB, free_bytes
-from parley.settings import StorageSettings
 
 BODY_BYTES: Final = LIMIT_BYTES * 4 // 3 + 64 * 1024
 """The largest voice as base64, and its envelope."""
@@ -86,11 +86,8 @@ class VoiceRemoved(msgspec.Struct, kw_only=True):
     success: bool = True
 
 
-def routes(
-    *,
-    library: VoiceLibrary,
-    storage: StorageSettings,
-) -> Router:
+def routes(runtime: GatewayRuntime) -> Router:
+    library, storage = runtime.stores.voices, runtime.settings.storage
     router = Router("/api/assets/ref_audio", tag="voices")
     adding = asyncio.Semaphore(2)
 
@@ -154,10 +151,10 @@ def routes(
     return router
 
 
-def worker_routes(*, library: VoiceLibrary) -> Router:
+def worker_routes(runtime: GatewayRuntime) -> Router:
     """What workers with a data folder of their own ask for. Not for clients: `auth.check`
     checks the worker secret before."""
-    router = Router(is_documented=False)
+    router, library = Router(is_documented=False), runtime.stores.voices
 
     @router.get(VOICE_PATH)
     async def voice(request: Request, name: Annotated[str, Meta(max_length=500)]) -> Response:

@@ -39,7 +39,6 @@ from parley.gateway.http.openai.stream import DONE, EVENTS, PiecesResponse, even
 from parley.gateway.http.openai.voices import VoiceNames
 from parley.gateway.http.routing import Router
 from parley.gateway.large_json import read_aside
-from parley.gateway.metrics import Metrics
 from parley.media.encoder import SoundFormat, encode_whole, open_encoder
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm, join
 from parley.protocol import chat
@@ -188,13 +187,9 @@ EXAMPLE: Final = {
 
 
 def routes(
-    *,
-    forwarder: ChatForwarder,
-    metrics: Metrics,
-    models: ModelList,
-    sources: Sources,
-    voices: VoiceNames,
+    forwarder: ChatForwarder, models: ModelList, sources: Sources, voices: VoiceNames
 ) -> Router:
+    metrics = forwarder.metrics
     router = Router(tag="openai")
 
     @router.post(

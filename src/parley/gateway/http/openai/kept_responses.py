@@ -100,7 +100,7 @@ class KeptResponses:
         response = kept.response
         body = bytes(await asyncio.to_thread(codec.encode_media, kept))
         who: Requester = request.state.requester
-        if who.key_id is not None and who.authenticator.find_key(who.key_id) is None:
+        if who.key_id is not None and who.access.authenticator.find_key(who.key_id) is None:
             return False
         try:
             await self.state.keep_response(

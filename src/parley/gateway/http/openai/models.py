@@ -104,7 +104,7 @@ class ModelList:
         )
 
 
-def routes(*, models: ModelList) -> Router:
+def routes(models: ModelList) -> Router:
     router = Router("/v1/models", tag="openai")
 
     @router.get("")

@@ -11,21 +11,16 @@ from msgspec import Meta
 from starlette.requests import Request
 
 from parley import __version__
-from parley.clock import Clock
 from parley.dialects.openai_session import default_session, merged, packed, sent, settings_of
-from parley.dialects.registry import DialectRegistry
 from parley.errors import InvalidRequest
-from parley.gateway.admission import Admission
-from parley.gateway.authenticator import Authenticator
 from parley.gateway.http.openai.models import ModelCard, ModelList
 from parley.gateway.http.openai.voices import VoiceNames
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
-from parley.gateway.worker_pool import WorkerPool
+from parley.gateway.runtime import GatewayRuntime
 from parley.media.pcm import INPUT_RATE_HZ, OUTPUT_RATE_HZ
 from parley.protocol import values
 from parley.protocol.openai import CANNOT_TRANSCRIBE
-from parley.settings import LimitSettings
 
 
 class DialectCard(msgspec.Struct, kw_only=True):
@@ -114,18 +109,10 @@ class ClientSecret(msgspec.Struct, kw_only=True):
     session: Annotated[dict[str, Any], Meta(examples=[{"type": "realtime", "model": "pocket"}])]
 
 
-def routes(
-    *,
-    admission: Admission,
-    authenticator: Authenticator,
-    clock: Clock,
-    dialects: DialectRegistry,
-    limits: LimitSettings,
-    models: ModelList,
-    voices: VoiceNames,
-    worker_pool: WorkerPool,
-) -> Router:
+def routes(runtime: GatewayRuntime, models: ModelList, voices: VoiceNames) -> Router:
     """Routes around realtime sessions."""
+    admission, authenticator = runtime.access.admission, runtime.access.authenticator
+    limits, worker_pool = runtime.settings.limits, runtime.dispatcher.worker_pool
     router = Router("/v1/realtime", tag="openai")
 
     @router.get("/capabilities")
@@ -143,7 +130,7 @@ def routes(
                     mode=each.kind.mode,
                     subprotocol=each.subprotocol,
                 )
-                for each in dialects
+                for each in runtime.dialects
             ],
             modes=sorted({mode for card in cards for mode in card.modes}),
             rates=Rates(input_hz=INPUT_RATE_HZ, output_hz=OUTPUT_RATE_HZ),
@@ -167,7 +154,7 @@ def routes(
     async def client_secret(order: SecretOrder, request: Request, who: Requester) -> ClientSecret:
         """A short-lived key that opens sessions in the caller's name, to be given to a browser."""
         admission.check_origin(request.headers)
-        now_s, seconds = clock.time(), order.expires_after.seconds
+        now_s, seconds = runtime.clock.time(), order.expires_after.seconds
         settings = packed(order.session) if order.session else ""
         model = order.session.get("model")
         started = default_session(

@@ -130,13 +130,9 @@ class Answering:
 
 
 def routes(
-    *,
-    forwarder: ChatForwarder,
-    kept: KeptResponses,
-    metrics: Metrics,
-    models: ModelList,
-    sources: Sources,
+    forwarder: ChatForwarder, kept: KeptResponses, models: ModelList, sources: Sources
 ) -> Router:
+    metrics = forwarder.metrics
     router = Router(tag="openai")
     runs = BackgroundRuns()
 

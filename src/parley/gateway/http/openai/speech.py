@@ -28,7 +28,6 @@ from parley.gateway.http.openai.models import ModelList
 from parley.gateway.http.openai.stream import EVENTS, PiecesResponse, event
 from parley.gateway.http.openai.voices import VoiceNames
 from parley.gateway.http.routing import Router
-from parley.gateway.metrics import Metrics
 from parley.media.encoder import MEDIA_TYPES, Encoder, SoundFormat, open_encoder
 from parley.media.pcm import OUTPUT_RATE_HZ, Pcm
 from parley.media.tempo import Tempo
@@ -70,9 +69,8 @@ def read(raw: bytes | bytearray) -> SpeechRequest:
     return asked
 
 
-def routes(
-    *, forwarder: ChatForwarder, metrics: Metrics, models: ModelList, voices: VoiceNames
-) -> Router:
+def routes(forwarder: ChatForwarder, models: ModelList, voices: VoiceNames) -> Router:
+    metrics = forwarder.metrics
     router = Router(tag="openai")
 
     @router.post(

@@ -33,7 +33,6 @@ from parley.gateway.http.openai.stream import EVENTS, PiecesResponse, event
 from parley.gateway.http.requester import Requester
 from parley.gateway.http.routing import Router
 from parley.gateway.http.transfers import Transfers
-from parley.gateway.metrics import Metrics
 from parley.media.encoder import encode_whole
 from parley.media.pcm import Pcm
 from parley.media.segments import segments_of, stretches_of
@@ -153,7 +152,8 @@ def _is_temperature(text: str) -> bool:
         return False
 
 
-def routes(*, forwarder: ChatForwarder, metrics: Metrics, models: ModelList) -> Router:
+def routes(forwarder: ChatForwarder, models: ModelList) -> Router:
+    metrics = forwarder.metrics
     router = Router(tag="openai")
     uploads = Transfers("uploads", UPLOADS_AT_ONCE, each=UPLOADS_EACH)
 
