@@ -56,10 +56,10 @@ def passes_of(tts: MiniCPMTTS, row: SpeechRow) -> Iterator[list[PassRecord]]:
     passes: list[PassRecord] = []
 
     def note(_: nn.Module, given: Any, hidden: Tensor) -> None:
-        plan, last = given[1], hidden[-1:]
-        columns = int(plan.batch.positions[0, -1] + 1 - plan.batch.first[0])
+        batch, last = given[1], hidden[0, -1:]
+        columns = int(batch.positions[0, -1] + 1 - batch.first[0])
         logits = (last @ tts.head.weight.t()).float()[0]
-        count = plan.batch.positions.shape[1]
+        count = batch.positions.shape[1]
         passes.append(PassRecord(last[0], count, row.position, columns, logits))
 
     hook = tts.model.register_forward_hook(note)

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-KERNELS: Final = {"parley::slot_attention": 4, "aten::scaled_dot_product_attention": 1}
-"""Kernels of operators that launch another number than one: ours lays the queries out, runs its two
-kernels and lays the result out."""
+KERNELS: Final = {"parley::slot_attention": 2}
+"""Kernels of operators that launch another number than one."""
 
 _FREE: Final = (
     "aten::empty",
@@ -232,6 +231,11 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield from ((query, query.nbytes), (keys, seen), (values, seen))
             vectors = slots.shape[0] * keys.shape[1] * reads
             yield from ((one, vectors * one.element_size()) for one in args[8:] if one is not None)
+        elif name == "parley::place_heads":
+            yield from ((tensor, _nbytes(tensor)) for tensor in args[:8] if tensor is not None)
+            # Of the cache only the new entries are touched.
+            for given, kept in ((args[1], args[8]), (args[2], args[9])):
+                yield given, given.numel() * kept.element_size()
         elif name.startswith(("aten::index_put", "aten::index_copy")):
             # Only the new entries are touched, whatever they are written into.
             yield inputs[-1], 2 * _nbytes(inputs[-1])

@@ -1,46 +1,48 @@
 """Kernels of ours as operators of torch, for tensors without memory.
 
 A meter counts an operator as one, and torch asks for its shape only. Importing this module makes
-operators of `slot_attention.attend`, `quantize.few_rows` and `quantize.unpacked_int4`; on a device
-they launch their kernels as before.
+operators of what launches in `slot_attention`, `fused` and `quantize`; on a device they launch
+their kernels as before.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from parley.models.minicpmo45 import quantize
-from parley.models.minicpmo45.runtime import slot_attention
+from parley.models.minicpmo45.runtime import fused, slot_attention
 
 P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def operator(
-    name: str, shape_only: Callable[..., Tensor]
-) -> Callable[[Callable[P, Tensor]], Callable[P, Tensor]]:
-    """Make a function the operator `parley::name`. It changes no argument; the first is a tensor.
+    name: str, shape_only: Callable[..., Any], changes: tuple[str, ...] = ()
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a function the operator `parley::name`. Its first argument is a tensor.
 
     Args:
         shape_only: what the function returns, for tensors without memory.
+        changes: arguments that it writes into.
     """
 
-    def decorate(run: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    def decorate(run: Callable[P, R]) -> Callable[P, R]:
         @functools.cache
         def made() -> Any:
-            one = torch.library.custom_op(f"parley::{name}", run, mutates_args=())
+            one = torch.library.custom_op(f"parley::{name}", run, mutates_args=changes)
             one.register_fake(shape_only)
             return one
 
         @functools.wraps(run)
-        def call(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
             first = args[0]
             assert isinstance(first, Tensor)
-            found: Tensor = (made() if first.is_meta else run)(*args, **kwargs)
+            found: R = (made() if first.is_meta else run)(*args, **kwargs)
             return found
 
         return call
@@ -52,7 +54,24 @@ def _attended(query: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(query, memory_format=torch.contiguous_format)
 
 
+def _added(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(x)
+
+
+def _placed(query: Tensor, *given: Any) -> Tensor:
+    width = given[7].shape[2]
+    return query.new_empty(query.shape[0], query.shape[1] // width, width)
+
+
+def _gated(gates: Tensor, _: Tensor) -> Tensor:
+    return gates.new_empty(gates.shape)
+
+
 slot_attention.launch = operator("slot_attention", _attended)(slot_attention.launch)
+CACHES = ("kept_keys", "kept_values", "key_scales", "value_scales")
+fused.launch_add_norm = operator("add_norm", _added)(fused.launch_add_norm)
+fused.launch_place_heads = operator("place_heads", _placed, CACHES)(fused.launch_place_heads)
+fused.launch_gate = operator("gate", _gated)(fused.launch_gate)
 quantize.few_rows = operator("few_rows", quantize.shape_of_product)(quantize.few_rows)
 quantize.unpacked_int4 = operator("unpacked_int4", quantize.shape_of_unpacked)(
     quantize.unpacked_int4

@@ -189,8 +189,8 @@ class UnitSteps:
             self.voice = random_token2wav(
                 slots=slots, device=device, graphs=graphs, history=torch.bfloat16
             )
-        decoder.attention = self.voice.flow.attention = SlotAttention()
-        network.apm.attention = SlotAttention()
+        attention = network.apm.attention = network.llm.attention
+        decoder.attention = self.voice.flow.attention = attention
         self.sounds = network.apm.make_cache(slots, is_eight_bit=has_small_caches)
 
     @property
@@ -383,7 +383,7 @@ class PaperModel(UnitSteps):
                 rebuild(META)
         if kind != "none":
             _pack(network, kind)
-        network.llm.attention = SlotAttention()
+        network.llm.attention = SlotAttention(is_fused=True)
         self._returned = Returned()
         super().__init__(
             network,

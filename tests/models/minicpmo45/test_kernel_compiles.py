@@ -98,7 +98,8 @@ def compiled(use: Use, capability: int) -> Any:
         "table": "i64", "part": "fp32", "top": "fp32", "mass": "fp32",
     }  # fmt: skip
     numbers = [
-        "reads", "chunk", "k_slot", "k_head", "k_column", "v_slot", "v_head", "v_column",
+        "reads", "chunk", "q_row", "q_token", "q_head",
+        "k_slot", "k_head", "k_column", "v_slot", "v_head", "v_column",
         "tokens", "count", "mask_row",
         "ks_slot", "ks_head", "ks_column", "vs_slot", "vs_head", "vs_column",
         "table_row",
@@ -117,7 +118,7 @@ def compiled(use: Use, capability: int) -> Any:
     signature |= dict.fromkeys(constants, "constexpr")
     names = kernels.partial.arg_names
     assert sorted(names) == sorted(signature)
-    even = {*pointers, *numbers[:8]}
+    even = {*pointers, *numbers[:11]}
     source = ASTSource(
         fn=kernels.partial,
         signature={name: signature[name] for name in names},
@@ -140,7 +141,7 @@ def uses_of(capability: int) -> list[Use]:
 
 
 def other(kernel: Any, kinds: Sequence[str], constants: dict[str, int], capability: int) -> Any:
-    """A kernel of `quantize.py`, compiled; numbers and pointers are multiples of 16."""
+    """Another kernel, compiled; numbers and pointers are multiples of 16."""
     names = kernel.arg_names
     signature = dict(zip(names, [*kinds, *["constexpr"] * len(constants)], strict=True))
     options = {"num_warps": 4, "num_stages": 3 if constants.get("ROWS") == 64 else 4}
@@ -151,7 +152,7 @@ def other(kernel: Any, kinds: Sequence[str], constants: dict[str, int], capabili
         attrs={
             (place,): [["tt.divisibility", 16]]
             for place, name in enumerate(names)
-            if signature[name] != "constexpr" and name != "rows"
+            if signature[name] not in ("constexpr", "fp32") and name != "rows"
         },
     )
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
@@ -167,6 +168,26 @@ def test_products_with_smaller_weights_compile_for_every_card(capability: int) -
         eight = ("*bf16", "*fp8e4nv", "*fp32", "*bf16", "i32", "i32", "i32")
         constants = {"ROWS": rows, "OUTS": 32, "BLOCK": 256 if rows == 16 else 128}
         made.append(other(kernels.few_rows, eight, constants, capability))
+
+    for one in made:
+        assert one.asm["cubin"]
+        assert one.metadata.shared <= SHARED_BYTES[capability]
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION is unset")
+@pytest.mark.parametrize("capability", SHARED_BYTES if IS_LONG else [86, 90])
+def test_the_kernels_between_products_compile_for_every_card(capability: int) -> None:
+    of = "*bf16"
+    made = [
+        other(kernels.add_norm, (*[of] * 5, "fp32", "i32"), {"BLOCK": 4096}, capability),
+        other(kernels.gate, (*[of] * 3, *["i32"] * 3), {"BLOCK": 1024}, capability),
+    ]
+    heads = {"HEADS": 32, "KEY_HEADS": 8, "WIDTH": 128, "HAS_NORM": True}
+    for is_small in (False, True):
+        kept = ("*i8", "*i8", "*fp16", "*fp16") if is_small else (of,) * 4
+        kinds = (*[of] * 7, "*i64", of, *kept, "fp32", *["i32"] * 4)
+        constants = {**heads, "HAS_SCALES": is_small}
+        made.append(other(kernels.place_heads, kinds, constants, capability))
 
     for one in made:
         assert one.asm["cubin"]

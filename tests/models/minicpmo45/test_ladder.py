@@ -15,6 +15,7 @@ from tests.contracts.conversations import Cast, Outcome, Style, assert_same
 from tests.support.fake_capture import FakeCapture
 from tests.support.long import IS_LONG
 from torch import Tensor
+from torch.nn import functional as F
 
 from parley.engine.work import StartSession, Work
 from parley.errors import InferenceFailed, SetupError
@@ -22,8 +23,10 @@ from parley.models.minicpmo45 import ladder, loading, quantize, trials
 from parley.models.minicpmo45.config import make_config
 from parley.models.minicpmo45.model import MiniCPMO45
 from parley.models.minicpmo45.random_model import small_sizes
-from parley.models.minicpmo45.runtime import slot_attention
+from parley.models.minicpmo45.runtime import fused, slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
+from parley.models.minicpmo45.runtime.caches import rotated
+from parley.models.minicpmo45.runtime.eight_bits import to_eight_bits
 from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed, FastPaths
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.settings import ModelSettings
@@ -39,6 +42,7 @@ SETTINGS = ModelSettings(
 STYLE = Style(speaks=False, max_new_tokens=4)
 
 REAL_ATTEND = slot_attention.attend
+REAL_FUSED = {name: getattr(fused, name) for name in ("add_norm", "place_heads", "gate")}
 
 
 class OutOfResources(Exception):
@@ -76,6 +80,38 @@ def by_hand(
         query, rows(keys), rows(values), slots, first, last, reads, mask, (of_keys, of_values)
     )
     return trials._by_hand(case).to(query.dtype)
+
+
+def plain_add_norm(x: Tensor, added: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    total = x + added
+    return total, F.rms_norm(total, weight.shape, weight, eps)
+
+
+def plain_place_heads(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    norms: tuple[Tensor | None, Tensor | None],
+    turn: tuple[Tensor, Tensor],
+    columns: Tensor,
+    cache: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+    eps: float,
+) -> Tensor:
+    width = cache[0].shape[2]
+    cos, sin = (table.view(-1, 1, width) for table in turn)
+    turned = []
+    for part, norm in zip((query, keys), norms, strict=True):
+        heads = part.unflatten(1, (-1, width))
+        normed = heads if norm is None else F.rms_norm(heads, (width,), norm, eps)
+        turned.append(rotated(normed, cos, sin))
+    ways = ((cache[0], cache[2], turned[1]), (cache[1], cache[3], values.unflatten(1, (-1, width))))
+    for kept, scales, part in ways:
+        given = part.transpose(0, 1)
+        if scales is not None:
+            given, of_given = to_eight_bits(given)
+            scales[:, columns.flatten()] = of_given
+        kept[:, columns.flatten()] = given
+    return turned[0]
 
 
 def half_the_query(query: Tensor, *rest: Any, **named: Any) -> Tensor:
@@ -129,6 +165,9 @@ def card(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose kernel may be tried, and is right."""
     monkeypatch.setattr(ladder, "why_no_kernel", lambda device: None)
     monkeypatch.setattr(slot_attention, "attend", by_hand)
+    monkeypatch.setattr(fused, "add_norm", plain_add_norm)
+    monkeypatch.setattr(fused, "place_heads", plain_place_heads)
+    monkeypatch.setattr(fused, "gate", lambda gates, ups: F.silu(gates) * ups)
     monkeypatch.setattr(trials, "LONG_READS", 600)
     monkeypatch.setattr(loading, "_graphs", without_graphs)
 
@@ -173,8 +212,70 @@ def test_a_kernel_that_is_right_serves(capturing, wanted):
 
     assert isinstance(model.llm.attention, SlotAttention)
     assert model.fast_paths["attention"] == "fast"
+    assert model.fast_paths["fused"] == "fast"
     assert model.fast_paths["graph_decode"] == "fast"
     assert_same(wanted, talk(model), 2e-3)
+
+
+FUSED = ("add_norm", "place_heads", "gate")
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_a_kernel_between_products_that_cannot_be_built_steps_down(card, monkeypatch, name):
+    def broken(*_: object) -> Any:
+        raise FAILURES["shared memory"]
+
+    for one in FUSED:
+        monkeypatch.setattr(fused, f"launch_{one}", broken)
+    monkeypatch.setattr(fused, name, REAL_FUSED[name])
+
+    model = loaded()
+
+    assert model.fast_paths["attention"] == "fast"
+    assert model.fast_paths["fused"].startswith("plain: OutOfResources: ")
+    assert not model.llm.attention.is_fused
+
+
+@pytest.mark.parametrize("has_small_caches", [False, True])
+@pytest.mark.parametrize("name", FUSED)
+def test_a_kernel_between_products_that_lies_is_found_out(
+    card, monkeypatch, name, has_small_caches
+):
+    real = getattr(fused, name)
+
+    def lying(*given: Any) -> Any:
+        """What is placed goes into the next token's place; other results are a tenth off."""
+        if name == "place_heads":
+            return real(
+                *given[:5], given[5].roll(1, -1) if given[5].numel() > 1 else given[5], *given[6:]
+            )
+        made = real(*given)
+        return (made[0], made[1] * 1.1) if name == "add_norm" else made * 1.1
+
+    monkeypatch.setattr(fused, name, lying)
+    sizes = small_sizes()
+    geometry = trials.Geometry(sizes.config, sizes.flow, torch.float32)
+
+    with pytest.raises(FastPathFailed, match="off, at most") as caught:
+        trials.fused(geometry, CPU, has_small_caches=has_small_caches)
+
+    assert caught.value.part == "fused"
+
+
+def test_a_kernel_between_products_that_fails_while_it_serves_steps_down_alone(
+    card, wanted, monkeypatch
+):
+    model = loaded()
+
+    def broken(*_: object) -> Any:
+        raise FastPathFailed("fused", "launch failed")
+
+    monkeypatch.setattr(fused, "gate", broken)
+
+    assert_same(wanted, talk(model), 2e-3)
+
+    assert model.fast_paths["fused"] == "plain: launch failed"
+    assert model.fast_paths["attention"] == "fast"
 
 
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)

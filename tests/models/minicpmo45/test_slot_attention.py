@@ -16,13 +16,15 @@ from tests.support.long import IS_LONG, long_only
 from tests.support.small_minicpmo import small_network
 from tests.support.tiny_decoder import make, speak_units
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from parley.cli.bench import gpu_parts
-from parley.models.minicpmo45 import quantize
+from parley.models.minicpmo45 import quantize, trials
 from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.llm.steps import LanguageSteps
-from parley.models.minicpmo45.runtime import slot_attention
+from parley.models.minicpmo45.random_model import small_sizes
+from parley.models.minicpmo45.runtime import fused, slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
 from parley.models.minicpmo45.runtime.caches import SlotCache, Span
 from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
@@ -130,6 +132,28 @@ def test_few_rows_are_multiplied_with_a_matrix_in_eight_bits(dtype: torch.dtype,
     wanted = x.float() @ layer.unpacked().T
     torch.testing.assert_close(found.float(), wanted, rtol=1e-2, atol=1e-2)
     assert not found[rows // 2].any()
+
+
+@interpreted
+@pytest.mark.parametrize("has_small_caches", [False, True])
+def test_the_kernels_between_products_compute_what_pytorchs_operators_do(
+    has_small_caches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a model is loaded, but fewer tokens; with norms of queries and keys, and without.
+    Rounding in between is the same to the bit where the interpreter rounds as a card."""
+    monkeypatch.setattr(trials, "SLOTS", (0,))
+    monkeypatch.setattr(trials, "UNIT_TOKENS", 2)
+    sizes = small_sizes()
+    geometry = trials.Geometry(sizes.config, sizes.flow, torch.float16)
+    trials.fused(geometry, torch.device("cpu"), has_small_caches=has_small_caches)
+    x, added, weight = torch.randn(3, 5, 96).half().unbind()
+    gates, ups = torch.randn(5, 192).half().chunk(2, -1)
+
+    total, normed = fused.add_norm(x, added, weight[0], 1e-6)
+
+    assert torch.equal(total, x + added)
+    assert torch.equal(normed, F.rms_norm(total, (96,), weight[0], 1e-6))
+    assert torch.equal(fused.gate(gates, ups), F.silu(gates) * ups)
 
 
 @interpreted
@@ -315,10 +339,10 @@ def test_slots_may_be_a_column_of_a_table() -> None:
 @pytest.mark.parametrize("is_eight_bit", [False, True])
 def test_the_speech_decoder_says_by_the_kernel_what_it_says_without(is_eight_bit: bool) -> None:
     spoken = []
-    for in_place in (False, True):
+    for attention in (FusedAttention(), SlotAttention(is_fused=True)):
         one_head = {"num_attention_heads": 1, "num_key_value_heads": 1}
         tts = make(None, slots=2, is_eight_bit=is_eight_bit, **one_head)
-        tts.attention = SlotAttention() if in_place else FusedAttention()
+        tts.attention = attention
         tts.open(0, seed=1)
         spoken.append(speak_units(tts, tts.open(1, seed=2), 3, 2))
 
@@ -378,7 +402,7 @@ def subsets() -> Iterator[tuple[int, ...]]:
 def test_a_decode_step_by_the_kernel_equals_one_by_pytorch(rows: tuple[int, ...]) -> None:
     llm = small_network().llm
     found = []
-    for attention in (FusedAttention(), SlotAttention()):
+    for attention in (FusedAttention(), SlotAttention(), SlotAttention(is_fused=True)):
         llm.attention = attention
         steps, lengths = filled(llm)
         with torch.inference_mode():
@@ -386,6 +410,7 @@ def test_a_decode_step_by_the_kernel_equals_one_by_pytorch(rows: tuple[int, ...]
         found.append(torch.stack(list(hidden)))
 
     assert torch.allclose(found[0], found[1], atol=1e-5)
+    assert torch.allclose(found[0], found[2], atol=1e-5)
 
 
 class Copies(TorchDispatchMode):

@@ -56,6 +56,11 @@ def choose(
     _choose_precision(settings, device, paths)
     has_small_caches = _keeps_small(device, geometry.dtype, has_small_caches, paths)
     attention = _attention(settings, device, geometry, has_small_caches, paths)
+    if not attention.reads_in_place:
+        paths.settle("fused", "plain", "it serves with our attention kernel only")
+    else:
+        trial = partial(trials.fused, geometry, device, has_small_caches=has_small_caches)
+        attention.is_fused = paths.tried("fused", trial)
     unpacks = _unpacks(device, geometry.dtype, kind, paths)
     if not (settings.compile and device.type == "cuda"):
         why = "model.compile is off" if device.type == "cuda" else "graphs need an NVIDIA GPU"

@@ -347,7 +347,10 @@ class MiniCPMO45:
         if part in ("int4", "fp8"):
             unpack(self.network, part)
         else:
-            self._attend_plainly()
+            # All parts of the model share it.
+            self.network.llm.attention.is_fused = False
+            if part != "fused":
+                self._attend_plainly()
             kinds = self.graphs.counts
         self.graphs.forget(*kinds, reason=f"captured with the part '{part}', which has failed")
 
@@ -364,7 +367,8 @@ class MiniCPMO45:
             kind: of the step that computed them.
             is_repaired: the plain path computed finite ones.
         """
-        fast = [part for part in ("attention", GRAPH + kind) if self.paths.is_fast(part)]
+        parts = ("fused", "attention", GRAPH + kind)
+        fast = [part for part in parts if self.paths.is_fast(part)]
         if is_repaired and kind not in self._shaken:
             self._shaken.add(kind)
             log.warning("scores_not_finite", step=kind, fast_parts=fast)

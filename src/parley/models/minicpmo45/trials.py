@@ -16,9 +16,11 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from parley.models.minicpmo45.config import MiniCPMOConfig
 from parley.models.minicpmo45.device import set_precision
+from parley.models.minicpmo45.llm.network import shape_of
 from parley.models.minicpmo45.llm.steps import UNIT_TOKENS
 from parley.models.minicpmo45.quantize import (
     Fp8Linear,
@@ -26,13 +28,17 @@ from parley.models.minicpmo45.quantize import (
     fits_int4,
     grouped,
 )
+from parley.models.minicpmo45.runtime import fused as fused_kernels
 from parley.models.minicpmo45.runtime import slot_attention
+from parley.models.minicpmo45.runtime.caches import SlotCache, rotary, rotated
+from parley.models.minicpmo45.runtime.decoder import DecoderShape
 from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
 from parley.models.minicpmo45.runtime.fast_paths import FastPathFailed
 from parley.models.minicpmo45.runtime.graphs import CudaGraphCapture, GraphCapture, GraphRunner
 from parley.models.minicpmo45.runtime.pages import PAGE_POSITIONS
 from parley.models.minicpmo45.token2wav.flow_shape import FlowShape
 from parley.models.minicpmo45.token2wav.windows import WINDOW_FRAMES
+from parley.models.minicpmo45.tts.config import SpeechConfig
 
 SHORT_TOLERANCE: Final = 1e-2
 """Relative distance of a row in 16 bits: numbers and weights are rounded to 8 bits of mantissa."""
@@ -280,6 +286,69 @@ def _by_hand(case: _Case) -> Tensor:
     scores = torch.einsum("btkgd,bkcd->btkgc", query, keys) / width**0.5
     weights = torch.softmax(scores.masked_fill(~seen[:, :, None, None], -torch.inf), -1)
     return torch.einsum("btkgc,bkcd->btkgd", weights, values).reshape(rows, tokens, heads, width)
+
+
+def fused(geometry: Geometry, device: torch.device, *, has_small_caches: bool) -> None:
+    """The kernels between products against PyTorch's operators, in both decoders' sizes.
+
+    Args:
+        has_small_caches: keys and values are written in 8 bits.
+    """
+    shapes = [shape_of(geometry.config.language)]
+    if geometry.config.has_tts:
+        shapes.append(SpeechConfig.from_json(geometry.config.tts).shape)
+    for shape in shapes:
+        if shape.activation != "silu":
+            raise FastPathFailed("fused", f"its kernel knows no activation {shape.activation!r}")
+        for tokens in (1, len(SLOTS), len(SLOTS) * UNIT_TOKENS):
+            _compare_fused(shape, tokens, device, geometry.dtype, has_small_caches)
+
+
+def _compare_fused(
+    shape: DecoderShape, tokens: int, device: torch.device, dtype: torch.dtype, is_eight_bit: bool
+) -> None:
+    random = torch.Generator(device=device).manual_seed(tokens)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=random, device=device).to(dtype)
+
+    def hold(found: Tensor, wanted: Tensor, what: str) -> None:
+        _hold("fused", found, wanted, SHORT_TOLERANCE, f"{what} of {tokens} tokens")
+
+    x, added, weight = normal(tokens, shape.width), normal(tokens, shape.width), normal(shape.width)
+    total, normed = fused_kernels.add_norm(x, added, weight, shape.eps)
+    hold(total, x + added, "sums")
+    hold(normed, F.rms_norm(x + added, weight.shape, weight, shape.eps), "norms")
+    gates, ups = normal(tokens, 2 * shape.inner_width).chunk(2, -1)
+    hold(fused_kernels.gate(gates, ups), F.silu(gates) * ups, "gates")
+    width, count = shape.head_width, shape.heads + shape.key_heads
+    heads = normal(tokens, count + shape.key_heads, width)
+    norms = (normal(width), normal(width)) if shape.has_norms else (None, None)
+    turn = rotary(10 * torch.randn(tokens, 1, width // 2, generator=random, device=device))
+    cos, sin = (table.to(dtype) for table in turn)
+    columns = torch.randperm(2 * tokens + 8, generator=random, device=device)[:tokens]
+    query, keys, values = torch.split(heads, [shape.heads, shape.key_heads, shape.key_heads], 1)
+    caches = [
+        SlotCache(
+            layers=1, rows=1, heads=shape.key_heads, capacity=2 * tokens + 7, head_dim=width,
+            dtype=dtype, device=device, is_eight_bit=is_eight_bit,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    flat = (query.flatten(1), keys.flatten(1), values.flatten(1))
+    found = fused_kernels.place_heads(
+        *flat, norms, (cos, sin), columns, caches[0].layer(0), shape.eps
+    )
+    if norms[0] is not None:
+        query, keys = (
+            F.rms_norm(part, (width,), norm, shape.eps)
+            for part, norm in zip((query, keys), norms, strict=True)
+        )
+    query, keys = rotated(query, cos, sin), rotated(keys, cos, sin)
+    hold(found, query, "queries")
+    caches[1]._store(0, columns, keys.transpose(0, 1), values.transpose(0, 1))
+    for kept, wanted in zip(*(cache.view(0, 0, 2 * tokens + 8) for cache in caches), strict=True):
+        hold(kept, wanted, "keys or values")
 
 
 def eight_bits(device: torch.device, dtype: torch.dtype) -> None:

@@ -18,76 +18,26 @@ from torch import Tensor, nn
 
 from parley.models.minicpmo45.config import LanguageConfig
 from parley.models.minicpmo45.runtime.attention import FusedAttention, causal_mask
-from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span, rotated
-from parley.models.minicpmo45.runtime.layers import RmsNorm, activation
+from parley.models.minicpmo45.runtime.caches import PaddedBatch, RopeTable, SlotCache, Span
+from parley.models.minicpmo45.runtime.decoder import DecoderShape, DecoderStack
 from parley.models.minicpmo45.runtime.pages import PagePool
 
 
-class LanguageAttention(nn.Module):
-    """Projections of attention, and norms of queries and keys."""
-
-    def __init__(self, config: LanguageConfig) -> None:
-        super().__init__()
-        self.head_dim = config.head_dim
-        width, has_bias = config.hidden_size, config.attention_bias
-        inner = config.num_attention_heads * self.head_dim
-        kv_inner = config.num_key_value_heads * self.head_dim
-        self.q_proj = nn.Linear(width, inner, bias=has_bias)
-        self.k_proj = nn.Linear(width, kv_inner, bias=has_bias)
-        self.v_proj = nn.Linear(width, kv_inner, bias=has_bias)
-        self.o_proj = nn.Linear(inner, width, bias=has_bias)
-        self.q_norm = RmsNorm(self.head_dim, config.rms_norm_eps)
-        self.k_norm = RmsNorm(self.head_dim, config.rms_norm_eps)
-
-
-class LanguageMlp(nn.Module):
-    def __init__(self, config: LanguageConfig) -> None:
-        super().__init__()
-        width, wide = config.hidden_size, config.intermediate_size
-        self.gate_proj = nn.Linear(width, wide, bias=False)
-        self.up_proj = nn.Linear(width, wide, bias=False)
-        self.down_proj = nn.Linear(wide, width, bias=False)
-        self.activation = activation(config.hidden_act)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
-
-
-class LanguageLayer(nn.Module):
-    """The weights of a layer."""
-
-    def __init__(self, config: LanguageConfig) -> None:
-        super().__init__()
-        self.self_attn = LanguageAttention(config)
-        self.mlp = LanguageMlp(config)
-        self.input_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
-        self.post_attention_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
-
-    def asked(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values (..., heads, D) of states (..., H), the first two turned by
-        cosines and sines (..., 1, D)."""
-        attention, normed = self.self_attn, self.input_layernorm(x)
-        shape = (*x.shape[:-1], -1, attention.head_dim)
-        query = attention.q_norm(attention.q_proj(normed).view(shape))
-        keys = attention.k_norm(attention.k_proj(normed).view(shape))
-        heads = query.shape[-2]
-        both = rotated(torch.cat((query, keys), dim=-2), *turn)
-        return both[..., :heads, :], both[..., heads:, :], attention.v_proj(normed).view(shape)
-
-    def answered(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """The layer's states (..., H), once attention has mixed its values (..., heads, D)."""
-        x = x + self.self_attn.o_proj(mixed.reshape(*x.shape[:-1], -1))
-        return x + self.mlp(self.post_attention_layernorm(x))
-
-
-class _Body(nn.Module):
-    def __init__(self, config: LanguageConfig) -> None:
-        super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(
-            [LanguageLayer(config) for _ in range(config.num_hidden_layers)]
-        )
-        self.norm = RmsNorm(config.hidden_size, config.rms_norm_eps)
+def shape_of(config: LanguageConfig) -> DecoderShape:
+    """Sizes of the language model's layers."""
+    return DecoderShape(
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        inner_width=config.intermediate_size,
+        heads=config.num_attention_heads,
+        key_heads=config.num_key_value_heads,
+        head_width=config.head_dim,
+        eps=config.rms_norm_eps,
+        activation=config.hidden_act,
+        has_bias=config.attention_bias,
+        has_norms=True,
+        words=config.vocab_size,
+    )
 
 
 class LanguageModel(nn.Module):
@@ -97,7 +47,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.config = config
         self.attention = FusedAttention()
-        self.model = _Body(config)
+        self.model = DecoderStack(shape_of(config))
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     @property
@@ -208,10 +158,4 @@ class LanguageModel(nn.Module):
         config = self.config
         groups = config.num_attention_heads // config.num_key_value_heads
         batch = cache.placed(self.attention.prepared(batch, cache, groups))
-        x = embeds
-        layer: Any
-        for index, layer in enumerate(self.model.layers):
-            query, keys, values = layer.asked(x, (cos, sin))
-            cache.write_padded(index, batch, keys, values)
-            x = layer.answered(x, self.attention.padded(index, query, batch, cache))
-        return self.model.norm(x)
+        return self.model(embeds, batch, (cos, sin), cache, self.attention)

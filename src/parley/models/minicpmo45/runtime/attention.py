@@ -42,6 +42,9 @@ class FusedAttention:
     reads_in_place = False
     """True if any subset of rows is read without copying what they remember."""
 
+    is_fused = False
+    """True if layers run by the kernels of `fused.py` between their products."""
+
     def prepared(self, batch: PaddedBatch, cache: SlotCache, groups: int) -> PaddedBatch:
         """A batch with what all layers of a step share, made once.
 
@@ -131,6 +134,9 @@ class SlotAttention(FusedAttention):
 
     reads_in_place = True
 
+    def __init__(self, *, is_fused: bool = False) -> None:
+        self.is_fused = is_fused
+
     def prepared(self, batch: PaddedBatch, cache: SlotCache, groups: int) -> PaddedBatch:
         width = int(cache.keys.shape[-1])
         if not slot_attention.fits(groups * batch.turns.shape[1], width):
@@ -169,7 +175,9 @@ def make_attention(kernel: Kernel, *, device: torch.device | str = "cpu") -> Fus
     problem = why_no_kernel(torch.device(device))
     if kernel == "triton" and problem is not None:
         raise SetupError(f"{problem}", hint="Set model.attention to auto.")
-    return FusedAttention() if kernel == "sdpa" or problem is not None else SlotAttention()
+    if kernel == "sdpa" or problem is not None:
+        return FusedAttention()
+    return SlotAttention(is_fused=True)
 
 
 def why_no_kernel(device: torch.device) -> str | None:

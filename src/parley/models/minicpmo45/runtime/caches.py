@@ -245,12 +245,17 @@ class SlotCache:
 
     def paged(self, layer: int) -> Paged:
         """A layer as the attention kernel reads it; views."""
-        mine = (self.keys, self.values, self.key_scales, self.value_scales)
-        kept = [None if one is None else self._by_page(one[layer]) for one in mine]
-        assert kept[0] is not None
-        assert kept[1] is not None
+        keys, values, *scales = self.layer(layer)
+        of_keys, of_values = (None if one is None else self._by_page(one) for one in scales)
         table = None if self.pages is None else self.table
-        return Paged(kept[0], kept[1], (kept[2], kept[3]), table)
+        return Paged(self._by_page(keys), self._by_page(values), (of_keys, of_values), table)
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Keys and values of a layer, (K, columns, D), and their scales, (K, columns); views."""
+        if self.key_scales is None or self.value_scales is None:
+            return self.keys[layer], self.values[layer], None, None
+        scales = (self.key_scales[layer], self.value_scales[layer])
+        return self.keys[layer], self.values[layer], *scales
 
     def _by_page(self, columns: Tensor) -> Tensor:
         """(K, columns, …) as (pages, K, P, …)."""

@@ -3,6 +3,7 @@
 | part             | fast                                        | plain                          |
 |------------------|---------------------------------------------|--------------------------------|
 | `attention`      | our Triton kernel reads the slots in place  | PyTorch's attention            |
+| `fused`          | our kernels between a layer's products      | PyTorch's operators            |
 | `caches`         | the kernel reads caches in 8 bits           | they are unpacked, or not used |
 | `int4`           | PyTorch's 4-bit product                     | the matrix is unpacked first   |
 | `fp8`            | PyTorch's product in 8 bits                 | the matrix is unpacked first   |
@@ -31,7 +32,7 @@ log = logs.get(__name__)
 
 State = Literal["fast", "plain", "refused"]
 
-PARTS: Final = ("attention", "caches", "int4", "fp8", "flow_precision")
+PARTS: Final = ("attention", "fused", "caches", "int4", "fp8", "flow_precision")
 """Parts other than the graphs, whose names are `GRAPH` and their kind of step."""
 
 GRAPH: Final = "graph_"

@@ -1,4 +1,5 @@
-"""Kernels of `slot_attention.py` and `quantize.py`. This module needs the package triton."""
+"""Kernels of `slot_attention.py`, `fused.py` and `quantize.py`. This module needs the package
+triton."""
 
 # mypy: ignore-errors
 from __future__ import annotations
@@ -10,7 +11,7 @@ import triton.language as tl
 @triton.jit
 def partial(
     q, k, v, slots, first, last, mask, k_scales, v_scales, table, part, top, mass,
-    scale, reads, chunk,
+    scale, reads, chunk, q_row, q_token, q_head,
     k_slot, k_head, k_column, v_slot, v_head, v_column,
     tokens, count, mask_row,
     ks_slot, ks_head, ks_column, vs_slot, vs_head, vs_column, table_row,
@@ -25,10 +26,10 @@ def partial(
     slot = tl.load(slots + row)
     start = tl.load(first + row)
     ends = tl.load(last + row * tokens + queries % tokens, mask=is_query, other=-1)
-    block_of_q = q + (row * key_heads + head) * count * WIDTH
-    asked = tl.load(
-        block_of_q + queries[:, None] * WIDTH + widths[None, :], mask=is_query[:, None], other=0.0
-    )
+    # The queries that share a key head: all tokens of its first query head, then of the next.
+    heads = head * (count // tokens) + queries // tokens
+    place_of_q = row * q_row + queries % tokens * q_token + heads * q_head
+    asked = tl.load(q + place_of_q[:, None] + widths[None, :], mask=is_query[:, None], other=0.0)
     # Nothing behind the last token's last column is read.
     stop = tl.minimum(tl.minimum((split + 1) * chunk, reads), tl.max(ends, 0) + 1)
     best = tl.full((QUERIES,), -float("inf"), tl.float32)
@@ -80,33 +81,120 @@ def partial(
 
 @triton.jit
 def join(
-    part, top, mass, out, splits, count,
-    WIDTH: tl.constexpr, QUERIES: tl.constexpr,
+    part, top, mass, out, splits, tokens, count,
+    WIDTH: tl.constexpr, QUERIES: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """The splits of one key head of one row into its result."""
-    row, head = tl.program_id(0), tl.program_id(1)
-    key_heads = tl.num_programs(1)
-    queries, widths = tl.arange(0, QUERIES), tl.arange(0, WIDTH)
-    place = (row * key_heads + head) * splits
-    best = tl.full((QUERIES,), -float("inf"), tl.float32)
-    for split in range(0, splits):
-        best = tl.maximum(best, tl.load(top + (place + split) * QUERIES + queries))
-    safe = tl.where(best == -float("inf"), 0.0, best)
-    total = tl.zeros((QUERIES,), tl.float32)
-    said = tl.zeros((QUERIES, WIDTH), tl.float32)
-    for split in range(0, splits):
-        here = (place + split) * QUERIES + queries
-        share = tl.exp(tl.load(top + here) - safe)
-        total += tl.load(mass + here) * share
-        said += tl.load(part + here[:, None] * WIDTH + widths[None, :]) * share[:, None]
-    said = said / tl.where(total == 0.0, 1.0, total)[:, None]
-    block = out + (row * key_heads + head) * count * WIDTH
-    is_query = queries < count
-    tl.store(
-        block + queries[:, None] * WIDTH + widths[None, :],
-        said.to(out.dtype.element_ty),
-        mask=is_query[:, None],
-    )
+    """The splits of one query into its result."""
+    row, head, query = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    key_heads, groups = tl.num_programs(1), count // tokens
+    split, widths = tl.arange(0, SPLITS), tl.arange(0, WIDTH)
+    here = split < splits
+    place = ((row * key_heads + head) * splits + split) * QUERIES + query
+    best = tl.load(top + place, mask=here, other=-float("inf"))
+    highest = tl.max(best, 0)
+    share = tl.exp(best - tl.where(highest == -float("inf"), 0.0, highest))
+    total = tl.sum(tl.load(mass + place, mask=here, other=0.0) * share, 0)
+    said = tl.load(part + place[:, None] * WIDTH + widths[None, :], mask=here[:, None], other=0.0)
+    mixed = tl.sum(said * share[:, None], 0) / tl.where(total == 0.0, 1.0, total)
+    token = (row * tokens + query % tokens) * key_heads * groups
+    of_head = out + (token + head * groups + query // tokens) * WIDTH
+    tl.store(of_head + widths, mixed.to(out.dtype.element_ty))
+
+
+@triton.jit
+def add_norm(x, added, weight, total, out, eps, width, BLOCK: tl.constexpr):
+    """A row plus what a layer adds to it, and the sum's root mean square norm. Rounds where
+    PyTorch's two operators do."""
+    column = tl.arange(0, BLOCK)
+    here = column < width
+    place = tl.program_id(0) * width + column
+    row = tl.load(x + place, mask=here, other=0.0).to(tl.float32)
+    row += tl.load(added + place, mask=here, other=0.0).to(tl.float32)
+    rounded = row.to(total.dtype.element_ty)
+    tl.store(total + place, rounded, mask=here)
+    row = rounded.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(row * row, 0) / width + eps)
+    scaled = row * scale * tl.load(weight + column, mask=here, other=0.0).to(tl.float32)
+    tl.store(out + place, scaled.to(out.dtype.element_ty), mask=here)
+
+
+@triton.jit
+def _turned(
+    given, weight, cos, sin, eps,
+    HAS_NORM: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """A head's vector, normed and rotated; rounds where PyTorch's operators do."""
+    column = tl.arange(0, WIDTH)
+    opposite = (column + WIDTH // 2) % WIDTH
+    kind = given.dtype.element_ty
+    mine, other = tl.load(given + column), tl.load(given + opposite)
+    if HAS_NORM:
+        wide = mine.to(tl.float32)
+        scale = tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps)
+        mine = (wide * scale * tl.load(weight + column).to(tl.float32)).to(kind)
+        other = other.to(tl.float32) * scale * tl.load(weight + opposite).to(tl.float32)
+        other = other.to(kind)
+    straight = mine.to(tl.float32) * tl.load(cos + column).to(tl.float32)
+    across = other.to(tl.float32) * tl.load(sin + column).to(tl.float32)
+    return (straight.to(kind).to(tl.float32) + across).to(kind)
+
+
+@triton.jit
+def _keep(
+    vector, kept, scales, place, column,
+    HAS_SCALES: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Store a vector in a cache, as `eight_bits.to_eight_bits` makes it where there are scales."""
+    if HAS_SCALES:
+        wide = vector.to(tl.float32)
+        scale = tl.max(tl.abs(wide), 0) / 127.0
+        scale = tl.minimum(tl.maximum(scale, 1e-6), 65504.0).to(tl.float16)
+        tl.store(scales + place, scale)
+        # Adding 1.5 times 2 ** 23 rounds to the nearest even whole number.
+        number = tl.div_rn(wide, scale.to(tl.float32)) + 12582912.0 - 12582912.0
+        vector = tl.minimum(tl.maximum(number, -127.0), 127.0)
+    tl.store(kept + place * WIDTH + column, vector.to(kept.dtype.element_ty))
+
+
+@triton.jit
+def place_heads(
+    q, k, v, q_norm, k_norm, cos, sin, places, queries, keys, values, key_scales, value_scales,
+    eps, q_row, k_row, v_row, columns,
+    HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, WIDTH: tl.constexpr,
+    HAS_NORM: tl.constexpr, HAS_SCALES: tl.constexpr,
+):  # fmt: skip
+    """One head of one token: queries and keys are normed and turned, keys and values go into the
+    cache."""
+    token, head = tl.program_id(0), tl.program_id(1)
+    column = tl.arange(0, WIDTH)
+    cos += token * WIDTH
+    sin += token * WIDTH
+    if head < HEADS:
+        given = q + token * q_row + head * WIDTH
+        turned = _turned(given, q_norm, cos, sin, eps, HAS_NORM, WIDTH)
+        tl.store(queries + (token * HEADS + head) * WIDTH + column, turned)
+    else:
+        key_head = (head - HEADS) % KEY_HEADS
+        place = key_head.to(tl.int64) * columns + tl.load(places + token)
+        if head < HEADS + KEY_HEADS:
+            given = k + token * k_row + key_head * WIDTH
+            turned = _turned(given, k_norm, cos, sin, eps, HAS_NORM, WIDTH)
+            _keep(turned, keys, key_scales, place, column, HAS_SCALES, WIDTH)
+        else:
+            value = tl.load(v + token * v_row + key_head * WIDTH + column)
+            _keep(value, values, value_scales, place, column, HAS_SCALES, WIDTH)
+
+
+@triton.jit
+def gate(gates, ups, out, width, gate_row, up_row, BLOCK: tl.constexpr):
+    """SiLU of gates, times what they let through; rounds in between as PyTorch's operators do."""
+    row = tl.program_id(0)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    here = column < width
+    given = tl.load(gates + row * gate_row + column, mask=here, other=0.0).to(tl.float32)
+    opened = (given / (1.0 + tl.exp(-given))).to(out.dtype.element_ty).to(tl.float32)
+    up = tl.load(ups + row * up_row + column, mask=here, other=0.0).to(tl.float32)
+    tl.store(out + row * width + column, (opened * up).to(out.dtype.element_ty), mask=here)
 
 
 @triton.jit

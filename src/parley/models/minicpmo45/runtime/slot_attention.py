@@ -35,6 +35,9 @@ PROGRAMS: Final = 264
 LEAST_COLUMNS: Final = 128
 """No program reads fewer columns."""
 
+MOST_SPLITS: Final = 64
+"""Programs among which a row's columns are divided, at most: one program joins them."""
+
 BLOCK: Final = 64
 """Columns that a program reads at a time."""
 
@@ -67,7 +70,7 @@ def precision_of(query: Tensor) -> str:
 
 def splits_of(rows: int, heads: int, reads: int) -> int:
     """Among how many programs the columns of a row are divided."""
-    most = max(1, reads // LEAST_COLUMNS)
+    most = min(MOST_SPLITS, max(1, reads // LEAST_COLUMNS))
     return max(1, min(most, -(-PROGRAMS // (rows * heads))))
 
 
@@ -128,15 +131,13 @@ def launch(
 
     rows, tokens, heads, width = query.shape
     key_heads = keys.shape[1]
-    groups = heads // key_heads
-    count = groups * tokens
+    count = heads // key_heads * tokens
     splits = splits_of(rows, key_heads, reads)
     block = block_of(width, query.dtype.itemsize)
     chunk = math.ceil(math.ceil(reads / splits) / block) * block
     padded = max(16, 1 << (count - 1).bit_length())
-    # (B, K, G * T, D): queries that share a key head lie together.
-    grouped = query.view(rows, tokens, key_heads, groups, width).permute(0, 2, 3, 1, 4)
-    grouped = grouped.reshape(rows, key_heads, count, width).contiguous()
+    if query.stride(3) != 1:
+        query = query.contiguous()
     # The kernel walks these by number; a column of a table would be read across its rows.
     slots, first, last = slots.contiguous(), first.contiguous(), last.contiguous()
     part = torch.empty(
@@ -152,9 +153,9 @@ def launch(
         # Triton launches on the thread's current device, not on the tensors'.
         torch.cuda.set_device(query.device)
     kernels.partial[(rows, key_heads, splits)](
-        grouped, keys, values, slots, first, last, mask if mask is not None else slots,
+        query, keys, values, slots, first, last, mask if mask is not None else slots,
         of_keys, of_values, slots if table is None else table, part, top, mass,
-        1.0 / math.sqrt(width), reads, chunk,
+        1.0 / math.sqrt(width), reads, chunk, *query.stride()[:3],
         keys.stride(0), keys.stride(1), keys.stride(2),
         values.stride(0), values.stride(1), values.stride(2),
         tokens, count, 0 if mask is None else mask.stride(0),
@@ -163,10 +164,9 @@ def launch(
         PAGE=0 if table is None else keys.shape[2],
         WIDTH=width, QUERIES=padded, BLOCK=block, PRECISION=precision_of(query),
     )  # fmt: skip
-    out = torch.empty_like(grouped)
-    kernels.join[(rows, key_heads)](
-        part, top, mass, out, splits, count,
-        WIDTH=width, QUERIES=padded,
+    out = torch.empty(rows, tokens, heads, width, dtype=query.dtype, device=query.device)
+    kernels.join[(rows, key_heads, count)](
+        part, top, mass, out, splits, tokens, count,
+        WIDTH=width, QUERIES=padded, SPLITS=1 << (splits - 1).bit_length(),
     )  # fmt: skip
-    joined = out.view(rows, key_heads, groups, tokens, width).permute(0, 3, 1, 2, 4)
-    return joined.reshape(rows, tokens, heads, width)
+    return out

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parley.errors import SetupError
+from parley.models.minicpmo45.runtime.decoder import DecoderShape
 from parley.models.minicpmo45.tts.sampling import SpeechSampling
 
 ATTENTION_TYPES = ("full_attention", "sliding_window", "sliding_recompute", "reindex")
@@ -60,6 +61,20 @@ class SpeechConfig:
     @property
     def head_width(self) -> int:
         return self.width // self.heads
+
+    @property
+    def shape(self) -> DecoderShape:
+        """Sizes of the layers."""
+        return DecoderShape(
+            layers=self.layers,
+            width=self.width,
+            inner_width=self.inner_width,
+            heads=self.heads,
+            key_heads=self.kv_heads,
+            head_width=self.head_width,
+            eps=self.rms_eps,
+            activation=self.hidden_act,
+        )
 
     @classmethod
     def from_json(

@@ -39,8 +39,7 @@ from parley.models.minicpmo45.runtime.graphs import (
 )
 from parley.models.minicpmo45.runtime.randomness import uniforms
 from parley.models.minicpmo45.runtime.transfer import to_device
-from parley.models.minicpmo45.tts.layers import Pass
-from parley.models.minicpmo45.tts.network import RowPass, SpeechNetwork, planned
+from parley.models.minicpmo45.tts.network import Pass, RowPass, SpeechNetwork, planned
 from parley.models.minicpmo45.tts.rows import SpeechBlock
 from parley.models.minicpmo45.tts.sampling import (
     NOTHING,
@@ -114,7 +113,9 @@ def fed(decoder: SpeechNetwork, x: Tensor, plan: Pass, counts: list[int] | None)
         x: new tokens, shape (R T, D).
         counts: real tokens per row; None if all have one.
     """
-    hidden = decoder.model(x, plan, decoder.cache, decoder.attention)
+    x = x.view(*plan.batch.positions.shape, -1)
+    turn = (plan.cos, plan.sin)
+    hidden = decoder.model(x, plan.batch, turn, decoder.cache, decoder.attention).flatten(0, 1)
     if counts is not None:
         tokens = plan.batch.positions.shape[1]
         ends = [row * tokens + count - 1 for row, count in enumerate(counts)]

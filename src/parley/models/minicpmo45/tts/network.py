@@ -1,9 +1,9 @@
 """The speech decoder: text states to speech tokens, several conversations in one batch.
 
 A small Llama that reads what the language model said (text embedding plus projected hidden state)
-and produces 25 speech tokens per second. This file is the network with its slot caches. The layers
-are in `layers.py`, the batched step in `decoder.py`, the choice of a token in `sampling.py`; which
-rows are fed, and when a way of talking forgets, is decided in `turns.py`.
+and produces 25 speech tokens per second. This file is the network with its slot caches. The batched
+step is in `decoder.py`, the choice of a token in `sampling.py`; which rows are fed, and when a way
+of talking forgets, is decided in `turns.py`.
 
 Letters: `S` slots, `P` passes and `R` rows of a step, `T` tokens of a pass, `L` condition rows of
 one block, `C` cache columns per slot, `D` width, `V` speech codes.
@@ -14,6 +14,7 @@ Source: speech.md 2.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -24,20 +25,26 @@ from torch.nn.utils.parametrize import remove_parametrizations
 
 from parley.models.minicpmo45.runtime.attention import FusedAttention
 from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, rotary
+from parley.models.minicpmo45.runtime.decoder import DecoderStack
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.tts.config import SpeechConfig
-from parley.models.minicpmo45.tts.layers import (
-    Pass,
-    SpeechAttention,
-    SpeechBackbone,
-    SpeechMlp,
-    SpeechProjector,
-)
 from parley.models.minicpmo45.tts.rows import RowCheckpoint, SpeechRow
 
 UNUSED_TENSORS = ("tts.model.embed_tokens.", "tts.projector_spk.")
 """Checkpoint names that inference never touches, as prefixes. Source: speech.md 2.2."""
+
+
+class SpeechProjector(nn.Module):
+    """Hidden states of the language model to the decoder's width."""
+
+    def __init__(self, wide: int, width: int) -> None:
+        super().__init__()
+        self.linear1 = nn.Linear(wide, width)
+        self.linear2 = nn.Linear(width, width)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.linear2(F.relu(self.linear1(hidden)))
 
 
 class SpeechNetwork(nn.Module):
@@ -62,7 +69,7 @@ class SpeechNetwork(nn.Module):
         self.emb_text = nn.Embedding(config.text_rows, config.width)
         self.emb_code = nn.ModuleList([nn.Embedding(config.codes, config.width)])
         self.projector_semantic = SpeechProjector(config.llm_width, config.width)
-        self.model = SpeechBackbone(config)
+        self.model = DecoderStack(config.shape)
         self.head_code = nn.ModuleList(
             [weight_norm(nn.Linear(config.width, config.codes, bias=False), dim=0)]
         )
@@ -77,9 +84,6 @@ class SpeechNetwork(nn.Module):
         # Codes lie together: a product with few rows then reads the matrix in order.
         weight = head.weight.detach().t().contiguous().t()
         head.weight = nn.Parameter(weight, requires_grad=False)
-        for module in self.model.modules():
-            if isinstance(module, SpeechAttention | SpeechMlp):
-                module.join()
         self.requires_grad_(False)
         self.eval()
 
@@ -254,6 +258,22 @@ class SpeechNetwork(nn.Module):
         float32."""
         cos, sin = rotary(positions[..., None, None] * self._frequencies)
         return cos.to(self.cache.dtype), sin.to(self.cache.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pass:
+    """Where the tokens of one forward pass stand.
+
+    Args:
+        batch: its columns; prepared for the attention in use.
+        cos, sin: shape (R, T, 1, head width), for `rotated`.
+        masks_end: bool, shape (R,): rows that may not end with this pass.
+    """
+
+    batch: PaddedBatch
+    cos: Tensor
+    sin: Tensor
+    masks_end: Tensor
 
 
 class RowPass(NamedTuple):

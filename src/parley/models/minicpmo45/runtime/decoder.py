@@ -1,0 +1,172 @@
+"""The layers of both decoders, of text and of speech: Qwen3's, or a Llama's, over slot caches.
+
+Parameter names are those of `transformers`. Positions and cache columns are given explicitly, so
+that rows may forget without being renumbered.
+
+Shapes: `B` rows, `n` new tokens of each, `W` width, `H` heads of queries, `D` head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from parley.models.minicpmo45.runtime import fused
+from parley.models.minicpmo45.runtime.attention import FusedAttention
+from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, rotated
+from parley.models.minicpmo45.runtime.layers import RmsNorm, activation
+
+RotaryTables = tuple[Tensor, Tensor]
+"""Cosines and sines of `caches.rotated`, (..., 1, D)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderShape:
+    """Sizes of a decoder.
+
+    Args:
+        has_norms: queries and keys are normed.
+        words: rows of its embedding; 0: it has none.
+    """
+
+    layers: int
+    width: int
+    inner_width: int
+    heads: int
+    key_heads: int
+    head_width: int
+    eps: float
+    activation: str
+    has_bias: bool = False
+    has_norms: bool = False
+    words: int = 0
+
+
+class DecoderAttention(nn.Module):
+    """Projections of attention, and norms of queries and keys."""
+
+    def __init__(self, shape: DecoderShape) -> None:
+        super().__init__()
+        inner, key_inner = shape.heads * shape.head_width, shape.key_heads * shape.head_width
+        self.q_proj = nn.Linear(shape.width, inner, bias=shape.has_bias)
+        self.k_proj = nn.Linear(shape.width, key_inner, bias=shape.has_bias)
+        self.v_proj = nn.Linear(shape.width, key_inner, bias=shape.has_bias)
+        self.o_proj = nn.Linear(inner, shape.width, bias=shape.has_bias)
+        if shape.has_norms:
+            self.q_norm = RmsNorm(shape.head_width, shape.eps)
+            self.k_norm = RmsNorm(shape.head_width, shape.eps)
+
+
+class DecoderMlp(nn.Module):
+    """The gated feed-forward."""
+
+    def __init__(self, shape: DecoderShape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.width, shape.inner_width, bias=False)
+        self.up_proj = nn.Linear(shape.width, shape.inner_width, bias=False)
+        self.down_proj = nn.Linear(shape.inner_width, shape.width, bias=False)
+        self.activation = activation(shape.activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+
+
+class DecoderLayer(nn.Module):
+    """One layer by PyTorch's operators."""
+
+    def __init__(self, shape: DecoderShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.self_attn = DecoderAttention(shape)
+        self.mlp = DecoderMlp(shape)
+        self.input_layernorm = RmsNorm(shape.width, shape.eps)
+        self.post_attention_layernorm = RmsNorm(shape.width, shape.eps)
+
+    def asked(self, x: Tensor, turn: RotaryTables) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (..., heads, D) of states (..., W), the first two turned."""
+        attention, normed = self.self_attn, self.input_layernorm(x)
+        shape = (*x.shape[:-1], -1, self.shape.head_width)
+        query, keys = attention.q_proj(normed).view(shape), attention.k_proj(normed).view(shape)
+        if self.shape.has_norms:
+            query, keys = attention.q_norm(query), attention.k_norm(keys)
+        both = rotated(torch.cat((query, keys), dim=-2), *turn)
+        heads = self.shape.heads
+        return both[..., :heads, :], both[..., heads:, :], attention.v_proj(normed).view(shape)
+
+    def answered(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """The layer's states (..., W), once attention has mixed its values (..., H, D)."""
+        x = x + self.self_attn.o_proj(mixed.reshape(*x.shape[:-1], -1))
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class DecoderStack(nn.Module):
+    """All layers, and the norm behind them."""
+
+    def __init__(self, shape: DecoderShape) -> None:
+        super().__init__()
+        self.shape = shape
+        if shape.words:
+            self.embed_tokens = nn.Embedding(shape.words, shape.width)
+        self.layers = nn.ModuleList([DecoderLayer(shape) for _ in range(shape.layers)])
+        self.norm = RmsNorm(shape.width, shape.eps)
+
+    def forward(
+        self,
+        x: Tensor,
+        batch: PaddedBatch,
+        turn: RotaryTables,
+        cache: SlotCache,
+        attention: FusedAttention,
+    ) -> Tensor:
+        """Final states of a padded batch, (B, n, W), by fixed shapes alone.
+
+        Args:
+            batch: placed in the cache, and prepared for the attention.
+        """
+        if attention.is_fused:
+            return self._fused(x, batch, turn, cache, attention)
+        layer: Any
+        for index, layer in enumerate(self.layers):
+            query, keys, values = layer.asked(x, turn)
+            cache.write_padded(index, batch, keys, values)
+            x = layer.answered(x, attention.padded(index, query, batch, cache))
+        return self.norm(x)
+
+    def _fused(
+        self,
+        x: Tensor,
+        batch: PaddedBatch,
+        turn: RotaryTables,
+        cache: SlotCache,
+        attention: FusedAttention,
+    ) -> Tensor:
+        shape, eps = self.shape, self.shape.eps
+        assert batch.columns is not None
+        heads = (*x.shape[:2], shape.heads, shape.head_width)
+        layers: list[Any] = [*self.layers]
+        following = [layer.input_layernorm.weight for layer in layers[1:]] + [self.norm.weight]
+        rows = x.flatten(0, 1)
+        normed = layers[0].input_layernorm(rows)
+        for index, layer in enumerate(layers):
+            asks, mlp = layer.self_attn, layer.mlp
+            norms = (asks.q_norm.weight, asks.k_norm.weight) if shape.has_norms else (None, None)
+            query, keys, values = products(normed, asks.q_proj, asks.k_proj, asks.v_proj)
+            query = fused.place_heads(
+                query, keys, values, norms, turn, batch.columns, cache.layer(index), eps
+            )
+            mixed = attention.padded(index, query.view(heads), batch, cache)
+            (added,) = products(mixed.reshape(rows.shape[0], -1), asks.o_proj)
+            rows, normed = fused.add_norm(rows, added, layer.post_attention_layernorm.weight, eps)
+            gates, ups = products(normed, mlp.gate_proj, mlp.up_proj)
+            (added,) = products(fused.gate(gates, ups), mlp.down_proj)
+            rows, normed = fused.add_norm(rows, added, following[index], eps)
+        return normed.view(x.shape)
+
+
+def products(x: Tensor, *parts: nn.Module) -> Sequence[Tensor]:
+    """What several projections make of the same rows (N, W)."""
+    return [part(x) for part in parts]
