@@ -121,18 +121,23 @@ def _body_limits(settings: Settings) -> BodyLimits:
 def _routes(
     runtime: GatewayRuntime, files: WebFiles | None, recent: logs.Recent
 ) -> list[BaseRoute]:
+    # In the order of `/docs`.
     routers = [
+        status.routes(runtime),
         pages.routes(runtime, files),
-        *(
-            each.routes(runtime)
-            for each in (
-                *(admin, apps, frontend, keys, presets, queue),
-                *(sessions, status, stopping, traces, voices),
-            )
-        ),
-        voices.worker_routes(runtime),
-        operations.routes(runtime, recent),
+        queue.routes(runtime),
+        stopping.routes(runtime),
+        frontend.routes(runtime),
+        apps.routes(runtime),
+        presets.routes(runtime),
+        traces.routes(runtime),
         *_chat_routers(runtime),
+        sessions.routes(runtime),
+        voices.routes(runtime),
+        voices.worker_routes(runtime),
+        keys.routes(runtime),
+        admin.routes(runtime),
+        operations.routes(runtime, recent),
     ]
     described = [route for router in routers for route in router.routes]
     document = openapi.routes(described, runtime.settings.security)
