@@ -2,15 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.session import test_conversation_interruption as items
-from tests.session import test_interruption as half_duplex
-from tests.support.patience import HANG_S
-from tests.support.sessions import Talk, WorkerHarness, pcm64, worker_harness
+from tests.session.test_conversation_interruption import SERVER_VAD
+from tests.support.patience import until
+from tests.support.sessions import Talk, WorkerHarness, feed, pcm64, worker_harness
 from tests.support.sockets import FakeSocket
 from tests.support.timeline import silence, sound, speak
 
@@ -26,12 +25,6 @@ SAID = sound(silence(0.3), speak(1.0), silence(1.2), speak(2.0), silence(1.2))
 """Two turns, said while the client was away."""
 
 
-async def until_true(what: Callable[[], object]) -> None:
-    async with asyncio.timeout(HANG_S):
-        while not what():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-
-
 @contextlib.asynccontextmanager
 async def returned(harness: WorkerHarness, talk: Talk, seen: str) -> AsyncIterator[Talk]:
     """The client loses its connection, comes back `AWAY_S` later, and talks on over another one.
@@ -43,7 +36,7 @@ async def returned(harness: WorkerHarness, talk: Talk, seen: str) -> AsyncIterat
     (session,) = harness._lives()
     socket: Any = session._socket
     talk.socket.hang_up()
-    await until_true(lambda: socket._attached is None)
+    await until(lambda: socket._attached is None)
     assert isinstance(harness.host.clock, ManualClock)
     harness.host.clock.advance(AWAY_S)
     later = FakeSocket()
@@ -65,7 +58,7 @@ async def test_half_duplex_answers_every_turn_of_an_outage(mode: str) -> None:
         talk.say({"type": "prepare", "resume": True, "config": config})
         async with returned(harness, talk, "prepared") as again:
             harness.gate.shut(Stage.DECODE)
-            half_duplex.feed(again, SAID)
+            feed(again, SAID)
             await again.until("generating")
             await again.drained()
             harness.gate.open()
@@ -87,10 +80,10 @@ async def test_half_duplex_answers_what_was_said_while_the_worker_stood_still() 
     async with worker_harness(clock=clock) as harness:
         talk = await harness.ready("half_duplex")
         harness.gate.shut(Stage.DECODE)
-        half_duplex.feed(talk, sound(silence(0.3), speak(1.0), silence(1.2)))
+        feed(talk, sound(silence(0.3), speak(1.0), silence(1.2)))
         await talk.until("generating")
         clock.advance(SAID.duration_s)
-        half_duplex.feed(talk, SAID)
+        feed(talk, SAID)
         await talk.drained()
         harness.gate.open()
         await talk.until("turn_done", 3)
@@ -103,14 +96,14 @@ async def test_what_was_said_while_the_worker_stood_still_interrupts_no_answer()
     clock = ManualClock()
     async with worker_harness(clock=clock) as harness:
         talk = harness.begin("openai_realtime")
-        session = {"type": "realtime", "audio": {"input": {"turn_detection": items.SERVER_VAD}}}
+        session = {"type": "realtime", "audio": {"input": {"turn_detection": SERVER_VAD}}}
         talk.say({"type": "session.update", "session": session})
         await talk.until("session.updated")
         harness.gate.shut(Stage.DECODE)
-        items.feed(talk, sound(silence(0.3), speak(1.0), silence(1.2)))
+        feed(talk, sound(silence(0.3), speak(1.0), silence(1.2)))
         await talk.until("response.created")
         clock.advance(SAID.duration_s)
-        items.feed(talk, SAID)
+        feed(talk, SAID)
         await talk.drained()
         harness.gate.open()
         await talk.until("response.done", 3)
@@ -122,11 +115,11 @@ async def test_what_was_said_while_the_worker_stood_still_interrupts_no_answer()
 async def test_a_conversation_of_items_answers_every_turn_of_an_outage() -> None:
     async with worker_harness(clock=ManualClock()) as harness:
         talk = harness.begin("openai_realtime")
-        session = {"type": "realtime", "audio": {"input": {"turn_detection": items.SERVER_VAD}}}
+        session = {"type": "realtime", "audio": {"input": {"turn_detection": SERVER_VAD}}}
         talk.say({"type": "session.update", "session": {**session, "resume": True}})
         async with returned(harness, talk, "session.updated") as again:
             harness.gate.shut(Stage.DECODE)
-            items.feed(again, SAID)
+            feed(again, SAID)
             await again.drained()
             harness.gate.open()
             await again.until("response.done", 2)
@@ -142,17 +135,17 @@ async def test_sound_that_comes_as_it_is_said_counts_as_live() -> None:
         talk = harness.begin("half_duplex")
         talk.say({"type": "prepare", "resume": True})
         async with returned(harness, talk, "prepared") as again:
-            half_duplex.feed(again, Pcm(np.zeros(INPUT_RATE_HZ // 5, np.float32), INPUT_RATE_HZ))
+            feed(again, Pcm(np.zeros(INPUT_RATE_HZ // 5, np.float32), INPUT_RATE_HZ))
             await again.drained()
             clock.advance(1.0)
-            half_duplex.feed(again, sound(silence(0.3), speak(1.0), silence(1.2)))
+            feed(again, sound(silence(0.3), speak(1.0), silence(1.2)))
             harness.gate.shut(Stage.DECODE)
             await again.until("generating")
-            half_duplex.feed(again, sound(silence(0.3), speak(1.0), silence(1.2)))
+            feed(again, sound(silence(0.3), speak(1.0), silence(1.2)))
             await again.drained()
             harness.gate.open()
             await again.until("turn_done")
-            half_duplex.feed(again, sound(silence(0.3), speak(2.0), silence(1.2)))
+            feed(again, sound(silence(0.3), speak(2.0), silence(1.2)))
             second = await again.until("generating", 2)
 
     assert second["speech_duration_ms"] == pytest.approx(2000, abs=150)
@@ -170,7 +163,7 @@ async def test_a_client_is_sent_the_length_of_what_was_dropped() -> None:
             (session,) = harness._lives()
             runner: Any = session._runner
             # One is being processed.
-            await until_true(lambda: len(runner._mailbox.units) + session._dropped_s == 29)
+            await until(lambda: len(runner._mailbox.units) + session._dropped_s == 29)
             await harness.pass_time(1.0, due="dropped")
             told = await again.until("session.input_dropped")
             harness.gate.open()
@@ -207,7 +200,7 @@ async def test_a_client_that_returns_too_late_is_refused_while_its_session_is_cl
         (session,) = harness._lives()
         socket: Any = session._socket
         talk.socket.hang_up()
-        await until_true(lambda: socket._attached is None)
+        await until(lambda: socket._attached is None)
 
         clock.advance(60.0)
         session.check_deadlines()

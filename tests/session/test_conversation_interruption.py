@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.openai.talking_model import TalkingModel
-from tests.support.sessions import Talk, WorkerHarness, worker_harness
+from tests.support.sessions import Talk, WorkerHarness, feed, stranger, worker_harness
 from tests.support.timeline import chunks, silence, sound, speak
 
 from parley.clock import ManualClock
@@ -19,19 +19,6 @@ from parley.views.half_duplex import HalfDuplexView
 
 ANSWER = "one two three four five six seven eight nine ten"
 """A second of sound."""
-
-
-def noise(seconds: float) -> Pcm:
-    rng = np.random.default_rng(1)
-    samples = 0.3 * rng.standard_normal(round(seconds * INPUT_RATE_HZ))
-    return Pcm(samples.astype(np.float32), INPUT_RATE_HZ)
-
-
-def feed(talk: Talk, pcm: Pcm) -> None:
-    for chunk in chunks(resample(pcm, 24_000), 0.1):
-        data = (chunk.samples * 32767).astype("<i2").tobytes()
-        audio = base64.b64encode(data).decode()
-        talk.say({"type": "input_audio_buffer.append", "audio": audio})
 
 
 async def talking(harness: WorkerHarness, detection: dict[str, Any] | None = None) -> Talk:
@@ -55,7 +42,7 @@ async def test_the_context_holds_what_was_heard_of_an_interrupted_answer(heard_s
         feed(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
         await talk.until("response.done")
         clock.advance(heard_s)
-        feed(talk, noise(0.7))
+        feed(talk, stranger(0.7))
         await talk.until(STARTED, 2)
         feed(talk, sound(silence(0.7)))
         await talk.until("response.done", 2)
@@ -78,7 +65,7 @@ async def test_speech_ends_the_answer_that_is_being_made_and_begins_the_next_tur
         talk = await talking(harness, SERVER_VAD)
         feed(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
         await talk.until("response.output_audio.delta")
-        feed(talk, noise(0.6))
+        feed(talk, stranger(0.6))
         done = await talk.until("response.done")
         fence = len(talk.socket.sent)
         feed(talk, sound(silence(0.7)))
@@ -100,7 +87,7 @@ async def test_an_acknowledgement_is_not_a_turn_where_turns_are_told_by_their_se
         talk = await talking(harness, SEMANTIC_VAD)
         feed(talk, sound(silence(0.3), speak(1.0), silence(0.6)))
         await talk.until("response.done")
-        feed(talk, noise(0.4))
+        feed(talk, stranger(0.4))
         feed(talk, sound(silence(0.6)))
         await talk.drained()
         await harness.pass_time(5.0, due="played")
@@ -132,7 +119,7 @@ async def test_where_responses_are_not_to_be_interrupted_speech_is_a_turn_of_its
         talk = await talking(harness, {**SERVER_VAD, "interrupt_response": False})
         feed(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
         await talk.until("response.done")
-        feed(talk, noise(0.7))
+        feed(talk, stranger(0.7))
         feed(talk, sound(silence(0.7)))
         second = await talk.until("response.done", 2)
 

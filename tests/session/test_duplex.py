@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.patience import HANG_S
+from tests.support.patience import until
 from tests.support.sessions import Talk, WorkerHarness, heard, loud, pcm64, quiet, worker_harness
 from tests.support.sockets import FakeSocket
 from tests.support.timeline import silence, sound
@@ -374,9 +374,7 @@ async def test_what_a_caller_said_while_away_is_heard(away_s: float, answered: i
         talk.socket.hang_up()
         held = harness.host._held[talk.lease.lease_id].socket
         assert held is not None
-        async with asyncio.timeout(HANG_S):
-            while held.left_s is None:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await until(lambda: held.left_s is not None)
         clock.advance(away_s)
         back = FakeSocket()
         attached = asyncio.create_task(

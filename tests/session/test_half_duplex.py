@@ -1,8 +1,16 @@
 import asyncio
 
 import pytest
-from tests.support.patience import HANG_S
-from tests.support.sessions import Talk, WorkerHarness, heard, loud, pcm64, quiet, worker_harness
+from tests.support.patience import until
+from tests.support.sessions import (
+    Talk,
+    WorkerHarness,
+    feed,
+    heard,
+    loud,
+    quiet,
+    worker_harness,
+)
 from tests.support.timeline import Script, chunks, click, silence, sound, speak, windows
 
 from parley.clock import ManualClock
@@ -15,11 +23,6 @@ from parley.turns import TurnJudges
 from parley.views.half_duplex import HalfDuplexView
 
 SENTENCE = sound(silence(0.5), speak(1.5), silence(1.2))
-
-
-def feed(talk: Talk, pcm: Pcm, chunk_s: float = 0.5) -> None:
-    for chunk in chunks(pcm, chunk_s):
-        talk.say({"type": "audio_chunk", "audio_base64": pcm64(chunk)})
 
 
 async def prepared(harness: WorkerHarness, **config) -> Talk:
@@ -285,9 +288,7 @@ async def test_a_model_that_stops_late_does_not_keep_the_client_waiting():
 
         assert await talk.socket.until_closed() == 1000
         assert talk.types[-2:] == ["turn_done", "stopped"]
-        async with asyncio.timeout(HANG_S):
-            while harness.host.state != "cleanup":  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await until(lambda: harness.host.state == "cleanup")
         assert harness.engine.free_slots == 0
 
 

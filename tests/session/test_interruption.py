@@ -1,20 +1,29 @@
 """Interruptions of answers, in a whole worker: what is sent, and what the context holds."""
 
 import asyncio
-import base64
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-from tests.support.patience import HANG_S
-from tests.support.sessions import Talk, WorkerHarness, heard, loud, pcm64, quiet, worker_harness
+from tests.support.patience import HANG_S, until
+from tests.support.sessions import (
+    Talk,
+    WorkerHarness,
+    feed,
+    heard,
+    loud,
+    pcm16,
+    pcm64,
+    quiet,
+    stranger,
+    worker_harness,
+)
 from tests.support.timeline import chunks, silence, sound, speak
 
 from parley.clock import ManualClock
 from parley.engine.work import Stage
-from parley.media.pcm import INPUT_RATE_HZ, Pcm
-from parley.media.resample import resample
+from parley.media.pcm import Pcm
 from parley.protocol.values import InterruptionOptions, PlaybackReport
 from parley.session.deadlines import Deadlines
 from parley.session.interruption import Interruptions
@@ -24,18 +33,6 @@ from parley.views.half_duplex import HalfDuplexView
 
 STOP = {"mode": "stop"}
 SENTENCE = sound(silence(0.5), speak(2.5), silence(1.2))
-
-
-def noise(seconds: float) -> Pcm:
-    """A voice as loud as the user's, and not the parrot's, which says again what it heard."""
-    rng = np.random.default_rng(1)
-    count = round(seconds * INPUT_RATE_HZ)
-    return Pcm((0.3 * rng.standard_normal(count)).astype(np.float32), INPUT_RATE_HZ)
-
-
-def feed(talk: Talk, pcm: Pcm, chunk_s: float = 0.1) -> None:
-    for chunk in chunks(pcm, chunk_s):
-        talk.say({"type": "audio_chunk", "audio_base64": pcm64(chunk)})
 
 
 async def state(talk: Talk, wanted: str) -> dict[str, Any]:
@@ -52,9 +49,7 @@ async def played(harness: WorkerHarness) -> None:
     """Until the session listens for the next turn."""
     (session,) = harness._lives()
     runner: Any = session._runner
-    async with asyncio.timeout(HANG_S):
-        while runner._listener.interruptions.is_watching:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: not runner._listener.interruptions.is_watching)
 
 
 async def test_an_answer_ends_where_it_was_interrupted():
@@ -64,7 +59,7 @@ async def test_an_answer_ends_where_it_was_interrupted():
         feed(talk, SENTENCE)
         done = await talk.until("turn_done")
         clock.advance(1.0)
-        feed(talk, noise(1.5))
+        feed(talk, stranger(1.5))
         stopped = await state(talk, "stopped")
         feed(talk, sound(silence(1.5)))
         second = await talk.until("turn_done", 2)
@@ -84,7 +79,7 @@ async def test_nothing_of_an_answer_is_sent_behind_the_fence():
         talk = await harness.ready("half_duplex", config={"interruption": STOP})
         feed(talk, SENTENCE)
         await talk.until("turn_done")
-        feed(talk, noise(1.5))
+        feed(talk, stranger(1.5))
         await state(talk, "stopped")
         feed(talk, sound(silence(1.5)))
         await talk.until("generating", 2)
@@ -117,10 +112,8 @@ async def test_the_context_holds_nothing_of_an_answer_that_was_never_sent(monkey
         # The model may have started early; this is about an answer that was requested.
         (session,) = harness._lives()
         runner: Any = session._runner
-        async with asyncio.timeout(HANG_S):
-            while runner._response is None or not runner._response.is_started:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-        feed(talk, noise(1.5))
+        await until(lambda: runner._response is not None and runner._response.is_started)
+        feed(talk, stranger(1.5))
         await state(talk, "stopped")
         first = await talk.until("turn_done")
         harness.gate.open()
@@ -138,7 +131,7 @@ async def test_an_acknowledgement_is_told_and_changes_nothing():
         talk = await harness.ready("half_duplex", config={"interruption": STOP})
         feed(talk, SENTENCE)
         await talk.until("turn_done")
-        feed(talk, noise(0.4))
+        feed(talk, stranger(0.4))
         feed(talk, sound(silence(0.6)))
         await state(talk, "dismissed")
         await harness.pass_time(10.0, due="played")
@@ -156,7 +149,7 @@ async def test_ducking_never_ends_an_answer_and_what_was_said_is_answered_after_
         talk = await harness.ready("half_duplex", config={"interruption": {"mode": "duck"}})
         feed(talk, SENTENCE)
         await talk.until("turn_done")
-        feed(talk, noise(2.0))
+        feed(talk, stranger(2.0))
         feed(talk, sound(silence(1.0)))
         await state(talk, "dismissed")
         await harness.pass_time(10.0, due="played")
@@ -167,9 +160,12 @@ async def test_ducking_never_ends_an_answer_and_what_was_said_is_answered_after_
         assert (await talk.until("generating", 2))["speech_duration_ms"] > 1500
 
 
+def answered(runner: Any, number: int) -> bool:
+    return bool(runner._units >= number)
+
+
 def live(pcm: Pcm) -> dict[str, Any]:
-    data = (resample(pcm, 24_000).samples * 32767).astype("<i2").tobytes()
-    return {"type": "session.input_audio.append", "audio": base64.b64encode(data).decode()}
+    return {"type": "session.input_audio.append", "audio": pcm16(pcm)}
 
 
 def v2(pcm: Pcm) -> dict[str, Any]:
@@ -205,14 +201,12 @@ async def test_newer_dialects_report_interruptions_to_clients_that_ask(
         for number, second in enumerate(chunks(sound(speak(2.0), silence(3.0)), 1.0)):
             talk.say(append(second))
             # More than a few waiting units would be dropped; the resampler keeps the last samples.
-            while runner._units < number:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(partial(answered, runner, number))
         spoken = "session.output_audio.delta" if dialect == "openai_live" else "audio"
-        while not any(  # noqa: ASYNC110
-            spoken in (message["type"], message.get("kind")) for message in talk.socket.sent
-        ):
-            await asyncio.sleep(0.01)
-        for chunk in chunks(noise(1.5), 0.1):
+        await until(
+            lambda: any(spoken in (each["type"], each.get("kind")) for each in talk.socket.sent)
+        )
+        for chunk in chunks(stranger(1.5), 0.1):
             talk.say(append(chunk))
         if is_asked:
             stopped = await talk.until(told, 2)
@@ -233,8 +227,7 @@ async def test_a_live_client_that_is_told_nothing_never_has_much_sound_to_play()
         runner: Any = session._runner
         for number, second in enumerate(chunks(sound(speak(2.0), silence(3.0)), 1.0)):
             talk.say(live(second))
-            while runner._units < number:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(partial(answered, runner, number))
 
         def sent_ms() -> int:
             deltas = [m for m in talk.socket.sent if m["type"] == "session.output_audio.delta"]
@@ -242,21 +235,18 @@ async def test_a_live_client_that_is_told_nothing_never_has_much_sound_to_play()
 
         async def quiet_down() -> int:
             session.check_deadlines()
-            while session._outbox.waiting:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(lambda: not session._outbox.waiting)
             await asyncio.sleep(0.05)
             return sent_ms()
 
-        while not sent_ms():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(sent_ms)
         told = [await quiet_down()]
         for _ in range(4):
             clock.advance(0.101)
             told.append(await quiet_down())
-        for chunk in chunks(noise(1.5), 0.1):
+        for chunk in chunks(stranger(1.5), 0.1):
             talk.say(live(chunk))
-        while not runner._interruptions.is_cut:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: runner._interruptions.is_cut)
         clock.advance(2.0)
         told.append(await quiet_down())
         talk.say({"type": "session.close"})
@@ -270,27 +260,33 @@ async def test_without_being_asked_for_nothing_is_said_of_interruptions():
         talk = await harness.ready("half_duplex")
         feed(talk, SENTENCE)
         await talk.until("turn_done")
-        feed(talk, noise(1.0))
+        feed(talk, stranger(1.0))
         feed(talk, sound(silence(1.5)))
         await talk.until("turn_done", 2)
 
         assert "interruption" not in talk.types
 
 
-def unit(pcm64_: str) -> dict[str, Any]:
-    return {"type": "audio_chunk", "audio_base64": pcm64_}
+def unit(audio: str) -> dict[str, Any]:
+    return {"type": "audio_chunk", "audio_base64": audio}
+
+
+async def spoken_to(talk: Talk, units: int = 6) -> dict[str, Any]:
+    """Units of a user who falls silent in the sixth, which is answered; the last result."""
+    audio = [quiet(), quiet(), loud(), loud(), loud(), quiet()]
+    for sent in range(units):
+        talk.say(unit(audio[sent]))
+        last = await talk.until("result", sent + 1)
+    return last
 
 
 async def test_a_speaking_unit_is_silenced_in_duplex():
     async with worker_harness(clock=ManualClock()) as harness:
         talk = await harness.ready("duplex", "omni_1", interruption=STOP)
-        for sent, audio in enumerate([quiet(), quiet(), loud(), loud(), loud(), quiet()]):
-            talk.say(unit(audio))
-            last = await talk.until("result", sent + 1)
+        last = await spoken_to(talk)
         assert not last["is_listen"]
         # Whole seconds and tenths are the same to the watch.
-        for piece in chunks(noise(1.0), 0.1):
-            talk.say(unit(pcm64(piece)))
+        feed(talk, stranger(1.0))
         await state(talk, "stopped")
         fence = len(talk.socket.sent)
         for count in range(talk.types.count("result") + 1, talk.types.count("result") + 4):
@@ -310,14 +306,11 @@ async def test_a_unit_that_is_late_ends_no_answer_for_who_speaks_over_it_in_dupl
     clock = ManualClock()
     async with worker_harness(clock=clock) as harness:
         talk = await harness.ready("duplex", "omni_1", interruption=STOP)
-        for sent, audio in enumerate([quiet(), quiet(), loud(), loud(), loud(), quiet()]):
-            talk.say(unit(audio))
-            last = await talk.until("result", sent + 1)
+        last = await spoken_to(talk)
         assert not last["is_listen"]
         # The second is over, and the next has not come.
         clock.advance(1.5)
-        for piece in chunks(noise(1.0), 0.1):
-            talk.say(unit(pcm64(piece)))
+        feed(talk, stranger(1.0))
 
         assert (await state(talk, "stopped"))["heard_ms"] == 1000
 
@@ -337,7 +330,7 @@ async def test_a_client_that_says_what_it_has_played_is_believed_in_half_duplex(
         sent_ms = sum(m["duration_ms"] for m in talk.socket.sent if m["type"] == "chunk")
         # It began late: by the clock a second has been played.
         clock.advance(1.0)
-        for chunk in chunks(noise(1.5), 0.1):
+        for chunk in chunks(stranger(1.5), 0.1):
             talk.say(playing(chunk, sent_ms, sent_ms - played_ms))
 
         assert (await state(talk, "stopped"))["heard_ms"] == played_ms
@@ -347,11 +340,9 @@ async def test_the_context_of_duplex_holds_what_a_client_says_it_has_played():
     clock = ManualClock()
     async with worker_harness(clock=clock) as harness:
         talk = await harness.ready("duplex", "omni_1", interruption=STOP)
-        for sent, audio in enumerate([quiet(), quiet(), loud(), loud(), loud(), quiet()]):
-            talk.say(unit(audio))
-            await talk.until("result", sent + 1)
+        await spoken_to(talk)
         clock.advance(0.9)
-        for piece in chunks(noise(1.0), 0.1):
+        for piece in chunks(stranger(1.0), 0.1):
             talk.say(playing(piece, 1000, 500))
         stopped = await state(talk, "stopped")
 
@@ -363,14 +354,11 @@ async def test_the_context_of_duplex_holds_what_was_heard(played_s, heard_text):
     clock = ManualClock()
     async with worker_harness(clock=clock) as harness:
         talk = await harness.ready("duplex", "omni_1", interruption=STOP)
-        for sent, audio in enumerate([quiet(), quiet(), loud(), loud(), loud(), quiet()]):
-            talk.say(unit(audio))
-            last = await talk.until("result", sent + 1)
+        last = await spoken_to(talk)
         before = (await talk.until("result", 5))["kv_cache_length"]
         listened = before - (await talk.until("result", 4))["kv_cache_length"]
         clock.advance(played_s)
-        for piece in chunks(noise(1.0), 0.1):
-            talk.say(unit(pcm64(piece)))
+        feed(talk, stranger(1.0))
         stopped = await state(talk, "stopped")
         talk.say(unit(quiet()))
         # On a busy machine the second of noise is decided before it stops the answer, and the
@@ -389,9 +377,7 @@ async def test_a_unit_that_was_never_sent_is_not_in_the_context_of_duplex():
     clock = ManualClock()
     async with worker_harness(clock=clock) as harness:
         talk = await harness.ready("duplex", "omni_1", interruption=STOP)
-        for sent, audio in enumerate([quiet(), quiet(), loud(), loud(), loud()]):
-            talk.say(unit(audio))
-            last = await talk.until("result", sent + 1)
+        last = await spoken_to(talk, 5)
         listened = last["kv_cache_length"] - (await talk.until("result", 4))["kv_cache_length"]
         talk.say(unit(quiet()))
         spoken = await talk.until("result", 6)
@@ -400,8 +386,7 @@ async def test_a_unit_that_was_never_sent_is_not_in_the_context_of_duplex():
         await harness.gate.arrived()
         # The model is deciding on a unit that speaks when the user interrupts.
         clock.advance(0.5)
-        for piece in chunks(noise(1.0), 0.1):
-            talk.say(unit(pcm64(piece)))
+        feed(talk, stranger(1.0))
         stopped = await state(talk, "stopped")
         harness.gate.open()
         withheld = await talk.until("result", 7)
@@ -450,8 +435,8 @@ async def test_a_detector_that_fails_stops_no_conversation(monkeypatch):
     monkeypatch.setattr(InterruptionDetector, "feed", fail)
     interruptions = interrupting(ManualClock())
     async with asyncio.timeout(HANG_S):
-        interruptions.hear(noise(0.1))
+        interruptions.hear(stranger(0.1))
         assert await interruptions.hand_over() == ()
-        interruptions.hear(noise(0.1))
+        interruptions.hear(stranger(0.1))
         assert await interruptions.hand_over() == ()
     interruptions.close()

@@ -14,15 +14,21 @@ from tests.support.clips import make_clip
 from tests.support.long import times
 from tests.support.patience import HANG_S
 from tests.support.recordings import JPEG
-from tests.support.sessions import WorkerHarness, pcm64, worker_harness
-from tests.support.timeline import chunks, silence, sound, speak
+from tests.support.sessions import (
+    WorkerHarness,
+    feed,
+    pcm16,
+    pcm64,
+    stranger,
+    worker_harness,
+)
+from tests.support.timeline import silence, sound, speak
 
 from parley.clock import Clock, ManualClock, SystemClock
 from parley.engine.engine import Engine
 from parley.errors import InvalidRequest, ParleyError
 from parley.media.image import encode_jpeg
 from parley.media.pcm import Pcm, join
-from parley.media.resample import resample
 from parley.media.wav import encode_wav
 from parley.models.parrot import Parrot
 from parley.recording import lines
@@ -175,8 +181,8 @@ async def items(harness: WorkerHarness, dice: random.Random) -> None:
     talk = harness.begin("openai_realtime", "s")
     session = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
     talk.say(openai("session.update", session=session))
-    samples = resample(sound(speak(dice.uniform(0.4, 1.0))), 24_000).samples * 32767
-    talk.say(openai("input_audio_buffer.append", audio=b64(samples.astype("<i2").tobytes())))
+    spoken = sound(speak(dice.uniform(0.4, 1.0)))
+    talk.say(openai("input_audio_buffer.append", audio=pcm16(spoken)))
     talk.say(openai("input_audio_buffer.commit"))
     talk.say(openai("response.create"))
     done = await talk.until("response.done")
@@ -229,24 +235,13 @@ def stop_by_speech() -> dict[str, Any]:
     return {"interruption": {"mode": "stop"}}
 
 
-def stream(talk: Any, pcm: Pcm) -> None:
-    for chunk in chunks(pcm, 0.1):
-        talk.say({"type": "audio_chunk", "audio_base64": pcm64(chunk)})
-
-
-def voice_of_user(seconds: float) -> Pcm:
-    """Louder than the parrot, which repeats what it heard."""
-    rng = np.random.default_rng(1)
-    return Pcm((0.3 * rng.standard_normal(round(seconds * 16_000))).astype(np.float32), 16_000)
-
-
 async def interrupted_turns(harness: WorkerHarness, dice: random.Random) -> None:
     del dice
     talk = await harness.ready("half_duplex", "s", config=stop_by_speech())
-    stream(talk, sound(silence(0.5), speak(2.5), silence(1.2)))
+    feed(talk, sound(silence(0.5), speak(2.5), silence(1.2)))
     await talk.until("turn_done")
     harness.host.clock.advance(1.0)  # type: ignore[attr-defined]
-    stream(talk, join([voice_of_user(1.5), sound(silence(1.5))], 16_000))
+    feed(talk, join([stranger(1.5), sound(silence(1.5))], 16_000))
     await talk.until("turn_done", 2)
     assert "interruption" in talk.types
     talk.say({"type": "stop"})
@@ -260,7 +255,7 @@ async def interrupted_units(harness: WorkerHarness, dice: random.Random) -> None
         talk.say({"type": "audio_chunk", "audio_base64": pcm64(sound(second(1.0)))})
         await answers(talk, "result", sent + 1)
     harness.host.clock.advance(0.5)  # type: ignore[attr-defined]
-    stream(talk, voice_of_user(1.0))
+    feed(talk, stranger(1.0))
     await talk.until("interruption", 2)
     for _ in range(4):
         heard = talk.types.count("result")

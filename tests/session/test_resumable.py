@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import uvloop
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_S, until
 from tests.support.session_logs import FakeSessionLogs
 from tests.support.sockets import FakeSocket
 
@@ -676,12 +676,6 @@ async def test_a_session_that_another_worker_has_reports_and_stores_nothing_more
         assert len(logs.updates) == before
         with pytest.raises(ServiceUnavailable, match="another worker"):
             bench.socket.check(hash_of(bench.token), 1)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(HANG_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def test_a_second_cut_leaves_the_backlog_of_the_first(bench: Bench) -> None:

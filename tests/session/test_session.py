@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_S, until
 from tests.support.sockets import FakeSocket
 
 from parley.clock import ManualClock
@@ -347,8 +347,6 @@ async def test_nothing_over_64_kb_is_parsed_on_the_event_loop(monkeypatch, frame
     monkeypatch.setattr(PlainDialect, "decode", read)
     async with staged() as stage:
         stage.socket.say(frame)
-        async with asyncio.timeout(HANG_S):
-            while not parsed_by:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await until(lambda: parsed_by)
 
     assert (parsed_by == [threading.get_ident()]) is on_loop

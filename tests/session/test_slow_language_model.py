@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.models.cascade.endpoint import Script, scripted_endpoint
 from tests.models.cascade.parts import LoudnessRecogniser, SizeEyes, ToneSpeaker
-from tests.session.test_half_duplex import feed
 from tests.support.patience import HANG_S
-from tests.support.sessions import Talk, WorkerHarness, worker_harness
+from tests.support.sessions import Talk, WorkerHarness, feed, worker_harness
 from tests.support.timeline import chunks, silence, sound, speak
 
 from parley.clock import ManualClock

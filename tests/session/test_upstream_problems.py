@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 from tests.session.test_conversation_interruption import SERVER_VAD, talking
-from tests.session.test_conversation_interruption import feed as feed_openai
-from tests.session.test_words import SENTENCE, UNIT_TYPES, feed, live, unit
-from tests.support.sessions import Talk, loud, quiet, worker_harness
+from tests.session.test_words import SENTENCE, UNIT_TYPES, live, unit
+from tests.support.sessions import Talk, feed, loud, quiet, worker_harness
 from tests.support.timeline import silence, sound, speak
 
 from parley.engine.model import Job
@@ -82,7 +81,7 @@ async def test_a_duplex_client_hears_of_it_and_the_session_continues(dialect):
 async def test_an_openai_response_has_failed_with_the_reason():
     async with worker_harness(model=TroubledParrot()) as harness:
         talk = await talking(harness, SERVER_VAD)
-        feed_openai(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
+        feed(talk, sound(silence(0.3), speak(1.0), silence(0.7)))
         done = await talk.until("response.done")
 
     assert done["response"]["status"] == "failed"

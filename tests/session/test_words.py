@@ -9,11 +9,10 @@ import pytest
 from PIL import Image
 from tests.support.dialects import DialectName
 from tests.support.hearing_model import WORDS, HearingParrot
-from tests.support.sessions import Talk, WorkerHarness, loud, pcm64, quiet, worker_harness
-from tests.support.timeline import chunks, silence, sound, speak
+from tests.support.sessions import Talk, WorkerHarness, feed, loud, quiet, worker_harness
+from tests.support.timeline import silence, sound, speak
 
 from parley.engine.work import Stage
-from parley.media.pcm import Pcm
 from parley.session.conversation import TYPED_LIMIT
 
 SENTENCE = sound(silence(0.5), speak(1.5), silence(1.2))
@@ -24,11 +23,6 @@ def picture(width: int = 48) -> str:
     file = io.BytesIO()
     Image.fromarray(np.full((32, width, 3), 90, np.uint8)).save(file, "PNG")
     return base64.b64encode(file.getvalue()).decode()
-
-
-def feed(talk: Talk, pcm: Pcm) -> None:
-    for chunk in chunks(pcm, 0.5):
-        talk.say({"type": "audio_chunk", "audio_base64": pcm64(chunk)})
 
 
 def write(talk: Talk, text: str = "", *pictures: str) -> None:

@@ -14,6 +14,7 @@ import httpx
 import uvicorn.server
 import websockets
 from tests.support.patience import HANG_S
+from tests.support.patience import until as until
 from tests.support.talking import hear
 from websockets.asyncio.client import connect
 
@@ -143,13 +144,6 @@ async def occupied(gateway: RunningGateway, session_id: str = "busy"):
             heard = await hear(socket)
         assert heard["type"] == "queue_done"
         yield socket
-
-
-async def until(condition: Callable[[], Any], limit_s: float = HANG_S) -> None:
-    """Wait for something that has no event of its own, e.g. another process's view of us."""
-    async with asyncio.timeout(limit_s):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 async def all_free(gateway: RunningGateway) -> None:

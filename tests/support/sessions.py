@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 from tests.support.dialects import DialectName
 from tests.support.faults import Faulty, Gated
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_S, until
 from tests.support.sockets import FakeSocket
-from tests.support.timeline import silence, sound, speak
+from tests.support.timeline import chunks, silence, sound, speak
 
 from parley.clock import Clock, ManualClock, SystemClock
 from parley.engine.engine import Engine
 from parley.engine.model import Model
 from parley.errors import Refused
-from parley.media.pcm import Pcm
+from parley.media.pcm import INPUT_RATE_HZ, Pcm
+from parley.media.resample import resample
 from parley.models.parrot import Parrot
 from parley.protocol.control import BUSY_STATUS, FromWorker, SessionPhase
 from parley.protocol.kinds import Kind
@@ -59,9 +60,7 @@ class Talk:
 
     async def drained(self) -> None:
         """Until the session has handled everything that was said."""
-        async with asyncio.timeout(HANG_S):
-            while not self.socket.is_drained:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await until(lambda: self.socket.is_drained)
 
     async def over(self) -> int | None:
         """Until the session has been given back; the close code."""
@@ -141,9 +140,7 @@ class WorkerHarness:
     async def pass_time(self, seconds: float, *, due: str) -> None:
         """Move the clock once some session has set the deadline `due`, and let it be noticed."""
         assert isinstance(self.host.clock, ManualClock)
-        async with asyncio.timeout(HANG_S):
-            while not any(session.deadlines.get(due) for session in self._lives()):  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await until(lambda: any(session.deadlines.get(due) for session in self._lives()))
         self.host.clock.advance(seconds)
         for session in self._lives():
             session.check_deadlines()
@@ -215,6 +212,29 @@ def _other_tasks() -> set[asyncio.Task[Any]]:
 
 def pcm64(pcm: Pcm) -> str:
     return base64.b64encode(pcm.samples.astype("<f4").tobytes()).decode()
+
+
+def pcm16(pcm: Pcm) -> str:
+    """Sound as OpenAI's dialects have it."""
+    samples = resample(pcm, 24_000).samples * 32767
+    return base64.b64encode(samples.astype("<i2").tobytes()).decode()
+
+
+def feed(talk: Talk, pcm: Pcm, chunk_s: float = 0.1) -> None:
+    """Sound, in the words of the talk's dialect."""
+    if talk.lease.dialect == "openai_realtime":
+        # Cut afterwards: where pieces are resampled one by one, they click.
+        for chunk in chunks(resample(pcm, 24_000), chunk_s):
+            talk.say({"type": "input_audio_buffer.append", "audio": pcm16(chunk)})
+        return
+    for chunk in chunks(pcm, chunk_s):
+        talk.say({"type": "audio_chunk", "audio_base64": pcm64(chunk)})
+
+
+def stranger(seconds: float) -> Pcm:
+    """A voice as loud as the user's, and not the parrot's, which says again what it heard."""
+    samples = 0.3 * np.random.default_rng(1).standard_normal(round(seconds * INPUT_RATE_HZ))
+    return Pcm(samples.astype(np.float32), INPUT_RATE_HZ)
 
 
 def heard(text: str) -> Pcm:

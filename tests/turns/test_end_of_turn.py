@@ -4,9 +4,9 @@ import asyncio
 
 import numpy as np
 import pytest
-from tests.session.test_half_duplex import feed, prepared
+from tests.session.test_half_duplex import prepared
 from tests.support.patience import HANG_S
-from tests.support.sessions import worker_harness
+from tests.support.sessions import feed, worker_harness
 from tests.support.timeline import Script, chunks, silence, sound, speak, windows
 
 from parley.media.pcm import Pcm

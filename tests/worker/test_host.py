@@ -4,7 +4,7 @@ import weakref
 
 import pytest
 from tests.support.dialects import DialectName
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_S, until
 from tests.support.session_logs import FakeSessionLogs
 from tests.support.sessions import loud, worker_harness
 from tests.support.sockets import FakeSocket
@@ -54,7 +54,7 @@ async def test_a_newcomer_waits_for_a_session_that_is_being_cleaned_up():
         first.say(unit())
         await harness.gate.arrived()
         first.socket.hang_up()
-        await _until(lambda: harness.host.state == "cleanup")
+        await until(lambda: harness.host.state == "cleanup")
 
         second = harness.begin("chat", "two")
         second.say(HELLO)
@@ -74,7 +74,7 @@ async def test_a_newcomer_does_not_wait_for_ever(monkeypatch):
         first.say(unit())
         await harness.gate.arrived()
         first.socket.hang_up()
-        await _until(lambda: harness.host.state == "cleanup")
+        await until(lambda: harness.host.state == "cleanup")
 
         second = harness.begin("chat", "two")
 
@@ -89,7 +89,7 @@ async def test_idle_is_reported_only_when_the_model_has_let_go():
         talk.say(HELLO)
         await harness.gate.arrived()
         talk.socket.hang_up()
-        await _until(lambda: harness.host.state == "cleanup")
+        await until(lambda: harness.host.state == "cleanup")
 
         assert harness.host.free_slots == 0
         assert harness.host.heartbeat().free_slots == 0
@@ -253,12 +253,6 @@ async def test_living_sessions_are_described_for_a_gateway_that_returns():
         assert not described["two"].was_ready
 
 
-async def _until(condition) -> None:
-    async with asyncio.timeout(HANG_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
 async def test_an_ended_session_can_be_asked_for_its_last_words_all_the_time():
     async with worker_harness() as harness:
         host = harness.host
@@ -280,7 +274,7 @@ async def test_an_ended_session_can_be_asked_for_its_last_words_all_the_time():
             (phase,) = host.living()
             return phase.resume is not None and phase.resume.left_s is not None
 
-        await _until(is_waiting)
+        await until(is_waiting)
         assert host.end_session(EndSession(talk.lease.lease_id, "stopped"))
         await talk.over()
 

@@ -2,12 +2,11 @@
 hears what it would have heard, bit for bit."""
 
 import asyncio
-import base64
 import dataclasses
 import gc
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ from typing import Any
 import pytest
 from tests.models.cascade.parts import small_cascade
 from tests.support.long import times
-from tests.support.patience import HANG_S
+from tests.support.patience import HANG_S, until
 from tests.support.resumed_talks import UNITS, comparable
 from tests.support.session_logs import FakeSessionLogs
-from tests.support.sessions import KINDS, Talk, WorkerHarness, worker_harness
+from tests.support.sessions import KINDS, Talk, WorkerHarness, pcm16, worker_harness
 from tests.support.sockets import FakeSocket
 from tests.support.talking import b64
 from tests.support.timeline import silence, sound, speak
@@ -27,7 +26,6 @@ from parley.clock import ManualClock, SystemClock
 from parley.dialects.events import InputCommitted, TurnCompleted, TurnStarted, UnitDone
 from parley.engine.engine import Engine
 from parley.errors import ParleyError
-from parley.media.resample import resample
 from parley.models.parrot import Parrot
 from parley.protocol.resume import hash_of
 from parley.recording import lines, reading
@@ -66,9 +64,7 @@ LIVE = "session."
 
 
 def live_sound(*parts: Any) -> Message:
-    samples = resample(sound(*parts), 24_000).samples * 32767
-    audio = base64.b64encode(samples.astype("<i2").tobytes()).decode()
-    return {"type": f"{LIVE}input_audio.append", "audio": audio}
+    return {"type": f"{LIVE}input_audio.append", "audio": pcm16(sound(*parts))}
 
 
 def written(number: int) -> Message:
@@ -197,12 +193,6 @@ def matches(heard: Message, wanted: str) -> bool:
     return bool(heard["type"].startswith(wanted))
 
 
-async def until_true(what: Callable[[], object]) -> None:
-    async with asyncio.timeout(HANG_S):
-        while not what():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-
-
 async def hear_all(
     socket: FakeSocket, steps: list[Step], heard: list[Message], received: int
 ) -> list[Message]:
@@ -214,19 +204,19 @@ async def hear_all(
         fresh = [each for each in socket.sent if each["type"] not in NOT_NUMBERED and "seq" in each]
         return [*heard, *fresh]
 
-    async def until(wanted: str, since: int) -> int:
+    async def heard_at(wanted: str, since: int) -> int:
         def found() -> list[int]:
             known = everything()
             assert socket.closed is None or len(known) > since, wanted
             return [at for at in range(since, len(known)) if matches(known[at], wanted)]
 
-        await until_true(found)
+        await until(found)
         return found()[0] + 1
 
     waited = 1
     for step in steps:
         if isinstance(step, str):
-            waited = await until(step, waited)
+            waited = await heard_at(step, waited)
             continue
         said += 1
         if said > received:
@@ -235,7 +225,7 @@ async def hear_all(
         # Anyone who has heard everything leaves, where there is no word for it.
         socket.leave()
         return everything()
-    await until_true(lambda: socket.closed is not None)
+    await until(lambda: socket.closed is not None)
     return everything()
 
 
@@ -244,7 +234,7 @@ async def whole_talk(harness: WorkerHarness, name: Any) -> tuple[list[Message], 
     first, steps = TALKS[name]
     talk: Talk = harness.begin(name, extensions=name == "half_duplex")
     talk.say(first)
-    await until_true(lambda: [m for m in talk.socket.sent if "resume_token" in m])
+    await until(lambda: [m for m in talk.socket.sent if "resume_token" in m])
     heard = await hear_all(talk.socket, steps, [], 1)
     await talk.over()
     return heard, logs
@@ -444,7 +434,7 @@ async def test_last_words_of_a_lost_worker_take_no_slot(harness: WorkerHarness) 
     socket, token = FakeSocket(), hash_of(whole[0]["resume_token"])
     first = kept.outputs[0].seq - 1
     attaching = asyncio.create_task(harness.host.attach("again", socket, token, first))
-    await until_true(lambda: socket.closed is not None)
+    await until(lambda: socket.closed is not None)
     await attaching
     told = [message for message in socket.sent if message["type"] != "session.resumed"]
     assert plain(told) == plain(whole[first:])
@@ -488,7 +478,7 @@ async def answers_a_backlog(
     socket.say({"type": "audio_chunk", "audio_base64": b64(question)})
 
     # The answer that was being made, and the one to the question.
-    await until_true(lambda: [each["type"] for each in socket.sent].count("turn_done") == 2)
+    await until(lambda: [each["type"] for each in socket.sent].count("turn_done") == 2)
     socket.leave()
     await asyncio.gather(asking.holding, attaching)
 
@@ -611,7 +601,7 @@ async def test_a_client_that_asks_late_finds_the_items_of_before(harness: Worker
     await talk.until("response.done")
     talk.say({"type": "session.update", "session": {"type": "realtime", "resume": True}})
     ready = await talk.until("session.updated")
-    await until_true(lambda: logs.taken)
+    await until(lambda: logs.taken)
 
     asking = await asked(harness, "openai_realtime", logs.taken[-1])
     socket = FakeSocket()
@@ -667,7 +657,7 @@ async def test_a_conversation_that_rolls_over_outlives_length_and_context(rolls:
         for number in range(40):
             talk.say({"type": "audio_chunk", "audio_base64": UNITS[number % len(UNITS)]})
             answered = partial(_is_answered, talk, number)
-            await until_true(answered)
+            await until(answered)
             if talk.socket.closed:
                 break
         clock.advance(31.0)
