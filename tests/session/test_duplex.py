@@ -102,7 +102,7 @@ async def test_a_unit_of_short_pieces_ends_where_the_user_falls_silent(ends_earl
     parrot = Parrot(1)
     parrot._spec = dataclasses.replace(parrot.spec, answers_short_units=ends_early)
     async with worker_harness(model=parrot) as harness:
-        talk = await started(harness)
+        talk = await started(harness, config={"force_listen_count": 20})
         for piece in [loud(0.1)] * 5 + [quiet(0.1)] * 4:
             talk.say(chunk(piece))
         if ends_early:
@@ -110,10 +110,12 @@ async def test_a_unit_of_short_pieces_ends_where_the_user_falls_silent(ends_earl
         await talk.drained()
         assert talk.types.count("result") == ends_early
 
-        # The rest, up to its end or to the end of the first second, is a unit as ever.
-        for _ in range(10 if ends_early else 1):
-            talk.say(chunk(quiet(0.1)))
-        await talk.until("result", 1 + ends_early)
+        # The rest, up to the end of the first second, is a unit as ever; else units follow each
+        # other as long as a pause may last, so that one of them can be answered.
+        for units in range(2, 7) if ends_early else [1]:
+            for _ in range(1 + ends_early):
+                talk.say(chunk(quiet(0.1)))
+            await talk.until("result", units)
 
 
 @pytest.mark.parametrize("is_external", [True, False])

@@ -75,6 +75,11 @@ WINDOW_SHARES: Final = (0.85, 0.6)
 CLOSING: Final = VadOptions(min_silence_duration_ms=256)
 """The pause that ends a unit of a client that sends short pieces; the model judges it."""
 
+MORE_SAMPLES: Final = 16 * 128
+MORE_UNITS: Final = 10
+"""Where it waits for more silence, so many units of so much follow: up to the longest that it waits
+for (`turns.end_of_turn`)."""
+
 WRITTEN_LIMIT: Final = 8
 """Written messages that may wait for the next unit."""
 
@@ -133,6 +138,8 @@ class DuplexRunner:
         self._mailbox = Mailbox(limits.mailbox_units, unit_samples, lost=session.report_dropped)
         self._finder: UtteranceFinder | None = None
         """Finds pauses in which a unit may end."""
+        self._paused_samples = MORE_UNITS * MORE_SAMPLES
+        """Length of the pause since it was found, up to this."""
         self._frames: tuple[bytes, ...] = ()
         self._written: list[str] = []
         self._started_s = session.clock.monotonic()
@@ -223,7 +230,13 @@ class DuplexRunner:
         found = finder.feed(pcm)
         if self._continues or self._interruptions.playback.is_heard:
             return False
-        return any(isinstance(event, SpeechEnded) and event.utterance for event in found)
+        if any(isinstance(event, SpeechEnded) and event.utterance for event in found):
+            self._paused_samples = 0
+            return True
+        before, most = self._paused_samples, MORE_UNITS * MORE_SAMPLES
+        self._paused_samples = most if finder.is_speaking else min(before + len(pcm), most)
+        is_idle = self._unit is None and not self._mailbox.units
+        return is_idle and self._paused_samples // MORE_SAMPLES > before // MORE_SAMPLES
 
     def _read(self, written: TextInput) -> None:
         if self._session.phase is not Phase.ACTIVE:

@@ -9,6 +9,7 @@ says when an utterance is worth recognising and, given the words, whether to ans
   when it has ended, over all of it), and its sound may be judged: how long must the quiet be
   (`turns/end_of_turn.py`). It is answered after that, else after `END_MS`, within the bounds that
   its words set, and up to `SOONER_MS` earlier: a unit that just misses it would wait for a second.
+  Units that a pause ends follow each other sooner, and are at most `SHORT_SOONER_MS` early.
 - A unit may end before the detector has noticed that speech has. If its last `HUSHED_MS` are much
   softer than what was said, it is judged whether that would be answered, and recognised only then.
 - While we speak, `BARGE_MS` of speech interrupt us, unless the sound is our own voice coming back
@@ -35,7 +36,7 @@ CLICK_MS = 190
 PAUSE_MS = 190
 JUDGED_MS = 120
 END_MS = 440
-SOONER_MS = 250
+SOONER_MS, SHORT_SOONER_MS = 250, 64
 HUSHED_MS = 30
 HUSHED_DB = 15
 """Below the level of the last second; sounds that are held back before a t or a p are as soft."""
@@ -63,6 +64,7 @@ class Turns:
         is_unclear: the recogniser was unsure of the text.
         is_whole: the text is a turn that the model knows.
         needed_ms: of quiet, as was judged in this pause; None: it was not judged.
+        sooner_ms: how much earlier it may be answered, by the length of the newest unit.
     """
 
     sound: tuple[Samples, ...] = ()
@@ -74,20 +76,26 @@ class Turns:
     is_unclear: bool = False
     is_whole: bool = False
     needed_ms: int | None = None
+    sooner_ms: int = SOONER_MS
+
+    def in_unit(self, samples: int) -> Turns:
+        """Begins a unit of so many samples."""
+        sooner_ms = SOONER_MS if samples >= RATE_HZ else SHORT_SOONER_MS
+        return replace(self, sooner_ms=sooner_ms)
 
     def take(self, window: Samples, probability: float) -> Turns:
         if not self.is_open:
             kept = (*self.sound, window)[-(PRE_ROLL_MS // WINDOW_MS) :]
             if probability < SPEECH:
                 return replace(self, sound=kept)
-            return Turns(sound=kept, speech_ms=WINDOW_MS, is_open=True)
+            return replace(self.without(), sound=kept, speech_ms=WINDOW_MS, is_open=True)
         sound = (*self.sound, window)
         if probability >= (QUIET if self.quiet_ms == 0 else SPEECH):
             speech_ms = self.speech_ms + WINDOW_MS
             return replace(self, sound=sound, speech_ms=speech_ms, quiet_ms=0, needed_ms=None)
         after = replace(self, sound=sound, quiet_ms=self.quiet_ms + WINDOW_MS)
         if after.quiet_ms >= PAUSE_MS and after.speech_ms < CLICK_MS:
-            return Turns(sound=sound[-(PRE_ROLL_MS // WINDOW_MS) :])
+            return after.without()
         return after
 
     @property
@@ -131,7 +139,8 @@ class Turns:
 
     def without(self) -> Turns:
         """Drops the speech, which was not addressed to the assistant."""
-        return Turns(sound=self.sound[-(PRE_ROLL_MS // WINDOW_MS) :])
+        kept = self.sound[-(PRE_ROLL_MS // WINDOW_MS) :]
+        return Turns(sound=kept, sooner_ms=self.sooner_ms)
 
     @property
     def samples(self) -> Samples:
@@ -157,7 +166,7 @@ class Turns:
         bounds = word_bounds_ms(self.text or "", is_whole=self.is_whole) if is_heard else None
         if bounds is not None:
             needed_ms = min(max(needed_ms, bounds[0]), bounds[1])
-        return self.quiet_ms + SOONER_MS >= needed_ms
+        return self.quiet_ms + self.sooner_ms >= needed_ms
 
     @property
     def is_noise(self) -> bool:

@@ -234,14 +234,14 @@ class PrefillJob(CascadeJob):
 
     def _listen(self, pcm: Pcm) -> None:
         """Feed a unit of live sound to the voice detector."""
-        state, detector = self._state, self._conversation.detector
+        turns, detector = self._state.turns.in_unit(len(pcm)), self._conversation.detector
+        self._state = state = replace(self._state, turns=turns)
         assert detector is not None
         sound = np.concatenate((state.rest, pcm.samples))
         whole = len(sound) // WINDOW_SAMPLES * WINDOW_SAMPLES
         windows = sound[:whole].reshape(-1, WINDOW_SAMPLES)
         rest = sound[whole:]
         listened = self._choices.listened(lambda: self._detect(detector, windows, rest))
-        turns = state.turns
         for window, probability in zip(windows, listened.probabilities, strict=True):
             turns = turns.take(window, probability)
         if listened.needed_ms is not None:
