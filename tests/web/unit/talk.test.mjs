@@ -34,6 +34,24 @@ async function listening(options, more) {
 
 const chunks = (socket) => socket.types().filter((type) => type === 'audio_chunk').length;
 
+test('an answer in turns waits for as long as parts of the last ones came late', async () => {
+  const { clock, rig, talk, socket } = await listening();
+  /** An answer of whole seconds, which come so many ms after each other. */
+  const answer = (...gapsMs) => {
+    socket.say({ type: 'generating', speech_duration_ms: 900 });
+    for (const ms of [0, ...gapsMs]) {
+      clock.pass(ms);
+      socket.say({ type: 'chunk', text_delta: 'Hello', audio_data: sound(24000) });
+    }
+    socket.say({ type: 'turn_done', turn_index: 0, text: 'Hello' });
+    rig.emit('drained', { turn: talk.turn });
+    return rig.delayMs;
+  };
+  assert.equal(answer(300, 300), 200, 'nothing is known yet');
+  assert.equal(answer(1060), 40);
+  assert.equal(answer(), 90);
+});
+
 test('two turns of half-duplex: the microphone rests until the voice has ended and the room is quiet', async () => {
   const { clock, rig, talk, seen, socket } = await listening();
   rig.unit();
@@ -675,21 +693,24 @@ test('while a phone call holds the sound, tapping does not pretend it is back', 
 
 test('on an even line a turn is heard sooner; after a hole nothing is taken on trust', () => {
   const start = new HeadStart();
-  assert.equal(start.ms(200), 200, 'nothing is known yet');
+  assert.equal(start.ms(), 200, 'nothing is known yet');
   for (const ms of [300, 310, 305]) start.answered(ms);
-  assert.equal(start.ms(200), 40, 'slow, but even');
-  assert.equal(start.ms(0), 0, 'never more than was allowed');
+  assert.equal(start.ms(), 40, 'slow, but even');
+  assert.equal(start.ms({ ms: 0, isFixed: false }), 0, 'never more than was allowed');
   start.answered(380);
-  assert.equal(start.ms(200), 120);
+  assert.equal(start.ms(), 40, 'the next is sooner than the one with which the turn begins');
+  start.answered(300);
+  assert.equal(start.ms(), 120);
   start.answered(900);
-  assert.equal(start.ms(200), 200);
+  start.answered(300);
+  assert.equal(start.ms(), 200);
   for (let i = 0; i < 8; i++) start.answered(300);
-  assert.equal(start.ms(200), 40, 'what was long ago is forgotten');
+  assert.equal(start.ms(), 40, 'what was long ago is forgotten');
   start.gap();
   for (let i = 0; i < 19; i++) start.answered(300);
-  assert.equal(start.ms(200), 200);
+  assert.equal(start.ms(), 200);
   start.answered(300);
-  assert.equal(start.ms(200), 40);
+  assert.equal(start.ms(), 40);
 });
 
 test('a clock that is set spoils the sign of quality for half a minute, not for ever', async () => {

@@ -32,17 +32,13 @@ import { QualityMeter } from './quality.js';
  *   frame?: (() => Promise<string | null>) | null,
  *   slices?: () => number,
  *   barge?: () => import('./barge.js').Interrupting,
- *   delay?: {ms: number, isFixed: boolean},
  * }} DuplexOrder `options` are made for each connection, with what was said before it; `limitS`: the
  *   server's own limit, if it reports one; `frame`: the camera's picture now, base64 JPEG; `barge`: what
- *   speaking over the assistant does; `delay`: what a turn waits before it is heard, at most unless
- *   the person has set it
+ *   speaking over the assistant does
  */
 
 /** Messages that a second of the microphone's sound makes. */
 const PIECES = 10;
-/** What a turn waits where nothing else was said. */
-const DELAY_MS = 200;
 /** Seconds that can be in flight; more than that a server has dropped. */
 const SENT_LIMIT = 30;
 /** Answers that say how quick the line is: a clock that is set has no effect beyond them. */
@@ -213,7 +209,7 @@ export class DuplexCall extends Call {
     if (!this.#isTurnOpen) {
       this.#isTurnOpen = true;
       this.turn = this.rig.newTurn();
-      this.rig.setPlaybackDelay(this.#delayMs());
+      this.rig.setPlaybackDelay(this.#headStart.ms(this.order?.delay));
       this.metrics.turns++;
       this.#turnFirstAt = this.now();
     }
@@ -227,13 +223,6 @@ export class DuplexCall extends Call {
       this.#isTurnOpen = false;
     }
     this.#activity('speaking');
-  }
-
-  /** What the turn that begins now waits before it is heard. */
-  #delayMs() {
-    const { delay } = /** @type {DuplexOrder} */ (this.order);
-    if (!delay) return DELAY_MS;
-    return delay.isFixed ? delay.ms : this.#headStart.ms(delay.ms);
   }
 
   /** @param {{contextTokens: number, costs: import('../wire/duplex.js').Costs}} result @param {boolean} isSpeaking */

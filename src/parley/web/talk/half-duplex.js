@@ -11,8 +11,11 @@
 
 import { HalfDuplexClient, UNIT_SAMPLES } from '../wire/half-duplex.js';
 import { Call } from './call.js';
+import { HeadStart } from './head-start.js';
 
 const RESUME_AFTER_MS = 800;
+/** Of what is heard. */
+const SAMPLES_PER_MS = 24;
 
 /**
  * @typedef {import('./state.js').Order & {
@@ -36,6 +39,9 @@ export class HalfDuplexCall extends Call {
   /** Units of silence that still follow. */
   #trailing = 0;
   #hasSound = false;
+  #headStart = new HeadStart();
+  /** When the sound of the answer will have been heard that has come, if it is heard as it comes. */
+  #heardAt = 0;
   #isTurnDone = true;
   #isHeard = true;
   /** When the answer that is being made last gave a sign of itself; 0: none is. */
@@ -73,6 +79,7 @@ export class HalfDuplexCall extends Call {
       this.#signAt = this.now();
       this.captions.add(this.turn, text, audio.length);
       if (audio.length === 0) return;
+      this.#time(audio.length);
       this.#hasSound = true;
       this.rig.play(this.turn, audio);
     });
@@ -90,6 +97,14 @@ export class HalfDuplexCall extends Call {
     });
   }
 
+  /** How late the next sound of an answer has come. @param {number} samples */
+  #time(samples) {
+    if (!this.#hasSound) this.#heardAt = this.now();
+    this.#headStart.answered(Math.max(0, this.now() - this.#heardAt));
+    if (!this.#hasSound) this.rig.setPlaybackDelay(this.#headStart.ms(this.order?.delay));
+    this.#heardAt += samples / SAMPLES_PER_MS;
+  }
+
   /**
    * @param {'suspected' | 'dismissed' | 'stopped'} state
    * @param {string} text what was heard of the answer, and all that the model remembers of it
@@ -105,6 +120,10 @@ export class HalfDuplexCall extends Call {
 
   onReady() {
     this.#listen();
+  }
+
+  onGap() {
+    this.#headStart.gap();
   }
 
   onCut() {

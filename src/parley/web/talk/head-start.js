@@ -1,11 +1,12 @@
 /**
- * How long a turn waits before it is heard, so that its next second is there in time.
+ * How long a turn waits before it is heard, so that its next part is there in time.
  *
- * Every unit is answered, spoken or not; where the answers of the last seconds came equally quickly the
- * next one will too, and there is no need to wait for it. After a hole in the voice nothing is taken on trust
- * for a while. Pure.
+ * The next part is taken to come as late as the latest of the last ones. If the first was as late, which has to hear
+ * and to find words, there is no need to wait. After a hole in the voice nothing is taken on trust for a while. Pure.
  */
 
+/** What a turn waits at most where nothing else was said. */
+const DELAY_MS = 200;
 /** Number of answers that say something about the line, and of those that are looked at. */
 const ENOUGH = 3;
 const REMEMBERED = 8;
@@ -22,7 +23,7 @@ export class HeadStart {
   #wanted = ENOUGH;
   #seen = 0;
 
-  /** @param {number} ms from sending a unit to its answer */
+  /** @param {number} ms how late a part of an answer came, compared with others */
   answered(ms) {
     this.#seen++;
     this.#answers.push(ms);
@@ -35,10 +36,14 @@ export class HeadStart {
     this.#wanted = ENOUGH_AFTER_GAP;
   }
 
-  /** @param {number} most what is waited where nothing is known @returns {number} ms */
-  ms(most) {
-    if (this.#seen < this.#wanted) return most;
-    const spread = Math.max(...this.#answers) - Math.min(...this.#answers);
-    return Math.min(most, Math.max(LEAST_MS, Math.round(spread * MARGIN)));
+  /**
+   * What a turn waits that begins with the newest answer.
+   * @param {{ms: number, isFixed: boolean}} [delay] where nothing is known, or always
+   * @returns {number} ms
+   */
+  ms({ ms: most, isFixed } = { ms: DELAY_MS, isFixed: false }) {
+    if (isFixed || this.#seen < this.#wanted) return most;
+    const later = Math.max(...this.#answers) - /** @type {number} */ (this.#answers.at(-1));
+    return Math.min(most, Math.max(LEAST_MS, Math.round(later * MARGIN)));
   }
 }

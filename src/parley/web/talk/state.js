@@ -94,4 +94,6 @@ export function freshState() {
  * @property {{deviceId?: string, isStudio?: boolean} | null} microphone null: none is needed
  * @property {string} [said] what was said in the call that this one continues
  * @property {(() => Promise<Recorder>) | null} [recorder] a recording in this browser
+ * @property {{ms: number, isFixed: boolean}} [delay] what a turn waits before it is heard, at most unless the person
+ *   has set it
  */

@@ -33,12 +33,12 @@ export async function makeOrder(page, { server, said, signal }) {
   const known = await server();
   if (signal.aborted) return null;
   page.notices.replaceChildren();
-  rig.setPlaybackDelay(settings.get('delay'));
   rig.setVolume(settings.get('volume'));
   void rig.setSpeaker(devices.chosen('speaker') ?? '');
   const common = {
     microphone: wantsSound && { deviceId: devices.chosen('microphone'), isStudio: settings.get('studio') },
     said,
+    delay: { ms: settings.get('delay'), isFixed: settings.isChosen('delay') },
     recorder: settings.get('recordHere') ? () => recorder(page) : null,
   };
   if (page.isHalf) return halfDuplex(page, common);
@@ -109,7 +109,6 @@ async function duplex(page, common, { base, limitsS }) {
     feed,
     frame: isVideo && stageVideo ? () => stageVideo.frame() : null,
     slices: isVideo && stageVideo ? () => stageVideo.slices() : undefined,
-    delay: { ms: settings.get('delay'), isFixed: settings.isChosen('delay') },
     barge: () => settings.get('interrupting'),
     options: (/** @type {string} */ said) => ({
       instructions: instructed(prompt.text, said),
