@@ -34,7 +34,7 @@ TORCH ?= $(shell [ "$$(uname -s)" != Linux ] || nvidia-smi -L 2>/dev/null | grep
 TORCH_CPU_INDEX ?=
 TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help setup pages serve browser speakers programs clients test test-long test-fast test-clients fmt lint type bench web web-check web-test web-bench web-hour web-shots npm gpu clean
+.PHONY: help setup pages serve browser speakers programs clients test test-long test-fast test-clients fmt lint type bench web web-check web-test web-bench web-wait web-hour web-shots npm gpu clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -150,10 +150,14 @@ web-check: node_modules/.package-lock.json ## types and tests of the browser cod
 web-test: $(STAMP) node_modules/.package-lock.json ## conversations in headless Chromium (Debian: chromium)
 	@$(PY) -m pytest tests/web $(ARGS)
 
-web-bench web-hour: $(STAMP) pages node_modules/.package-lock.json
-	@mkdir -p .shots && $(PY) -m tests.web.speech .shots/speech.wav
-	@node --no-warnings --experimental-websocket tests/web/figures.mjs --wav .shots/speech.wav $(FIGURES) $(ARGS)
-web-bench: ## figures of the pages: how soon they can be used, what they add to the way of a word
+web-bench web-wait web-hour: $(STAMP) pages node_modules/.package-lock.json
+	@mkdir -p .shots && $(PY) -m tests.web.speech $(SPEECH)
+	@node --no-warnings --experimental-websocket tests/web/figures.mjs --wav $(firstword $(SPEECH)) $(FIGURES) $(ARGS)
+web-bench web-hour: SPEECH := .shots/speech.wav
+web-bench: ## figures of the pages: how soon they can be used
+web-wait: SPEECH := .shots/people.wav --people
+web-wait: FIGURES := wait --model pocket
+web-wait: ## how long a person at a page waits for an answer, from the last word to the first sound
 web-hour: FIGURES := hour
 web-hour: ## one call of an hour, its memory and its clocks; ARGS="--minutes 10" for less
 

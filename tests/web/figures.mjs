@@ -1,20 +1,22 @@
 /**
  * Figures of the pages, printed and not asserted: a busy machine makes them worse without anything being wrong.
  *
- *     node tests/web/figures.mjs --wav speech.wav [--python .venv/bin/python] [load | work | latency | hour] …
+ *     node tests/web/figures.mjs --wav speech.wav [--python .venv/bin/python] [load | work | wait | hour] …
  *
  * load: bytes as they travel and milliseconds until a page can be used, also with a processor slowed down six
  * times. work: processor time of the page's main thread until then, which other work on the machine moves least.
- * latency: what the page itself adds between microphone and loudspeaker, and from an interruption to
- * silence. hour: one call of --minutes (60), its memory and its clocks; what the server can remember is full
- * after minutes, and the page continues the latest of what was said.
+ * wait: from the last sound of a sentence in the microphone to the first of its answer that leaves the page, for every
+ * sentence of the file, on --pages (`make web-wait`). hour: one call of --minutes (60), its memory and its clocks; what
+ * the server can remember is full after minutes, and the page continues the latest of what was said.
  */
 
+import { readFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 
 import { findBrowser, launch, openContext } from './support/browser.mjs';
-import { activity, eventually, hangUp, mainButton, phase, pressHush, silenceAfter, tap } from './support/page.mjs';
+import { choose, eventually, hangUp, mainButton, phase, until } from './support/page.mjs';
 import { startServer } from './support/server.mjs';
+import { correlation, envelope } from './support/sound.mjs';
 
 const { values: flags, positionals } = parseArgs({
   options: {
@@ -23,12 +25,17 @@ const { values: flags, positionals } = parseArgs({
     model: { type: 'string', default: 'parrot' },
     minutes: { type: 'string', default: '60' },
     times: { type: 'string', default: '5' },
+    pages: { type: 'string', default: '/audio_duplex,/realtime,/half_duplex' },
   },
   allowPositionals: true,
 });
 
-const median = (list) => [...list].sort((a, b) => a - b)[Math.floor(list.length / 2)];
+const percentile = (list, part) => [...list].sort((a, b) => a - b)[Math.floor(part * list.length)];
+const median = (list) => percentile(list, 0.5);
 const round = (list) => list.map((value) => Math.round(value));
+
+/** Silence between two sentences of a file, in frames of 5 ms. */
+const PAUSE_FRAMES = 600;
 
 const PATHS = ['/', '/audio_duplex', '/omni', '/half_duplex', '/turnbased'];
 
@@ -77,29 +84,31 @@ const figures = {
     }
   },
 
-  async latency({ browser, base }) {
-    const { context } = await openContext(browser, base);
-    await context.addInitScript(noteSound);
-    const page = await context.newPage();
-    await page.goto('/audio_duplex');
-    await tap(page);
-    await page.evaluate(listenToRig);
-    await mainButton(page).click();
-    const silences = [];
-    for (let i = 0; i < 2 * Number(flags.times); i++) {
-      await activity(page, 'speaking');
-      if (i % 2 === 1) silences.push(await silenceAfter(page, pressHush));
-      await activity(page, 'listening');
+  async wait({ browser, base }) {
+    const file = readFileSync(flags.wav);
+    const { levels, sentences } = spokenIn(new Int16Array(file.buffer, file.byteOffset + 44));
+    for (const path of flags.pages.split(',')) {
+      const { context } = await openContext(browser, base, { options: { reducedMotion: 'reduce' } });
+      const page = await context.newPage();
+      await choose(page, 'realtime', { mode: 'audio' });
+      await page.goto(path);
+      await page.evaluate(listenToBoth);
+      await mainButton(page).click();
+      await phase(page, 'live');
+      await until(page, (seconds) => globalThis.__both.mic.length > seconds * 200, {
+        given: levels.length / 200 + 4,
+        ms: 1000 * (levels.length / 100 + 60),
+      });
+      const heard = await page.evaluate(() => globalThis.__both);
+      await hangUp(page);
+      const found = waits(levels, sentences, heard);
+      const total = found.map(({ soundMs }) => soundMs);
+      const own = found.map(({ soundMs, cameMs }) => soundMs - cameMs);
+      console.log(`wait ${path}: median ${median(total)}, p95 ${percentile(total, 0.95)} ms (${total})`);
+      console.log(`wait ${path}: of that behind the message ${median(own)} ms (${own}), ${heard.gaps} gaps`);
+      console.log(`wait ${path}: the sound lost ${Math.round(heard.slowMs)} ms`);
+      await context.close();
     }
-    const { captured, started, offset } = await page.evaluate(() => globalThis.__sound);
-    await hangUp(page);
-    const capture = captured.map(({ at, sentAt }) => sentAt - (at * 1000 + offset));
-    const playback = started.map(({ at, cameAt }) => at * 1000 + offset - cameAt);
-    console.log(`latency, last sample to send: ${median(capture).toFixed(1)} ms (${round(capture)})`);
-    console.log(`latency, message to sound: ${median(playback).toFixed(1)} ms (${round(playback)})`);
-    console.log(`latency, the page beside the unit: ${(median(capture) + median(playback)).toFixed(1)} ms`);
-    console.log(`latency, interruption to silence: ${median(silences)} ms (${silences})`);
-    await context.close();
   },
 
   async hour({ browser, base }) {
@@ -168,66 +177,88 @@ function noteUsable() {
   }).observe(document, { childList: true, subtree: true });
 }
 
-/** In the page, before its scripts: when units are ready and leave, and when answers come. */
-function noteSound() {
-  const sound = { captured: [], started: [], offset: Infinity, unitAt: 0, cameAt: 0 };
-  globalThis.__sound = sound;
-  const Node = globalThis.AudioWorkletNode;
-  globalThis.AudioWorkletNode = class extends Node {
-    constructor(context, name, options) {
-      super(context, name, options);
-      if (name === 'parley-capture') {
-        this.port.addEventListener('message', ({ data }) => {
-          if (data.type === 'unit') sound.unitAt = data.at;
-        });
-        // The earliest that a moment of the sound's clock was seen: when its block was made.
-        setInterval(() => {
-          sound.offset = Math.min(sound.offset, performance.now() - context.currentTime * 1000);
-        }, 7);
-      }
-    }
-  };
-  const send = WebSocket.prototype.send;
-  WebSocket.prototype.send = function (text) {
-    if (String(text).includes('input_audio_buffer.append')) {
-      sound.captured.push({ at: sound.unitAt, sentAt: performance.now() });
-    }
-    return send.call(this, text);
-  };
-  const Socket = globalThis.WebSocket;
-  globalThis.WebSocket = class extends Socket {
-    constructor(...how) {
-      super(...how);
-      this.addEventListener('message', ({ data, timeStamp }) => {
-        const hasSound = String(data).includes('response.output_audio.delta');
-        // The first message of a turn: what follows finds it sounding already.
-        if (hasSound && !sound.isSounding) {
-          sound.isSounding = true;
-          sound.cameAt = timeStamp;
-        }
-      });
-    }
-  };
+/** Where speech lies between long pauses, in frames of 5 ms. @param {Int16Array} samples 16 kHz */
+function spokenIn(samples) {
+  const levels = envelope(
+    Array.from(samples, (value) => value / 32768),
+    16000,
+  );
+  const sentences = [];
+  levels.forEach((level, i) => {
+    if (level < 0.002) return;
+    if (i - (sentences.at(-1)?.to ?? -Infinity) > PAUSE_FRAMES) sentences.push({ from: i, to: i });
+    sentences.at(-1).to = i;
+  });
+  return { levels, sentences };
 }
 
-/** In the page: when a turn's first sample leaves, on the sound's clock. */
-async function listenToRig() {
+/**
+ * From the end of each sentence, as the page's microphone heard it, to the first sound of the answer, and to the
+ * moment in which the page had it; ms.
+ */
+function waits(levels, sentences, { mic, voice, from, came }) {
+  let shift = null;
+  return sentences.flatMap(({ from: begins, to }, i) => {
+    const said = levels.slice(begins, to + 1);
+    const places = shift === null ? [0, mic.length - said.length - begins] : [shift - 200, shift + 200];
+    shift = bestShift(mic, said, begins, places);
+    const end = to + 1 + shift;
+    const next = (sentences[i + 1]?.from ?? Infinity) + shift;
+    const sounds = voice.findIndex((level, at) => level > 0.001 && at > begins + shift && at < next);
+    if (sounds < 0) return [];
+    const began = from + (begins + shift) / 200;
+    const cameMs = 1000 * (came.find((at) => at > began) - from) - 5 * end;
+    return [{ soundMs: 5 * (sounds - end), cameMs: Math.round(cameMs) }];
+  });
+}
+
+/** How many frames later `said` was heard than it lies in the file. */
+function bestShift(mic, said, begins, [least, most]) {
+  let best = { shift: least, likeness: -1 };
+  for (let shift = Math.max(least, -begins); shift <= most; shift++) {
+    const likeness = correlation(mic.slice(begins + shift, begins + shift + said.length), said);
+    if (likeness > best.likeness) best = { shift, likeness };
+  }
+  return best.shift;
+}
+
+/** In the page: levels of microphone and voice, and when the page gives its loudspeaker something. */
+async function listenToBoth() {
   const { theRig } = await import(document.querySelector('script[src]').src.replace(/pages\/.*/, 'audio/rig.js'));
   const rig = theRig();
-  const sound = globalThis.__sound;
-  rig.addEventListener('started', ({ detail }) => sound.started.push({ at: detail.at, cameAt: sound.cameAt }));
-  for (const end of ['drained', 'silent', 'flushed']) {
-    rig.addEventListener(end, () => {
-      sound.isSounding = false;
-    });
-  }
+  await rig.open();
+  const { node } = await rig.listenIn();
+  const both = { mic: [], voice: [], from: null, came: [], gaps: 0, slowMs: 0 };
+  globalThis.__both = both;
+  const { context } = rig;
+  const frame = context.sampleRate / 200;
+  const levelsOf = (samples) =>
+    Array.from(
+      { length: Math.floor(samples.length / frame) },
+      (_, i) => Math.hypot(...samples.subarray(i * frame, (i + 1) * frame)) / Math.sqrt(frame),
+    );
+  node.port.onmessage = ({ data }) => {
+    if (data.type !== 'block') return;
+    both.from ??= data.at;
+    both.mic.push(...levelsOf(data.left));
+    both.voice.push(...levelsOf(data.right));
+  };
+  rig.addEventListener('gap', () => both.gaps++);
+  const play = rig.play.bind(rig);
+  rig.play = (turn, audio, last) => {
+    both.came.push(context.currentTime);
+    play(turn, audio, last);
+  };
+  const offset = () => performance.now() - context.currentTime * 1000;
+  const before = offset();
+  setInterval(() => Object.assign(both, { slowMs: offset() - before }), 1000);
 }
 
 if (!findBrowser()) {
   console.log('no Chromium here (apt-get install chromium)');
   process.exit(77);
 }
-const wanted = positionals.length > 0 ? positionals : ['load', 'latency'];
+const wanted = positionals.length > 0 ? positionals : ['load'];
 const env = { PARLEY_LIMITS__DUPLEX_SESSION_S: '7200' };
 const server = await startServer(flags.python, { model: flags.model, replays: true, env });
 const browser = await launch({ wav: flags.wav, fps: 20, isWhole: true });

@@ -62,7 +62,8 @@ function smooth(levels) {
   return levels.map((_, i) => [-2, -1, 0, 1, 2].reduce((sum, step) => sum + (levels[i + step] ?? 0), 0) / 5);
 }
 
-function correlation(a, b) {
+/** How alike two lists are, 1 at most. @param {number[]} a @param {number[]} b */
+export function correlation(a, b) {
   const n = Math.min(a.length, b.length);
   const mean = (list) => list.slice(0, n).reduce((x, y) => x + y, 0) / n;
   const [ma, mb] = [mean(a), mean(b)];
