@@ -6,7 +6,8 @@ from typing import Any
 
 from tests.support.gateways import running_gateway
 
-from parley.gateway.http.traces import BODY_BYTES, FILE_NAME, TraceFile
+from parley.gateway.http.routing import DEFAULT_BODY_BYTES
+from parley.gateway.http.traces import FILE_NAME, TraceFile
 
 PATH = "/api/_debug/record_trace"
 
@@ -42,7 +43,7 @@ async def test_what_is_not_a_trace_is_refused(tmp_path):
         (b"{", None, 400),
         (b"", None, 400),
         (b"[1]", None, 422),
-        (b'{"x":"' + b"x" * BODY_BYTES + b'"}', None, 413),
+        (b'{"x":"' + b"x" * DEFAULT_BODY_BYTES + b'"}', None, 413),
         (b"{}", "https://evil.example", 403),
     ]
     async with (

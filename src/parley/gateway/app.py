@@ -35,7 +35,7 @@ from parley.gateway.http import (
 )
 from parley.gateway.http.chat_forwarder import ChatForwarder
 from parley.gateway.http.errors import Failures
-from parley.gateway.http.exchange import BodyLimits, Exchanges
+from parley.gateway.http.exchange import Exchanges
 from parley.gateway.http.files import WebFiles
 from parley.gateway.http.openai import chat as openai_chat
 from parley.gateway.http.openai import models as openai_models
@@ -47,7 +47,6 @@ from parley.gateway.http.openai.kept_responses import KeptResponses
 from parley.gateway.http.openai.sources import Sources
 from parley.gateway.http.openai.voices import VoiceNames
 from parley.gateway.http.routing import Router, RouteTable
-from parley.gateway.parts import MIB
 from parley.gateway.runtime import GatewayRuntime
 from parley.protocol.control import CONTROL_PATH
 from parley.settings import Settings
@@ -90,32 +89,15 @@ class GatewayApp:
         try:
             with logs.keeping_recent(operations.LINES_KEPT) as recent:
                 self.routes = _routes(runtime, self._files, recent)
-                self._exchanges = Exchanges(
-                    RouteTable(self.routes, _no_such_route),
-                    runtime,
-                    failures=Failures(runtime.monitoring.metrics, self._files),
-                    body_limits=_body_limits(self._settings),
-                )
+                failures = Failures(runtime.monitoring.metrics, self._files)
+                table = RouteTable(self.routes, _no_such_route)
+                self._exchanges = Exchanges(table, runtime, failures)
                 async with runtime.run() as state:
                     yield state
         except SetupError as error:
             # uvicorn only logs that it failed; our caller reports why.
             self.setup_error = error
             raise
-
-
-def _body_limits(settings: Settings) -> BodyLimits:
-    chat_bytes = int(settings.limits.chat_frame_mb * MIB)
-    limits = {
-        "/api/chat": chat_bytes,
-        openai_chat.PATH: chat_bytes,
-        openai_responses.PATH: chat_bytes,
-        openai_transcriptions.PATH: openai_transcriptions.BODY_BYTES,
-        "/api/assets/ref_audio": voices.BODY_BYTES,
-        "/api/sessions/*/upload-recording": sessions.BODY_BYTES,
-        "/api/_debug/record_trace": traces.BODY_BYTES,
-    }
-    return BodyLimits(limits, ["/api/sessions/*/upload-recording"])
 
 
 def _routes(

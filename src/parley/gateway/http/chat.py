@@ -111,6 +111,7 @@ def routes(forwarder: ChatForwarder) -> Router:
         "/api/chat",
         errors=(400, 403, 413, 429, 502, 503, 504),
         body=json_body(chat.Request, EXAMPLE),
+        body_bytes=forwarder.body_bytes,
         answer=ChatResponse,
     )
     async def ask(request: Request) -> Response:

@@ -28,6 +28,7 @@ from parley.errors import (
 from parley.gateway.acquisition import Client, ClientWatch, Departed, TicketCancelled
 from parley.gateway.http.requester import Requester
 from parley.gateway.large_json import read_aside
+from parley.gateway.parts import MIB
 from parley.gateway.runtime import GatewayRuntime
 from parley.gateway.upstream import UpstreamConnection
 from parley.gateway.waits import unless
@@ -124,6 +125,7 @@ class ChatForwarder:
     def __init__(self, runtime: GatewayRuntime) -> None:
         self.acquisition = runtime.serving.acquisition
         self.admission = runtime.access.admission
+        self.body_bytes = int(runtime.settings.limits.chat_frame_mb * MIB)
         self.apps = runtime.access.apps
         self.closing = runtime.closing
         self.metrics = runtime.monitoring.metrics

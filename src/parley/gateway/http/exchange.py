@@ -8,50 +8,25 @@ here (`errors.py`). WebSockets are checked before a route sees them.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
-from fnmatch import fnmatchcase
 from typing import Final
 
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from parley import logs
 from parley.errors import ParleyError, ServiceUnavailable
 from parley.gateway.http import absent, auth, security
 from parley.gateway.http.errors import OPENAI_PREFIX, REQUEST_ID, Failures
 from parley.gateway.http.requester import RequestHeaders
+from parley.gateway.http.routing import DEFAULT_BODY_BYTES, Route, RouteTable
 from parley.gateway.runtime import GatewayRuntime
 
 ANSWER_HEAD: Final = ("/static/", "/api/sessions/")
 """Routes that answer HEAD themselves, without reading the file."""
-DEFAULT_BODY_BYTES: Final = 64 << 10
-"""So much is parsed on the event loop, and held without being counted."""
-
 _ids: Final = random.Random()
 """Ids of requests must differ; they need not be secret."""
-
-
-class BodyLimits:
-    """How large the body of a request may be.
-
-    Args:
-        limits: path, with `*` for any part, → bytes, where the default does not do.
-        spooled: those of these paths whose bodies go to the disk while they are read.
-    """
-
-    def __init__(self, limits: Mapping[str, int], spooled: Collection[str] = ()) -> None:
-        self._limits = limits
-        self._patterns = [path for path in limits if "*" in path]
-        self._spooled = spooled
-
-    def of(self, path: str) -> tuple[int, bool]:
-        """The limit in bytes, and whether the body is held in memory."""
-        pattern = path
-        if path not in self._limits:
-            pattern = next((one for one in self._patterns if fnmatchcase(path, one)), path)
-        return self._limits.get(pattern, DEFAULT_BODY_BYTES), pattern not in self._spooled
 
 
 class Exchanges:
@@ -63,16 +38,13 @@ class Exchanges:
 
     def __init__(
         self,
-        routes: ASGIApp,
+        routes: RouteTable,
         runtime: GatewayRuntime,
-        *,
         failures: Failures,
-        body_limits: BodyLimits,
     ) -> None:
         self._routes = routes
         self._runtime = runtime
         self._failures = failures
-        self._body_limits = body_limits
         self._logs_access = runtime.settings.log.access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,7 +74,7 @@ class Exchanges:
     async def _serve(self, exchange: _Exchange) -> None:
         scope = exchange.scope
         try:
-            exchange.check_body(self._body_limits)
+            exchange.check_body(self._routes)
             auth.check(scope, self._runtime.access)
             await self._routes(scope, exchange.receive, exchange.send)
         except Exception as error:
@@ -148,20 +120,21 @@ class _Exchange:
     def took_s(self) -> float:
         return self._runtime.clock.monotonic() - self._began_s
 
-    def check_body(self, limits: BodyLimits) -> None:
+    def check_body(self, routes: RouteTable) -> None:
         """Refuse a body that is too large by its own account.
 
         Raises:
             HTTPException: 413, or 404 where OpenAI's API has something that takes such bodies.
         """
-        path = self.scope["path"]
         length = self.headers.get("content-length", "0").strip()
         if length == "0" and "transfer-encoding" not in self.headers:
             return
-        self._limit, self._is_held = limits.of(path)
+        route = routes.find(self.scope)
+        if isinstance(route, Route):
+            self._limit, self._is_held = route.body_bytes, not route.spools
         if length.isdigit() and int(length) <= self._limit:
             return
-        if absent.has_hint(path):
+        if absent.has_hint(self.scope["path"]):
             raise HTTPException(404)
         raise HTTPException(413, _too_large(self._limit))
 

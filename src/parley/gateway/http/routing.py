@@ -33,6 +33,9 @@ log = logs.get(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+DEFAULT_BODY_BYTES: Final = 64 << 10
+"""So much is parsed on the event loop, and held without being counted."""
+
 GIVEN: Final[dict[Any, Callable[[Request], Any]]] = {
     Request: lambda request: request,
     Requester: lambda request: request.scope["state"]["requester"],
@@ -52,6 +55,8 @@ class Route(StarletteRoute):
         errors: statuses of other answers that have the common shape of errors.
         others: answers of any other shape, by status.
         body: description of a body that the function reads itself.
+        body_bytes: the largest body that is received.
+        spools: the body goes to the disk while it is read, and is not held in memory.
     """
 
     def __init__(
@@ -68,12 +73,14 @@ class Route(StarletteRoute):
         errors: Iterable[int] = (),
         others: Mapping[int, Any] | None = None,
         body: Mapping[str, Any] | None = None,
+        body_bytes: int = DEFAULT_BODY_BYTES,
+        spools: bool = False,
         is_documented: bool = True,
     ) -> None:
         super().__init__(path, function, name=name, include_in_schema=is_documented)
         self.methods = {method}
         self.method, self.tag, self.role, self.status = method, tag, role, status
-        self.body = body
+        self.body, self.body_bytes, self.spools = body, body_bytes, spools
         self.parameters: type[msgspec.Struct] | None = None
         hints = get_type_hints(function, include_extras=True)
         self.answers: dict[int, Any] = {status: hints["return"] if answer is None else answer}
@@ -181,16 +188,16 @@ class RouteTable:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        if (route := self._find(scope)) is not None:
+        if (route := self.find(scope)) is not None:
             await route.handle(scope, receive, send)
             return
         other = {**scope, "path": path.rstrip("/") if path.endswith("/") else f"{path}/"}
-        if scope["type"] == "http" and self._find(other) is not None:
+        if scope["type"] == "http" and self.find(other) is not None:
             await RedirectResponse(str(URL(scope=other)))(scope, receive, send)
         else:
             await self._default(scope, receive, send)
 
-    def _find(self, scope: Scope) -> BaseRoute | None:
+    def find(self, scope: Scope) -> BaseRoute | None:
         """The first route that matches, or else the first one of the path, which refuses the
         method."""
         path: str = scope["path"]

@@ -206,6 +206,8 @@ def routes(runtime: GatewayRuntime) -> Router:
     @router.post(
         "/api/sessions/{session_id}/upload-recording",
         errors=(400, 403, 404, 413, 422, 429, 503, 507),
+        body_bytes=BODY_BYTES,
+        spools=True,
         body=file_body("WebM, MP4 or WAV; at most 200 MB"),
     )
     async def upload(session_id: str, request: Request, who: Requester) -> Uploaded:

@@ -24,7 +24,6 @@ from parley.gateway.http.status import iso
 from parley.gateway.runtime import GatewayRuntime
 from parley.protocol import codec
 
-BODY_BYTES: Final = 64 * 1024
 FILE_BYTES: Final = 5_000_000
 """The file and its predecessor have at most this together."""
 

@@ -98,7 +98,7 @@ def routes(runtime: GatewayRuntime) -> Router:
         listed = msgspec.convert(cards, list[VoiceListed], from_attributes=True)
         return VoiceList(total=len(listed), ref_audios=listed)
 
-    @router.post("", errors=(400, 409, 413, 422, 503, 507))
+    @router.post("", body_bytes=BODY_BYTES, errors=(400, 409, 413, 422, 503, 507))
     async def add(new: NewVoice, who: Requester) -> VoiceAdded:
         """Register a voice; it is kept as 16 kHz mono WAV, for its owner only."""
         limit = storage.min_free_gb * GB

@@ -197,6 +197,7 @@ def routes(
         answer=docs.COMPLETION_ANSWER,
         errors=(400, 403, 413, 429, 502, 503, 504),
         body=json_body(Completion, EXAMPLE),
+        body_bytes=forwarder.body_bytes,
     )
     async def complete(request: Request) -> Response:
         """Answer a conversation; with `stream` as server-sent events. Waits in the queue; hanging

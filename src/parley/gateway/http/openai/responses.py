@@ -144,6 +144,7 @@ def routes(
         PATH,
         answer=docs.RESPONSE_ANSWER,
         errors=(400, 403, 413, 429, 502, 503, 504),
+        body_bytes=forwarder.body_bytes,
         body=json_body(
             ResponseRequest, {"model": "pocket", "input": "What is the capital of Italy?"}
         ),
