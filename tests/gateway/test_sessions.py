@@ -182,11 +182,11 @@ def test_packing_holds_one_piece_at_a_time(tmp_path):
     ("content", "kind"),
     [
         (WAV, "wav"),
-        (b"\0\0\0\x18ftypmp42" + b"\0" * 100, "mp4"),
+        (b"\0\0\0\x18ftypmp42" + b"\0" * 100_000, "mp4"),
         (b"\x1aE\xdf\xa3\x9fB\x86\x81\x01B\x82\x84webm" + b"\0" * 100, "webm"),
     ],
 )
-async def test_an_upload_is_known_by_its_content(http, tmp_path, content, kind):
+async def test_an_upload_is_known_by_its_content(gateway, http, tmp_path, content, kind):
     folder = recorded(tmp_path, "one")
 
     answer = await http.post(
@@ -200,6 +200,7 @@ async def test_an_upload_is_known_by_its_content(http, tmp_path, content, kind):
         "size_bytes": len(content),
     }
     assert folder.upload(kind).read_bytes() == content
+    assert gateway.runtime.links.budget.peak_bytes == 0, "it went to the disk"
 
 
 async def test_an_upload_of_another_kind_leaves_nothing(http, tmp_path):
