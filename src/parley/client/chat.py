@@ -138,18 +138,15 @@ class ChatClient:
             ParleyError: refused or failed; the class says why.
         """
         try:
-            async with asyncio.timeout(timeout_s):
-                return await self._ask(ask, **attached)
+            async with (
+                asyncio.timeout(timeout_s),
+                aclosing(self.stream(ask, **attached)) as events,
+            ):
+                async for event in events:
+                    if isinstance(event, Answer):
+                        return event
         except TimeoutError:
             raise TimedOut("The answer", timeout_s or 0) from None
-
-    async def _ask(
-        self, ask: str | Sequence[values.Message] | Request, **attached: Unpack[Attached]
-    ) -> Answer:
-        async with aclosing(self.stream(ask, **attached)) as events:
-            async for event in events:
-                if isinstance(event, Answer):
-                    return event
         raise ConnectionLost(1000, "no answer came", 0)
 
     async def stream(

@@ -207,16 +207,13 @@ class LiveClient(ABC):
         """
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._ready()
+                async for event in self:
+                    if isinstance(event, events.Ready):
+                        return event
+                    if isinstance(event, events.Problem):
+                        raise event.error
         except TimeoutError:
             raise TimedOut("Waiting for a place", timeout_s or 0) from None
-
-    async def _ready(self) -> events.Ready:
-        async for event in self:
-            if isinstance(event, events.Ready):
-                return event
-            if isinstance(event, events.Problem):
-                raise event.error
         raise ConnectionLost(1000, "the session ended before it was ready", 0)
 
     def write(self, text: str, *pictures: bytes) -> None:
