@@ -4,19 +4,19 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from parley.models.minicpmo45.llm.sampling import Ask, ChoiceRule, Chooser, Filters, LogitRules
-from parley.models.minicpmo45.runtime.transfer import Upload
+from parley.models.minicpmo45.llm import sampling
+from parley.models.minicpmo45.llm.sampling import Ask, ChoiceRule, Chooser, Rules, table_of
 
 
 def weighed(chooser: Chooser, scores: Tensor, asks: Sequence[Ask]) -> Tensor:
     """Everything before temperature: forbidden ids, penalties, the listen scale. Float32."""
-    upload = Upload()
-    rules = LogitRules(upload, asks)
-    return rules.apply(scores, upload.send(scores.device), chooser.forbidden)
+    rules = Rules.of(table_of(asks, scores.shape[1]))
+    return sampling.weighed(scores, rules, chooser.forbidden)
 
 
 def candidates(scores: Tensor, rules: Sequence[ChoiceRule]) -> tuple[Tensor, Tensor]:
-    """Temperature, then top-k, then top-p; see `Filters.apply`."""
-    upload = Upload()
-    filters = Filters(upload, rules, scores.shape[1])
-    return filters.apply(scores, upload.send(scores.device))
+    """Temperature, then top-k, then top-p; see `sampling.filtered`."""
+    asks = [Ask(rule, (), 0, 0) for rule in rules]
+    vocabulary = scores.shape[1]
+    columns = Rules.of(table_of(asks, vocabulary))
+    return sampling.filtered(scores, columns, sampling.candidates_of(asks, vocabulary))

@@ -16,6 +16,15 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from parley.models.minicpmo45.runtime.attention import FusedAttention
+
+
+class InPlace(FusedAttention):
+    """A stand-in for the kernel: any subset of rows is read without a copy, as it says."""
+
+    reads_in_place = True
+
+
 FORBIDDEN = (
     "_local_scalar_dense",
     "lift_fresh",

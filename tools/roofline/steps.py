@@ -193,11 +193,6 @@ class UnitSteps:
         decoder.attention = self.voice.flow.attention = attention
         self.sounds = network.apm.make_cache(slots, is_eight_bit=has_small_caches)
 
-    @property
-    def chooser_device(self) -> torch.device:
-        """Where tokens are chosen: values are looked at there."""
-        return self.device
-
     def prepared(self, rows: int) -> list[Prepared]:
         """The steps of a unit of `rows` conversations together."""
         looks = -(-WINDOW_TOKENS // SPEECH_TOKENS_PER_STEP)
@@ -280,12 +275,13 @@ class UnitSteps:
         vocabulary = int(self.config.language.vocab_size)
         ids = SpecialIds()
         with unseen():
-            device = self.chooser_device
-            chooser = Chooser(ByteTokenizer(), vocabulary, device)
-            logits = torch.zeros(rows, vocabulary, dtype=torch.bfloat16, device=device)
+            chooser = Chooser(
+                ByteTokenizer(), vocabulary, self.device, rows=self.slots, graphs=self.graphs
+            )
+            logits = torch.zeros(rows, vocabulary, dtype=torch.bfloat16, device=self.device)
         rule = unit_rule(DuplexConfig(), ids, listen_id=ids.listen)
         asks = [Ask(rule, seed=row, draws=0, history=tuple(range(50))) for row in range(rows)]
-        return lambda: chooser.choose(logits, asks)
+        return lambda: chooser.found(logits, asks)
 
     def speech_begin(self, rows: int) -> Run:
         """What the unit says goes in, and the first speech tokens come out."""
@@ -393,10 +389,6 @@ class PaperModel(UnitSteps):
             context_tokens=context_tokens,
             has_small_caches=has_small_caches,
         )
-
-    @property
-    def chooser_device(self) -> torch.device:
-        return torch.device("cpu")
 
     def unit(self, rows: int) -> list[StepKind]:
         """The steps of a unit of `rows` conversations together, counted."""

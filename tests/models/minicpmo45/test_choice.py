@@ -6,8 +6,8 @@ from tests.support.choosing import candidates, weighed
 from tests.support.small_minicpmo import IDS, VOCABULARY, ByteTokenizer
 
 from parley.engine.work import Generate
+from parley.models.minicpmo45.llm import sampling
 from parley.models.minicpmo45.llm.sampling import Ask, ChoiceRule, Chooser, reply_rule, unit_rule
-from parley.models.minicpmo45.runtime import transfer
 from parley.models.minicpmo45.runtime.randomness import race, uniforms
 from parley.protocol.values import DuplexConfig
 
@@ -177,13 +177,12 @@ def test_draws_of_one_row_do_not_depend_on_each_other():
 def test_a_token_costs_one_copy_to_the_device(monkeypatch):
     """However many rows with however different rules: everything travels in one table."""
     sent = []
-    send = transfer.Upload.send
 
-    def counted(self, device):
+    def counted(table, device):
         sent.append(device)
-        return send(self, device)
+        return table
 
-    monkeypatch.setattr(transfer.Upload, "send", counted)
+    monkeypatch.setattr(sampling, "to_device", counted)
     logits = noise(4, seed=2)
     rules = [
         ChoiceRule(forbids="reply", repetition_penalty=1.2, length_penalty=1.1, enders=(5,)),

@@ -19,8 +19,9 @@ from parley.cli.bench.gpu_parts import shallow
 from parley.models.minicpmo45.audio_encoder.live_steps import LiveSteps
 from parley.models.minicpmo45.audio_encoder.mel import LiveMelOptions
 from parley.models.minicpmo45.config import make_config
+from parley.models.minicpmo45.llm.sampling import Chooser
 from parley.models.minicpmo45.plan import GRAPHS_BYTES, GRAPHS_SLOT_BYTES, MOST_SLOTS
-from parley.models.minicpmo45.random_model import full_sizes
+from parley.models.minicpmo45.random_model import ByteTokenizer, full_sizes
 from parley.models.minicpmo45.runtime.graphs import GRAPHS_LIMIT
 from parley.models.minicpmo45.stages.encode import capture_encoders
 from parley.models.minicpmo45.vision_encoder.network import PictureEncoder
@@ -51,6 +52,9 @@ def captured(slots: int, context_tokens: int) -> dict[tuple[str, Hashable], tupl
         return tuple(result.clone() for result in results)
 
     paper.graphs.run = run  # type: ignore[method-assign]
+    vocabulary = int(config.language.vocab_size)
+    chooser = Chooser(ByteTokenizer(), vocabulary, paper.device, rows=slots, graphs=paper.graphs)
+    chooser.capture(torch.bfloat16)
     paper.steps.capture()
     paper.decoder.capture()
     paper.voice.capture()
@@ -76,7 +80,7 @@ def test_graphs_fit_their_number_and_the_memory_that_the_plan_gives_them(
 ) -> None:
     found = captured(slots, context_tokens)
 
-    kinds = {"decode", "feed", "sound", "picture", "speech", "flow", "vocoder"}
+    kinds = {"choose", "decode", "feed", "sound", "picture", "speech", "flow", "vocoder"}
     assert {kind for kind, _ in found} == kinds
     assert len(found) < GRAPHS_LIMIT
     kept = sum(size for size, _ in found.values())

@@ -8,10 +8,11 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 from tests.contracts.conversations import Cast, Style, assert_same, closing
-from tests.support.fake_capture import FakeCapture
+from tests.support.fake_capture import FakeCapture, InPlace
 from tests.support.small_minicpmo import small_model
 from tests.support.tiny_voice import tiny_token2wav, tiny_voice
 
+from parley.models.minicpmo45.llm import steps as llm_steps
 from parley.models.minicpmo45.runtime.graphs import GraphRunner, bucket, buckets
 from parley.models.minicpmo45.token2wav.windows import VocoderWindow
 
@@ -131,14 +132,16 @@ def test_batches_are_rounded_up_to_powers_of_two():
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_conversations_with_graphs_say_what_they_say_without():
+def test_conversations_with_graphs_say_what_they_say_without(monkeypatch):
     """Every captured step, in batches of all sizes, against the model without graphs."""
+    monkeypatch.setattr(llm_steps, "_Compared", lambda what: InPlace())
     plain = small_model(slots=3)
     capture = FakeCapture()
     captured = small_model(slots=3, capture=capture)
+    captured.network.llm.attention = captured.network.tts.attention = InPlace()
     captured.warm_up()
     assert captured.graphs.refusals == {}
-    kinds = {"decode", "speech", "flow", "vocoder", "sound", "picture"}
+    kinds = {"choose", "decode", "feed", "speech", "flow", "vocoder", "sound", "picture"}
     assert set(captured.graphs.counts) == kinds
     style = Style(max_new_tokens=12)
     parts = [(style.chat, style.turns, style.units)[row % 3](seed=20 + row) for row in range(3)]

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from tests.support.fake_capture import FakeCapture
+from tests.support.fake_capture import FakeCapture, InPlace
 from tests.support.small_minicpmo import small_network
 
 from parley.models.minicpmo45.llm import steps as llm_steps
 from parley.models.minicpmo45.llm.steps import LanguageSteps
-from parley.models.minicpmo45.runtime.attention import FusedAttention, attending
+from parley.models.minicpmo45.runtime.attention import attending
 from parley.models.minicpmo45.runtime.caches import RopeTable, SlotCache, Span
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 
@@ -60,12 +60,6 @@ def test_an_even_decode_step_equals_the_packed_one(llm, rows):
         torch.testing.assert_close(
             padded.copy_row(row).keys, packed.copy_row(row).keys, atol=2e-5, rtol=1e-4
         )
-
-
-class InPlace(FusedAttention):
-    """A stand-in for the kernel: any subset of rows is read without a copy, as it says."""
-
-    reads_in_place = True
 
 
 @pytest.mark.parametrize("rows", [(0,), (3, 1), (0, 1, 3), (0, 1, 2, 3)])

@@ -178,7 +178,9 @@ class MiniCPMO45:
         self.picture_encoder = PictureEncoder(
             network.vpm, network.resampler, batch=config.vision_batch, graphs=self.graphs
         )
-        self.chooser: Choosing = Chooser(tokenizer, int(config.language.vocab_size), llm.device)
+        vocabulary = int(config.language.vocab_size)
+        self._chooser = Chooser(tokenizer, vocabulary, llm.device, rows=slots, graphs=self.graphs)
+        self.chooser: Choosing = self._chooser
         self.formats = Formats(tokenizer, int(config.language.vocab_size))
         self.turn_mel = LiveMelOptions(redundancy_frames=0)
         self.unit_mel = LiveMelOptions(redundancy_frames=2)
@@ -476,6 +478,7 @@ class MiniCPMO45:
         for _ in range(len(PARTS) + 1):
             try:
                 self.steps.capture()
+                self._chooser.capture(self.network.llm.dtype)
                 if self.speech_output is not None:
                     self.speech_output.capture()
                 capture_encoders(self)
@@ -522,6 +525,7 @@ class MiniCPMO45:
             "live_steps",
             "picture_encoder",
             "chooser",
+            "_chooser",
             "speech_output",
             "steps",
         ):

@@ -5,8 +5,11 @@ of their repetition penalties; a batch may mix them. Every random number comes f
 and a counter (`runtime/randomness.py`), so a row draws the same in any batch, and a
 checkpoint remembers one integer.
 
-Shapes: `R` rows, `V` vocabulary, `K` candidates left by top-k. Source: model.md 10.6; sessions.md
-2.4 (replies) and 4.5 (units).
+Everything that the host decides is one table with a line for each row, so that a choice is a
+function of two tensors and is captured like any other step (`runtime/graphs.py`).
+
+Shapes: `R` rows, `V` vocabulary, `K` candidates left by top-k, `W` ids that a penalty looks at.
+Source: model.md 10.6; sessions.md 2.4 (replies) and 4.5 (units).
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +27,9 @@ from torch import Tensor
 
 from parley.engine.work import Generate
 from parley.models.grammar import Mask
+from parley.models.minicpmo45.runtime.graphs import GraphRunner, bucket, buckets, power
 from parley.models.minicpmo45.runtime.randomness import numbers, race
-from parley.models.minicpmo45.runtime.transfer import Arrived, Upload
+from parley.models.minicpmo45.runtime.transfer import to_device
 from parley.models.minicpmo45.tokenizer import SpecialIds, Tokenizer
 from parley.protocol.values import DuplexConfig
 
@@ -140,15 +146,39 @@ def unit_rule(options: DuplexConfig, ids: SpecialIds, *, listen_id: int) -> Choi
 KINDS: dict[str | None, int] = {None: 0, "reply": 1, "unit": 2}
 """Rows of a chooser's table of forbidden ids."""
 
+_CANDIDATES = 128
+"""Least `K`: more are fetched only where a row asks for more, and such choices are not captured."""
+
+_HISTORY = 512
+"""Least `W`, likewise."""
+
+_ENDERS = 3
+"""Most ids that a length penalty is about."""
+
+_LEAST_TOP_P = 1e-30
+"""Smaller ones are 0 in single precision, which would admit nothing."""
+
 
 class Chooser:
     """Chooses for a model's rows; holds the sets of forbidden ids on the device.
 
     Everything that the host decides for a token goes to the device in one copy, but for the ids
     that formats allow, and the device is waited for once, for the tokens.
+
+    Args:
+        rows: most of a choice.
+        graphs: captures choices; None captures nothing.
     """
 
-    def __init__(self, tokenizer: Tokenizer, vocabulary: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        vocabulary: int,
+        device: torch.device,
+        *,
+        rows: int = 1,
+        graphs: GraphRunner | None = None,
+    ) -> None:
         ids = tokenizer.ids
         sets: dict[str, list[int]] = {
             "reply": [*tokenizer.forbidden_symbols, *tokenizer.bad_ids, ids.unk],
@@ -158,6 +188,8 @@ class Chooser:
         for name, members in sets.items():
             masks[KINDS[name], sorted({one for one in members if 0 <= one < vocabulary})] = True
         self.forbidden = masks.to(device)
+        self._rows = rows
+        self._graphs = graphs or GraphRunner(device)
 
     def choose(self, logits: Tensor, asks: Sequence[Ask]) -> list[Choice]:
         """One token per row.
@@ -165,167 +197,193 @@ class Chooser:
         Args:
             logits: (R, V), any float type; not changed.
         """
-        rules = [ask.rule for ask in asks]
-        upload = Upload()
-        logit_rules = LogitRules(upload, asks)
-        probe = _Probe(upload, asks) if any(rule.probe is not None for rule in rules) else None
-        listens = any(rule.listen_top_k is not None for rule in rules)
-        limits = upload.ints([rule.listen_top_k or 0 for rule in rules])
-        listen_ids = upload.ints([max(0, rule.listen_id) for rule in rules])
-        greedy = [rule.is_greedy for rule in rules]
-        filters = Filters(upload, rules, logits.shape[1])
-        draws = upload.floats(_numbers(asks, is_last=True))
-        are_greedy = upload.ints(greedy)
-        sent = upload.send(logits.device)
-
-        scores = logits.float()
-        # The largest of numbers of which one is not a number is none either.
-        finite = torch.isfinite(scores.amax(-1)).long()
-        nothing = torch.zeros(len(asks), dtype=torch.int64, device=logits.device)
-        probed = nothing if probe is None else probe.won(scores, sent)
-        scores = logit_rules.apply(scores, sent, self.forbidden)
-        for place, ask in enumerate(asks):
-            if ask.allowed is not None:
-                allowed = torch.from_numpy(ask.allowed).to(logits.device)
-                scores[place].masked_fill_(~allowed, -torch.inf)
-        early = nothing
-        if listens:
-            listened = scores.gather(1, sent.ints(listen_ids)[:, None])
-            early = ((scores > listened).sum(-1) < sent.ints(limits)).long()
-        if all(greedy):
-            best = scores.argmax(-1)
-        else:
-            values, ids = filters.apply(scores, sent)
-            winners = race(values, sent.floats(draws), ids)
-            best = ids.gather(1, winners[:, None])[:, 0]
-            if any(greedy):
-                best = torch.where(sent.ints(are_greedy) > 0, scores.argmax(-1), best)
         # The device is waited for here, once.
-        found = torch.stack([best, probed, early, finite]).tolist()
+        found = self.found(logits, asks).tolist()
         choices = []
-        for rule, token, is_probe, is_early, is_finite in zip(rules, *found, strict=True):
+        for ask, token, is_probe, is_early, is_finite in zip(asks, *found, strict=True):
             if not is_finite:
                 choices.append(Choice(token, False, is_finite=False))
-            elif is_probe and rule.probe is not None:
-                choices.append(Choice(rule.probe, False))
+            elif is_probe and ask.rule.probe is not None:
+                choices.append(Choice(ask.rule.probe, False))
             elif is_early:
-                choices.append(Choice(rule.listen_id, False))
+                choices.append(Choice(ask.rule.listen_id, False))
             else:
                 choices.append(Choice(token, True))
         return choices
 
+    def found(self, logits: Tensor, asks: Sequence[Ask]) -> Tensor:
+        """Of each row the token, whether its probe won, whether it chose to listen early, and
+        whether its logits are finite: int64 (4, R)."""
+        vocabulary = logits.shape[1]
+        table = to_device(table_of(asks, vocabulary), logits.device)
+        run = partial(found, forbidden=self.forbidden, count=candidates_of(asks, vocabulary))
+        if any(ask.allowed is not None for ask in asks):
+            return run(logits, table, allowed=[ask.allowed for ask in asks])[0]
+        if self._graphs.is_active and (missing := bucket(len(asks), self._rows) - len(asks)):
+            logits = torch.cat([logits, logits[:1].expand(missing, -1)])
+            table = torch.cat([table, table[:1].expand(missing, -1)])
+        shape = (*table.shape, run.keywords["count"])
+        return self._graphs.run("choose", shape, run, [logits, table])[0][:, : len(asks)]
 
-class LogitRules:
-    """Forbidden ids, penalties and the listen scale of a batch."""
-
-    def __init__(self, upload: Upload, asks: Sequence[Ask]) -> None:
-        self._rules = [ask.rule for ask in asks]
-        kinds = [KINDS[rule.forbids] for rule in self._rules]
-        self._kind = kinds[0] if len(set(kinds)) == 1 else None
-        self._kinds = upload.ints(kinds)
-        self._repeated = _Rescaling(
-            upload,
-            [
-                (place, token, ask.rule.repetition_penalty, ask.rule.penalty_minds_sign)
-                for place, ask in enumerate(asks)
-                if ask.rule.repetition_penalty != 1.0
-                for token in set(ask.history)
-            ],
-        )
-        self._enders = _Rescaling(
-            upload,
-            [
-                (place, token, rule.length_penalty, True)
-                for place, rule in enumerate(self._rules)
-                if rule.length_penalty != 1.0
-                for token in rule.enders
-            ],
-        )
-
-    def apply(self, scores: Tensor, sent: Arrived, forbidden: Tensor) -> Tensor:
-        """Scores with all rules applied; a copy."""
-        kind = self._kind
-        mask = forbidden[sent.ints(self._kinds)] if kind is None else forbidden[kind]
-        scores = scores.clone() if kind == 0 else scores.masked_fill(mask, -torch.inf)
-        self._repeated.apply(scores, sent)
-        self._enders.apply(scores, sent)
-        for place, rule in enumerate(self._rules):
-            if rule.listen_scale != 1.0:
-                scores[place, rule.listen_id] *= rule.listen_scale
-        return scores
-
-
-class _Rescaling:
-    """Divides entries (row, id, factor, by sign); with `by sign` negative ones are multiplied."""
-
-    def __init__(self, upload: Upload, entries: Sequence[tuple[int, int, float, bool]]) -> None:
-        self._is_empty = not entries
-        rows, ids, factors, signs = zip(*entries, strict=True) if entries else ((), (), (), ())
-        self._rows, self._ids = upload.ints(rows), upload.ints(ids)
-        self._factors, self._signs = upload.floats(factors), upload.ints(signs)
-
-    def apply(self, scores: Tensor, sent: Arrived) -> None:
-        if self._is_empty:
+    def capture(self, dtype: torch.dtype) -> None:
+        """Capture the usual choices for every number of rows, of logits of a dtype."""
+        if not self._graphs.is_active:
             return
-        places = (sent.ints(self._rows), sent.ints(self._ids))
-        factor = sent.floats(self._factors)
-        old = scores[places]
-        by_sign = sent.ints(self._signs) > 0
-        scores[places] = torch.where(by_sign & (old < 0), old * factor, old / factor)
+        vocabulary, device = self.forbidden.shape[1], self.forbidden.device
+        logits = torch.linspace(-8, 8, vocabulary, device=device).roll(vocabulary // 3).to(dtype)
+        for size in buckets(self._rows):
+            asks = [Ask(ChoiceRule(), range(row), row, 0) for row in range(size)]
+            self.found(logits.expand(size, -1), asks)
 
 
-class _Probe:
-    """Draws from the untouched logits, and whether each row's probe wins."""
+class Rules(NamedTuple):
+    """What the host decides, of all rows: a table (R, words) of 32 bits, column by column.
 
-    def __init__(self, upload: Upload, asks: Sequence[Ask]) -> None:
-        self._ids = upload.ints([ask.rule.probe or 0 for ask in asks])
-        self._numbers = upload.floats(_numbers(asks, is_last=False))
-        greedy = [ask.rule.is_greedy for ask in asks]
-        self._has_greedy = any(greedy)
-        self._greedy = upload.ints(greedy)
+    Args of shape (R, 1): those of `ChoiceRule`, and
+        drawn, probing: random numbers.
+        last: how many ids top-k admits, less one.
+        kind: row of the forbidden ids.
+    Args enders, history: (R, n), ids that penalties are about; the first one again and again where
+        there are fewer, which changes nothing.
+    """
 
-    def won(self, scores: Tensor, sent: Arrived) -> Tensor:
-        """1 if a row's probe won, int64 (R,)."""
-        ids = sent.ints(self._ids)
-        # A draw returns this id with its probability; no other id matters here.
-        chance = torch.softmax(scores, -1).gather(1, ids[:, None])[:, 0]
-        won = sent.floats(self._numbers) < chance
-        if self._has_greedy:
-            won = torch.where(sent.ints(self._greedy) > 0, scores.argmax(-1) == ids, won)
-        return won.long()
+    temperature: Tensor
+    top_p: Tensor
+    drawn: Tensor
+    probing: Tensor
+    penalty: Tensor
+    length_penalty: Tensor
+    listen_scale: Tensor
+    last: Tensor
+    is_greedy: Tensor
+    probe: Tensor
+    minds_sign: Tensor
+    listen: Tensor
+    listen_limit: Tensor
+    kind: Tensor
+    enders: Tensor
+    history: Tensor
 
-
-class Filters:
-    """Temperature, then top-k, then top-p."""
-
-    def __init__(self, upload: Upload, rules: Sequence[ChoiceRule], vocabulary: int) -> None:
-        # What greedy rows would draw is not used; it must only be possible.
-        limits = [
-            1 if rule.is_greedy else rule.top_k if 0 < rule.top_k < vocabulary else vocabulary
-            for rule in rules
-        ]
-        self._count = min(vocabulary, max(limits) + _TIES)
-        self._last = upload.ints([min(limit, self._count) - 1 for limit in limits])
-        self._temperatures = upload.floats(
-            [1.0 if rule.is_greedy else rule.temperature for rule in rules]
-        )
-        # 0 switches the filter off, as 1 does.
-        self._top_p = upload.floats(
-            [rule.top_p if 0.0 < rule.top_p < 1.0 else math.inf for rule in rules]
+    @classmethod
+    def of(cls, table: Tensor) -> Rules:
+        ints = table[:, _FLOATS:].long()
+        return cls(
+            *table[:, :_FLOATS].view(torch.float32).tensor_split(_FLOATS, 1),
+            *ints[:, :_INTS].tensor_split(_INTS, 1),
+            *ints[:, _INTS:].tensor_split([_ENDERS], 1),
         )
 
-    def apply(self, scores: Tensor, sent: Arrived) -> tuple[Tensor, Tensor]:
-        """Scores (R, V) that `LogitRules` has weighed, to scaled logits in descending order with
-        minus infinity where a filter cut, and their ids; both (R, K)."""
-        heated = scores / sent.floats(self._temperatures)[:, None]
-        values, ids = torch.topk(heated, self._count, dim=-1)
-        last = values.gather(1, sent.ints(self._last)[:, None])
-        values = values.masked_fill(values < last, -torch.inf)
-        mass = torch.softmax(values, -1)
-        before = mass.cumsum(-1) - mass
-        cut = before >= sent.floats(self._top_p)[:, None]
-        cut[:, 0] = False
-        return values.masked_fill(cut, -torch.inf), ids
+
+_FLOATS = _INTS = 7
+"""Columns of both kinds that a table begins with."""
+
+
+def table_of(asks: Sequence[Ask], vocabulary: int) -> Tensor:
+    """The table of `Rules`, on the host."""
+    longest = power(max(_HISTORY, *(len(ask.history) for ask in asks)))
+    table = np.zeros((len(asks), _FLOATS + _INTS + _ENDERS + longest), np.int32)
+    drawn, probing = _numbers(asks, is_last=True), _numbers(asks, is_last=False)
+    table[:, :_FLOATS].view(np.float32)[:] = [
+        (
+            # What greedy rows would draw is not used; it must only be possible.
+            1.0 if rule.is_greedy else rule.temperature,
+            # 0 switches the filter off, as 1 does.
+            max(rule.top_p, _LEAST_TOP_P) if 0.0 < rule.top_p < 1.0 else math.inf,
+            *random,
+            rule.repetition_penalty if ask.history else 1.0,
+            rule.length_penalty if rule.enders else 1.0,
+            rule.listen_scale,
+        )
+        for ask, *random in zip(asks, drawn, probing, strict=True)
+        for rule in [ask.rule]
+    ]
+    table[:, _FLOATS : _FLOATS + _INTS] = [
+        (
+            _admitted(rule, vocabulary) - 1,
+            rule.is_greedy,
+            rule.probe or 0,
+            rule.penalty_minds_sign,
+            max(0, rule.listen_id),
+            rule.listen_top_k or 0,
+            KINDS[rule.forbids],
+        )
+        for rule in [ask.rule for ask in asks]
+    ]
+    for line, ask in zip(table[:, _FLOATS + _INTS :], asks, strict=True):
+        for place, ids in ((line[:_ENDERS], ask.rule.enders), (line[_ENDERS:], ask.history)):
+            if ids:
+                place[: len(ids)] = ids
+                place[len(ids) :] = ids[0]
+    return torch.from_numpy(table)
+
+
+def _admitted(rule: ChoiceRule, vocabulary: int) -> int:
+    """How many ids top-k admits."""
+    if rule.is_greedy:
+        return 1
+    return rule.top_k if 0 < rule.top_k < vocabulary else vocabulary
+
+
+def candidates_of(asks: Sequence[Ask], vocabulary: int) -> int:
+    """`K`."""
+    most = max(_admitted(ask.rule, vocabulary) for ask in asks)
+    return min(vocabulary, power(max(_CANDIDATES, most + _TIES)))
+
+
+def found(
+    logits: Tensor,
+    table: Tensor,
+    forbidden: Tensor,
+    count: int,
+    allowed: Sequence[Mask | None] = (),
+) -> tuple[Tensor, ...]:
+    """See `Chooser.found`: a function of tensors, if formats allow everything.
+
+    Args:
+        table: of `Rules`.
+        count: `K`.
+        allowed: of each row; on the host.
+    """
+    rules, raw = Rules.of(table), logits.float()
+    top, best = raw.max(-1, keepdim=True)
+    # A draw returns this id with its probability; no other id matters here.
+    chance = torch.softmax(raw, -1).gather(1, rules.probe)
+    probed = torch.where(rules.is_greedy > 0, best == rules.probe, rules.probing < chance)
+    scores = weighed(raw, rules, forbidden)
+    for line, mask in zip(scores, allowed, strict=False):
+        if mask is not None:
+            line.masked_fill_(~torch.from_numpy(mask).to(line.device), -torch.inf)
+    early = (scores > scores.gather(1, rules.listen)).sum(-1, keepdim=True) < rules.listen_limit
+    values, ids = filtered(scores, rules, count)
+    drawn = ids.gather(1, race(values, rules.drawn[:, 0], ids)[:, None])
+    token = torch.where(rules.is_greedy > 0, scores.argmax(-1, keepdim=True), drawn)
+    # The largest of numbers of which one is not a number is none either.
+    return (torch.cat((token, probed, early, torch.isfinite(top)), 1).t(),)
+
+
+def weighed(raw: Tensor, rules: Rules, forbidden: Tensor) -> Tensor:
+    """Scores (R, V) without the forbidden ids, with penalties and the listen scale; a copy."""
+    scores = raw.masked_fill(forbidden.index_select(0, rules.kind[:, 0]), -torch.inf)
+    by_sign = rules.minds_sign > 0
+    for ids, factor, minds_sign in (
+        (rules.history, rules.penalty, by_sign),
+        (rules.enders, rules.length_penalty, torch.ones_like(by_sign)),
+    ):
+        old = scores.gather(1, ids)
+        new = torch.where(minds_sign & (old < 0), old * factor, old / factor)
+        scores.scatter_(1, ids, new)
+    listened = scores.gather(1, rules.listen) * rules.listen_scale
+    return scores.scatter_(1, rules.listen, listened)
+
+
+def filtered(scores: Tensor, rules: Rules, count: int) -> tuple[Tensor, Tensor]:
+    """Temperature, then top-k, then top-p: scaled logits in descending order with minus infinity
+    where a filter cut, and their ids; both (R, K)."""
+    values, ids = torch.topk(scores / rules.temperature, count, dim=-1)
+    values = values.masked_fill(values < values.gather(1, rules.last), -torch.inf)
+    mass = torch.softmax(values, -1)
+    before = mass.cumsum(-1) - mass
+    return values.masked_fill(before >= rules.top_p, -torch.inf), ids
 
 
 def _numbers(asks: Sequence[Ask], *, is_last: bool) -> npt.NDArray[np.float32]:
