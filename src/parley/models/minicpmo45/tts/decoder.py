@@ -1,7 +1,8 @@
 """The speech decoder's batched step, over its network and slot caches.
 
-A step takes its rows a few tokens further. The first pass feeds conditions (rows whose block
-starts) and last tokens (the others); every later pass is `advanced`, which works on tensors of
+A step takes its rows a few tokens further. Where a block starts, the first pass feeds conditions,
+padded with what they lack, and the last tokens of the other rows; every other pass feeds last
+tokens. Both are `advanced`, which works on tensors of
 fixed shape only, never looks at a value and never waits for the device. Only what is drawn depends
 on what was drawn before: where each pass reads and writes is known to the host, goes to the device
 in one table, and becomes tensors for all passes together (`network.planned`). At the end the
@@ -24,6 +25,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from parley.models.minicpmo45.runtime.attention import FusedAttention, attending
@@ -51,6 +53,10 @@ from parley.models.minicpmo45.tts.sampling import (
 
 LEAST_COLUMNS = 256
 """On a GPU no pass reads fewer cache columns."""
+
+CONDITION_ROWS = 24
+"""Passes with conditions of up to so many rows are captured, padded to as many: a unit's twenty, or
+a block's twelve. The kernel stops where a row ends, so they read all columns."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,33 +100,29 @@ class Spoken:
 
 
 def advanced(
-    decoder: SpeechNetwork, plan: Pass, spoken: Spoken, draws: Tensor, rules: RowRules
+    decoder: SpeechNetwork,
+    plan: Pass,
+    spoken: Spoken,
+    draws: Tensor,
+    rules: RowRules,
+    x: Tensor | None = None,
 ) -> tuple[Spoken, Tensor]:
-    """One pass: every row is fed its last token and draws the next. Fixed shapes, no values looked
+    """One pass: every row is fed, and draws its next token. Fixed shapes, no values looked
     at, inputs unchanged; what it writes into the caches it would write again.
 
-    Returns:
-        What the rows said then, and their raw logits.
-    """
-    logits = fed(decoder, decoder.emb_code[0](spoken.token), plan, None)
-    return spoken.drawn(logits, None, plan.masks_end, draws, rules), logits
-
-
-def fed(decoder: SpeechNetwork, x: Tensor, plan: Pass, counts: list[int] | None) -> Tensor:
-    """Raw logits (R, V) at each row's last token.
-
     Args:
-        x: new tokens, shape (R T, D).
-        counts: real tokens per row; None if all have one.
+        x: new tokens, shape (R, T, D); None: each row's last one.
+
+    Returns:
+        What the rows said then, and their raw logits (R, V).
     """
-    x = x.view(*plan.batch.positions.shape, -1)
+    x = decoder.emb_code[0](spoken.token)[:, None] if x is None else x
     turn = (plan.cos, plan.sin)
     hidden = decoder.model(x, plan.batch, turn, decoder.cache, decoder.attention).flatten(0, 1)
-    if counts is not None:
-        tokens = plan.batch.positions.shape[1]
-        ends = [row * tokens + count - 1 for row, count in enumerate(counts)]
-        hidden = hidden[to_device(torch.tensor(ends), x.device)]
-    return torch.mm(hidden, decoder.head.weight.t()).float()
+    if plan.ends is not None:
+        hidden = hidden.index_select(0, plan.ends)
+    logits = torch.mm(hidden, decoder.head.weight.t()).float()
+    return spoken.drawn(logits, plan.exempt, plan.masks_end, draws, rules), logits
 
 
 class SpeechPasses:
@@ -149,7 +151,6 @@ class SpeechPasses:
         if decoder.device.type != "cpu" or decoder.graphs.is_active:
             reads = power(max(reads, LEAST_COLUMNS))
         self.reads = min(reads, decoder.capacity)
-        self._slots = [row.index for row in rows]
         samplings = [block.rule.sampling for block in blocks]
         draws = [torch.from_numpy(uniforms(row.seed, row.draws, tokens)) for row in rows]
         self._captures = decoder.graphs.is_active and not is_plain
@@ -161,10 +162,11 @@ class SpeechPasses:
             lines = [[*line, *[RowPass.unheard(decoder.capacity)] * missing] for line in lines]
             said += [_NOTHING_SAID] * missing
             samplings += [_FREE] * missing
-            numbers = torch.nn.functional.pad(numbers, (0, missing), value=0.5)
+            numbers = F.pad(numbers, (0, missing), value=0.5)
         # One transfer each for all integers, all rules and all draws of the rows.
         device = decoder.device
         self._size = len(said)
+        self._slots = tuple([line.slot for line in lines[0]])
         self._lines, self.spoken = _known_to(device, lines, said)
         self.rules = RowRules.of(samplings, decoder.config.codes, device)
         self.draws = to_device(numbers, device).unbind()
@@ -172,49 +174,43 @@ class SpeechPasses:
         self.drawn: list[Tensor] = []
 
     def run(self) -> None:
-        if not self._captures or any(not block.sampled for block in self.blocks):
+        if any(not block.sampled for block in self.blocks):
             self._begin()
         while len(self.drawn) < self.tokens:
             self._advance()
 
     def _begin(self) -> None:
-        """The first pass: conditions of blocks that begin, last tokens of the others."""
-        decoder, device = self.decoder, self.decoder.device
-        fresh = [i for i, block in enumerate(self.blocks) if not block.sampled]
-        going = [i for i, block in enumerate(self.blocks) if block.sampled]
-        logits = torch.zeros(self._size, decoder.config.codes, device=device)
-        for which in (fresh, going):
-            if not which:
-                continue
-            counts = [self._counts[i] for i in which]
-            if which is fresh:
-                conditions = [self.blocks[i].condition for i in which]
-                x = pad_sequence(conditions, batch_first=True).flatten(0, 1)
-            else:
-                x = decoder.emb_code[0](self.spoken.token[which])
-            slots = tuple(self._slots[i] for i in which)
-            # Dense, for a kernel that reads slots in place.
-            here = self._lines[:, :1, which].contiguous()
-            tokens = x.shape[0] // len(which)
-            (plan,) = planned(decoder, here, tokens, counts, self.reads, slots)
-            logits[which] = fed(decoder, x, plan, counts)
-        free = [block.rule.first_is_free and not block.sampled for block in self.blocks]
-        exempt = to_device(torch.tensor([*free, *[False] * (self._size - len(free))]), device)
-        masks_end = self._lines[4, 0] > 0
-        self._arrived(self.spoken.drawn(logits, exempt, masks_end, self.draws[0], self.rules))
+        """A first pass: conditions of blocks that begin, last tokens of the others."""
+        decoder = self.decoder
+        codes = decoder.emb_code[0](self.spoken.token[:, None])
+        fed = [codes[i] if one.sampled else one.condition for i, one in enumerate(self.blocks)]
+        x = pad_sequence(fed, batch_first=True)
+        tokens = x.shape[1]
+        is_usual = decoder.attention.reads_in_place and tokens <= CONDITION_ROWS
+        if self._captures and is_usual:
+            tokens = CONDITION_ROWS
+        x = F.pad(x, (0, 0, 0, tokens - x.shape[1], 0, self._size - len(fed)))
+        if self._captures and is_usual:
+            self._replay(decoder.capacity, x)
+            return
+        lines = self._lines[:, :1]
+        (plan,) = planned(decoder, lines, self.reads, self._slots, tokens=tokens)
+        self._arrived(advanced(decoder, plan, self.spoken, self.draws[0], self.rules, x)[0])
 
     def _advance(self) -> None:
-        decoder, rules, done = self.decoder, self.rules, len(self.drawn)
-        draws = self.draws[done]
-        if not self._captures:
-            if not self._plans:
-                slots, lines = tuple(self._slots), self._lines[:, done:]
-                self._plans = planned(decoder, lines, 1, None, self.reads, slots)
-            plan = self._plans[done - self.tokens]
-            self._arrived(advanced(decoder, plan, self.spoken, draws, rules)[0])
+        if self._captures:
+            self._replay(self.reads)
             return
-        lines = self._lines[:, done]
-        self._arrived(_replayed(decoder, lines, self.spoken, draws, rules, self.reads))
+        decoder, rules, done = self.decoder, self.rules, len(self.drawn)
+        if not self._plans:
+            self._plans = planned(decoder, self._lines[:, done:], self.reads, self._slots)
+        plan = self._plans[done - self.tokens]
+        self._arrived(advanced(decoder, plan, self.spoken, self.draws[done], rules)[0])
+
+    def _replay(self, reads: int, x: Tensor | None = None) -> None:
+        done = len(self.drawn)
+        lines, draws = self._lines[:, done], self.draws[done]
+        self._arrived(_replayed(self.decoder, lines, self.spoken, draws, self.rules, reads, x))
 
     def _arrived(self, spoken: Spoken) -> None:
         self.spoken = spoken
@@ -227,9 +223,11 @@ class SpeechPasses:
         first, length, position = row.first, row.length, row.position
         if done:
             first, length, position = self._state(i, done)
-        return RowPass(
-            row.index, first, length, position, block.sampled + done < block.rule.min_new
-        )
+        masks_end = block.sampled + done < block.rule.min_new
+        line = RowPass(row.index, first, length, position, masks_end)
+        if done or block.sampled:
+            return line
+        return line._replace(tokens=self._counts[i], is_free=block.rule.first_is_free)
 
     def _state(self, i: int, passes: int) -> tuple[int, int, int]:
         """First column, length and position of a row after `passes` passes."""
@@ -276,23 +274,38 @@ class SpeechPasses:
 
 def capture(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
     """Capture `advanced` in all shapes of rows that sample so, with and without filters."""
-    graphs, device = decoder.graphs, decoder.device
-    if not graphs.is_active:
+    if not decoder.graphs.is_active:
         return
     with filled(decoder.cache.tensors):
         _compare_reading(decoder, sampling)
         for reads in reaches(LEAST_COLUMNS, decoder.capacity):
             for size in buckets(len(decoder.rows)):
-                lines, spoken = _known_to(device, [_fillers(size, reads)], [_NOTHING_SAID] * size)
-                draws = torch.full((size,), 0.5, device=device)
-                for one in (sampling, sampling.without_filters()):
-                    rules = RowRules.of([one] * size, decoder.config.codes, device)
-                    _replayed(decoder, lines[:, 0], spoken, draws, rules, reads)
+                _capture(decoder, sampling, size, reads)
+        if decoder.attention.reads_in_place:
+            for size in buckets(len(decoder.rows)):
+                _capture(decoder, sampling, size, decoder.capacity, CONDITION_ROWS)
 
 
-def _fillers(size: int, reads: int) -> list[RowPass]:
+def _capture(
+    decoder: SpeechNetwork, sampling: SpeechSampling, size: int, reads: int, count: int = 0
+) -> None:
+    """One shape; with `count`, of a pass with conditions of so many rows."""
+    device, codes = decoder.device, decoder.config.codes
+    fillers = _fillers(size, max(1, reads - count), count or 1)
+    lines, spoken = _known_to(device, [fillers], [_NOTHING_SAID] * size)
+    draws = torch.full((size,), 0.5, device=device)
+    x = None
+    if count:
+        x = decoder.code_rows([one % codes for one in range(size * count)]).view(size, count, -1)
+    for one in (sampling, sampling.without_filters()):
+        rules = RowRules.of([one] * size, codes, device)
+        _replayed(decoder, lines[:, 0], spoken, draws, rules, reads, x)
+
+
+def _fillers(size: int, reads: int, count: int = 1) -> list[RowPass]:
     """Rows that see different numbers of columns; for caches that hold made-up numbers."""
-    return [RowPass(row, 0, end, end, False) for row, end in enumerate(uneven(size, reads))]
+    ends = enumerate(uneven(size, reads))
+    return [RowPass(row, 0, end, end, tokens=count) for row, end in ends]
 
 
 def _compare_reading(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
@@ -310,7 +323,7 @@ def _compare_reading(decoder: SpeechNetwork, sampling: SpeechSampling) -> None:
     draws = torch.full((size,), 0.5, device=decoder.device)
 
     def logits() -> Tensor:
-        (plan,) = planned(decoder, lines, 1, None, reads, None)
+        (plan,) = planned(decoder, lines, reads, None)
         return advanced(decoder, plan, spoken, draws, rules)[1]
 
     found = logits()
@@ -325,18 +338,22 @@ def _replayed(
     draws: Tensor,
     rules: RowRules,
     reads: int,
+    x: Tensor | None = None,
 ) -> Spoken:
-    """`advanced`, by a graph where there is one; lines have shape (5, R)."""
+    """`advanced`, by a graph where there is one; lines have shape (7, R)."""
+    tokens = None if x is None else x.shape[1]
 
     def run(
-        lines: Tensor, said: Tensor, draws: Tensor, numbers: Tensor, switches: Tensor
+        lines: Tensor, said: Tensor, draws: Tensor, numbers: Tensor, switches: Tensor, *x: Tensor
     ) -> tuple[Tensor, ...]:
         here = replace(rules, numbers=numbers, switches=switches)
-        (plan,) = planned(decoder, lines[:, None], 1, None, reads, None)
-        return (advanced(decoder, plan, Spoken(said), draws, here)[0].table,)
+        (plan,) = planned(decoder, lines[:, None], reads, None, tokens=tokens)
+        return (advanced(decoder, plan, Spoken(said), draws, here, *x)[0].table,)
 
-    shape = (lines.shape[1], reads, rules.kind)
-    inputs = (lines, spoken.table, draws, rules.numbers, rules.switches)
+    shape = (lines.shape[1], tokens, reads, rules.kind)
+    inputs = [lines, spoken.table, draws, rules.numbers, rules.switches]
+    if x is not None:
+        inputs.append(x)
     return Spoken(*decoder.graphs.run("speech", shape, run, inputs))
 
 
@@ -356,7 +373,7 @@ def _said(block: SpeechBlock) -> list[int]:
 def _known_to(
     device: torch.device, lines: list[list[RowPass]], said: list[list[int]]
 ) -> tuple[Tensor, Spoken]:
-    """Lines of shape (5, P, R) and what was said, in one transfer."""
+    """Lines of shape (7, P, R) and what was said, in one transfer."""
     passes, rows, parts = len(lines), len(said), len(RowPass._fields)
     numbers = [line[part] for part in range(parts) for row in lines for line in row]
     numbers += [one for row in said for one in row]

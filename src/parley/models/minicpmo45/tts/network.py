@@ -14,7 +14,7 @@ Source: speech.md 2.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -268,12 +268,16 @@ class Pass:
         batch: its columns; prepared for the attention in use.
         cos, sin: shape (R, T, 1, head width), for `rotated`.
         masks_end: bool, shape (R,): rows that may not end with this pass.
+        exempt: bool, shape (R,): rows whose penalty and filters are skipped; None: no row.
+        ends: int64, shape (R,): which of the new tokens (R T) is a row's last one; None: T is 1.
     """
 
     batch: PaddedBatch
     cos: Tensor
     sin: Tensor
     masks_end: Tensor
+    exempt: Tensor | None = None
+    ends: Tensor | None = None
 
 
 class RowPass(NamedTuple):
@@ -284,54 +288,63 @@ class RowPass(NamedTuple):
         first, column: the first column it sees, and the one of its first new token.
         position: the rotary position of that token.
         masks_end: whether it may not end with this pass.
+        tokens: its new ones.
+        is_free: whether penalty and filters are skipped.
     """
 
     slot: int
     first: int
     column: int
     position: int
-    masks_end: bool
+    masks_end: bool = False
+    tokens: int = 1
+    is_free: bool = False
 
     @classmethod
     def unheard(cls, spare: int) -> RowPass:
         """A row that pads a graph; `spare` is the column that is never read."""
-        return cls(slot=0, first=0, column=spare, position=0, masks_end=False)
+        return cls(slot=0, first=0, column=spare, position=0)
 
 
 def planned(
     decoder: SpeechNetwork,
     lines: Tensor,
-    tokens: int,
-    counts: list[int] | None,
     reads: int,
     slots: tuple[int, ...] | None,
+    *,
+    tokens: int | None = None,
 ) -> list[Pass]:
     """Where the tokens of some passes stand.
 
     Args:
-        lines: int64, shape (5, P, R): the parts of `RowPass`.
-        tokens: `T`.
-        counts: real tokens per row where T is padded; None if all have as many.
+        lines: int64, shape (7, P, R): the parts of `RowPass`.
         reads: cache columns that attention looks at.
         slots: the rows as the host knows them; None where only the device does.
+        tokens: `T` of passes in which blocks begin; None: one, and no row is free.
     """
-    rows, first, column, position, masks_end = lines.unbind()
-    cache, steps = decoder.cache, decoder.numbers[:tokens]
-    columns = column[..., None] + steps
-    if counts is not None:
-        # Padding writes to the column that is never read.
-        real = steps < to_device(torch.tensor(counts), lines.device)[:, None]
-        columns = torch.where(real, columns, cache.spare)
-    # So do rows that ran on behind their end until the cache was full.
-    columns = columns.clamp_(max=cache.spare)
+    rows, first, column, position, masks_end, counts, is_free = lines.unbind()
+    cache, steps = decoder.cache, decoder.numbers[: tokens or 1]
+    # Rows that ran on behind their end until the cache was full write to the column that is never
+    # read.
+    columns = turns = (column[..., None] + steps).clamp_(max=cache.spare)
+    if tokens is not None:
+        # So does padding, which sees what the row's last token sees.
+        turns = torch.minimum(columns, (column + counts - 1)[..., None])
+        columns = torch.where(columns > turns, cache.spare, columns)
     places = rows[..., None] * cache.page + columns
     groups = decoder.config.heads // decoder.config.kv_heads
     passes = []
-    for row, start, mine, place, may_not_end, cos, sin in zip(
-        rows, first, columns, places, masks_end > 0, *decoder.angles(position[..., None] + steps),
-        strict=True,
+    for row, start, mine, seen, place, may_not_end, cos, sin in zip(
+        rows, first, columns, turns, places, masks_end > 0,
+        *decoder.angles(position[..., None] + steps), strict=True,
     ):  # fmt: skip
-        batch = PaddedBatch(row, mine, mine, reads, slots, first=start, columns=place)
+        batch = PaddedBatch(row, mine, seen, reads, slots, first=start, columns=place)
         batch = decoder.attention.prepared(batch, cache, groups)
         passes.append(Pass(batch, cos, sin, may_not_end))
-    return passes
+    if tokens is None:
+        return passes
+    ends = decoder.numbers[: rows.shape[1]] * tokens + counts - 1
+    return [
+        replace(one, exempt=free, ends=last)
+        for one, free, last in zip(passes, is_free > 0, ends, strict=True)
+    ]
