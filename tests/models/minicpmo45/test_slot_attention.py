@@ -26,7 +26,7 @@ from parley.models.minicpmo45.llm.steps import LanguageSteps
 from parley.models.minicpmo45.random_model import small_sizes
 from parley.models.minicpmo45.runtime import fused, slot_attention
 from parley.models.minicpmo45.runtime.attention import FusedAttention, SlotAttention
-from parley.models.minicpmo45.runtime.caches import SlotCache, Span
+from parley.models.minicpmo45.runtime.caches import PaddedBatch, SlotCache, Span
 from parley.models.minicpmo45.runtime.eight_bits import from_eight_bits, to_eight_bits
 from parley.models.minicpmo45.runtime.graphs import GraphRunner
 from parley.models.minicpmo45.runtime.pages import PagePool
@@ -73,6 +73,29 @@ def test_the_kernels_in_tritons_interpreter() -> None:
     summary = ran.stdout.strip().splitlines()[-1]
     assert " passed" in summary
     assert ("skipped" in summary) is not IS_LONG
+
+
+@interpreted
+def test_more_queries_than_a_block_holds_are_divided_among_rows() -> None:
+    """A unit with a picture: five rows of the kernel for one of the batch; here three."""
+    random = torch.Generator().manual_seed(1)
+    cache = SlotCache(
+        layers=1, rows=3, heads=2, capacity=200, head_dim=16,
+        dtype=torch.float32, device=torch.device("cpu"),
+    )  # fmt: skip
+    for kept in cache.tensors:
+        kept.normal_(generator=random)
+    query = torch.randn(2, 48, 8, 16, generator=random)
+    turns = torch.tensor([[130], [3]]) + torch.arange(48)
+    batch = PaddedBatch(torch.tensor([2, 0]), turns, turns, 200)
+
+    kernel = SlotAttention()
+    prepared = kernel.prepared(batch, cache, 4)
+    found = kernel.padded(0, query, prepared, cache)
+
+    assert prepared.numbers is not None
+    assert prepared.numbers.tolist() == [2, 2, 2, 0, 0, 0]
+    torch.testing.assert_close(found, FusedAttention().padded(0, query, batch, cache))
 
 
 def attended(

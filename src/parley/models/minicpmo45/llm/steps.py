@@ -42,8 +42,15 @@ LANGUAGE_GRAPHS = ("decode", "feed")
 UNIT_TOKENS = 13
 """Positions of a row that are captured like single tokens, and to which fewer are padded: a unit of
 sound, and the two tokens that end the one before. The kernel stops where a row ends, so these steps
-read all columns. With a picture a unit has 79 positions, more than the kernel takes; in five blocks
-they would read the context five times."""
+read all columns."""
+
+PICTURE_TOKENS = 80
+"""The same of a unit with a picture, which has 79: more queries than the kernel takes, so that it
+reads a context in `PICTURE_TOKENS // 16` blocks."""
+
+PICTURE_ROWS = 4
+"""Of more rows together such units are not captured: products and contexts then keep a card busy
+for longer than the host takes to launch them."""
 
 LAYER_LIKENESS = 5e-2
 """How far the kernel's results of one layer may be from PyTorch's, by their lengths as vectors.
@@ -81,9 +88,9 @@ class LanguageSteps:
     def prefill(self, embeds: Tensor, spans: Sequence[Span]) -> Tensor:
         """States (T, H) of packed new positions (T, H). Lengths are left to the caller."""
         count = max(span.count for span in spans)
-        is_captured = self._captures(count)
-        if is_captured:
-            count = UNIT_TOKENS
+        usual = self._captured(count, len(spans))
+        is_captured = usual is not None
+        count = usual or count
         is_wasteful = len(spans) == 1 or count * len(spans) > WASTE * embeds.shape[0]
         if not self._is_padded or (is_wasteful and not is_captured):
             return self._llm(embeds, spans, self._cache, self._rope)
@@ -121,10 +128,13 @@ class LanguageSteps:
         places = range(len(spans))
         return [hidden[lines[p]] for p in places], [logits[lines[p]] for p in places]
 
-    def _captures(self, count: int) -> bool:
-        """True if steps of `count` positions per row run by a graph."""
-        in_place = self._llm.attention.reads_in_place
-        return self._graphs.is_active and in_place and count <= UNIT_TOKENS
+    def _captured(self, count: int, rows: int) -> int | None:
+        """To how many positions steps of `count` per row are padded and captured; None: neither."""
+        if not (self._graphs.is_active and self._llm.attention.reads_in_place):
+            return None
+        if count <= UNIT_TOKENS:
+            return UNIT_TOKENS
+        return PICTURE_TOKENS if count <= PICTURE_TOKENS and rows <= PICTURE_ROWS else None
 
     def _fed(self, x: Tensor, batch: PaddedBatch, *, is_checked: bool = False) -> Tensor:
         """States (B, n, H) of a padded batch's embeddings, by a graph where there is one.
@@ -133,7 +143,7 @@ class LanguageSteps:
             is_checked: compare its attention with PyTorch's first.
         """
         llm, cache, rope = self._llm, self._cache, self._rope
-        if not self._captures(x.shape[1]):
+        if self._captured(x.shape[1], x.shape[0]) != x.shape[1]:
             return llm.forward_even(x, batch, cache, rope)
 
         def states(slots: tuple[int, ...] | None, *given: Tensor) -> tuple[Tensor, ...]:
@@ -172,14 +182,16 @@ class LanguageSteps:
             for reads in reaches(LEAST_COLUMNS, cache.capacity):
                 for size in buckets(cache.rows):
                     self._capture(size, reads)
-            if self._captures(UNIT_TOKENS):
+            for count in (PICTURE_TOKENS, UNIT_TOKENS):
                 for size in buckets(cache.rows):
-                    self._capture_unit(size)
+                    if self._captured(count, size) == count:
+                        self._capture_unit(size, count)
 
-    def _capture_unit(self, size: int) -> None:
-        llm, capacity, count = self._llm, self._cache.capacity, UNIT_TOKENS
+    def _capture_unit(self, size: int, count: int) -> None:
+        llm, capacity = self._llm, self._cache.capacity
         spare = torch.full((size, count), self._cache.spare)
-        turns = torch.tensor(uneven(size, capacity - count + 1))[:, None] + torch.arange(count)
+        ends = torch.tensor(uneven(size, max(1, capacity - count + 1)))
+        turns = (ends[:, None] + torch.arange(count)).clamp(max=capacity - 1)
         slots = tuple(reversed(range(size)))
         batch = PaddedBatch(torch.tensor(slots), spare, turns, capacity, slots)
         x = llm.embed(torch.arange(size * count)).view(size, count, -1)
